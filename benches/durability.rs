@@ -27,28 +27,28 @@ fn main() {
 
 /// Where the state lies.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum StateMedium {
     Disk,
     Memory,
 }
 
-impl Place {
+impl StateMedium {
     fn directory(self) -> TempDir {
-        let place = match self {
-            Place::Disk => Path::new(env!("CARGO_TARGET_TMPDIR")),
-            Place::Memory => Path::new("/dev/shm"),
+        let folder = match self {
+            StateMedium::Disk => Path::new(env!("CARGO_TARGET_TMPDIR")),
+            StateMedium::Memory => Path::new("/dev/shm"),
         };
-        tempfile::tempdir_in(place).expect("there is room")
+        tempfile::tempdir_in(folder).expect("there is room")
     }
 }
 
 /// Sixty-four epochs, this many with one sync.
-#[divan::bench(args = [(Place::Disk, 1), (Place::Disk, 8), (Place::Disk, 64), (Place::Memory, 1)], sample_count = 10, sample_size = 1)]
-fn commits(bencher: divan::Bencher<'_, '_>, (place, group): (Place, u64)) {
+#[divan::bench(args = [(StateMedium::Disk, 1), (StateMedium::Disk, 8), (StateMedium::Disk, 64), (StateMedium::Memory, 1)], sample_count = 10, sample_size = 1)]
+fn commits(bencher: divan::Bencher<'_, '_>, (medium, group): (StateMedium, u64)) {
     const EPOCHS: u64 = 64;
     let header = PublicHeader { parameters: b"{}".to_vec(), private: true };
     let sums: Vec<i128> = (0..(KEYS * COORDINATES) as i128).map(|i| (i * i) << 20).collect();
-    bencher.counter(ItemsCount::new(EPOCHS)).with_inputs(|| place.directory()).bench_refs(|directory| {
+    bencher.counter(ItemsCount::new(EPOCHS)).with_inputs(|| medium.directory()).bench_refs(|directory| {
         let (mut store, _) = Store::open(directory.path().join("state"), &header).expect("a new state");
         for first in (1..=EPOCHS).step_by(group as usize) {
             let frame = |epoch| EpochFrame {
@@ -65,10 +65,10 @@ fn commits(bencher: divan::Bencher<'_, '_>, (place, group): (Place, u64)) {
 }
 
 /// A stream of a thousand keys and eight columns, two hundred epochs of two thousand records: from the file to the public log.
-#[divan::bench(args = [Place::Disk, Place::Memory], sample_count = 10, sample_size = 1)]
-fn epochs_of_a_thousand_keys(bencher: divan::Bencher<'_, '_>, place: Place) {
+#[divan::bench(args = [StateMedium::Disk, StateMedium::Memory], sample_count = 10, sample_size = 1)]
+fn epochs_of_a_thousand_keys(bencher: divan::Bencher<'_, '_>, medium: StateMedium) {
     const EPOCHS: usize = 200;
-    let data = Place::Memory.directory();
+    let data = StateMedium::Memory.directory();
     let mut rows = String::from("key,a,b,c,d,e,f,g,h\n");
     for row in 0..EPOCHS * 2000 {
         let _ = write!(rows, "k{}", row * 7 % KEYS);
@@ -90,13 +90,13 @@ fn epochs_of_a_thousand_keys(bencher: divan::Bencher<'_, '_>, place: Place) {
     let pipeline = Pipeline::parse(&text, &data.path().join("bench.toml")).expect("the pipeline is valid");
     bencher
         .counter(ItemsCount::new(EPOCHS))
-        .with_inputs(|| place.directory())
+        .with_inputs(|| medium.directory())
         .bench_refs(|directory| publish(&pipeline, directory.path().join("state")));
 }
 
 /// The flights of January, a hundred times over: so many records that what a run costs once hardly counts.
-#[divan::bench(args = [Place::Disk, Place::Memory], sample_count = 10, sample_size = 1)]
-fn records(bencher: divan::Bencher<'_, '_>, place: Place) {
+#[divan::bench(args = [StateMedium::Disk, StateMedium::Memory], sample_count = 10, sample_size = 1)]
+fn records(bencher: divan::Bencher<'_, '_>, medium: StateMedium) {
     const COPIES: usize = 100;
     let flights = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv");
     let files = vec![format!("{flights:?}"); COPIES].join(", ");
@@ -104,13 +104,13 @@ fn records(bencher: divan::Bencher<'_, '_>, place: Place) {
     let pipeline = Pipeline::parse(&text, Path::new("bench.toml")).expect("the pipeline is valid");
     bencher
         .counter(ItemsCount::new(COPIES * 26_398))
-        .with_inputs(|| place.directory())
+        .with_inputs(|| medium.directory())
         .bench_refs(|directory| publish(&pipeline, directory.path().join("state")));
 }
 
 /// As many records from a pipe, into a process of their own: without a journal, and with one on a disk or in memory.
-#[divan::bench(args = [(Place::Disk, false), (Place::Disk, true), (Place::Memory, true)], sample_count = 10, sample_size = 1)]
-fn piped_records(bencher: divan::Bencher<'_, '_>, (place, journal): (Place, bool)) {
+#[divan::bench(args = [(StateMedium::Disk, false), (StateMedium::Disk, true), (StateMedium::Memory, true)], sample_count = 10, sample_size = 1)]
+fn piped_records(bencher: divan::Bencher<'_, '_>, (medium, journal): (StateMedium, bool)) {
     const COPIES: usize = 100;
     let flights = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv");
     let rows = std::fs::read_to_string(flights).expect("the data of the examples");
@@ -119,7 +119,7 @@ fn piped_records(bencher: divan::Bencher<'_, '_>, (place, journal): (Place, bool
         "path = \"flights_jan2013.csv\"",
         &format!("path = \"-\"\nformat = \"csv\"\njournal = {journal}"),
     );
-    bencher.counter(ItemsCount::new(COPIES * 26_398)).with_inputs(|| place.directory()).bench_refs(
+    bencher.counter(ItemsCount::new(COPIES * 26_398)).with_inputs(|| medium.directory()).bench_refs(
         |directory| {
             let pipeline = directory.path().join("pipeline.toml");
             std::fs::write(&pipeline, &text).expect("there is room");

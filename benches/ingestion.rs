@@ -9,7 +9,8 @@ use divan::counter::ItemsCount;
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::operators::timely;
 use hushflow::operators::{
-    Accumulate, Bound, Clip, Commit, CommitLog, Entity, EpochCommit, Epochs, Fault, Records, Release,
+    Accumulate, BoundEntities, Clip, Commit, CommitLog, Entity, EpochCommit, Fault, Records, ReleaseMoments,
+    SplitEpochs,
 };
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::MomentPublication;

@@ -48,17 +48,17 @@ fn setting(name: &str, default: u64) -> u64 {
 fn latency(seconds: u64) {
     const A_MILLISECOND: usize = 100;
     const AN_EPOCH: usize = 10_000;
-    let lab = Lab::new();
-    let socket = lab.path("socket");
+    let directory = BenchDirectory::new();
+    let socket = directory.path("socket");
     let source = format!("unix-listen://{}", socket.display());
     let epochs = seconds * 1000 * A_MILLISECOND as u64 / AN_EPOCH as u64;
-    let run = lab.run(&pipeline(&source, 1000, AN_EPOCH, epochs), 1);
+    let run = directory.run(&pipeline(&source, 1000, AN_EPOCH, epochs), 1);
     let lines = rows(1000);
     let ends = lines.match_indices('\n').map(|(at, _)| at + 1).skip(A_MILLISECOND - 1).step_by(A_MILLISECOND);
     let cuts: Vec<usize> = std::iter::once(0).chain(ends).collect();
     let mut peer = retry(|| UnixStream::connect(&socket).ok());
     peer.write_all(header().as_bytes()).expect("the run listens");
-    let seen = watch(lab.state());
+    let seen = watch(directory.state());
     let mut sent = Vec::new();
     let begin = Instant::now();
     for tick in 0..seconds * 1000 {
@@ -89,9 +89,9 @@ fn latency(seconds: u64) {
 /// Records through a pipe as fast as they are taken; resident memory at powers of ten.
 fn memory(records: u64) {
     const AN_EPOCH: usize = 1_000_000;
-    let lab = Lab::new();
+    let directory = BenchDirectory::new();
     // One epoch more, lest the run ends with the last record.
-    let mut run = lab.run(&pipeline("-", 1000, AN_EPOCH, records.div_ceil(AN_EPOCH as u64) + 1), 1);
+    let mut run = directory.run(&pipeline("-", 1000, AN_EPOCH, records.div_ceil(AN_EPOCH as u64) + 1), 1);
     let mut input = run.child.stdin.take().expect("a pipe");
     input.write_all(header().as_bytes()).expect("the run reads");
     let lines = rows(1000);
@@ -111,14 +111,14 @@ fn memory(records: u64) {
 fn keys() {
     const AN_EPOCH: usize = 500_000;
     const EPOCHS: usize = 5;
-    let lab = Lab::new();
+    let directory = BenchDirectory::new();
     let lines = rows(ROWS);
-    fs::write(lab.path("data.csv"), header() + &lines.repeat(AN_EPOCH * EPOCHS / ROWS))
+    fs::write(directory.path("data.csv"), header() + &lines.repeat(AN_EPOCH * EPOCHS / ROWS))
         .expect("there is room");
     for again in ["", " again, for nothing"] {
         let begin = Instant::now();
-        let run = lab.run(&pipeline("data.csv", ROWS, AN_EPOCH, EPOCHS as u64), 2);
-        let seen = watch(lab.state());
+        let run = directory.run(&pipeline("data.csv", ROWS, AN_EPOCH, EPOCHS as u64), 2);
+        let seen = watch(directory.state());
         let peak = run.wait_and_watch();
         let times = seen
             .iter()
@@ -130,7 +130,7 @@ fn keys() {
             times.collect::<Vec<_>>().join(", ")
         );
     }
-    for entry in fs::read_dir(lab.state()).expect("a state directory") {
+    for entry in fs::read_dir(directory.state()).expect("a state directory") {
         let entry = entry.expect("an entry");
         let bytes = entry.metadata().map_or(0, |file| file.len());
         println!("keys: {} of {bytes} bytes", entry.file_name().display());
@@ -168,12 +168,12 @@ fn rows(keys: usize) -> String {
 /// Every epoch when it is first seen in the public log.
 fn watch(state: PathBuf) -> Receiver<(u64, Instant)> {
     let (sender, seen) = channel();
-    thread::spawn(move || tell(&state, &sender));
+    thread::spawn(move || follow(&state, &sender));
     seen
 }
 
 /// Until nobody listens, or the log is gone.
-fn tell(state: &Path, seen: &Sender<(u64, Instant)>) {
+fn follow(state: &Path, seen: &Sender<(u64, Instant)>) {
     let mut reader = retry(|| PublicReader::open(state).ok());
     loop {
         match reader.next_frame() {
@@ -196,11 +196,11 @@ fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-struct Lab(TempDir);
+struct BenchDirectory(TempDir);
 
-impl Lab {
+impl BenchDirectory {
     fn new() -> Self {
-        Lab(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("there is room"))
+        BenchDirectory(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("there is room"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -211,21 +211,21 @@ impl Lab {
         self.path("state")
     }
 
-    fn run(&self, pipeline: &str, workers: usize) -> Run {
+    fn run(&self, pipeline: &str, workers: usize) -> BenchRun {
         let file = self.path("pipeline.toml");
         fs::write(&file, pipeline).expect("there is room");
         let mut command = Command::new(env!("CARGO_BIN_EXE_hushflow"));
         command.arg("run").arg(file).arg("--state").arg(self.state());
         command.args(["--quiet", "--workers", &workers.to_string()]).stdin(Stdio::piped());
-        Run { child: command.spawn().expect("the binary starts") }
+        BenchRun { child: command.spawn().expect("the binary starts") }
     }
 }
 
-struct Run {
+struct BenchRun {
     child: Child,
 }
 
-impl Run {
+impl BenchRun {
     /// A line of what the system tells of the process; nothing once it has ended.
     fn memory(&self, name: &str) -> String {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();

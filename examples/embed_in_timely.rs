@@ -222,7 +222,7 @@ fn print(publication: &MomentPublication, estimated: &Estimated) {
 fn read() -> Result<Vec<Flight>, Box<dyn Error>> {
     let mut flights = Vec::new();
     for row in csv::Reader::from_path(FLIGHTS)?.deserialize() {
-        let row: Row = row?;
+        let row: FlightRow = row?;
         let airport =
             AIRPORTS.iter().position(|airport| *airport == row.origin).ok_or("an unknown airport")?;
         flights.push(Flight {
@@ -237,7 +237,7 @@ fn read() -> Result<Vec<Flight>, Box<dyn Error>> {
 
 /// The columns of a row that this program uses.
 #[derive(serde::Deserialize)]
-struct Row {
+struct FlightRow {
     event_time: String,
     recorded_at: String,
     origin: String,

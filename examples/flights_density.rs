@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!(
-        "\nNoise is what parts the private numbers from those in bounds. The rest, the price of public bounds, comes"
+        "\nThe difference between the private numbers and those in bounds is noise. The rest, the price of public bounds, comes"
     );
     println!("from the few delays beyond them: the longest is 21 hours.");
     Ok(())
@@ -80,7 +80,7 @@ fn truth(airport: &str, bounds: [(f64, f64); 2]) -> Result<[f64; 5], Box<dyn Err
     let mut reader = csv::Reader::from_path(Path::new(EXAMPLES).join("data/flights_jan2013.csv"))?;
     let [mut n, mut x, mut y, mut xx, mut xy, mut yy] = [0.0; 6];
     for row in reader.deserialize() {
-        let flight: Flight = row?;
+        let flight: DelayRow = row?;
         if flight.origin == airport {
             let [departure, arrival] = [(flight.dep_delay, bounds[0]), (flight.arr_delay, bounds[1])]
                 .map(|(x, (low, high))| x.clamp(low, high));
@@ -99,7 +99,7 @@ fn truth(airport: &str, bounds: [(f64, f64); 2]) -> Result<[f64; 5], Box<dyn Err
 
 /// The columns of a row that the comparison uses.
 #[derive(serde::Deserialize)]
-struct Flight {
+struct DelayRow {
     origin: String,
     dep_delay: f64,
     arr_delay: f64,

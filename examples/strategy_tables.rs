@@ -40,9 +40,9 @@ const DIMENSION: usize = 2;
 const QUICK: u64 = 1000;
 
 /// Label in the paper, our strategy, number of stamps, printed loss.
-type Row = (&'static str, &'static str, u64, &'static str);
+type PublishedRow = (&'static str, &'static str, u64, &'static str);
 
-const TABLE_1: [Row; 30] = [
+const TABLE_1: [PublishedRow; 30] = [
     ("(Online) Honaker(n=2000)", "honaker", 1, "5.8e6"),
     ("(Online) Honaker(n=1000)×2", "honaker", 2, "3.3e6"),
     ("(Online) Honaker(n=400)×5", "honaker", 5, "2.1e6"),
@@ -125,7 +125,7 @@ fn table_1(quick: bool) -> Fallible<bool> {
 }
 
 /// A cell of Table 1.
-struct Found {
+struct TableCell {
     /// Total squared error with our sensitivity.
     loss: f64,
     sensitivity: Claim,
@@ -133,7 +133,7 @@ struct Found {
     spectral: Option<f64>,
 }
 
-fn loss(name: &str, stamps: u64) -> Fallible<Found> {
+fn loss(name: &str, stamps: u64) -> Fallible<TableCell> {
     let participation: Participation = PARTICIPATION.parse()?;
     let purpose = Purpose { participation, stamps, ..Purpose::new(Workload::Prefix, STEPS) };
     let candidate = Candidate::new(&name.parse()?, &purpose, &mut |_| ())?;
@@ -144,7 +144,7 @@ fn loss(name: &str, stamps: u64) -> Fallible<Found> {
     let spectral = ["fft", "fft-optimal-decoder"]
         .contains(&name)
         .then(|| spectral_bound(&matrix, participation) * error.frobenius.powi(2));
-    Ok(Found { loss: error.loss, sensitivity, spectral })
+    Ok(TableCell { loss: error.loss, sensitivity, spectral })
 }
 
 /// Theorem 2.1: `k · max_π ‖C_π‖₂²`.

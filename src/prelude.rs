@@ -12,8 +12,8 @@ pub use hushflow_mechanism::strategy::StrategyName;
 pub use hushflow_mechanism::view::{Moments, View};
 pub use hushflow_mechanism::workload::Workload;
 pub use hushflow_operators::{
-    Accumulate, Bound, Clip, Commit, CommitLog, Densities, EpochCommit, Epochs, Estimated, Fault,
-    Measurement, Records, Release, ReleaseWindows, ReleasedEpoch, Views, Windows,
+    Accumulate, BoundEntities, Clip, Commit, CommitLog, Densities, EpochCommit, Estimated, Fault,
+    Measurement, Records, ReleaseMoments, ReleaseWindows, ReleasedEpoch, SplitEpochs, Views, Windows,
 };
 
 pub use crate::publication::{MomentPublication, Publication};

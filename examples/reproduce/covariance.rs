@@ -16,9 +16,11 @@ use hushflow::mechanism::strategy::{Strategy, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
-use super::figures::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
+use super::figures::{
+    Effort, FigureContent, FigureFinding, ReproductionError, few_coordinates, geometric, in_place,
+};
 use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
-use super::simulate::{Estimate, Quantity, Stream, equal_entries};
+use super::simulate::{Quantity, RunMean, SimulatedStream, equal_entries};
 use hushflow::plot::{Mark, Panel};
 
 /// The paper's σ, from low to high privacy.
@@ -27,14 +29,17 @@ const NOISE: (f64, f64, usize) = (0.02, 20.0, 61);
 /// σ at which mechanisms are run.
 const CIRCLES: [f64; 4] = [0.05, 0.5, 2.0, 10.0];
 
-pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
+pub(super) fn figure(
+    effort: Effort,
+    progress: &mut dyn FnMut(&str),
+) -> Result<FigureContent, ReproductionError> {
     let strategy = build("identity", &Workload::Average, None)?;
     let (mut panels, mut findings) = (Vec::new(), Vec::new());
     for (letter, dimension) in [("a", 1), ("b", 100)] {
         let steps = effort.steps(1000);
         let title = format!("({letter}) covariance, d = {dimension}, n = {steps}");
-        tell(&title);
-        let case = Case { title, steps, dimension, strategy: strategy.clone(), effort };
+        progress(&title);
+        let case = CovariancePanel { title, steps, dimension, strategy: strategy.clone(), effort };
         let circles = case.circles()?;
         findings.extend(case.findings(&circles));
         panels.push(case.panel(&circles));
@@ -43,7 +48,7 @@ pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn
 }
 
 /// A panel.
-struct Case {
+struct CovariancePanel {
     title: String,
     steps: u64,
     dimension: usize,
@@ -51,7 +56,7 @@ struct Case {
     effort: Effort,
 }
 
-impl Case {
+impl CovariancePanel {
     fn release(&self, noise: f64) -> InPlaceRelease {
         InPlaceRelease::new(self.dimension, 1.0, noise / 2.0)
     }
@@ -94,12 +99,12 @@ impl Case {
         error.quadratic + error.linear.upper * (1.0 - lost / harmonic)
     }
 
-    fn run(&self, method: Method, noise: f64) -> Result<Estimate, ReproductionError> {
+    fn run(&self, method: Method, noise: f64) -> Result<RunMean, ReproductionError> {
         let layout = few_coordinates(self.dimension, SecondMoment::Full);
         let mechanism = in_place(method, layout, 1.0, noise / 2.0, None, &self.strategy)?;
         let signs = (0..self.steps).map(|t| method == Method::Jme || t % 2 == 0);
         let records = equal_entries(self.dimension, layout.dimension, signs);
-        let stream = Stream {
+        let stream = SimulatedStream {
             mechanism: &mechanism,
             workload: &Workload::Average,
             square_bias: SquareBias::Removed,
@@ -135,9 +140,9 @@ impl Case {
         panel(&self.title, published.into_iter().chain(curves).chain(runs).collect())
     }
 
-    fn findings(&self, circles: &[Circle<2>]) -> Vec<Finding> {
+    fn findings(&self, circles: &[Circle<2>]) -> Vec<FigureFinding> {
         let farthest = farthest(circles);
-        let agreement = Finding::new(
+        let agreement = FigureFinding::new(
             format!("{}: runs err as Theorems 4.1 and 4.2 say", self.title),
             farthest < FAR,
             format!("{} runs at each circle: at most {farthest:.1} standard errors off", self.runs()),
@@ -146,7 +151,7 @@ impl Case {
     }
 
     /// Which method is better at which noise.
-    fn order(&self) -> Finding {
+    fn order(&self) -> FigureFinding {
         let (low, high, count) = NOISE;
         let better = move |wanted| move |noise: &f64| self.comparison(*noise).better() == wanted;
         let joint = geometric(low, high, count).find(better(Better::Joint)).unwrap_or(f64::INFINITY);
@@ -155,7 +160,7 @@ impl Case {
             let found = self.comparison(noise);
             (found.post_processing.debiased().upper / found.joint).sqrt()
         };
-        Finding::new(
+        FigureFinding::new(
             format!("{}: JME is better in high privacy", self.title),
             joint <= high && rival < joint,
             format!(

@@ -20,7 +20,7 @@ use hushflow::mechanism::view::{Moments, SquareBias, View};
 use hushflow::mechanism::workload::Workload;
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
 
-use super::figures::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
+use super::figures::{Effort, FigureContent, FigureFinding, ReproductionError, geometric, in_place};
 use super::simulate::{mean_and_deviation, moments, release};
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
@@ -36,7 +36,7 @@ const FLOORS: [f64; 4] = [0.001, 0.01, 0.1, 1.0];
 
 /// Settings of a panel's runs.
 #[derive(Clone, Copy, Debug)]
-struct Setting {
+struct DensitySimulation {
     /// ζ that determines the noise.
     clip_norm: f64,
     /// Whether records are clipped at ζ. Unclipped runs protect nobody.
@@ -49,7 +49,7 @@ struct Setting {
 
 /// An estimate of the density.
 #[derive(Clone, Copy, Debug)]
-struct Estimator {
+struct DensityEstimator {
     name: &'static str,
     colour: usize,
     method: Method,
@@ -60,17 +60,20 @@ struct Estimator {
     exact: bool,
 }
 
-const JOINT: Estimator =
-    Estimator { name: "JME", colour: 0, method: Method::Jme, debiased: false, exact: false };
-const JOINT_DEBIASED: Estimator = Estimator { name: "JME, debiased", colour: 5, debiased: true, ..JOINT };
-const SQUARED: Estimator = Estimator { name: "PP", colour: 1, method: Method::Pp, ..JOINT };
-const SQUARED_DEBIASED: Estimator = Estimator { name: "PP, debiased", colour: 2, debiased: true, ..SQUARED };
-const WITHOUT_NOISE: Estimator = Estimator { name: "without noise", colour: 6, exact: true, ..JOINT };
+const JOINT: DensityEstimator =
+    DensityEstimator { name: "JME", colour: 0, method: Method::Jme, debiased: false, exact: false };
+const JOINT_DEBIASED: DensityEstimator =
+    DensityEstimator { name: "JME, debiased", colour: 5, debiased: true, ..JOINT };
+const SQUARED: DensityEstimator = DensityEstimator { name: "PP", colour: 1, method: Method::Pp, ..JOINT };
+const SQUARED_DEBIASED: DensityEstimator =
+    DensityEstimator { name: "PP, debiased", colour: 2, debiased: true, ..SQUARED };
+const WITHOUT_NOISE: DensityEstimator =
+    DensityEstimator { name: "without noise", colour: 6, exact: true, ..JOINT };
 
 /// Divergences of an estimator with a floor.
 #[derive(Clone, Debug)]
 struct Curve {
-    estimator: Estimator,
+    estimator: DensityEstimator,
     floor: f64,
     /// Step, mean and standard deviation.
     points: Vec<(u64, f64, f64)>,
@@ -105,8 +108,11 @@ impl Curve {
     }
 }
 
-pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
-    let paper = Setting {
+pub(super) fn figure(
+    effort: Effort,
+    progress: &mut dyn FnMut(&str),
+) -> Result<FigureContent, ReproductionError> {
+    let paper = DensitySimulation {
         clip_norm: 1.0,
         clipped: false,
         noise_multiplier: 1.0,
@@ -114,16 +120,16 @@ pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn
         runs: effort.runs,
         seed: effort.seed,
     };
-    tell("(a) to (c) as in the paper");
+    progress("(a) to (c) as in the paper");
     let with_floors = curves(paper, &[JOINT, SQUARED, SQUARED_DEBIASED], &FLOORS)?;
-    let of = |estimator: Estimator, floor: f64| {
+    let of = |estimator: DensityEstimator, floor: f64| {
         let this = |curve: &&Curve| curve.estimator.name == estimator.name && curve.floor == floor;
         with_floors.iter().find(this)
     };
     let alike: Vec<Curve> = with_floors.iter().filter(|curve| curve.floor == FLOOR).cloned().collect();
     let others = curves(paper, &[JOINT_DEBIASED, WITHOUT_NOISE], &[FLOOR])?;
-    tell("(d) clipped");
-    let private = Setting {
+    progress("(d) clipped");
+    let private = DensitySimulation {
         clip_norm: 10.0,
         clipped: true,
         steps: effort.steps(20_000),
@@ -146,7 +152,7 @@ pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn
     ];
     let triples =
         FLOORS.map(|floor| Some([of(JOINT, floor)?, of(SQUARED, floor)?, of(SQUARED_DEBIASED, floor)?]));
-    let mut findings: Vec<Finding> =
+    let mut findings: Vec<FigureFinding> =
         triples.into_iter().flatten().map(|triple| judge("not clipped", triple)).collect();
     let find = |name: &str| clipped.iter().find(|curve| curve.estimator.name == name);
     if let (Some(joint), Some(squared), Some(debiased)) =
@@ -172,15 +178,15 @@ fn panel(title: String, series: Vec<Series>) -> Panel {
     }
 }
 
-fn over_floors(curves: &[Curve], estimator: Estimator) -> Vec<Series> {
+fn over_floors(curves: &[Curve], estimator: DensityEstimator) -> Vec<Series> {
     let own = curves.iter().filter(|curve| curve.estimator.name == estimator.name).enumerate();
     own.map(|(colour, curve)| curve.series(format!("floor {}", curve.floor), Mark::Line, colour)).collect()
 }
 
 /// Compares JME with both kinds of PP.
-fn judge(what: &str, [joint, squared, debiased]: [&Curve; 3]) -> Finding {
+fn judge(what: &str, [joint, squared, debiased]: [&Curve; 3]) -> FigureFinding {
     let from = joint.below_from(&[squared, debiased]);
-    Finding::new(
+    FigureFinding::new(
         format!("{what}, floor {}: JME has the lower divergence after some steps", joint.floor),
         from.is_some(),
         format!(
@@ -193,8 +199,8 @@ fn judge(what: &str, [joint, squared, debiased]: [&Curve; 3]) -> Finding {
     )
 }
 
-fn debiasing_helps(squared: &Curve, debiased: &Curve) -> Finding {
-    Finding::new(
+fn debiasing_helps(squared: &Curve, debiased: &Curve) -> FigureFinding {
+    FigureFinding::new(
         "debiasing helps PP",
         debiased.last() < squared.last(),
         match debiased.below_from(&[squared]) {
@@ -206,8 +212,8 @@ fn debiasing_helps(squared: &Curve, debiased: &Curve) -> Finding {
 
 /// Divergences of the estimators, for each floor.
 fn curves(
-    setting: Setting,
-    estimators: &[Estimator],
+    setting: DensitySimulation,
+    estimators: &[DensityEstimator],
     floors: &[f64],
 ) -> Result<Vec<Curve>, ReproductionError> {
     let mut curves = Vec::new();
@@ -223,21 +229,22 @@ fn curves(
 
 /// All runs of one method.
 fn runs(
-    setting: Setting,
+    setting: DensitySimulation,
     method: Method,
-    estimators: &[Estimator],
+    estimators: &[DensityEstimator],
     floors: &[f64],
 ) -> Result<Vec<Curve>, ReproductionError> {
     let strategy = build("identity", &Workload::Average, None)?;
     let mechanism = in_place(method, LAYOUT, setting.clip_norm, setting.noise_multiplier, None, &strategy)?;
-    let view = |estimator: &Estimator| {
+    let view = |estimator: &DensityEstimator| {
         let bias = if estimator.debiased { SquareBias::Removed } else { SquareBias::Kept };
         View::new(&mechanism, &Workload::Average, setting.runs, setting.steps).with_square_bias(bias)
     };
     let mut views: Vec<View> = estimators.iter().map(view).collect();
     let mut populations = Population::draw_all(setting)?;
     let truths: Vec<Option<Density>> = populations.iter().map(Population::density).collect();
-    let both = |estimator: &Estimator| floors.iter().map(|&floor| (*estimator, floor)).collect::<Vec<_>>();
+    let both =
+        |estimator: &DensityEstimator| floors.iter().map(|&floor| (*estimator, floor)).collect::<Vec<_>>();
     let curve = |(estimator, floor)| Curve { estimator, floor, points: Vec::new() };
     let mut curves: Vec<Curve> = estimators.iter().flat_map(both).map(curve).collect();
     let steps = watched(setting.steps);
@@ -322,7 +329,7 @@ struct Population {
 
 impl Population {
     /// Draws one population for each run.
-    fn draw_all(setting: Setting) -> Result<Vec<Self>, ReproductionError> {
+    fn draw_all(setting: DensitySimulation) -> Result<Vec<Self>, ReproductionError> {
         (0..setting.runs).map(|run| Ok(Self::draw(Normals::new(!setting.seed, run.into())?))).collect()
     }
 
@@ -337,7 +344,7 @@ impl Population {
         known(&self.mean, &(&self.factor * self.factor.transpose()))
     }
 
-    fn record(&mut self, setting: Setting) -> DVector<f64> {
+    fn record(&mut self, setting: DensitySimulation) -> DVector<f64> {
         let normals = DVector::from_fn(2 * DIMENSION, |_, _| self.normals.next());
         let record = &self.mean + &self.factor * normals;
         let excess = if setting.clipped { record.norm() / setting.clip_norm } else { 1.0 };
@@ -373,11 +380,11 @@ mod tests {
     /// steps: 90 comparisons of two means, each off by 5.5 standard errors with a probability below
     /// 4·10⁻⁸.
     #[test]
-    fn divergences_are_those_of_an_independent_simulation() {
+    fn divergences_match_an_independent_simulation() {
         let vectors: Value = serde_json::from_str(include_str!("../../tests/vectors/jme_kl.json")).unwrap();
         for case in vectors["cases"].as_array().unwrap() {
             let (input, expected) = (&case["input"], &case["expected"]);
-            let setting = Setting {
+            let setting = DensitySimulation {
                 clip_norm: 1.0,
                 clipped: false,
                 noise_multiplier: input["sigma"].as_f64().unwrap() / 2.0,
@@ -412,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn eigenvalues_are_raised_and_nothing_else() {
+    fn only_small_eigenvalues_are_raised() {
         let matrix = DMatrix::from_row_slice(2, 2, &[1.0, 2.0, 2.0, 1.0]);
         let found = raised(matrix, 0.5);
         let expected = DMatrix::from_row_slice(2, 2, &[1.75, 1.25, 1.25, 1.75]);

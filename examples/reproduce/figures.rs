@@ -11,7 +11,7 @@
 //!
 //! Curves are the closed forms of [`error`](hushflow::mechanism::error). Circles on them, and all
 //! of Figure 5, are runs of the release path ([`simulate`](super::simulate)) with seeded noise.
-//! Each figure also checks the paper's claims about it ([`Finding`]). `docs/reproduction.md` shows
+//! Each figure also checks the paper's claims about it ([`FigureFinding`]). `docs/reproduction.md` shows
 //! the results.
 
 use std::fmt;
@@ -105,12 +105,12 @@ pub(crate) struct Reproduction {
     /// Its diagrams.
     pub(crate) panels: Vec<Panel>,
     /// The checked claims of the paper.
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) findings: Vec<FigureFinding>,
 }
 
 /// A claim and its evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
+pub(crate) struct FigureFinding {
     /// The claim.
     pub(crate) claim: String,
     /// Whether it holds.
@@ -119,7 +119,7 @@ pub(crate) struct Finding {
     pub(crate) evidence: String,
 }
 
-impl Finding {
+impl FigureFinding {
     pub(crate) fn new(claim: impl Into<String>, holds: bool, evidence: impl Into<String>) -> Self {
         Self { claim: claim.into(), holds, evidence: evidence.into() }
     }
@@ -166,7 +166,7 @@ pub(crate) enum ReproductionError {
     },
 }
 
-/// Reproduces a figure; `tell` receives the name of each part as work on it begins. Equal efforts
+/// Reproduces a figure; `progress` receives the name of each part as work on it begins. Equal efforts
 /// give equal figures.
 ///
 /// # Errors
@@ -174,21 +174,21 @@ pub(crate) enum ReproductionError {
 pub(crate) fn reproduce(
     figure: Figure,
     effort: Effort,
-    tell: &mut dyn FnMut(&str),
+    progress: &mut dyn FnMut(&str),
 ) -> Result<Reproduction, ReproductionError> {
     let (panels, findings) = match figure {
-        Figure::TradeOff => super::trade_off::figure(effort, tell)?,
-        Figure::PrefixSums => super::second_moments::prefix_sums(effort, tell)?,
-        Figure::Covariances => super::covariance::figure(effort, tell)?,
-        Figure::Adam => super::second_moments::adam(effort, tell)?,
-        Figure::Densities => super::density::figure(effort, tell)?,
-        Figure::Workloads => super::second_moments::workloads(effort, tell)?,
+        Figure::TradeOff => super::trade_off::figure(effort, progress)?,
+        Figure::PrefixSums => super::second_moments::prefix_sums(effort, progress)?,
+        Figure::Covariances => super::covariance::figure(effort, progress)?,
+        Figure::Adam => super::second_moments::adam(effort, progress)?,
+        Figure::Densities => super::density::figure(effort, progress)?,
+        Figure::Workloads => super::second_moments::workloads(effort, progress)?,
     };
     Ok(Reproduction { figure, panels, findings })
 }
 
 /// Diagrams and findings of a figure.
-pub(crate) type Drawn = (Vec<Panel>, Vec<Finding>);
+pub(crate) type FigureContent = (Vec<Panel>, Vec<FigureFinding>);
 
 impl Reproduction {
     /// Writes `figure-N.csv` and `figure-N.svg` into a directory and returns their paths.
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_is_drawn_and_the_same_for_the_same_seed() {
+    fn every_figure_depends_on_its_seed_alone() {
         let directory = tempfile::tempdir().unwrap();
         for figure in Figure::ALL {
             let reproduction = quick(figure, 40);

@@ -20,7 +20,7 @@ mod trade_off;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use self::figures::{Effort, Figure, Finding, ReproductionError, reproduce};
+use self::figures::{Effort, Figure, FigureFinding, ReproductionError, reproduce};
 use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
@@ -40,7 +40,7 @@ The figures of \"Continual Release Moment Estimation with Differential Privacy\"
 
 Curves are closed forms; circles, and all of figure-5, are runs of encoder, exact noise, decoder and view. The noise is \
 seeded: the same arguments give the same files. Each figure's claims are judged; docs/reproduction.md shows what came out.")]
-struct Arguments {
+struct ReproductionArguments {
     /// Which figure: figure-1 to figure-5, figure-7, or all
     #[arg(value_name = "FIGURE", value_parser = names())]
     figures: Figures,
@@ -76,23 +76,23 @@ fn names() -> impl TypedValueParser<Value = Figures> {
 
 /// A figure that was written.
 #[derive(Debug, Serialize)]
-struct Report {
+struct FigureReport {
     figure: String,
     csv: PathBuf,
     svg: PathBuf,
-    findings: Vec<Finding>,
+    findings: Vec<FigureFinding>,
 }
 
 #[derive(Debug, Serialize)]
-struct Reports {
+struct ReproductionReport {
     runs: u32,
     seed: u64,
     quick: bool,
-    figures: Vec<Report>,
+    figures: Vec<FigureReport>,
 }
 
 fn main() -> ExitCode {
-    match draw(&Arguments::parse()) {
+    match draw(&ReproductionArguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -101,15 +101,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn draw(arguments: &Arguments) -> Result<(), ReproductionError> {
-    let Arguments { runs, seed, quick, .. } = *arguments;
+fn draw(arguments: &ReproductionArguments) -> Result<(), ReproductionError> {
+    let ReproductionArguments { runs, seed, quick, .. } = *arguments;
     let bar = ProgressBar::new_spinner();
-    let mut reports = Reports { runs, seed, quick, figures: Vec::new() };
+    let mut reports = ReproductionReport { runs, seed, quick, figures: Vec::new() };
     for &figure in &arguments.figures.0 {
-        let mut tell = |what: &str| bar.set_message(format!("{figure} {what}"));
-        let reproduction = reproduce(figure, Effort { runs, seed, quick }, &mut tell)?;
+        let mut progress = |what: &str| bar.set_message(format!("{figure} {what}"));
+        let reproduction = reproduce(figure, Effort { runs, seed, quick }, &mut progress)?;
         let [csv, svg] = reproduction.write(&arguments.out)?;
-        reports.figures.push(Report {
+        reports.figures.push(FigureReport {
             figure: figure.to_string(),
             csv,
             svg,
@@ -124,11 +124,11 @@ fn draw(arguments: &Arguments) -> Result<(), ReproductionError> {
     Ok(())
 }
 
-fn text(reports: &[Report]) -> String {
-    let finding = |Finding { claim, holds, evidence }: &Finding| {
+fn text(reports: &[FigureReport]) -> String {
+    let finding = |FigureFinding { claim, holds, evidence }: &FigureFinding| {
         format!("  {} {claim}\n      {evidence}\n", if *holds { "yes" } else { "NO " })
     };
-    let report = |report: &Report| {
+    let report = |report: &FigureReport| {
         let findings: String = report.findings.iter().map(finding).collect();
         format!("{}: {}, {}\n{findings}", report.figure, report.svg.display(), report.csv.display())
     };

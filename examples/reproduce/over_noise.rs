@@ -3,7 +3,7 @@
 use hushflow::mechanism::error::Bounds;
 
 use super::figures::geometric;
-use super::simulate::Estimate;
+use super::simulate::RunMean;
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 /// Maximum distance of a circle from its expectation, in standard errors. The probability that one
@@ -13,7 +13,7 @@ pub(super) const FAR: f64 = 5.5;
 /// Simulated squared errors of N methods for one σ, and their expectations.
 pub(super) struct Circle<const N: usize> {
     pub(super) noise: f64,
-    pub(super) found: [Estimate; N],
+    pub(super) found: [RunMean; N],
     pub(super) expected: [f64; N],
 }
 
@@ -62,7 +62,7 @@ pub(super) fn panel(title: &str, series: Vec<Series>) -> Panel {
 }
 
 /// A circle at the root of a mean, with a bar of four standard errors either way.
-pub(super) fn of_estimate(x: f64, Estimate { mean, standard_error }: Estimate) -> Point {
+pub(super) fn of_estimate(x: f64, RunMean { mean, standard_error }: RunMean) -> Point {
     let bar = 4.0 * standard_error;
     Point { x, y: mean.sqrt(), low: (mean - bar).max(0.0).sqrt(), high: (mean + bar).sqrt() }
 }

@@ -20,9 +20,11 @@ use hushflow::mechanism::strategy::{Strategy, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
-use super::figures::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
+use super::figures::{
+    Effort, FigureContent, FigureFinding, ReproductionError, few_coordinates, geometric, in_place,
+};
 use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
-use super::simulate::{Estimate, Quantity, Stream, equal_entries};
+use super::simulate::{Quantity, RunMean, SimulatedStream, equal_entries};
 use hushflow::plot::{Mark, Panel};
 
 /// The paper's σ, from low to high privacy.
@@ -32,47 +34,59 @@ const NOISE: (f64, f64, usize) = (0.005, 20.0, 73);
 const CIRCLES: [f64; 4] = [0.05, 0.7, 1.5, 10.0];
 
 /// Figure 2: prefix sums of 1000 steps.
-pub(super) fn prefix_sums(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
+pub(super) fn prefix_sums(
+    effort: Effort,
+    progress: &mut dyn FnMut(&str),
+) -> Result<FigureContent, ReproductionError> {
     let full = SecondMoment::Full;
-    let case = |letter, dimension, strategy| Case::new(letter, "prefix", strategy, dimension, full, effort);
+    let case = |letter, dimension, strategy| {
+        SecondMomentPanel::new(letter, "prefix", strategy, dimension, full, effort)
+    };
     let cases = [
         case("a", 1, "identity"),
         case("b", 1, "square-root"),
         case("c", 1000, "identity"),
         case("d", 1000, "square-root"),
     ];
-    draw(cases, tell)
+    draw(cases, progress)
 }
 
 /// Figure 4: the diagonal of Adam's second moments in a million dimensions.
-pub(super) fn adam(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
+pub(super) fn adam(
+    effort: Effort,
+    progress: &mut dyn FnMut(&str),
+) -> Result<FigureContent, ReproductionError> {
     let case = |letter, strategy| {
-        Case::new(letter, "adam:0.999", strategy, 1_000_000, SecondMoment::Diagonal, effort)
+        SecondMomentPanel::new(letter, "adam:0.999", strategy, 1_000_000, SecondMoment::Diagonal, effort)
     };
-    draw([case("a", "identity"), case("b", "square-root")], tell)
+    draw([case("a", "identity"), case("b", "square-root")], progress)
 }
 
 /// Figure 7: other workloads in 100 dimensions.
-pub(super) fn workloads(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
-    let case =
-        |letter, workload, strategy| Case::new(letter, workload, strategy, 100, SecondMoment::Full, effort);
+pub(super) fn workloads(
+    effort: Effort,
+    progress: &mut dyn FnMut(&str),
+) -> Result<FigureContent, ReproductionError> {
+    let case = |letter, workload, strategy| {
+        SecondMomentPanel::new(letter, workload, strategy, 100, SecondMoment::Full, effort)
+    };
     let cases = [
         case("a", "exponential:0.9", "identity"),
         case("b", "exponential:0.9", "square-root"),
         case("c", "window:10", "identity"),
         case("d", "window:10", "square-root"),
     ];
-    draw(cases, tell)
+    draw(cases, progress)
 }
 
 fn draw(
-    cases: impl IntoIterator<Item = Result<Case, ReproductionError>>,
-    tell: &mut dyn FnMut(&str),
-) -> Result<Drawn, ReproductionError> {
+    cases: impl IntoIterator<Item = Result<SecondMomentPanel, ReproductionError>>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<FigureContent, ReproductionError> {
     let (mut panels, mut findings) = (Vec::new(), Vec::new());
     for case in cases {
         let case = case?;
-        tell(&case.title);
+        progress(&case.title);
         let circles = case.circles()?;
         findings.extend(case.findings(&circles));
         panels.push(case.panel(&circles));
@@ -81,7 +95,7 @@ fn draw(
 }
 
 /// A panel.
-struct Case {
+struct SecondMomentPanel {
     title: String,
     workload: Workload,
     strategy: Arc<dyn Strategy>,
@@ -94,7 +108,7 @@ struct Case {
     post_processing: PostProcessing,
 }
 
-impl Case {
+impl SecondMomentPanel {
     fn new(
         letter: &str,
         workload: &str,
@@ -156,17 +170,12 @@ impl Case {
         })
     }
 
-    fn run(
-        &self,
-        method: Method,
-        square_bias: SquareBias,
-        noise: f64,
-    ) -> Result<Estimate, ReproductionError> {
+    fn run(&self, method: Method, square_bias: SquareBias, noise: f64) -> Result<RunMean, ReproductionError> {
         let layout = few_coordinates(self.dimension, self.second);
         let mechanism = in_place(method, layout, 1.0, noise / 2.0, None, &self.strategy)?;
         let signs = (0..self.steps).map(|t| t % 2 == 0);
         let records = equal_entries(self.dimension, layout.dimension, signs);
-        let stream = Stream {
+        let stream = SimulatedStream {
             mechanism: &mechanism,
             workload: &self.workload,
             square_bias,
@@ -201,10 +210,10 @@ impl Case {
         panel(&self.title, published.into_iter().chain(curves).chain(runs).collect())
     }
 
-    fn findings(&self, circles: &[Circle<3>]) -> Vec<Finding> {
+    fn findings(&self, circles: &[Circle<3>]) -> Vec<FigureFinding> {
         let farthest = farthest(circles);
         vec![
-            Finding::new(
+            FigureFinding::new(
                 format!("{}: runs err as the closed forms say", self.title),
                 farthest < FAR,
                 format!(
@@ -217,14 +226,14 @@ impl Case {
     }
 
     /// The finding for d = 1.
-    fn always_joint(&self, circles: &[Circle<3>]) -> Finding {
+    fn always_joint(&self, circles: &[Circle<3>]) -> FigureFinding {
         let (low, high, count) = NOISE;
         let least = geometric(low, high, count)
             .map(|noise| self.comparison(noise))
             .map(|found| found.post_processing.debiased().lower / found.joint)
             .fold(f64::INFINITY, f64::min);
         let runs = circles.iter().all(|circle| circle.found[0].mean < circle.found[2].mean);
-        Finding::new(
+        FigureFinding::new(
             format!("{}: JME is always better than PP", self.title),
             least > 1.0 && runs,
             format!(
@@ -234,7 +243,7 @@ impl Case {
     }
 
     /// The finding for more dimensions.
-    fn crossing(&self, circles: &[Circle<3>]) -> Finding {
+    fn crossing(&self, circles: &[Circle<3>]) -> FigureFinding {
         let released = self.comparison(1.0);
         let published = Comparison { joint: self.joint(SecondEntries::Independent, 1.0), ..released };
         let (released, published) = (released.crossing(), published.crossing());
@@ -255,7 +264,7 @@ impl Case {
             SecondMoment::Full => format!("; as published from {}", range(published)),
             _ => String::new(),
         };
-        Finding::new(
+        FigureFinding::new(
             format!("{}: JME is better than debiased PP in high privacy", self.title),
             agrees && released.upper.is_finite(),
             format!("as it runs from σ = {}{as_published}; runs agree", range(released)),

@@ -28,7 +28,7 @@ pub(crate) enum Quantity {
 }
 
 /// A stream with one record per epoch.
-pub(crate) struct Stream<'a> {
+pub(crate) struct SimulatedStream<'a> {
     /// The mechanism that makes it private.
     pub(crate) mechanism: &'a MatrixMechanism,
     /// The workload to estimate.
@@ -44,14 +44,14 @@ pub(crate) struct Stream<'a> {
 
 /// A mean over runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Estimate {
+pub(crate) struct RunMean {
     /// Mean over runs.
     pub(crate) mean: f64,
     /// Standard error of the mean.
     pub(crate) standard_error: f64,
 }
 
-impl Estimate {
+impl RunMean {
     /// Returns the estimate from independent numbers.
     pub(crate) fn of(values: &[f64]) -> Self {
         let (mean, deviation) = mean_and_deviation(values);
@@ -76,9 +76,9 @@ pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SquaredErrors {
     /// Errors of first moments.
-    pub(crate) first: Estimate,
+    pub(crate) first: RunMean,
     /// Errors of second moments or covariances.
-    pub(crate) second: Estimate,
+    pub(crate) second: RunMean,
 }
 
 /// Returns `sign·ζ·(1, …, 1)/√d` for every sign, in the first `coordinates` of `dimension`, rounded
@@ -92,7 +92,7 @@ pub(crate) fn equal_entries(
     signs.map(|positive| vec![if positive { entry } else { -entry }; coordinates]).collect()
 }
 
-impl Stream<'_> {
+impl SimulatedStream<'_> {
     /// Releases the stream for `runs` keys, with this noise, and returns the errors of the view.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Stream<'_> {
             Ok(())
         })?;
         let (first, second): (Vec<f64>, Vec<f64>) = errors.into_iter().unzip();
-        Ok(SquaredErrors { first: Estimate::of(&first), second: Estimate::of(&second) })
+        Ok(SquaredErrors { first: RunMean::of(&first), second: RunMean::of(&second) })
     }
 }
 
@@ -167,7 +167,7 @@ struct Truth {
 }
 
 impl Truth {
-    fn new(stream: &Stream, quantity: Quantity) -> Self {
+    fn new(stream: &SimulatedStream, quantity: Quantity) -> Self {
         let parameters = stream.mechanism.moments().parameters();
         let layout = parameters.layout;
         Truth {
@@ -231,7 +231,7 @@ mod tests {
     const FAR: f64 = 5.5;
 
     /// A stream and its mechanism.
-    struct Setting {
+    struct ReleaseSetup {
         workload: &'static str,
         strategy: &'static str,
         steps: u64,
@@ -241,7 +241,7 @@ mod tests {
         second: SecondMoment,
     }
 
-    impl Setting {
+    impl ReleaseSetup {
         fn mechanism(&self, method: Method, second_moment_weight: Option<f64>) -> MatrixMechanism {
             let strategy = build(self.strategy, &self.workload(), Some(self.steps)).unwrap();
             let parameters = MomentParameters {
@@ -283,7 +283,7 @@ mod tests {
             runs: u32,
         ) -> SquaredErrors {
             let (workload, records) = (self.workload(), self.records());
-            let stream = Stream {
+            let stream = SimulatedStream {
                 mechanism,
                 workload: &workload,
                 square_bias,
@@ -299,7 +299,7 @@ mod tests {
             let error = ExpectedError::new(&self.workload(), strategy.as_ref(), self.steps).unwrap();
             let release = InPlaceRelease::new(self.dimension, self.clip_norm, self.noise_multiplier)
                 .with_column_norm(error.sensitivity);
-            let near = |what: &str, found: Estimate, expected: f64| {
+            let near = |what: &str, found: RunMean, expected: f64| {
                 let distance = found.distance(expected);
                 let Self { workload, strategy, dimension, .. } = self;
                 assert!(
@@ -325,7 +325,7 @@ mod tests {
             self.check_post_processing(release.post_processed(), runs, &near);
         }
 
-        fn check_post_processing(&self, deviation: f64, runs: u32, near: &dyn Fn(&str, Estimate, f64)) {
+        fn check_post_processing(&self, deviation: f64, runs: u32, near: &dyn Fn(&str, RunMean, f64)) {
             let mechanism = self.mechanism(Method::Pp, None);
             let sums =
                 PostProcessing::new(&self.workload(), mechanism.strategies().first(), self.steps).unwrap();
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    const BASE: Setting = Setting {
+    const BASE: ReleaseSetup = ReleaseSetup {
         workload: "prefix",
         strategy: "square-root",
         steps: 8,
@@ -355,9 +355,9 @@ mod tests {
     };
 
     #[test]
-    fn running_mechanisms_err_as_the_closed_forms_say() {
+    fn errors_of_runs_match_the_closed_forms() {
         BASE.check(4000);
-        Setting {
+        ReleaseSetup {
             workload: "average",
             strategy: "identity",
             dimension: 3,
@@ -366,9 +366,9 @@ mod tests {
             ..BASE
         }
         .check(4000);
-        Setting { workload: "exponential:0.8", dimension: 1, ..BASE }.check(4000);
+        ReleaseSetup { workload: "exponential:0.8", dimension: 1, ..BASE }.check(4000);
         let diagonal = SecondMoment::Diagonal;
-        Setting {
+        ReleaseSetup {
             workload: "adam:0.9",
             strategy: "banded-inverse-square-root:2",
             second: diagonal,
@@ -376,14 +376,14 @@ mod tests {
             ..BASE
         }
         .check(4000);
-        Setting { workload: "window:3", strategy: "normalized-square-root", second: diagonal, ..BASE }
+        ReleaseSetup { workload: "window:3", strategy: "normalized-square-root", second: diagonal, ..BASE }
             .check(4000);
     }
 
     /// 432 settings, one thread per workload. Takes minutes of processor time, so it runs only if
     /// `HUSHFLOW_LONG_TESTS` is set.
     #[test]
-    fn a_wide_grid_of_mechanisms_errs_as_the_closed_forms_say() {
+    fn errors_on_a_wide_grid_match_the_closed_forms() {
         if std::env::var_os("HUSHFLOW_LONG_TESTS").is_none() {
             return;
         }
@@ -401,7 +401,7 @@ mod tests {
                 for (j, noise_multiplier) in [0.1, 0.5, 4.0].into_iter().enumerate() {
                     for second in [SecondMoment::Full, SecondMoment::Diagonal] {
                         let steps = [6, 17, 40][(i + j) % 3];
-                        let setting = Setting {
+                        let setting = ReleaseSetup {
                             workload,
                             strategy,
                             steps,
@@ -419,14 +419,14 @@ mod tests {
 
     /// Two coordinates represent all of them.
     #[test]
-    fn coordinates_with_equal_entries_count_for_all() {
-        let full = Setting { dimension: 6, strategy: "identity", ..BASE };
+    fn two_equal_coordinates_represent_all() {
+        let full = ReleaseSetup { dimension: 6, strategy: "identity", ..BASE };
         let signs = || (0..full.steps).map(|t| t % 3 == 0);
         let found = |run: usize| {
-            let mechanism = Setting { dimension: run, ..full }.mechanism(Method::Pp, None);
+            let mechanism = ReleaseSetup { dimension: run, ..full }.mechanism(Method::Pp, None);
             let (workload, records) = (full.workload(), equal_entries(6, run, signs()));
             let square_bias = SquareBias::Removed;
-            let stream = Stream {
+            let stream = SimulatedStream {
                 mechanism: &mechanism,
                 workload: &workload,
                 square_bias,
@@ -444,9 +444,9 @@ mod tests {
 
     /// Theorems 4.1 and 4.2, for equal records and for records that change their sign.
     #[test]
-    fn covariances_err_as_the_theorems_say() {
+    fn covariance_errors_match_the_theorems() {
         let (steps, d, zeta, sigma) = (12, 3, 2.0, 0.4);
-        let setting = Setting {
+        let setting = ReleaseSetup {
             workload: "average",
             strategy: "identity",
             steps,
@@ -460,7 +460,7 @@ mod tests {
             let mechanism = setting.mechanism(method, None);
             let records = equal_entries(d, d, (0..steps).map(|t| !alternating || t % 2 == 0));
             let square_bias = SquareBias::Removed;
-            let stream = Stream {
+            let stream = SimulatedStream {
                 mechanism: &mechanism,
                 workload: &workload,
                 square_bias,

@@ -15,9 +15,9 @@ use hushflow::mechanism::strategy::{Strategy, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
-use super::figures::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
+use super::figures::{Effort, FigureContent, FigureFinding, ReproductionError, geometric, in_place};
 use super::over_noise::of_estimate;
-use super::simulate::{Quantity, SquaredErrors, Stream, equal_entries};
+use super::simulate::{Quantity, SimulatedStream, SquaredErrors, equal_entries};
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 const DIMENSION: usize = 10;
@@ -75,8 +75,11 @@ fn rivals(count: usize) -> [(&'static str, Vec<Rival>); 3] {
     ]
 }
 
-pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
-    tell("λ-JME, α-IME and τ-CS");
+pub(super) fn figure(
+    effort: Effort,
+    progress: &mut dyn FnMut(&str),
+) -> Result<FigureContent, ReproductionError> {
+    progress("λ-JME, α-IME and τ-CS");
     let strategy = build("identity", &Workload::Prefix, Some(STEPS))?;
     let frobenius = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), STEPS)?.frobenius;
     let curves = |entries| {
@@ -134,7 +137,7 @@ fn run(
     let layout = Layout { dimension: DIMENSION, second: SecondMoment::Full };
     let mechanism = in_place(method, layout, 1.0, 1.0, weight, strategy)?;
     let records = equal_entries(DIMENSION, DIMENSION, (0..STEPS).map(|_| true));
-    let stream = Stream {
+    let stream = SimulatedStream {
         mechanism: &mechanism,
         workload: &Workload::Prefix,
         square_bias: SquareBias::Removed,
@@ -144,8 +147,8 @@ fn run(
     stream.run(Quantity::SecondMoments, effort.circle_runs(), effort.seed)
 }
 
-fn agreement(farthest: f64, effort: Effort) -> Finding {
-    Finding::new(
+fn agreement(farthest: f64, effort: Effort) -> FigureFinding {
+    FigureFinding::new(
         "runs err as the closed forms say",
         farthest < FAR,
         format!("{} runs at each circle: at most {farthest:.1} standard errors off", effort.circle_runs()),
@@ -154,7 +157,7 @@ fn agreement(farthest: f64, effort: Effort) -> Finding {
 
 /// Whether each point of a rival's curve is above that of λ-JME with the same error of first
 /// moments.
-fn dominance(rival: usize) -> Finding {
+fn dominance(rival: usize) -> FigureFinding {
     let [_, independent, concatenated] = rivals(2000);
     let (name, rivals) = if rival == 1 { independent } else { concatenated };
     let release = InPlaceRelease::new(DIMENSION, 1.0, 1.0);
@@ -165,7 +168,7 @@ fn dominance(rival: usize) -> Finding {
     let ratios = rivals.iter().map(ratio);
     let (least, most) = ratios
         .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), ratio| (least.min(ratio), most.max(ratio)));
-    Finding::new(
+    FigureFinding::new(
         format!("λ-JME Pareto-dominates {name} over the whole curve"),
         least > 1.0,
         format!(

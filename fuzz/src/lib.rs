@@ -1,42 +1,35 @@
-//! What each target does with an input. The targets in `fuzz_targets/` only hand it over; `tests/system/seeds.rs` of the project runs
-//! all seeds through the same functions, so that an input that was once too much stays a test.
+//! The fuzz targets. `fuzz_targets/target.rs` is the program of each; `tests/system/seeds.rs` of the
+//! project runs all seeds through the same functions, so an input that once failed stays a test.
 
-pub mod brokers;
-mod framed;
-pub mod greeting;
-pub mod header;
-pub mod http;
-pub mod journal;
-pub mod ledger;
-pub mod pipeline;
-mod place;
-pub mod rows;
-pub mod state;
-pub mod strategy;
+mod files;
+mod network;
+mod state;
 
-/// What a target does with an input.
-pub type Body = fn(&[u8]);
-
-/// All targets, by the names of their folders of seeds.
-pub const TARGETS: &[(&str, Body)] = &[
-    ("brokers", brokers::run),
-    ("csv", |input| rows::run("csv", input)),
-    ("greeting", greeting::run),
-    ("header", header::run),
-    ("http", http::run),
-    ("journal", journal::run),
-    ("ledger", ledger::run),
-    ("ndjson", |input| rows::run("ndjson", input)),
-    ("parquet", |input| rows::run("parquet", input)),
-    ("pipeline", pipeline::run),
-    ("state", state::run),
-    ("strategy", strategy::run),
+/// All targets, by the names of their programs and folders of seeds.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+    ("brokers", network::brokers),
+    ("csv", |input| files::rows("csv", input)),
+    ("greeting", network::greeting),
+    ("header", files::header),
+    ("http", network::http),
+    ("journal", state::journal),
+    ("ledger", state::ledger),
+    ("ndjson", |input| files::rows("ndjson", input)),
+    ("parquet", |input| files::rows("parquet", input)),
+    ("pipeline", files::pipeline),
+    ("state", state::state),
+    ("strategy", files::strategy),
 ];
 
-/// Seeds that follow from what the project itself writes: the name of a target, of a seed, and its bytes.
+/// Seeds made from files that the project writes: the names of target and seed, and the bytes.
 pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
-    let state = state::seeds().into_iter().map(|(name, bytes)| ("state", name, bytes));
-    let journal = journal::seeds().into_iter().map(|(name, bytes)| ("journal", name, bytes));
-    let ledger = ledger::seeds().into_iter().map(|(name, bytes)| ("ledger", name, bytes));
-    state.chain(journal).chain(ledger).collect()
+    let seeds = [
+        ("state", state::state_seeds()),
+        ("journal", state::journal_seeds()),
+        ("ledger", state::ledger_seeds()),
+    ];
+    let named = |(target, seeds): (_, Vec<(String, Vec<u8>)>)| {
+        seeds.into_iter().map(move |(name, bytes)| (target, name, bytes))
+    };
+    seeds.into_iter().flat_map(named).collect()
 }

@@ -14,7 +14,7 @@ pub trait Clip<'scope> {
     /// as the centre.
     ///
     /// The fault is raised by a batch that does not divide into rows. If the measurement protects
-    /// entities, it is also raised by records that did not pass [`Bound`](crate::Bound), or passed
+    /// entities, it is also raised by records that did not pass [`BoundEntities`](crate::BoundEntities), or passed
     /// it under another measurement.
     ///
     /// ```

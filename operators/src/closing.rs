@@ -171,7 +171,7 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
 pub struct EveryEpoch<D> {
     epochs: OpenEpochs<Vec<D>>,
     /// At the first epoch that has not been given; `None` after the last.
-    held: Option<Capability<u64>>,
+    next: Option<Capability<u64>>,
     last: Option<u64>,
 }
 
@@ -180,7 +180,7 @@ impl<D> EveryEpoch<D> {
     /// operator that fails raises `fault`.
     pub fn new(mut capability: Capability<u64>, first: u64, fault: Fault) -> Self {
         capability.downgrade(&first);
-        EveryEpoch { epochs: OpenEpochs::new(fault), held: Some(capability), last: None }
+        EveryEpoch { epochs: OpenEpochs::new(fault), next: Some(capability), last: None }
     }
 
     /// Takes what has arrived and gives runs of closed epochs without a gap. Data from before the
@@ -197,26 +197,26 @@ impl<D> EveryEpoch<D> {
         ends.for_each_time(|_, batches| {
             self.last = batches.flat_map(|batch| batch.drain(..)).max().max(self.last);
         });
-        let Some(held) = self.held.as_mut() else {
+        let Some(capability) = self.next.as_mut() else {
             self.epochs.open.clear();
             return false;
         };
-        self.epochs.open.retain(|epoch, _| epoch >= held.time());
+        self.epochs.open.retain(|epoch, _| epoch >= capability.time());
         let end_is_known = ends_frontier.is_empty();
         let has_ended = end_is_known && frontier.is_empty();
         let end = self.last.filter(|&last| end_is_known && last > 0).map_or(u64::MAX, |last| last + 1);
         let closed = match frontier.frontier().first() {
             Some(&next) => next,
-            None if has_ended => self.last.map_or(*held.time(), |last| last + 1),
-            None => *held.time(),
+            None if has_ended => self.last.map_or(*capability.time(), |last| last + 1),
+            None => *capability.time(),
         };
         let limit = closed.min(end);
-        while *held.time() < limit && !self.epochs.fault.is_raised() {
-            let next = limit.min(held.time() + RUN);
-            for epoch in *held.time()..next {
-                self.epochs.open.entry(epoch).or_insert_with(|| ([held.delayed(&epoch)], Vec::new()));
+        while *capability.time() < limit && !self.epochs.fault.is_raised() {
+            let next = limit.min(capability.time() + RUN);
+            for epoch in *capability.time()..next {
+                self.epochs.open.entry(epoch).or_insert_with(|| ([capability.delayed(&epoch)], Vec::new()));
             }
-            held.downgrade(&next);
+            capability.downgrade(&next);
             self.epochs.give_before(next, &mut give);
         }
         if has_ended && self.last.is_none() {
@@ -225,10 +225,10 @@ impl<D> EveryEpoch<D> {
         if self.epochs.fault.is_raised() {
             return false;
         }
-        if has_ended || *held.time() >= end {
-            (self.held, self.epochs.open) = (None, BTreeMap::new());
+        if has_ended || *capability.time() >= end {
+            (self.next, self.epochs.open) = (None, BTreeMap::new());
         }
-        self.held.is_some()
+        self.next.is_some()
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
 
     /// What a worker does to one of its two inputs.
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum InputAction {
         /// Sends a number to an epoch this far ahead.
         Send(usize, u64, u32),
         /// Lets the frontier move on.
@@ -255,23 +255,23 @@ mod tests {
         Work,
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<InputAction>> {
         let step = prop_oneof![
-            4 => (0..2_usize, 0..5_u64, 0..99_u32).prop_map(|(to, ahead, number)| Step::Send(to, ahead, number)),
-            2 => (0..2_usize, 1..4_u64).prop_map(|(input, by)| Step::Advance(input, by)),
-            1 => Just(Step::Work),
+            4 => (0..2_usize, 0..5_u64, 0..99_u32).prop_map(|(to, ahead, number)| InputAction::Send(to, ahead, number)),
+            2 => (0..2_usize, 1..4_u64).prop_map(|(input, by)| InputAction::Advance(input, by)),
+            1 => Just(InputAction::Work),
         ];
         prop::collection::vec(step, 0..40)
     }
 
     /// Keeps the first input at or before the epoch after `last`, as the contract of
     /// [`EveryEpoch`] demands.
-    fn keep_contract(script: &mut [Step], last: u64) {
+    fn keep_contract(script: &mut [InputAction], last: u64) {
         let mut left = last + 1;
         for step in script {
             match step {
-                Step::Send(0, ahead, _) => *ahead = left.min(*ahead),
-                Step::Advance(0, by) => {
+                InputAction::Send(0, ahead, _) => *ahead = left.min(*ahead),
+                InputAction::Advance(0, by) => {
                     *by = left.min(*by);
                     left -= *by;
                 }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     /// Numbers of an epoch, on the worker with this index.
-    type Given = (usize, u64, Vec<u32>);
+    type DeliveredEpoch = (usize, u64, Vec<u32>);
 
     type Numbers = InputHandle<u64, CapacityContainerBuilder<Vec<(u64, u32)>>>;
 
@@ -298,9 +298,10 @@ mod tests {
         })
     }
 
-    /// Returns what was given of both inputs, and of the first one's epochs from `first` to `last`.
-    fn given(scripts: &[Vec<Step>], first: u64, last: u64) -> [Vec<Given>; 2] {
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel::<Given>()).unzip();
+    /// Returns the delivered epochs of both inputs, and of the first one from `first` to `last`.
+    fn delivered(scripts: &[Vec<InputAction>], first: u64, last: u64) -> [Vec<DeliveredEpoch>; 2] {
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..2).map(|_| mpsc::channel::<DeliveredEpoch>()).unzip();
         let (senders, workers) = (Mutex::new(senders), scripts.len());
         let scripts = Arc::new(scripts.to_vec());
         let work = move |worker: &mut timely::worker::Worker| {
@@ -355,15 +356,15 @@ mod tests {
             let half = scripts[index].len() / 2;
             for (number, step) in scripts[index].iter().enumerate() {
                 match *step {
-                    Step::Send(to, ahead, number) => {
+                    InputAction::Send(to, ahead, number) => {
                         let epoch = inputs[to].time() + ahead;
                         inputs[to].send((epoch, number));
                     }
-                    Step::Advance(input, by) => {
+                    InputAction::Advance(input, by) => {
                         let time = inputs[input].time() + by;
                         inputs[input].advance_to(time);
                     }
-                    Step::Work => drop(worker.step()),
+                    InputAction::Work => drop(worker.step()),
                 }
                 if number == half {
                     drop(end.take());
@@ -380,17 +381,17 @@ mod tests {
     }
 
     /// Returns the numbers sent to each worker's epochs, sorted, by the first inputs of this count.
-    fn sent(scripts: &[Vec<Step>], inputs: usize) -> BTreeMap<(usize, u64), Vec<u32>> {
+    fn sent(scripts: &[Vec<InputAction>], inputs: usize) -> BTreeMap<(usize, u64), Vec<u32>> {
         let mut sent: BTreeMap<_, Vec<u32>> = BTreeMap::new();
         for script in scripts {
             let mut times = [0; 2];
             for step in script {
                 match *step {
-                    Step::Send(to, ahead, number) if to < inputs => {
+                    InputAction::Send(to, ahead, number) if to < inputs => {
                         let worker = number as usize % scripts.len();
                         sent.entry((worker, times[to] + ahead)).or_default().push(number);
                     }
-                    Step::Advance(input, by) => times[input] += by,
+                    InputAction::Advance(input, by) => times[input] += by,
                     _ => {}
                 }
             }
@@ -413,12 +414,12 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn each_epoch_is_given_once_in_order_with_all_its_data(
+        fn each_epoch_is_delivered_once_in_order_with_all_its_data(
             mut scripts in prop::collection::vec(steps(), 1..4), first in 1..4_u64, more in 0..40_u64,
         ) {
             let last = first + more;
             scripts.iter_mut().for_each(|script| keep_contract(script, last));
-            let [closed, every] = given(&scripts, first, last);
+            let [closed, every] = delivered(&scripts, first, last);
             for given in [&closed, &every] {
                 for worker in 0..scripts.len() {
                     let epochs: Vec<u64> =
@@ -426,7 +427,7 @@ mod tests {
                     prop_assert!(epochs.is_sorted_by(|one, next| one < next), "worker {}: {:?}", worker, epochs);
                 }
             }
-            let sorted = |given: Vec<Given>| given.into_iter().map(|(worker, epoch, mut numbers)| {
+            let sorted = |given: Vec<DeliveredEpoch>| given.into_iter().map(|(worker, epoch, mut numbers)| {
                 numbers.sort_unstable();
                 ((worker, epoch), numbers)
             }).collect::<BTreeMap<_, _>>();

@@ -91,8 +91,9 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
             let mut next = plan.first_epoch;
             let mut epochs = OpenEpochs::new(fault);
             move |(releases, release_frontier), (marks, mark_frontier), output| {
-                epochs.collect(releases, Parts::new, |parts, release| parts.releases.push(release));
-                epochs.collect(marks, Parts::new, |parts, mark| parts.marks.push(mark));
+                epochs
+                    .collect(releases, PendingEpoch::new, |pending, release| pending.releases.push(release));
+                epochs.collect(marks, PendingEpoch::new, |pending, mark| pending.marks.push(mark));
                 let Some(log) = log.as_mut() else { return };
                 epochs.on_close([release_frontier, mark_frontier], |mut run| {
                     if release_frontier.is_empty() {
@@ -120,14 +121,14 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
     }
 }
 
-struct Parts<M> {
+struct PendingEpoch<M> {
     releases: Vec<ShardRelease>,
     marks: Vec<M>,
 }
 
-impl<M> Parts<M> {
+impl<M> PendingEpoch<M> {
     fn new() -> Self {
-        Parts { releases: Vec::new(), marks: Vec::new() }
+        PendingEpoch { releases: Vec::new(), marks: Vec::new() }
     }
 
     /// Returns the data of an epoch, which must be the `next` one.
@@ -136,7 +137,7 @@ impl<M> Parts<M> {
         self.releases.sort_by_key(|release| release.shard);
         let complete = self.releases.iter().map(|release| release.shard).eq(0..plan.shards);
         if epoch != next {
-            return Err(format!("epoch {epoch} came in the place of epoch {next}: a worker is missing"));
+            return Err(format!("epoch {epoch} came where epoch {next} follows: a worker is missing"));
         }
         if !complete {
             return Err(format!(

@@ -7,7 +7,7 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
 /// Moves records to their epochs.
-pub trait Epochs<'scope> {
+pub trait SplitEpochs<'scope> {
     /// Sends every record at the time of its epoch.
     ///
     /// The source assigns epochs by a [`Schedule`](hushflow_mechanism::epochs::Schedule), which
@@ -41,7 +41,7 @@ pub trait Epochs<'scope> {
     fn epochs(self) -> StreamVec<'scope, u64, Records>;
 }
 
-impl<'scope> Epochs<'scope> for StreamVec<'scope, u64, Records> {
+impl<'scope> SplitEpochs<'scope> for StreamVec<'scope, u64, Records> {
     fn epochs(self) -> StreamVec<'scope, u64, Records> {
         self.unary(Pipeline, "Epochs", move |_capability, _info| {
             move |input, output| {
@@ -88,7 +88,7 @@ fn split(mut records: Records) -> BTreeMap<u64, Records> {
 #[cfg(test)]
 mod tests {
     use crate::measurement::tests::vectors;
-    use crate::{Accumulate, Clip, Epochs, Fault, Records};
+    use crate::{Accumulate, Clip, Fault, Records, SplitEpochs};
     use hushflow_mechanism::mechanism::Method;
     use hushflow_mechanism::moments::{Layout, SecondMoment};
     use hushflow_mechanism::sensitivity::Neighbours;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_whose_lengths_do_not_agree_is_a_fault_that_holds_its_epoch() {
+    fn inconsistent_batches_raise_the_fault_and_keep_their_epoch_open() {
         assert_eq!(outcome(2, &[1, 2], 4), (false, true));
         assert_eq!(outcome(0, &[], 0), (false, true));
         for (keys, epochs, values) in [

@@ -5,11 +5,11 @@
 //!
 //! | operator | takes | gives |
 //! |---|---|---|
-//! | [`Epochs`] | [`Records`] at the source's time | the same at the time of their epoch |
-//! | [`Bound`] | [`Records`] with their entities | at most m records of an entity in each of at most k epochs |
+//! | [`SplitEpochs`] | [`Records`] at the source's time | the same at the time of their epoch |
+//! | [`BoundEntities`] | [`Records`] with their entities | at most m records of an entity in each of at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
-//! | [`Release`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
+//! | [`ReleaseMoments`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
 //! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
@@ -22,7 +22,7 @@
 //! with which noise. Timestamps are epochs, from 1.
 //!
 //! Each worker sums its own records, and only sums are exchanged. The exceptions exchange records:
-//! [`Bound`] by entity, and [`ReleaseWindows`] by key.
+//! [`BoundEntities`] by entity, and [`ReleaseWindows`] by key.
 //! Everything before [`Commit`] is private: its types print nothing.
 //!
 //! An operator that cannot continue raises the [`Fault`] and keeps its capability. A dropped
@@ -38,7 +38,6 @@ mod bound;
 mod clip;
 mod closing;
 mod commit;
-mod entity;
 mod epochs;
 mod measurement;
 mod records;
@@ -50,16 +49,15 @@ mod windows;
 pub use timely;
 
 pub use accumulate::Accumulate;
-pub use bound::{Bound, Bounded, BoundedRecords};
+pub use bound::{BoundEntities, Bounded, BoundedRecords, Entity, EntityHistory, EntityLimits, RepeatPolicy};
 pub use clip::Clip;
 pub use closing::{ClosedEpoch, EveryEpoch, Fault, OpenEpochs};
 pub use commit::{Commit, CommitLog, EpochCommit};
-pub use entity::{Entity, EntityLimits, Several, Standing};
-pub use epochs::Epochs;
+pub use epochs::SplitEpochs;
 pub use measurement::{
-    CommitPlan, FixedMeasurement, Measurement, MeasurementBuilder, MeasurementError, States,
+    CommitPlan, EncoderStates, FixedMeasurement, Measurement, MeasurementBuilder, MeasurementError,
 };
 pub use records::{PartialSums, QuantisedRecords, Records, ReleasedEpoch, ShardRelease};
-pub use release::{Release, shard_owner};
+pub use release::{ReleaseMoments, shard_owner};
 pub use view::{Densities, Estimated, Views};
 pub use windows::{ReleaseWindows, Windows};

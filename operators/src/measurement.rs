@@ -9,8 +9,7 @@
 //! any other id. An id is a hash of the measurement's contents, so it is equal on all workers of
 //! all processes.
 
-use crate::entity::{Entity, EntityLimits, Standing};
-use crate::{PartialSums, Windows};
+use crate::{Entity, EntityHistory, EntityLimits, PartialSums, Windows};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout, Sums};
 use hushflow_mechanism::noise::NoiseSource;
@@ -28,7 +27,7 @@ const SHARDS: u32 = 64;
 const CHECKPOINT_INTERVAL: u64 = 64;
 
 /// Encoder states by shard. **Private.**
-pub type States = BTreeMap<u32, Zeroizing<Vec<u8>>>;
+pub type EncoderStates = BTreeMap<u32, Zeroizing<Vec<u8>>>;
 
 /// Why a measurement cannot be made.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -55,12 +54,12 @@ pub enum MeasurementError {
         /// The records of an entity in a step that the mechanism accounts for.
         records: u32,
     },
-    /// Without standings after a restart, each entity could take part again from the start.
+    /// Without histories after a restart, each entity could take part again from the start.
     #[error(
-        "a measurement that resumes at epoch {first_epoch} and protects entities needs `standings`, even if they are \
+        "a measurement that resumes at epoch {first_epoch} and protects entities needs `histories`, even if they are \
          empty"
     )]
-    Standings {
+    Histories {
         /// The first epoch to release.
         first_epoch: u64,
     },
@@ -120,28 +119,28 @@ impl MeasurementId {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Measurement(Arc<Parts>);
+pub struct Measurement(Arc<MeasurementData>);
 
-struct Parts {
+struct MeasurementData {
     id: MeasurementId,
     mechanism: Arc<MatrixMechanism>,
     clipper: Arc<Clipper>,
     columns: Arc<[(f64, f64)]>,
     shards: Shards,
-    choices: Choices,
+    options: MeasurementOptions,
 }
 
 #[derive(Clone)]
-struct Choices {
+struct MeasurementOptions {
     keys: u32,
     shards: (u32, bool),
     source: NoiseSource,
     draw_ahead: bool,
     checkpoint_interval: u64,
     first_epoch: u64,
-    states: Arc<States>,
+    states: Arc<EncoderStates>,
     entities: Option<EntityLimits>,
-    standings: Option<Arc<Vec<(Entity, Standing)>>>,
+    histories: Option<Arc<Vec<(Entity, EntityHistory)>>>,
 }
 
 /// Makes a [`Measurement`].
@@ -150,7 +149,7 @@ struct Choices {
 pub struct MeasurementBuilder {
     mechanism: Arc<MatrixMechanism>,
     columns: Option<Arc<[(f64, f64)]>>,
-    choices: Choices,
+    options: MeasurementOptions,
 }
 
 impl Measurement {
@@ -189,16 +188,16 @@ impl Measurement {
 
     /// The first epoch to release.
     pub fn first_epoch(&self) -> u64 {
-        self.0.choices.first_epoch
+        self.0.options.first_epoch
     }
 
     /// Returns the state machine of a shard, before its first epoch.
     pub fn machine(&self, shard: u32) -> ReleaseShard {
-        ReleaseShard::new(shard, self.0.shards, &self.0.mechanism, self.0.choices.source)
+        ReleaseShard::new(shard, self.0.shards, &self.0.mechanism, self.0.options.source)
     }
 
     /// Wraps one worker's sums of consecutive coordinates of a shard, for
-    /// [`Release`](crate::Release). `offset` is the position of the first one in the shard.
+    /// [`ReleaseMoments`](crate::ReleaseMoments). `offset` is the position of the first one in the shard.
     ///
     /// The noise covers records that the [clipper](Self::clipper) of this measurement bounded.
     /// [`Accumulate`](crate::Accumulate) adds no others; here the caller must ensure this.
@@ -210,26 +209,26 @@ impl Measurement {
         self.0.id
     }
 
-    pub(crate) fn states(&self) -> &States {
-        &self.0.choices.states
+    pub(crate) fn states(&self) -> &EncoderStates {
+        &self.0.options.states
     }
 
     pub(crate) fn draws_ahead(&self) -> bool {
-        self.0.choices.draw_ahead
+        self.0.options.draw_ahead
     }
 
     pub(crate) fn is_checkpoint_due(&self, epoch: u64) -> bool {
-        epoch.is_multiple_of(self.0.choices.checkpoint_interval)
+        epoch.is_multiple_of(self.0.options.checkpoint_interval)
     }
 
-    /// Parameters of [`Bound`](crate::Bound); `None` if single records are protected.
+    /// Parameters of [`BoundEntities`](crate::BoundEntities); `None` if single records are protected.
     pub(crate) fn bound_setup(&self) -> Option<BoundSetup> {
-        let Choices { entities, standings, first_epoch, .. } = &self.0.choices;
+        let MeasurementOptions { entities, histories, first_epoch, .. } = &self.0.options;
         let limits = (*entities)?;
         Some(BoundSetup {
             limits,
             columns: self.0.columns.clone(),
-            standings: standings.clone().unwrap_or_default(),
+            histories: histories.clone().unwrap_or_default(),
             first_epoch: *first_epoch,
         })
     }
@@ -264,13 +263,13 @@ impl FixedMeasurement {
     }
 
     /// See [`MeasurementBuilder::resume`].
-    pub fn resume(self, first_epoch: u64, states: impl Into<Arc<States>>) -> Self {
+    pub fn resume(self, first_epoch: u64, states: impl Into<Arc<EncoderStates>>) -> Self {
         Self(self.0.resume(first_epoch, states))
     }
 
-    /// See [`MeasurementBuilder::standings`].
-    pub fn standings(self, standings: impl Into<Arc<Vec<(Entity, Standing)>>>) -> Self {
-        Self(self.0.standings(standings))
+    /// See [`MeasurementBuilder::histories`].
+    pub fn histories(self, histories: impl Into<Arc<Vec<(Entity, EntityHistory)>>>) -> Self {
+        Self(self.0.histories(histories))
     }
 
     /// See [`MeasurementBuilder::build`].
@@ -289,7 +288,7 @@ impl MeasurementBuilder {
     }
 
     fn new(mechanism: Arc<MatrixMechanism>, columns: Option<Arc<[(f64, f64)]>>) -> Self {
-        let choices = Choices {
+        let options = MeasurementOptions {
             keys: 1,
             shards: (SHARDS, false),
             source: NoiseSource::System,
@@ -298,34 +297,34 @@ impl MeasurementBuilder {
             first_epoch: 1,
             states: Arc::default(),
             entities: None,
-            standings: None,
+            histories: None,
         };
-        Self { mechanism, columns, choices }
+        Self { mechanism, columns, options }
     }
 
     /// Sets the number of keys, 1 by default. Keys are numbered from 0.
     pub fn keys(mut self, keys: u32) -> Self {
-        self.choices.keys = keys;
+        self.options.keys = keys;
         self
     }
 
     /// Cuts coordinates into at most this many shards, 64 by default. The number is fixed for the
     /// life of a release.
     pub fn shards_at_most(mut self, number: u32) -> Self {
-        self.choices.shards = (number, false);
+        self.options.shards = (number, false);
         self
     }
 
     /// Cuts coordinates as [`Shards::at_least`] does, so that a shard stays in a processor's cache.
     pub fn shards_at_least(mut self, number: u32) -> Self {
-        self.choices.shards = (number, true);
+        self.options.shards = (number, true);
         self
     }
 
     /// Sets the source of noise, the operating system by default. Use a seeded source in tests and
     /// simulations only.
     pub fn noise(mut self, source: NoiseSource) -> Self {
-        self.choices.source = source;
+        self.options.source = source;
         self
     }
 
@@ -333,33 +332,33 @@ impl MeasurementBuilder {
     /// is faster where nothing waits, as in a training loop, because the noise is still in the
     /// processor's cache.
     pub fn draw_late(mut self) -> Self {
-        self.choices.draw_ahead = false;
+        self.options.draw_ahead = false;
         self
     }
 
     /// Saves encoder states after every epoch that is a multiple of this number, at least 1; 64 by
     /// default.
     pub fn checkpoint_interval(mut self, epochs: u64) -> Self {
-        self.choices.checkpoint_interval = epochs.max(1);
+        self.options.checkpoint_interval = epochs.max(1);
         self
     }
 
     /// Continues an earlier run at `first_epoch`, the epoch after the last committed one, with the
     /// encoder states after that.
-    pub fn resume(mut self, first_epoch: u64, states: impl Into<Arc<States>>) -> Self {
-        (self.choices.first_epoch, self.choices.states) = (first_epoch, states.into());
+    pub fn resume(mut self, first_epoch: u64, states: impl Into<Arc<EncoderStates>>) -> Self {
+        (self.options.first_epoch, self.options.states) = (first_epoch, states.into());
         self
     }
 
-    /// Protects entities within these limits: records must pass [`Bound`](crate::Bound).
+    /// Protects entities within these limits: records must pass [`BoundEntities`](crate::BoundEntities).
     pub fn entities(mut self, limits: EntityLimits) -> Self {
-        self.choices.entities = Some(limits);
+        self.options.entities = Some(limits);
         self
     }
 
-    /// Sets the standings of entities after the epochs released before a restart.
-    pub fn standings(mut self, standings: impl Into<Arc<Vec<(Entity, Standing)>>>) -> Self {
-        self.choices.standings = Some(standings.into());
+    /// Sets the histories of entities after the epochs released before a restart.
+    pub fn histories(mut self, histories: impl Into<Arc<Vec<(Entity, EntityHistory)>>>) -> Self {
+        self.options.histories = Some(histories.into());
         self
     }
 
@@ -368,8 +367,8 @@ impl MeasurementBuilder {
     /// # Errors
     /// [`MeasurementError`] says what does not fit.
     pub fn build(self) -> Result<Measurement, MeasurementError> {
-        let Self { mechanism, columns, choices } = self;
-        if choices.first_epoch == 0 {
+        let Self { mechanism, columns, options } = self;
+        if options.first_epoch == 0 {
             return Err(MeasurementError::FirstEpoch);
         }
         let moments = mechanism.moments();
@@ -379,43 +378,43 @@ impl MeasurementBuilder {
             None => Clipper::unscaled(mechanism.layout().dimension, clip_norm)?,
         };
         let clipper = moments.clipper(clipper)?;
-        if let Some(limits) = choices.entities {
+        if let Some(limits) = options.entities {
             if !is_for(&mechanism, limits) {
                 let (participation, records) = (mechanism.participation(), mechanism.records_at_once());
                 return Err(MeasurementError::Entities { limits, participation, records });
             }
-            if choices.first_epoch > 1 && choices.standings.is_none() {
-                return Err(MeasurementError::Standings { first_epoch: choices.first_epoch });
+            if options.first_epoch > 1 && options.histories.is_none() {
+                return Err(MeasurementError::Histories { first_epoch: options.first_epoch });
             }
         }
-        let (keys, layout) = (choices.keys, mechanism.layout());
-        let shards = match choices.shards {
+        let (keys, layout) = (options.keys, mechanism.layout());
+        let shards = match options.shards {
             (least, true) => Shards::at_least(keys, layout, least),
             (most, false) => Shards::new(keys, layout, most),
         };
         let columns = columns.unwrap_or_default();
         let id = MeasurementId::of((
             columns.iter().map(|(lower, upper)| [lower.to_bits(), upper.to_bits()]).collect::<Vec<_>>(),
-            (keys, shards.number(), choices.source.is_private(), choices.first_epoch),
-            format!("{:?}", (moments.parameters(), choices.entities, mechanism.horizon())),
+            (keys, shards.number(), options.source.is_private(), options.first_epoch),
+            format!("{:?}", (moments.parameters(), options.entities, mechanism.horizon())),
             (moments.sensitivity().to_bits(), mechanism.is_correlated()),
             // The header of a saved encoder has the fingerprint of its strategy.
             [mechanism.strategies().first(), mechanism.strategies().second()].map(|c| c.encoder(1).save()),
         ));
         let clipper = Arc::new(clipper);
-        Ok(Measurement(Arc::new(Parts { id, mechanism, clipper, columns, shards, choices })))
+        Ok(Measurement(Arc::new(MeasurementData { id, mechanism, clipper, columns, shards, options })))
     }
 }
 
-/// Parameters of bounding. Equal on every worker, except for the standings.
+/// Parameters of bounding. Equal on every worker, except for the histories.
 #[derive(Clone)]
 pub(crate) struct BoundSetup {
     pub(crate) limits: EntityLimits,
     /// Public bounds of each column, lower and upper, between which means are computed.
     pub(crate) columns: Arc<[(f64, f64)]>,
-    /// Standings after the epochs released before a restart, at least of the entities that the
+    /// Histories after the epochs released before a restart, at least of the entities that the
     /// worker owns ([`Entity::owner`]). Empty at the first start.
-    pub(crate) standings: Arc<Vec<(Entity, Standing)>>,
+    pub(crate) histories: Arc<Vec<(Entity, EntityHistory)>>,
     /// The first epoch to release: 1 at the first start.
     pub(crate) first_epoch: u64,
 }

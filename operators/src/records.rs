@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_of_values_comes_in_pieces() {
+    fn a_run_of_values_spans_shards() {
         let released = ReleasedEpoch::new(1, [vec![1, 2, 3], vec![4]].map(Released::released_before).into());
         let pieces = released.run(1..4).map(|piece| piece.iter().collect());
         assert_eq!(pieces.collect::<Vec<Vec<_>>>(), [vec![2, 3], vec![4]]);

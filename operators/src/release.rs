@@ -17,7 +17,7 @@ pub fn shard_owner(shard: u32, workers: usize) -> usize {
 }
 
 /// Adds noise.
-pub trait Release<'scope> {
+pub trait ReleaseMoments<'scope> {
     /// Releases every epoch that closes, in order, on the workers that own its shards.
     ///
     /// An empty epoch must not be visible, so the operator follows the frontier and does not wait
@@ -50,7 +50,7 @@ pub trait Release<'scope> {
     ) -> StreamVec<'scope, u64, ShardRelease>;
 }
 
-impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
+impl<'scope> ReleaseMoments<'scope> for StreamVec<'scope, u64, PartialSums> {
     fn release(
         self,
         ends: StreamVec<'scope, u64, u64>,

@@ -37,7 +37,7 @@ pub struct Windows {
 pub trait ReleaseWindows<'scope> {
     /// Applies `answer` to the records of every key in every epoch, even to none. The answers are
     /// public [numbers](hushflow_mechanism::release::Numbers) for [`Commit`](crate::Commit), with a
-    /// shard for each key. Epochs close as those of [`Release`](crate::Release) do: the last
+    /// shard for each key. Epochs close as those of [`ReleaseMoments`](crate::ReleaseMoments) do: the last
     /// one is the largest that comes through `ends`, and an input that closes without one raises
     /// the fault. Keys with the same remainder share a worker and come in ascending order.
     ///
@@ -212,7 +212,7 @@ fn whole(mut parts: Vec<KeyRows>) -> BTreeMap<u32, Zeroizing<Vec<f64>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Epochs;
+    use crate::SplitEpochs;
     use std::sync::{Mutex, mpsc};
     use timely::dataflow::operators::{Inspect, vec::ToStream};
 

@@ -10,20 +10,20 @@ use hushflow_mechanism::moments::Row;
 use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
-use hushflow_operators::{CommitLog, Entity, EntityLimits, EpochCommit, Standing, shard_owner};
+use hushflow_operators::{CommitLog, Entity, EntityHistory, EntityLimits, EpochCommit, shard_owner};
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 use zeroize::Zeroizing;
 
 use super::RunError;
-use super::standings::Standings;
+use super::histories::EntityHistories;
 use crate::connect::{files, journal};
 use crate::metrics::Metrics;
 use crate::publication::{Calibration, MomentPublication, PublicationError};
 use crate::source::Resume;
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, StateError, Store};
 
-/// State from which a run begins. In a cluster a worker has only the states and standings that it
+/// State from which a run begins. In a cluster a worker has only the states and histories that it
 /// owns.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Start {
@@ -33,8 +33,8 @@ pub(super) struct Start {
     pub(super) calibration: Option<Calibration>,
     /// Encoder states by shard after the epochs before it.
     pub(super) states: BTreeMap<u32, Zeroizing<Vec<u8>>>,
-    /// Standings of entities after the epochs before it, if entities are protected.
-    pub(super) standings: Vec<(Entity, Standing)>,
+    /// Histories of entities after the epochs before it, if entities are protected.
+    pub(super) histories: Vec<(Entity, EntityHistory)>,
 }
 
 /// Data stored with an epoch beside its sums.
@@ -53,10 +53,10 @@ type States = Vec<(u32, Zeroizing<Vec<u8>>)>;
 fn restored(
     bytes: &[u8],
     limits: Option<EntityLimits>,
-) -> Result<(States, Option<Standings>), bincode::Error> {
+) -> Result<(States, Option<EntityHistories>), bincode::Error> {
     let Some(limits) = limits else { return Ok((options().deserialize(bytes)?, None)) };
-    let (states, standings) = options().deserialize(bytes)?;
-    Ok((states, Some(Standings::restored(limits, standings))))
+    let (states, histories) = options().deserialize(bytes)?;
+    Ok((states, Some(EntityHistories::restored(limits, histories))))
 }
 
 impl Start {
@@ -66,20 +66,20 @@ impl Start {
             first_epoch: committed + 1,
             calibration: None,
             states: BTreeMap::new(),
-            standings: Vec::new(),
+            histories: Vec::new(),
         }
     }
 
     /// The part that worker `worker` of `workers` needs.
     pub(super) fn of_worker(&self, worker: usize, workers: usize) -> Self {
         let owns_shard = |(shard, _): &(&u32, _)| shard_owner(**shard, workers) == worker;
-        let owns = |(entity, _): &&(Entity, Standing)| entity.owner(workers) == worker;
+        let owns = |(entity, _): &&(Entity, EntityHistory)| entity.owner(workers) == worker;
         let states = self.states.iter().filter(owns_shard);
         Start {
             first_epoch: self.first_epoch,
             calibration: self.calibration.clone(),
             states: states.map(|(&shard, state)| (shard, state.clone())).collect(),
-            standings: self.standings.iter().filter(owns).copied().collect(),
+            histories: self.histories.iter().filter(owns).copied().collect(),
         }
     }
 
@@ -89,9 +89,9 @@ impl Start {
         publication: &MomentPublication,
         recovered: Recovered,
         source: NoiseSource,
-    ) -> Result<(Self, Option<Standings>), RunError> {
+    ) -> Result<(Self, Option<EntityHistories>), RunError> {
         let limits = publication.parameters().entity.as_ref().map(|entity| entity.limits);
-        let mut standings = limits.map(Standings::new);
+        let mut histories = limits.map(EntityHistories::new);
         let measurement = publication.measurement(source)?.build().map_err(PublicationError::from)?;
         let shards = measurement.shards();
         let mut machines: Vec<ReleaseShard> =
@@ -99,7 +99,7 @@ impl Start {
         let mut committed = 0;
         if let Some(checkpoint) = recovered.checkpoint {
             let states;
-            (states, standings) = restored(&checkpoint.bytes, limits).map_err(|_| RunError::Checkpoint)?;
+            (states, histories) = restored(&checkpoint.bytes, limits).map_err(|_| RunError::Checkpoint)?;
             for (shard, state) in states {
                 let machine = machines.get_mut(shard as usize).ok_or(RunError::Checkpoint)?;
                 machine.restore(&state)?;
@@ -113,9 +113,9 @@ impl Start {
                 let sums = frame.sums.get(range.start as usize..range.end as usize);
                 machine.replay(sums.ok_or(RunError::Checkpoint)?)?;
             }
-            if let Some(standings) = &mut standings {
+            if let Some(histories) = &mut histories {
                 let admitted = frame.admitted.as_ref().ok_or(RunError::Checkpoint)?;
-                standings.advance(frame.epoch, admitted.iter().copied().map(Entity))?;
+                histories.advance(frame.epoch, admitted.iter().copied().map(Entity))?;
             }
             committed = frame.epoch;
         }
@@ -124,8 +124,8 @@ impl Start {
         }
         let states = (0..).zip(machines.iter().map(ReleaseShard::save)).collect();
         let calibration = Some(publication.calibration().clone());
-        let known = standings.as_ref().map(Standings::to_vec).unwrap_or_default();
-        Ok((Start { first_epoch: committed + 1, calibration, states, standings: known }, standings))
+        let known = histories.as_ref().map(EntityHistories::to_vec).unwrap_or_default();
+        Ok((Start { first_epoch: committed + 1, calibration, states, histories: known }, histories))
     }
 }
 
@@ -187,8 +187,8 @@ pub(super) struct Journal {
     /// Source tag stored with each position.
     partitions: Vec<u32>,
     ingest: Option<Arc<Ingest>>,
-    /// Standings of entities after the committed epochs, if entities are protected.
-    standings: Option<Standings>,
+    /// Histories of entities after the committed epochs, if entities are protected.
+    histories: Option<EntityHistories>,
     metrics: Arc<Metrics>,
 }
 
@@ -205,7 +205,7 @@ impl CommitLog<Mark> for Journal {
                     sums: joined(&epoch.sums),
                     values: epoch.released.to_vec(),
                     admitted: self
-                        .standings
+                        .histories
                         .is_some()
                         .then(|| Zeroizing::new(admitted(epoch).map(|Entity(hash)| hash).collect())),
                 })
@@ -237,19 +237,19 @@ impl CommitLog<Mark> for Journal {
 }
 
 impl Journal {
-    /// `standings`: of the entities after the epochs in the store.
+    /// `histories`: of the entities after the epochs in the store.
     pub(super) fn new(
         store: Store,
         (partitions, ingest): (Vec<u32>, Option<Arc<Ingest>>),
-        standings: Option<Standings>,
+        histories: Option<EntityHistories>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Journal { store, partitions, ingest, standings, metrics }
+        Journal { store, partitions, ingest, histories, metrics }
     }
 
     fn advance(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), RunError> {
-        let Some(standings) = &mut self.standings else { return Ok(()) };
-        epochs.iter().try_for_each(|epoch| standings.advance(epoch.released.epoch, admitted(epoch)))
+        let Some(histories) = &mut self.histories else { return Ok(()) };
+        epochs.iter().try_for_each(|epoch| histories.advance(epoch.released.epoch, admitted(epoch)))
     }
 
     /// Returns the number of the run.
@@ -257,12 +257,12 @@ impl Journal {
         self.store.generation()
     }
 
-    /// Writes encoder states and standings, unless they exceed the limit of a frame. In that case
+    /// Writes encoder states and histories, unless they exceed the limit of a frame. In that case
     /// the next start replays the log.
     fn checkpoint(&mut self, epoch: &EpochCommit<Mark>) -> Result<(), StateError> {
-        let states = match &self.standings {
+        let states = match &self.histories {
             None => options().serialize(&epoch.states),
-            Some(standings) => options().serialize(&(&epoch.states, standings.to_vec())),
+            Some(histories) => options().serialize(&(&epoch.states, histories.to_vec())),
         };
         let Ok(states) = states.map(Zeroizing::new) else { return Ok(()) };
         match self.store.checkpoint(epoch.released.epoch, &states) {

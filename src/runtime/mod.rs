@@ -15,6 +15,7 @@
 mod cluster;
 mod copies;
 mod feed;
+mod histories;
 mod ingest;
 mod journal;
 pub mod link;
@@ -22,7 +23,6 @@ mod meeting;
 mod merge;
 mod moments;
 mod paying;
-mod standings;
 mod stopping;
 #[cfg(test)]
 mod tests;
@@ -54,13 +54,13 @@ use crate::source::{Counters, SourceError};
 use crate::state::{Recovered, StateError};
 use cluster::execute;
 use feed::{Feed, channels};
+use histories::EntityHistories;
 use ingest::{Opened, sources as open_sources};
 use journal::{Journal, Recorded, Start};
 use meeting::{Links, Watch, meet};
 use merge::Merge;
 use moments::Moments;
 use paying::open_store;
-use standings::Standings;
 use stopping::{PATIENCE, STOPPED};
 use windows::WindowEstimates;
 
@@ -211,7 +211,7 @@ trait Content: Send + Sync + 'static {
         &self,
         recovered: Recovered,
         noise: NoiseSource,
-    ) -> Result<(Start, Option<Standings>), RunError>;
+    ) -> Result<(Start, Option<EntityHistories>), RunError>;
     fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>);
 }
 
@@ -331,12 +331,12 @@ fn open<C: Content>(
 ) -> Result<(Lead, Opened), RunError> {
     let (store, recovered) = open_store(pipeline, publication, options)?;
     let recorded = Recorded::of(&recovered, pipeline.sources.len())?;
-    let (start, standings) = content.recover(recovered, noise)?;
+    let (start, histories) = content.recover(recovered, noise)?;
     let committed = start.first_epoch - 1;
     let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
     let ingest = taking.as_ref().map(Intake::ingest);
     let partitions = pipeline.sources.iter().map(Source::tag).collect();
-    let journal = Journal::new(store, (partitions, ingest), standings, Arc::clone(&options.metrics));
+    let journal = Journal::new(store, (partitions, ingest), histories, Arc::clone(&options.metrics));
     Ok((Lead { start, journal }, (readers, taking)))
 }
 

@@ -1,14 +1,16 @@
 //! The dataflow of a pipeline that releases moments, from the source to the commit.
 
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_operators::{Accumulate, Bound, Clip, Commit, CommitLog, Epochs, Measurement, Release};
+use hushflow_operators::{
+    Accumulate, BoundEntities, Clip, Commit, CommitLog, Measurement, ReleaseMoments, SplitEpochs,
+};
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
 
 use super::feed::source;
+use super::histories::EntityHistories;
 use super::journal::{Journal, Mark, Start};
-use super::standings::Standings;
 use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
 use crate::publication::MomentPublication;
 use crate::state::Recovered;
@@ -23,7 +25,7 @@ impl Content for Moments {
         &self,
         recovered: Recovered,
         noise: NoiseSource,
-    ) -> Result<(Start, Option<Standings>), RunError> {
+    ) -> Result<(Start, Option<EntityHistories>), RunError> {
         Start::recover(&self.publication, recovered, noise)
     }
 
@@ -38,7 +40,7 @@ impl Content for Moments {
             let measurement = measurement
                 .checkpoint_interval(CHECKPOINT_INTERVAL)
                 .resume(run.start.first_epoch, run.start.states.clone())
-                .standings(run.start.standings.clone());
+                .histories(run.start.histories.clone());
             Ok((measurement.build()?, publication))
         });
         match measured {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crossbeam::channel::unbounded;
-use hushflow_operators::{Entity, Standing, shard_owner};
+use hushflow_operators::{Entity, EntityHistory, shard_owner};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -100,19 +100,19 @@ fn a_process_with_seeded_noise_is_refused_by_one_without() {
 
 #[test]
 fn a_worker_is_told_of_what_it_owns_and_of_nothing_else() {
-    let standing = Standing { participations: 1, last: 3 };
+    let history = EntityHistory { participations: 1, last: 3 };
     let states = (0..64).map(|shard| (shard, Zeroizing::new(vec![shard as u8]))).collect();
-    let standings = (0..500).map(|at| (Entity((at << 64) | (at * at)), standing)).collect();
-    let start = Start { states, standings, ..Start::after(3) };
+    let histories = (0..500).map(|at| (Entity((at << 64) | (at * at)), history)).collect();
+    let start = Start { states, histories, ..Start::after(3) };
     for workers in [1, 2, 5, 64, 100] {
         let parts: Vec<Start> = (0..workers).map(|worker| start.of_worker(worker, workers)).collect();
         for (worker, part) in parts.iter().enumerate() {
             assert_eq!(part.first_epoch, 4);
             assert!(part.states.keys().all(|&shard| shard_owner(shard, workers) == worker));
-            assert!(part.standings.iter().all(|(entity, _)| entity.owner(workers) == worker));
+            assert!(part.histories.iter().all(|(entity, _)| entity.owner(workers) == worker));
         }
         assert_eq!(parts.iter().map(|part| part.states.len()).sum::<usize>(), 64);
-        assert_eq!(parts.iter().map(|part| part.standings.len()).sum::<usize>(), 500);
+        assert_eq!(parts.iter().map(|part| part.histories.len()).sum::<usize>(), 500);
     }
 }
 

@@ -10,15 +10,15 @@
 use std::sync::Arc;
 
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_operators::{Commit, CommitLog, Epochs, ReleaseWindows};
+use hushflow_operators::{Commit, CommitLog, ReleaseWindows, SplitEpochs};
 use timely::dataflow::operators::vec::Map as _;
 use timely::dataflow::operators::{Inspect, Probe};
 use timely::worker::Worker;
 use zeroize::Zeroizing;
 
 use super::feed::source;
+use super::histories::EntityHistories;
 use super::journal::{Journal, Mark, Start};
-use super::standings::Standings;
 use super::stopping::until_stopped;
 use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
 use crate::publication::WindowPublication;
@@ -36,7 +36,7 @@ impl Content for WindowEstimates {
         &self,
         mut recovered: Recovered,
         _noise: NoiseSource,
-    ) -> Result<(Start, Option<Standings>), RunError> {
+    ) -> Result<(Start, Option<EntityHistories>), RunError> {
         let kept = recovered.checkpoint.map_or(0, |checkpoint| checkpoint.epoch);
         let committed = recovered.replay.try_fold(kept, |_, frame| frame.map(|frame| frame.epoch))?;
         Ok((Start::after(committed), None))

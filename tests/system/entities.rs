@@ -9,7 +9,7 @@ use crate::harness::{
     Assigned, Lab, Random, assigned, await_until, close, finish, hushflow, number, releases, run, run_as_two,
     stop, sums, sums_of, tail, wait,
 };
-use hushflow::operators::{EntityLimits, Several};
+use hushflow::operators::{EntityLimits, RepeatPolicy};
 use hushflow::pipeline::Pipeline;
 
 /// Rows that pass the bound, by entity and epoch.
@@ -29,7 +29,7 @@ fn bounded(pipeline: &Pipeline, rows: Vec<Assigned>) -> Vec<Assigned> {
                 continue;
             }
             admitted.push(epoch);
-            let rows = if several == Several::Average { averages(pipeline, rows) } else { rows };
+            let rows = if several == RepeatPolicy::Average { averages(pipeline, rows) } else { rows };
             passed.extend(rows.into_iter().take(records_per_epoch as usize));
         }
     }

@@ -39,10 +39,10 @@ const CLIP_NORMS: [f64; 3] = [0.5, 1.0, 3.0];
 const TUNING_SEED: u64 = 1000;
 
 #[derive(Parser)]
-struct Arguments {
+struct TrainingArguments {
     /// Training images.
     #[arg(value_enum, default_value = "digits")]
-    data: Data,
+    data: ImageSet,
     /// Number of hidden units; none for softmax regression.
     #[arg(long)]
     hidden: Option<usize>,
@@ -70,7 +70,7 @@ struct Arguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Data {
+enum ImageSet {
     /// 8 × 8 pixels, shipped with this example.
     Digits,
     /// Fashion-MNIST, halved to 14 × 14 pixels.
@@ -107,7 +107,7 @@ fn contestants() -> Vec<Contestant> {
 }
 
 /// Passes of several runs.
-type Runs = Vec<Vec<Pass>>;
+type TrainingRuns = Vec<Vec<Pass>>;
 
 /// Settings shared by all contestants.
 struct Contest {
@@ -118,10 +118,10 @@ struct Contest {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments = Arguments::parse();
+    let arguments = TrainingArguments::parse();
     let images = Arc::new(match arguments.data {
-        Data::Digits => digits(Path::new(DIGITS))?,
-        Data::Fashion => {
+        ImageSet::Digits => digits(Path::new(DIGITS))?,
+        ImageSet::Fashion => {
             let Split { training, test } = fashion_mnist(Path::new(FASHION_MNIST))?;
             Split { training: training.halved(), test: test.halved() }
         }
@@ -165,7 +165,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 impl Contest {
     /// Returns the best plan of the grid, and its runs on seeds that were not used to choose it.
-    fn tuned(&self, contestant: &Contestant, seeds: u64) -> Result<(TrainingPlan, Runs), Box<dyn Error>> {
+    fn tuned(
+        &self,
+        contestant: &Contestant,
+        seeds: u64,
+    ) -> Result<(TrainingPlan, TrainingRuns), Box<dyn Error>> {
         let strategies = self.strategies(contestant)?;
         // Without privacy, gradients are not clipped.
         let clip_norms = if contestant.privatisation.is_some() { &CLIP_NORMS[..] } else { &[1.0] };

@@ -30,7 +30,7 @@ pub(crate) fn square_batches<'scope>(
     fault: Fault,
 ) -> StreamVec<'scope, u64, PartialSums> {
     let by_shard = Exchange::new(|sums: &FirstSums| u64::from(sums.shard));
-    let squares = Squares { most, layout: measurement.layout(), shards: measurement.shards() };
+    let squares = BatchSquares { most, layout: measurement.layout(), shards: measurement.shards() };
     let measurement = measurement.clone();
     sums.unary_frontier(by_shard, "SquareBatches", move |_capability, _info| {
         let mut epochs = OpenEpochs::new(fault);
@@ -40,9 +40,11 @@ pub(crate) fn square_batches<'scope>(
                 for ClosedEpoch { times: [time], data: shards, .. } in run {
                     for (shard, sums) in shards {
                         let pieces = squares.of(shard, &sums.to_wide())?.into_iter();
-                        output.session(time).give_iterator(pieces.map(|Piece { shard, offset, sums }| {
-                            measurement.partial_sums(shard, offset, sums.into())
-                        }));
+                        output.session(time).give_iterator(pieces.map(
+                            |SumsPiece { shard, offset, sums }| {
+                                measurement.partial_sums(shard, offset, sums.into())
+                            },
+                        ));
                     }
                 }
                 Ok(())
@@ -62,28 +64,28 @@ fn add(shards: &mut BTreeMap<u32, Sums>, FirstSums { shard, sums }: FirstSums) {
 }
 
 /// How squares are made and cut.
-struct Squares {
+struct BatchSquares {
     most: u32,
     layout: Layout,
     shards: Shards,
 }
 
 /// Sums from this position of a shard on.
-struct Piece {
+struct SumsPiece {
     shard: u32,
     offset: u64,
     sums: Zeroizing<Vec<i128>>,
 }
 
-impl Squares {
+impl BatchSquares {
     /// Returns the shards of counts and first moments alone.
     fn first_shards(&self) -> Shards {
         Shards::new(1, self.layout.without_second(), self.shards.number())
     }
 
     /// Cuts a shard of counts and first moments, and the squares of the first moments.
-    fn of(&self, shard: u32, sums: &[i128]) -> Result<Vec<Piece>, String> {
-        let Squares { most, layout, shards } = self;
+    fn of(&self, shard: u32, sums: &[i128]) -> Result<Vec<SumsPiece>, String> {
+        let BatchSquares { most, layout, shards } = self;
         let run = self.first_shards().range(shard);
         if run.start == Layout::COUNT as u64 && sums[0] > i128::from(*most) {
             return Err(format!(
@@ -97,7 +99,11 @@ impl Squares {
         let cut = |sums: &[i128], start: u64| {
             let piece = |(shard, piece): (u32, Range<u64>)| {
                 let sums = sums[(piece.start - start) as usize..(piece.end - start) as usize].to_vec();
-                Piece { shard, offset: piece.start - shards.range(shard).start, sums: Zeroizing::new(sums) }
+                SumsPiece {
+                    shard,
+                    offset: piece.start - shards.range(shard).start,
+                    sums: Zeroizing::new(sums),
+                }
             };
             shards.split(start..start + sums.len() as u64).map(piece).collect::<Vec<_>>()
         };
@@ -116,7 +122,7 @@ mod tests {
 
     /// Sums and squares of two workers' sums of one record each.
     fn outcome(most: u32, shards: u32) -> Result<Vec<i128>, String> {
-        let squares = Squares { most, layout: LAYOUT, shards: Shards::new(1, LAYOUT, shards) };
+        let squares = BatchSquares { most, layout: LAYOUT, shards: Shards::new(1, LAYOUT, shards) };
         let mut open = BTreeMap::new();
         for record in [[1, 1, -2, 3], [1, 4, 5, -7]] {
             for (shard, run) in squares.first_shards().split(0..4) {
@@ -126,7 +132,7 @@ mod tests {
         }
         let mut all = vec![0; LAYOUT.coordinates()];
         for (shard, sums) in open {
-            for Piece { shard, offset, sums } in squares.of(shard, &sums.to_wide())? {
+            for SumsPiece { shard, offset, sums } in squares.of(shard, &sums.to_wide())? {
                 let start = squares.shards.range(shard).start + offset;
                 all[start as usize..][..sums.len()].copy_from_slice(&sums);
             }
@@ -135,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_squared_however_they_are_cut() {
+    fn sums_are_squared_for_any_number_of_shards() {
         for shards in [1, 2, 3, 5, 7] {
             assert_eq!(outcome(2, shards), Ok(vec![2, 5, 3, -4, 25, 9, 16]), "{shards:?}");
         }

@@ -130,12 +130,12 @@ impl LabelledImages {
     pub fn halved(&self) -> Self {
         let width = self.pixels.isqrt();
         let half = width / 2;
-        let level = |image: usize, place: usize| {
-            let corner = image * self.pixels + 2 * (place / half) * width + 2 * (place % half);
+        let level = |image: usize, pixel: usize| {
+            let corner = image * self.pixels + 2 * (pixel / half) * width + 2 * (pixel % half);
             [0, 1, width, width + 1].map(|step| self.levels[corner + step]).iter().sum::<f32>() / 4.0
         };
-        let places = (0..self.len()).flat_map(|image| (0..half * half).map(move |place| (image, place)));
-        let levels = places.map(|(image, place)| level(image, place)).collect();
+        let pixels = (0..self.len()).flat_map(|image| (0..half * half).map(move |pixel| (image, pixel)));
+        let levels = pixels.map(|(image, pixel)| level(image, pixel)).collect();
         Self { pixels: half * half, levels, labels: self.labels.clone() }
     }
 
@@ -255,7 +255,7 @@ mod tests {
     const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits_8x8.csv");
 
     #[test]
-    fn digits_are_read_and_split() {
+    fn digits_are_split_for_training_and_test() {
         let Split { training, test } = digits(Path::new(DIGITS)).unwrap();
         assert_eq!((training.len(), test.len(), training.pixels), (1438, 359, 64));
         let (levels, label) = training.get(0);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_and_damaged_files_are_refused() {
         let folder = in_folder(&[
             ("train-images-idx3-ubyte.gz", &IMAGES),
             ("train-labels-idx1-ubyte.gz", &[0, 0, 8, 1, 0, 0, 0, 1, 9]),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_images_are_refused() {
+    fn malformed_rows_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
         let check = |text: &str, message: &str| {

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gradients_are_those_of_finite_differences() {
+    fn gradients_match_finite_differences() {
         for (sizes, activation) in [
             (vec![5, 3], Activation::Tanh),
             (vec![5, 4, 3], Activation::Tanh),
@@ -234,13 +234,13 @@ mod tests {
             let mut gradient = vec![f64::NAN; network.parameters()];
             network.gradient(&parameters, &input, 2, &mut workspace, &mut gradient);
             let mut loss = |parameters: &[f64]| network.forward(parameters, &input, Some(2), &mut workspace);
-            for (place, found) in gradient.into_iter().enumerate() {
+            for (index, found) in gradient.into_iter().enumerate() {
                 let mut moved = parameters.clone();
-                moved[place] += 1e-5;
+                moved[index] += 1e-5;
                 let above = loss(&moved);
-                moved[place] -= 2e-5;
+                moved[index] -= 2e-5;
                 let difference = (above - loss(&moved)) / 2e-5;
-                assert!((found - difference).abs() < 1e-8, "{activation:?} {place}: {found} {difference}");
+                assert!((found - difference).abs() < 1e-8, "{activation:?} {index}: {found} {difference}");
             }
         }
     }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn beginnings_and_orders_depend_on_the_seed_alone() {
+    fn initial_parameters_and_orders_depend_on_the_seed_alone() {
         let network = Network::new(vec![20, 10, 5], Activation::Tanh);
         assert_eq!(network.initial(1), network.initial(1));
         assert_ne!(network.initial(1), network.initial(2));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn accuracy_counts_what_is_named_right() {
+    fn accuracy_counts_correct_classes() {
         let images = LabelledImages { pixels: 1, levels: vec![1.0, 0.5, 1.0, 1.0], labels: vec![1, 1, 0, 1] };
         let network = Network::new(vec![1, 2], Activation::Tanh);
         assert_eq!(network.accuracy(&[0.0, 1.0, 0.0, 0.0], &images), 0.75);

@@ -15,7 +15,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Broadcast;
 
 /// Maximum number of runs that the parameters are cut into, independent of the number of workers.
-const RUNS: usize = 16;
+const MOST_RUNS: usize = 16;
 
 /// The optimiser and its number of steps. Equal on every worker.
 #[derive(Clone, Copy, Debug)]
@@ -34,15 +34,15 @@ struct Optimiser {
 }
 
 impl Optimiser {
-    pub(crate) fn new(measurement: &Measurement, setup: AdamSetup) -> Self {
+    fn new(measurement: &Measurement, setup: AdamSetup) -> Self {
         Optimiser { mechanism: measurement.mechanism().clone(), setup }
     }
 
     /// Number of parts of an update.
-    pub(crate) fn runs(&self) -> usize {
+    fn runs(&self) -> usize {
         let dimension = self.mechanism.layout().dimension;
         // The scale is relative to the mean of all coordinates, so one run must hold them all.
-        if self.setup.setting.damping().is_some() { 1 } else { RUNS.min(dimension) }
+        if self.setup.setting.damping().is_some() { 1 } else { MOST_RUNS.min(dimension) }
     }
 
     fn run(&self, number: usize) -> Range<usize> {
@@ -103,31 +103,31 @@ impl Borrow<UpdatePart> for SharedUpdate {
 /// run sent to another process carries its own: its number, the epoch, first and second moments.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(into = "((usize, u64), [Vec<i128>; 2])", from = "((usize, u64), [Vec<i128>; 2])")]
-struct Run {
+struct ReleasedRun {
     number: usize,
     released: ReleasedEpoch,
     /// Positions of the first and second moments; the second range may be empty.
     moments: [Range<usize>; 2],
 }
 
-impl Run {
+impl ReleasedRun {
     fn moments(&self, which: usize) -> impl Iterator<Item = Row<'_>> + Clone {
         self.released.run(self.moments[which].clone())
     }
 }
 
-impl From<Run> for ((usize, u64), [Vec<i128>; 2]) {
-    fn from(run: Run) -> Self {
+impl From<ReleasedRun> for ((usize, u64), [Vec<i128>; 2]) {
+    fn from(run: ReleasedRun) -> Self {
         let moments = [0, 1].map(|which| run.moments(which).flat_map(Row::iter).collect());
         ((run.number, run.released.epoch), moments)
     }
 }
 
-impl From<((usize, u64), [Vec<i128>; 2])> for Run {
+impl From<((usize, u64), [Vec<i128>; 2])> for ReleasedRun {
     fn from(((number, epoch), moments): ((usize, u64), [Vec<i128>; 2])) -> Self {
         let [first, end] = [moments[0].len(), moments[0].len() + moments[1].len()];
         let released = ReleasedEpoch::released_before(epoch, moments.concat());
-        Run { number, released, moments: [0..first, first..end] }
+        ReleasedRun { number, released, moments: [0..first, first..end] }
     }
 }
 
@@ -139,21 +139,21 @@ impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
         fault: Fault,
     ) -> StreamVec<'scope, u64, SharedUpdate> {
         let optimiser = Optimiser::new(measurement, setup);
-        let by_run = Exchange::new(|run: &Run| run.number as u64);
+        let by_run = Exchange::new(|run: &ReleasedRun| run.number as u64);
         cut(self, optimiser.clone(), fault.clone())
             .unary(by_run, "Adam", move |_capability, _info| {
-                let (mut optimisers, mut lent) = (BTreeMap::new(), BTreeMap::new());
+                let (mut optimisers, mut last_parts) = (BTreeMap::new(), BTreeMap::new());
                 // Keep the times of failed runs: dropping them would look like the end of the
                 // stream.
                 let mut failed = Vec::new();
                 move |input, output| {
                     input.for_each_time(|time, batches| {
                         for run in batches.flat_map(|batch| batch.drain(..)) {
-                            let used = lent.remove(&run.number).and_then(SharedUpdate::into_inner);
+                            let used = last_parts.remove(&run.number).and_then(SharedUpdate::into_inner);
                             match update(&optimiser, &mut optimisers, *time.time(), &run, used) {
                                 Ok(part) => {
                                     let part = SharedUpdate::from(part);
-                                    lent.insert(run.number, part.clone());
+                                    last_parts.insert(run.number, part.clone());
                                     output.session(&time).give(part);
                                 }
                                 Err(error) => {
@@ -170,15 +170,15 @@ impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
 }
 
 fn update(
-    all: &Optimiser,
+    optimiser: &Optimiser,
     optimisers: &mut BTreeMap<usize, PrivateAdam>,
     step: u64,
-    run: &Run,
+    run: &ReleasedRun,
     used: Option<UpdatePart>,
 ) -> Result<UpdatePart, String> {
     let optimiser = match optimisers.remove(&run.number) {
         Some(optimiser) => Ok(optimiser),
-        None => all.of_run(run.number),
+        None => optimiser.of_run(run.number),
     };
     let optimiser = optimisers.entry(run.number).or_insert(optimiser.map_err(|error| error.to_string())?);
     if optimiser.next_step() != step {
@@ -192,7 +192,7 @@ fn cut<'scope>(
     releases: StreamVec<'scope, u64, ReleasedEpoch>,
     optimiser: Optimiser,
     fault: Fault,
-) -> StreamVec<'scope, u64, Run> {
+) -> StreamVec<'scope, u64, ReleasedRun> {
     releases.unary(Pipeline, "CutRuns", move |_capability, _info| {
         let layout = optimiser.mechanism.layout();
         let mut failed = Vec::new();
@@ -206,11 +206,11 @@ fn cut<'scope>(
                     }
                     let runs = (0..optimiser.runs()).map(|number| {
                         let run = optimiser.run(number);
-                        let moments = [layout.first(), layout.second()].map(|places| {
-                            let place = |parameter: usize| (places.start + parameter).min(places.end);
-                            place(run.start)..place(run.end)
+                        let moments = [layout.first(), layout.second()].map(|range| {
+                            let position = |parameter: usize| (range.start + parameter).min(range.end);
+                            position(run.start)..position(run.end)
                         });
-                        Run { number, released: released.clone(), moments }
+                        ReleasedRun { number, released: released.clone(), moments }
                     });
                     output.session(&time).give_iterator(runs);
                 }

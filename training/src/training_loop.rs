@@ -18,7 +18,7 @@ use crate::optimise::{AdamSetup, Optimise, SharedUpdate};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Layout, Sums};
 use hushflow_mechanism::release::Shards;
-use hushflow_operators::{ClosedEpoch, Commit, CommitLog, EveryEpoch, Fault, Measurement, Release};
+use hushflow_operators::{ClosedEpoch, Commit, CommitLog, EveryEpoch, Fault, Measurement, ReleaseMoments};
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

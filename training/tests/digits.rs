@@ -48,7 +48,7 @@ fn trained(privatisation: Privatisation, name: &str, workers: usize) -> Trained 
 /// Noise that is correlated ahead of the sums is calibrated for the actual grid, and spends the
 /// promised budget.
 #[test]
-fn correlated_noise_spends_what_was_promised() {
+fn correlated_noise_spends_the_promised_budget() {
     let images = images();
     let network = Network::new(vec![64, 10], Activation::Tanh);
     let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
@@ -67,7 +67,7 @@ fn correlated_noise_spends_what_was_promised() {
 }
 
 #[test]
-fn every_method_learns_and_spends_what_was_promised() {
+fn every_method_learns_and_spends_the_promised_budget() {
     use GradientSquares::{Debiased, Raw, Scaling};
     let processed = [Debiased, Raw, Scaling { damping: 0.3 }].map(Privatisation::PostProcessing);
     for privatisation in [Privatisation::Jme, Privatisation::BatchSquares, Privatisation::JointClip]
@@ -85,7 +85,7 @@ fn every_method_learns_and_spends_what_was_promised() {
 }
 
 #[test]
-fn the_number_of_workers_changes_nothing() {
+fn training_is_equal_on_one_and_two_workers() {
     for (privatisation, name) in [
         (Privatisation::Jme, "square-root"),
         (Privatisation::BatchSquares, "identity"),
@@ -97,7 +97,7 @@ fn the_number_of_workers_changes_nothing() {
 }
 
 #[test]
-fn without_privacy_it_learns_better() {
+fn training_without_privacy_is_more_accurate() {
     let images = images();
     let network = Network::new(vec![64, 10], Activation::Tanh);
     let passes = train_exactly(&network, &images, &plan(&images, Privatisation::Jme), 1).unwrap();
@@ -105,7 +105,7 @@ fn without_privacy_it_learns_better() {
 }
 
 #[test]
-fn plans_that_can_not_be_are_refused() {
+fn invalid_plans_are_refused() {
     let images = images();
     let network = Network::new(vec![64, 10], Activation::Tanh);
     let refused = |plan: TrainingPlan, message: &str| {

@@ -5,8 +5,8 @@
 //! steps: in units of the guarantee's charge, the distance is at most the number of steps, and
 //! nearly attains it for streams built to do so.
 
-use super::tests::{LAST, Record, bounded};
-use crate::entity::{EntityLimits, Several};
+use super::tests::{LAST, TestRecord, bounded};
+use super::{EntityLimits, RepeatPolicy};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::mechanism::{Method, MomentGeometry, MomentMechanism, MomentParameters};
 use hushflow_mechanism::moments::{Clipper, Layout, QuantisedRows, SecondMoment};
@@ -22,21 +22,21 @@ const CLIP_NORM: f64 = 3.0;
 const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full };
 
 /// The first coefficients of C, exact in units of 2⁻⁴⁰.
-type Coefficients = [f64; LAST as usize];
+type ToeplitzCoefficients = [f64; LAST as usize];
 
-const IDENTITY: Coefficients = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-const FORGETTING: Coefficients = [1.0, 0.5, 0.375, 0.25, 0.125, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+const IDENTITY: ToeplitzCoefficients = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+const FORGETTING: ToeplitzCoefficients = [1.0, 0.5, 0.375, 0.25, 0.125, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
 /// Columns that point as far away from each other as possible.
-const OPPOSED: Coefficients = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
+const OPPOSED: ToeplitzCoefficients = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
 
-struct Guarantee {
-    coefficients: Coefficients,
+struct EntityGuarantee {
+    coefficients: ToeplitzCoefficients,
     mechanism: MomentMechanism,
     limits: EntityLimits,
 }
 
-impl Guarantee {
-    fn new(coefficients: Coefficients, neighbours: Neighbours, limits: EntityLimits) -> Self {
+impl EntityGuarantee {
+    fn new(coefficients: ToeplitzCoefficients, neighbours: Neighbours, limits: EntityLimits) -> Self {
         let matrix = Arc::new(Matrix::toeplitz(coefficients.to_vec(), LAST as usize).unwrap());
         let written = format!("{}x{}+", limits.participations, limits.min_separation);
         let participation: Participation = written.parse().unwrap();
@@ -55,7 +55,7 @@ impl Guarantee {
     }
 
     /// Sums of all records that pass, by key, epoch and coordinate.
-    fn sums(&self, records: &[Record]) -> Vec<i128> {
+    fn sums(&self, records: &[TestRecord]) -> Vec<i128> {
         let clipper =
             self.mechanism.clipper(Clipper::unscaled(LAYOUT.dimension, CLIP_NORM).unwrap()).unwrap();
         let width = LAYOUT.coordinates();
@@ -75,7 +75,7 @@ impl Guarantee {
 
     /// Distance between the releases of two streams before noise, in units of μ, the cost of one
     /// step.
-    fn distance(&self, one: &[Record], other: &[Record]) -> f64 {
+    fn distance(&self, one: &[TestRecord], other: &[TestRecord]) -> f64 {
         let [one, other] = [one, other].map(|records| self.sums(records));
         let difference: Vec<i128> = one.iter().zip(&other).map(|(one, other)| one - other).collect();
         let (width, epochs) = (LAYOUT.coordinates(), LAST as usize);
@@ -101,7 +101,7 @@ fn steps(from: Neighbours, to: Neighbours) -> f64 {
 }
 
 fn once() -> EntityLimits {
-    EntityLimits { participations: 1, min_separation: 1, records_per_epoch: 1, several: Several::Keep }
+    EntityLimits { participations: 1, min_separation: 1, records_per_epoch: 1, several: RepeatPolicy::Keep }
 }
 
 /// Value 255 is ζ and 0 is −ζ.
@@ -109,9 +109,9 @@ const HIGH: u8 = 255;
 
 /// Entity 1 has a row in epoch 1 and another in epoch 2; only the first passes. Then the first is
 /// blanked. Entity 2 has one in epoch 3; then the blank becomes its row in epoch 2.
-fn chain() -> [Vec<Record>; 3] {
+fn chain() -> [Vec<TestRecord>; 3] {
     let rest = [(1, 2, 0, HIGH), (2, 3, 0, HIGH)];
-    let with = |first: Option<Record>| first.into_iter().chain(rest).collect();
+    let with = |first: Option<TestRecord>| first.into_iter().chain(rest).collect();
     [Some((1, 1, 0, HIGH)), None, Some((2, 2, 0, HIGH))].map(with)
 }
 
@@ -120,8 +120,8 @@ fn chain() -> [Vec<Record>; 3] {
 fn one_record_costs_more_than_one_step() {
     use Neighbours::{ReplaceOne, ZeroOut};
     let [before, blanked, moved] = chain();
-    let check = |coefficients, charged, other: &Vec<Record>, expected: f64, most: f64| {
-        let distance = Guarantee::new(coefficients, charged, once()).distance(&before, other);
+    let check = |coefficients, charged, other: &Vec<TestRecord>, expected: f64, most: f64| {
+        let distance = EntityGuarantee::new(coefficients, charged, once()).distance(&before, other);
         assert!((distance / expected - 1.0).abs() < 1e-3, "{charged}: {distance}, expected {expected}");
         assert!(distance <= most, "{charged}: {distance} in {most} steps");
     };
@@ -137,11 +137,11 @@ fn one_record_costs_more_than_one_step() {
 
 /// Each pair exceeds the cost of one step, so charging one step per record would be wrong.
 #[test]
-fn the_bounds_are_nearly_attained() {
+fn some_pairs_nearly_attain_the_bounds() {
     use Neighbours::{ReplaceOne, ZeroOut};
     let [before, blanked, moved] = chain();
-    let share = |charged, wanted, other: &Vec<Record>| {
-        Guarantee::new(OPPOSED, charged, once()).distance(&before, other) / steps(charged, wanted)
+    let share = |charged, wanted, other: &Vec<TestRecord>| {
+        EntityGuarantee::new(OPPOSED, charged, once()).distance(&before, other) / steps(charged, wanted)
     };
     assert!(share(ZeroOut, ZeroOut, &blanked) > 0.96);
     assert!(share(ZeroOut, ReplaceOne, &moved) > 0.94);
@@ -152,13 +152,13 @@ fn the_bounds_are_nearly_attained() {
 fn limits() -> impl Strategy<Value = EntityLimits> {
     (1..4_u64, 1..4_u64, 1..3_u32, prop::bool::ANY).prop_map(
         |(participations, min_separation, records_per_epoch, average)| {
-            let several = if average { Several::Average } else { Several::Keep };
+            let several = if average { RepeatPolicy::Average } else { RepeatPolicy::Keep };
             EntityLimits { participations, min_separation, records_per_epoch, several }
         },
     )
 }
 
-fn record() -> impl Strategy<Value = Record> {
+fn record() -> impl Strategy<Value = TestRecord> {
     let value = prop_oneof![Just(0), Just(HIGH), 0..=HIGH];
     (0..3_u8, 1..=LAST, 0..2_u32, value)
 }
@@ -168,12 +168,12 @@ proptest! {
 
     /// Holds for any other rows and any change of the one row.
     #[test]
-    fn no_pair_of_records_is_further_apart_than_the_steps_say(
+    fn no_changed_record_exceeds_the_bound_of_its_steps(
         rows in prop::collection::vec(record(), 1..16), at in 0..16_usize, replacement in record(),
         limits in limits(), strategy in 0..3_usize,
     ) {
         let at = at % rows.len();
-        let with = |row: Option<Record>| -> Vec<Record> {
+        let with = |row: Option<TestRecord>| -> Vec<TestRecord> {
             [&rows[..at], row.as_slice(), &rows[at + 1..]].concat()
         };
         let (entity, epoch, key, _) = rows[at];
@@ -184,7 +184,7 @@ proptest! {
         ];
         let coefficients = [IDENTITY, FORGETTING, OPPOSED][strategy];
         for charged in [Neighbours::ZeroOut, Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
-            let guarantee = Guarantee::new(coefficients, charged, limits);
+            let guarantee = EntityGuarantee::new(coefficients, charged, limits);
             for (wanted, other) in &changed {
                 if charged == Neighbours::ReplaceOneInPlace && *wanted != charged {
                     continue;

@@ -1,9 +1,8 @@
 //! The first half of `bound`: sends records to the worker that owns their entity, buffers those
 //! that may count, and lists the present entities when the epoch closes.
 
-use super::BoundSetup;
-use super::held::{Closed, Held};
-use crate::entity::Entity;
+use super::buffer::{ClosedBuffer, EpochBuffer};
+use super::{BoundSetup, Entity};
 use crate::{ClosedEpoch, Fault, OpenEpochs, Records};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::StreamVec;
@@ -34,7 +33,7 @@ pub(super) fn address<'scope>(
                     if !is_whole(&records, dimension) {
                         failed.push(time.retain(0));
                         fault.raise(
-                            "a batch of records does not say of each record whose it is and where it stood",
+                            "a batch lacks the entity or the position of a record: give both for every record",
                         );
                         continue;
                     }
@@ -77,7 +76,7 @@ fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addres
 
 /// Output of an epoch when it closes.
 pub(super) struct Gathered<'scope> {
-    pub(super) closed: StreamVec<'scope, u64, Closed>,
+    pub(super) closed: StreamVec<'scope, u64, ClosedBuffer>,
     /// Every entity with a buffered record, once, ascending.
     pub(super) present: StreamVec<'scope, u64, Vec<Entity>>,
 }
@@ -92,7 +91,7 @@ pub(super) fn gather<'scope>(
     let mut builder = OperatorBuilder::new("Gather".to_owned(), addressed.scope());
     let to_owner = Exchange::new(|addressed: &Addressed| addressed.owner);
     let mut input = builder.new_input(addressed, to_owner);
-    let (closed, closed_stream) = builder.new_output::<Vec<Closed>>();
+    let (closed, closed_stream) = builder.new_output::<Vec<ClosedBuffer>>();
     let (present, present_stream) = builder.new_output::<Vec<Vec<Entity>>>();
     let (mut closed, mut present) = (OutputBuilder::from(closed), OutputBuilder::from(present));
     builder.build(move |_capabilities| {
@@ -101,17 +100,17 @@ pub(super) fn gather<'scope>(
         let mut expected = 0;
         move |frontiers| {
             let (mut closed, mut present) = (closed.activate(), present.activate());
-            let new = || Held::new(&limits, columns.len(), expected);
-            epochs.collect(&mut input, new, |held, Addressed { records: mut batch, .. }| {
-                take(held, &batch, &columns);
+            let new = || EpochBuffer::new(&limits, columns.len(), expected);
+            epochs.collect(&mut input, new, |buffer, Addressed { records: mut batch, .. }| {
+                add(buffer, &batch, &columns);
                 batch.values.zeroize();
             });
             epochs.on_close(frontiers, |run| {
-                for ClosedEpoch { times: [time, present_time], data: held, .. } in run {
-                    let held = held.close();
-                    expected = held.entities().len();
-                    present.session(present_time).give(held.entities().to_vec());
-                    closed.session(time).give(held);
+                for ClosedEpoch { times: [time, present_time], data: buffer, .. } in run {
+                    let buffer = buffer.close();
+                    expected = buffer.entities().len();
+                    present.session(present_time).give(buffer.entities().to_vec());
+                    closed.session(time).give(buffer);
                 }
                 Ok(())
             });
@@ -120,11 +119,11 @@ pub(super) fn gather<'scope>(
     Gathered { closed: closed_stream, present: present_stream }
 }
 
-fn take(held: &mut Held, batch: &Records, columns: &[(f64, f64)]) {
+fn add(buffer: &mut EpochBuffer, batch: &Records, columns: &[(f64, f64)]) {
     let rows = batch.values.chunks_exact(columns.len());
     for ((&entity, &position), (&key, row)) in
         batch.entities.iter().zip(&batch.positions).zip(batch.keys.iter().zip(rows))
     {
-        held.add(entity, position, key, row, columns);
+        buffer.add(entity, position, key, row, columns);
     }
 }

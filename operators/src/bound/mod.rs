@@ -4,8 +4,8 @@
 //! # The rule
 //! Let R be the records of one entity, each with its epoch, its key and its position in the stream.
 //!
-//! 1. *Within an epoch.* [`Several::Keep`] keeps the m records with the lowest positions.
-//!    [`Several::Average`] replaces the records of each key by their mean and keeps the means of
+//! 1. *Within an epoch.* [`RepeatPolicy::Keep`] keeps the m records with the lowest positions.
+//!    [`RepeatPolicy::Average`] replaces the records of each key by their mean and keeps the means of
 //!    the m keys whose first records have the lowest positions.
 //! 2. *Over epochs.* In order of epochs, the entity takes part in its first one, and then in every
 //!    one that is at least b after the last in which it took part, until it has taken part in k
@@ -49,30 +49,128 @@
 //! never changes, and a stream that adapts to releases is bounded like any other.
 //!
 //! # State
-//! One [`Standing`] for every entity that ever took part: the number of participations and the last
+//! One [`EntityHistory`] for every entity that ever took part: the number of participations and the last
 //! epoch. Spent participations must be known for as long as the stream runs. The differential
 //! collection in `admit` compacts to some 50 bytes an entity, on the worker that owns it.
 
 mod admit;
 #[cfg(test)]
 mod attack;
+mod buffer;
 mod gather;
-mod held;
 #[cfg(test)]
 mod tests;
-
-use crate::entity::{Entity, EntityLimits};
 
 use crate::measurement::{BoundSetup, MeasurementId};
 use crate::{Fault, Measurement, Records};
 use admit::{admitted, pass};
 use gather::{address, gather};
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
-/// Records that passed [`Bound`]. Private, like all records.
+/// A 128-bit hash that identifies an entity. Private: `Debug` does not print it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Entity(pub u128);
+
+impl Entity {
+    /// Returns which of `workers` holds all records and the history of the entity.
+    pub fn owner(self, workers: usize) -> usize {
+        // Multiply, because tables use the low bits of the same hash. The upper half times the
+        // number of workers fits for fewer than 2³² workers.
+        let folded = (self.0 ^ self.0 >> 64) as u64;
+        let scattered = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        ((scattered * workers as u64) >> 32) as usize
+    }
+}
+
+impl fmt::Debug for Entity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Entity(private)")
+    }
+}
+
+/// How often an entity may take part, and with how many records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntityLimits {
+    /// k: maximum number of epochs in which it takes part, at least 1.
+    pub participations: u64,
+    /// b: minimum distance of two of these epochs, at least 1.
+    pub min_separation: u64,
+    /// m: maximum number of records in one epoch, at least 1.
+    pub records_per_epoch: u32,
+    /// Treatment of several records of an entity in an epoch.
+    pub several: RepeatPolicy,
+}
+
+/// Treatment of several records of an entity in an epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RepeatPolicy {
+    /// Keeps the first ones in the stream.
+    #[default]
+    Keep,
+    /// Replaces records of one key by their mean, and keeps the means of the keys that come first
+    /// in the stream.
+    Average,
+}
+
+/// All that the rule needs of an entity's past. Private: `Debug` does not print it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EntityHistory {
+    /// Number of epochs in which it took part.
+    pub participations: u64,
+    /// The last of these epochs.
+    pub last: u64,
+}
+
+impl fmt::Debug for EntityHistory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EntityHistory(private)")
+    }
+}
+
+impl EntityLimits {
+    /// One record of an entity.
+    pub(crate) const LEAST: Self =
+        Self { participations: 1, min_separation: 1, records_per_epoch: 1, several: RepeatPolicy::Keep };
+
+    /// Maximum number of epochs, of the given number, in which an entity takes part.
+    pub(crate) fn most_participations(&self, epochs: Option<u64>) -> u64 {
+        let within = |epochs: u64| epochs.div_ceil(self.min_separation.max(1));
+        epochs.map_or(self.participations, |epochs| within(epochs).min(self.participations))
+    }
+
+    /// Applies the rule: returns the history of an entity after `epoch`, or `None` if it may not
+    /// take part. An entity takes part as soon as it may.
+    ///
+    /// ```
+    /// use hushflow_operators::{EntityLimits, RepeatPolicy, EntityHistory};
+    ///
+    /// let limits = EntityLimits { participations: 2, min_separation: 3, records_per_epoch: 1, several: RepeatPolicy::Keep };
+    /// let first = limits.admit(None, 5);
+    /// assert_eq!(first, Some(EntityHistory { participations: 1, last: 5 }));
+    /// assert_eq!(limits.admit(first, 7), None); // too soon
+    /// let second = limits.admit(first, 8);
+    /// assert_eq!(limits.admit(second, 100), None); // twice is enough
+    /// ```
+    pub fn admit(&self, history: Option<EntityHistory>, epoch: u64) -> Option<EntityHistory> {
+        let EntityHistory { participations, last } = match history {
+            None => {
+                return (self.participations > 0).then_some(EntityHistory { participations: 1, last: epoch });
+            }
+            Some(history) => history,
+        };
+        let apart = epoch > last && epoch - last >= self.min_separation;
+        (apart && participations < self.participations)
+            .then_some(EntityHistory { participations: participations + 1, last: epoch })
+    }
+}
+
+/// Records that passed [`BoundEntities`]. Private, like all records.
 #[derive(Clone)]
 pub struct BoundedRecords {
     pub(crate) measurement: MeasurementId,
@@ -87,7 +185,7 @@ impl Deref for BoundedRecords {
     }
 }
 
-/// Output of [`Bound`].
+/// Output of [`BoundEntities`].
 pub struct Bounded<'scope> {
     /// The records that pass, sent once their epoch has closed.
     pub records: StreamVec<'scope, u64, BoundedRecords>,
@@ -96,7 +194,7 @@ pub struct Bounded<'scope> {
 }
 
 /// Bounds entities.
-pub trait Bound<'scope> {
+pub trait BoundEntities<'scope> {
     /// Passes at most m records of each entity in each of at most k epochs, at least b epochs
     /// apart. The head of this module's source states the rule and proves its sensitivity. Records
     /// must come at the time of their epoch, with entities and positions. A batch without them
@@ -114,7 +212,7 @@ pub trait Bound<'scope> {
     ///     entities: vec![Entity(7); 4],
     ///     positions: vec![0, 1, 2, 3],
     /// };
-    /// let limits = EntityLimits { participations: 4, min_separation: 2, records_per_epoch: 1, several: Several::Keep };
+    /// let limits = EntityLimits { participations: 4, min_separation: 2, records_per_epoch: 1, several: RepeatPolicy::Keep };
     /// # let strategies = mechanism.strategies().clone();
     /// # let mechanism = MatrixMechanism::with_participation(parameters, strategies, "4x2+".parse()?, 8)?;
     /// let measurement = Measurement::of_columns(mechanism, [(-1.0, 1.0)]).entities(limits).build()?;
@@ -129,11 +227,11 @@ pub trait Bound<'scope> {
     fn bound(self, measurement: &Measurement, fault: Fault) -> Bounded<'scope>;
 }
 
-impl<'scope> Bound<'scope> for StreamVec<'scope, u64, Records> {
+impl<'scope> BoundEntities<'scope> for StreamVec<'scope, u64, Records> {
     fn bound(self, measurement: &Measurement, fault: Fault) -> Bounded<'scope> {
         let setup = measurement.bound_setup().unwrap_or_else(|| {
             fault.raise("records are to be bounded under a measurement that protects no entities: give it their limits");
-            BoundSetup { limits: EntityLimits::LEAST, columns: Arc::default(), standings: Arc::default(), first_epoch: 1 }
+            BoundSetup { limits: EntityLimits::LEAST, columns: Arc::default(), histories: Arc::default(), first_epoch: 1 }
         });
         let gathered = gather(address(self, setup.columns.len(), fault.clone()), &setup, fault.clone());
         let admitted = admitted(gathered.present, &setup, fault.clone());

@@ -2,9 +2,8 @@
 //! move a bounded stream.
 
 use super::*;
-use crate::entity::{Several, Standing};
 use crate::measurement::tests::entities;
-use crate::{Epochs, States};
+use crate::{EncoderStates, SplitEpochs};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
@@ -13,36 +12,36 @@ use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 
 /// A record: entity, epoch, key and value. Its index in the list is its position.
-pub(super) type Record = (u8, u64, u32, u8);
+pub(super) type TestRecord = (u8, u64, u32, u8);
 
 /// The records that pass as sorted (epoch, key, value), and the participations as (epoch, entity).
-pub(super) type Passed = (Vec<(u64, u32, u64)>, BTreeSet<(u64, u8)>);
+pub(super) type BoundedOutcome = (Vec<(u64, u32, u64)>, BTreeSet<(u64, u8)>);
 
 pub(super) const LAST: u64 = 12;
 
 /// Runs records through the operator on some workers, epoch by epoch, starting after the known
 /// epochs.
 pub(super) fn bounded(
-    records: &[Record],
+    records: &[TestRecord],
     limits: EntityLimits,
     workers: usize,
-    standings: &[(Entity, Standing)],
+    histories: &[(Entity, EntityHistory)],
     first: u64,
-) -> Passed {
-    let (records, standings) = (Arc::new(records.to_vec()), Arc::new(standings.to_vec()));
+) -> BoundedOutcome {
+    let (records, histories) = (Arc::new(records.to_vec()), Arc::new(histories.to_vec()));
     let (sender, receiver) = mpsc::channel();
     let (sender, fault) = (std::sync::Mutex::new(sender), Fault::new());
     let raised = fault.clone();
     timely::execute(timely::Config::process(workers), move |worker| {
-        let measurement = entities(limits, [(0.0, 255.0)]).standings(standings.clone());
-        let measurement = measurement.resume(first, States::new()).build().expect("a measurement");
+        let measurement = entities(limits, [(0.0, 255.0)]).histories(histories.clone());
+        let measurement = measurement.resume(first, EncoderStates::new()).build().expect("a measurement");
         let [passed, taking] = [(); 2].map(|()| sender.lock().expect("no worker panics").clone());
         let (mut input, probe) = (InputHandle::new(), ProbeHandle::new());
         worker.dataflow(|scope| {
             let bounded = scope.input_from(&mut input).epochs().bound(&measurement, fault.clone());
             bounded.admitted.inspect_time(move |&epoch, entities: &Vec<Entity>| {
                 let entities = entities.iter().map(|&Entity(entity)| (epoch, u64::MAX, entity as u64));
-                entities.for_each(|told| taking.send(told).expect("heard"));
+                entities.for_each(|participation| taking.send(participation).expect("heard"));
             });
             let records = bounded.records.inspect_time(move |&epoch, batch: &BoundedRecords| {
                 for (at, &value) in batch.values.iter().enumerate() {
@@ -77,14 +76,14 @@ pub(super) fn bounded(
     for (epoch, key, value) in receiver.iter() {
         match u32::try_from(key) {
             Ok(key) => records.push((epoch, key, value)),
-            Err(_) => assert!(taking.insert((epoch, value as u8)), "told once"),
+            Err(_) => assert!(taking.insert((epoch, value as u8)), "an entity takes part once in an epoch"),
         }
     }
     records.sort();
     (records, taking)
 }
 
-fn by_the_rule(records: &[Record], limits: EntityLimits) -> Passed {
+fn expected(records: &[TestRecord], limits: EntityLimits) -> BoundedOutcome {
     let (mut passed, mut taking) = (Vec::new(), BTreeSet::new());
     for entity in records.iter().map(|record| record.0).collect::<BTreeSet<_>>() {
         let own: Vec<_> = records.iter().filter(|record| record.0 == entity).collect();
@@ -99,10 +98,10 @@ fn by_the_rule(records: &[Record], limits: EntityLimits) -> Passed {
             let there: Vec<_> = own.iter().filter(|record| record.1 == epoch).collect();
             let most = limits.records_per_epoch as usize;
             match limits.several {
-                Several::Keep => {
+                RepeatPolicy::Keep => {
                     passed.extend(there.iter().take(most).map(|r| (epoch, r.2, f64::from(r.3).to_bits())));
                 }
-                Several::Average => {
+                RepeatPolicy::Average => {
                     let mut keys: Vec<u32> = Vec::new();
                     there.iter().for_each(|r| {
                         if !keys.contains(&r.2) {
@@ -123,16 +122,16 @@ fn by_the_rule(records: &[Record], limits: EntityLimits) -> Passed {
     (passed, taking)
 }
 
-fn close((found, taking): &Passed, (expected, told): &Passed) -> bool {
+fn close((found, taking): &BoundedOutcome, (expected, expected_taking): &BoundedOutcome) -> bool {
     let near = |a: u64, b: u64| (f64::from_bits(a) - f64::from_bits(b)).abs() < 1e-9;
     let records = || found.iter().zip(expected).all(|(a, b)| (a.0, a.1) == (b.0, b.1) && near(a.2, b.2));
-    taking == told && found.len() == expected.len() && records()
+    taking == expected_taking && found.len() == expected.len() && records()
 }
 
 fn limits() -> impl Strategy<Value = EntityLimits> {
     (1..4_u64, 1..5_u64, 1..3_u32, prop::bool::ANY).prop_map(
         |(participations, min_separation, records_per_epoch, average)| {
-            let several = if average { Several::Average } else { Several::Keep };
+            let several = if average { RepeatPolicy::Average } else { RepeatPolicy::Keep };
             EntityLimits { participations, min_separation, records_per_epoch, several }
         },
     )
@@ -143,7 +142,7 @@ fn entity() -> impl Strategy<Value = u8> {
     prop_oneof![Just(0_u8), Just(1), 0..20_u8]
 }
 
-fn records(most: usize) -> impl Strategy<Value = Vec<Record>> {
+fn records(most: usize) -> impl Strategy<Value = Vec<TestRecord>> {
     prop::collection::vec((entity(), 1..=LAST, 0..3_u32, 0..=255_u8), 0..most)
 }
 
@@ -168,11 +167,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn the_dataflow_follows_the_rule_on_any_number_of_workers(
+    fn the_dataflow_matches_the_rule_on_any_number_of_workers(
         records in records(80), limits in limits(), workers in 1..4_usize,
     ) {
         let found = bounded(&records, limits, workers, &[], 1);
-        prop_assert!(close(&found, &by_the_rule(&records, limits)));
+        prop_assert!(close(&found, &expected(&records, limits)));
         prop_assert!(found == bounded(&records, limits, 1, &[], 1), "bit by bit");
     }
 
@@ -181,11 +180,11 @@ proptest! {
         others in records(60), limits in limits(), mine in records(40), yours in records(40),
     ) {
         // The same rows; each belongs to another entity or, in two versions, to entity 100.
-        let version = |own: &[Record]| -> Vec<Record> {
+        let version = |own: &[TestRecord]| -> Vec<TestRecord> {
             own.iter().map(|&(_, epoch, key, value)| (100, epoch, key, value)).chain(others.clone()).collect()
         };
-        let blank: Vec<Record> = Vec::new();
-        let [a, b, none] = [&mine, &yours, &blank].map(|own| by_the_rule(&version(own), limits));
+        let blank: Vec<TestRecord> = Vec::new();
+        let [a, b, none] = [&mine, &yours, &blank].map(|own| expected(&version(own), limits));
         let run = bounded(&version(&mine), limits, 2, &[], 1);
         prop_assert!(close(&run, &a));
         let most = limits.records_per_epoch as usize;
@@ -193,7 +192,7 @@ proptest! {
             let taken = changes(&own.0, &none.0);
             check_pattern(&taken.keys().copied().collect::<Vec<_>>(), &limits)?;
             prop_assert!(taken.values().all(|&[more, less]| more <= most && less == 0));
-            let epochs: Vec<_> = own.1.iter().filter(|told| told.1 == 100).map(|told| told.0).collect();
+            let epochs: Vec<_> = own.1.iter().filter(|participation| participation.1 == 100).map(|participation| participation.0).collect();
             check_pattern(&epochs, &limits)?;
         }
         // Replaced: one pattern is removed and another added.
@@ -203,21 +202,21 @@ proptest! {
             let epochs: Vec<_> = replaced.iter().filter(|(_, change)| change[side] > 0).map(|(&e, _)| e).collect();
             check_pattern(&epochs, &limits)?;
         }
-        prop_assert!(a.1.iter().filter(|told| told.1 != 100).eq(b.1.iter().filter(|told| told.1 != 100)));
+        prop_assert!(a.1.iter().filter(|participation| participation.1 != 100).eq(b.1.iter().filter(|participation| participation.1 != 100)));
     }
 
     #[test]
-    fn a_restart_goes_on_with_the_standings(records in records(80), limits in limits(), cut in 1..LAST) {
+    fn a_restart_continues_with_the_histories(records in records(80), limits in limits(), cut in 1..LAST) {
         let whole = bounded(&records, limits, 1, &[], 1);
-        let mut standings: BTreeMap<u8, Standing> = BTreeMap::new();
-        for &(epoch, entity) in whole.1.iter().filter(|told| told.0 <= cut) {
-            let standing = limits.admit(standings.get(&entity).copied(), epoch);
-            standings.insert(entity, standing.expect("who takes part is admitted"));
+        let mut histories: BTreeMap<u8, EntityHistory> = BTreeMap::new();
+        for &(epoch, entity) in whole.1.iter().filter(|participation| participation.0 <= cut) {
+            let history = limits.admit(histories.get(&entity).copied(), epoch);
+            histories.insert(entity, history.expect("who takes part is admitted"));
         }
-        let standings: Vec<_> =
-            standings.into_iter().map(|(entity, standing)| (Entity(entity.into()), standing)).collect();
-        let rest = bounded(&records, limits, 2, &standings, cut + 1);
-        let after = |passed: &Passed| -> Passed {
+        let histories: Vec<_> =
+            histories.into_iter().map(|(entity, history)| (Entity(entity.into()), history)).collect();
+        let rest = bounded(&records, limits, 2, &histories, cut + 1);
+        let after = |passed: &BoundedOutcome| -> BoundedOutcome {
             let (records, taking) = passed;
             (records.iter().filter(|r| r.0 > cut).copied().collect(), taking.iter().filter(|t| t.0 > cut).copied().collect())
         };
@@ -226,7 +225,7 @@ proptest! {
 }
 
 #[test]
-fn records_of_nobody_are_a_fault_that_holds_its_epoch() {
+fn records_without_entities_raise_the_fault_and_keep_their_epoch_open() {
     let fault = Fault::new();
     let raised = fault.clone();
     let closed = timely::execute_directly(move |worker| {
@@ -234,7 +233,7 @@ fn records_of_nobody_are_a_fault_that_holds_its_epoch() {
             participations: 1,
             min_separation: 1,
             records_per_epoch: 1,
-            several: Several::Keep,
+            several: RepeatPolicy::Keep,
         };
         let measurement = entities(limits, [(0.0, 1.0)]).build().expect("a measurement");
         let mut input = InputHandle::new();
@@ -252,5 +251,5 @@ fn records_of_nobody_are_a_fault_that_holds_its_epoch() {
         worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
         closed
     });
-    assert!(!closed && raised.reason().is_some_and(|reason| reason.contains("whose it is")));
+    assert!(!closed && raised.reason().is_some_and(|reason| reason.contains("lacks the entity")));
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::{
-    Accumulate, Bound, BoundedRecords, Clip, Commit, EpochCommit, Epochs, Fault, Records, Release, Several,
+    Accumulate, BoundEntities, BoundedRecords, Clip, Commit, EpochCommit, Fault, Records, ReleaseMoments,
+    RepeatPolicy, SplitEpochs,
 };
 use hushflow_mechanism::mechanism::{Method, MomentParameters};
 use hushflow_mechanism::moments::SecondMoment;
@@ -61,7 +62,7 @@ fn measurements() -> (Measurement, Vec<Measurement>) {
         one().shards_at_least(3),
         one().keys(8),
         one().noise(NoiseSource::Seeded(1)),
-        one().resume(2, States::new()),
+        one().resume(2, EncoderStates::new()),
         columns(2.0),
         Measurement::of_columns(one().mechanism, [(-1.0, 1.5)]).keys(9),
         Measurement::of_vectors(one().mechanism).keys(9),
@@ -121,7 +122,7 @@ fn operators_of_one_measurement_work_together() {
 }
 
 #[test]
-fn what_another_measurement_made_is_a_fault_and_commits_nothing() {
+fn data_of_another_measurement_raise_the_fault_before_commit() {
     let (one, others) = measurements();
     for other in &others {
         for operators in [[other, &one, &one, &one], [&one, &one, other, other], [&one, &one, &one, other]] {
@@ -133,7 +134,7 @@ fn what_another_measurement_made_is_a_fault_and_commits_nothing() {
 }
 
 #[test]
-fn squares_of_batches_are_no_sums_over_records() {
+fn batch_squares_cannot_be_accumulated() {
     let method = Method::BatchSquares { size: std::num::NonZeroU32::MIN };
     let layout = Layout { second: SecondMoment::Diagonal, ..LAYOUT };
     let parameters = parameters(method, layout, Neighbours::ReplaceOneInPlace, 1.0);
@@ -145,7 +146,7 @@ fn squares_of_batches_are_no_sums_over_records() {
 }
 
 #[test]
-fn a_source_that_closes_without_a_word_is_a_fault() {
+fn a_source_that_closes_without_a_last_epoch_raises_the_fault() {
     let (one, _) = measurements();
     let (committed, fault) = outcome([&one; 4], Vec::new());
     assert_eq!(committed, []);
@@ -186,7 +187,7 @@ fn records_of_entities_must_be_bounded_under_the_same_limits() {
     };
     let of = |limits| entities(limits, [(-1.0, 1.0)]).build().unwrap();
     let twice = EntityLimits { participations: 2, ..EntityLimits::LEAST };
-    let averaged = EntityLimits { several: Several::Average, ..EntityLimits::LEAST };
+    let averaged = EntityLimits { several: RepeatPolicy::Average, ..EntityLimits::LEAST };
     assert_eq!(reason(of(twice), Some(of(twice))), None);
     assert!(reason(of(twice), None).unwrap().contains("not bounded"));
     for limits in [EntityLimits::LEAST, averaged] {
@@ -198,7 +199,7 @@ fn records_of_entities_must_be_bounded_under_the_same_limits() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn unsuitable_parameters_are_refused() {
     let refused = |builder: MeasurementBuilder| builder.build().err().unwrap();
     let apart = EntityLimits { participations: 3, min_separation: 4, ..EntityLimits::LEAST };
     let of = |schema: &str, limits| {
@@ -215,10 +216,10 @@ fn what_does_not_fit_is_refused() {
     let many = EntityLimits { records_per_epoch: 2, ..apart };
     assert!(matches!(refused(of("3x4+", many)), MeasurementError::Entities { records: 1, .. }));
     assert!(entities(many, [(-1.0, 1.0)]).build().is_ok());
-    let later = of("3x4+", apart).resume(2, States::new());
-    assert_eq!(refused(later.clone()), MeasurementError::Standings { first_epoch: 2 });
-    assert!(later.standings(Vec::new()).build().is_ok());
-    assert_eq!(refused(columns(1.0).resume(0, States::new())), MeasurementError::FirstEpoch);
+    let later = of("3x4+", apart).resume(2, EncoderStates::new());
+    assert_eq!(refused(later.clone()), MeasurementError::Histories { first_epoch: 2 });
+    assert!(later.histories(Vec::new()).build().is_ok());
+    assert_eq!(refused(columns(1.0).resume(0, EncoderStates::new())), MeasurementError::FirstEpoch);
     let two = Measurement::of_columns(columns(1.0).mechanism, [(0.0, 1.0), (0.0, 1.0)]);
     assert!(matches!(refused(two), MeasurementError::Mechanism(_)));
     let none = Measurement::of_columns(columns(1.0).mechanism, [(1.0, 0.0)]);
@@ -227,7 +228,7 @@ fn what_does_not_fit_is_refused() {
 
 /// The builder cannot omit what a mechanism needs of its clipper.
 #[test]
-fn the_clipper_is_that_of_the_mechanism() {
+fn the_clipper_matches_the_mechanism() {
     let layout = Layout { dimension: 2, second: SecondMoment::Full };
     for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
         for method in [Method::Jme, Method::JointClip] {

@@ -1,7 +1,7 @@
 //! Section `[entity]`: the entities that are protected as a whole, and limits on their
 //! contribution.
 
-use hushflow_operators::{EntityLimits, Several};
+use hushflow_operators::{EntityLimits, RepeatPolicy};
 
 use super::Roles;
 use crate::document::{Field, Section};
@@ -69,7 +69,8 @@ fn section_entity<'a>(section: &Section<'a>, roles: &mut Roles<'a>) -> Option<En
     let records = records.and_then(|field| {
         field.map(|&records| u32::try_from(records).map_err(|_| "expected a whole number below 2^32".into()))
     });
-    let several = section.word("several", &[("keep", Several::Keep), ("average", Several::Average)]);
+    let several =
+        section.word("several", &[("keep", RepeatPolicy::Keep), ("average", RepeatPolicy::Average)]);
     let limits = EntityLimits {
         participations: participations?.value,
         min_separation,

@@ -5,7 +5,7 @@ use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
 use super::*;
 use crate::pipeline::{EntityUnit, Format, RowPolicies, RowPolicy, SourceClock};
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
-use hushflow_operators::{EntityLimits, Several};
+use hushflow_operators::{EntityLimits, RepeatPolicy};
 
 const BY_COUNT: &str = "name = 'n'
 source.path = 'a.csv'
@@ -272,8 +272,12 @@ fn entities_are_protected_where_both_sections_say_so() {
     let parsed = |text: String| parse(&text);
     let of_entities = BY_COUNT.replace("privacy = {", "privacy = { unit = 'entity',");
     let pipeline = parsed(format!("{of_entities}{entity}")).unwrap();
-    let limits =
-        EntityLimits { participations: 4, min_separation: 1, records_per_epoch: 1, several: Several::Keep };
+    let limits = EntityLimits {
+        participations: 4,
+        min_separation: 1,
+        records_per_epoch: 1,
+        several: RepeatPolicy::Keep,
+    };
     assert_eq!(
         pipeline.entity,
         Some(EntityUnit { column: "who".into(), kind: "who".into(), within: vec![], limits })

@@ -23,7 +23,7 @@ pub struct PrivateAdam {
     noise: Arc<[SecondMomentNoise]>,
     steps: usize,
     blocks: Vec<Block>,
-    workspace: Workspace,
+    buffers: BlockBuffers,
     /// Buffer of a returned update.
     spare: Vec<f64>,
 }
@@ -38,7 +38,7 @@ struct Block {
     scale: Vec<f64>,
 }
 
-struct Workspace {
+struct BlockBuffers {
     released: Vec<f64>,
     gradient: Vec<f64>,
     squares: Vec<f64>,
@@ -58,7 +58,8 @@ impl PrivateAdam {
     ) -> Result<Self, AdamError> {
         setting.check_release(mechanism)?;
         let layout = mechanism.layout();
-        let unit = |place: usize| mechanism.moments().noise().get(place).map_or(0.0, |noise| noise.unit);
+        let unit =
+            |coordinate: usize| mechanism.moments().noise().get(coordinate).map_or(0.0, |noise| noise.unit);
         let divisors = setting.divisors(mechanism);
         let block = |start: usize| {
             let length = BLOCK.min(run.end - start);
@@ -75,7 +76,7 @@ impl PrivateAdam {
             noise: second_moment_noise(mechanism, &setting, horizon).into(),
             steps: 0,
             blocks: run.clone().step_by(BLOCK).map(block).collect(),
-            workspace: Workspace { released: room(), gradient: room(), squares: room() },
+            buffers: BlockBuffers { released: room(), gradient: room(), squares: room() },
             spare: Vec::new(),
             setting,
             run,
@@ -102,8 +103,8 @@ impl PrivateAdam {
         first: impl IntoIterator<Item: Into<Row<'a>>, IntoIter: Clone>,
         second: impl IntoIterator<Item: Into<Row<'a>>, IntoIter: Clone>,
     ) -> Result<UpdatePart, AdamError> {
-        let mut first = Pieces::new(first.into_iter().map(Into::into));
-        let mut second = Pieces::new(second.into_iter().map(Into::into));
+        let mut first = RowPieces::new(first.into_iter().map(Into::into));
+        let mut second = RowPieces::new(second.into_iter().map(Into::into));
         let noise =
             *self.noise.get(self.steps).ok_or(AdamError::PastHorizon { horizon: self.noise.len() as u64 })?;
         let length = self.run.len();
@@ -118,8 +119,8 @@ impl PrivateAdam {
         direction.resize(length, 0.0);
         let floor = self.setting.floor_deviations * noise.deviation;
         for (block, direction) in self.blocks.iter_mut().zip(direction.chunks_mut(BLOCK)) {
-            self.workspace.increments(block, self.units, noise.bias, &mut first, &mut second)?;
-            let Workspace { gradient, squares, .. } = &self.workspace;
+            self.buffers.increments(block, self.units, noise.bias, &mut first, &mut second)?;
+            let BlockBuffers { gradient, squares, .. } = &self.buffers;
             block.adam.step(gradient, squares, floor, direction);
         }
         self.rescale();
@@ -143,7 +144,7 @@ impl PrivateAdam {
     }
 }
 
-impl Workspace {
+impl BlockBuffers {
     /// Decodes the mean gradient of a block and its second moments, which come next in these
     /// pieces.
     fn increments<'a>(
@@ -151,8 +152,8 @@ impl Workspace {
         block: &mut Block,
         units: [f64; 2],
         bias: f64,
-        first: &mut Pieces<'a, impl Iterator<Item = Row<'a>>>,
-        second: &mut Pieces<'a, impl Iterator<Item = Row<'a>>>,
+        first: &mut RowPieces<'a, impl Iterator<Item = Row<'a>>>,
+        second: &mut RowPieces<'a, impl Iterator<Item = Row<'a>>>,
     ) -> Result<(), AdamError> {
         let length = block.adam.len();
         let [released, gradient, squares] = [&mut self.released, &mut self.gradient, &mut self.squares];
@@ -172,14 +173,14 @@ impl Workspace {
     }
 }
 
-struct Pieces<'a, I> {
+struct RowPieces<'a, I> {
     piece: Row<'a>,
     rest: I,
 }
 
-impl<'a, I: Iterator<Item = Row<'a>>> Pieces<'a, I> {
+impl<'a, I: Iterator<Item = Row<'a>>> RowPieces<'a, I> {
     fn new(rest: I) -> Self {
-        Pieces { piece: Row::Narrow(&[]), rest }
+        RowPieces { piece: Row::Narrow(&[]), rest }
     }
 
     fn len(&self) -> usize
@@ -235,7 +236,7 @@ pub fn second_moment_noise(
     horizon: u64,
 ) -> Vec<SecondMomentNoise> {
     let layout = mechanism.layout();
-    let deviation = |place: usize| mechanism.moments().noise()[place].standard_deviation();
+    let deviation = |coordinate: usize| mechanism.moments().noise()[coordinate].standard_deviation();
     let divisors = setting.divisors(mechanism);
     let strategies = mechanism.strategies();
     if layout.second_len() > 0 {

@@ -97,7 +97,7 @@ fn push(adam: &mut PrivateAdam, layout: Layout, values: &[i128]) -> UpdatePart {
 }
 
 #[test]
-fn streaming_is_the_closed_form() {
+fn streaming_equals_the_closed_form() {
     let setting = setting(1);
     let mut adam = Adam::new(&setting, 1);
     let mut rng = ChaCha20Rng::seed_from_u64(1);
@@ -176,7 +176,7 @@ fn level(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
 /// The noise in v has the stated bias and deviation, step by step: deviations of 20 000 coordinates
 /// are within 7 standard errors (false alarm below 1e-10 for each of 60).
 #[test]
-fn the_noise_in_v_is_as_stated() {
+fn noise_in_v_has_the_stated_bias_and_deviation() {
     const COORDINATES: usize = 20_000;
     for (strategies, method) in strategies()
         .into_iter()
@@ -188,8 +188,8 @@ fn the_noise_in_v_is_as_stated() {
         let stated = second_moment_noise(&mechanism, &setting, STEPS);
         let layout = mechanism.layout();
         let divisor = if method == BATCHES_OF_FOUR { 16.0 } else { 4.0 };
-        let unit = |place: usize| mechanism.moments().noise()[place].unit / divisor;
-        let (place, strategy) = match layout.second_len() {
+        let unit = |coordinate: usize| mechanism.moments().noise()[coordinate].unit / divisor;
+        let (range, strategy) = match layout.second_len() {
             0 => (layout.first(), mechanism.strategies().first()),
             _ => (layout.second(), mechanism.strategies().second()),
         };
@@ -198,7 +198,7 @@ fn the_noise_in_v_is_as_stated() {
         let mut step = 0;
         noise_alone(&mechanism, 5, |values| {
             let real: Vec<f64> =
-                values[place.clone()].iter().map(|&value| value as f64 * unit(place.start)).collect();
+                values[range.clone()].iter().map(|&value| value as f64 * unit(range.start)).collect();
             let mut increments = vec![0.0; COORDINATES];
             decoder.decode(&real, &mut increments).unwrap();
             if layout.second_len() == 0 {
@@ -220,7 +220,7 @@ fn the_noise_in_v_is_as_stated() {
 /// across steps, for every strategy and method. (Noise added as C⁻¹Z after A, a published mistake,
 /// has another.)
 #[test]
-fn the_noise_in_m_has_the_covariance_of_the_theorem() {
+fn noise_in_m_has_the_covariance_of_the_theorem() {
     const COORDINATES: usize = 20_000;
     for strategies in strategies() {
         for method in [Method::Jme, Method::Pp] {
@@ -269,16 +269,20 @@ fn decoder_rows(strategy: &dyn Strategy, workload: &Workload) -> Vec<Vec<f64>> {
 /// Two runs differ in one record, at each of its participations: the loss in integers is at most
 /// that of the noise multiplier, and opposite gradients attain it where the bound is exact.
 #[test]
-fn no_record_moves_the_release_further_than_promised() {
+fn one_record_changes_a_release_within_its_sensitivity() {
     let mut rng = ChaCha20Rng::seed_from_u64(8);
     for strategies in strategies() {
         for method in [Method::Jme, Method::Pp] {
             let mechanism = mechanism(method, 3, &strategies, "3x4");
             let mut attack = |trial| match trial {
-                0 => Attack { others: vec![0.3; 6], one: vec![1e9, 0.0, 0.0], other: vec![-1e9, 0.0, 0.0] },
+                0 => NeighbouringBatches {
+                    others: vec![0.3; 6],
+                    one: vec![1e9, 0.0, 0.0],
+                    other: vec![-1e9, 0.0, 0.0],
+                },
                 _ => {
                     let mut vector = |length| (0..length).map(|_| rng.random_range(-2.0..2.0)).collect();
-                    Attack { others: vector(6), one: vector(3), other: vector(3) }
+                    NeighbouringBatches { others: vector(6), one: vector(3), other: vector(3) }
                 }
             };
             let worst = worst_loss(&mechanism, false, 60, &mut attack);
@@ -291,7 +295,7 @@ fn no_record_moves_the_release_further_than_promised() {
 /// The same for squares of batches with arbitrary other records. Equal records attain the bound up
 /// to rounding to the grid; the sensitivity of a single record would be exceeded.
 #[test]
-fn no_record_moves_squares_of_batches_further_than_promised() {
+fn one_record_changes_batch_squares_within_their_sensitivity() {
     let mut rng = ChaCha20Rng::seed_from_u64(9);
     for size in [1, 2, 4, 16, 256] {
         for (strategies, participation) in
@@ -307,7 +311,7 @@ fn no_record_moves_squares_of_batches_further_than_promised() {
                     vec![x + spread * rng.random_range(-1.0..1.0), spread * rng.random_range(-1.0..1.0)]
                 };
                 let (one, other, common) = (near(2.0), near(-2.0), near(2.0));
-                Attack { others: common.repeat(size as usize - 1), one, other }
+                NeighbouringBatches { others: common.repeat(size as usize - 1), one, other }
             };
             let worst = worst_loss(&mechanism, participation == "1", 40, &mut attack);
             assert!(worst <= 1.0 && worst > 0.99, "m = {size}, {participation}: {worst}");
@@ -316,7 +320,7 @@ fn no_record_moves_squares_of_batches_further_than_promised() {
 }
 
 /// A record that is replaced among others, in the same way at each of its participations.
-struct Attack {
+struct NeighbouringBatches {
     others: Vec<f64>,
     one: Vec<f64>,
     other: Vec<f64>,
@@ -328,11 +332,11 @@ fn worst_loss(
     mechanism: &MatrixMechanism,
     once: bool,
     trials: usize,
-    attack: &mut dyn FnMut(usize) -> Attack,
+    attack: &mut dyn FnMut(usize) -> NeighbouringBatches,
 ) -> f64 {
     let loss = |trial| {
         let [mut encode_one, mut encode_other] = [(); 2].map(|()| encoder(mechanism));
-        let Attack { others, one, other } = attack(trial);
+        let NeighbouringBatches { others, one, other } = attack(trial);
         let takes_part = |step: u64| if once { step == 0 } else { step % 4 == trial as u64 % 4 };
         let mut difference = Vec::new();
         for step in 0..STEPS {
@@ -348,7 +352,7 @@ fn worst_loss(
 
 /// Scaling is undone, and the noise of all coordinates together never grows.
 #[test]
-fn scaling_is_undone_and_keeps_the_noise_in_bounds() {
+fn scaling_cancels_and_does_not_amplify_noise() {
     let strategies = strategies().remove(0);
     let mechanism = mechanism(Method::Pp, 3, &strategies, "1");
     let layout = mechanism.layout();
@@ -375,7 +379,7 @@ fn scaling_is_undone_and_keeps_the_noise_in_bounds() {
 }
 
 #[test]
-fn gradients_of_every_size_leave_finite_parameters() {
+fn extreme_gradients_give_finite_parameters() {
     for (method, squares) in [
         (Method::Jme, GradientSquares::Raw),
         (Method::Pp, GradientSquares::Raw),
@@ -430,7 +434,7 @@ fn updates_are_clipped_in_norm() {
 }
 
 #[test]
-fn refuses_with_a_reason() {
+fn invalid_settings_are_refused() {
     let check = |setting: AdamSetting, message: &str| {
         let found = setting.check().unwrap_err().to_string();
         assert!(found.starts_with(message), "{found}");
@@ -463,7 +467,8 @@ fn refuses_with_a_reason() {
         setting(1).check_release(&full.unwrap()),
         Err(AdamError::SecondMoments { released: 3, dimension: 2 })
     ));
-    let silent = MomentParameters { noise_multiplier: 0.0, ..*both.moments().parameters() };
-    let silent = MatrixMechanism::with_participation(silent, strategies, "1".parse().unwrap(), 3);
-    assert!(silent.is_err_and(|error| error.to_string().starts_with("noise_multiplier is 0")));
+    let without_noise = MomentParameters { noise_multiplier: 0.0, ..*both.moments().parameters() };
+    let without_noise =
+        MatrixMechanism::with_participation(without_noise, strategies, "1".parse().unwrap(), 3);
+    assert!(without_noise.is_err_and(|error| error.to_string().starts_with("noise_multiplier is 0")));
 }

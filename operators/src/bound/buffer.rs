@@ -1,23 +1,23 @@
 //! Per-epoch buffer: keeps the records of each entity that may count, however many arrive.
 
-use crate::entity::{Entity, EntityLimits, Several};
+use super::{Entity, EntityLimits, RepeatPolicy};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Buffered records of one epoch. The contents do not depend on the order of arrival.
-pub(super) enum Held {
-    First(First),
-    Means(Means),
+pub(super) enum EpochBuffer {
+    First(FirstRecords),
+    Means(KeyMeans),
 }
 
-impl Held {
+impl EpochBuffer {
     /// Returns an empty buffer with room for the expected number of entities.
     pub(super) fn new(limits: &EntityLimits, columns: usize, expected: usize) -> Self {
         let most = limits.records_per_epoch;
         match limits.several {
-            Several::Keep => Self::First(First::new(most, columns, expected)),
-            Several::Average => Self::Means(Means { most, entities: table(expected) }),
+            RepeatPolicy::Keep => Self::First(FirstRecords::new(most, columns, expected)),
+            RepeatPolicy::Average => Self::Means(KeyMeans { most, entities: table(expected) }),
         }
     }
 
@@ -36,15 +36,15 @@ impl Held {
         }
     }
 
-    pub(super) fn close(self) -> Closed {
+    pub(super) fn close(self) -> ClosedBuffer {
         match self {
-            Self::First(First { slots, values, entities, .. }) => {
+            Self::First(FirstRecords { slots, values, entities, .. }) => {
                 let (entities, latest) = in_order(entities, |chain| chain.latest);
-                Closed { entities, kept: Kept::First { latest, slots, values } }
+                ClosedBuffer { entities, records: ClosedRecords::First { latest, slots, values } }
             }
-            Self::Means(Means { most, entities }) => {
+            Self::Means(KeyMeans { most, entities }) => {
                 let (entities, sums) = in_order(entities, |sums| sums);
-                Closed { entities, kept: Kept::Means { most, sums } }
+                ClosedBuffer { entities, records: ClosedRecords::Means { most, sums } }
             }
         }
     }
@@ -52,20 +52,20 @@ impl Held {
 
 /// The buffered records of a closed epoch, by ascending entity.
 #[derive(Clone)]
-pub(super) struct Closed {
+pub(super) struct ClosedBuffer {
     entities: Vec<Entity>,
-    kept: Kept,
+    records: ClosedRecords,
 }
 
 #[derive(Clone)]
-enum Kept {
+enum ClosedRecords {
     /// The latest record of each entity.
-    First { latest: Vec<Option<u32>>, slots: Vec<Slot>, values: Zeroizing<Vec<f64>> },
+    First { latest: Vec<Option<u32>>, slots: Vec<BufferedRecord>, values: Zeroizing<Vec<f64>> },
     /// The sums of each entity's keys.
     Means { most: u32, sums: Vec<Vec<KeySum>> },
 }
 
-impl Closed {
+impl ClosedBuffer {
     /// All entities with buffered records, ascending.
     pub(super) fn entities(&self) -> &[Entity] {
         &self.entities
@@ -80,14 +80,14 @@ impl Closed {
         mut give: impl FnMut(u32, &[f64]),
     ) {
         let admitted = common(&self.entities, admitted);
-        match &self.kept {
-            Kept::First { latest, slots, values } => {
+        match &self.records {
+            ClosedRecords::First { latest, slots, values } => {
                 let pass = passing(admitted.map(|at| latest[at]), slots);
                 let rows = values.chunks_exact(bounds.len());
                 let passed = slots.iter().zip(rows).zip(pass).filter(|(_, pass)| *pass);
                 passed.for_each(|((slot, row), _)| give(slot.key, row));
             }
-            Kept::Means { most, sums } => {
+            ClosedRecords::Means { most, sums } => {
                 admitted.for_each(|at| give_means(&sums[at], *most, bounds, &mut give))
             }
         }
@@ -111,7 +111,7 @@ fn common(all: &[Entity], some: &[Entity]) -> impl Iterator<Item = usize> {
 
 /// Marks the slots that belong to chains with these latest records, so that slots can be read in
 /// memory order.
-fn passing(latest: impl Iterator<Item = Option<u32>>, slots: &[Slot]) -> Vec<bool> {
+fn passing(latest: impl Iterator<Item = Option<u32>>, slots: &[BufferedRecord]) -> Vec<bool> {
     let mut pass = vec![false; slots.len()];
     for mut next in latest {
         while let Some(slot) = next.map(|slot| slot as usize) {
@@ -124,16 +124,16 @@ fn passing(latest: impl Iterator<Item = Option<u32>>, slots: &[Slot]) -> Vec<boo
 
 /// The first records of every entity. A later record is dropped at once, so a heavy contributor
 /// takes no more room than another.
-pub(super) struct First {
+pub(super) struct FirstRecords {
     most: u32,
-    slots: Vec<Slot>,
+    slots: Vec<BufferedRecord>,
     values: Zeroizing<Vec<f64>>,
     entities: ByEntity<Chain>,
 }
 
 /// A record and a link to the previous one of the same entity.
 #[derive(Clone)]
-struct Slot {
+struct BufferedRecord {
     position: u64,
     key: u32,
     before: Option<u32>,
@@ -146,7 +146,7 @@ struct Chain {
     length: u32,
 }
 
-impl First {
+impl FirstRecords {
     fn new(most: u32, columns: usize, expected: usize) -> Self {
         Self {
             most,
@@ -162,14 +162,14 @@ impl First {
         let slot = match chain.latest {
             _ if chain.length < *most => {
                 chain.length += 1;
-                slots.push(Slot { position, key, before: None });
+                slots.push(BufferedRecord { position, key, before: None });
                 values.extend_from_slice(row);
                 slots.len() - 1
             }
             Some(latest) if position < slots[latest as usize].position => {
                 let latest = latest as usize;
                 chain.latest = slots[latest].before;
-                slots[latest] = Slot { position, key, before: None };
+                slots[latest] = BufferedRecord { position, key, before: None };
                 values[latest * row.len()..][..row.len()].copy_from_slice(row);
                 latest
             }
@@ -191,7 +191,7 @@ const FRACTION: f64 = (1_u64 << 52) as f64;
 
 /// The mean of every entity and key. Each value is clamped to its bounds and counted as an integer
 /// fraction of their range, so means do not depend on the order of records.
-pub(super) struct Means {
+pub(super) struct KeyMeans {
     most: u32,
     entities: ByEntity<Vec<KeySum>>,
 }
@@ -207,7 +207,7 @@ struct KeySum {
     sums: Vec<u128>,
 }
 
-impl Means {
+impl KeyMeans {
     fn add(&mut self, entity: Entity, position: u64, key: u32, row: &[f64], bounds: &[(f64, f64)]) {
         let keys = self.entities.entry(entity).or_default();
         let at = keys.iter().position(|sum| sum.key == key).unwrap_or_else(|| {
@@ -287,59 +287,59 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn limits(most: u32, several: Several) -> EntityLimits {
+    fn limits(most: u32, several: RepeatPolicy) -> EntityLimits {
         EntityLimits { participations: 1, min_separation: 1, records_per_epoch: most, several }
     }
 
-    fn held(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
+    fn passed(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
         let bounds = [(0.0, 8.0)];
-        let mut held = Held::new(&limits, 1, 0);
+        let mut buffer = EpochBuffer::new(&limits, 1, 0);
         for &(entity, position, key, value) in records {
-            held.add(Entity(entity.into()), position, key, &[value], &bounds);
+            buffer.add(Entity(entity.into()), position, key, &[value], &bounds);
         }
-        let closed = held.close();
-        let mut given = Vec::new();
+        let closed = buffer.close();
+        let mut passed = Vec::new();
         for entity in closed.entities() {
             // With another entity that has no records.
             let admitted = [*entity, Entity(u128::MAX)];
-            closed.for_each(&admitted, &bounds, |key, row| given.push((entity.0, key, row[0].to_bits())));
+            closed.for_each(&admitted, &bounds, |key, row| passed.push((entity.0, key, row[0].to_bits())));
         }
-        given.sort();
-        given
+        passed.sort();
+        passed
     }
 
     #[test]
-    fn means_are_those_of_the_first_keys() {
+    fn keys_with_the_first_records_keep_their_means() {
         let records = [(1, 5, 7, 1.0), (1, 9, 8, 4.0), (1, 6, 7, 99.0), (2, 7, 8, f64::NAN), (1, 4, 9, 8.0)];
-        let given = held(limits(2, Several::Average), &records);
-        let value = |at: usize| f64::from_bits(given[at].2);
-        assert_eq!((given[0].0, given[0].1, value(0)), (1, 7, 4.5), "of 1 and the bound 8");
-        assert_eq!((given[1].0, given[1].1, value(1)), (1, 9, 8.0));
-        assert_eq!((given.len(), given[2].0), (3, 2));
+        let passed = passed(limits(2, RepeatPolicy::Average), &records);
+        let value = |at: usize| f64::from_bits(passed[at].2);
+        assert_eq!((passed[0].0, passed[0].1, value(0)), (1, 7, 4.5), "of 1 and the bound 8");
+        assert_eq!((passed[1].0, passed[1].1, value(1)), (1, 9, 8.0));
+        assert_eq!((passed.len(), passed[2].0), (3, 2));
         assert!(value(2).is_nan());
     }
 
     proptest! {
         #[test]
-        fn the_first_are_kept_in_whatever_order_they_come(
+        fn the_first_records_are_kept_in_any_order_of_arrival(
             records in prop::collection::vec((0..4_u8, 0..3_u32, 0..8_u8), 0..40),
             most in 1..4_u32,
-            turn in 0..40_usize,
+            rotation in 0..40_usize,
         ) {
-            let placed: Vec<_> = records.iter().zip(0..)
+            let in_order: Vec<_> = records.iter().zip(0..)
                 .map(|(&(entity, key, value), position)| (entity, position, key, f64::from(value))).collect();
             let mut expected = Vec::new();
             for entity in 0..4 {
-                let first = placed.iter().filter(|record| record.0 == entity).take(most as usize);
+                let first = in_order.iter().filter(|record| record.0 == entity).take(most as usize);
                 expected.extend(first.map(|record| (u128::from(record.0), record.2, record.3.to_bits())));
             }
             expected.sort();
-            let mut turned = placed.clone();
-            turned.rotate_left(turn.min(placed.len()));
-            turned.chunks_mut(3).for_each(<[_]>::reverse);
-            prop_assert_eq!(held(limits(most, Several::Keep), &turned), expected);
-            let average = limits(most, Several::Average);
-            prop_assert_eq!(held(average, &turned), held(average, &placed));
+            let mut reordered = in_order.clone();
+            reordered.rotate_left(rotation.min(in_order.len()));
+            reordered.chunks_mut(3).for_each(<[_]>::reverse);
+            prop_assert_eq!(passed(limits(most, RepeatPolicy::Keep), &reordered), expected);
+            let average = limits(most, RepeatPolicy::Average);
+            prop_assert_eq!(passed(average, &reordered), passed(average, &in_order));
         }
     }
 }

@@ -165,7 +165,7 @@ fn check_form(mechanism: &MatrixMechanism, strategies: &Strategies, workload: &W
 }
 
 #[test]
-fn of_every_method_through_every_kind_of_strategy() {
+fn noise_covariance_matches_every_method_and_strategy() {
     for method in METHODS {
         for (name, made_for, read_as) in [
             ("identity", "prefix", "prefix"),
@@ -193,7 +193,7 @@ fn of_every_method_through_every_kind_of_strategy() {
 }
 
 #[test]
-fn of_a_strategy_for_each_moment() {
+fn noise_covariance_matches_separate_strategies() {
     for method in METHODS.into_iter().filter(|&method| method != Method::JointClip) {
         let (one, other) = (strategy("square-root", "prefix"), strategy("identity", "prefix"));
         check(method, &Strategies::separate(one.clone(), other.clone()), "prefix");

@@ -3,13 +3,13 @@
 //! A program of its own, with one thread, for nothing else may be forked soundly.
 
 use fork::{Fork, fork, waitpid};
-use hushflow::mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
-use hushflow::mechanism::moments::{Layout, SecondMoment};
-use hushflow::mechanism::noise::NoiseSource;
-use hushflow::mechanism::release::{ReleaseShard, Shards};
-use hushflow::mechanism::sensitivity::Neighbours;
-use hushflow::mechanism::strategy::build;
-use hushflow::mechanism::workload::Workload;
+use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::{ReleaseShard, Shards};
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::build;
+use hushflow_mechanism::workload::Workload;
 
 const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full };
 

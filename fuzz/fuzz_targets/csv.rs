@@ -1,4 +1,0 @@
-//! Rows in CSV.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| hushflow_fuzz::rows::run("csv", input));

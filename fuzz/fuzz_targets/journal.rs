@@ -1,4 +1,0 @@
-//! The ingest journal.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| hushflow_fuzz::journal::run(input));

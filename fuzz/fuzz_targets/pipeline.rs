@@ -1,4 +1,0 @@
-//! Pipeline files.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| hushflow_fuzz::pipeline::run(input));

@@ -1,4 +1,0 @@
-//! State directories.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| hushflow_fuzz::state::run(input));

@@ -1,4 +1,0 @@
-//! Strategy files, and matrices in CSV.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| hushflow_fuzz::strategy::run(input));
