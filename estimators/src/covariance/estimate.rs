@@ -6,7 +6,7 @@ use super::budget::{Budget, Part};
 use super::sample::{Noisy, Sample, add_noise, count};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::numbers;
-use nalgebra::{Cholesky, DMatrix, DVector};
+use nalgebra::{DMatrix, DVector};
 use rand::CryptoRng;
 use std::fmt::Write;
 
@@ -116,21 +116,6 @@ impl Estimate {
     }
 }
 
-/// ‖Σ^(−1/2) Σ̂ Σ^(−1/2) − I‖_F: the error in the metric of the truth. `None` if the truth is
-/// singular.
-pub fn mahalanobis_error(estimate: &DMatrix<f64>, truth: &DMatrix<f64>) -> Option<f64> {
-    // L⁻¹Σ̂L⁻ᵀ for Σ = LLᵀ differs from Σ^(−1/2)Σ̂Σ^(−1/2) by a rotation.
-    let root = Cholesky::new(truth.clone())?.l();
-    let half = root.solve_lower_triangular(estimate)?;
-    let whole = root.solve_lower_triangular(&half.transpose())?;
-    Some((whole - DMatrix::identity(truth.nrows(), truth.nrows())).norm())
-}
-
-/// ‖Σ̂ − Σ‖_F.
-pub fn frobenius_error(estimate: &DMatrix<f64>, truth: &DMatrix<f64>) -> f64 {
-    (estimate - truth).norm()
-}
-
 pub(super) struct Start<'a> {
     pub(super) sample: Sample<'a>,
     pub(super) rows: (f64, f64),
@@ -219,23 +204,4 @@ impl<'a> Start<'a> {
 
 pub(super) fn check_share(what: &'static str, share: f64) -> Result<(), CovarianceError> {
     if share > 0.0 && share < 1.0 { Ok(()) } else { Err(CovarianceError::Share { what, share }) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_are_those_of_the_definitions() {
-        let truth = DMatrix::from_row_slice(2, 2, &[4.0, 0.0, 0.0, 1.0]);
-        let estimate = DMatrix::from_row_slice(2, 2, &[4.0, 2.0, 2.0, 3.0]);
-        // Whitened: [[1, 1], [1, 3]].
-        assert!((mahalanobis_error(&estimate, &truth).unwrap() - 6f64.sqrt()).abs() < 1e-12);
-        assert!((frobenius_error(&estimate, &truth) - 12f64.sqrt()).abs() < 1e-12);
-        assert_eq!(mahalanobis_error(&estimate, &DMatrix::zeros(2, 2)), None);
-        let affine = DMatrix::from_row_slice(2, 2, &[2.0, 1.0, 0.5, -3.0]);
-        let moved = |matrix: &DMatrix<f64>| &affine * matrix * affine.transpose();
-        let invariant = mahalanobis_error(&moved(&estimate), &moved(&truth)).unwrap();
-        assert!((invariant - 6f64.sqrt()).abs() < 1e-12, "it does not depend on the units");
-    }
 }

@@ -90,17 +90,6 @@ pub fn noise_multiplier_rounded_up(
     Ok(gaussian::noise_multiplier_rounded_up(epsilon, remaining))
 }
 
-/// Returns an upper bound of the least δ for which noise of this multiplier on the grid is (ε,
-/// δ)-private, or 1.
-pub fn delta_rounded_up(
-    noise_multiplier: NoiseMultiplier,
-    epsilon: Epsilon,
-    discreteness: Discreteness,
-) -> f64 {
-    let continuous = gaussian::delta_rounded_up(noise_multiplier, epsilon);
-    ((continuous + discreteness.delta_cost(epsilon)) * (1.0 + MARGIN)).min(1.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::assert_close;
@@ -175,7 +164,6 @@ mod tests {
         assert_close(calibrated(fine).unwrap().value(), continuous.value(), 1e-11);
         let raised = calibrated(coarse).unwrap();
         assert!(raised.value() > 1.01 * continuous.value());
-        assert_close(delta_rounded_up(raised, epsilon, coarse), delta.value(), 1e-9);
         assert!(gaussian::delta(raised, epsilon) + coarse.delta_cost(epsilon) < delta.value());
     }
 

@@ -68,14 +68,6 @@ pub fn noise_multiplier(epsilon: Epsilon, delta: Delta) -> NoiseMultiplier {
     NoiseMultiplier(least(NoiseMultiplier::MIN, f64::MAX, private))
 }
 
-/// Returns an upper bound of [`delta`]: positive, at most 1.
-///
-/// σ is lowered and δ raised by the relative margin.
-pub fn delta_rounded_up(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
-    let lowered = NoiseMultiplier(noise_multiplier.value() * (1.0 - MARGIN));
-    (delta(lowered, epsilon) * (1.0 + MARGIN)).clamp(f64::MIN_POSITIVE, 1.0)
-}
-
 /// Returns an upper bound of [`epsilon()`].
 ///
 /// δ is lowered and ε raised by the relative margin.
@@ -241,8 +233,6 @@ mod tests {
         for noise_multiplier in sigmas.map(sigma) {
             for epsilon in epsilons.map(eps) {
                 assert!(log_delta(noise_multiplier, epsilon) <= 0.0, "{noise_multiplier:?} {epsilon:?}");
-                let bound = delta_rounded_up(noise_multiplier, epsilon);
-                assert!(bound > 0.0 && bound <= 1.0, "{noise_multiplier:?} {epsilon:?}");
             }
         }
         for target in [f64::MIN_POSITIVE, 1e-30, 0.5, 1.0 - f64::EPSILON].map(del) {
@@ -278,7 +268,6 @@ mod tests {
             let (noise_multiplier, target) = (sigma(log_sigma.exp()), del(log_target.exp()));
             let bound = epsilon_rounded_up(noise_multiplier, target);
             prop_assert!(delta(noise_multiplier, bound) < target.value());
-            prop_assert!(delta_rounded_up(noise_multiplier, bound) > delta(noise_multiplier, bound));
             let calibrated = noise_multiplier_rounded_up(bound, target);
             prop_assert!(calibrated > super::noise_multiplier(bound, target));
             prop_assert!(delta(calibrated, bound) < target.value());

@@ -1,9 +1,6 @@
 //! Conversion of ρ-zCDP to (ε, δ).
 //!
-//! The tight conversion is that of Canonne, Kamath & Steinke 2020 (Corollary 13). The simple one is
-//! that of Bun & Steinke 2016 (Proposition 1.3).
-//!
-//! The tight one is a minimum over the order α > 1 of the Rényi divergence; with β = α − 1
+//! The tight conversion of Canonne, Kamath & Steinke 2020 (Corollary 13) is a minimum over the order α > 1 of the Rényi divergence; with β = α − 1
 //!
 //! ```text
 //! ln δ = min_β  β ((1+β)ρ − ε − ln(1+1/β)) − ln(1+β)         stationary: (1+2β)ρ − ln(1+1/β) = ε,
@@ -14,12 +11,6 @@
 //! minimum costs accuracy but never privacy.
 
 use super::{Delta, Epsilon, MARGIN, Rho, least};
-
-/// Returns `ρ + 2√(ρ ln(1/δ))`.
-pub fn epsilon_simple(rho: Rho, delta: Delta) -> Epsilon {
-    let rho = rho.value();
-    Epsilon(rho + 2.0 * rho.sqrt() * (-delta.value().ln()).sqrt())
-}
 
 /// Returns the least ε that ρ-zCDP is known to give for this δ; at least 0.
 pub fn epsilon(rho: Rho, delta: Delta) -> Epsilon {
@@ -69,11 +60,6 @@ mod tests {
             let number = |group: &str, name: &str| case[group][name].as_f64().unwrap();
             let rho = NoiseMultiplier::new(number("input", "sigma")).unwrap().rho();
             let target = Delta::new(number("input", "delta")).unwrap();
-            assert_close(
-                epsilon_simple(rho, target).value(),
-                number("expected", "eps_from_rho_simple"),
-                1e-12,
-            );
             assert_close(epsilon(rho, target).value(), number("expected", "eps_from_rho_tight"), 1e-10);
         }
     }
@@ -93,7 +79,7 @@ mod tests {
         let rhos = [f64::MIN_POSITIVE, 1e-100, 1.0, 1e100, Rho::MAX].map(|rho| Rho::new(rho).unwrap());
         for rho in rhos {
             for target in [f64::MIN_POSITIVE, 1e-9, 0.5, 1.0 - f64::EPSILON].map(|x| Delta::new(x).unwrap()) {
-                let found = [epsilon, epsilon_rounded_up, epsilon_simple].map(|f| f(rho, target).value());
+                let found = [epsilon, epsilon_rounded_up].map(|f| f(rho, target).value());
                 assert!(found.iter().all(|x| Epsilon::new(*x).is_ok()), "{rho:?} {target:?} {found:?}");
             }
             for cost in [0.0, f64::MIN_POSITIVE, 1.0, 1e100, f64::MAX].map(|x| Epsilon::new(x).unwrap()) {
@@ -104,14 +90,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn exact_accounting_beats_the_tight_bound_which_beats_the_simple_one(
+        fn exact_accounting_beats_the_tight_bound(
             log_sigma in -5.0..5.0_f64, log_target in -60.0..-0.1_f64,
         ) {
             let noise_multiplier = NoiseMultiplier::new(log_sigma.exp()).unwrap();
             let (rho, target) = (noise_multiplier.rho(), Delta::new(log_target.exp()).unwrap());
             prop_assert!(gaussian::epsilon(noise_multiplier, target) <= epsilon(rho, target));
             prop_assert!(epsilon(rho, target) <= epsilon_rounded_up(rho, target));
-            prop_assert!(epsilon_rounded_up(rho, target) <= epsilon_simple(rho, target));
         }
 
         #[test]

@@ -53,7 +53,7 @@ use crate::participation::Participation;
 use crate::release::ReleaseError;
 use crate::strategy::MatrixError;
 use bound::Count;
-use runs::{Runs, Seen, Test};
+use runs::{Runs, Seen};
 use serde::Serialize;
 use statistic::Known;
 use thiserror::Error;
@@ -280,28 +280,6 @@ pub fn audit(
         runs.look(&test, &mut seen)?;
         tell(seen.trials().min(settings.trials));
     }
-    Ok(conclude(audited, canary, settings, &known, &seen))
-}
-
-/// Audits one run, in which every trial has its own keys, by the projection that is best for the
-/// claimed noise.
-///
-/// # Errors
-/// As [`audit()`].
-pub fn audit_one_run(
-    subject: &dyn Subject,
-    audited: &Audited,
-    canary: &Canary,
-    settings: &Settings,
-) -> Result<Finding, AuditError> {
-    settings.check()?;
-    let known = audited.known(subject, canary)?;
-    let runs = Runs::new(subject, audited.epochs, canary, settings.trials as usize)?;
-    let statistic = known.projection();
-    let distance = statistic.of(&known.moved());
-    let test = Test::new(statistic, [distance, 0.0], 1.0, audited.delta, settings);
-    let mut seen = Seen::default();
-    runs.look(&test, &mut seen)?;
     Ok(conclude(audited, canary, settings, &known, &seen))
 }
 

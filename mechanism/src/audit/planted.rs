@@ -266,22 +266,6 @@ fn floating_point_noise_is_caught() {
     check_caught(Bug::FloatingPointNoise, "opposite", Violation::Grid, 20_000);
 }
 
-fn one_run(subject: &dyn Subject, audited: &Audited) -> Finding {
-    let canaries = canaries(audited).unwrap();
-    let settings = Settings { trials: 20_000, false_alarm: FALSE_ALARM, canaries: 1 };
-    audit_one_run(subject, audited, &canaries[0], &settings).unwrap()
-}
-
-/// Twenty thousand canaries in one run that crashes and restarts, each in its world by a coin.
-#[test]
-fn one_run_is_enough_for_coarse_faults() {
-    let audited = audited(&PLAIN);
-    let honest = one_run(&RealPath::new(audited.mechanism.clone()).unwrap(), &audited);
-    assert!(honest.violations.is_empty() && honest.mu > 0.85 * audited.mu(), "{honest:?}");
-    let broken = Broken::new(&audited.mechanism, Bug::HalfOfTheNoise);
-    assert_eq!(one_run(&broken, &audited).violations, [Violation::Noise]);
-}
-
 #[test]
 fn what_is_no_audit_is_refused() {
     let audited = audited(&PLAIN);

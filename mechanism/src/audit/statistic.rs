@@ -82,11 +82,6 @@ impl Known {
         Statistic { origin: self.origin.clone(), weights: weights.collect(), is_noisy }
     }
 
-    /// Returns the projection on d, as if the noise were as claimed.
-    pub(super) fn projection(&self) -> Statistic {
-        self.statistic(&normalised(self.in_noise_units()))
-    }
-
     /// Returns the features whose covariance is learned.
     pub(super) fn features(&self) -> Features {
         let direction = self.in_noise_units();

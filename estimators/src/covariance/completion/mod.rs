@@ -3,7 +3,7 @@
 //! Updated with each measurement.
 //!
 //! - Columns that no chain of measured entries connects are uncorrelated in the completion
-//!   (Fischer's inequality). So each [connected component](Completion::components) is solved by
+//!   (Fischer's inequality). So each connected component is solved by
 //!   itself, and a measurement affects only its own component.
 //! - Within a component the unknowns are the measured entries (`interior`). The path starts at a
 //!   point of the previous path, for the same component with one entry less, that was far from the
@@ -111,11 +111,6 @@ impl Completion {
     pub fn multiplier(&self) -> DMatrix<f64> {
         let size = self.of_column.len();
         DMatrix::from_fn(size, size, |i, j| self.entry(i, j, |place| &place.multiplier))
-    }
-
-    /// Returns the columns of each connected component.
-    pub fn components(&self) -> impl Iterator<Item = &[usize]> {
-        self.components.iter().map(|component| &component.columns[..]).filter(|columns| !columns.is_empty())
     }
 
     /// Returns the measured entries, with rows and columns of the whole matrix.
