@@ -2,7 +2,7 @@
 //! (47.8 s there), and 187 columns of 9,144 records with three (3,117 s there). Figures: `docs/covariance.md`.
 
 use divan::{Bencher, black_box};
-use hushflow_estimators::covariance::{Budget, Method, Sample};
+use hushflow_estimators::covariance::{CovarianceBudget, CovarianceMethod, CovarianceSample};
 use hushflow_mechanism::accounting::Rho;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
@@ -44,10 +44,12 @@ fn pace(bencher: Bencher<'_, '_>, shape: Shape) {
     let records = records(shape);
     let bounds = vec![(-1.0, 1.0); shape.columns];
     bencher.bench_local(|| {
-        let sample = Sample::new(&bounds, &records, Neighbours::ReplaceOneInPlace).expect("a sample");
+        let sample =
+            CovarianceSample::new(&bounds, &records, Neighbours::ReplaceOneInPlace).expect("a sample");
         let mut generator = NoiseSource::Seeded(1).generator(1, 0).expect("a seed needs no entropy");
-        let budget = Budget::new(Rho::new(10.0).expect("a rho"));
-        let found = Method::Pace.estimate(&sample, None, budget, &mut generator).expect("an estimate");
+        let budget = CovarianceBudget::new(Rho::new(10.0).expect("a rho"));
+        let found =
+            CovarianceMethod::Pace.estimate(&sample, None, budget, &mut generator).expect("an estimate");
         black_box(found.covariance.norm())
     });
 }

@@ -4,7 +4,7 @@
 
 use chacha20::ChaCha20Rng;
 use divan::Bencher;
-use hushflow_estimators::mean::{Answer, Method, Question, Scale, estimate};
+use hushflow_estimators::mean::{MeanAnswer, MeanMethod, Question, Scale, estimate};
 use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::noise::NoiseSource;
 use rand::SeedableRng;
@@ -28,7 +28,7 @@ fn table(dimension: usize) -> Vec<f64> {
     (0..RECORDS * dimension).map(value).collect()
 }
 
-fn answer(rows: &[f64], dimension: usize, method: Method) -> Answer {
+fn answer(rows: &[f64], dimension: usize, method: MeanMethod) -> MeanAnswer {
     let question = Question {
         method,
         epsilon: Epsilon::new(20.0).expect("an epsilon"),
@@ -44,11 +44,11 @@ fn answer(rows: &[f64], dimension: usize, method: Method) -> Answer {
 #[divan::bench(args = [10, 50], sample_count = 3, sample_size = 1)]
 fn prime(bencher: Bencher, dimension: usize) {
     let rows = table(dimension);
-    bencher.bench_local(|| answer(&rows, dimension, Method::Prime));
+    bencher.bench_local(|| answer(&rows, dimension, MeanMethod::Prime));
 }
 
 #[divan::bench(args = [10, 50], sample_count = 3, sample_size = 1)]
 fn gaussian(bencher: Bencher, dimension: usize) {
     let rows = table(dimension);
-    bencher.bench_local(|| answer(&rows, dimension, Method::Gaussian));
+    bencher.bench_local(|| answer(&rows, dimension, MeanMethod::Gaussian));
 }

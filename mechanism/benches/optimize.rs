@@ -4,7 +4,9 @@
 //! optima are checked in every run; `verify` is the independent check of a certificate.
 
 use divan::Bencher;
-use hushflow_mechanism::optimize::{Optimum, QuadraticForm, Settings, certificate, coa, multi_epoch};
+use hushflow_mechanism::optimize::{
+    OptimizerSettings, Optimum, QuadraticForm, certificate, coa, multi_epoch,
+};
 use std::ops::ControlFlow;
 
 fn main() {
@@ -17,14 +19,16 @@ fn form(workload: &str, steps: usize) -> QuadraticForm {
 }
 
 fn single(form: &QuadraticForm) -> Optimum {
-    let optimum = coa(form, &Settings::default(), &mut |_| ControlFlow::Continue(())).expect("an optimum");
+    let optimum =
+        coa(form, &OptimizerSettings::default(), &mut |_| ControlFlow::Continue(())).expect("an optimum");
     assert!(optimum.relative_gap() <= 1e-6);
     optimum
 }
 
 fn several(form: &QuadraticForm, count: usize, gap: usize) -> Optimum {
-    let optimum = multi_epoch(form, count, gap, &Settings::default(), &mut |_| ControlFlow::Continue(()))
-        .expect("an optimum");
+    let optimum =
+        multi_epoch(form, count, gap, &OptimizerSettings::default(), &mut |_| ControlFlow::Continue(()))
+            .expect("an optimum");
     assert!(optimum.relative_gap() <= 1e-6 && optimum.certificate.largest_overlap() <= 1.0);
     optimum
 }

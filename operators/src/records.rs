@@ -3,7 +3,7 @@
 
 use crate::Entity;
 use crate::measurement::MeasurementId;
-use hushflow_mechanism::moments::Row;
+use hushflow_mechanism::moments::IntegerRow;
 use hushflow_mechanism::moments::{QuantisedRows, Sums};
 use hushflow_mechanism::release::Released;
 use serde::{Deserialize, Serialize};
@@ -138,7 +138,7 @@ impl ReleasedEpoch {
         Self::new(epoch, vec![Released::released_before(values)])
     }
 
-    fn rows(&self) -> impl Iterator<Item = Row<'_>> + Clone {
+    fn rows(&self) -> impl Iterator<Item = IntegerRow<'_>> + Clone {
         self.shards.iter().map(Released::row)
     }
 
@@ -154,7 +154,7 @@ impl ReleasedEpoch {
 
     /// All values.
     pub fn iter(&self) -> impl Iterator<Item = i128> {
-        self.rows().flat_map(Row::iter)
+        self.rows().flat_map(IntegerRow::iter)
     }
 
     /// Copies all values.
@@ -165,7 +165,7 @@ impl ReleasedEpoch {
     }
 
     /// Returns a run of the values, in pieces.
-    pub fn run(&self, run: Range<usize>) -> impl Iterator<Item = Row<'_>> + Clone {
+    pub fn run(&self, run: Range<usize>) -> impl Iterator<Item = IntegerRow<'_>> + Clone {
         let mut start = 0;
         self.rows().map(move |shard| {
             let offset = |value: usize| value.clamp(start, start + shard.len()) - start;

@@ -53,11 +53,11 @@ pub trait ReleaseWindows<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// use hushflow_estimators::mean::{self, Answer, MeanError, Question, Scale};
+    /// use hushflow_estimators::mean::{self, MeanAnswer, MeanError, Question, Scale};
     /// use hushflow_mechanism::{accounting::{Delta, Epsilon}, noise::NoiseSource, release::Numbers};
     ///
     /// let question = Question {
-    ///     method: mean::Method::PrimeHt,
+    ///     method: mean::MeanMethod::PrimeHt,
     ///     epsilon: Epsilon::new(4.0)?,
     ///     delta: Delta::new(1e-6)?,
     ///     corruption: 0.01,
@@ -81,7 +81,7 @@ pub trait ReleaseWindows<'scope> {
     ///     let released = releases.commit(marks, &windows, Some(Box::new(log)), fault);
     ///     released.inspect(move |released| seen.send(released.to_vec()).expect("heard"));
     /// });
-    /// let mut answers = all_seen.iter().map(|values| Result::<Answer, MeanError>::read(&mut &values[..]).expect("one"));
+    /// let mut answers = all_seen.iter().map(|values| Result::<MeanAnswer, MeanError>::read(&mut &values[..]).expect("one"));
     /// let mean = answers.next().expect("epoch 1")?.outcome?;
     /// assert!((mean.mean[0] - 5.0).abs() < 1.0 && mean.noise[0] < 0.5);
     /// assert!(answers.next().expect("epoch 2").is_err(), "there are no records");

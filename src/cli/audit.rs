@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Args;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
-use hushflow::mechanism::audit::{Audited, Canary, Finding, RealPath, Settings, Violation, audit, canaries};
+use hushflow::mechanism::audit::{
+    AuditClaim, AuditFinding, AuditSettings, Canary, RealPath, Violation, audit, canaries,
+};
 use hushflow::mechanism::mechanism::{MatrixMechanism, Method};
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
@@ -58,7 +60,7 @@ pub(crate) struct AuditArguments {
     pipeline: PathBuf,
     /// Runs of each canary, half of them with each stream
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1_000_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(Settings::LEAST_TRIALS..))]
+    #[arg(value_parser = clap::value_parser!(u64).range(AuditSettings::LEAST_TRIALS..))]
     runs: u64,
     /// Joint confidence of all bounds
     #[arg(long, short, value_name = "C", default_value_t = 0.999, allow_hyphen_values = true)]
@@ -101,7 +103,7 @@ struct Report {
     ok: bool,
     /// Largest share of the claimed ε that a canary reached.
     share: f64,
-    canaries: Vec<Finding>,
+    canaries: Vec<AuditFinding>,
 }
 
 /// Audits and prints the findings; fails if the claim is exceeded.
@@ -112,9 +114,9 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     let (publication, mechanism) = mechanism(&pipeline, participation, of_file)?;
     let claim = claim(&publication)?;
     let epochs = arguments.epochs.unwrap_or(EPOCHS).min(publication.horizon());
-    let audited = Audited::new(&mechanism, participation, epochs, publication.keys(), claim)?;
+    let audited = AuditClaim::new(&mechanism, participation, epochs, publication.keys(), claim)?;
     let canaries = canaries(&audited)?;
-    let settings = Settings {
+    let settings = AuditSettings {
         trials: arguments.runs,
         false_alarm: 1.0 - arguments.confidence,
         canaries: canaries.len(),
@@ -129,8 +131,8 @@ fn report(
     arguments: &AuditArguments,
     participation: Participation,
     publication: &MomentPublication,
-    audited: &Audited,
-    findings: Vec<Finding>,
+    audited: &AuditClaim,
+    findings: Vec<AuditFinding>,
 ) -> Report {
     let parameters = publication.parameters();
     Report {
@@ -180,7 +182,11 @@ fn claim(publication: &MomentPublication) -> Result<(Epsilon, Delta), Publicatio
 }
 
 /// Audits canaries on all processors and returns the findings in order.
-fn audit_all(audited: &Audited, canaries: &[Canary], settings: &Settings) -> Result<Vec<Finding>, CliError> {
+fn audit_all(
+    audited: &AuditClaim,
+    canaries: &[Canary],
+    settings: &AuditSettings,
+) -> Result<Vec<AuditFinding>, CliError> {
     let subject = RealPath::new(audited.mechanism.clone())?;
     let counter = Counter::new(settings.trials.saturating_mul(canaries.len() as u64), "runs");
     let next = AtomicUsize::new(0);
@@ -213,7 +219,7 @@ impl Report {
     fn text(&self) -> String {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let titles = ["canary", "distance", "ε at least", "of any", "share", "odd", ""];
-        let row = |finding: &Finding| {
+        let row = |finding: &AuditFinding| {
             let most_uneven =
                 finding.odd.iter().copied().max_by(|a, b| (a - 0.5).abs().total_cmp(&(b - 0.5).abs()));
             vec![

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use hushflow::estimators::covariance::{Budget, CovarianceError, Estimate, Method, Pace, Sample, Spending};
+use hushflow::estimators::covariance::{
+    CovarianceBudget, CovarianceError, CovarianceEstimate, CovarianceMethod, CovarianceSample,
+    CovarianceSpending, Pace,
+};
 use hushflow::format::table::{MissingRows, Table};
 use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
@@ -45,8 +48,8 @@ pub(crate) struct CovarianceArguments {
     /// CSV file with a header; - reads standard input
     file: PathBuf,
     /// Estimation method
-    #[arg(long, default_value = "pace", value_parser = |text: &str| text.parse::<Method>())]
-    method: Method,
+    #[arg(long, default_value = "pace", value_parser = |text: &str| text.parse::<CovarianceMethod>())]
+    method: CovarianceMethod,
     /// ρ of zero-concentrated differential privacy to spend, above 0
     #[arg(long, value_name = "ρ", allow_hyphen_values = true, value_parser = number_in(Rho::new))]
     rho: Option<Rho>,
@@ -138,7 +141,7 @@ impl CovarianceArguments {
         match (self.rho, self.epsilon, self.delta) {
             (Some(rho), None, _) => Ok(rho),
             (None, Some(epsilon), Some(delta)) => match self.method {
-                Method::Pace => self.pace().rho_for(columns, (epsilon, delta)),
+                CovarianceMethod::Pace => self.pace().rho_for(columns, (epsilon, delta)),
                 method => method.rho_for(columns, (epsilon, delta)),
             }
             .ok_or_else(|| {
@@ -213,7 +216,7 @@ impl CovarianceArguments {
             ("--rounds", self.rounds.is_some()),
         ];
         match (pace.into_iter().find(|(_, given)| *given), self.projection) {
-            (Some((flag, _)), _) if self.method != Method::Pace => Err(CliError::usage(format!(
+            (Some((flag, _)), _) if self.method != CovarianceMethod::Pace => Err(CliError::usage(format!(
                 "{flag} is for pace, which measures in rounds; {} does not: leave it out",
                 self.method
             ))),
@@ -232,14 +235,18 @@ impl CovarianceArguments {
 
     /// Returns the estimate, with the noisy count of clipped rows if requested. The inner error
     /// depends on private releases and must be paid for.
-    fn estimate(&self, sample: &Sample<'_>, rho: Rho) -> Result<Result<Found, CovarianceError>, CliError> {
+    fn estimate(
+        &self,
+        sample: &CovarianceSample<'_>,
+        rho: Rho,
+    ) -> Result<Result<Found, CovarianceError>, CliError> {
         let mut generator =
             self.source().generator(1, 0).map_err(|error| CliError::failed(error.to_string()))?;
-        let mut budget = Budget::new(rho);
+        let mut budget = CovarianceBudget::new(rho);
         let count = |share| sample.count_clipped(share, &mut budget, &mut generator);
         let clipped = self.count_clipped.map(count).transpose()?;
         let found = match self.method {
-            Method::Pace => self.pace().estimate(sample, budget, &mut generator),
+            CovarianceMethod::Pace => self.pace().estimate(sample, budget, &mut generator),
             method => method.estimate(sample, self.centre, budget, &mut generator),
         };
         let found = match self.projection {
@@ -263,9 +270,9 @@ impl CovarianceArguments {
     }
 
     /// Returns the privacy cost of the estimate.
-    fn spending(&self, columns: usize, rho: Rho) -> Result<Spending, CovarianceError> {
+    fn spending(&self, columns: usize, rho: Rho) -> Result<CovarianceSpending, CovarianceError> {
         match self.method {
-            Method::Pace => self.pace().spending(columns, rho),
+            CovarianceMethod::Pace => self.pace().spending(columns, rho),
             method => method.spending(columns, rho),
         }
     }
@@ -275,7 +282,7 @@ impl CovarianceArguments {
         &self,
         what: &str,
         ledger: Option<&PathBuf>,
-        spending: &Spending,
+        spending: &CovarianceSpending,
         told: (Epsilon, Delta),
     ) -> Result<(), CliError> {
         let name = (what.to_owned(), self.method);
@@ -313,7 +320,7 @@ impl CovarianceArguments {
 
 /// The estimate, and the number of clipped rows with the standard deviation of its noise.
 struct Found {
-    estimate: Estimate,
+    estimate: CovarianceEstimate,
     clipped: Option<(f64, f64)>,
 }
 
@@ -325,7 +332,7 @@ struct Report<'a> {
     rho: Rho,
     epsilon: Epsilon,
     delta: Delta,
-    estimate: &'a Estimate,
+    estimate: &'a CovarianceEstimate,
     clipped: Option<(f64, f64)>,
     seconds: f64,
 }
@@ -399,7 +406,7 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     let rho = arguments.rho(bounds.len())?;
     let columns = table.columns();
     let target = arguments.target.as_deref().map(|target| Asked::place(columns, target)).transpose()?;
-    let sample = Sample::new(&bounds, table.values(), arguments.neighbours())?;
+    let sample = CovarianceSample::new(&bounds, table.values(), arguments.neighbours())?;
     if let Some(target) = target {
         let ledger = ledger.as_ref();
         return Asked { arguments, columns, bounds: &bounds, rho, delta, target, ledger }.answer(&sample);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use hushflow::estimators::mean::{Answer, Method, Part, Question, Scale, estimate};
+use hushflow::estimators::mean::{MeanAnswer, MeanMethod, Question, Scale, StepCost, estimate};
 use hushflow::format::table::{MissingRows, Table};
 use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
@@ -46,8 +46,8 @@ pub(crate) struct MeanArguments {
     /// CSV file with a header; - reads standard input
     file: PathBuf,
     /// Estimation method
-    #[arg(long, default_value_t = Method::Auto, value_parser = |text: &str| text.parse::<Method>())]
-    method: Method,
+    #[arg(long, default_value_t = MeanMethod::Auto, value_parser = |text: &str| text.parse::<MeanMethod>())]
+    method: MeanMethod,
     /// ε of (ε, δ)-differential privacy, above 0
     #[arg(long, value_name = "ε", allow_hyphen_values = true, value_parser = number_in(Epsilon::new))]
     epsilon: Epsilon,
@@ -149,7 +149,7 @@ struct Report {
 }
 
 impl Report {
-    fn new(arguments: &MeanArguments, data: &Table, answer: Answer, seconds: f64) -> Self {
+    fn new(arguments: &MeanArguments, data: &Table, answer: MeanAnswer, seconds: f64) -> Self {
         Report {
             epsilon: arguments.epsilon.value(),
             delta: arguments.delta.value(),
@@ -204,7 +204,7 @@ impl Report {
     fn parts(&self) -> String {
         let heading = ["step", "releases", "μ²", "ε"].map(String::from).to_vec();
         let own = |value: f64| if value == 0.0 { "-".into() } else { number(value) };
-        let row = |part: &Part| {
+        let row = |part: &StepCost| {
             vec![part.step.into(), part.releases.to_string(), own(part.squared_mu), own(part.epsilon)]
         };
         table(&std::iter::once(heading).chain(self.found.parts.iter().map(row)).collect::<Vec<_>>())

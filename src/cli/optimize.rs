@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use hushflow::mechanism::optimize::{
-    self, OptimizeError, Optimum, QuadraticForm, Settings, certificate, multi_epoch,
+    self, OptimizeError, OptimizerSettings, Optimum, QuadraticForm, certificate, multi_epoch,
 };
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::strategy::buffered::MAX_BUFFERS;
@@ -173,7 +173,7 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
         }
         // Whether a search with default settings would find nothing better.
         let gap = report.relative_gap.unwrap_or(f64::INFINITY);
-        if !matches!(name.fit(), Fit::Program { .. }) || gap <= Settings::default().relative_gap {
+        if !matches!(name.fit(), Fit::Program { .. }) || gap <= OptimizerSettings::default().relative_gap {
             remember(&saved);
         }
     }
@@ -237,7 +237,8 @@ fn dense(
              written: leave --output out",
         ));
     }
-    let settings = Settings { relative_gap: arguments.gap, iterations: arguments.iterations as usize };
+    let settings =
+        OptimizerSettings { relative_gap: arguments.gap, iterations: arguments.iterations as usize };
     let begin = Instant::now();
     let mut trace = Vec::new();
     let told = &mut |at: &optimize::Progress| {

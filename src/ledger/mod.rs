@@ -26,7 +26,7 @@ pub use error::{LedgerError, NoGuarantee, Refusal};
 pub use home::{Home, HomeError, data_set_name};
 
 use hushflow_estimators::covariance;
-use hushflow_estimators::mean::{Method, shares_of_range};
+use hushflow_estimators::mean::{MeanMethod, shares_of_range};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::accounting::bounded_range::{self, Concentrated};
 use hushflow_mechanism::accounting::composition::Spending;
@@ -95,14 +95,14 @@ impl Charge {
     /// [`AccountingError`] if the numbers give no guarantee.
     pub fn of_mean(
         name: String,
-        (method, ranged): (Method, bool),
+        (method, ranged): (MeanMethod, bool),
         (epsilon, delta): (Epsilon, Delta),
         source: NoiseSource,
     ) -> Result<Self, AccountingError> {
         let (noise_multiplier, total_variation) = match (method, ranged) {
-            (Method::Tukey, _) => (bounded_range::of_pure(epsilon)?, f64::MIN_POSITIVE),
-            (Method::Resilience, true) => by_resilience(epsilon, delta)?,
-            (Method::Resilience, false) => {
+            (MeanMethod::Tukey, _) => (bounded_range::of_pure(epsilon)?, f64::MIN_POSITIVE),
+            (MeanMethod::Resilience, true) => by_resilience(epsilon, delta)?,
+            (MeanMethod::Resilience, false) => {
                 let [range, rest] = shares_of_range(epsilon, delta)?;
                 let ((one, of_range), (other, of_rest)) =
                     (by_filtering(range)?, by_resilience(rest.0, rest.1)?);
@@ -136,8 +136,8 @@ impl Charge {
     /// # Errors
     /// [`AccountingError`] if the numbers give no guarantee.
     pub fn of_covariance(
-        (name, method): (String, covariance::Method),
-        spending: &covariance::Spending,
+        (name, method): (String, covariance::CovarianceMethod),
+        spending: &covariance::CovarianceSpending,
         (epsilon, delta): (Epsilon, Delta),
         neighbours: Neighbours,
         source: NoiseSource,

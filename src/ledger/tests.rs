@@ -161,23 +161,23 @@ fn what_is_purely_private_is_charged_for_what_it_may_tell() {
         let spent = ledger(&[charge.clone(), charge]).composition(&about).unwrap();
         spent.delta(Epsilon::new(1.5).unwrap())
     };
-    assert!(two(Method::Gaussian, false) < 1e-6);
+    assert!(two(MeanMethod::Gaussian, false) < 1e-6);
     // Randomised response twice: δ(1.5) = p² (1 − e^−0.5), p = e/(1 + e).
     let worst = (1.0_f64 / (1.0 + (-1.0_f64).exp())).powi(2) * (1.0 - (-0.5_f64).exp());
-    assert!(two(Method::Tukey, true) > worst && two(Method::Resilience, true) > worst, "{worst}");
+    assert!(two(MeanMethod::Tukey, true) > worst && two(MeanMethod::Resilience, true) > worst, "{worst}");
     // Two thirds of ε are pure and a third is Gaussian: p = e^⅔/(1 + e^⅔), and twice ⅔ is below
     // 1.5, so only total variation is certain.
-    let less = two(Method::Resilience, false);
-    assert!(less > 1e-7 && less < two(Method::Resilience, true), "{less}");
+    let less = two(MeanMethod::Resilience, false);
+    assert!(less > 1e-7 && less < two(MeanMethod::Resilience, true), "{less}");
 }
 
 /// Two covariances, one of which selects, and a stream: μ² is the sum of 2ρ, of 2ρ and πρ by parts,
 /// and of the stream's. Written entries are read back.
 #[test]
 fn covariances_add_up_with_streams() {
-    use covariance::Method::{Pace, Ssp};
+    use covariance::CovarianceMethod::{Pace, Ssp};
     let told = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
-    let of = |method: covariance::Method| {
+    let of = |method: covariance::CovarianceMethod| {
         let spending = method.spending(5, Rho::new(0.02).unwrap()).unwrap();
         let in_place = Neighbours::ReplaceOneInPlace;
         Charge::of_covariance(("c".into(), method), &spending, told, in_place, NoiseSource::System).unwrap()

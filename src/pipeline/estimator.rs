@@ -15,7 +15,7 @@ pub enum Estimator {
     /// A robust mean.
     Mean {
         /// Estimation method.
-        method: mean::Method,
+        method: mean::MeanMethod,
         /// α: share of records that may be arbitrarily corrupt.
         corruption: f64,
         /// Standard deviations of clean values: a list, absent if estimated, or `"whiten"`.
@@ -27,7 +27,7 @@ pub enum Estimator {
     /// A covariance.
     Covariance {
         /// Estimation method.
-        method: covariance::Method,
+        method: covariance::CovarianceMethod,
         /// Share of the budget for a private mean to centre by.
         centre: Option<f64>,
     },

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use hushflow_estimators::covariance::{self, CovarianceError};
-use hushflow_estimators::mean::{Answer, MeanError, Method, Part, Refusal};
+use hushflow_estimators::mean::{MeanAnswer, MeanError, MeanMethod, MeanRefusal, StepCost};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ use crate::estimates::{Cell, Found, SHOWN};
 #[derive(Clone, Debug, Serialize)]
 pub struct MeanReport {
     /// The method that ran, also for `auto`.
-    pub method: Method,
+    pub method: MeanMethod,
     /// Total ε at δ.
     pub spent: f64,
     /// The mean of each column; `None` for a refusal.
@@ -28,7 +28,7 @@ pub struct MeanReport {
     /// Why there is no mean.
     pub refusal: Option<Why>,
     /// Spending of each step.
-    pub parts: Vec<Part>,
+    pub parts: Vec<StepCost>,
 }
 
 /// A refusal, for programs and for people.
@@ -36,14 +36,14 @@ pub struct MeanReport {
 pub struct Why {
     /// For programs.
     #[serde(flatten)]
-    pub refusal: Refusal,
+    pub refusal: MeanRefusal,
     /// For people.
     pub message: String,
 }
 
-impl From<Answer> for MeanReport {
-    fn from(answer: Answer) -> Self {
-        let Answer { method, outcome, parts, spent } = answer;
+impl From<MeanAnswer> for MeanReport {
+    fn from(answer: MeanAnswer) -> Self {
+        let MeanAnswer { method, outcome, parts, spent } = answer;
         let (found, refusal) = match outcome {
             Ok(found) => (Some(found), None),
             Err(refusal) => (None, Some(refusal)),
@@ -62,8 +62,12 @@ impl From<Answer> for MeanReport {
 }
 
 /// Formats a covariance with the names of its columns.
-pub fn covariance(estimate: &covariance::Estimate, columns: &[impl AsRef<str>]) -> Map<String, Value> {
-    let covariance::Estimate { rows, rows_deviation, mean, covariance, measurements, .. } = estimate;
+pub fn covariance(
+    estimate: &covariance::CovarianceEstimate,
+    columns: &[impl AsRef<str>],
+) -> Map<String, Value> {
+    let covariance::CovarianceEstimate { rows, rows_deviation, mean, covariance, measurements, .. } =
+        estimate;
     let pair = |one: usize, other: usize| [one, other].map(|place| columns.get(place).map(AsRef::as_ref));
     let matrix: Vec<Vec<f64>> = covariance.row_iter().map(|row| row.iter().copied().collect()).collect();
     let pairs = measurements.iter().filter(|entry| entry.row != entry.column);
@@ -101,7 +105,7 @@ pub fn covariance(estimate: &covariance::Estimate, columns: &[impl AsRef<str>]) 
     fields.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
-pub(super) fn of_window_mean(rows: usize, answer: Result<Answer, MeanError>) -> Map<String, Value> {
+pub(super) fn of_window_mean(rows: usize, answer: Result<MeanAnswer, MeanError>) -> Map<String, Value> {
     let mut object = match answer.map(|answer| json!(MeanReport::from(answer))) {
         Ok(Value::Object(report)) => report,
         Ok(_) => Map::new(),
@@ -112,7 +116,7 @@ pub(super) fn of_window_mean(rows: usize, answer: Result<Answer, MeanError>) -> 
 }
 
 pub(super) fn of_window_covariance(
-    estimate: Result<covariance::Estimate, CovarianceError>,
+    estimate: Result<covariance::CovarianceEstimate, CovarianceError>,
     columns: &[String],
 ) -> Map<String, Value> {
     estimate.map_or_else(|error| unanswered(&error), |estimate| covariance(&estimate, columns))

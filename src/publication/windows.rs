@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use hushflow_estimators::covariance::{self, Budget, Sample};
+use hushflow_estimators::covariance::{self, CovarianceBudget, CovarianceSample};
 use hushflow_estimators::mean::{self, Question};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, Rho};
 use hushflow_mechanism::noise::{NoiseGenerator, NoiseSource};
@@ -150,7 +150,7 @@ pub enum WindowEstimate {
     /// A covariance.
     Covariance {
         /// The method.
-        method: covariance::Method,
+        method: covariance::CovarianceMethod,
         /// Share of the budget for a mean to centre by.
         centre: Option<f64>,
         /// ρ of zCDP, for all windows together.
@@ -173,9 +173,10 @@ impl WindowEstimate {
                 (rows.len() / (*columns).max(1), answer).write(&mut numbers);
             }
             Self::Covariance { method, centre, rho, neighbours, bounds } => {
-                let sample = Sample::new(bounds, rows, *neighbours);
-                let estimate =
-                    sample.and_then(|sample| method.estimate(&sample, *centre, Budget::new(*rho), generator));
+                let sample = CovarianceSample::new(bounds, rows, *neighbours);
+                let estimate = sample.and_then(|sample| {
+                    method.estimate(&sample, *centre, CovarianceBudget::new(*rho), generator)
+                });
                 estimate.write(&mut numbers);
             }
         }
@@ -184,7 +185,7 @@ impl WindowEstimate {
 }
 
 fn rho(
-    method: covariance::Method,
+    method: covariance::CovarianceMethod,
     columns: usize,
     promise: (Epsilon, Delta),
 ) -> Result<Rho, AccountingError> {

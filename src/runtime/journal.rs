@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bincode::{DefaultOptions, Options};
-use hushflow_mechanism::moments::Row;
+use hushflow_mechanism::moments::IntegerRow;
 use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
@@ -300,8 +300,8 @@ fn joined(shards: &[Sums]) -> Zeroizing<Vec<i128>> {
     let mut sums = Zeroizing::new(Vec::with_capacity(shards.iter().map(Sums::len).sum()));
     for shard in shards {
         match shard.row() {
-            Row::Narrow(shard) => sums.extend(shard.iter().map(|&sum| i128::from(sum))),
-            Row::Wide(shard) => sums.extend_from_slice(shard),
+            IntegerRow::Narrow(shard) => sums.extend(shard.iter().map(|&sum| i128::from(sum))),
+            IntegerRow::Wide(shard) => sums.extend_from_slice(shard),
         }
     }
     sums

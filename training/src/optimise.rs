@@ -2,7 +2,7 @@
 
 use crate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
-use hushflow_mechanism::moments::Row;
+use hushflow_mechanism::moments::IntegerRow;
 use hushflow_operators::{Fault, Measurement, ReleasedEpoch};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
@@ -111,14 +111,14 @@ struct ReleasedRun {
 }
 
 impl ReleasedRun {
-    fn moments(&self, which: usize) -> impl Iterator<Item = Row<'_>> + Clone {
+    fn moments(&self, which: usize) -> impl Iterator<Item = IntegerRow<'_>> + Clone {
         self.released.run(self.moments[which].clone())
     }
 }
 
 impl From<ReleasedRun> for ((usize, u64), [Vec<i128>; 2]) {
     fn from(run: ReleasedRun) -> Self {
-        let moments = [0, 1].map(|which| run.moments(which).flat_map(Row::iter).collect());
+        let moments = [0, 1].map(|which| run.moments(which).flat_map(IntegerRow::iter).collect());
         ((run.number, run.released.epoch), moments)
     }
 }

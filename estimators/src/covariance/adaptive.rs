@@ -18,8 +18,8 @@
 //! c·R², not 2c·R², as if the scores had the sensitivity R²/2. ∎
 
 use super::CovarianceError;
-use super::budget::{Budget, Part};
-use super::estimate::Start;
+use super::budget::{BudgetPurpose, CovarianceBudget};
+use super::estimate::PreparedSample;
 use super::rivals::{TAIL, chi_tail, separate, whole};
 use super::sample::measure;
 use hushflow_mechanism::moments::{RECORD_BITS, SecondMoment};
@@ -35,14 +35,14 @@ pub(super) const SHARE: f64 = 0.125;
 const HALVINGS: u32 = RECORD_BITS - 2;
 
 pub(super) fn adaptive<R: CryptoRng + ?Sized>(
-    start: &Start<'_>,
-    budget: &mut Budget,
+    start: &PreparedSample<'_>,
+    budget: &mut CovarianceBudget,
     rng: &mut R,
 ) -> Result<DMatrix<f64>, CovarianceError> {
     let (dimension, total) = (start.sample.dimension() as f64, budget.left());
     let trace = trace(start, (budget, SHARE * total), rng)?;
-    let bounds = Bounds { d: dimension, rows: start.rows.0, rho: (1.0 - 2.0 * SHARE) * total, trace };
-    let rho = budget.spend(Part::Selection, SHARE * total)?;
+    let bounds = ErrorBounds { d: dimension, rows: start.rows.0, rho: (1.0 - 2.0 * SHARE) * total, trace };
+    let rho = budget.spend(BudgetPurpose::Selection, SHARE * total)?;
     let norms = start.sample.squared_norms()?;
     let scores: Vec<i128> = (0..=HALVINGS).map(|halvings| score(&norms, halvings, &bounds)).collect();
     let halvings = Selection::new(rho, 1 << (2 * RECORD_BITS - 1))?.select(&scores, rng)? as i32;
@@ -58,19 +58,19 @@ pub(super) fn adaptive<R: CryptoRng + ?Sized>(
 /// Returns an upper bound of the trace, except for the tail, for records z/√d, which have norm at
 /// most 1, as in the paper.
 fn trace<R: CryptoRng + ?Sized>(
-    start: &Start<'_>,
-    (budget, rho): (&mut Budget, f64),
+    start: &PreparedSample<'_>,
+    (budget, rho): (&mut CovarianceBudget, f64),
     rng: &mut R,
 ) -> Result<f64, CovarianceError> {
     let sums = start.sample.moments(SecondMoment::Diagonal)?.to_wide();
     let trace = sums[1 + start.sample.dimension()..].iter().sum();
-    let noisy = measure(budget, (Part::Trace, rho), trace, start.sample.trace_sensitivity(), rng)?;
+    let noisy = measure(budget, (BudgetPurpose::Trace, rho), trace, start.sample.trace_sensitivity(), rng)?;
     let tail = noisy.deviation * (2.0 * (8.0 / TAIL).ln()).sqrt();
     Ok(((noisy.value as f64 + tail) * start.unit() / start.sample.dimension() as f64).clamp(1e-16, 1.0))
 }
 
 /// Returns the negative integer score of a norm: the loss by clipping plus the bound of the noise.
-fn score(norms: &[i128], halvings: u32, bounds: &Bounds) -> i128 {
+fn score(norms: &[i128], halvings: u32, bounds: &ErrorBounds) -> i128 {
     let threshold = 1i128 << (2 * (RECORD_BITS - halvings));
     let lost: i128 = norms.iter().map(|norm| (norm - threshold).max(0)).sum();
     let noise = bounds.whole(halvings as i32).min(bounds.separate(halvings as i32));
@@ -79,14 +79,14 @@ fn score(norms: &[i128], halvings: u32, bounds: &Bounds) -> i128 {
 }
 
 /// Bounds of the Frobenius errors for records of norm at most 2^−halvings.
-struct Bounds {
+struct ErrorBounds {
     d: f64,
     rows: f64,
     rho: f64,
     trace: f64,
 }
 
-impl Bounds {
+impl ErrorBounds {
     fn whole(&self, halvings: i32) -> f64 {
         let log = (2.0 / TAIL).ln();
         let norm =
@@ -123,7 +123,7 @@ mod tests {
         fn scores_of_neighbours_move_together(
             rest in prop::collection::vec(0i128..=1 << 40, 0..9), one in 0i128..=1 << 40, other in 0i128..=1 << 40,
         ) {
-            let bounds = Bounds { d: 7.0, rows: 10.0, rho: 0.1, trace: 0.3 };
+            let bounds = ErrorBounds { d: 7.0, rows: 10.0, rho: 0.1, trace: 0.3 };
             let moved = |halvings: u32| {
                 let of = |norm: i128| score(&[&rest[..], &[norm]].concat(), halvings, &bounds);
                 of(one) - of(other)

@@ -2,7 +2,7 @@
 //!
 //! The parts of an adaptive composition add up, even if each size depends on earlier outputs, as
 //! long as the sum never exceeds a bound fixed beforehand (Whitehouse et al. 2023, Theorem 1).
-//! [`Budget`] is that bound. Sums are rounded up.
+//! [`CovarianceBudget`] is that bound. Sums are rounded up.
 
 use super::CovarianceError;
 use hushflow_mechanism::accounting::Rho;
@@ -12,7 +12,7 @@ use hushflow_mechanism::release::Numbers;
 /// Purpose of a part of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Part {
+pub enum BudgetPurpose {
     /// The number of records, where it is private.
     Count,
     /// The number of records outside the bounds.
@@ -33,7 +33,7 @@ pub enum Part {
     Trace,
 }
 
-impl Part {
+impl BudgetPurpose {
     /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -50,19 +50,19 @@ impl Part {
     }
 }
 
-numbers!(enum Part {
+numbers!(enum BudgetPurpose {
     0 Count, 1 Clipped, 2 Mean, 3 Diagonal, 4 Selection, 5 Measurement, 6 Matrix, 7 Eigenvalues, 8 Trace
 });
 
 /// A budget and the parts spent of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Budget {
+pub struct CovarianceBudget {
     total: f64,
     spent: f64,
-    parts: Vec<(Part, f64)>,
+    parts: Vec<(BudgetPurpose, f64)>,
 }
 
-impl Budget {
+impl CovarianceBudget {
     /// Returns an unspent budget.
     pub fn new(total: Rho) -> Self {
         Self { total: total.value(), spent: 0.0, parts: Vec::new() }
@@ -83,7 +83,7 @@ impl Budget {
     ///
     /// # Errors
     /// [`CovarianceError::Overspent`] if the part is not positive or exceeds the rest.
-    pub fn spend(&mut self, part: Part, rho: f64) -> Result<f64, CovarianceError> {
+    pub fn spend(&mut self, part: BudgetPurpose, rho: f64) -> Result<f64, CovarianceError> {
         let left = self.left();
         let spent = rho.min(left);
         let fits = rho > 0.0 && spent > 0.0 && rho <= left * (1.0 + 1e-9);
@@ -97,13 +97,13 @@ impl Budget {
     }
 
     /// Returns the parts in the order of spending.
-    pub fn parts(&self) -> &[(Part, f64)] {
+    pub fn parts(&self) -> &[(BudgetPurpose, f64)] {
         &self.parts
     }
 
     /// Returns the sum of each kind of part, in the order of their first occurrence.
-    pub fn by_kind(&self) -> Vec<(Part, f64)> {
-        let mut sums: Vec<(Part, f64)> = Vec::new();
+    pub fn by_kind(&self) -> Vec<(BudgetPurpose, f64)> {
+        let mut sums: Vec<(BudgetPurpose, f64)> = Vec::new();
         for &(part, rho) in &self.parts {
             match sums.iter_mut().find(|(kind, _)| *kind == part) {
                 Some((_, sum)) => *sum += rho,
@@ -114,14 +114,14 @@ impl Budget {
     }
 }
 
-impl Numbers for Budget {
+impl Numbers for CovarianceBudget {
     /// The total and the sum of each kind of part.
     fn write(&self, to: &mut Vec<i128>) {
         (self.total, self.by_kind()).write(to);
     }
 
     fn read(from: &mut &[i128]) -> Option<Self> {
-        let (total, parts): (f64, Vec<(Part, f64)>) = Numbers::read(from)?;
+        let (total, parts): (f64, Vec<(BudgetPurpose, f64)>) = Numbers::read(from)?;
         Some(Self { total, spent: parts.iter().map(|(_, rho)| rho).sum(), parts })
     }
 }
@@ -132,26 +132,26 @@ mod tests {
 
     #[test]
     fn parts_add_up_and_never_exceed_the_whole() {
-        let mut budget = Budget::new(Rho::new(0.3).unwrap());
+        let mut budget = CovarianceBudget::new(Rho::new(0.3).unwrap());
         for _ in 0..1000 {
-            budget.spend(Part::Measurement, 0.1 / 1000.0).unwrap();
+            budget.spend(BudgetPurpose::Measurement, 0.1 / 1000.0).unwrap();
         }
-        let refused = budget.spend(Part::Matrix, 0.21).unwrap_err();
+        let refused = budget.spend(BudgetPurpose::Matrix, 0.21).unwrap_err();
         assert!(matches!(refused, CovarianceError::Overspent { .. }));
-        budget.spend(Part::Selection, budget.left()).unwrap();
+        budget.spend(BudgetPurpose::Selection, budget.left()).unwrap();
         assert_eq!(budget.left(), 0.0);
         let sum: f64 = budget.parts().iter().map(|(_, rho)| rho).sum();
         assert!(sum <= 0.3 && sum > 0.3 - 1e-12, "{sum}");
-        assert!(budget.spend(Part::Matrix, f64::MIN_POSITIVE).is_err());
-        let kinds: Vec<Part> = budget.by_kind().iter().map(|(part, _)| *part).collect();
-        assert_eq!(kinds, [Part::Measurement, Part::Selection]);
+        assert!(budget.spend(BudgetPurpose::Matrix, f64::MIN_POSITIVE).is_err());
+        let kinds: Vec<BudgetPurpose> = budget.by_kind().iter().map(|(part, _)| *part).collect();
+        assert_eq!(kinds, [BudgetPurpose::Measurement, BudgetPurpose::Selection]);
     }
 
     #[test]
     fn no_part_is_free() {
-        let mut budget = Budget::new(Rho::new(1.0).unwrap());
+        let mut budget = CovarianceBudget::new(Rho::new(1.0).unwrap());
         for rho in [0.0, -0.5, f64::NAN] {
-            assert!(budget.spend(Part::Trace, rho).is_err(), "{rho}");
+            assert!(budget.spend(BudgetPurpose::Trace, rho).is_err(), "{rho}");
         }
     }
 }

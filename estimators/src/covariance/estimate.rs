@@ -2,8 +2,8 @@
 //! dependence.
 
 use super::CovarianceError;
-use super::budget::{Budget, Part};
-use super::sample::{Noisy, Sample, add_noise, count};
+use super::budget::{BudgetPurpose, CovarianceBudget};
+use super::sample::{CovarianceSample, Noisy, add_noise, count};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::numbers;
 use nalgebra::{DMatrix, DVector};
@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// A measured entry, in the columns' own units.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measurement {
+pub struct EntryMeasurement {
     /// The larger index of the two columns, from 0.
     pub row: usize,
     /// The smaller index, or the same.
@@ -25,7 +25,7 @@ pub struct Measurement {
     pub times: u32,
 }
 
-numbers!(struct Measurement { row, column, value, deviation, times });
+numbers!(struct EntryMeasurement { row, column, value, deviation, times });
 
 /// A mean, in the columns' own units.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +53,7 @@ numbers!(struct PartialCorrelation { row, column, value });
 
 /// A private covariance. All of it is public.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Estimate {
+pub struct CovarianceEstimate {
     /// Number of records: public, or private with noise.
     pub rows: f64,
     /// Standard deviation of the noise of `rows`; 0 if public.
@@ -63,20 +63,20 @@ pub struct Estimate {
     /// Second moments about it, divided by the number of records.
     pub covariance: DMatrix<f64>,
     /// Measured entries, row by row; empty for methods that measure none.
-    pub measurements: Vec<Measurement>,
+    pub measurements: Vec<EntryMeasurement>,
     /// Partial correlations of the pairs that were measured one by one.
     pub partial_correlations: Vec<PartialCorrelation>,
     /// Number of selections.
     pub rounds: u64,
     /// Spent budget.
-    pub budget: Budget,
+    pub budget: CovarianceBudget,
 }
 
-numbers!(struct Estimate {
+numbers!(struct CovarianceEstimate {
     rows, rows_deviation, mean, covariance, measurements, partial_correlations, rounds, budget
 });
 
-impl Estimate {
+impl CovarianceEstimate {
     /// Number of pairs of different columns that were measured.
     pub fn measured_pairs(&self) -> usize {
         self.measurements.iter().filter(|entry| entry.row != entry.column).count()
@@ -116,20 +116,20 @@ impl Estimate {
     }
 }
 
-pub(super) struct Start<'a> {
-    pub(super) sample: Sample<'a>,
+pub(super) struct PreparedSample<'a> {
+    pub(super) sample: CovarianceSample<'a>,
     pub(super) rows: (f64, f64),
     pub(super) mean: Option<Mean>,
 }
 
-impl<'a> Start<'a> {
+impl<'a> PreparedSample<'a> {
     /// Spends `count_rho` on the count if it is private, and the share `centre` of the rest on the
     /// mean.
     pub(super) fn new<R: CryptoRng + ?Sized>(
-        sample: &Sample<'a>,
+        sample: &CovarianceSample<'a>,
         count_rho: f64,
         centre: Option<f64>,
-        budget: &mut Budget,
+        budget: &mut CovarianceBudget,
         rng: &mut R,
     ) -> Result<Self, CovarianceError> {
         let rows = count(sample, budget, count_rho, rng)?;
@@ -141,7 +141,7 @@ impl<'a> Start<'a> {
         // A finer grid, because this noise is small.
         let fine = 1i128 << 30;
         let scaled: Vec<i128> = first.iter().map(|sum| sum * fine).collect();
-        let part = (Part::Mean, share * budget.left());
+        let part = (BudgetPurpose::Mean, share * budget.left());
         let noisy = add_noise(budget, part, &scaled, sensitivity * fine as f64, rng)?;
         let unit = sample.grid() / fine as f64 / rows.0;
         let place = DVector::from_iterator(
@@ -171,14 +171,14 @@ impl<'a> Start<'a> {
     pub(super) fn estimate(
         self,
         covariance: &DMatrix<f64>,
-        budget: Budget,
-    ) -> Result<Estimate, CovarianceError> {
+        budget: CovarianceBudget,
+    ) -> Result<CovarianceEstimate, CovarianceError> {
         let size = covariance.nrows();
         let covariance = DMatrix::from_fn(size, size, |i, j| covariance[(i, j)] * self.own_units(i, j));
         if !covariance.iter().all(|value| value.is_finite()) {
             return Err(CovarianceError::Numerical);
         }
-        Ok(Estimate {
+        Ok(CovarianceEstimate {
             rows: self.rows.0,
             rows_deviation: self.rows.1,
             mean: self.mean,

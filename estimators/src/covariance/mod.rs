@@ -30,11 +30,11 @@ pub mod rivals;
 pub mod sample;
 pub mod spending;
 
-pub use budget::{Budget, Part};
-pub use estimate::{Estimate, Measurement};
+pub use budget::{BudgetPurpose, CovarianceBudget};
+pub use estimate::{CovarianceEstimate, EntryMeasurement};
 pub use pace::Pace;
-pub use sample::Sample;
-pub use spending::Spending;
+pub use sample::CovarianceSample;
+pub use spending::CovarianceSpending;
 
 use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::moments::{ClipError, MomentError, RecordError};
@@ -132,7 +132,7 @@ impl CovarianceError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Method {
+pub enum CovarianceMethod {
     /// PACE-GGM: the diagonal, then badly approximated entries one by one.
     Pace,
     /// The whole matrix, with the noise of the paper's baseline.
@@ -141,7 +141,7 @@ pub enum Method {
     SspTight,
     /// The diagonal alone.
     Diagonal,
-    /// The better of [`Method::Ssp`] and [`Method::Separate`] by a private trace, at a private
+    /// The better of [`CovarianceMethod::Ssp`] and [`CovarianceMethod::Separate`] by a private trace, at a private
     /// clipping norm (Dong et al. 2022).
     Adaptive,
     /// Eigenvalues and eigenvectors with separate noise (Dong et al. 2022).
@@ -151,7 +151,7 @@ pub enum Method {
     CoinPress,
 }
 
-impl Method {
+impl CovarianceMethod {
     /// All methods.
     pub const ALL: [Self; 7] = [
         Self::Pace,
@@ -183,11 +183,11 @@ impl Method {
     /// [`CovarianceError`], by public numbers alone.
     pub fn estimate<R: CryptoRng + ?Sized>(
         self,
-        sample: &Sample<'_>,
+        sample: &CovarianceSample<'_>,
         centre: Option<f64>,
-        budget: Budget,
+        budget: CovarianceBudget,
         rng: &mut R,
-    ) -> Result<Estimate, CovarianceError> {
+    ) -> Result<CovarianceEstimate, CovarianceError> {
         match self {
             Self::Pace => Pace { centre, ..Pace::default() }.estimate(sample, budget, rng),
             _ => rivals::estimate(self, sample, centre, budget, rng),
@@ -195,7 +195,7 @@ impl Method {
     }
 }
 
-impl fmt::Display for Method {
+impl fmt::Display for CovarianceMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -206,7 +206,7 @@ impl fmt::Display for Method {
 #[error("found {0:?}, expected pace, ssp, ssp-tight, diagonal, adaptive, separate or coinpress")]
 pub struct UnknownMethod(String);
 
-impl FromStr for Method {
+impl FromStr for CovarianceMethod {
     type Err = UnknownMethod;
 
     fn from_str(text: &str) -> Result<Self, UnknownMethod> {

@@ -8,13 +8,15 @@
 //!
 //! **Privacy.** With shares α and β of ρ: the diagonal is one Gaussian mechanism (αρ). Each round
 //! is an exponential mechanism (ρ_sel) and a Gaussian one (ρ_meas), whose sizes depend on public
-//! numbers. [`Budget`] refuses any part beyond ρ. ∎
+//! numbers. [`CovarianceBudget`] refuses any part beyond ρ. ∎
 
 use super::CovarianceError;
-use super::budget::{Budget, Part};
+use super::budget::{BudgetPurpose, CovarianceBudget};
 use super::completion::Completion;
-use super::estimate::{Estimate, Measurement, PartialCorrelation, Start, check_share};
-use super::sample::{Sample, add_noise, measure};
+use super::estimate::{
+    CovarianceEstimate, EntryMeasurement, PartialCorrelation, PreparedSample, check_share,
+};
+use super::sample::{CovarianceSample, add_noise, measure};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::selection::Selection;
 use rand::CryptoRng;
@@ -49,17 +51,17 @@ impl Pace {
     /// [`CovarianceError`], by public numbers alone.
     pub fn estimate<R: CryptoRng + ?Sized>(
         &self,
-        sample: &Sample<'_>,
-        mut budget: Budget,
+        sample: &CovarianceSample<'_>,
+        mut budget: CovarianceBudget,
         rng: &mut R,
-    ) -> Result<Estimate, CovarianceError> {
+    ) -> Result<CovarianceEstimate, CovarianceError> {
         self.check()?;
         let dimension = sample.dimension();
         // A private count is one more entry of the diagonal.
         let count_rho = self.diagonal_share * budget.left() / (dimension + 1) as f64;
-        let start = Start::new(sample, count_rho, self.centre, &mut budget, rng)?;
+        let start = PreparedSample::new(sample, count_rho, self.centre, &mut budget, rng)?;
         let sums = start.sample.moments(SecondMoment::Full)?.to_wide();
-        let mut run = Run::begin(self, &start, &sums[1 + dimension..], &mut budget, rng)?;
+        let mut run = PaceRun::begin(self, &start, &sums[1 + dimension..], &mut budget, rng)?;
         if dimension > 1 {
             run.spend(self, &mut budget, rng)?;
         }
@@ -81,7 +83,7 @@ impl Pace {
 
 /// An entry with its measurements in z²: the weighted average y and the precision λ.
 #[derive(Clone, Copy)]
-struct Known {
+struct EntryAverage {
     row: usize,
     column: usize,
     /// Σ q_j q_k, exact and private.
@@ -91,9 +93,9 @@ struct Known {
     times: u32,
 }
 
-struct Run<'a> {
-    start: &'a Start<'a>,
-    known: Vec<Known>,
+struct PaceRun<'a> {
+    start: &'a PreparedSample<'a>,
+    known: Vec<EntryAverage>,
     completion: Completion,
     rounds: u64,
 }
@@ -114,18 +116,18 @@ impl Allowance {
     }
 }
 
-impl<'a> Run<'a> {
+impl<'a> PaceRun<'a> {
     /// Algorithm 2.
     fn begin<R: CryptoRng + ?Sized>(
         pace: &Pace,
-        start: &'a Start<'a>,
+        start: &'a PreparedSample<'a>,
         second: &[i128],
-        budget: &mut Budget,
+        budget: &mut CovarianceBudget,
         rng: &mut R,
     ) -> Result<Self, CovarianceError> {
         let dimension = start.sample.dimension();
         let places = Layout { dimension, second: SecondMoment::Full }.second_entries();
-        let entry = |((column, row), &sum): ((usize, usize), &i128)| Known {
+        let entry = |((column, row), &sum): ((usize, usize), &i128)| EntryAverage {
             row,
             column,
             sum,
@@ -133,12 +135,12 @@ impl<'a> Run<'a> {
             precision: 0.0,
             times: 0,
         };
-        let mut known: Vec<Known> = places.zip(second).map(entry).collect();
+        let mut known: Vec<EntryAverage> = places.zip(second).map(entry).collect();
         let diagonal: Vec<i128> =
             known.iter().filter(|entry| entry.row == entry.column).map(|entry| entry.sum).collect();
         let share = if dimension == 1 { 1.0 } else { pace.diagonal_share };
         let sensitivity = start.sample.entry_sensitivity(true) * (dimension as f64).sqrt();
-        let part = (Part::Diagonal, share * budget.left());
+        let part = (BudgetPurpose::Diagonal, share * budget.left());
         let noisy = add_noise(budget, part, &diagonal, sensitivity, rng)?;
         let unit = start.unit();
         for (entry, noisy) in known.iter_mut().filter(|entry| entry.row == entry.column).zip(&noisy) {
@@ -155,7 +157,7 @@ impl<'a> Run<'a> {
     fn spend<R: CryptoRng + ?Sized>(
         &mut self,
         pace: &Pace,
-        budget: &mut Budget,
+        budget: &mut CovarianceBudget,
         rng: &mut R,
     ) -> Result<(), CovarianceError> {
         let rounds = pace.rounds_for(self.start.sample.dimension());
@@ -180,17 +182,17 @@ impl<'a> Run<'a> {
     fn round<R: CryptoRng + ?Sized>(
         &mut self,
         allowance: Allowance,
-        budget: &mut Budget,
+        budget: &mut CovarianceBudget,
         rng: &mut R,
     ) -> Result<bool, CovarianceError> {
         let sample = &self.start.sample;
-        let rho = budget.spend(Part::Selection, allowance.selection)?;
+        let rho = budget.spend(BudgetPurpose::Selection, allowance.selection)?;
         let sensitivity = sample.entry_sensitivity(false).max(sample.entry_sensitivity(true));
         let chosen = Selection::new(rho, sensitivity as i128)?.select(&self.scores(), rng)?;
         let unit = self.start.unit();
         let entry = &mut self.known[chosen];
         let (row, column) = (entry.row, entry.column);
-        let part = (Part::Measurement, allowance.measurement);
+        let part = (BudgetPurpose::Measurement, allowance.measurement);
         let noisy = measure(budget, part, entry.sum, sample.entry_sensitivity(row == column), rng)?;
         let deviation = noisy.deviation * unit;
         entry.learn(noisy.value as f64 * unit, deviation);
@@ -204,19 +206,19 @@ impl<'a> Run<'a> {
     /// |Σ_jk − Σ̂_jk| of every entry, in integers.
     fn scores(&self) -> Vec<i128> {
         let per_unit = self.start.unit().recip();
-        let score = |entry: &Known| {
+        let score = |entry: &EntryAverage| {
             let estimate = (self.completion.covariance(entry.row, entry.column) * per_unit).round() as i128;
             entry.sum.saturating_sub(estimate).saturating_abs()
         };
         self.known.iter().map(score).collect()
     }
 
-    fn estimate(self, budget: Budget) -> Result<Estimate, CovarianceError> {
-        let Run { start, known, completion, rounds } = self;
+    fn estimate(self, budget: CovarianceBudget) -> Result<CovarianceEstimate, CovarianceError> {
+        let PaceRun { start, known, completion, rounds } = self;
         let measured = known.iter().filter(|entry| entry.times > 0).map(|entry| {
             let units = start.own_units(entry.row, entry.column);
             let deviation = units * entry.precision.sqrt().recip();
-            Measurement {
+            EntryMeasurement {
                 row: entry.row,
                 column: entry.column,
                 value: units * entry.value,
@@ -224,21 +226,22 @@ impl<'a> Run<'a> {
                 times: entry.times,
             }
         });
-        let measurements: Vec<Measurement> = measured.collect();
+        let measurements: Vec<EntryMeasurement> = measured.collect();
         let multiplier = completion.multiplier();
         let pairs = measurements.iter().filter(|entry| entry.row != entry.column);
-        let partial_correlations = pairs.map(|&Measurement { row, column, .. }| {
+        let partial_correlations = pairs.map(|&EntryMeasurement { row, column, .. }| {
             let norm = (multiplier[(row, row)] * multiplier[(column, column)]).sqrt();
             PartialCorrelation { row, column, value: -multiplier[(row, column)] / norm }
         });
         let partial_correlations = partial_correlations.collect();
-        let start = Start { sample: start.sample.clone(), rows: start.rows, mean: start.mean.clone() };
+        let start =
+            PreparedSample { sample: start.sample.clone(), rows: start.rows, mean: start.mean.clone() };
         let estimate = start.estimate(&completion.matrix(), budget)?;
-        Ok(Estimate { measurements, partial_correlations, rounds, ..estimate })
+        Ok(CovarianceEstimate { measurements, partial_correlations, rounds, ..estimate })
     }
 }
 
-impl Known {
+impl EntryAverage {
     /// Adds a measurement to the average, weighted by its precision (Proposition 4.2).
     fn learn(&mut self, value: f64, deviation: f64) {
         let precision = deviation.powi(-2);

@@ -5,19 +5,19 @@
 //! Measurements have independent noise of deviations δ_ij, so along a unit vector u the variance
 //! has noise of the variance `2Σ(u_i u_j δ_ij)² − Σ(u_i² δ_ii)²`.
 
-use super::{CovarianceError, Estimate, Method};
+use super::{CovarianceError, CovarianceEstimate, CovarianceMethod};
 use hushflow_mechanism::estimate::projection::{Projection, Spectrum, shrunk};
 use nalgebra::{DMatrix, DVector};
 
-impl Method {
+impl CovarianceMethod {
     /// Whether the method uses only entries that it measured at once, so that a projection can be
-    /// chosen ([`Estimate::projected`]).
+    /// chosen ([`CovarianceEstimate::projected`]).
     pub fn measures_at_once(self) -> bool {
         matches!(self, Self::Ssp | Self::SspTight | Self::Diagonal)
     }
 }
 
-impl Estimate {
+impl CovarianceEstimate {
     /// Projects the same measurements again, for a method that
     /// [measures at once](Method::measures_at_once). Entries that were not measured are 0. These
     /// methods themselves use [`Projection::Nearest`].
@@ -69,25 +69,26 @@ fn noise_along(noise: &DMatrix<f64>, directions: &DMatrix<f64>) -> DVector<f64> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Budget, Sample};
+    use super::super::{CovarianceBudget, CovarianceSample};
     use super::*;
     use chacha20::ChaCha20Rng;
     use hushflow_mechanism::accounting::Rho;
     use hushflow_mechanism::sensitivity::Neighbours;
     use rand::SeedableRng;
 
-    fn estimate(method: Method, rho: f64, seed: u64) -> Estimate {
+    fn estimate(method: CovarianceMethod, rho: f64, seed: u64) -> CovarianceEstimate {
         let records: Vec<f64> =
             (0..400).flat_map(|i| [f64::from(i % 20) / 10.0 - 1.0, f64::from(i % 20) / 2.5 - 4.0]).collect();
         let sample =
-            Sample::new(&[(-1.0, 1.0), (-4.0, 4.0)], &records, Neighbours::ReplaceOneInPlace).unwrap();
-        let budget = Budget::new(Rho::new(rho).unwrap());
+            CovarianceSample::new(&[(-1.0, 1.0), (-4.0, 4.0)], &records, Neighbours::ReplaceOneInPlace)
+                .unwrap();
+        let budget = CovarianceBudget::new(Rho::new(rho).unwrap());
         method.estimate(&sample, None, budget, &mut ChaCha20Rng::seed_from_u64(seed)).unwrap()
     }
 
     #[test]
     fn the_nearest_is_what_methods_take() {
-        for method in [Method::Ssp, Method::SspTight, Method::Diagonal] {
+        for method in [CovarianceMethod::Ssp, CovarianceMethod::SspTight, CovarianceMethod::Diagonal] {
             for seed in 0..20 {
                 let found = estimate(method, 1e-4, seed);
                 let nearest = found.clone().projected(Projection::Nearest).unwrap();
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn floors_are_the_noise_and_shrunk_entries_are_smaller() {
         for seed in 0..20 {
-            let found = estimate(Method::Ssp, 1e-3, seed);
+            let found = estimate(CovarianceMethod::Ssp, 1e-3, seed);
             let by = |projection| found.clone().projected(projection).unwrap().covariance;
             let units: Vec<f64> =
                 found.measurements.iter().filter(|m| m.row == m.column).map(|m| m.deviation).collect();
@@ -128,9 +129,9 @@ mod tests {
 
     #[test]
     fn what_measured_no_variances_is_not_projected() {
-        assert!(!Method::Separate.measures_at_once());
+        assert!(!CovarianceMethod::Separate.measures_at_once());
         assert_eq!(
-            estimate(Method::Separate, 1.0, 1).projected(Projection::Floor),
+            estimate(CovarianceMethod::Separate, 1.0, 1).projected(Projection::Floor),
             Err(CovarianceError::Numerical)
         );
     }

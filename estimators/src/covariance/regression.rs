@@ -8,10 +8,10 @@
 //! **Sensitivity** of the least eigenvalue of Σ qqᵀ: it moves by at most the spectral norm of vvᵀ −
 //! uuᵀ ≤ R² (Weyl), plus the error of the eigenvalue search ([`eigenvalue_slack`](super::rivals)).
 
-use super::budget::{Budget, Part};
+use super::budget::{BudgetPurpose, CovarianceBudget};
 use super::rivals::{eigenvalue_slack, eigenvalues};
-use super::sample::{Sample, measure};
-use super::{CovarianceError, Method};
+use super::sample::{CovarianceSample, measure};
+use super::{CovarianceError, CovarianceMethod};
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::CryptoRng;
 
@@ -20,13 +20,13 @@ const TAIL: f64 = 0.05;
 
 /// A private regression of one column on the others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Regression {
+pub struct RegressionEstimate {
     /// The coefficient of each column except the target, in the columns' own units.
     pub coefficients: Vec<f64>,
     /// The ridge, in z² per record.
     pub ridge: f64,
     /// Spent budget.
-    pub budget: Budget,
+    pub budget: CovarianceBudget,
 }
 
 /// Returns the coefficients of the column `target` on the others, from second moments and a ridge.
@@ -39,18 +39,18 @@ pub fn coefficients(moments: &DMatrix<f64>, target: usize, ridge: f64) -> Option
 }
 
 /// Regresses the column `target` on the others. Two thirds of the rest of the budget go to second
-/// moments by `method`, one third to the ridge. [`Method::Ssp`] makes it AdaSSP.
+/// moments by `method`, one third to the ridge. [`CovarianceMethod::Ssp`] makes it AdaSSP.
 ///
 /// # Errors
 /// [`CovarianceError`], by public numbers alone; [`CovarianceError::Numerical`] if `target` is no
 /// column.
 pub fn regress<R: CryptoRng + ?Sized>(
-    method: Method,
-    sample: &Sample<'_>,
+    method: CovarianceMethod,
+    sample: &CovarianceSample<'_>,
     target: usize,
-    mut budget: Budget,
+    mut budget: CovarianceBudget,
     rng: &mut R,
-) -> Result<Regression, CovarianceError> {
+) -> Result<RegressionEstimate, CovarianceError> {
     if target >= sample.dimension() || sample.dimension() < 2 {
         return Err(CovarianceError::Numerical);
     }
@@ -63,10 +63,10 @@ pub fn regress<R: CryptoRng + ?Sized>(
     let (centres, widths) = (sample.centres(), sample.half_widths());
     let kept = (0..sample.dimension()).filter(|place| *place != target);
     let bounds: Vec<(f64, f64)> = kept.map(|j| (centres[j] - widths[j], centres[j] + widths[j])).collect();
-    let regressors = Sample::new(&bounds, &others, sample.neighbours())?;
+    let regressors = CovarianceSample::new(&bounds, &others, sample.neighbours())?;
     let least = eigenvalues(&regressors)?.last().copied().unwrap_or(0);
     let sensitivity = regressors.trace_sensitivity() + eigenvalue_slack(&regressors);
-    let noisy = measure(&mut budget, (Part::Eigenvalues, third), least, sensitivity, rng)?;
+    let noisy = measure(&mut budget, (BudgetPurpose::Eigenvalues, third), least, sensitivity, rng)?;
     let unit = regressors.grid() * regressors.grid() / regressors.rows() as f64;
     let log = (6.0 / TAIL).ln();
     let least = ((noisy.value as f64 - noisy.deviation * (2.0 * log).sqrt()) * unit).max(0.0);
@@ -81,5 +81,5 @@ pub fn regress<R: CryptoRng + ?Sized>(
     let found = coefficients(&moments, target, ridge.max(1e-12)).ok_or(CovarianceError::Numerical)?;
     let kept = (0..size).filter(|place| *place != target);
     let coefficients = kept.zip(found.iter()).map(|(j, b)| b * widths[target] / widths[j]).collect();
-    Ok(Regression { coefficients, ridge, budget: estimate.budget })
+    Ok(RegressionEstimate { coefficients, ridge, budget: estimate.budget })
 }

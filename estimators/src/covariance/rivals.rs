@@ -13,10 +13,10 @@
 //!   3ρ/4.
 
 use super::adaptive::adaptive;
-use super::budget::{Budget, Part};
-use super::estimate::{Estimate, Measurement, Start};
-use super::sample::{Noisy, Sample, add_noise, matrix_sensitivity, moments};
-use super::{CovarianceError, Method, nearest_semidefinite};
+use super::budget::{BudgetPurpose, CovarianceBudget};
+use super::estimate::{CovarianceEstimate, EntryMeasurement, PreparedSample};
+use super::sample::{CovarianceSample, Noisy, add_noise, matrix_sensitivity, moments};
+use super::{CovarianceError, CovarianceMethod, nearest_semidefinite};
 use hushflow_mechanism::moments::{Clipper, Layout, RECORD_BITS, SecondMoment};
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
 use rand::CryptoRng;
@@ -31,37 +31,37 @@ pub(super) const TAIL: f64 = 0.1;
 const COIN_SHARES: [f64; 3] = [0.125, 0.125, 0.75];
 
 pub(super) fn estimate<R: CryptoRng + ?Sized>(
-    method: Method,
-    sample: &Sample<'_>,
+    method: CovarianceMethod,
+    sample: &CovarianceSample<'_>,
     centre: Option<f64>,
-    mut budget: Budget,
+    mut budget: CovarianceBudget,
     rng: &mut R,
-) -> Result<Estimate, CovarianceError> {
-    if matches!(method, Method::Separate | Method::Adaptive) {
+) -> Result<CovarianceEstimate, CovarianceError> {
+    if matches!(method, CovarianceMethod::Separate | CovarianceMethod::Adaptive) {
         // Check before spending: whether eigenvalues are needed may follow from releases, and a
         // later refusal would reveal it.
         public_count(sample)?;
     }
-    let start = Start::new(sample, COUNT_SHARE * budget.left(), centre, &mut budget, rng)?;
+    let start = PreparedSample::new(sample, COUNT_SHARE * budget.left(), centre, &mut budget, rng)?;
     let covariance = match method {
-        Method::Diagonal | Method::Pace => return diagonal(start, budget, rng),
-        Method::Ssp | Method::SspTight => return triangle(method, start, budget, rng),
-        Method::Separate => separate(&start, &mut budget, rng)?,
-        Method::Adaptive => adaptive(&start, &mut budget, rng)?,
-        Method::CoinPress => coinpress(&start, &mut budget, rng)?,
+        CovarianceMethod::Diagonal | CovarianceMethod::Pace => return diagonal(start, budget, rng),
+        CovarianceMethod::Ssp | CovarianceMethod::SspTight => return triangle(method, start, budget, rng),
+        CovarianceMethod::Separate => separate(&start, &mut budget, rng)?,
+        CovarianceMethod::Adaptive => adaptive(&start, &mut budget, rng)?,
+        CovarianceMethod::CoinPress => coinpress(&start, &mut budget, rng)?,
     };
     let covariance = nearest_semidefinite(&covariance).ok_or(CovarianceError::Numerical)?;
     start.estimate(&covariance, budget)
 }
 
 fn triangle<R: CryptoRng + ?Sized>(
-    method: Method,
-    start: Start<'_>,
-    mut budget: Budget,
+    method: CovarianceMethod,
+    start: PreparedSample<'_>,
+    mut budget: CovarianceBudget,
     rng: &mut R,
-) -> Result<Estimate, CovarianceError> {
+) -> Result<CovarianceEstimate, CovarianceError> {
     let sensitivity = match method {
-        Method::SspTight => start.sample.triangle_sensitivity(),
+        CovarianceMethod::SspTight => start.sample.triangle_sensitivity(),
         _ => start.sample.matrix_sensitivity(),
     };
     let noisy = whole(&start, sensitivity, &mut budget, 1.0, rng)?;
@@ -69,64 +69,64 @@ fn triangle<R: CryptoRng + ?Sized>(
     let measurements = layout.second_entries().zip(&noisy).map(|((column, row), noisy)| {
         let units = start.own_units(row, column) * start.unit();
         let (value, deviation) = (noisy.value as f64 * units, noisy.deviation * units);
-        Measurement { row, column, value, deviation, times: 1 }
+        EntryMeasurement { row, column, value, deviation, times: 1 }
     });
     let measurements = measurements.collect();
     let covariance = nearest_semidefinite(&start.matrix(&noisy)).ok_or(CovarianceError::Numerical)?;
-    Ok(Estimate { measurements, ..start.estimate(&covariance, budget)? })
+    Ok(CovarianceEstimate { measurements, ..start.estimate(&covariance, budget)? })
 }
 
 pub(super) fn whole<R: CryptoRng + ?Sized>(
-    start: &Start<'_>,
+    start: &PreparedSample<'_>,
     sensitivity: f64,
-    budget: &mut Budget,
+    budget: &mut CovarianceBudget,
     share: f64,
     rng: &mut R,
 ) -> Result<Vec<Noisy>, CovarianceError> {
     let sums = start.sample.moments(SecondMoment::Full)?.to_wide();
     let second = &sums[1 + start.sample.dimension()..];
-    let part = (Part::Matrix, share * budget.left());
+    let part = (BudgetPurpose::Matrix, share * budget.left());
     add_noise(budget, part, second, sensitivity, rng)
 }
 
 fn diagonal<R: CryptoRng + ?Sized>(
-    start: Start<'_>,
-    mut budget: Budget,
+    start: PreparedSample<'_>,
+    mut budget: CovarianceBudget,
     rng: &mut R,
-) -> Result<Estimate, CovarianceError> {
+) -> Result<CovarianceEstimate, CovarianceError> {
     let sums = start.sample.moments(SecondMoment::Diagonal)?.to_wide();
     let second = &sums[1 + start.sample.dimension()..];
     let sensitivity = start.sample.entry_sensitivity(true) * (second.len() as f64).sqrt();
-    let part = (Part::Diagonal, budget.left());
+    let part = (BudgetPurpose::Diagonal, budget.left());
     let noisy = add_noise(&mut budget, part, second, sensitivity, rng)?;
     let values =
         DVector::from_iterator(noisy.len(), noisy.iter().map(|noisy| noisy.value as f64 * start.unit()));
     let measurements = noisy.iter().zip(values.iter()).enumerate().map(|(place, (noisy, value))| {
         let units = start.own_units(place, place);
         let deviation = units * noisy.deviation * start.unit();
-        Measurement { row: place, column: place, value: units * value, deviation, times: 1 }
+        EntryMeasurement { row: place, column: place, value: units * value, deviation, times: 1 }
     });
     let measurements = measurements.collect();
     let covariance = DMatrix::from_diagonal(&values.map(|value| value.max(0.0)));
-    Ok(Estimate { measurements, ..start.estimate(&covariance, budget)? })
+    Ok(CovarianceEstimate { measurements, ..start.estimate(&covariance, budget)? })
 }
 
 /// Bound of what the eigenvalue search and rounding to integers add to the distance of two samples'
 /// eigenvalues: backward errors of at most 16dε‖A‖_F on both sides, ‖A‖_F ≤ nR², and half a unit
 /// for each value.
-pub(super) fn eigenvalue_slack(sample: &Sample<'_>) -> f64 {
+pub(super) fn eigenvalue_slack(sample: &CovarianceSample<'_>) -> f64 {
     let (d, rows) = (sample.dimension() as f64, sample.rows() as f64);
     let largest = rows * (1u64 << (2 * RECORD_BITS)) as f64;
     d.sqrt() + 32.0 * d * f64::EPSILON * largest
 }
 
-fn public_count(sample: &Sample<'_>) -> Result<(), CovarianceError> {
+fn public_count(sample: &CovarianceSample<'_>) -> Result<(), CovarianceError> {
     if sample.neighbours().counts_are_public() { Ok(()) } else { Err(CovarianceError::PublicCount) }
 }
 
 /// Returns the eigenvalues of the exact second moments on their grid, largest first. Requires a
 /// public count, which bounds the error of the search.
-pub(super) fn eigenvalues(sample: &Sample<'_>) -> Result<Vec<i128>, CovarianceError> {
+pub(super) fn eigenvalues(sample: &CovarianceSample<'_>) -> Result<Vec<i128>, CovarianceError> {
     public_count(sample)?;
     let layout = Layout { dimension: sample.dimension(), second: SecondMoment::Full };
     let sums = sample.moments(layout.second)?.to_wide();
@@ -142,14 +142,14 @@ pub(super) fn eigenvalues(sample: &Sample<'_>) -> Result<Vec<i128>, CovarianceEr
 }
 
 pub(super) fn separate<R: CryptoRng + ?Sized>(
-    start: &Start<'_>,
-    budget: &mut Budget,
+    start: &PreparedSample<'_>,
+    budget: &mut CovarianceBudget,
     rng: &mut R,
 ) -> Result<DMatrix<f64>, CovarianceError> {
     let exact = eigenvalues(&start.sample)?;
     let noisy = whole(start, start.sample.matrix_sensitivity(), budget, 0.5, rng)?;
     let sensitivity = start.sample.matrix_sensitivity() + eigenvalue_slack(&start.sample);
-    let part = (Part::Eigenvalues, budget.left());
+    let part = (BudgetPurpose::Eigenvalues, budget.left());
     let values = add_noise(budget, part, &exact, sensitivity, rng)?;
     let eigen = SymmetricEigen::try_new(start.matrix(&noisy), f64::EPSILON, 100 * exact.len() + 100)
         .ok_or(CovarianceError::Numerical)?;
@@ -170,8 +170,8 @@ pub(super) fn chi_tail(d: f64) -> f64 {
 }
 
 fn coinpress<R: CryptoRng + ?Sized>(
-    start: &Start<'_>,
-    budget: &mut Budget,
+    start: &PreparedSample<'_>,
+    budget: &mut CovarianceBudget,
     rng: &mut R,
 ) -> Result<DMatrix<f64>, CovarianceError> {
     let sample = &start.sample;
@@ -189,7 +189,8 @@ fn coinpress<R: CryptoRng + ?Sized>(
         let sums = moments(&clipper, &whitened, SecondMoment::Full)?.to_wide();
         let second = &sums[1 + size..];
         let rho = if step + 1 == COIN_SHARES.len() { budget.left() } else { share * total };
-        let noisy = add_noise(budget, (Part::Matrix, rho), second, matrix_sensitivity(neighbours), rng)?;
+        let noisy =
+            add_noise(budget, (BudgetPurpose::Matrix, rho), second, matrix_sensitivity(neighbours), rng)?;
         let grid = radius / (1u64 << RECORD_BITS) as f64 / sample.grid();
         let found =
             nearest_semidefinite(&(start.matrix(&noisy) * grid * grid)).ok_or(CovarianceError::Numerical)?;
@@ -201,7 +202,7 @@ fn coinpress<R: CryptoRng + ?Sized>(
 }
 
 /// A·z of every record; zeros for an unusable one.
-fn whiten(sample: &Sample<'_>, whitening: &DMatrix<f64>) -> Vec<f64> {
+fn whiten(sample: &CovarianceSample<'_>, whitening: &DMatrix<f64>) -> Vec<f64> {
     let mut whitened = Vec::with_capacity(sample.records().len());
     for record in sample.records().chunks_exact(sample.dimension()) {
         let columns = record.iter().zip(sample.centres()).zip(sample.half_widths());

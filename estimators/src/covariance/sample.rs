@@ -29,7 +29,7 @@
 //! d)Q⁴. ∎
 
 use super::CovarianceError;
-use super::budget::{Budget, Part};
+use super::budget::{BudgetPurpose, CovarianceBudget};
 use super::estimate::check_share;
 use hushflow_mechanism::moments::{
     Accumulators, Clipper, Layout, QuantisedRows, RECORD_BITS, SecondMoment, Sums,
@@ -50,7 +50,7 @@ const RADIUS: f64 = (1u64 << RECORD_BITS) as f64;
 
 /// Records between public bounds, with the neighbour relation. Private, so it has no `Debug`.
 #[derive(Clone)]
-pub struct Sample<'a> {
+pub struct CovarianceSample<'a> {
     records: &'a [f64],
     clipper: Clipper,
     neighbours: Neighbours,
@@ -65,7 +65,7 @@ pub struct Noisy {
     pub deviation: f64,
 }
 
-impl<'a> Sample<'a> {
+impl<'a> CovarianceSample<'a> {
     /// Makes a sample of records, row after row, with one column per element of `bounds`. Values
     /// outside are clipped. A record with a value that is not finite counts as the centre of the
     /// bounds.
@@ -114,7 +114,7 @@ impl<'a> Sample<'a> {
     pub fn count_clipped<R: CryptoRng + ?Sized>(
         &self,
         share: f64,
-        budget: &mut Budget,
+        budget: &mut CovarianceBudget,
         rng: &mut R,
     ) -> Result<(f64, f64), CovarianceError> {
         check_share("the number of clipped records", share)?;
@@ -125,7 +125,7 @@ impl<'a> Sample<'a> {
             record.iter().all(|x| x.is_finite()) && columns.any(beyond)
         };
         let clipped = self.records.chunks_exact(self.dimension()).filter(outside).count();
-        noisy_count(clipped, (Part::Clipped, share * budget.left()), budget, rng)
+        noisy_count(clipped, (BudgetPurpose::Clipped, share * budget.left()), budget, rng)
     }
 
     /// All records, before clipping.
@@ -258,8 +258,8 @@ pub(super) fn moments(
 /// Discrete Gaussian noise of parameter σ on integers is Δ²/(2σ²)-zCDP (Canonne, Kamath & Steinke
 /// 2020, Theorem 4 and its multivariate form), so σ = Δ/√(2ρ), rounded up.
 pub(super) fn add_noise<R: CryptoRng + ?Sized>(
-    budget: &mut Budget,
-    (part, rho): (Part, f64),
+    budget: &mut CovarianceBudget,
+    (part, rho): (BudgetPurpose, f64),
     values: &[i128],
     sensitivity: f64,
     rng: &mut R,
@@ -281,8 +281,8 @@ pub(super) fn add_noise<R: CryptoRng + ?Sized>(
 
 /// Applies [`add_noise`] to one integer.
 pub(super) fn measure<R: CryptoRng + ?Sized>(
-    budget: &mut Budget,
-    part: (Part, f64),
+    budget: &mut CovarianceBudget,
+    part: (BudgetPurpose, f64),
     value: i128,
     sensitivity: f64,
     rng: &mut R,
@@ -293,15 +293,15 @@ pub(super) fn measure<R: CryptoRng + ?Sized>(
 /// Returns the count that sums are divided by, with its deviation: public, or private and at least
 /// 1.
 pub(super) fn count<R: CryptoRng + ?Sized>(
-    sample: &Sample<'_>,
-    budget: &mut Budget,
+    sample: &CovarianceSample<'_>,
+    budget: &mut CovarianceBudget,
     rho: f64,
     rng: &mut R,
 ) -> Result<(f64, f64), CovarianceError> {
     if sample.neighbours().counts_are_public() {
         return Ok((sample.rows() as f64, 0.0));
     }
-    let (count, deviation) = noisy_count(sample.rows(), (Part::Count, rho), budget, rng)?;
+    let (count, deviation) = noisy_count(sample.rows(), (BudgetPurpose::Count, rho), budget, rng)?;
     Ok((count.max(1.0), deviation))
 }
 
@@ -309,8 +309,8 @@ pub(super) fn count<R: CryptoRng + ?Sized>(
 /// most 1.
 fn noisy_count<R: CryptoRng + ?Sized>(
     records: usize,
-    part: (Part, f64),
-    budget: &mut Budget,
+    part: (BudgetPurpose, f64),
+    budget: &mut CovarianceBudget,
     rng: &mut R,
 ) -> Result<(f64, f64), CovarianceError> {
     // Units of 2⁻⁴⁰ records: the noise needs a fine grid.
@@ -330,13 +330,13 @@ mod tests {
     const BOUNDS: [(f64, f64); 3] = [(-1.0, 1.0), (0.0, 10.0), (-5.0, 20.0)];
 
     fn sums(records: &[f64], neighbours: Neighbours) -> Vec<i128> {
-        let sample = Sample::new(&BOUNDS, records, neighbours).expect("a sample");
+        let sample = CovarianceSample::new(&BOUNDS, records, neighbours).expect("a sample");
         sample.moments(SecondMoment::Full).expect("moments").to_wide().to_vec()
     }
 
     /// Norms of the difference of two samples' statistics, divided by their sensitivities.
     fn ratios(one: &[f64], other: &[f64], neighbours: Neighbours) -> Vec<f64> {
-        let sample = Sample::new(&BOUNDS, one, neighbours).expect("a sample");
+        let sample = CovarianceSample::new(&BOUNDS, one, neighbours).expect("a sample");
         let layout = Layout { dimension: 3, second: SecondMoment::Full };
         let difference: Vec<f64> =
             sums(one, neighbours).iter().zip(sums(other, neighbours)).map(|(a, b)| (a - b) as f64).collect();
@@ -396,12 +396,12 @@ mod tests {
     fn clipped_records_are_counted_once_each() {
         let records = [2.0, 11.0, 0.0, 0.0, 10.0, 20.0, 0.5, -1e300, 0.0, f64::INFINITY, 99.0, 0.0];
         for neighbours in [Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
-            let sample = Sample::new(&BOUNDS, &records, neighbours).expect("a sample");
-            let mut budget = Budget::new(Rho::new(1e6).expect("a budget"));
+            let sample = CovarianceSample::new(&BOUNDS, &records, neighbours).expect("a sample");
+            let mut budget = CovarianceBudget::new(Rho::new(1e6).expect("a budget"));
             let mut rng = ChaCha20Rng::seed_from_u64(1);
             let (found, deviation) = sample.count_clipped(0.5, &mut budget, &mut rng).expect("a count");
             assert!((found - 2.0).abs() < 6.0 * deviation && deviation < 2e-3, "{found} {deviation}");
-            assert_eq!(budget.by_kind(), [(Part::Clipped, 5e5)]);
+            assert_eq!(budget.by_kind(), [(BudgetPurpose::Clipped, 5e5)]);
             assert!(sample.count_clipped(1.0, &mut budget, &mut rng).is_err());
         }
     }
@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn what_is_no_sample_is_refused() {
         let make = |bounds: &[(f64, f64)], records: &[f64], neighbours| {
-            Sample::new(bounds, records, neighbours).err().expect("an error").to_string()
+            CovarianceSample::new(bounds, records, neighbours).err().expect("an error").to_string()
         };
         let found = make(&BOUNDS, &[0.0; 3], Neighbours::ReplaceOneInPlace);
         assert_eq!(found, "found 1 records, expected at least 2: a covariance takes more than one");
@@ -427,10 +427,11 @@ mod tests {
 
     #[test]
     fn noise_has_the_deviation_that_is_said() {
-        let mut budget = Budget::new(Rho::new(2.0).unwrap());
+        let mut budget = CovarianceBudget::new(Rho::new(2.0).unwrap());
         let mut rng = ChaCha20Rng::seed_from_u64(3);
         let sensitivity = 2f64.powi(40);
-        let noisy = add_noise(&mut budget, (Part::Matrix, 2.0), &[7; 20_000], sensitivity, &mut rng).unwrap();
+        let noisy = add_noise(&mut budget, (BudgetPurpose::Matrix, 2.0), &[7; 20_000], sensitivity, &mut rng)
+            .unwrap();
         let deviation = noisy[0].deviation;
         assert!(deviation >= sensitivity / 2.0 && deviation < sensitivity / 2.0 * 1.000001);
         let relative: Vec<f64> = noisy.iter().map(|noisy| (noisy.value - 7) as f64 / deviation).collect();

@@ -19,7 +19,7 @@
 //! selections. It saves noise against the conversion of ρ (37 % of ρ at (1, 10⁻⁶)).
 
 use super::adaptive::SHARE;
-use super::{CovarianceError, Method, Pace};
+use super::{CovarianceError, CovarianceMethod, Pace};
 use hushflow_mechanism::accounting::bounded_range::Concentrated;
 use hushflow_mechanism::accounting::discrete::Discreteness;
 use hushflow_mechanism::accounting::{
@@ -32,14 +32,14 @@ const ROUNDING: f64 = 2e-9;
 
 /// Cost of an estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spending {
+pub struct CovarianceSpending {
     /// ρ by purpose.
     pub rho: Concentrated,
     /// Bound of the distance of all its noise from the ideal.
     pub discreteness: Discreteness,
 }
 
-impl Spending {
+impl CovarianceSpending {
     fn new(dimension: usize, rho: Rho, selection: f64, rounds: f64) -> Result<Self, AccountingError> {
         let d = dimension.max(1) as f64;
         let least = (1u64 << (2 * RECORD_BITS)) as f64 / d / (2.0 * rho.value()).sqrt();
@@ -71,7 +71,7 @@ impl Spending {
 /// costs more.
 fn rho_for(
     (epsilon, delta): (Epsilon, Delta),
-    spending: impl Fn(Rho) -> Result<Spending, CovarianceError>,
+    spending: impl Fn(Rho) -> Result<CovarianceSpending, CovarianceError>,
 ) -> Option<Rho> {
     let composed = |rho: f64| spending(Rho::new(rho).ok()?).ok()?.composed().ok();
     let exceeds = |rho: f64| composed(rho).is_none_or(|spent| spent.delta(epsilon) > delta.value());
@@ -84,13 +84,13 @@ impl Pace {
     /// # Errors
     /// [`CovarianceError`] for invalid shares, or with an [`AccountingError`] if ρ is too large for
     /// the accounting.
-    pub fn spending(&self, dimension: usize, rho: Rho) -> Result<Spending, CovarianceError> {
+    pub fn spending(&self, dimension: usize, rho: Rho) -> Result<CovarianceSpending, CovarianceError> {
         self.check()?;
         if dimension < 2 {
-            return Ok(Spending::new(dimension, rho, 0.0, 0.0)?);
+            return Ok(CovarianceSpending::new(dimension, rho, 0.0, 0.0)?);
         }
         let selection = (self.selection_share * (1.0 - self.diagonal_share) + ROUNDING) * rho.value();
-        Ok(Spending::new(dimension, rho, selection, self.rounds_for(dimension) as f64 + 1.0)?)
+        Ok(CovarianceSpending::new(dimension, rho, selection, self.rounds_for(dimension) as f64 + 1.0)?)
     }
 
     /// Returns the budget with which the estimate is (ε, δ)-private, rounded down; `None` if there
@@ -100,16 +100,18 @@ impl Pace {
     }
 }
 
-impl Method {
+impl CovarianceMethod {
     /// Returns the cost of an estimate of `dimension` columns with a budget of `rho`.
     ///
     /// # Errors
     /// As [`Pace::spending`].
-    pub fn spending(self, dimension: usize, rho: Rho) -> Result<Spending, CovarianceError> {
+    pub fn spending(self, dimension: usize, rho: Rho) -> Result<CovarianceSpending, CovarianceError> {
         match self {
             Self::Pace => Pace::default().spending(dimension, rho),
-            Self::Adaptive => Ok(Spending::new(dimension, rho, (SHARE + ROUNDING) * rho.value(), 0.0)?),
-            _ => Ok(Spending::new(dimension, rho, 0.0, 0.0)?),
+            Self::Adaptive => {
+                Ok(CovarianceSpending::new(dimension, rho, (SHARE + ROUNDING) * rho.value(), 0.0)?)
+            }
+            _ => Ok(CovarianceSpending::new(dimension, rho, 0.0, 0.0)?),
         }
     }
 
@@ -123,7 +125,7 @@ impl Method {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::covariance::{Budget, Part, Sample};
+    use crate::covariance::{BudgetPurpose, CovarianceBudget, CovarianceSample};
     use hushflow_mechanism::noise::NoiseSource;
     use hushflow_mechanism::sensitivity::Neighbours;
 
@@ -141,14 +143,14 @@ mod tests {
                 ..Pace::default()
             };
             let neighbours = [Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut][seed as usize / 20];
-            let sample = Sample::new(&bounds, &records, neighbours).unwrap();
+            let sample = CovarianceSample::new(&bounds, &records, neighbours).unwrap();
             let mut generator = NoiseSource::Seeded(seed).generator(1, 0).unwrap();
-            let found = pace.estimate(&sample, Budget::new(rho), &mut generator).unwrap();
+            let found = pace.estimate(&sample, CovarianceBudget::new(rho), &mut generator).unwrap();
             let spending = pace.spending(4, rho).unwrap();
-            let of = |kind: Part| {
+            let of = |kind: BudgetPurpose| {
                 found.budget.by_kind().iter().find(|part| part.0 == kind).map_or(0.0, |part| part.1)
             };
-            let selections = of(Part::Selection);
+            let selections = of(BudgetPurpose::Selection);
             assert!(selections > 0.0 && selections <= spending.rho.selection, "{seed} {selections}");
             assert!(spending.rho.rho() <= 0.7 + 1e-15, "{seed}");
             assert!(found.rounds as f64 <= pace.rounds_for(4) as f64 + 1.0, "{seed}: {}", found.rounds);
@@ -160,7 +162,7 @@ mod tests {
     fn a_promise_is_what_is_spent() {
         for (epsilon, delta) in [(0.01, 1e-9), (1.0, 1e-6), (2.0, 1e-6), (10.0, 0.01)] {
             let promise = (Epsilon::new(epsilon).unwrap(), Delta::new(delta).unwrap());
-            let rho = |method: Method| {
+            let rho = |method: CovarianceMethod| {
                 let rho = method.rho_for(5, promise).unwrap();
                 let spending = method.spending(5, rho).unwrap();
                 assert!(spending.composed().unwrap().delta(promise.0) <= delta, "{method} {epsilon}");
@@ -171,21 +173,24 @@ mod tests {
             let exact = hushflow_mechanism::accounting::gaussian::noise_multiplier(promise.0, promise.1)
                 .rho()
                 .value();
-            assert!((rho(Method::Ssp) / exact - 1.0).abs() < 1e-6);
-            assert!((rho(Method::Pace) / exact - 2.0 / (1.3 + 0.35 * std::f64::consts::PI)).abs() < 1e-6);
+            assert!((rho(CovarianceMethod::Ssp) / exact - 1.0).abs() < 1e-6);
+            assert!(
+                (rho(CovarianceMethod::Pace) / exact - 2.0 / (1.3 + 0.35 * std::f64::consts::PI)).abs()
+                    < 1e-6
+            );
         }
         let nothing = (Epsilon::new(0.0).unwrap(), Delta::new(f64::MIN_POSITIVE).unwrap());
-        assert_eq!(Method::Pace.rho_for(5, nothing), None);
+        assert_eq!(CovarianceMethod::Pace.rho_for(5, nothing), None);
     }
 
     #[test]
     fn only_pace_in_several_columns_and_adaptive_select() {
         let rho = Rho::new(2.0).unwrap();
-        for method in Method::ALL {
+        for method in CovarianceMethod::ALL {
             let spending = method.spending(5, rho).unwrap();
             let shares = match method {
-                Method::Pace => [0.35, 0.0],
-                Method::Adaptive => [0.125; 2],
+                CovarianceMethod::Pace => [0.35, 0.0],
+                CovarianceMethod::Adaptive => [0.125; 2],
                 _ => [0.0; 2],
             };
             let single = method.spending(1, rho).unwrap();
@@ -194,7 +199,7 @@ mod tests {
             }
             assert!(spending.discreteness.total_variation() < 1e-18, "{method}");
         }
-        assert!(Method::Ssp.spending(5, Rho::new(1e22).unwrap()).is_err(), "noise below the grid");
+        assert!(CovarianceMethod::Ssp.spending(5, Rho::new(1e22).unwrap()).is_err(), "noise below the grid");
         assert!(Pace { selection_share: 1.5, ..Pace::default() }.spending(5, rho).is_err());
     }
 }

@@ -5,7 +5,7 @@ use super::regression::regress;
 use super::*;
 use chacha20::ChaCha20Rng;
 use hushflow_mechanism::accounting::{Delta, Rho, zcdp};
-use hushflow_mechanism::audit::bound::Event;
+use hushflow_mechanism::audit::bound::EventPair;
 use rand::{Rng, SeedableRng};
 
 const PLACE: Neighbours = Neighbours::ReplaceOneInPlace;
@@ -33,17 +33,18 @@ fn second_moments(records: &[f64], dimension: usize) -> DMatrix<f64> {
 }
 
 fn run(
-    method: Method,
+    method: CovarianceMethod,
     records: &[f64],
     dimension: usize,
     rho: f64,
     (neighbours, centre): (Neighbours, Option<f64>),
     seed: u64,
-) -> Result<Estimate, CovarianceError> {
-    let found = Sample::new(&vec![(-1.0, 1.0); dimension], records, neighbours).and_then(|sample| {
-        let budget = Budget::new(Rho::new(rho).expect("a rho"));
-        method.estimate(&sample, centre, budget, &mut ChaCha20Rng::seed_from_u64(seed))
-    });
+) -> Result<CovarianceEstimate, CovarianceError> {
+    let found =
+        CovarianceSample::new(&vec![(-1.0, 1.0); dimension], records, neighbours).and_then(|sample| {
+            let budget = CovarianceBudget::new(Rho::new(rho).expect("a rho"));
+            method.estimate(&sample, centre, budget, &mut ChaCha20Rng::seed_from_u64(seed))
+        });
     crate::read_back(&found)
 }
 
@@ -51,12 +52,12 @@ fn run(
 fn every_method_finds_the_covariance_when_it_may_spend_enough() {
     let records = records(4000, 6, 1);
     let truth = second_moments(&records, 6);
-    for method in Method::ALL {
+    for method in CovarianceMethod::ALL {
         let found = run(method, &records, 6, 1000.0, (PLACE, None), 2).unwrap();
         let off: f64 = truth.norm_squared() - truth.diagonal().norm_squared();
         let limit = match method {
-            Method::Diagonal => 1.01 * off.sqrt(),
-            Method::CoinPress => 0.2,
+            CovarianceMethod::Diagonal => 1.01 * off.sqrt(),
+            CovarianceMethod::CoinPress => 0.2,
             _ => 0.01,
         };
         let error = (&found.covariance - &truth).norm();
@@ -68,7 +69,7 @@ fn every_method_finds_the_covariance_when_it_may_spend_enough() {
 fn pace_measures_what_is_there_and_beats_the_whole_matrix_where_budgets_are_small() {
     let records = records(2000, 12, 3);
     let truth = second_moments(&records, 12);
-    let found = run(Method::Pace, &records, 12, 0.02, (PLACE, None), 4).unwrap();
+    let found = run(CovarianceMethod::Pace, &records, 12, 0.02, (PLACE, None), 4).unwrap();
     let pairs: Vec<(usize, usize)> =
         found.measurements.iter().filter(|m| m.row != m.column).map(|m| (m.row, m.column)).collect();
     assert!(pairs.contains(&(1, 0)) && pairs.contains(&(3, 2)) && pairs.len() < 12, "{pairs:?}");
@@ -77,7 +78,8 @@ fn pace_measures_what_is_there_and_beats_the_whole_matrix_where_budgets_are_smal
         let runs = (0..5).map(|seed| run(method, &records, 12, 0.02, (PLACE, None), seed).unwrap());
         runs.map(|found| (&found.covariance - &truth).norm()).sum::<f64>()
     };
-    let [pace, ssp, diagonal] = [Method::Pace, Method::Ssp, Method::Diagonal].map(error);
+    let [pace, ssp, diagonal] =
+        [CovarianceMethod::Pace, CovarianceMethod::Ssp, CovarianceMethod::Diagonal].map(error);
     assert!(pace < 0.7 * ssp && pace < 0.9 * diagonal, "{pace} {ssp} {diagonal}");
     let names: Vec<String> = (0..12).map(|place| format!("column \"{place}\"")).collect();
     let graph = found.dot(&names);
@@ -90,7 +92,7 @@ fn pace_measures_what_is_there_and_beats_the_whole_matrix_where_budgets_are_smal
 #[test]
 fn all_of_the_budget_is_spent_and_no_more() {
     let records = records(300, 5, 5);
-    for method in Method::ALL {
+    for method in CovarianceMethod::ALL {
         for (neighbours, centre) in [(PLACE, None), (PLACE, Some(0.1)), (Neighbours::ZeroOut, Some(0.2))] {
             for rho in [1e-4, 0.3, 50.0] {
                 match run(method, &records, 5, rho, (neighbours, centre), 6) {
@@ -113,7 +115,7 @@ fn all_of_the_budget_is_spent_and_no_more() {
 #[test]
 fn the_same_seed_gives_the_same_estimate() {
     let records = records(100, 4, 7);
-    for method in Method::ALL {
+    for method in CovarianceMethod::ALL {
         let once = || run(method, &records, 4, 1.0, (PLACE, None), 8).unwrap();
         assert_eq!(once(), once(), "{method}");
     }
@@ -121,7 +123,7 @@ fn the_same_seed_gives_the_same_estimate() {
 
 #[test]
 fn odd_inputs_are_estimated_or_refused() {
-    for method in Method::ALL {
+    for method in CovarianceMethod::ALL {
         let single = run(method, &[0.5, -0.25, 1.0, f64::NAN], 1, 1.0, (PLACE, None), 9).unwrap();
         assert_eq!(single.covariance.shape(), (1, 1), "{method}: one column");
         let few = run(method, &records(2, 8, 1), 8, 1.0, (PLACE, None), 9).unwrap();
@@ -132,9 +134,9 @@ fn odd_inputs_are_estimated_or_refused() {
         let tiny = run(method, &[0.0; 60], 3, 1e-300, (PLACE, None), 9).unwrap_err();
         assert!(matches!(tiny, CovarianceError::Noise(_)), "{method}: {tiny}");
     }
-    let empty = run(Method::Pace, &[], 3, 1.0, (Neighbours::ZeroOut, None), 9).unwrap();
+    let empty = run(CovarianceMethod::Pace, &[], 3, 1.0, (Neighbours::ZeroOut, None), 9).unwrap();
     assert!(empty.rows >= 1.0, "where counts are private, none is not told apart");
-    let share = run(Method::Pace, &[0.0; 60], 3, 1.0, (PLACE, Some(1.0)), 9).unwrap_err();
+    let share = run(CovarianceMethod::Pace, &[0.0; 60], 3, 1.0, (PLACE, Some(1.0)), 9).unwrap_err();
     assert!(share.to_string().contains("share of the budget for centring is 1.0"), "{share}");
 }
 
@@ -142,7 +144,7 @@ fn odd_inputs_are_estimated_or_refused() {
 fn centring_finds_mean_and_covariance() {
     let mut records = records(20_000, 4, 10);
     records.iter_mut().for_each(|x| *x = 0.4 + 0.5 * *x);
-    let found = run(Method::Pace, &records, 4, 10.0, (PLACE, Some(0.1)), 11).unwrap();
+    let found = run(CovarianceMethod::Pace, &records, 4, 10.0, (PLACE, Some(0.1)), 11).unwrap();
     let mean = found.mean.unwrap();
     assert!(mean.values.iter().all(|value| (value - 0.4).abs() < 0.02), "{mean:?}");
     let centred: Vec<f64> = records.iter().map(|x| x - 0.4).collect();
@@ -159,12 +161,12 @@ fn neighbours_are_hard_to_tell_apart() {
     let epsilon = zcdp::epsilon(Rho::new(rho).unwrap(), Delta::new(delta).unwrap()).value();
     let runs = 1500;
     for (method, neighbours) in [
-        (Method::Pace, PLACE),
-        (Method::Pace, Neighbours::ZeroOut),
-        (Method::Ssp, PLACE),
-        (Method::SspTight, PLACE),
-        (Method::Separate, PLACE),
-        (Method::Adaptive, PLACE),
+        (CovarianceMethod::Pace, PLACE),
+        (CovarianceMethod::Pace, Neighbours::ZeroOut),
+        (CovarianceMethod::Ssp, PLACE),
+        (CovarianceMethod::SspTight, PLACE),
+        (CovarianceMethod::Separate, PLACE),
+        (CovarianceMethod::Adaptive, PLACE),
     ] {
         let other = if neighbours == PLACE { [1.0, -1.0] } else { [0.0, 0.0] };
         let threshold = if neighbours == PLACE { 0.0 } else { 0.5 };
@@ -191,8 +193,8 @@ fn neighbours_are_hard_to_tell_apart() {
 #[test]
 fn counting_proves_nearly_what_is_claimed() {
     let rho: f64 = 0.5;
-    for (method, least) in [(Method::SspTight, 0.9), (Method::Ssp, 0.6)] {
-        let mut event = Event::default();
+    for (method, least) in [(CovarianceMethod::SspTight, 0.9), (CovarianceMethod::Ssp, 0.6)] {
+        let mut event = EventPair::default();
         for trial in 0..40_000 {
             for (world, last) in [[1.0, 1.0], [1.0, -1.0]].into_iter().enumerate() {
                 let records = [[0.0, 0.0], last].concat();
@@ -219,18 +221,19 @@ fn adaptive_finds_the_norm_of_short_records() {
         let runs = (0..4).map(|seed| run(method, &records, 8, 0.01, (PLACE, None), seed).unwrap());
         runs.map(|found| (&found.covariance - &truth).norm()).sum::<f64>()
     };
-    let [adaptive, separate, ssp] = [Method::Adaptive, Method::Separate, Method::Ssp].map(error);
+    let [adaptive, separate, ssp] =
+        [CovarianceMethod::Adaptive, CovarianceMethod::Separate, CovarianceMethod::Ssp].map(error);
     assert!(adaptive < 0.3 * separate.min(ssp), "{adaptive} {separate} {ssp}");
-    let refused = run(Method::Adaptive, &records, 8, 0.01, (Neighbours::ZeroOut, None), 1);
+    let refused = run(CovarianceMethod::Adaptive, &records, 8, 0.01, (Neighbours::ZeroOut, None), 1);
     assert_eq!(refused, Err(CovarianceError::PublicCount));
 }
 
 #[test]
 fn regressions_find_the_slope() {
     let records = records(20_000, 3, 12);
-    let sample = Sample::new(&[(-1.0, 1.0); 3], &records, PLACE).unwrap();
-    for method in [Method::Pace, Method::Ssp] {
-        let budget = Budget::new(Rho::new(5.0).unwrap());
+    let sample = CovarianceSample::new(&[(-1.0, 1.0); 3], &records, PLACE).unwrap();
+    for method in [CovarianceMethod::Pace, CovarianceMethod::Ssp] {
+        let budget = CovarianceBudget::new(Rho::new(5.0).unwrap());
         let found = regress(method, &sample, 1, budget, &mut ChaCha20Rng::seed_from_u64(13)).unwrap();
         assert!((found.coefficients[0] - 0.9).abs() < 0.05, "{method}: {found:?}");
         assert!(found.coefficients[1..].iter().all(|b| b.abs() < 0.05), "{method}: {found:?}");

@@ -5,11 +5,11 @@
 //! are clipped to that ball, and their mean is the next centre. Corruption moves the mean by at
 //! most α radii.
 
-use super::budget::Budget;
+use super::budget::MeanBudget;
 use super::prime::last_mean;
-use super::records::{Ball, Kept};
+use super::records::{ClippedRecords, ClippingBall};
 use super::weights::Weights;
-use super::{Estimate, MeanError, Shares, Stop, release};
+use super::{EstimationStop, MeanError, MeanEstimate, Shares, release};
 use faer::Mat;
 use hushflow_mechanism::noise::NoiseGenerator;
 
@@ -28,22 +28,22 @@ const SMALLEST: f64 = 0.01;
 /// the clean ones.
 pub(super) fn estimate(
     rows: &[f64],
-    mut kept: Kept,
-    budget: &mut Budget,
+    mut kept: ClippedRecords,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Estimate, Stop> {
+) -> Result<MeanEstimate, EstimationStop> {
     let scales = kept.scales().to_vec();
     let share = Shares::ROUNDS * budget.whole() / f64::from(BALLOONS);
     for round in 1..=BALLOONS {
         let radius = radius(&kept, share * Shares::THRESHOLD, budget, rng)? * kept.ball().radius;
-        let balloon = Ball { radius, ..kept.ball().clone() };
-        kept = Kept::new(rows, &scales, &balloon)?;
+        let balloon = ClippingBall { radius, ..kept.ball().clone() };
+        kept = ClippedRecords::new(rows, &scales, &balloon)?;
         if round < BALLOONS {
             let step = ("balloons", share * (1.0 - Shares::THRESHOLD));
             let sums = release::sums(&kept, step, budget, rng)?;
             let mean: Vec<f64> = sums.first.iter().map(|sum| sum / kept.len() as f64).collect();
             let centre = balloon.place(&mean, &vec![1.0; scales.len()]);
-            kept = Kept::new(rows, &scales, &Ball { centre, radius: 2.0 * radius })?;
+            kept = ClippedRecords::new(rows, &scales, &ClippingBall { centre, radius: 2.0 * radius })?;
         }
     }
     last_mean(&kept, true, budget, rng)
@@ -51,7 +51,12 @@ pub(super) fn estimate(
 
 /// Returns the radius, in units of the ball's, that contains a share [`HELD`] of the records, by a
 /// noisy histogram of their norms.
-fn radius(kept: &Kept, share: f64, budget: &mut Budget, rng: &mut NoiseGenerator) -> Result<f64, MeanError> {
+fn radius(
+    kept: &ClippedRecords,
+    share: f64,
+    budget: &mut MeanBudget,
+    rng: &mut NoiseGenerator,
+) -> Result<f64, MeanError> {
     let dimension = kept.dimension();
     let identity = Mat::<f64>::identity(dimension, dimension);
     let weights = Weights { root: identity, largest: 1.0 };

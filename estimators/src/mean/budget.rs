@@ -3,7 +3,7 @@
 //!
 //! # Why it may be spent adaptively
 //! Every release of the Gaussian methods is an exact discrete Gaussian on integers. For every pair
-//! of neighbours it moves by at most Δ deviations, and [`Budget::spend`] books Δ². Earlier releases
+//! of neighbours it moves by at most Δ deviations, and [`MeanBudget::spend`] books Δ². Earlier releases
 //! and public numbers alone decide the next query, its share and when to stop. So Σ Δ² ≤ μ² along
 //! every path, and the proof in `docs/privacy.md` ("Adaptivity, and why Gaussian accounting may be
 //! used") applies: all releases together are no worse than *one* Gaussian mechanism of noise
@@ -30,7 +30,7 @@ const THRESHOLD_SHARE: f64 = 0.5;
 
 /// Spending of one step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Part {
+pub struct StepCost {
     /// Its purpose: one of `STEPS`.
     pub step: &'static str,
     /// Number of releases of this kind.
@@ -43,7 +43,7 @@ pub struct Part {
     pub delta: f64,
 }
 
-numbers!(struct Part { step: STEPS, releases, squared_mu, epsilon, delta });
+numbers!(struct StepCost { step: STEPS, releases, squared_mu, epsilon, delta });
 
 /// Purposes of parts.
 const STEPS: [&str; 13] = [
@@ -63,7 +63,7 @@ const STEPS: [&str; 13] = [
 ];
 
 #[derive(Clone, Debug)]
-pub(super) struct Budget {
+pub(super) struct MeanBudget {
     epsilon: Epsilon,
     delta: Delta,
     squared_mu: f64,
@@ -72,10 +72,10 @@ pub(super) struct Budget {
     /// Bound of τ for all draws and thresholds.
     variation: f64,
     drawn: f64,
-    parts: Vec<Part>,
+    parts: Vec<StepCost>,
 }
 
-impl Budget {
+impl MeanBudget {
     /// Converts (ε, δ) into μ² of one Gaussian mechanism.
     pub(super) fn new(epsilon: Epsilon, delta: Delta) -> Result<Self, MeanError> {
         let variation = delta.value() * VARIATION_SHARE / (1.0 + epsilon.value().exp());
@@ -87,7 +87,7 @@ impl Budget {
         Ok(Self { epsilon, delta, squared_mu, divided: squared_mu, variation, drawn: 0.0, parts: Vec::new() })
     }
 
-    /// The μ² of which shares are taken: all of it until [`Budget::divide_what_is_left`].
+    /// The μ² of which shares are taken: all of it until [`MeanBudget::divide_what_is_left`].
     pub(super) fn whole(&self) -> f64 {
         self.divided
     }
@@ -137,13 +137,13 @@ impl Budget {
                 part.releases += 1;
                 part.squared_mu += squared_mu;
             }
-            None => self.parts.push(Part { step, releases: 1, squared_mu, epsilon: 0.0, delta: 0.0 }),
+            None => self.parts.push(StepCost { step, releases: 1, squared_mu, epsilon: 0.0, delta: 0.0 }),
         }
         Ok(())
     }
 
     /// Returns the parts and their total ε at δ, rounded up.
-    pub(super) fn close(self) -> (Vec<Part>, f64) {
+    pub(super) fn close(self) -> (Vec<StepCost>, f64) {
         let total: f64 = self.spent();
         let remaining = Delta::new(self.delta.value() * (1.0 - VARIATION_SHARE)).unwrap_or(self.delta);
         let epsilon = NoiseMultiplier::new(total.sqrt().recip())
@@ -156,8 +156,8 @@ impl Budget {
 mod tests {
     use super::*;
 
-    fn budget(epsilon: f64, delta: f64) -> Budget {
-        Budget::new(Epsilon::new(epsilon).unwrap(), Delta::new(delta).unwrap()).unwrap()
+    fn budget(epsilon: f64, delta: f64) -> MeanBudget {
+        MeanBudget::new(Epsilon::new(epsilon).unwrap(), Delta::new(delta).unwrap()).unwrap()
     }
 
     #[test]

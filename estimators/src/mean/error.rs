@@ -1,7 +1,7 @@
 //! Why there is no estimate: refusals, which are part of the private output, and errors, which
 //! follow from public numbers.
 
-use super::Method;
+use super::MeanMethod;
 use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::moments::{ClipError, MomentError, RecordError};
 use hushflow_mechanism::numbers;
@@ -13,7 +13,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum MeanRefusal {
     /// No bin has enough records.
     #[error(
         "the values of column {column} are too few or too far apart to find their range: raise epsilon, or the scale"
@@ -40,7 +40,7 @@ pub enum Refusal {
     NotResilient,
 }
 
-numbers!(enum Refusal { 0 Range { column }, 1 Scale { column }, 2 TooManyTakenOut, 3 NotResilient });
+numbers!(enum MeanRefusal { 0 Range { column }, 1 Scale { column }, 2 TooManyTakenOut, 3 NotResilient });
 
 /// Why there is no estimate. Errors follow from public numbers alone, except those that
 /// [follow from releases](MeanError::follows_from_releases).
@@ -105,13 +105,13 @@ pub enum MeanError {
     #[error("the method {method} needs a range: give R such that all means are within R scales of 0")]
     NoRange {
         /// The method.
-        method: Method,
+        method: MeanMethod,
     },
     /// A method that needs scales has none.
     #[error("the method {method} needs scales: give the standard deviation of clean values for each column")]
     NoScale {
         /// The method.
-        method: Method,
+        method: MeanMethod,
     },
     /// The exponential-time method would take too long.
     #[error(
@@ -119,7 +119,7 @@ pub enum MeanError {
     )]
     TooLarge {
         /// The method.
-        method: Method,
+        method: MeanMethod,
         /// The quantity that is too large: one of `QUANTITIES`.
         what: &'static str,
         /// Its value.
@@ -207,28 +207,28 @@ impl From<ClipError> for MeanError {
     }
 }
 
-pub(super) enum Stop {
-    Refused(Refusal),
+pub(super) enum EstimationStop {
+    Refused(MeanRefusal),
     Failed(MeanError),
 }
 
-impl From<Refusal> for Stop {
-    fn from(refusal: Refusal) -> Self {
-        Stop::Refused(refusal)
+impl From<MeanRefusal> for EstimationStop {
+    fn from(refusal: MeanRefusal) -> Self {
+        EstimationStop::Refused(refusal)
     }
 }
 
-impl From<MeanError> for Stop {
+impl From<MeanError> for EstimationStop {
     fn from(error: MeanError) -> Self {
-        Stop::Failed(error)
+        EstimationStop::Failed(error)
     }
 }
 
-pub(super) fn outcome<T>(ended: Result<T, Stop>) -> Result<Result<T, Refusal>, MeanError> {
+pub(super) fn outcome<T>(ended: Result<T, EstimationStop>) -> Result<Result<T, MeanRefusal>, MeanError> {
     match ended {
         Ok(found) => Ok(Ok(found)),
-        Err(Stop::Refused(refusal)) => Ok(Err(refusal)),
-        Err(Stop::Failed(error)) => Err(error),
+        Err(EstimationStop::Refused(refusal)) => Ok(Err(refusal)),
+        Err(EstimationStop::Failed(error)) => Err(error),
     }
 }
 
@@ -238,12 +238,12 @@ mod tests {
 
     #[test]
     fn errors_are_read_back_from_their_numbers() {
-        let too_large = |what| MeanError::TooLarge { method: Method::Tukey, what, found: 5.0, most: 4.0 };
+        let too_large = |what| MeanError::TooLarge { method: MeanMethod::Tukey, what, found: 5.0, most: 4.0 };
         let mut errors = vec![
             MeanError::Trimmed { corruption: 0.2, rows: 9 },
             MeanError::NoRows,
             MeanError::TooFew { rows: 3, noise: 0.1, needed: 7 },
-            MeanError::NoScale { method: Method::PrimeHt },
+            MeanError::NoScale { method: MeanMethod::PrimeHt },
             MeanError::Uncountable { epsilon: 1.0, delta: 1e-6, released: true },
             AccountingError::DiscretenessExceedsDelta { cost: 1e-3, delta: 1e-6 }.into(),
             MeanError::Beyond { column: 3 },

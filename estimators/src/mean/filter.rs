@@ -17,7 +17,7 @@
 //! only by a′. ∎ By induction this holds after any number of filters whose (μ, U, θ) are equal in
 //! both worlds, because they were released.
 
-use super::records::Kept;
+use super::records::ClippedRecords;
 use std::cmp::Ordering;
 
 /// k = ⌈2αn⌉, Definition C.1 for 𝒯_2α.
@@ -26,7 +26,7 @@ pub(super) fn largest_tail(corruption: f64, records: usize) -> usize {
 }
 
 /// Removes kept records of score at least `threshold`: at most `most`, highest first.
-pub(super) fn take_out_highest(kept: &mut Kept, scores: &[f64], threshold: f64, most: usize) {
+pub(super) fn take_out_highest(kept: &mut ClippedRecords, scores: &[f64], threshold: f64, most: usize) {
     let reaches = |&place: &usize| kept.is_kept(place) && scores[place] >= threshold;
     let mut high: Vec<usize> = (0..kept.len()).filter(reaches).collect();
     if most < high.len() {
@@ -37,7 +37,7 @@ pub(super) fn take_out_highest(kept: &mut Kept, scores: &[f64], threshold: f64, 
 }
 
 /// Definition C.1: `Less` for the record that is removed first.
-fn before(kept: &Kept, scores: &[f64], a: usize, b: usize) -> Ordering {
+fn before(kept: &ClippedRecords, scores: &[f64], a: usize, b: usize) -> Ordering {
     let by_score = scores[b].total_cmp(&scores[a]);
     let values =
         || kept.row(a).iter().zip(kept.row(b)).map(|(x, y)| y.total_cmp(x)).find(|order| order.is_ne());
@@ -46,17 +46,17 @@ fn before(kept: &Kept, scores: &[f64], a: usize, b: usize) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::Ball;
+    use super::super::records::ClippingBall;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn table(rows: &[[f64; 2]]) -> Kept {
-        let ball = Ball { centre: vec![0.0; 2], radius: 8.0 };
-        Kept::new(rows.as_flattened(), &[1.0, 1.0], &ball).unwrap()
+    fn table(rows: &[[f64; 2]]) -> ClippedRecords {
+        let ball = ClippingBall { centre: vec![0.0; 2], radius: 8.0 };
+        ClippedRecords::new(rows.as_flattened(), &[1.0, 1.0], &ball).unwrap()
     }
 
-    fn left(kept: &Kept) -> BTreeSet<(usize, Vec<i64>)> {
+    fn left(kept: &ClippedRecords) -> BTreeSet<(usize, Vec<i64>)> {
         let values = |place| kept.row(place).iter().map(|value| *value as i64).collect();
         (0..kept.len()).filter(|&place| kept.is_kept(place)).map(|place| (place, values(place))).collect()
     }

@@ -6,12 +6,12 @@
 //! slow: the expected share that a round removes is a record's score over b. The T = Θ̃(d) rounds
 //! divide the same budget as PRIME's.
 
-use super::budget::Budget;
+use super::budget::MeanBudget;
 use super::filter::{largest_tail, take_out_highest};
-use super::prime::{View, accepted_excess, last_mean, moments_share, scaled_scores};
-use super::records::Kept;
+use super::prime::{NormalisedMoments, accepted_excess, last_mean, moments_share, scaled_scores};
+use super::records::ClippedRecords;
 use super::weights::{Weights, spectrum};
-use super::{Estimate, MeanError, Stop, Tails, release};
+use super::{EstimationStop, MeanError, MeanEstimate, Tails, release};
 use hushflow_mechanism::noise::NoiseGenerator;
 use rand::Rng;
 
@@ -21,11 +21,11 @@ const ROUNDS_OF_COLUMN: u32 = 2;
 const MORE_ROUNDS: u32 = 20;
 
 pub(super) fn estimate(
-    mut kept: Kept,
+    mut kept: ClippedRecords,
     (tails, corruption): (Tails, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Estimate, Stop> {
+) -> Result<MeanEstimate, EstimationStop> {
     let (dimension, records) = (kept.dimension(), kept.len());
     let rounds = MORE_ROUNDS + ROUNDS_OF_COLUMN * dimension as u32;
     let share = moments_share(budget, rounds);
@@ -34,7 +34,7 @@ pub(super) fn estimate(
     let most = largest_tail(corruption, records);
     for _ in 0..rounds {
         let sums = release::moments(&kept, ("rounds", share), budget, rng)?;
-        let view = View::new(&sums, &kept, 1.0)?;
+        let view = NormalisedMoments::new(&sums, &kept, 1.0)?;
         let found = spectrum(view.excess.as_ref()).ok_or(MeanError::Spectrum)?;
         if found.values[dimension - 1] <= accepted {
             return last_mean(&kept, true, budget, rng);

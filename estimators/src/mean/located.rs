@@ -6,9 +6,9 @@
 //! was released, so the estimator's proof holds for the moved records, and the parts add up by
 //! basic composition.
 
-use super::budget::Budget;
+use super::budget::MeanBudget;
 use super::range::{CENTRE_ERROR, HALF_BIN, winners};
-use super::{Answer, COUNT_DEVIATIONS, MeanError, Part, Question, error, release, resilience};
+use super::{COUNT_DEVIATIONS, MeanAnswer, MeanError, Question, StepCost, error, release, resilience};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon};
 use hushflow_mechanism::noise::NoiseGenerator;
 
@@ -29,9 +29,9 @@ pub(super) fn estimate(
     scales: &[f64],
     question: &Question,
     rng: &mut NoiseGenerator,
-) -> Result<Answer, MeanError> {
+) -> Result<MeanAnswer, MeanError> {
     let [first, (epsilon, delta)] = shares(question.epsilon, question.delta)?;
-    let mut budget = Budget::new(first.0, first.1)?;
+    let mut budget = MeanBudget::new(first.0, first.1)?;
     let (records, columns) = (rows.len() / scales.len(), scales.len() as f64);
     let deviation = release::count_deviation(columns, budget.whole());
     let needed = (4.0 * COUNT_DEVIATIONS * deviation).ceil();
@@ -44,7 +44,7 @@ pub(super) fn estimate(
     resilience::check(records, scales, &rest)?;
     let part = ("range", budget.whole());
     let found = error::outcome(winners(rows, (scales, HALF_BIN), part, &mut budget, rng))?;
-    let range = Part {
+    let range = StepCost {
         step: "range",
         releases: 1,
         squared_mu: budget.close().0.iter().map(|part| part.squared_mu).sum(),
@@ -55,16 +55,16 @@ pub(super) fn estimate(
         Ok(centre) => centre.iter().zip(scales).map(|(place, scale)| place * scale).collect(),
         Err(refusal) => {
             let (method, spent) = (question.method, question.epsilon.value());
-            return Ok(Answer { method, outcome: Err(refusal), parts: vec![range], spent });
+            return Ok(MeanAnswer { method, outcome: Err(refusal), parts: vec![range], spent });
         }
     };
     let moved: Vec<f64> =
         rows.iter().zip(centre.iter().cycle()).map(|(value, centre)| value - centre).collect();
-    let Answer { method, mut outcome, mut parts, .. } =
+    let MeanAnswer { method, mut outcome, mut parts, .. } =
         resilience::estimate(&moved, (scales, CENTRE_ERROR * HALF_BIN), &rest, rng)?;
     if let Ok(found) = &mut outcome {
         found.mean.iter_mut().zip(&centre).for_each(|(mean, centre)| *mean += centre);
     }
     parts.insert(0, range);
-    Ok(Answer { method, outcome, parts, spent: question.epsilon.value() })
+    Ok(MeanAnswer { method, outcome, parts, spent: question.epsilon.value() })
 }

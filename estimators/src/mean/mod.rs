@@ -47,16 +47,16 @@ mod tukey;
 mod weights;
 mod whiten;
 
-pub use budget::Part;
-pub use error::{MeanError, Refusal};
+pub use budget::StepCost;
+pub use error::{MeanError, MeanRefusal};
 pub use located::shares as shares_of_range;
 
-use budget::Budget;
-use error::Stop;
+use budget::MeanBudget;
+use error::EstimationStop;
 use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::noise::NoiseGenerator;
 use hushflow_mechanism::numbers;
-use records::Kept;
+use records::ClippedRecords;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -65,7 +65,7 @@ use thiserror::Error;
 /// Method of estimating a mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Method {
+pub enum MeanMethod {
     /// PRIME or the plain mean, whichever has the smaller error bound by public numbers.
     Auto,
     /// Filters by matrix multiplicative weights, for clean columns that are subgaussian with
@@ -85,7 +85,7 @@ pub enum Method {
     Balloon,
 }
 
-impl Method {
+impl MeanMethod {
     /// All methods.
     pub const ALL: [Self; 8] = [
         Self::Auto,
@@ -128,11 +128,11 @@ impl Method {
     }
 }
 
-numbers!(enum Method {
+numbers!(enum MeanMethod {
     0 Auto, 1 Prime, 2 PrimeHt, 3 Filter, 4 Resilience, 5 Tukey, 6 Gaussian, 7 Balloon
 });
 
-impl fmt::Display for Method {
+impl fmt::Display for MeanMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -143,7 +143,7 @@ impl fmt::Display for Method {
 #[error("found {0:?}, expected auto, prime, prime-ht, filter, resilience, tukey, gaussian or balloon")]
 pub struct UnknownMethod(String);
 
-impl FromStr for Method {
+impl FromStr for MeanMethod {
     type Err = UnknownMethod;
 
     fn from_str(text: &str) -> Result<Self, UnknownMethod> {
@@ -173,7 +173,7 @@ pub enum Scale {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     /// The method.
-    pub method: Method,
+    pub method: MeanMethod,
     /// ε of the whole estimate.
     pub epsilon: Epsilon,
     /// δ of the whole estimate.
@@ -182,8 +182,8 @@ pub struct Question {
     pub corruption: f64,
     /// Scales of columns.
     pub scale: Scale,
-    /// R: the means of all columns are in [−R, R] scales. [`Method::Tukey`] needs it.
-    /// [`Method::Resilience`] finds one with a third of the budget if it is absent. Other methods
+    /// R: the means of all columns are in [−R, R] scales. [`MeanMethod::Tukey`] needs it.
+    /// [`MeanMethod::Resilience`] finds one with a third of the budget if it is absent. Other methods
     /// ignore it.
     pub range: Option<f64>,
 }
@@ -205,7 +205,7 @@ impl Shares {
 
 /// An estimate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Estimate {
+pub struct MeanEstimate {
     /// The mean of each column, in its own unit.
     pub mean: Vec<f64>,
     /// Standard deviation of the noise of each column's mean, in its own unit. The error has other
@@ -217,22 +217,22 @@ pub struct Estimate {
     pub converged: bool,
 }
 
-numbers!(struct Estimate { mean, noise, kept, converged });
+numbers!(struct MeanEstimate { mean, noise, kept, converged });
 
 /// The result and its cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
+pub struct MeanAnswer {
     /// The method that ran.
-    pub method: Method,
+    pub method: MeanMethod,
     /// The estimate, or why there is none.
-    pub outcome: Result<Estimate, Refusal>,
+    pub outcome: Result<MeanEstimate, MeanRefusal>,
     /// Spending of each step.
-    pub parts: Vec<Part>,
+    pub parts: Vec<StepCost>,
     /// Total ε at δ: at most the requested one.
     pub spent: f64,
 }
 
-numbers!(struct Answer { outcome, method, spent, parts });
+numbers!(struct MeanAnswer { outcome, method, spent, parts });
 
 /// Minimum number of deviations of a noisy count between 3n/4 and n/2.
 const COUNT_DEVIATIONS: f64 = 6.0;
@@ -241,7 +241,7 @@ const COUNT_DEVIATIONS: f64 = 6.0;
 ///
 /// ```
 /// use hushflow_mechanism::accounting::{Delta, Epsilon};
-/// use hushflow_estimators::mean::{Method, Question, Scale, estimate};
+/// use hushflow_estimators::mean::{MeanMethod, Question, Scale, estimate};
 /// use hushflow_mechanism::noise::NoiseSource;
 ///
 /// // Two columns around 10 and −2, and a corrupt reading.
@@ -249,7 +249,7 @@ const COUNT_DEVIATIONS: f64 = 6.0;
 /// let mut rows: Vec<f64> = (0..20_000).flat_map(clean).collect();
 /// rows[777] = 1e9;
 /// let question = Question {
-///     method: Method::PrimeHt,
+///     method: MeanMethod::PrimeHt,
 ///     epsilon: Epsilon::new(1.0)?,
 ///     delta: Delta::new(1e-6)?,
 ///     corruption: 0.01,
@@ -269,22 +269,26 @@ pub fn estimate(
     columns: usize,
     question: &Question,
     rng: &mut NoiseGenerator,
-) -> Result<Answer, MeanError> {
+) -> Result<MeanAnswer, MeanError> {
     check(rows, columns, question)?;
     match question.method {
-        Method::Tukey | Method::Resilience => by_enumeration(rows, question, rng),
+        MeanMethod::Tukey | MeanMethod::Resilience => by_enumeration(rows, question, rng),
         _ => by_filtering(rows, columns, question, rng),
     }
 }
 
 /// Answers by a method over a whole net of points, with a budget of pure privacy.
-fn by_enumeration(rows: &[f64], question: &Question, rng: &mut NoiseGenerator) -> Result<Answer, MeanError> {
+fn by_enumeration(
+    rows: &[f64],
+    question: &Question,
+    rng: &mut NoiseGenerator,
+) -> Result<MeanAnswer, MeanError> {
     let method = question.method;
     let Scale::Known(scales) = &question.scale else { return Err(MeanError::NoScale { method }) };
     match (method, question.range) {
-        (Method::Resilience, None) => located::estimate(rows, scales, question, rng),
+        (MeanMethod::Resilience, None) => located::estimate(rows, scales, question, rng),
         (_, Some(range)) if range.is_normal() && range > 0.0 => match method {
-            Method::Tukey => tukey::estimate(rows, (scales, range), question, rng),
+            MeanMethod::Tukey => tukey::estimate(rows, (scales, range), question, rng),
             _ => resilience::estimate(rows, (scales, range), question, rng),
         },
         _ => Err(MeanError::NoRange { method }),
@@ -297,24 +301,24 @@ fn by_filtering(
     columns: usize,
     question: &Question,
     rng: &mut NoiseGenerator,
-) -> Result<Answer, MeanError> {
-    let mut budget = Budget::new(question.epsilon, question.delta)?;
+) -> Result<MeanAnswer, MeanError> {
+    let mut budget = MeanBudget::new(question.epsilon, question.delta)?;
     let records = rows.len() / columns;
     check_count(records, columns, &budget)?;
     let method = chosen(question, records, columns, &budget);
     let found = preprocessed(rows, columns, (question, method), &mut budget, rng);
     let outcome = error::outcome(found)?;
     let (parts, spent) = budget.close();
-    Ok(Answer { method, outcome, parts, spent })
+    Ok(MeanAnswer { method, outcome, parts, spent })
 }
 
 fn preprocessed(
     rows: &[f64],
     columns: usize,
-    (question, method): (&Question, Method),
-    budget: &mut Budget,
+    (question, method): (&Question, MeanMethod),
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Estimate, Stop> {
+) -> Result<MeanEstimate, EstimationStop> {
     let (asked, tails) = ((method, question.corruption), tails(method));
     match &question.scale {
         Scale::Known(scales) => scaled(rows, scales, asked, budget, rng),
@@ -333,24 +337,24 @@ fn preprocessed(
 fn scaled(
     rows: &[f64],
     scales: &[f64],
-    (method, corruption): (Method, f64),
-    budget: &mut Budget,
+    (method, corruption): (MeanMethod, f64),
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Estimate, Stop> {
+) -> Result<MeanEstimate, EstimationStop> {
     let tails = tails(method);
     let ball = range::ball(rows, scales, (tails, corruption), budget, rng)?;
-    let kept = Kept::new(rows, scales, &ball)?;
+    let kept = ClippedRecords::new(rows, scales, &ball)?;
     match method {
-        Method::Filter => iterative::estimate(kept, (tails, corruption), budget, rng),
-        Method::Gaussian => prime::last_mean(&kept, true, budget, rng),
-        Method::Balloon => balloon::estimate(rows, kept, budget, rng),
+        MeanMethod::Filter => iterative::estimate(kept, (tails, corruption), budget, rng),
+        MeanMethod::Gaussian => prime::last_mean(&kept, true, budget, rng),
+        MeanMethod::Balloon => balloon::estimate(rows, kept, budget, rng),
         _ => prime::estimate(kept, (tails, corruption), budget, rng),
     }
 }
 
-fn tails(method: Method) -> Tails {
+fn tails(method: MeanMethod) -> Tails {
     match method {
-        Method::PrimeHt | Method::Balloon => Tails::BoundedCovariance,
+        MeanMethod::PrimeHt | MeanMethod::Balloon => Tails::BoundedCovariance,
         _ => Tails::SubGaussian,
     }
 }
@@ -358,8 +362,8 @@ fn tails(method: Method) -> Tails {
 /// Chooses PRIME or the plain mean by the smaller error bound. (Appendix L compares n with
 /// c·d^1.5/(αε); here the noises themselves are compared.) Corruption within the noise moves
 /// PRIME's mean by √(α(λ + noise)), and the plain mean by α radii.
-fn chosen(question: &Question, records: usize, columns: usize, budget: &Budget) -> Method {
-    if question.method != Method::Auto {
+fn chosen(question: &Question, records: usize, columns: usize, budget: &MeanBudget) -> MeanMethod {
+    if question.method != MeanMethod::Auto {
         return question.method;
     }
     let (tails, alpha) = (Tails::SubGaussian, question.corruption);
@@ -371,7 +375,7 @@ fn chosen(question: &Question, records: usize, columns: usize, budget: &Budget) 
     };
     let plain = alpha * radius + noise(1.0 - Shares::BEFORE);
     let robust = (alpha * unseen).sqrt() + noise(1.0 - Shares::BEFORE - Shares::ROUNDS);
-    if robust <= plain { Method::Prime } else { Method::Gaussian }
+    if robust <= plain { MeanMethod::Prime } else { MeanMethod::Gaussian }
 }
 
 fn check(rows: &[f64], columns: usize, question: &Question) -> Result<(), MeanError> {
@@ -398,7 +402,7 @@ fn check(rows: &[f64], columns: usize, question: &Question) -> Result<(), MeanEr
     }
 }
 
-fn check_count(records: usize, columns: usize, budget: &Budget) -> Result<(), MeanError> {
+fn check_count(records: usize, columns: usize, budget: &MeanBudget) -> Result<(), MeanError> {
     let deviation = release::count_deviation(columns as f64, Shares::RANGE * budget.whole());
     let needed = (4.0 * COUNT_DEVIATIONS * deviation).ceil();
     if (records as f64) < needed {

@@ -20,12 +20,12 @@
 //!   ones. Here a round removes at most ⌈2αn⌉, as in Algorithm 10.
 //! - The public contribution of noise to λ is not held against the records.
 
-use super::budget::Budget;
+use super::budget::MeanBudget;
 use super::filter::{largest_tail, take_out_highest};
-use super::records::{Ball, Kept};
+use super::records::{ClippedRecords, ClippingBall};
 use super::threshold::threshold;
-use super::weights::{Epoch, Weights, spectrum};
-use super::{Estimate, MeanError, Refusal, Shares, Stop, Tails, release};
+use super::weights::{WeightEpoch, Weights, spectrum};
+use super::{EstimationStop, MeanError, MeanEstimate, MeanRefusal, Shares, Tails, release};
 use faer::Mat;
 use hushflow_mechanism::noise::NoiseGenerator;
 use rand::Rng;
@@ -51,7 +51,7 @@ const LEAST_KEPT: f64 = 0.75;
 const LEAST_ROUNDS: f64 = 2.0;
 
 /// Rules that differ for heavy tails.
-struct Rules {
+struct PrimeRules {
     /// Accepted λ of clean records.
     accepted: f64,
     /// 1 if the covariance of clean records is I, 0 if it is only bounded.
@@ -63,17 +63,17 @@ struct Rules {
     most: usize,
 }
 
-impl Rules {
+impl PrimeRules {
     fn new(tails: Tails, corruption: f64, records: usize) -> Self {
         match tails {
-            Tails::SubGaussian => Rules {
+            Tails::SubGaussian => PrimeRules {
                 accepted: COVARIANCE_ALLOWANCE * corruption * (1.0 / corruption.max(f64::MIN_POSITIVE)).ln(),
                 identity: 1.0,
                 step: 100.0 * (0.1 / COVARIANCE_ALLOWANCE + 1.01),
                 epoch_ends: EPOCH_ENDS,
                 most: largest_tail(corruption, records),
             },
-            Tails::BoundedCovariance => Rules {
+            Tails::BoundedCovariance => PrimeRules {
                 accepted: HEAVY_ALLOWANCE,
                 identity: 0.0,
                 step: 100.0 * (0.1 / HEAVY_ALLOWANCE + 1.05),
@@ -85,7 +85,7 @@ impl Rules {
 }
 
 /// One release about the kept records, in scaled units from the ball's centre.
-pub(super) struct View {
+pub(super) struct NormalisedMoments {
     /// Count over n.
     share: f64,
     /// In units of the ball's radius, and within it.
@@ -94,9 +94,13 @@ pub(super) struct View {
     pub(super) excess: Mat<f64>,
 }
 
-impl View {
+impl NormalisedMoments {
     /// Refuses if too many records were removed.
-    pub(super) fn new(sums: &release::Sums, kept: &Kept, identity: f64) -> Result<Self, Refusal> {
+    pub(super) fn new(
+        sums: &release::NoisySums,
+        kept: &ClippedRecords,
+        identity: f64,
+    ) -> Result<Self, MeanRefusal> {
         let (n, squared_radius) = (kept.len() as f64, kept.ball().radius.powi(2));
         let mean = mean_within(sums);
         let dimension = mean.len();
@@ -109,71 +113,75 @@ impl View {
             }),
         };
         let share = sums.count / n;
-        if share < LEAST_KEPT { Err(Refusal::TooManyTakenOut) } else { Ok(View { share, mean, excess }) }
+        if share < LEAST_KEPT {
+            Err(MeanRefusal::TooManyTakenOut)
+        } else {
+            Ok(NormalisedMoments { share, mean, excess })
+        }
     }
 
     /// Largest possible score of a record of the ball under these weights, in scaled units.
-    pub(super) fn largest_score(&self, ball: &Ball, weights: &Weights) -> f64 {
+    pub(super) fn largest_score(&self, ball: &ClippingBall, weights: &Weights) -> f64 {
         let from_centre = self.mean.iter().map(|value| value * value).sum::<f64>().sqrt();
         weights.largest * ((1.0 + from_centre) * ball.radius).powi(2)
     }
 }
 
 /// Σx over the count, projected into the ball: noise may leave it, and the ball bounds scores.
-fn mean_within(sums: &release::Sums) -> Vec<f64> {
+fn mean_within(sums: &release::NoisySums) -> Vec<f64> {
     let mean: Vec<f64> = sums.first.iter().map(|sum| sum / sums.count.max(1.0)).collect();
     let norm = mean.iter().map(|value| value * value).sum::<f64>().sqrt();
     mean.into_iter().map(|value| value / norm.max(1.0)).collect()
 }
 
 /// Number of rounds that share the budget: T₁ = ⌈ln(2r)⌉ epochs of T₂ = ⌈ln d⌉ rounds.
-fn most_rounds(ball: &Ball, dimension: usize) -> u32 {
+fn most_rounds(ball: &ClippingBall, dimension: usize) -> u32 {
     let epochs = (2.0 * ball.radius).ln().ceil().max(LEAST_ROUNDS);
     (epochs * (dimension as f64).ln().ceil().max(LEAST_ROUNDS)) as u32
 }
 
-pub(super) fn moments_share(budget: &Budget, rounds: u32) -> f64 {
+pub(super) fn moments_share(budget: &MeanBudget, rounds: u32) -> f64 {
     Shares::ROUNDS * (1.0 - Shares::THRESHOLD) * budget.whole() / f64::from(rounds)
 }
 
 /// Likely spectral norm of the noise of M in one round, in scaled units.
-pub(super) fn noise_of_rounds(radius: f64, dimension: usize, records: usize, budget: &Budget) -> f64 {
-    let ball = Ball { centre: Vec::new(), radius };
+pub(super) fn noise_of_rounds(radius: f64, dimension: usize, records: usize, budget: &MeanBudget) -> f64 {
+    let ball = ClippingBall { centre: Vec::new(), radius };
     let share = moments_share(budget, most_rounds(&ball, dimension));
     release::spectral_noise(share, dimension) * radius * radius / records as f64
 }
 
 /// Accepted excess of clean records, without noise.
 pub(super) fn accepted_excess(tails: Tails, corruption: f64) -> f64 {
-    Rules::new(tails, corruption, 1).accepted
+    PrimeRules::new(tails, corruption, 1).accepted
 }
 
 pub(super) fn estimate(
-    mut kept: Kept,
+    mut kept: ClippedRecords,
     (tails, corruption): (Tails, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Estimate, Stop> {
-    let rules = Rules::new(tails, corruption, kept.len());
+) -> Result<MeanEstimate, EstimationStop> {
+    let rules = PrimeRules::new(tails, corruption, kept.len());
     let converged = filtered(&mut kept, &rules, budget, rng)?;
     last_mean(&kept, converged, budget, rng)
 }
 
 fn filtered(
-    kept: &mut Kept,
-    rules: &Rules,
-    budget: &mut Budget,
+    kept: &mut ClippedRecords,
+    rules: &PrimeRules,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<bool, Stop> {
+) -> Result<bool, EstimationStop> {
     let (dimension, ball) = (kept.dimension(), kept.ball().clone());
     let rounds = most_rounds(&ball, dimension);
     let share = moments_share(budget, rounds);
     let threshold_share = Shares::ROUNDS * Shares::THRESHOLD * budget.whole() / f64::from(rounds);
     let noise = release::spectral_noise(share, dimension) * ball.radius.powi(2) / kept.len() as f64;
-    let mut epoch: Option<(f64, Epoch)> = None;
+    let mut epoch: Option<(f64, WeightEpoch)> = None;
     for _ in 0..rounds {
         let sums = release::moments(kept, ("rounds", share), budget, rng)?;
-        let view = View::new(&sums, kept, rules.identity)?;
+        let view = NormalisedMoments::new(&sums, kept, rules.identity)?;
         let excess = spectrum(view.excess.as_ref()).and_then(|found| found.values.last().copied());
         let excess = excess.ok_or(MeanError::Spectrum)?;
         if excess <= rules.accepted + noise {
@@ -181,7 +189,7 @@ fn filtered(
         }
         let ended = epoch.as_ref().is_none_or(|(begun, _)| excess <= rules.epoch_ends * begun);
         if ended {
-            epoch = Some((excess, Epoch::new(dimension, (rules.step * excess).recip())));
+            epoch = Some((excess, WeightEpoch::new(dimension, (rules.step * excess).recip())));
         }
         let Some((_, exponent)) = &mut epoch else { continue };
         let Some(weights) = exponent.weights(view.excess.as_ref(), WORTH_FILTERING * excess) else {
@@ -200,7 +208,7 @@ fn filtered(
 }
 
 /// Scores in scaled units.
-pub(super) fn scaled_scores(kept: &Kept, weights: &Weights, mean: &[f64]) -> Vec<f64> {
+pub(super) fn scaled_scores(kept: &ClippedRecords, weights: &Weights, mean: &[f64]) -> Vec<f64> {
     let mut scores = kept.scores(weights.root.as_ref(), mean);
     let unit = kept.ball().radius.powi(2);
     scores.iter_mut().for_each(|score| *score *= unit);
@@ -209,18 +217,18 @@ pub(super) fn scaled_scores(kept: &Kept, weights: &Weights, mean: &[f64]) -> Vec
 
 /// Returns the mean of the kept records, with the rest of the budget.
 pub(super) fn last_mean(
-    kept: &Kept,
+    kept: &ClippedRecords,
     converged: bool,
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Estimate, Stop> {
+) -> Result<MeanEstimate, EstimationStop> {
     let (share, ball, scales) = (budget.left(), kept.ball(), kept.scales());
     let sums = release::sums(kept, ("mean", share), budget, rng)?;
     if sums.count < LEAST_KEPT * kept.len() as f64 {
-        return Err(Refusal::TooManyTakenOut.into());
+        return Err(MeanRefusal::TooManyTakenOut.into());
     }
     let noise = release::deviation(share) / sums.count * ball.radius;
-    Ok(Estimate {
+    Ok(MeanEstimate {
         mean: ball.place(&mean_within(&sums), scales),
         noise: scales.iter().map(|scale| scale * noise).collect(),
         kept: Some(sums.count),

@@ -20,9 +20,9 @@
 //! moves by at most 2α radii, is the centre of a smaller ball (as in CoinPress: Biswas et al.,
 //! NeurIPS 2020). All noise is proportional to the square of the radius.
 
-use super::budget::Budget;
-use super::records::{Ball, Kept, in_parallel};
-use super::{MeanError, Refusal, Shares, Stop, Tails, release};
+use super::budget::MeanBudget;
+use super::records::{ClippedRecords, ClippingBall, in_parallel};
+use super::{EstimationStop, MeanError, MeanRefusal, Shares, Tails, release};
 use hushflow_mechanism::noise::NoiseGenerator;
 use std::collections::BTreeMap;
 
@@ -71,9 +71,9 @@ pub(super) fn ball(
     rows: &[f64],
     scales: &[f64],
     (tails, corruption): (Tails, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Ball, Stop> {
+) -> Result<ClippingBall, EstimationStop> {
     let (dimension, records) = (scales.len(), rows.len() / scales.len());
     let half_bin = match tails {
         Tails::SubGaussian => HALF_BIN,
@@ -82,7 +82,8 @@ pub(super) fn ball(
     let part = ("range", Shares::RANGE * budget.whole());
     let centre = winners(rows, (scales, half_bin), part, budget, rng)?;
     let clean = clean_radius(tails, dimension, records, corruption);
-    let mut ball = Ball { centre, radius: clean + CENTRE_ERROR * half_bin * (dimension as f64).sqrt() };
+    let mut ball =
+        ClippingBall { centre, radius: clean + CENTRE_ERROR * half_bin * (dimension as f64).sqrt() };
     for _ in 0..REFINEMENTS {
         ball = refined(rows, scales, &ball, (clean, corruption), budget, rng)?;
     }
@@ -93,13 +94,13 @@ pub(super) fn ball(
 fn refined(
     rows: &[f64],
     scales: &[f64],
-    ball: &Ball,
+    ball: &ClippingBall,
     (clean, corruption): (f64, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Ball, MeanError> {
+) -> Result<ClippingBall, MeanError> {
     let dimension = scales.len();
-    let kept = Kept::new(rows, scales, ball)?;
+    let kept = ClippedRecords::new(rows, scales, ball)?;
     let share = Shares::REFINEMENT * budget.whole() / f64::from(REFINEMENTS);
     let sums = release::sums(&kept, ("refinement", share), budget, rng)?;
     let records = kept.len() as f64;
@@ -107,7 +108,7 @@ fn refined(
     let noise = release::deviation(share) / records * ball.radius * ((dimension as f64).sqrt() + 3.0);
     let ones = vec![1.0; dimension];
     let radius = clean + 2.0 * corruption * ball.radius + noise;
-    Ok(Ball { centre: ball.place(&mean, &ones), radius: radius.min(ball.radius) })
+    Ok(ClippingBall { centre: ball.place(&mean, &ones), radius: radius.min(ball.radius) })
 }
 
 /// Returns the middle of the fullest bin of each column, in scaled units, for μ² of a step.
@@ -115,16 +116,16 @@ pub(super) fn winners(
     rows: &[f64],
     (scales, half_bin): (&[f64], f64),
     part: (&'static str, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Vec<f64>, Stop> {
+) -> Result<Vec<f64>, EstimationStop> {
     let widths: Vec<f64> = scales.iter().map(|scale| 2.0 * half_bin * scale).collect();
     let histograms = histograms(rows, &widths, |value| value.floor());
     let noisy = stable(&histograms, part, budget, rng)?;
-    let winner = |(column, bins): (usize, Vec<(i64, f64)>)| -> Result<f64, Stop> {
+    let winner = |(column, bins): (usize, Vec<(i64, f64)>)| -> Result<f64, EstimationStop> {
         let fullest = bins.into_iter().reduce(|best, bin| if bin.1 > best.1 { bin } else { best });
         let middle = |(bin, _): (i64, f64)| (2.0 * bin as f64 + 1.0) * half_bin;
-        fullest.map(middle).ok_or(Refusal::Range { column }.into())
+        fullest.map(middle).ok_or(MeanRefusal::Range { column }.into())
     };
     noisy.into_iter().enumerate().map(winner).collect()
 }
@@ -138,7 +139,7 @@ pub(super) fn histograms(rows: &[f64], widths: &[f64], bin: impl Fn(f64) -> f64 
     let dimension = widths.len();
     let parts: Vec<&[f64]> = rows.chunks(PART * dimension).collect();
     let count = |rows: &&[f64]| {
-        let mut counts = vec![Dense::default(); dimension];
+        let mut counts = vec![BinCounts::default(); dimension];
         for row in rows.chunks_exact(dimension) {
             for ((value, width), counts) in row.iter().zip(widths).zip(&mut counts) {
                 let place = bin((value / width).clamp(-FARTHEST, FARTHEST));
@@ -160,20 +161,20 @@ pub(super) fn histograms(rows: &[f64], widths: &[f64], bin: impl Fn(f64) -> f64 
 
 /// Counts of bins near zero in an array, of others in a tree.
 #[derive(Clone)]
-struct Dense {
+struct BinCounts {
     near: Vec<i128>,
     far: Histogram,
 }
 
 const NEAR: i64 = 512;
 
-impl Default for Dense {
+impl Default for BinCounts {
     fn default() -> Self {
         Self { near: vec![0; 2 * NEAR as usize], far: Histogram::new() }
     }
 }
 
-impl Dense {
+impl BinCounts {
     fn add(&mut self, bin: i64) {
         match self.near.get_mut((bin.wrapping_add(NEAR)) as usize) {
             Some(count) => *count += 1,
@@ -191,7 +192,7 @@ impl Dense {
 pub(super) fn stable(
     histograms: &[Histogram],
     (step, share): (&'static str, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
 ) -> Result<Vec<Vec<(i64, f64)>>, MeanError> {
     let columns = histograms.len() as f64;

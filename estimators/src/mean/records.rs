@@ -29,8 +29,8 @@ const BLOCK: usize = 256;
 const KEPT: u32 = 0;
 const TAKEN_OUT: u32 = 1;
 
-pub(super) struct Kept {
-    ball: Ball,
+pub(super) struct ClippedRecords {
+    ball: ClippingBall,
     scales: Vec<f64>,
     records: usize,
     runs: Vec<QuantisedRows>,
@@ -40,12 +40,12 @@ pub(super) struct Kept {
 
 /// The ball for clipping, in scaled units.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ball {
+pub(super) struct ClippingBall {
     pub(super) centre: Vec<f64>,
     pub(super) radius: f64,
 }
 
-impl Ball {
+impl ClippingBall {
     /// Returns the clipper to the ball for columns of these scales.
     fn clipper(&self, scales: &[f64]) -> Result<Clipper, MeanError> {
         // The box is as wide as the ball or slightly wider, so the ball decides.
@@ -68,8 +68,8 @@ impl Ball {
     }
 }
 
-impl Kept {
-    pub(super) fn new(rows: &[f64], scales: &[f64], ball: &Ball) -> Result<Self, MeanError> {
+impl ClippedRecords {
+    pub(super) fn new(rows: &[f64], scales: &[f64], ball: &ClippingBall) -> Result<Self, MeanError> {
         let dimension = scales.len();
         let clipper = ball.clipper(scales)?;
         let quantise = |rows: &[f64]| {
@@ -88,7 +88,7 @@ impl Kept {
         self.scales.len()
     }
 
-    pub(super) fn ball(&self) -> &Ball {
+    pub(super) fn ball(&self) -> &ClippingBall {
         &self.ball
     }
 

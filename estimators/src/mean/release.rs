@@ -16,8 +16,8 @@
 //! − 2c − c² = 4 − (1 + c)² ≤ 4` as p, s ≤ 1. ∎ The upper triangle is released, with half the
 //! variance off the diagonal, because the Frobenius norm counts these entries twice.
 
-use super::budget::Budget;
-use super::{MeanError, records::Kept};
+use super::budget::MeanBudget;
+use super::{MeanError, records::ClippedRecords};
 use faer::Mat;
 use hushflow_mechanism::moments::{RECORD_BITS, SecondMoment};
 use hushflow_mechanism::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale};
@@ -40,7 +40,7 @@ const SUM_BITS: i32 = 125;
 const ROUNDING: f64 = 1.0 + 1e-12;
 
 /// Noisy sums in units of the ball's radius.
-pub(super) struct Sums {
+pub(super) struct NoisySums {
     pub(super) count: f64,
     pub(super) first: Vec<f64>,
     /// Empty if not requested.
@@ -96,7 +96,7 @@ pub(super) fn counts(
     exact: &[i128],
     histograms: f64,
     (step, squared_mu): (&'static str, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
 ) -> Result<Vec<f64>, MeanError> {
     let deviation = count_deviation(histograms, squared_mu);
@@ -113,16 +113,16 @@ pub(super) fn count_deviation(histograms: f64, squared_mu: f64) -> f64 {
 }
 
 pub(super) fn sums(
-    kept: &Kept,
+    kept: &ClippedRecords,
     (step, squared_mu): (&'static str, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Sums, MeanError> {
+) -> Result<NoisySums, MeanError> {
     let exact = kept.moments(SecondMoment::None)?.to_wide();
     let dimension = kept.dimension();
     let (count, first) = channels(squared_mu, COUNT_WITH_SUMS, kept.len())?;
     budget.spend(step, squared_mu, count.grid_scale().min(first.grid_scale()), dimension as f64 + 1.0)?;
-    Ok(Sums {
+    Ok(NoisySums {
         count: count.release(&exact[..1], rng)[0],
         first: first.release(&exact[1..=dimension], rng),
         second: None,
@@ -130,11 +130,11 @@ pub(super) fn sums(
 }
 
 pub(super) fn moments(
-    kept: &Kept,
+    kept: &ClippedRecords,
     (step, squared_mu): (&'static str, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Sums, MeanError> {
+) -> Result<NoisySums, MeanError> {
     let exact = kept.moments(SecondMoment::Full)?.to_wide();
     let dimension = kept.dimension();
     let (count, first) = channels(squared_mu, COUNT_WITH_MOMENTS, kept.len())?;
@@ -142,13 +142,13 @@ pub(super) fn moments(
     let grid = count.grid_scale().min(first.grid_scale()).min(second.grid_scale());
     budget.spend(step, squared_mu, grid, exact.len() as f64)?;
     let (count, first) = (count.release(&exact[..1], rng)[0], first.release(&exact[1..=dimension], rng));
-    Ok(Sums { count, first, second: Some(second.release(&exact[1 + dimension..], dimension, rng)) })
+    Ok(NoisySums { count, first, second: Some(second.release(&exact[1 + dimension..], dimension, rng)) })
 }
 
 pub(super) fn second_moments(
-    kept: &Kept,
+    kept: &ClippedRecords,
     (step, squared_mu): (&'static str, f64),
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
 ) -> Result<Mat<f64>, MeanError> {
     let (exact, dimension) = (kept.moments(SecondMoment::Full)?.to_wide(), kept.dimension());

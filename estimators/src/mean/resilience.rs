@@ -41,7 +41,7 @@
 
 use super::net::Net;
 use super::records::in_parallel;
-use super::{Answer, Estimate, MeanError, Part, Question, Refusal};
+use super::{MeanAnswer, MeanError, MeanEstimate, MeanRefusal, Question, StepCost};
 use hushflow_mechanism::accounting::Epsilon;
 use hushflow_mechanism::noise::selection::Selection;
 use hushflow_mechanism::noise::{DiscreteLaplace, NoiseGenerator};
@@ -72,16 +72,16 @@ pub(super) fn estimate(
     (scales, range): (&[f64], f64),
     question: &Question,
     rng: &mut NoiseGenerator,
-) -> Result<Answer, MeanError> {
-    let Checked { centres, trimmed, half, to_grid, bound, laplace, margin } =
+) -> Result<MeanAnswer, MeanError> {
+    let ResilienceCheck { centres, trimmed, half, to_grid, bound, laplace, margin } =
         check(rows.len() / scales.len(), scales, &Question { range: Some(range), ..question.clone() })?;
-    let table = Projected::new(rows, scales, to_grid);
+    let table = DirectionValues::new(rows, scales, to_grid);
     let noisy = trimmed.goodness(&table, &centres).saturating_add(laplace.sample(rng)) as f64;
-    let part = |step, delta| Part { step, releases: 1, squared_mu: 0.0, epsilon: half.value(), delta };
+    let part = |step, delta| StepCost { step, releases: 1, squared_mu: 0.0, epsilon: half.value(), delta };
     let parts = vec![part("goodness", question.delta.value()), part("draw", 0.0)];
     let (method, spent) = (question.method, question.epsilon.value());
     if noisy + margin > bound {
-        return Ok(Answer { method, outcome: Err(Refusal::NotResilient), parts, spent });
+        return Ok(MeanAnswer { method, outcome: Err(MeanRefusal::NotResilient), parts, spent });
     }
     let sensitivity = 2.0 * bound * trimmed.spread() / trimmed.middle as f64 + ROUNDING;
     let selection = Selection::pure(half, sensitivity.ceil() as i128).map_err(|_| MeanError::Noise)?;
@@ -92,12 +92,17 @@ pub(super) fn estimate(
     // A two-sided exponential of this weight, and the rounding of the net.
     let deviation = (2_f64.sqrt() / selection.weight() / to_grid).hypot(net.spacing() / 12_f64.sqrt());
     let noise = scales.iter().map(|scale| scale * deviation).collect();
-    Ok(Answer { method, outcome: Ok(Estimate { mean, noise, kept: None, converged: true }), parts, spent })
+    Ok(MeanAnswer {
+        method,
+        outcome: Ok(MeanEstimate { mean, noise, kept: None, converged: true }),
+        parts,
+        spent,
+    })
 }
 
-pub(super) struct Checked {
+pub(super) struct ResilienceCheck {
     centres: Net,
-    trimmed: Trimmed,
+    trimmed: TrimSizes,
     half: Epsilon,
     /// Grid units of a scale: the interval of length D is 2·GRID units.
     to_grid: f64,
@@ -106,12 +111,16 @@ pub(super) struct Checked {
     margin: f64,
 }
 
-pub(super) fn check(records: usize, scales: &[f64], question: &Question) -> Result<Checked, MeanError> {
+pub(super) fn check(
+    records: usize,
+    scales: &[f64],
+    question: &Question,
+) -> Result<ResilienceCheck, MeanError> {
     let (alpha, method) = (question.corruption, question.method);
     let range = question.range.ok_or(MeanError::NoRange { method })?;
     let centres = centres(records, scales.len(), range, question)?;
     let trimmed =
-        Trimmed::new(records, alpha).ok_or(MeanError::Trimmed { corruption: alpha, rows: records })?;
+        TrimSizes::new(records, alpha).ok_or(MeanError::Trimmed { corruption: alpha, rows: records })?;
     let half = Epsilon::new(question.epsilon.value() / 2.0)?;
     let to_grid = GRID / reach(range, scales.len());
     let bound = GOODNESS * alpha * (1.0 / alpha).ln().sqrt() * to_grid;
@@ -123,7 +132,7 @@ pub(super) fn check(records: usize, scales: &[f64], question: &Question) -> Resu
         let needed = (records as f64 * share).ceil().min(9e18) as usize;
         return Err(MeanError::TooFew { rows: records, noise: share, needed });
     }
-    Ok(Checked { centres, trimmed, half, to_grid, bound, laplace, margin })
+    Ok(ResilienceCheck { centres, trimmed, half, to_grid, bound, laplace, margin })
 }
 
 /// Half the length of the interval of projected records, in scales: means are within R√d of 0 along
@@ -170,7 +179,7 @@ fn on_grid(value: f64, to_grid: f64) -> i128 {
     (value * to_grid).clamp(-GRID, GRID).round() as i128
 }
 
-struct Projected {
+struct DirectionValues {
     dimension: usize,
     /// A record that is not finite is at 0.
     scaled: Vec<f64>,
@@ -179,7 +188,7 @@ struct Projected {
     values: Vec<Vec<i128>>,
 }
 
-impl Projected {
+impl DirectionValues {
     fn new(rows: &[f64], scales: &[f64], to_grid: f64) -> Self {
         let dimension = scales.len();
         let scaled: Vec<f64> = rows
@@ -214,7 +223,7 @@ impl Projected {
 
     /// Returns, for every point of a net, the negated largest distance from a trimmed mean over
     /// directions.
-    fn scores(&self, trimmed: &Trimmed, net: &Net, to_grid: f64) -> Vec<i128> {
+    fn scores(&self, trimmed: &TrimSizes, net: &Net, to_grid: f64) -> Vec<i128> {
         let means: Vec<i128> = self.values.iter().map(|values| trimmed.mean(values.clone())).collect();
         let score = |place: usize| {
             let point = net.point(place);
@@ -228,7 +237,7 @@ impl Projected {
     }
 }
 
-struct Trimmed {
+struct TrimSizes {
     /// n′.
     subset: usize,
     /// Number of records left out of S′.
@@ -239,7 +248,7 @@ struct Trimmed {
     middle: usize,
 }
 
-impl Trimmed {
+impl TrimSizes {
     /// `None` if the middle is empty, or if no record may be left out.
     fn new(records: usize, alpha: f64) -> Option<Self> {
         let of = |share: f64| (share * records as f64).ceil() as usize;
@@ -256,7 +265,7 @@ impl Trimmed {
     }
 
     /// R, in grid units, rounded up.
-    fn goodness(&self, table: &Projected, centres: &Net) -> i128 {
+    fn goodness(&self, table: &DirectionValues, centres: &Net) -> i128 {
         let places: Vec<usize> = (0..centres.len()).collect();
         let of_centre = |&place: &usize| {
             let subset = table.nearest(&centres.point(place), self.subset);
@@ -287,7 +296,7 @@ impl Trimmed {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Method, Scale, estimate};
+    use super::super::{MeanMethod, Scale, estimate};
     use super::*;
     use hushflow_mechanism::accounting::Delta;
     use hushflow_mechanism::noise::NoiseSource;
@@ -299,12 +308,12 @@ mod tests {
     /// A replaced record moves R by at most D/n′, and trimmed means by what R allows.
     #[test]
     fn sensitivities_hold() {
-        let trimmed = Trimmed { subset: 24, left_out: 3, tail: 9, middle: 12 };
+        let trimmed = TrimSizes { subset: 24, left_out: 3, tail: 9, middle: 12 };
         for (seed, dimension) in (0..24).flat_map(|seed| [1, 2, 3].map(|dimension| (seed, dimension))) {
             let before = rows(seed, 30 * dimension);
             let to_grid = GRID / reach(1.0, dimension);
             let net = Net { side: 3, dimension, half_width: 1.0 };
-            let table = |rows: &[f64]| Projected::new(rows, &vec![1.0; dimension], to_grid);
+            let table = |rows: &[f64]| DirectionValues::new(rows, &vec![1.0; dimension], to_grid);
             let (one, bound) = (table(&before), trimmed.goodness(&table(&before), &net));
             for (place, new) in [(0, 9.0), (29, -9.0), (15, 1.0), (7, 0.0), (3, f64::NAN)] {
                 let mut after = before.clone();
@@ -328,9 +337,9 @@ mod tests {
 
     #[test]
     fn goodness_is_that_of_the_best_subset() {
-        let trimmed = Trimmed { subset: 4, left_out: 1, tail: 1, middle: 3 };
+        let trimmed = TrimSizes { subset: 4, left_out: 1, tail: 1, middle: 3 };
         // Without its highest or lowest, 1 2 3 4 is ½ off: the records nearest to 2.5.
-        let table = Projected::new(&[1.0, 2.0, 3.0, 4.0, 90.0], &[1.0], GRID / 10.0);
+        let table = DirectionValues::new(&[1.0, 2.0, 3.0, 4.0, 90.0], &[1.0], GRID / 10.0);
         let net = Net { side: 3, dimension: 1, half_width: 2.5 };
         let found = trimmed.goodness(&table, &net) as f64;
         assert!((found / (GRID / 10.0) - 0.5).abs() < 1e-9, "{found}");
@@ -354,7 +363,7 @@ mod tests {
             };
             let rows: Vec<f64> = (0..count * columns).map(value).collect();
             let question = Question {
-                method: Method::Resilience,
+                method: MeanMethod::Resilience,
                 epsilon: Epsilon::new(epsilon).expect("an epsilon"),
                 delta: Delta::new(1e-3).expect("a delta"),
                 corruption: 0.05,

@@ -10,9 +10,9 @@
 //! are those of `range`, with its proof. A column of equal values has distances 0 and gets scale 1,
 //! because any number suits it.
 
-use super::budget::Budget;
+use super::budget::MeanBudget;
 use super::range::{Histogram, stable};
-use super::{Refusal, Stop, Tails};
+use super::{EstimationStop, MeanRefusal, Tails};
 use hushflow_mechanism::noise::NoiseGenerator;
 
 const BINS_PER_OCTAVE: f64 = 4.0;
@@ -30,9 +30,9 @@ pub(super) fn estimate(
     dimension: usize,
     (step, share): (&'static str, f64),
     tails: Tails,
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Vec<f64>, Stop> {
+) -> Result<Vec<f64>, EstimationStop> {
     let mut histograms = vec![Histogram::new(); dimension];
     for (a, b) in pairs(rows, dimension) {
         for ((a, b), histogram) in a.iter().zip(b).zip(&mut histograms) {
@@ -48,8 +48,8 @@ pub(super) fn estimate(
         Tails::BoundedCovariance => HEAVY_ALLOWANCE,
     };
     let columns = noisy.into_iter().enumerate();
-    let scale = |(column, bins): (usize, Vec<(i64, f64)>)| -> Result<f64, Stop> {
-        let median = median(&bins).ok_or(Refusal::Scale { column })?;
+    let scale = |(column, bins): (usize, Vec<(i64, f64)>)| -> Result<f64, EstimationStop> {
+        let median = median(&bins).ok_or(MeanRefusal::Scale { column })?;
         Ok(median.map_or(1.0, |median| median / MEDIAN * allowance))
     };
     columns.map(scale).collect()

@@ -3,7 +3,7 @@
 use super::*;
 use chacha20::ChaCha20Rng;
 use hushflow_mechanism::accounting::{NoiseMultiplier, gaussian as curve};
-use hushflow_mechanism::audit::bound::Event;
+use hushflow_mechanism::audit::bound::EventPair;
 use hushflow_mechanism::noise::NoiseSource;
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -20,7 +20,7 @@ fn mixture(n: usize, d: usize, alpha: f64, draw: impl Fn(&mut ChaCha20Rng) -> f6
     (0..n * d).map(|place| draw(&mut rng) + if place / d < bad { 1.5 } else { 0.0 }).collect()
 }
 
-fn question(method: Method, epsilon: f64, delta: f64, corruption: f64, d: usize) -> Question {
+fn question(method: MeanMethod, epsilon: f64, delta: f64, corruption: f64, d: usize) -> Question {
     Question {
         method,
         epsilon: Epsilon::new(epsilon).expect("an epsilon"),
@@ -31,12 +31,12 @@ fn question(method: Method, epsilon: f64, delta: f64, corruption: f64, d: usize)
     }
 }
 
-fn answer(rows: &[f64], d: usize, question: &Question, seed: u64) -> Answer {
+fn answer(rows: &[f64], d: usize, question: &Question, seed: u64) -> MeanAnswer {
     let mut rng = NoiseSource::Seeded(seed).generator(0, 0).expect("a seed");
     crate::read_back(&estimate(rows, d, question, &mut rng).expect("an answer"))
 }
 
-fn error(answer: &Answer) -> f64 {
+fn error(answer: &MeanAnswer) -> f64 {
     let found = answer.outcome.as_ref().expect("an estimate");
     found.mean.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
@@ -47,11 +47,13 @@ fn error(answer: &Answer) -> f64 {
 fn robust_errors_stay_while_the_plain_one_grows() {
     for d in [4, 16, 50] {
         let rows = mixture(60_000, d, 0.05, normal);
-        for (method, most) in [(Method::Prime, 0.12), (Method::Auto, 0.12), (Method::Filter, 0.12)] {
+        for (method, most) in
+            [(MeanMethod::Prime, 0.12), (MeanMethod::Auto, 0.12), (MeanMethod::Filter, 0.12)]
+        {
             let found = answer(&rows, d, &question(method, 20.0, 0.01, 0.05, d), 7);
             assert!(error(&found) < most, "{method}, d = {d}: {}", error(&found));
         }
-        let plain = error(&answer(&rows, d, &question(Method::Gaussian, 20.0, 0.01, 0.05, d), 7));
+        let plain = error(&answer(&rows, d, &question(MeanMethod::Gaussian, 20.0, 0.01, 0.05, d), 7));
         let expected = 0.075 * (d as f64).sqrt();
         assert!((plain / expected - 1.0).abs() < 0.15, "d = {d}: {plain} {expected}");
     }
@@ -63,7 +65,7 @@ fn robust_errors_stay_while_the_plain_one_grows() {
 fn resilience_finds_its_own_range() {
     let (n, d) = (6000, 2);
     let rows: Vec<f64> = mixture(n, d, 0.05, |rng| 0.4 * normal(rng) + 12_345.6);
-    let asked = question(Method::Resilience, 6.0, 1e-3, 0.05, d);
+    let asked = question(MeanMethod::Resilience, 6.0, 1e-3, 0.05, d);
     let found = answer(&rows, d, &asked, 3);
     let mean = &found.outcome.as_ref().expect("an estimate").mean;
     assert!(mean.iter().all(|mean| (mean - 12_345.6).abs() < 0.2), "{mean:?}");
@@ -72,7 +74,7 @@ fn resilience_finds_its_own_range() {
     assert!(epsilon <= 6.0 && epsilon > 5.999 && delta <= 1e-3, "{:?}", found.parts);
     assert_eq!((found.parts[0].step, found.spent), ("range", 6.0));
     let spread: Vec<f64> = (0..n * d).map(|place| 1e3 * place as f64).collect();
-    assert_eq!(answer(&spread, d, &asked, 3).outcome, Err(Refusal::Range { column: 0 }));
+    assert_eq!(answer(&spread, d, &asked, 3).outcome, Err(MeanRefusal::Range { column: 0 }));
     let mut rng = NoiseSource::Seeded(1).generator(0, 0).expect("a seed");
     let few = estimate(&rows[..60], d, &asked, &mut rng).expect_err("too few");
     assert!(few.to_string().contains("too few"), "{few}");
@@ -94,7 +96,7 @@ fn figure_one_with_all_of_its_records() {
             let asked = question(method, 20.0, 0.01, alpha, d);
             (1..=3).map(|seed| error(&answer(&rows, d, &asked, seed))).sum::<f64>() / 3.0
         };
-        let [prime, plain] = [Method::Prime, Method::Gaussian].map(errors);
+        let [prime, plain] = [MeanMethod::Prime, MeanMethod::Gaussian].map(errors);
         let expected = 1.5 * alpha * (d as f64).sqrt();
         assert!(prime < most && plain < 2.0 * expected, "alpha {alpha}, d = {d}: {prime} {plain}");
     }
@@ -105,7 +107,7 @@ fn heavy_tails_are_no_corruption() {
     let heavy = StudentT::new(3.0).expect("degrees");
     for (d, most) in [(1, 0.1), (30, 0.25)] {
         let rows = mixture(60_000, d, 0.05, |rng| heavy.sample(rng) / 3_f64.sqrt());
-        let found = answer(&rows, d, &question(Method::PrimeHt, 10.0, 0.01, 0.05, d), 3);
+        let found = answer(&rows, d, &question(MeanMethod::PrimeHt, 10.0, 0.01, 0.05, d), 3);
         assert!(error(&found) < most, "d = {d}: {}", error(&found));
     }
 }
@@ -117,7 +119,7 @@ fn units_and_scales_may_be_any() {
         (0..20_000).flat_map(|_| [1e6 + 1e3 * normal(&mut rng), 1e-3 * normal(&mut rng), 7.0]).collect();
     rows[0] = 1e300;
     rows[4] = f64::NAN;
-    for method in [Method::Prime, Method::PrimeHt, Method::Balloon, Method::Gaussian] {
+    for method in [MeanMethod::Prime, MeanMethod::PrimeHt, MeanMethod::Balloon, MeanMethod::Gaussian] {
         let question = Question { scale: Scale::Estimated, ..question(method, 2.0, 1e-6, 0.02, 3) };
         let answer = answer(&rows, 3, &question, 1);
         let found = answer.outcome.expect("an estimate").mean;
@@ -135,39 +137,45 @@ fn bad_questions_are_refused_with_reasons() {
         let found = estimate(&rows, columns, &question, &mut rng).expect_err("refused").to_string();
         assert!(found.contains(expected), "{found}");
     };
-    let usual = |corruption| question(Method::Prime, 1.0, 1e-6, corruption, 1);
+    let usual = |corruption| question(MeanMethod::Prime, 1.0, 1e-6, corruption, 1);
     for corruption in [0.5, 1.0, -0.1, f64::NAN] {
         check(usual(corruption), 1, "below 1/2");
     }
-    check(question(Method::Prime, 0.0, 1e-6, 0.1, 1), 1, "epsilon is 0");
-    check(question(Method::Prime, 1e-6, 1e-6, 0.1, 1), 1, "too few");
-    check(question(Method::Prime, 150.0, 1e-6, 0.1, 1), 1, "smaller epsilon");
-    check(question(Method::Gaussian, 800.0, 1e-6, 0.1, 1), 1, "smaller epsilon");
+    check(question(MeanMethod::Prime, 0.0, 1e-6, 0.1, 1), 1, "epsilon is 0");
+    check(question(MeanMethod::Prime, 1e-6, 1e-6, 0.1, 1), 1, "too few");
+    check(question(MeanMethod::Prime, 150.0, 1e-6, 0.1, 1), 1, "smaller epsilon");
+    check(question(MeanMethod::Gaussian, 800.0, 1e-6, 0.1, 1), 1, "smaller epsilon");
     for corruption in [0.0, 1e-9, 0.2] {
-        check(question(Method::Resilience, 8.0, 1e-6, corruption, 1), 1, "below 1/6");
+        check(question(MeanMethod::Resilience, 8.0, 1e-6, corruption, 1), 1, "below 1/6");
     }
     check(Question { scale: Scale::Known(vec![1e308]), ..usual(0.1) }, 1, "give another scale");
     check(usual(0.1), 0, "at least one column");
     check(usual(0.1), 3, "rows that are whole");
     check(usual(0.1), 2, "scale");
     check(Question { scale: Scale::Known(vec![0.0]), ..usual(0.1) }, 1, "above 0");
-    check(question(Method::Tukey, 1.0, 1e-6, 0.1, 1), 1, "needs a range");
-    let wide = Question { range: Some(1e6), ..question(Method::Tukey, 1.0, 1e-6, 0.1, 1) };
+    check(question(MeanMethod::Tukey, 1.0, 1e-6, 0.1, 1), 1, "needs a range");
+    let wide = Question { range: Some(1e6), ..question(MeanMethod::Tukey, 1.0, 1e-6, 0.1, 1) };
     check(wide, 1, "exponential time");
     let five = Question {
         range: Some(1.0),
         scale: Scale::Known(vec![1.0; 5]),
-        ..question(Method::Resilience, 1.0, 1e-6, 0.1, 1)
+        ..question(MeanMethod::Resilience, 1.0, 1e-6, 0.1, 1)
     };
     check(five.clone(), 5, "5 columns are more than the 4");
-    check(Question { method: Method::Tukey, ..five.clone() }, 5, "5 columns are more than the 4");
+    check(Question { method: MeanMethod::Tukey, ..five.clone() }, 5, "5 columns are more than the 4");
     check(Question { range: Some(f64::NAN), ..five }, 5, "needs a range");
 }
 
 #[test]
 fn parts_add_up_to_what_was_asked() {
     let rows = mixture(20_000, 3, 0.05, normal);
-    for method in [Method::Prime, Method::PrimeHt, Method::Filter, Method::Gaussian, Method::Balloon] {
+    for method in [
+        MeanMethod::Prime,
+        MeanMethod::PrimeHt,
+        MeanMethod::Filter,
+        MeanMethod::Gaussian,
+        MeanMethod::Balloon,
+    ] {
         let asked = question(method, 2.0, 1e-6, 0.05, 3);
         let answer = answer(&rows, 3, &asked, 2);
         let squared_mu: f64 = answer.parts.iter().map(|part| part.squared_mu).sum();
@@ -195,7 +203,7 @@ fn correlated_columns_are_whitened() {
             moved.enumerate().map(|(j, x)| 5.0 + x * unit(j)).collect::<Vec<_>>()
         })
         .collect();
-    let metric = |answer: &Answer| {
+    let metric = |answer: &MeanAnswer| {
         let found = answer.outcome.as_ref().expect("an estimate");
         let off: Vec<f64> = found.mean.iter().enumerate().map(|(j, mean)| (mean - 5.0) / unit(j)).collect();
         let shared = off.iter().sum::<f64>().powi(2) / d as f64;
@@ -206,13 +214,14 @@ fn correlated_columns_are_whitened() {
         let asked = Question { scale, ..question(method, 4.0, 1e-6, alpha, d) };
         metric(&answer(&rows, d, &asked, 1))
     };
-    let plain = error(Method::Gaussian, Scale::Estimated);
+    let plain = error(MeanMethod::Gaussian, Scale::Estimated);
     assert!((plain / (alpha * 6_f64.sqrt() / 0.1_f64.sqrt()) - 1.0).abs() < 0.2, "{plain}");
-    let [whitened, heavy] = [Method::Prime, Method::PrimeHt].map(|method| error(method, Scale::Whitened));
+    let [whitened, heavy] =
+        [MeanMethod::Prime, MeanMethod::PrimeHt].map(|method| error(method, Scale::Whitened));
     // For heavy tails scales are twice as large, and √α of them may go unseen.
     assert!(whitened < 0.1 && heavy < 2.0 * alpha.sqrt(), "{whitened} {heavy}");
 
-    let asked = Question { scale: Scale::Whitened, ..question(Method::Prime, 4.0, 1e-6, alpha, d) };
+    let asked = Question { scale: Scale::Whitened, ..question(MeanMethod::Prime, 4.0, 1e-6, alpha, d) };
     let answer = answer(&rows, d, &asked, 2);
     let parts: Vec<_> = answer.parts.iter().map(|part| (part.step, part.releases)).collect();
     assert_eq!(parts[..3], [("scale", 1), ("directions", 2), ("directed scale", 2)]);
@@ -230,10 +239,10 @@ proptest! {
         other in [-99.0f64..99.0, -99.0f64..99.0, -99.0f64..99.0],
         taken in 0usize..3,
     ) {
-        let ball = records::Ball { centre: vec![0.0; 3], radius: 5.0 };
+        let ball = records::ClippingBall { centre: vec![0.0; 3], radius: 5.0 };
         let mut replaced = rows.clone();
         replaced[0] = other;
-        let mut worlds = [&rows, &replaced].map(|rows| records::Kept::new(rows.as_flattened(), &[1.0; 3], &ball).unwrap());
+        let mut worlds = [&rows, &replaced].map(|rows| records::ClippedRecords::new(rows.as_flattened(), &[1.0; 3], &ball).unwrap());
         // The differing record is kept in both, in the first, or in the second; then another one
         // replaces it.
         if taken > 0 {
@@ -261,7 +270,7 @@ proptest! {
 #[test]
 fn neighbours_cannot_be_told_apart_better_than_claimed() {
     let (n, runs) = (300, 4_000u64);
-    let asked = question(Method::Prime, 8.0, 1e-3, 0.05, 1);
+    let asked = question(MeanMethod::Prime, 8.0, 1e-3, 0.05, 1);
     let clean: Vec<f64> = (0..n).map(|i| f64::from(i % 21) / 10.0 - 1.0).collect();
     let moved = |value: f64| [&[value], &clean[1..]].concat();
     let worlds = [moved(40.0), moved(-40.0)];
@@ -278,11 +287,11 @@ fn neighbours_cannot_be_told_apart_better_than_claimed() {
     let mut sorted = statistics[0].clone();
     sorted.sort_by(f64::total_cmp);
     let threshold = sorted[runs as usize / 2];
-    let mut event = Event::default();
+    let mut event = EventPair::default();
     for (count, world) in event.worlds.iter_mut().zip(&statistics) {
         world.iter().for_each(|x| count.add(*x >= threshold));
     }
-    let claimed = Budget::new(asked.epsilon, asked.delta).expect("a budget").whole().sqrt();
+    let claimed = MeanBudget::new(asked.epsilon, asked.delta).expect("a budget").whole().sqrt();
     let (mu, epsilon) = (event.mu(1e-7), event.epsilon(asked.delta, 1e-7));
     assert!(mu <= claimed && epsilon <= asked.epsilon.value(), "{mu} of {claimed}, {epsilon}");
     assert!(mu > 0.0, "the record shows: {event:?}");

@@ -5,8 +5,8 @@
 //! bins' lower edges, is at least 0.31 of their total excess. The counts are one Gaussian release
 //! of one histogram. The total excess follows from the moments released before.
 
-use super::budget::Budget;
-use super::records::Kept;
+use super::budget::MeanBudget;
+use super::records::ClippedRecords;
 use super::{MeanError, release};
 use hushflow_mechanism::noise::NoiseGenerator;
 
@@ -21,11 +21,11 @@ const MOST_BINS: usize = 1000;
 /// Returns the threshold ρ for scores of at most `largest`, whose total excess is `excess` per
 /// record. `None` if no bin suffices; the paper leaves this case open, and here nothing is removed.
 pub(super) fn threshold(
-    kept: &Kept,
+    kept: &ClippedRecords,
     scores: &[f64],
     (largest, excess): (f64, f64),
     share: f64,
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
 ) -> Result<Option<f64>, MeanError> {
     let edges = edges(largest);

@@ -18,7 +18,7 @@
 use super::depth::{BITS, MOST_COLUMNS, depth};
 use super::net::Net;
 use super::records::in_parallel;
-use super::{Answer, Estimate, MeanError, Part, Question};
+use super::{MeanAnswer, MeanError, MeanEstimate, Question, StepCost};
 use hushflow_mechanism::noise::NoiseGenerator;
 use hushflow_mechanism::noise::selection::Selection;
 
@@ -41,7 +41,7 @@ pub(super) fn estimate(
     (scales, range): (&[f64], f64),
     question: &Question,
     rng: &mut NoiseGenerator,
-) -> Result<Answer, MeanError> {
+) -> Result<MeanAnswer, MeanError> {
     let net = net(rows.len() / scales.len(), scales.len(), range, question)?;
     let records = rounded(rows, scales, range);
     let scores = scores(&records, &net);
@@ -49,10 +49,10 @@ pub(super) fn estimate(
     let place = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
     let mean = net.point(place).iter().zip(scales).map(|(value, scale)| value * scale).collect();
     let spent = question.epsilon.value();
-    let part = Part { step: "median", releases: 1, squared_mu: 0.0, epsilon: spent, delta: 0.0 };
+    let part = StepCost { step: "median", releases: 1, squared_mu: 0.0, epsilon: spent, delta: 0.0 };
     let noise = scales.iter().map(|scale| scale * net.spacing()).collect();
-    let outcome = Ok(Estimate { mean, noise, kept: None, converged: true });
-    Ok(Answer { method: question.method, outcome, parts: vec![part], spent })
+    let outcome = Ok(MeanEstimate { mean, noise, kept: None, converged: true });
+    Ok(MeanAnswer { method: question.method, outcome, parts: vec![part], spent })
 }
 
 fn net(records: usize, dimension: usize, range: f64, question: &Question) -> Result<Net, MeanError> {
@@ -108,14 +108,14 @@ fn scores(records: &[i128], net: &Net) -> Vec<i128> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Method, Scale, estimate};
+    use super::super::{MeanMethod, Scale, estimate};
     use super::*;
     use hushflow_mechanism::accounting::{Delta, Epsilon};
     use hushflow_mechanism::noise::NoiseSource;
 
     fn question(columns: usize, epsilon: f64) -> Question {
         Question {
-            method: Method::Tukey,
+            method: MeanMethod::Tukey,
             epsilon: Epsilon::new(epsilon).expect("an epsilon"),
             delta: Delta::new(1e-6).expect("a delta"),
             corruption: 0.1,

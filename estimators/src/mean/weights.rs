@@ -18,15 +18,18 @@ use faer::{Mat, MatRef, Side};
 const MOST_ROUNDS: u32 = 1 << 20;
 
 /// Eigenvalues in ascending order, and eigenvectors as columns.
-pub(super) struct Spectrum {
+pub(super) struct Eigensystem {
     pub(super) values: Vec<f64>,
     pub(super) vectors: Mat<f64>,
 }
 
-pub(super) fn spectrum(matrix: MatRef<'_, f64>) -> Option<Spectrum> {
+pub(super) fn spectrum(matrix: MatRef<'_, f64>) -> Option<Eigensystem> {
     let found = matrix.self_adjoint_eigen(Side::Lower).ok()?;
     let values: Vec<f64> = found.S().column_vector().iter().copied().collect();
-    values.iter().all(|value| value.is_finite()).then(|| Spectrum { values, vectors: found.U().to_owned() })
+    values
+        .iter()
+        .all(|value| value.is_finite())
+        .then(|| Eigensystem { values, vectors: found.U().to_owned() })
 }
 
 /// Weights of directions: U = WWᵀ.
@@ -39,7 +42,7 @@ pub(super) struct Weights {
 impl Weights {
     /// exp(E)/tr exp(E).
     fn new(exponent: MatRef<'_, f64>) -> Option<Self> {
-        let Spectrum { values, vectors } = spectrum(exponent)?;
+        let Eigensystem { values, vectors } = spectrum(exponent)?;
         let top = values.last()?;
         let exponentials: Vec<f64> = values.iter().map(|value| (value - top).exp()).collect();
         let trace: f64 = exponentials.iter().sum();
@@ -63,12 +66,12 @@ impl Weights {
     }
 }
 
-pub(super) struct Epoch {
+pub(super) struct WeightEpoch {
     exponent: Mat<f64>,
     step: f64,
 }
 
-impl Epoch {
+impl WeightEpoch {
     pub(super) fn new(dimension: usize, step: f64) -> Self {
         Self { exponent: Mat::zeros(dimension, dimension), step }
     }
@@ -139,7 +142,7 @@ mod tests {
         for (seed, share) in [(1, 0.18), (2, 0.5), (3, 0.9)] {
             let excess = symmetric(seed, 6);
             let top = *spectrum(excess.as_ref()).unwrap().values.last().unwrap();
-            let mut epoch = Epoch::new(6, 0.01);
+            let mut epoch = WeightEpoch::new(6, 0.01);
             let found = epoch.weights(excess.as_ref(), share * top).unwrap();
             let mut exponent = Mat::zeros(6, 6);
             let expected = loop {
@@ -156,6 +159,6 @@ mod tests {
     #[test]
     fn what_is_never_enough_is_said() {
         let excess = faer::Scale(-1.0) * Mat::<f64>::identity(3, 3);
-        assert!(Epoch::new(3, 0.01).weights(excess.as_ref(), 0.1).is_none());
+        assert!(WeightEpoch::new(3, 0.01).weights(excess.as_ref(), 0.1).is_none());
     }
 }

@@ -20,10 +20,10 @@
 //! proofs hold. The cost appears as the parts `scale`, `directions` and `directed scale`; later
 //! steps divide the rest.
 
-use super::budget::Budget;
-use super::records::{Ball, Kept, in_parallel};
+use super::budget::MeanBudget;
+use super::records::{ClippedRecords, ClippingBall, in_parallel};
 use super::weights::spectrum;
-use super::{Estimate, MeanError, Shares, Stop, Tails, release, scale};
+use super::{EstimationStop, MeanError, MeanEstimate, Shares, Tails, release, scale};
 use hushflow_mechanism::noise::NoiseGenerator;
 use nalgebra::{DMatrix, DMatrixView};
 
@@ -32,7 +32,7 @@ const PASSES: usize = 2;
 /// Rows that one worker rotates at a time.
 const RUN: usize = 1 << 12;
 
-pub(super) struct Whitened {
+pub(super) struct WhiteningBasis {
     pub(super) rows: Vec<f64>,
     pub(super) scales: Vec<f64>,
     /// Maps new coordinates to columns.
@@ -44,12 +44,13 @@ pub(super) fn whitened(
     rows: &[f64],
     dimension: usize,
     tails: Tails,
-    budget: &mut Budget,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<Whitened, Stop> {
+) -> Result<WhiteningBasis, EstimationStop> {
     let part = ("scale", Shares::SCALE);
     let scales = scale::estimate(rows, dimension, part, Tails::SubGaussian, budget, rng)?;
-    let mut found = Whitened { rows: rows.to_vec(), scales, back: DMatrix::identity(dimension, dimension) };
+    let mut found =
+        WhiteningBasis { rows: rows.to_vec(), scales, back: DMatrix::identity(dimension, dimension) };
     for pass in 1..=PASSES {
         let directions = directions(&found, budget, rng)?;
         found.rotate(&directions);
@@ -62,8 +63,8 @@ pub(super) fn whitened(
 }
 
 fn directions(
-    table: &Whitened,
-    budget: &mut Budget,
+    table: &WhiteningBasis,
+    budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
 ) -> Result<DMatrix<f64>, MeanError> {
     let dimension = table.scales.len();
@@ -71,8 +72,8 @@ fn directions(
     for (a, b) in scale::pairs(&table.rows, dimension) {
         units.extend(unit_difference(a, b, &table.scales));
     }
-    let ball = Ball { centre: vec![0.0; dimension], radius: 1.0 };
-    let kept = Kept::new(&units, &vec![1.0; dimension], &ball)?;
+    let ball = ClippingBall { centre: vec![0.0; dimension], radius: 1.0 };
+    let kept = ClippedRecords::new(&units, &vec![1.0; dimension], &ball)?;
     let share = Shares::DIRECTIONS / PASSES as f64 * budget.whole();
     let second = release::second_moments(&kept, ("directions", share), budget, rng)?;
     let found = spectrum(second.as_ref()).ok_or(MeanError::Spectrum)?;
@@ -90,7 +91,7 @@ fn unit_difference(a: &[f64], b: &[f64], scales: &[f64]) -> Vec<f64> {
     if (norm * largest).is_finite() && largest > 0.0 { unit.collect() } else { vec![0.0; scales.len()] }
 }
 
-impl Whitened {
+impl WhiteningBasis {
     fn rotate(&mut self, directions: &DMatrix<f64>) {
         let dimension = self.scales.len();
         let forth = DMatrix::from_fn(dimension, dimension, |i, j| directions[(j, i)] / self.scales[j]);
@@ -106,14 +107,14 @@ impl Whitened {
     }
 
     /// Maps an estimate from these coordinates to those of the columns.
-    pub(super) fn back(&self, found: Estimate) -> Estimate {
+    pub(super) fn back(&self, found: MeanEstimate) -> MeanEstimate {
         let along = |column: usize, values: &[f64]| -> Vec<f64> {
             self.back.row(column).iter().zip(values).map(|(entry, value)| entry * value).collect()
         };
         let columns = 0..self.scales.len();
         let mean = columns.clone().map(|column| along(column, &found.mean).iter().sum()).collect();
         let norm = |column| along(column, &found.noise).iter().map(|x| x * x).sum::<f64>().sqrt();
-        Estimate { mean, noise: columns.map(norm).collect(), ..found }
+        MeanEstimate { mean, noise: columns.map(norm).collect(), ..found }
     }
 }
 
@@ -147,13 +148,13 @@ mod tests {
             let mut replaced = rows.clone();
             replaced[place] = other;
             let scales = [0.5, 3.0];
-            let ball = Ball { centre: vec![0.0; 2], radius: 1.0 };
+            let ball = ClippingBall { centre: vec![0.0; 2], radius: 1.0 };
             let worlds = [&rows, &replaced].map(|rows| {
                 let rows = rows.concat();
                 let units: Vec<f64> =
                     scale::pairs(&rows, 2).flat_map(|(a, b)| unit_difference(a, b, &scales)).collect();
-                let kept = Kept::new(&units, &[1.0; 2], &ball).expect("records");
-                let mut table = Whitened { rows, scales: scales.to_vec(), back: DMatrix::identity(2, 2) };
+                let kept = ClippedRecords::new(&units, &[1.0; 2], &ball).expect("records");
+                let mut table = WhiteningBasis { rows, scales: scales.to_vec(), back: DMatrix::identity(2, 2) };
                 table.rotate(&DMatrix::from_row_slice(2, 2, &[0.6, -0.8, 0.8, 0.6]));
                 (kept.moments(hushflow_mechanism::moments::SecondMoment::Full).expect("sums").to_wide(), table.rows)
             });
@@ -172,7 +173,7 @@ mod tests {
     fn rotations_are_undone() {
         let rows = vec![3.0, -40.0, 0.5, 10.0, 7.0, 1e3];
         let mut table =
-            Whitened { rows: rows.clone(), scales: vec![0.5, 20.0], back: DMatrix::identity(2, 2) };
+            WhiteningBasis { rows: rows.clone(), scales: vec![0.5, 20.0], back: DMatrix::identity(2, 2) };
         let turned = |angle: f64| {
             DMatrix::from_row_slice(2, 2, &[angle.cos(), -angle.sin(), angle.sin(), angle.cos()])
         };
@@ -180,7 +181,8 @@ mod tests {
         table.scales = vec![0.1, 3.0];
         table.rotate(&turned(-1.1));
         for (row, turned) in rows.chunks(2).zip(table.rows.chunks(2)) {
-            let found = Estimate { mean: turned.to_vec(), noise: vec![1.0; 2], kept: None, converged: true };
+            let found =
+                MeanEstimate { mean: turned.to_vec(), noise: vec![1.0; 2], kept: None, converged: true };
             let back = table.back(found).mean;
             assert!(back.iter().zip(row).all(|(a, b)| (a - b).abs() < 1e-9), "{back:?} {row:?}");
         }

@@ -53,12 +53,12 @@ impl Count {
 
 /// The same event in both worlds; it is more likely in the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct EventPair {
     /// The counts in two neighbouring worlds.
     pub worlds: [Count; 2],
 }
 
-impl Event {
+impl EventPair {
     /// Returns a lower bound of μ, where each count misleads with a chance of at most `alpha`; 0
     /// where it is negative.
     pub fn mu(&self, alpha: f64) -> f64 {
@@ -166,15 +166,15 @@ mod tests {
 
     #[test]
     fn events_say_what_separates_the_worlds() {
-        let event = Event { worlds: [count(841_345, 1_000_000), count(158_655, 1_000_000)] };
+        let event = EventPair { worlds: [count(841_345, 1_000_000), count(158_655, 1_000_000)] };
         let mu = event.mu(1e-3);
         assert!(mu < 2.0 && mu > 1.98, "{mu}");
-        let alike = Event { worlds: [count(5, 10); 2] };
+        let alike = EventPair { worlds: [count(5, 10); 2] };
         assert_eq!(alike.mu(1e-3), 0.0);
         let delta = Delta::new(1e-3).unwrap();
         assert_eq!(alike.epsilon(delta, 1e-3), 0.0);
-        let sure = Event { worlds: [count(1000, 1000), count(0, 1000)] };
+        let sure = EventPair { worlds: [count(1000, 1000), count(0, 1000)] };
         assert!(sure.epsilon(delta, 1e-3) > 4.0 && sure.mu(1e-3) > 4.0);
-        assert_eq!(Event::default().mu(1e-3), 0.0, "nothing seen, nothing shown");
+        assert_eq!(EventPair::default().mu(1e-3), 0.0, "nothing seen, nothing shown");
     }
 }

@@ -18,8 +18,8 @@
 //!
 //! The derivation of the joint record is at the head of `sensitivity/in_place.rs`.
 
-use super::subject::{Placed, Stream};
-use super::{AuditError, Audited};
+use super::subject::{CanaryRecord, CanaryStream};
+use super::{AuditClaim, AuditError};
 use crate::mechanism::{Method, MomentMechanism};
 use crate::moments::Layout;
 use crate::sensitivity::{Neighbours, free_second_weight};
@@ -45,17 +45,19 @@ pub struct Canary {
     /// Number of keys: one, or two for a record that moves between them.
     pub keys: u32,
     /// The records of both streams.
-    pub worlds: [Vec<Placed>; 2],
+    pub worlds: [Vec<CanaryRecord>; 2],
 }
 
 impl Canary {
     /// Builds trials side by side, each with its own keys: the stream of `worlds[i]` in trial i.
-    pub(super) fn stream(&self, epochs: u64, worlds: &[usize]) -> Stream {
+    pub(super) fn stream(&self, epochs: u64, worlds: &[usize]) -> CanaryStream {
         let records = worlds.iter().zip(0..).flat_map(|(&world, trial)| {
             let shift = trial * self.keys;
-            self.worlds[world].iter().map(move |record| Placed { key: shift + record.key, ..record.clone() })
+            self.worlds[world]
+                .iter()
+                .map(move |record| CanaryRecord { key: shift + record.key, ..record.clone() })
         });
-        Stream { keys: worlds.len() as u32 * self.keys, epochs, records: records.collect() }
+        CanaryStream { keys: worlds.len() as u32 * self.keys, epochs, records: records.collect() }
     }
 }
 
@@ -63,10 +65,10 @@ impl Canary {
 ///
 /// # Errors
 /// [`AuditError`] if the strategy can't be written out for this many epochs.
-pub fn canaries(audited: &Audited) -> Result<Vec<Canary>, AuditError> {
+pub fn canaries(audited: &AuditClaim) -> Result<Vec<Canary>, AuditError> {
     let moments = audited.mechanism.moments();
     let steps = Steps::new(audited)?;
-    let make = Maker { clip_norm: moments.parameters().clip_norm, pattern: steps.worst() };
+    let make = CanaryBuilder { clip_norm: moments.parameters().clip_norm, pattern: steps.worst() };
     let (neighbours, layout) = (moments.parameters().neighbours, moments.layout());
     let e = along(layout, 0.0);
     if neighbours == Neighbours::ZeroOut {
@@ -82,11 +84,9 @@ pub fn canaries(audited: &Audited) -> Result<Vec<Canary>, AuditError> {
     all.push(make.canary("outlier", &scaled(&e, FAR), Some(&scaled(&e, -FAR))));
     if neighbours == Neighbours::ReplaceOne {
         all.extend(audited.two_keys.then(|| make.moved("another-key", &e, 1, &make.pattern)));
-        all.extend(
-            steps
-                .farthest()
-                .map(|[one, other]| Maker { pattern: one, ..make }.moved("another-epoch", &e, 0, &other)),
-        );
+        all.extend(steps.farthest().map(|[one, other]| {
+            CanaryBuilder { pattern: one, ..make }.moved("another-epoch", &e, 0, &other)
+        }));
     }
     Ok(all)
 }
@@ -127,12 +127,12 @@ fn farthest(moments: &MomentMechanism) -> Option<(Vec<f64>, Vec<f64>)> {
 type Pattern = Vec<(usize, f64)>;
 
 /// Places records at the steps of a pattern.
-struct Maker {
+struct CanaryBuilder {
     clip_norm: f64,
     pattern: Pattern,
 }
 
-impl Maker {
+impl CanaryBuilder {
     /// Places a record, in units of the clip norm, that is replaced by another one or by none.
     fn canary(&self, name: &'static str, one: &[f64], other: Option<&[f64]>) -> Canary {
         let place = |record: &[f64]| self.place(record, 0, &self.pattern);
@@ -145,8 +145,8 @@ impl Maker {
         self.in_company(Canary { name, keys: key + 1, worlds })
     }
 
-    fn place(&self, record: &[f64], key: u32, pattern: &Pattern) -> Vec<Placed> {
-        let place = |&(step, sign): &(usize, f64)| Placed {
+    fn place(&self, record: &[f64], key: u32, pattern: &Pattern) -> Vec<CanaryRecord> {
+        let place = |&(step, sign): &(usize, f64)| CanaryRecord {
             key,
             epoch: step as u64 + 1,
             values: scaled(record, sign * self.clip_norm),
@@ -160,7 +160,7 @@ impl Maker {
         cells.sort_unstable();
         cells.dedup();
         let width = canary.worlds[0].first().map_or(0, |record| record.values.len());
-        let companion = |(key, epoch)| Placed { key, epoch, values: vec![0.0; width] };
+        let companion = |(key, epoch)| CanaryRecord { key, epoch, values: vec![0.0; width] };
         let companions = cells.into_iter().flat_map(|cell| std::iter::repeat_n(companion(cell), COMPANIONS));
         let companions: Vec<_> = companions.collect();
         for world in &mut canary.worlds {
@@ -178,7 +178,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn new(audited: &Audited) -> Result<Self, AuditError> {
+    fn new(audited: &AuditClaim) -> Result<Self, AuditError> {
         let matrix = audited.mechanism.strategies().first().matrix(audited.epochs)?;
         let gram = matrix.gram(&(0..matrix.columns()).collect::<Vec<_>>());
         let schedule = audited.participation.on(matrix.columns());

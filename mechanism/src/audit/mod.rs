@@ -43,7 +43,7 @@ mod statistic;
 mod subject;
 
 pub use canary::{Canary, canaries};
-pub use subject::{Placed, RealPath, Stream, Subject};
+pub use subject::{AuditSubject, CanaryRecord, CanaryStream, RealPath};
 
 use crate::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier, gaussian};
 use crate::mechanism::{MatrixMechanism, MechanismError, Method};
@@ -53,9 +53,9 @@ use crate::participation::Participation;
 use crate::release::ReleaseError;
 use crate::strategy::MatrixError;
 use bound::Count;
-use runs::{Runs, Seen};
+use runs::{EventCounts, TrialRuns};
 use serde::Serialize;
-use statistic::Known;
+use statistic::CanaryWorlds;
 use thiserror::Error;
 
 /// Number of counts of one canary that share the chance of error: two events and the lowest bit, in
@@ -129,7 +129,7 @@ pub enum AuditError {
 }
 
 /// A mechanism and its claim.
-pub struct Audited {
+pub struct AuditClaim {
     /// The mechanism that is claimed to be private, in the fewest columns that hold the worst case.
     /// Its noise is that of all columns.
     pub mechanism: MatrixMechanism,
@@ -145,7 +145,7 @@ pub struct Audited {
     pub delta: Delta,
 }
 
-impl Audited {
+impl AuditClaim {
     /// Makes the claim that this mechanism is (ε, δ)-private, audited over its first `epochs`
     /// epochs.
     ///
@@ -174,7 +174,7 @@ impl Audited {
         self.mechanism.moments().parameters().noise_multiplier.recip()
     }
 
-    fn known(&self, subject: &dyn Subject, canary: &Canary) -> Result<Known, AuditError> {
+    fn known(&self, subject: &dyn AuditSubject, canary: &Canary) -> Result<CanaryWorlds, AuditError> {
         let seed = NoiseSource::Seeded(0);
         let world = |world: usize| -> Result<Vec<i128>, AuditError> {
             let sums = subject.sums(&canary.stream(self.epochs, &[world]))?;
@@ -184,13 +184,13 @@ impl Audited {
             Ok(values.map(|(value, noise)| value.wrapping_sub(noise)).collect())
         };
         let noise = self.mechanism.moments().noise().repeat(canary.keys as usize);
-        Ok(Known::new([world(0)?, world(1)?], &noise))
+        Ok(CanaryWorlds::new([world(0)?, world(1)?], &noise))
     }
 }
 
 /// Size and confidence of an audit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct AuditSettings {
     /// Number of trials of a canary, about half of them in each world.
     pub trials: u64,
     /// Probability of a false accusation of an honest mechanism, for all canaries together: 1 −
@@ -200,7 +200,7 @@ pub struct Settings {
     pub canaries: usize,
 }
 
-impl Settings {
+impl AuditSettings {
     /// The least number of trials.
     pub const LEAST_TRIALS: u64 = 100;
 
@@ -229,7 +229,7 @@ pub enum Violation {
 
 /// The result for one canary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
+pub struct AuditFinding {
     /// Name of the canary.
     pub canary: &'static str,
     /// Number of trials in both worlds.
@@ -251,7 +251,7 @@ pub struct Finding {
     pub violations: Vec<Violation>,
 }
 
-impl Finding {
+impl AuditFinding {
     /// Returns the share of the claimed ε that was reached.
     pub fn share(&self, claimed: Epsilon) -> f64 {
         self.epsilon.max(self.epsilon_of_any) / claimed.value()
@@ -264,18 +264,18 @@ impl Finding {
 /// # Errors
 /// [`AuditError`] if the subject fails, or for too few trials.
 pub fn audit(
-    subject: &dyn Subject,
-    audited: &Audited,
+    subject: &dyn AuditSubject,
+    audited: &AuditClaim,
     canary: &Canary,
-    settings: &Settings,
+    settings: &AuditSettings,
     tell: &mut dyn FnMut(u64),
-) -> Result<Finding, AuditError> {
+) -> Result<AuditFinding, AuditError> {
     settings.check()?;
     let known = audited.known(subject, canary)?;
     let trials = (VALUES / known.origin.len().max(1)).clamp(2, MOST);
-    let runs = Runs::new(subject, audited.epochs, canary, trials)?;
+    let runs = TrialRuns::new(subject, audited.epochs, canary, trials)?;
     let test = runs.learn(&known, audited.delta, settings)?;
-    let mut seen = Seen::default();
+    let mut seen = EventCounts::default();
     while seen.trials() < settings.trials {
         runs.look(&test, &mut seen)?;
         tell(seen.trials().min(settings.trials));
@@ -283,7 +283,13 @@ pub fn audit(
     Ok(conclude(audited, canary, settings, &known, &seen))
 }
 
-fn conclude(audited: &Audited, canary: &Canary, settings: &Settings, known: &Known, seen: &Seen) -> Finding {
+fn conclude(
+    audited: &AuditClaim,
+    canary: &Canary,
+    settings: &AuditSettings,
+    known: &CanaryWorlds,
+    seen: &EventCounts,
+) -> AuditFinding {
     let (alpha, mu_claimed) = (settings.alpha(), audited.mu());
     let loss = audited.mechanism.moments().concentrated_loss(&known.difference);
     let mu = seen.centre.mu(alpha);
@@ -294,7 +300,7 @@ fn conclude(audited: &Audited, canary: &Canary, settings: &Settings, known: &Kno
         (Violation::Noise, mu > mu_claimed || epsilon_of_any > audited.epsilon.value()),
         (Violation::Grid, !seen.odd.iter().all(is_fair)),
     ];
-    Finding {
+    AuditFinding {
         canary: canary.name,
         trials: seen.trials(),
         mu_claimed,

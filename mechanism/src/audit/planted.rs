@@ -1,6 +1,6 @@
 //! Audits of planted faults, and of honest mechanisms.
 //!
-//! A [`Broken`] path is the real one with one fault. For every fault a test checks that the audit
+//! A [`FaultyPath`] path is the real one with one fault. For every fault a test checks that the audit
 //! finds it, with the noise of the operating system. Honest mechanisms pass, and come near their
 //! claim where it is attained.
 //!
@@ -32,14 +32,14 @@ enum Bug {
     FloatingPointNoise,
 }
 
-struct Broken {
+struct FaultyPath {
     real: RealPath,
     layout: Layout,
     clipper: Clipper,
     bug: Bug,
 }
 
-impl Broken {
+impl FaultyPath {
     fn new(mechanism: &MatrixMechanism, bug: Bug) -> Self {
         let parameters = mechanism.moments().parameters();
         let clipper = Clipper::unscaled(parameters.layout.dimension, parameters.clip_norm).unwrap();
@@ -47,7 +47,7 @@ impl Broken {
     }
 
     /// Returns the sums of whole cells, with the bug.
-    fn cell(&self, records: &[&Placed]) -> Vec<i128> {
+    fn cell(&self, records: &[&CanaryRecord]) -> Vec<i128> {
         let rows: Vec<Vec<i128>> = records.iter().map(|record| self.row(&record.values)).collect();
         let mut sums = vec![0; self.layout.coordinates()];
         for row in &rows {
@@ -95,12 +95,12 @@ impl Broken {
     }
 }
 
-impl Subject for Broken {
-    fn sums(&self, stream: &Stream) -> Result<Vec<Vec<i128>>, AuditError> {
+impl AuditSubject for FaultyPath {
+    fn sums(&self, stream: &CanaryStream) -> Result<Vec<Vec<i128>>, AuditError> {
         if !matches!(self.bug, Bug::ClippedOneUnitTooFar | Bug::SumsClippedInPlaceOfRecords) {
             return self.real.sums(stream);
         }
-        let mut cells: BTreeMap<(u64, u32), Vec<&Placed>> = BTreeMap::new();
+        let mut cells: BTreeMap<(u64, u32), Vec<&CanaryRecord>> = BTreeMap::new();
         for record in &stream.records {
             cells.entry((record.epoch, record.key)).or_default().push(record);
         }
@@ -126,7 +126,7 @@ impl Subject for Broken {
 }
 
 #[derive(Clone, Copy)]
-struct Case {
+struct AuditCase {
     method: Method,
     neighbours: Neighbours,
     dimension: usize,
@@ -136,7 +136,7 @@ struct Case {
     second_moment_weight: Option<f64>,
 }
 
-const PLAIN: Case = Case {
+const PLAIN: AuditCase = AuditCase {
     method: Method::Jme,
     neighbours: Neighbours::ReplaceOne,
     dimension: 1,
@@ -146,7 +146,7 @@ const PLAIN: Case = Case {
     second_moment_weight: None,
 };
 
-fn audited(case: &Case) -> Audited {
+fn audited(case: &AuditCase) -> AuditClaim {
     let parameters = MomentParameters {
         method: case.method,
         layout: Layout { dimension: case.dimension, second: case.second },
@@ -162,22 +162,22 @@ fn audited(case: &Case) -> Audited {
         MatrixMechanism::with_participation(parameters, Strategies::shared(strategy), participation, EPOCHS);
     let delta = Delta::new(1e-6).unwrap();
     let epsilon = gaussian::epsilon(NoiseMultiplier::new(0.35).unwrap(), delta);
-    Audited::new(&mechanism.unwrap(), participation, EPOCHS, 2, (epsilon, delta)).unwrap()
+    AuditClaim::new(&mechanism.unwrap(), participation, EPOCHS, 2, (epsilon, delta)).unwrap()
 }
 
-fn findings(subject: &dyn Subject, audited: &Audited, trials: u64) -> Vec<Finding> {
+fn findings(subject: &dyn AuditSubject, audited: &AuditClaim, trials: u64) -> Vec<AuditFinding> {
     let canaries = canaries(audited).unwrap();
-    let settings = Settings { trials, false_alarm: FALSE_ALARM, canaries: canaries.len() };
+    let settings = AuditSettings { trials, false_alarm: FALSE_ALARM, canaries: canaries.len() };
     let of = |canary| audit(subject, audited, canary, &settings, &mut |_| ()).unwrap();
     canaries.iter().map(of).collect()
 }
 
 /// Checks that an honest mechanism is not accused, and that its worst canary comes near the claim.
-fn check_honest(case: &Case, attained: bool) {
+fn check_honest(case: &AuditCase, attained: bool) {
     let audited = audited(case);
     let findings = findings(&RealPath::new(audited.mechanism.clone()).unwrap(), &audited, 60_000);
     assert!(findings.iter().all(|finding| finding.violations.is_empty()), "{findings:?}");
-    let most = |of: fn(&Finding) -> f64| findings.iter().map(of).fold(0.0, f64::max);
+    let most = |of: fn(&AuditFinding) -> f64| findings.iter().map(of).fold(0.0, f64::max);
     let (distance, epsilon) = (most(|finding| finding.distance), most(|finding| finding.epsilon));
     assert_eq!(distance > audited.mu() * (1.0 - 1e-5), attained, "{distance} of {}", audited.mu());
     assert!(!attained || epsilon > 0.9 * audited.epsilon.value(), "{epsilon} of {:?}", audited.epsilon);
@@ -188,9 +188,9 @@ fn check_honest(case: &Case, attained: bool) {
 fn check_caught(bug: Bug, canary: &str, violation: Violation, trials: u64) {
     let audited = audited(&PLAIN);
     let canaries = canaries(&audited).unwrap();
-    let settings = Settings { trials, false_alarm: FALSE_ALARM, canaries: canaries.len() };
+    let settings = AuditSettings { trials, false_alarm: FALSE_ALARM, canaries: canaries.len() };
     let canary = canaries.iter().find(|found| found.name == canary).unwrap();
-    let broken = Broken::new(&audited.mechanism, bug);
+    let broken = FaultyPath::new(&audited.mechanism, bug);
     let found = audit(&broken, &audited, canary, &settings, &mut |_| ()).unwrap();
     assert!(found.violations.contains(&violation), "{found:?}");
 }
@@ -198,35 +198,35 @@ fn check_caught(bug: Bug, canary: &str, violation: Violation, trials: u64) {
 #[test]
 fn honest_mechanisms_pass_and_come_near_their_claim() {
     use Neighbours::{ReplaceOne, ReplaceOneInPlace, ZeroOut};
-    let check = |case: Case| check_honest(&case, true);
+    let check = |case: AuditCase| check_honest(&case, true);
     check(PLAIN);
-    check(Case { strategy: "identity", dimension: 2, ..PLAIN });
-    check(Case { neighbours: ReplaceOneInPlace, dimension: 5, second: SecondMoment::Diagonal, ..PLAIN });
-    check(Case { neighbours: ZeroOut, dimension: 2, ..PLAIN });
-    check(Case { participation: "2x2", ..PLAIN });
-    check(Case { strategy: "banded-inverse-square-root:2", dimension: 2, ..PLAIN });
-    check(Case { method: Method::Pp, neighbours: ReplaceOne, ..PLAIN });
-    check(Case { method: Method::Cs, dimension: 3, ..PLAIN });
+    check(AuditCase { strategy: "identity", dimension: 2, ..PLAIN });
+    check(AuditCase { neighbours: ReplaceOneInPlace, dimension: 5, second: SecondMoment::Diagonal, ..PLAIN });
+    check(AuditCase { neighbours: ZeroOut, dimension: 2, ..PLAIN });
+    check(AuditCase { participation: "2x2", ..PLAIN });
+    check(AuditCase { strategy: "banded-inverse-square-root:2", dimension: 2, ..PLAIN });
+    check(AuditCase { method: Method::Pp, neighbours: ReplaceOne, ..PLAIN });
+    check(AuditCase { method: Method::Cs, dimension: 3, ..PLAIN });
 }
 
 /// Beyond the free weight the worst records are neither equal nor opposite.
 #[test]
 fn the_joint_worst_case_is_found() {
-    let in_place = Case {
+    let in_place = AuditCase {
         neighbours: Neighbours::ReplaceOneInPlace,
         strategy: "identity",
         second_moment_weight: Some(5.0 / 9.0),
         ..PLAIN
     };
     check_honest(&in_place, true);
-    check_honest(&Case { dimension: 2, ..in_place }, true);
-    check_honest(&Case { dimension: 3, second: SecondMoment::Diagonal, ..in_place }, true);
+    check_honest(&AuditCase { dimension: 2, ..in_place }, true);
+    check_honest(&AuditCase { dimension: 3, second: SecondMoment::Diagonal, ..in_place }, true);
 }
 
 #[test]
 fn claims_that_are_not_tight_are_kept_as_well() {
     for method in [Method::Ime { first_moment_share: 0.5 }, Method::Cs, Method::JointClip] {
-        let case = Case { method, neighbours: Neighbours::ReplaceOneInPlace, ..PLAIN };
+        let case = AuditCase { method, neighbours: Neighbours::ReplaceOneInPlace, ..PLAIN };
         check_honest(&case, false);
     }
 }
@@ -271,12 +271,12 @@ fn what_is_no_audit_is_refused() {
     let audited = audited(&PLAIN);
     let subject = RealPath::new(audited.mechanism.clone()).unwrap();
     let canary = &canaries(&audited).unwrap()[0];
-    let settings = Settings { trials: 99, false_alarm: FALSE_ALARM, canaries: 1 };
+    let settings = AuditSettings { trials: 99, false_alarm: FALSE_ALARM, canaries: 1 };
     let error = audit(&subject, &audited, canary, &settings, &mut |_| ()).unwrap_err();
     assert!(matches!(error, AuditError::Trials { found: 99, least: 100 }), "{error}");
     for (key, epoch) in [(1, 1), (0, 0), (0, 5)] {
-        let records = vec![Placed { key, epoch, values: vec![0.0] }];
-        let error = subject.sums(&Stream { keys: 1, epochs: EPOCHS, records }).unwrap_err();
+        let records = vec![CanaryRecord { key, epoch, values: vec![0.0] }];
+        let error = subject.sums(&CanaryStream { keys: 1, epochs: EPOCHS, records }).unwrap_err();
         assert!(matches!(error, AuditError::Cell { .. }), "{error}");
     }
 }

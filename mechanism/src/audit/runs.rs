@@ -1,8 +1,8 @@
 //! Runs of many trials side by side: some to learn a test from, others to count its events.
 
-use super::bound::{Count, Event};
-use super::statistic::{Covariance, Known, Statistic};
-use super::{AuditError, Canary, Settings, Subject};
+use super::bound::{Count, EventPair};
+use super::statistic::{CanaryWorlds, Covariance, Statistic};
+use super::{AuditError, AuditSettings, AuditSubject, Canary};
 use crate::accounting::Delta;
 use crate::noise::NoiseSource;
 use rand::Rng;
@@ -17,14 +17,14 @@ const THRESHOLDS: u32 = 60;
 const HIGHEST: f64 = 6.0;
 
 /// A repeatable run: trials with their own keys, half of them in each world.
-pub(super) struct Runs<'a> {
-    subject: &'a dyn Subject,
+pub(super) struct TrialRuns<'a> {
+    subject: &'a dyn AuditSubject,
     worlds: Vec<usize>,
     sums: Vec<Vec<i128>>,
 }
 
 /// The statistic and thresholds that are applied to a trial.
-pub(super) struct Test {
+pub(super) struct ThresholdTest {
     statistic: Statistic,
     /// The best thresholds for μ, and for ε at δ.
     centre: f64,
@@ -33,17 +33,17 @@ pub(super) struct Test {
 
 /// The counts.
 #[derive(Default)]
-pub(super) struct Seen {
-    pub(super) centre: Event,
-    pub(super) far: Event,
+pub(super) struct EventCounts {
+    pub(super) centre: EventPair,
+    pub(super) far: EventPair,
     /// Lowest bits that are set.
     pub(super) odd: [Count; 2],
 }
 
-impl<'a> Runs<'a> {
+impl<'a> TrialRuns<'a> {
     /// For every pair of trials, a coin decides which trial is in which world.
     pub(super) fn new(
-        subject: &'a dyn Subject,
+        subject: &'a dyn AuditSubject,
         epochs: u64,
         canary: &Canary,
         trials: usize,
@@ -69,7 +69,12 @@ impl<'a> Runs<'a> {
     }
 
     /// Learns the covariance of the noise, and the thresholds whose events are most informative.
-    pub(super) fn learn(&self, known: &Known, delta: Delta, settings: &Settings) -> Result<Test, AuditError> {
+    pub(super) fn learn(
+        &self,
+        known: &CanaryWorlds,
+        delta: Delta,
+        settings: &AuditSettings,
+    ) -> Result<ThresholdTest, AuditError> {
         let features = known.features();
         let mut covariance = Covariance::new(features.number());
         let mut trials = Vec::new();
@@ -91,11 +96,11 @@ impl<'a> Runs<'a> {
             .zip(means)
             .flat_map(|(values, mean)| values.iter().map(move |value| (value - mean).powi(2)));
         let deviation = mean(squares).sqrt();
-        Ok(Test::new(features.combined(&combination), means, deviation, delta, settings))
+        Ok(ThresholdTest::new(features.combined(&combination), means, deviation, delta, settings))
     }
 
     /// Runs once, and counts.
-    pub(super) fn look(&self, test: &Test, seen: &mut Seen) -> Result<(), AuditError> {
+    pub(super) fn look(&self, test: &ThresholdTest, seen: &mut EventCounts) -> Result<(), AuditError> {
         for (world, published) in self.run()? {
             let value = test.statistic.of(&published);
             seen.centre.worlds[world].add(value > test.centre);
@@ -108,7 +113,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-impl Test {
+impl ThresholdTest {
     /// Chooses thresholds for a statistic of these means and deviation, as if it were normal. If it
     /// is not, the bounds are weaker but valid.
     pub(super) fn new(
@@ -116,7 +121,7 @@ impl Test {
         means: [f64; 2],
         deviation: f64,
         delta: Delta,
-        settings: &Settings,
+        settings: &AuditSettings,
     ) -> Self {
         let each = settings.trials / 2;
         let expected = |score: f64| {
@@ -125,7 +130,7 @@ impl Test {
         };
         let promise = |score: &f64| {
             let shift = (means[0] - means[1]) / deviation;
-            let event = Event { worlds: [expected(score - shift), expected(*score)] };
+            let event = EventPair { worlds: [expected(score - shift), expected(*score)] };
             event.epsilon(delta, settings.alpha())
         };
         let scores = (0..=THRESHOLDS).map(|i| HIGHEST * f64::from(i) / f64::from(THRESHOLDS));
@@ -134,7 +139,7 @@ impl Test {
     }
 }
 
-impl Seen {
+impl EventCounts {
     pub(super) fn trials(&self) -> u64 {
         self.centre.worlds.iter().map(|count| count.trials).sum()
     }

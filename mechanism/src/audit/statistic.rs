@@ -52,7 +52,7 @@ impl Statistic {
 }
 
 /// The properties of a canary that are known before any noise is drawn.
-pub(super) struct Known {
+pub(super) struct CanaryWorlds {
     /// v¹.
     pub(super) origin: Vec<i128>,
     /// v⁰ − v¹.
@@ -61,7 +61,7 @@ pub(super) struct Known {
     precisions: Vec<f64>,
 }
 
-impl Known {
+impl CanaryWorlds {
     /// Takes the noise of one epoch of one trial, which repeats.
     pub(super) fn new(worlds: [Vec<i128>; 2], noise: &[CoordinateNoise]) -> Self {
         let [one, origin] = worlds;

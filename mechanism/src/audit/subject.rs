@@ -12,7 +12,7 @@ const SHARDS: u32 = 4;
 
 /// A record in a cell.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
+pub struct CanaryRecord {
     /// Number of its key, from 0.
     pub key: u32,
     /// Its epoch, from 1.
@@ -23,18 +23,18 @@ pub struct Placed {
 
 /// All records of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stream {
+pub struct CanaryStream {
     /// Number of keys.
     pub keys: u32,
     /// Number of epochs.
     pub epochs: u64,
     /// The records, in any order. Consecutive records of one key are fastest.
-    pub records: Vec<Placed>,
+    pub records: Vec<CanaryRecord>,
 }
 
-impl Stream {
-    fn check(&self, record: &Placed) -> Result<(), AuditError> {
-        let (&Placed { key, epoch, .. }, &Stream { keys, epochs, .. }) = (record, self);
+impl CanaryStream {
+    fn check(&self, record: &CanaryRecord) -> Result<(), AuditError> {
+        let (&CanaryRecord { key, epoch, .. }, &CanaryStream { keys, epochs, .. }) = (record, self);
         if key < keys && (1..=epochs).contains(&epoch) {
             return Ok(());
         }
@@ -43,13 +43,13 @@ impl Stream {
 }
 
 /// A path from records to releases, in the two steps of a run.
-pub trait Subject: Sync {
+pub trait AuditSubject: Sync {
     /// Returns the sums of the clipped records: for each epoch the coordinates of all keys, laid
     /// end to end.
     ///
     /// # Errors
     /// [`AuditError`] if a step of the path fails.
-    fn sums(&self, stream: &Stream) -> Result<Vec<Vec<i128>>, AuditError>;
+    fn sums(&self, stream: &CanaryStream) -> Result<Vec<Vec<i128>>, AuditError>;
 
     /// Returns the published values of one run with these sums, epoch by epoch. Equal seeds give
     /// equal noise.
@@ -83,7 +83,7 @@ impl RealPath {
     fn sums_of_epoch<'a>(
         &self,
         keys: u32,
-        records: impl Iterator<Item = &'a Placed>,
+        records: impl Iterator<Item = &'a CanaryRecord>,
     ) -> Result<Vec<i128>, AuditError> {
         let layout = self.mechanism.layout();
         let (mut of_row, mut rows) = (Vec::new(), QuantisedRows::new(layout.dimension));
@@ -129,9 +129,9 @@ impl RealPath {
     }
 }
 
-impl Subject for RealPath {
-    fn sums(&self, stream: &Stream) -> Result<Vec<Vec<i128>>, AuditError> {
-        let mut epochs: BTreeMap<u64, Vec<&Placed>> = BTreeMap::new();
+impl AuditSubject for RealPath {
+    fn sums(&self, stream: &CanaryStream) -> Result<Vec<Vec<i128>>, AuditError> {
+        let mut epochs: BTreeMap<u64, Vec<&CanaryRecord>> = BTreeMap::new();
         for record in &stream.records {
             stream.check(record)?;
             epochs.entry(record.epoch).or_default().push(record);

@@ -102,12 +102,12 @@ fn harmonic(steps: u64, power: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::InPlaceRelease;
-    use super::super::reference::{self, Case, close};
+    use super::super::reference::{self, ReferenceCase, close};
     use super::*;
 
     /// Returns the sums over the steps of ‖μ_t‖²/t, and of the mean squared distance from μ_t
     /// divided by t.
-    fn spreads(case: &Case) -> (f64, f64) {
+    fn spreads(case: &ReferenceCase) -> (f64, f64) {
         let mut sum = vec![0.0; case.dimension];
         let (mut squares, mut spreads) = (0.0, (0.0, 0.0));
         for (record, t) in case.records().iter().zip(1..) {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// A setting, and its known results.
-pub(super) struct Case {
+pub(super) struct ReferenceCase {
     pub(super) workload: Workload,
     pub(super) strategy: Arc<dyn Strategy>,
     pub(super) steps: u64,
@@ -18,7 +18,7 @@ pub(super) struct Case {
     expected: Value,
 }
 
-impl Case {
+impl ReferenceCase {
     fn new(case: &Value) -> Self {
         let input = &case["input"];
         let name = input["workload"].as_str().unwrap_or("average");
@@ -28,7 +28,7 @@ impl Case {
         };
         let steps = input["n"].as_u64().unwrap();
         let strategy = if input["c"] == "sqrt" { "square-root" } else { "identity" };
-        Case {
+        ReferenceCase {
             strategy: build(strategy, &workload, Some(steps)).unwrap(),
             workload,
             steps,
@@ -69,18 +69,18 @@ impl Case {
 }
 
 /// Returns the settings of first and second moments.
-pub(super) fn second_moment_cases() -> Vec<Case> {
+pub(super) fn second_moment_cases() -> Vec<ReferenceCase> {
     cases(include_str!("../../../tests/vectors/jme_errors.json"), 7)
 }
 
 /// Returns the settings of covariances.
-pub(super) fn covariance_cases() -> Vec<Case> {
+pub(super) fn covariance_cases() -> Vec<ReferenceCase> {
     cases(include_str!("../../../tests/vectors/jme_covariance_errors.json"), 5)
 }
 
-fn cases(text: &str, number: usize) -> Vec<Case> {
+fn cases(text: &str, number: usize) -> Vec<ReferenceCase> {
     let vectors: Value = serde_json::from_str(text).unwrap();
-    let cases: Vec<_> = vectors["cases"].as_array().unwrap().iter().map(Case::new).collect();
+    let cases: Vec<_> = vectors["cases"].as_array().unwrap().iter().map(ReferenceCase::new).collect();
     assert_eq!(cases.len(), number);
     cases
 }

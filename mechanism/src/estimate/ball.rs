@@ -29,7 +29,7 @@ const NEAR_ZERO: f64 = 1e-6;
 
 /// A count, two sums (equal for one column) and their second moment, with standard deviations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct EntryMoments {
     pub(super) count: (f64, f64),
     pub(super) sums: (f64, f64),
     pub(super) sum_noise: f64,
@@ -38,7 +38,7 @@ pub(super) struct Entry {
     pub(super) same: bool,
 }
 
-impl Entry {
+impl EntryMoments {
     /// Returns the range of S/n − sᵢsⱼ/n² over moments within z standard deviations of the released
     /// ones.
     pub(super) fn covariance_range(&self, z: f64) -> Interval {
@@ -64,19 +64,19 @@ impl Entry {
             false => [(-0.5 * sign, (i + j) / SQRT_2), (0.5 * sign, (i - j) / SQRT_2)],
         };
         let (second, slope) = (self.second.0 / count, self.second.1 / count);
-        let ball = Ball { slope, spread: self.sum_noise / count, radius };
+        let ball = NoiseBall { slope, spread: self.sum_noise / count, radius };
         sign * second + ball.supremum(squares)
     }
 }
 
 /// The ball w² + Σ xₖ² ≤ radius².
-struct Ball {
+struct NoiseBall {
     slope: f64,
     spread: f64,
     radius: f64,
 }
 
-impl Ball {
+impl NoiseBall {
     /// Returns the largest value of slope·w + Σₖ hₖ (aₖ + spread·xₖ)² on the ball, given all (hₖ,
     /// aₖ).
     ///
@@ -140,7 +140,7 @@ mod tests {
 
     /// No point of the ball is outside the range, and the best of many comes near its ends.
     #[track_caller]
-    fn check(entry: Entry, near: f64) {
+    fn check(entry: EntryMoments, near: f64) {
         let z = 1.7;
         let range = entry.covariance_range(z);
         let mut random = ChaCha8Rng::seed_from_u64(7);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_range_is_that_of_the_ball() {
-        let entry = Entry {
+        let entry = EntryMoments {
             count: (100.0, 0.0),
             sums: (80.0, 80.0),
             sum_noise: 5.0,
@@ -177,22 +177,27 @@ mod tests {
             same: true,
         };
         check(entry, 1e-3);
-        check(Entry { sum_noise: 60.0, ..entry }, 1e-3);
-        check(Entry { sums: (0.0, 0.0), sum_noise: 200.0, ..entry }, 1e-3);
-        check(Entry { count: (100.0, 12.0), sum_noise: 20.0, ..entry }, 1e-2);
-        let pair = Entry { sums: (80.0, -30.0), same: false, ..entry };
+        check(EntryMoments { sum_noise: 60.0, ..entry }, 1e-3);
+        check(EntryMoments { sums: (0.0, 0.0), sum_noise: 200.0, ..entry }, 1e-3);
+        check(EntryMoments { count: (100.0, 12.0), sum_noise: 20.0, ..entry }, 1e-2);
+        let pair = EntryMoments { sums: (80.0, -30.0), same: false, ..entry };
         check(pair, 1e-2);
-        check(Entry { sums: (0.0, 0.0), sum_noise: 90.0, ..pair }, 1e-2);
-        check(Entry { count: (100.0, 15.0), sum_noise: 30.0, ..pair }, 2e-2);
+        check(EntryMoments { sums: (0.0, 0.0), sum_noise: 90.0, ..pair }, 1e-2);
+        check(EntryMoments { count: (100.0, 15.0), sum_noise: 30.0, ..pair }, 2e-2);
     }
 
     #[test]
     fn without_noise_the_range_is_a_point_and_a_lost_count_gives_none() {
-        let entry =
-            Entry { count: (10.0, 0.0), sums: (5.0, 20.0), sum_noise: 0.0, second: (30.0, 0.0), same: false };
+        let entry = EntryMoments {
+            count: (10.0, 0.0),
+            sums: (5.0, 20.0),
+            sum_noise: 0.0,
+            second: (30.0, 0.0),
+            same: false,
+        };
         let range = entry.covariance_range(2.0);
         assert!((range.lower - 2.0).abs() < 1e-12 && range.lower == range.upper, "{range:?}");
-        let lost = Entry { count: (10.0, 5.0), ..entry };
+        let lost = EntryMoments { count: (10.0, 5.0), ..entry };
         assert_eq!(lost.covariance_range(2.0), Interval::UNBOUNDED);
     }
 }

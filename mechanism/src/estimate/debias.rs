@@ -188,12 +188,12 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Sample {
+    struct SampleMoments {
         size: f64,
         sums: Vec<(f64, f64)>,
     }
 
-    impl Sample {
+    impl SampleMoments {
         fn add<'a>(&mut self, entries: impl Iterator<Item = &'a f64>) {
             self.size += 1.0;
             for (k, x) in entries.enumerate() {
@@ -221,7 +221,7 @@ mod tests {
         let exact = moments(layout, 100.0, mean, covariance);
         let stated = estimate(layout, &exact, noise).unwrap();
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let (mut debiased, mut plain) = (Sample::default(), Sample::default());
+        let (mut debiased, mut plain) = (SampleMoments::default(), SampleMoments::default());
         for _ in 0..trials {
             let coordinates = released(layout, &exact, noise, &mut random);
             let entries = |noise| {
@@ -232,7 +232,7 @@ mod tests {
             plain.add(entries(MomentNoise { count: 0.0, first: 0.0, second: 0.0 }).iter());
         }
         let wanted: Vec<f64> = mean.iter().chain(covariance).copied().collect();
-        let biases = |sample: &Sample| -> Vec<f64> {
+        let biases = |sample: &SampleMoments| -> Vec<f64> {
             let errors = (trials as f64).sqrt();
             let scores = sample.summary().zip(&wanted).map(|((mean, deviation), truth)| {
                 if deviation > 0.0 { (mean - truth) / deviation * errors } else { 0.0 }

@@ -231,10 +231,10 @@ impl Density {
     }
 
     /// `None` if the covariance is not positive definite.
-    fn factored(&self) -> Option<Factored<'_>> {
+    fn factored(&self) -> Option<GaussianFactor<'_>> {
         let factor = Cholesky::new(self.covariance.clone())?;
         let log_volume = self.mean.len() as f64 * TAU.ln() + log_determinant(&factor);
-        Some(Factored { mean: &self.mean, factor, log_volume })
+        Some(GaussianFactor { mean: &self.mean, factor, log_volume })
     }
 
     /// Returns the density if all its numbers are finite.
@@ -245,14 +245,14 @@ impl Density {
     }
 }
 
-struct Factored<'a> {
+struct GaussianFactor<'a> {
     mean: &'a DVector<f64>,
     factor: Cholesky<f64, Dyn>,
     /// Logarithm of det(2πΣ).
     log_volume: f64,
 }
 
-impl Factored<'_> {
+impl GaussianFactor<'_> {
     fn log_density(&self, point: &[f64]) -> f64 {
         let away = DVector::from_column_slice(point) - self.mean;
         -(self.log_volume + self.factor.solve(&away).dot(&away)) / 2.0

@@ -19,7 +19,7 @@
 
 pub use super::interval::{Confidence, Interval, Subject};
 
-use super::ball::Entry;
+use super::ball::EntryMoments;
 use super::debias::NoisyMoments;
 use super::density::DensityError;
 use crate::moments::SecondMoment;
@@ -191,7 +191,7 @@ impl Intervals<'_> {
         if radius.is_nan() { f64::INFINITY } else { radius }
     }
 
-    fn entry(&self, i: usize, j: usize) -> Option<Entry> {
+    fn entry(&self, i: usize, j: usize) -> Option<EntryMoments> {
         let NoisyMoments { layout, coordinates, noise } = self.moments;
         let (row, column, dimension) = (i.min(j), i.max(j), layout.dimension);
         let place = match layout.second {
@@ -201,7 +201,7 @@ impl Intervals<'_> {
             SecondMoment::Diagonal => (row == column).then_some(row),
         }?;
         let second_noise = noise.second / if i == j { 1.0 } else { SQRT_2 };
-        Some(Entry {
+        Some(EntryMoments {
             count: (self.moments.count(), noise.count),
             sums: (self.first(i), self.first(j)),
             sum_noise: noise.first,

@@ -19,16 +19,16 @@ const KEYS: usize = 2;
 const EPOCHS: usize = 5;
 
 /// A lower-triangular C in integers: `columns[i][t]`.
-type Columns = [[i128; EPOCHS]; EPOCHS];
+type IntegerColumns = [[i128; EPOCHS]; EPOCHS];
 
 /// A quantised record in a cell.
-struct Placed {
+struct CellRecord {
     key: usize,
     epoch: usize,
     record: Vec<i128>,
 }
 
-fn toeplitz(first: [f64; EPOCHS]) -> Columns {
+fn toeplitz(first: [f64; EPOCHS]) -> IntegerColumns {
     let unit = f64::from(COEFFICIENT_BITS).exp2();
     let coefficient = |column: usize, row: usize| {
         row.checked_sub(column).map_or(0, |lag| (first[lag] * unit).round() as i128)
@@ -36,7 +36,7 @@ fn toeplitz(first: [f64; EPOCHS]) -> Columns {
     std::array::from_fn(|column| std::array::from_fn(|row| coefficient(column, row)))
 }
 
-fn geometry_of(columns: &Columns) -> ColumnGeometry {
+fn geometry_of(columns: &IntegerColumns) -> ColumnGeometry {
     let overlap =
         |i: usize, j: usize| -> i128 { columns[i].iter().zip(&columns[j]).map(|(a, b)| a * b).sum() };
     let real = |value: i128| (value as f64 * f64::from(2 * COEFFICIENT_BITS).exp2().recip()).next_up();
@@ -56,7 +56,12 @@ fn moments(layout: Layout, record: &[i128]) -> Vec<i128> {
 }
 
 /// Returns the difference of all releases of two streams that differ in these records only.
-fn encoded_difference(columns: &Columns, layout: Layout, left: &[Placed], right: &[Placed]) -> Vec<i128> {
+fn encoded_difference(
+    columns: &IntegerColumns,
+    layout: Layout,
+    left: &[CellRecord],
+    right: &[CellRecord],
+) -> Vec<i128> {
     let width = layout.coordinates();
     let mut difference = vec![0; KEYS * EPOCHS * width];
     for (placed, sign) in left.iter().map(|placed| (placed, 1)).chain(right.iter().map(|placed| (placed, -1)))
@@ -94,16 +99,16 @@ fn random_cell(random: &mut ChaCha8Rng) -> (usize, usize) {
 
 /// Draws a record and its replacement: nothing, another record in its cell, or another record
 /// anywhere.
-fn neighbours_of(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8Rng) -> [Vec<Placed>; 2] {
+fn neighbours_of(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8Rng) -> [Vec<CellRecord>; 2] {
     let (key, epoch) = random_cell(random);
-    let left = Placed { key, epoch, record: random_record(clipper, random) };
+    let left = CellRecord { key, epoch, record: random_record(clipper, random) };
     let record = random_record(clipper, random);
     let right = match neighbours {
         Neighbours::ZeroOut => vec![],
-        Neighbours::ReplaceOneInPlace => vec![Placed { key, epoch, record }],
+        Neighbours::ReplaceOneInPlace => vec![CellRecord { key, epoch, record }],
         Neighbours::ReplaceOne => {
             let (key, epoch) = random_cell(random);
-            vec![Placed { key, epoch, record }]
+            vec![CellRecord { key, epoch, record }]
         }
     };
     [vec![left], right]
@@ -111,11 +116,11 @@ fn neighbours_of(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8
 
 /// Returns the worst pairs of the theorem's proof: e₁ against −e₁ in one cell, e₁ in two cells that
 /// overlap least (of two keys, or two epochs of one key), and e₁ against nothing.
-fn worst(neighbours: Neighbours, clipper: &Clipper) -> Vec<[Vec<Placed>; 2]> {
+fn worst(neighbours: Neighbours, clipper: &Clipper) -> Vec<[Vec<CellRecord>; 2]> {
     let axis: Vec<f64> = (0..clipper.dimension()).map(|i| if i == 0 { 1.0 } else { 0.0 }).collect();
     let record = quantised(clipper, &axis, 1.0);
     let placed = |key, epoch, sign: i128| {
-        vec![Placed { key, epoch, record: record.iter().map(|value| sign * value).collect() }]
+        vec![CellRecord { key, epoch, record: record.iter().map(|value| sign * value).collect() }]
     };
     match neighbours {
         Neighbours::ZeroOut => vec![[placed(0, 0, 1), vec![]]],
@@ -134,7 +139,7 @@ fn is_tight(method: Method, neighbours: Neighbours) -> bool {
     matches!(method, Method::Jme | Method::Pp) || neighbours != Neighbours::ReplaceOneInPlace
 }
 
-fn check(columns: &Columns, parameters: MomentParameters) {
+fn check(columns: &IntegerColumns, parameters: MomentParameters) {
     let geometry = MomentGeometry::shared(geometry_of(columns));
     let mechanism = MomentMechanism::new(parameters, &geometry).unwrap();
     let MomentParameters { method, neighbours, noise_multiplier, .. } = parameters;

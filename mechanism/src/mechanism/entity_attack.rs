@@ -17,10 +17,10 @@ const KEYS: usize = 3;
 const EPOCHS: usize = 6;
 
 /// Coefficients of C₁ and C₂, exact in units of 2⁻⁴⁰.
-type Coefficients = [[f64; 3]; 2];
+type IntegerCoefficients = [[f64; 3]; 2];
 
 /// A record at a step of the pattern.
-struct Placed {
+struct PatternRecord {
     key: usize,
     epoch: usize,
     sign: i128,
@@ -29,11 +29,15 @@ struct Placed {
 
 /// Returns the difference of all releases of two streams that differ in these records only. Records
 /// with sign −1 belong to the second stream.
-fn encoded_difference(coefficients: &Coefficients, layout: Layout, placed: &[Placed]) -> Vec<i128> {
+fn encoded_difference(
+    coefficients: &IntegerCoefficients,
+    layout: Layout,
+    placed: &[PatternRecord],
+) -> Vec<i128> {
     let width = layout.coordinates();
     let unit = f64::from(COEFFICIENT_BITS).exp2();
     let mut difference = vec![0; KEYS * EPOCHS * width];
-    for Placed { key, epoch, sign, row } in placed {
+    for PatternRecord { key, epoch, sign, row } in placed {
         let (first, last) = (&row[..layout.dimension], &row[row.len() - layout.dimension..]);
         let second: Vec<i128> = layout.second_entries().map(|(i, j)| last[i] * last[j]).collect();
         for lag in 0..(EPOCHS - epoch).min(3) {
@@ -75,13 +79,18 @@ fn row(clipper: &Clipper, random: &mut ChaCha8Rng, aligned: bool) -> Vec<i128> {
     quantised(clipper, &record)
 }
 
-fn placed(clipper: &Clipper, random: &mut ChaCha8Rng, cells: &[(usize, usize)], sign: i128) -> Vec<Placed> {
+fn placed(
+    clipper: &Clipper,
+    random: &mut ChaCha8Rng,
+    cells: &[(usize, usize)],
+    sign: i128,
+) -> Vec<PatternRecord> {
     let aligned = random.random_bool(0.7);
-    let mut place = |&(key, epoch)| Placed { key, epoch, sign, row: row(clipper, random, aligned) };
+    let mut place = |&(key, epoch)| PatternRecord { key, epoch, sign, row: row(clipper, random, aligned) };
     cells.iter().map(&mut place).collect()
 }
 
-fn pair(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8Rng) -> Vec<Placed> {
+fn pair(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8Rng) -> Vec<PatternRecord> {
     let left = cells(random);
     let right = match neighbours {
         Neighbours::ZeroOut => Vec::new(),
@@ -93,14 +102,14 @@ fn pair(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8Rng) -> V
     all
 }
 
-fn geometry(coefficients: &Coefficients) -> MomentGeometry {
+fn geometry(coefficients: &IntegerCoefficients) -> MomentGeometry {
     let [first, second] = coefficients.map(|of| Arc::new(Matrix::toeplitz(of.to_vec(), EPOCHS).unwrap()));
     let participation: Participation = "2x3".parse().unwrap();
     MomentGeometry::of_matrices(first, second, participation, [0.0; 2]).unwrap()
 }
 
 /// Returns the share of the budget that the worst pair spends.
-fn spent(coefficients: &Coefficients, parameters: MomentParameters) -> f64 {
+fn spent(coefficients: &IntegerCoefficients, parameters: MomentParameters) -> f64 {
     let mechanism = MomentMechanism::new(parameters, &geometry(coefficients)).unwrap();
     let MomentParameters { layout, neighbours, noise_multiplier, clip_norm, .. } = parameters;
     let clipper = mechanism.clipper(Clipper::unscaled(layout.dimension, clip_norm).unwrap()).unwrap();
@@ -114,11 +123,11 @@ fn spent(coefficients: &Coefficients, parameters: MomentParameters) -> f64 {
     largest * 2.0 * noise_multiplier * noise_multiplier
 }
 
-const ONE: Coefficients = [[1.0, 0.5, 0.375]; 2];
-const OPPOSED: Coefficients = [[1.0, -0.75, 0.0]; 2];
-const TWO: Coefficients = [[1.0, 0.5, 0.25], [1.0, 0.875, 0.75]];
+const ONE: IntegerCoefficients = [[1.0, 0.5, 0.375]; 2];
+const OPPOSED: IntegerCoefficients = [[1.0, -0.75, 0.0]; 2];
+const TWO: IntegerCoefficients = [[1.0, 0.5, 0.25], [1.0, 0.875, 0.75]];
 
-fn check(coefficients: &Coefficients, method: Method, neighbours: Neighbours, tight: bool) {
+fn check(coefficients: &IntegerCoefficients, method: Method, neighbours: Neighbours, tight: bool) {
     for (dimension, second) in [(1, SecondMoment::Full), (2, SecondMoment::Full), (3, SecondMoment::Diagonal)]
     {
         let parameters = MomentParameters {

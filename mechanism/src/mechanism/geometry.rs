@@ -62,14 +62,14 @@ use std::sync::Arc;
 /// Columns of the strategies, and the columns that one entity reaches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MomentGeometry {
-    columns: Columns,
+    columns: StrategyColumns,
     /// Rounding of the encoder of counts and first moments, and of the encoder of second moments.
     rounding_squared: [f64; 2],
     participations: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Columns {
+enum StrategyColumns {
     /// All moments go through one strategy, with one participation.
     Shared(ColumnGeometry),
     Matrices {
@@ -83,7 +83,7 @@ impl MomentGeometry {
     /// Describes one strategy for all moments; neighbours differ in one record.
     pub fn shared(columns: ColumnGeometry) -> Self {
         let rounding_squared = [columns.rounding_squared; 2];
-        Self { columns: Columns::Shared(columns), rounding_squared, participations: 1 }
+        Self { columns: StrategyColumns::Shared(columns), rounding_squared, participations: 1 }
     }
 
     /// Describes one strategy for counts and first moments, and one for second moments, which may
@@ -101,7 +101,7 @@ impl MomentGeometry {
     ) -> Result<Self, OutOfRange> {
         MomentStrategies::separate(&first, &second)?;
         let participations = participation.on(first.columns()).count();
-        let columns = Columns::Matrices { first, second, participation };
+        let columns = StrategyColumns::Matrices { first, second, participation };
         Ok(Self { columns, rounding_squared, participations })
     }
 
@@ -128,8 +128,10 @@ impl MomentGeometry {
         weights: MomentWeights,
     ) -> Result<f64, OutOfRange> {
         match &self.columns {
-            Columns::Shared(columns) => joint_sensitivity_squared(neighbours, dimension, *columns, weights),
-            Columns::Matrices { first, second, participation } => {
+            StrategyColumns::Shared(columns) => {
+                joint_sensitivity_squared(neighbours, dimension, *columns, weights)
+            }
+            StrategyColumns::Matrices { first, second, participation } => {
                 let strategies = MomentStrategies::separate(first, second)?;
                 let claim = joint_participation_sensitivity(
                     neighbours,
@@ -156,16 +158,16 @@ impl MomentGeometry {
         second_weight: f64,
     ) -> Result<f64, OutOfRange> {
         match &self.columns {
-            Columns::Shared(columns) if neighbours != Neighbours::ReplaceOne => {
+            StrategyColumns::Shared(columns) if neighbours != Neighbours::ReplaceOne => {
                 let of_a_batch = batch_sensitivity_squared(batch, neighbours, dimension, second_weight)?;
                 positive("squared sensitivity of batches", rounded_up(columns.max_norm_squared * of_a_batch))
             }
-            Columns::Shared(_) => Err(OutOfRange {
+            StrategyColumns::Shared(_) => Err(OutOfRange {
                 name: "squared sensitivity of batches",
                 value: f64::INFINITY,
                 expected: "records that stay in their batch",
             }),
-            Columns::Matrices { first, second, participation } => {
+            StrategyColumns::Matrices { first, second, participation } => {
                 let strategies = MomentStrategies::separate(first, second)?;
                 let claim = batch_participation_sensitivity(
                     batch,
@@ -211,8 +213,8 @@ impl MomentGeometry {
     /// Returns whether all moments go through one strategy.
     pub(crate) fn is_shared(&self) -> bool {
         match &self.columns {
-            Columns::Shared(_) => true,
-            Columns::Matrices { first, second, .. } => Arc::ptr_eq(first, second) || first == second,
+            StrategyColumns::Shared(_) => true,
+            StrategyColumns::Matrices { first, second, .. } => Arc::ptr_eq(first, second) || first == second,
         }
     }
 
@@ -220,8 +222,8 @@ impl MomentGeometry {
     /// this module's source.
     fn of_running(&self, squared: f64) -> f64 {
         match &self.columns {
-            Columns::Shared(_) => squared,
-            Columns::Matrices { first, second, .. } => {
+            StrategyColumns::Shared(_) => squared,
+            StrategyColumns::Matrices { first, second, .. } => {
                 let of = |matrix: &Matrix| matrix.relative_discrepancy(self.participations);
                 rounded_up(squared * (1.0 + 2.0 * of(first).max(of(second))).powi(2))
             }
@@ -231,10 +233,10 @@ impl MomentGeometry {
     /// Returns the squared sensitivity for vectors of norm 1 of the matrix of C₁ (0) or C₂ (1).
     fn vectors(&self, part: usize) -> Result<f64, OutOfRange> {
         match &self.columns {
-            Columns::Shared(columns) => {
+            StrategyColumns::Shared(columns) => {
                 positive("largest squared column norm", rounded_up(columns.max_norm_squared))
             }
-            Columns::Matrices { first, second, participation } => {
+            StrategyColumns::Matrices { first, second, participation } => {
                 let matrix = if part == 0 { first } else { second };
                 // Records of two keys are vectors, even in dimension 1.
                 Ok(participation_sensitivity(matrix, *participation, 2)?.squared)
@@ -245,8 +247,8 @@ impl MomentGeometry {
     /// Returns g of C₂; infinite where it is unknown.
     fn second_overlap(&self) -> f64 {
         match &self.columns {
-            Columns::Shared(columns) => columns.negative_overlap,
-            Columns::Matrices { second, .. } => second.negative_overlap().unwrap_or(f64::INFINITY),
+            StrategyColumns::Shared(columns) => columns.negative_overlap,
+            StrategyColumns::Matrices { second, .. } => second.negative_overlap().unwrap_or(f64::INFINITY),
         }
     }
 }

@@ -4,9 +4,9 @@
 //! part is gathered from its positions, encoded, and put back.
 
 use super::{MatrixMechanism, Strategies};
+use crate::moments::IntegerRow;
 use crate::moments::Layout;
-use crate::moments::Row;
-use crate::strategy::{Decoded, Decoder, Encoder, StepError, Strategy};
+use crate::strategy::{Decoder, Encoder, IdentityDecoder, StepError, Strategy};
 use std::ops::Range;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -24,11 +24,11 @@ impl Strategies {
     }
 
     /// Returns `None` where all coordinates go through one strategy.
-    fn places(&self, layout: Layout, run: Range<u64>) -> Option<Places> {
+    fn places(&self, layout: Layout, run: Range<u64>) -> Option<SecondMomentMask> {
         let is_second =
             |coordinate| layout.second().contains(&((coordinate % layout.coordinates() as u64) as usize));
         let separate = !self.are_one() && layout.second_len() > 0;
-        separate.then(|| Places { is_second: run.map(is_second).collect() })
+        separate.then(|| SecondMomentMask { is_second: run.map(is_second).collect() })
     }
 }
 
@@ -45,7 +45,7 @@ impl MatrixMechanism {
 
     fn decoder_of(&self, strategy: &dyn Strategy, coordinates: usize) -> Box<dyn Decoder> {
         if self.is_correlated() {
-            Box::new(Decoded::new(strategy.horizon(), coordinates))
+            Box::new(IdentityDecoder::new(strategy.horizon(), coordinates))
         } else {
             strategy.decoder(coordinates)
         }
@@ -66,11 +66,11 @@ impl MatrixMechanism {
 }
 
 /// The coordinates of a row that are second moments.
-pub(crate) struct Places {
+pub(crate) struct SecondMomentMask {
     is_second: Vec<bool>,
 }
 
-impl Places {
+impl SecondMomentMask {
     fn lengths(&self) -> [usize; 2] {
         let second = self.is_second.iter().filter(|&&second| second).count();
         [self.is_second.len() - second, second]
@@ -101,7 +101,7 @@ impl Places {
 /// Encoders of all coordinates. Unusable after an error.
 pub(crate) enum MomentEncoder {
     Shared(Box<dyn Encoder>),
-    Separate { places: Places, encoders: [Box<dyn Encoder>; 2] },
+    Separate { places: SecondMomentMask, encoders: [Box<dyn Encoder>; 2] },
 }
 
 impl MomentEncoder {
@@ -120,12 +120,12 @@ impl MomentEncoder {
     }
 
     /// As [`Encoder::add_encoded`].
-    pub(crate) fn add_encoded(&mut self, x: Row<'_>, y: &mut [i128]) -> Result<(), StepError> {
+    pub(crate) fn add_encoded(&mut self, x: IntegerRow<'_>, y: &mut [i128]) -> Result<(), StepError> {
         match self {
             Self::Shared(encoder) => encoder.add_encoded(x, y),
             Self::Separate { places, encoders } => match x {
-                Row::Narrow(x) => add_encoded_parts(places, encoders, x, y),
-                Row::Wide(x) => add_encoded_parts(places, encoders, x, y),
+                IntegerRow::Narrow(x) => add_encoded_parts(places, encoders, x, y),
+                IntegerRow::Wide(x) => add_encoded_parts(places, encoders, x, y),
             },
         }
     }
@@ -162,14 +162,14 @@ impl MomentEncoder {
 
 /// Gathers the parts of both rows, and puts those of `y` back after adding the encoded ones.
 fn add_encoded_parts<T>(
-    places: &Places,
+    places: &SecondMomentMask,
     encoders: &mut [Box<dyn Encoder>; 2],
     x: &[T],
     y: &mut [i128],
 ) -> Result<(), StepError>
 where
     T: Copy + Zeroize,
-    for<'a> Row<'a>: From<&'a [T]>,
+    for<'a> IntegerRow<'a>: From<&'a [T]>,
 {
     let parts = places.gather(x)?.map(Zeroizing::new);
     let mut sums = places.gather(y)?.map(Zeroizing::new);
@@ -188,7 +188,7 @@ fn saved_parts(state: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Decoders of all coordinates. Unusable after an error.
 pub(crate) enum MomentDecoder {
     Shared(Box<dyn Decoder>),
-    Separate { places: Places, decoders: [Box<dyn Decoder>; 2] },
+    Separate { places: SecondMomentMask, decoders: [Box<dyn Decoder>; 2] },
 }
 
 impl MomentDecoder {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::accounting::{Delta, Epsilon};
-use crate::audit::{AuditError, Audited};
+use crate::audit::{AuditClaim, AuditError};
 use crate::moments::SecondMoment;
 use crate::participation::Participation;
 use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
@@ -360,7 +360,7 @@ fn noise_is_correlated_where_that_is_sound() {
     assert!(more.is_correlated() && *more.moments() == *correlated(&good, 9.0, 3).unwrap().moments());
     assert!(more.moments().sensitivity() > sound.moments().sensitivity());
     let claim = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
-    let audited = |mechanism| Audited::new(mechanism, "1".parse().unwrap(), 3, 1, claim);
+    let audited = |mechanism| AuditClaim::new(mechanism, "1".parse().unwrap(), 3, 1, claim);
     assert!(matches!(audited(&sound), Err(AuditError::Correlated)) && audited(&encoded).is_ok());
     for noise in sound.moments().noise() {
         let in_units = noise.scale.unwrap().sigma() / 2f64.powi(noise.coarse_bits.into());

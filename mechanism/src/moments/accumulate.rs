@@ -12,7 +12,7 @@
 use super::narrow::{add_record, is_narrow};
 use super::products::{BLOCK_ROWS, BlockProducts};
 use super::sums::{add, add_runs};
-use super::{Layout, MomentError, QuantisedRows, Row, Sums};
+use super::{IntegerRow, Layout, MomentError, QuantisedRows, Sums};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};
@@ -43,12 +43,12 @@ pub struct Accumulators {
     width: usize,
     /// Index of each key in `keys`.
     places: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
-    keys: Vec<Key>,
+    keys: Vec<KeySums>,
     products: BlockProducts,
 }
 
 /// Sums of a key, and rows not yet in them.
-struct Key {
+struct KeySums {
     key: u32,
     /// Empty before the first rows are added.
     sums: Zeroizing<Vec<i128>>,
@@ -56,7 +56,7 @@ struct Key {
     pending: Zeroizing<Vec<f64>>,
 }
 
-impl Key {
+impl KeySums {
     /// Makes a key without rows.
     fn new(key: u32) -> Self {
         Self { key, sums: Zeroizing::default(), pending: Zeroizing::default() }
@@ -113,7 +113,7 @@ impl Accumulators {
     }
 
     /// Adds sums of other records of a key.
-    pub(super) fn merge(&mut self, key: u32, sums: Row<'_>) {
+    pub(super) fn merge(&mut self, key: u32, sums: IntegerRow<'_>) {
         let place = self.place(key);
         add(self.keys[place].sums(self.layout), sums);
     }
@@ -140,7 +140,7 @@ impl Accumulators {
         keys.sort_unstable_by_key(|key| key.key);
         // Made only when needed: for a million columns, making and wiping it would be expensive.
         let mut few: Zeroizing<Vec<i128>> = Zeroizing::default();
-        for Key { key, mut sums, pending } in keys {
+        for KeySums { key, mut sums, pending } in keys {
             let total = if sums.is_empty() {
                 few.fill(0);
                 few.resize(self.layout.coordinates(), 0);
@@ -160,7 +160,7 @@ impl Accumulators {
     fn place(&mut self, key: u32) -> usize {
         let Self { places, keys, .. } = self;
         let place = places.entry(key).or_insert_with(|| {
-            keys.push(Key::new(key));
+            keys.push(KeySums::new(key));
             keys.len() as u32 - 1
         });
         *place as usize

@@ -17,7 +17,7 @@ use super::products::BLOCK_ROWS;
 use super::rounding::round_ties_even;
 use super::side_by_side::{SUMS, add_integers, add_records, squared_norms};
 use super::{
-    Accumulators, Clipper, Layout, MomentError, QuantisedRows, RecordError, Row, SecondMoment, Sums,
+    Accumulators, Clipper, IntegerRow, Layout, MomentError, QuantisedRows, RecordError, SecondMoment, Sums,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub struct ClippedSums {
     /// overwritten.
     stale: bool,
     /// Records on the short path.
-    records: Vec<ShortWay>,
+    records: Vec<NarrowRecord>,
     /// Squared norms of all records of a block, if any can take the short path.
     norms: Zeroizing<Vec<f64>>,
     block: Zeroizing<Vec<f64>>,
@@ -85,7 +85,7 @@ pub struct ClippedSums {
 }
 
 /// A record that only has to be scaled and rounded.
-struct ShortWay {
+struct NarrowRecord {
     place: usize,
     scale: f64,
     /// Squared norm of its integers so far.
@@ -178,7 +178,7 @@ impl ClippedSums {
         let mut unusable = 0;
         for (place, record) in block.chunks_exact(dimension).enumerate() {
             match self.norms.get(place).and_then(|&squared| self.clipper.plain_scale(record, squared)) {
-                Some(scale) => self.records.push(ShortWay { place, scale, squared_norm: 0.0 }),
+                Some(scale) => self.records.push(NarrowRecord { place, scale, squared_norm: 0.0 }),
                 None => unusable += u64::from(!self.take_the_long_way(record)?),
             }
         }
@@ -219,7 +219,7 @@ impl ClippedSums {
         let (first, second) = (&mut first[..length], &mut second[..length]);
         first.fill(0.0);
         second.fill(0.0);
-        let values = |record: &ShortWay| &block[record.place * dimension..][columns.clone()];
+        let values = |record: &NarrowRecord| &block[record.place * dimension..][columns.clone()];
         let (groups, rest) = self.records.as_chunks_mut::<SUMS>();
         let (halves, rest) = rest.as_chunks_mut::<{ SUMS / 2 }>();
         groups.iter_mut().for_each(|group| add_group(group, values, first, second));
@@ -256,7 +256,7 @@ impl ClippedSums {
     /// Spills narrow sums if another block may be too many.
     fn make_room(&mut self) {
         if self.narrow[Layout::COUNT] as u64 + TOGETHER as u64 > NARROW_RECORDS {
-            self.wide.merge(0, Row::Narrow(&self.narrow));
+            self.wide.merge(0, IntegerRow::Narrow(&self.narrow));
             self.narrow.fill(0);
         }
     }
@@ -265,8 +265,8 @@ impl ClippedSums {
 /// Adds columns of a few records, and their contributions to the records' norms.
 #[inline(always)]
 fn add_group<'a, V: Copy + Into<f64> + 'a, const R: usize>(
-    group: &mut [ShortWay; R],
-    values: impl Fn(&ShortWay) -> &'a [V],
+    group: &mut [NarrowRecord; R],
+    values: impl Fn(&NarrowRecord) -> &'a [V],
     first: &mut [f64],
     second: &mut [f64],
 ) {
@@ -390,7 +390,7 @@ mod tests {
                 let mut is_narrow = |records: &[f64]| {
                     sums.add(records).unwrap();
                     let runs = sums.take(std::iter::once(0..layout.coordinates()));
-                    matches!(runs[0].row(), Row::Narrow(_))
+                    matches!(runs[0].row(), IntegerRow::Narrow(_))
                 };
                 let expected = second != SecondMoment::Full;
                 assert_eq!(is_narrow(&[]), expected);

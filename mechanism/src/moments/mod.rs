@@ -23,7 +23,7 @@ mod sums;
 pub use accumulate::Accumulators;
 pub use clip::{ClipError, Clipper};
 pub use clipped::{ClippedSums, ClippedSumsError};
-pub use row::Row;
+pub use row::IntegerRow;
 pub use rows::{QuantisedRows, RecordError};
 pub use side_by_side::squared_norm;
 pub use sums::{MomentError, Sums};

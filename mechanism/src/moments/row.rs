@@ -2,32 +2,32 @@
 
 /// A row of integers, in 64 bits where all of them are known to fit.
 #[derive(Clone, Copy)]
-pub enum Row<'a> {
+pub enum IntegerRow<'a> {
     /// In 64 bits.
     Narrow(&'a [i64]),
     /// In 128 bits.
     Wide(&'a [i128]),
 }
 
-impl<'a> From<&'a [i64]> for Row<'a> {
+impl<'a> From<&'a [i64]> for IntegerRow<'a> {
     fn from(row: &'a [i64]) -> Self {
-        Row::Narrow(row)
+        IntegerRow::Narrow(row)
     }
 }
 
-impl<'a> From<&'a [i128]> for Row<'a> {
+impl<'a> From<&'a [i128]> for IntegerRow<'a> {
     fn from(row: &'a [i128]) -> Self {
-        Row::Wide(row)
+        IntegerRow::Wide(row)
     }
 }
 
-impl<'a> Row<'a> {
+impl<'a> IntegerRow<'a> {
     /// Returns a run of the integers.
     #[must_use]
-    pub fn run(self, run: std::ops::Range<usize>) -> Row<'a> {
+    pub fn run(self, run: std::ops::Range<usize>) -> IntegerRow<'a> {
         match self {
-            Row::Narrow(row) => Row::Narrow(&row[run]),
-            Row::Wide(row) => Row::Wide(&row[run]),
+            IntegerRow::Narrow(row) => IntegerRow::Narrow(&row[run]),
+            IntegerRow::Wide(row) => IntegerRow::Wide(&row[run]),
         }
     }
 
@@ -35,8 +35,8 @@ impl<'a> Row<'a> {
     pub fn iter(self) -> impl Iterator<Item = i128> + Clone + 'a {
         // One of the two is empty.
         let (narrow, wide): (&[i64], &[i128]) = match self {
-            Row::Narrow(row) => (row, &[]),
-            Row::Wide(row) => (&[], row),
+            IntegerRow::Narrow(row) => (row, &[]),
+            IntegerRow::Wide(row) => (&[], row),
         };
         narrow.iter().map(|&value| i128::from(value)).chain(wide.iter().copied())
     }
@@ -44,8 +44,8 @@ impl<'a> Row<'a> {
     /// Returns the number of integers.
     pub fn len(&self) -> usize {
         match self {
-            Row::Narrow(row) => row.len(),
-            Row::Wide(row) => row.len(),
+            IntegerRow::Narrow(row) => row.len(),
+            IntegerRow::Wide(row) => row.len(),
         }
     }
 

@@ -6,7 +6,7 @@
 //! are added modulo 2¹²⁸.)
 
 use super::clipped::NARROW_RECORDS;
-use crate::moments::Row;
+use crate::moments::IntegerRow;
 use crate::numbers;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Range;
@@ -59,28 +59,28 @@ numbers!(enum MomentError { 0 Dimension { found, expected }, 1 Width { found, ex
 /// ```
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Sums(Form);
+pub struct Sums(SumsStorage);
 
 /// A run of sums that others share.
-type Shared = (Arc<Zeroizing<Vec<i64>>>, Range<usize>);
+type SharedSums = (Arc<Zeroizing<Vec<i64>>>, Range<usize>);
 
 #[derive(Clone, Serialize, Deserialize)]
-enum Form {
+enum SumsStorage {
     /// Sums of at most `records` records, and never more than [`NARROW_RECORDS`].
     Narrow {
         #[serde(serialize_with = "run_alone", deserialize_with = "whole_run")]
-        sums: Shared,
+        sums: SharedSums,
         records: u64,
     },
     Wide(Zeroizing<Vec<i128>>),
 }
 
 /// Sends no sums of other runs.
-fn run_alone<S: Serializer>((all, run): &Shared, serializer: S) -> Result<S::Ok, S::Error> {
+fn run_alone<S: Serializer>((all, run): &SharedSums, serializer: S) -> Result<S::Ok, S::Error> {
     all[run.clone()].serialize(serializer)
 }
 
-fn whole_run<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Shared, D::Error> {
+fn whole_run<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SharedSums, D::Error> {
     let all = Zeroizing::<Vec<i64>>::deserialize(deserializer)?;
     let run = 0..all.len();
     Ok((Arc::new(all), run))
@@ -90,7 +90,7 @@ impl Sums {
     /// Shares a run of these sums of `records` records.
     pub(super) fn narrow(all: Arc<Zeroizing<Vec<i64>>>, run: Range<usize>, records: u64) -> Self {
         let end = run.end.min(all.len());
-        Self(Form::Narrow { sums: (all, run.start.min(end)..end), records })
+        Self(SumsStorage::Narrow { sums: (all, run.start.min(end)..end), records })
     }
 
     /// Takes all of these sums of `records` records.
@@ -115,31 +115,31 @@ impl Sums {
     }
 
     /// Returns the sums.
-    pub fn row(&self) -> Row<'_> {
+    pub fn row(&self) -> IntegerRow<'_> {
         match &self.0 {
-            Form::Narrow { sums: (all, run), .. } => Row::Narrow(&all[run.clone()]),
-            Form::Wide(sums) => Row::Wide(sums),
+            SumsStorage::Narrow { sums: (all, run), .. } => IntegerRow::Narrow(&all[run.clone()]),
+            SumsStorage::Wide(sums) => IntegerRow::Wide(sums),
         }
     }
 
     /// Returns the same sums without a copy; `None` unless they are in 64 bits.
     pub fn shared(&self) -> Option<Self> {
-        matches!(self.0, Form::Narrow { .. }).then(|| self.clone())
+        matches!(self.0, SumsStorage::Narrow { .. }).then(|| self.clone())
     }
 
     /// Returns the sums in 128 bits.
     pub fn to_wide(&self) -> Zeroizing<Vec<i128>> {
         match self.row() {
-            Row::Narrow(sums) => Zeroizing::new(sums.iter().map(|&sum| sum.into()).collect()),
-            Row::Wide(sums) => Zeroizing::new(sums.to_vec()),
+            IntegerRow::Narrow(sums) => Zeroizing::new(sums.iter().map(|&sum| sum.into()).collect()),
+            IntegerRow::Wide(sums) => Zeroizing::new(sums.to_vec()),
         }
     }
 
     /// Returns the memory of these sums, if it is in 64 bits and not shared.
     fn into_room(self) -> Option<Zeroizing<Vec<i64>>> {
         match self.0 {
-            Form::Narrow { sums: (all, _), .. } => Arc::into_inner(all),
-            Form::Wide(_) => None,
+            SumsStorage::Narrow { sums: (all, _), .. } => Arc::into_inner(all),
+            SumsStorage::Wide(_) => None,
         }
     }
 
@@ -147,7 +147,7 @@ impl Sums {
     /// the memory of `room` where possible.
     #[must_use]
     pub fn plus(self, offset: usize, others: &Self, room: Option<Self>) -> Self {
-        if let (Row::Narrow(these), Row::Narrow(those)) = (self.row(), others.row())
+        if let (IntegerRow::Narrow(these), IntegerRow::Narrow(those)) = (self.row(), others.row())
             && (offset, these.len()) == (0, those.len())
             && let Some(records) = self.narrow_records(others)
         {
@@ -155,8 +155,8 @@ impl Sums {
             return Self::of(sum(these, those, room), records);
         }
         let mut sums = match self.0 {
-            Form::Wide(sums) => sums,
-            Form::Narrow { .. } => self.to_wide(),
+            SumsStorage::Wide(sums) => sums,
+            SumsStorage::Narrow { .. } => self.to_wide(),
         };
         add(sums.get_mut(offset..).unwrap_or_default(), others.row());
         sums.into()
@@ -165,7 +165,7 @@ impl Sums {
     /// Returns the number of records of both together, if their sums fit 64 bits.
     fn narrow_records(&self, others: &Self) -> Option<u64> {
         match (&self.0, &others.0) {
-            (Form::Narrow { records: these, .. }, Form::Narrow { records: those, .. }) => {
+            (SumsStorage::Narrow { records: these, .. }, SumsStorage::Narrow { records: those, .. }) => {
                 these.checked_add(*those).filter(|records| *records <= NARROW_RECORDS)
             }
             _ => None,
@@ -183,10 +183,10 @@ fn sum(these: &[i64], those: &[i64], mut sums: Zeroizing<Vec<i64>>) -> Zeroizing
 }
 
 /// Adds a run of integers to as many sums.
-pub(super) fn add(sums: &mut [i128], row: Row<'_>) {
+pub(super) fn add(sums: &mut [i128], row: IntegerRow<'_>) {
     match row {
-        Row::Narrow(row) => add_each(sums, row.iter().map(|&integer| i128::from(integer))),
-        Row::Wide(row) => add_each(sums, row.iter().copied()),
+        IntegerRow::Narrow(row) => add_each(sums, row.iter().map(|&integer| i128::from(integer))),
+        IntegerRow::Wide(row) => add_each(sums, row.iter().copied()),
     }
 }
 
@@ -206,7 +206,7 @@ fn add_each(sums: &mut [i128], increments: impl Iterator<Item = i128>) {
 
 impl From<Zeroizing<Vec<i128>>> for Sums {
     fn from(sums: Zeroizing<Vec<i128>>) -> Self {
-        Self(Form::Wide(sums))
+        Self(SumsStorage::Wide(sums))
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
         for (records, is_narrow) in [(NARROW_RECORDS - 1, true), (NARROW_RECORDS, false)] {
             for value in [0, 1 << 62] {
                 let sums = Sums::of(Zeroizing::new(vec![value]), records).plus(0, &narrow(&[5]), None);
-                assert_eq!(matches!(sums.row(), Row::Narrow(_)), is_narrow);
+                assert_eq!(matches!(sums.row(), IntegerRow::Narrow(_)), is_narrow);
                 assert_eq!(*sums.to_wide(), [i128::from(value) + 5]);
             }
         }

@@ -60,8 +60,8 @@ impl Bins {
         let mut sum = 0u64;
         let mut cumulative = Box::new([0; ROOM]);
         let one = u128::MAX / u128::from(denominator);
-        let mut weight = Enclosed { low: one, high: one + 1 };
-        let (mut ratio, step) = (Enclosed::exponential(1), Enclosed::exponential(2));
+        let mut weight = ExponentialBounds { low: one, high: one + 1 };
+        let (mut ratio, step) = (ExponentialBounds::exponential(1), ExponentialBounds::exponential(2));
         for (h, end) in (0..COVERED).zip(cumulative.iter_mut()) {
             sum += weight.whole_part(bits).unwrap_or_else(|| whole_part(h, bits, denominator));
             *end = sum;
@@ -143,22 +143,22 @@ impl Bins {
 
 /// Bounds of a number below 1, in units of 2⁻¹²⁸.
 #[derive(Clone, Copy)]
-struct Enclosed {
+struct ExponentialBounds {
     low: u128,
     high: u128,
 }
 
-impl Enclosed {
+impl ExponentialBounds {
     /// Returns `exp(−numerator/8192)`, for a small numerator that is not 0.
     fn exponential(numerator: u64) -> Self {
         let (low, high) = exponential::bounds(&numerator.into(), &BigUint::from(8192u32), 128);
         let fit = |bound| u128::try_from(bound).expect("the exponential is below 1 by more than 2⁻¹⁴");
-        Enclosed { low: fit(low), high: fit(high) }
+        ExponentialBounds { low: fit(low), high: fit(high) }
     }
 
     fn times(self, factor: Self) -> Self {
         let high = upper_half(self.high, factor.high) + 3;
-        Enclosed { low: upper_half(self.low, factor.low), high }
+        ExponentialBounds { low: upper_half(self.low, factor.low), high }
     }
 
     /// Returns `⌊2^bits·number⌋`, if the bounds determine it.
@@ -254,9 +254,9 @@ mod tests {
     /// the whole table.
     #[test]
     fn products_enclose_the_exponential() {
-        let (mut ratio, step) = (Enclosed::exponential(1), Enclosed::exponential(2));
+        let (mut ratio, step) = (ExponentialBounds::exponential(1), ExponentialBounds::exponential(2));
         let one = u128::MAX / 81;
-        let mut weight = Enclosed { low: one, high: one + 1 };
+        let mut weight = ExponentialBounds { low: one, high: one + 1 };
         for h in 0..COVERED {
             let (low, high) = scaled_weight(h, 128, 81);
             assert!(BigUint::from(weight.low) <= high && BigUint::from(weight.high) >= low, "h = {h}");

@@ -90,7 +90,7 @@ pub struct DiscreteGaussian {
 const SINGLE_TRIAL: u64 = 4095;
 
 /// A position within a bin.
-struct Place {
+struct BinPosition {
     bin: u64,
     offset: u128,
     /// Upper bound of f, in units of 2⁻¹⁶.
@@ -286,7 +286,7 @@ impl DiscreteGaussian {
         };
         let offset = u128::from(leading) << self.low_bits | u128::from(low);
         // f < word/2⁶⁴ + 2⁻¹⁹ (wide bins: 2⁻³¹, narrow ones: 0) < (⌊word/2⁴⁸⌋ + 2)/2¹⁶.
-        let place = Place { bin, offset, fraction: (word >> 48) + 2 };
+        let place = BinPosition { bin, offset, fraction: (word >> 48) + 2 };
         if !(surely_accepted(&place, squeeze) || self.accepted(&place, squeeze, rng)) {
             return None;
         }
@@ -302,7 +302,7 @@ impl DiscreteGaussian {
 
     /// Decides step 3 where 16 bits of U₁ do not.
     #[cold]
-    fn accepted<R: CryptoRng + ?Sized>(&self, place: &Place, squeeze: u64, rng: &mut R) -> bool {
+    fn accepted<R: CryptoRng + ?Sized>(&self, place: &BinPosition, squeeze: u64, rng: &mut R) -> bool {
         let mut first = Some(LazyUniform::beginning_with(squeeze << 48 | rng.next_u64() >> 16));
         let trials = if place.bin < SINGLE_TRIAL { 1 } else { 1 + (2 * place.bin + 1) / 8192 };
         (0..trials).all(|_| {
@@ -315,7 +315,7 @@ impl DiscreteGaussian {
     /// `previous`.
     fn bernoulli_exponential<R: CryptoRng + ?Sized>(
         &self,
-        place: &Place,
+        place: &BinPosition,
         trials: u64,
         mut previous: LazyUniform,
         rng: &mut R,
@@ -344,7 +344,7 @@ impl DiscreteGaussian {
     }
 
     /// Returns integers that enclose 2⁶⁴·e/trials, from 48 bits of f.
-    fn exponent_bounds(&self, place: &Place, trials: u64) -> (u128, u128) {
+    fn exponent_bounds(&self, place: &BinPosition, trials: u64) -> (u128, u128) {
         // W' < 2⁵⁸ are the leading bits of W, and j' those of j. f lies in [j', j'+1)/W', and is
         // j'/W' if nothing was cut.
         let cut = self.low_bits.saturating_sub(16);
@@ -359,7 +359,7 @@ impl DiscreteGaussian {
     }
 
     /// Returns integers that enclose 2^precision·e/trials and are 1 apart.
-    fn exponent_exactly(&self, place: &Place, trials: u64, precision: u64) -> (BigUint, BigUint) {
+    fn exponent_exactly(&self, place: &BinPosition, trials: u64, precision: u64) -> (BigUint, BigUint) {
         let width = BigUint::from(self.scale.bin_width());
         let offset = BigUint::from(place.offset);
         let numerator = (&offset * (&width * (2 * place.bin) + &offset)) << precision;
@@ -371,7 +371,7 @@ impl DiscreteGaussian {
 
 /// Returns whether one trial is enough and U₁ ≥ e for every U₁ that begins with these 16 bits.
 #[inline(always)]
-fn surely_accepted(place: &Place, squeeze: u64) -> bool {
+fn surely_accepted(place: &BinPosition, squeeze: u64) -> bool {
     place.bin < SINGLE_TRIAL && squeezed(place.bin, place.fraction, squeeze)
 }
 

@@ -83,7 +83,7 @@ impl Certificate {
 
 /// Results of an independent check of an optimum.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Verified {
+pub struct VerifiedBounds {
     /// tr(V X⁻¹).
     pub objective: f64,
     /// The lower bound that the multipliers prove.
@@ -93,7 +93,7 @@ pub struct Verified {
 /// Why an optimum is refused.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum CertificateError {
     /// Matrices and multipliers belong to different problems.
     #[error("the certificate is for other sizes than the workload of {steps} steps")]
     Sizes {
@@ -136,8 +136,8 @@ pub enum Refusal {
 /// Takes O(n³), about ten seconds for 2048 steps.
 ///
 /// # Errors
-/// A [`Refusal`] with the first mismatch.
-pub fn verify(optimum: &Optimum, form: &QuadraticForm) -> Result<Verified, Refusal> {
+/// A [`CertificateError`] with the first mismatch.
+pub fn verify(optimum: &Optimum, form: &QuadraticForm) -> Result<VerifiedBounds, CertificateError> {
     check_sizes(optimum, form.steps())?;
     check_feasible(&optimum.gram, &optimum.certificate)?;
     check_strategy(&optimum.strategy, &optimum.gram)?;
@@ -146,15 +146,15 @@ pub fn verify(optimum: &Optimum, form: &QuadraticForm) -> Result<Verified, Refus
     let too_low = optimum.objective < objective * (1.0 - ROUNDING) || !optimum.objective.is_finite();
     let too_high = optimum.lower_bound > lower_bound * (1.0 + ROUNDING) || optimum.lower_bound.is_nan();
     if too_low {
-        Err(Refusal::Claim { what: "objective", found: objective, claimed: optimum.objective })
+        Err(CertificateError::Claim { what: "objective", found: objective, claimed: optimum.objective })
     } else if too_high {
-        Err(Refusal::Claim { what: "lower bound", found: lower_bound, claimed: optimum.lower_bound })
+        Err(CertificateError::Claim { what: "lower bound", found: lower_bound, claimed: optimum.lower_bound })
     } else {
-        Ok(Verified { objective, lower_bound })
+        Ok(VerifiedBounds { objective, lower_bound })
     }
 }
 
-fn check_sizes(optimum: &Optimum, steps: usize) -> Result<(), Refusal> {
+fn check_sizes(optimum: &Optimum, steps: usize) -> Result<(), CertificateError> {
     let Certificate { count, gap, multipliers, patterns } = &optimum.certificate;
     let members = |class: usize| (steps - class).div_ceil(*gap);
     let fits = (1..=steps).contains(gap)
@@ -165,14 +165,14 @@ fn check_sizes(optimum: &Optimum, steps: usize) -> Result<(), Refusal> {
         && patterns.iter().enumerate().all(|(class, v)| v.len() == members(class).saturating_sub(*count) + 1)
         && optimum.gram.shape() == square(steps)
         && optimum.strategy.shape() == square(steps);
-    if fits { Ok(()) } else { Err(Refusal::Sizes { steps }) }
+    if fits { Ok(()) } else { Err(CertificateError::Sizes { steps }) }
 }
 
 fn square(n: usize) -> (usize, usize) {
     (n, n)
 }
 
-fn check_feasible(gram: &DMatrix<f64>, certificate: &Certificate) -> Result<(), Refusal> {
+fn check_feasible(gram: &DMatrix<f64>, certificate: &Certificate) -> Result<(), CertificateError> {
     let &Certificate { count, gap, .. } = certificate;
     let (sound, expected): (fn(f64) -> bool, _) = if certificate.is_disjoint() {
         (|entry| entry == 0.0, "zero between the members of a class")
@@ -184,43 +184,46 @@ fn check_feasible(gram: &DMatrix<f64>, certificate: &Certificate) -> Result<(), 
             let members = || (first..gram.nrows()).step_by(gap).take(count);
             let entries = || members().flat_map(|i| members().map(move |j| (i, j)));
             if entries().any(|(i, j)| i != j && !sound(gram[(i, j)])) {
-                return Err(Refusal::Shape { matrix: "X", expected });
+                return Err(CertificateError::Shape { matrix: "X", expected });
             }
             let found: f64 = entries().map(|entry| gram[entry]).sum();
             if found.is_nan() || found > 1.0 + SLACK {
-                return Err(Refusal::Infeasible { first: first + 1, found });
+                return Err(CertificateError::Infeasible { first: first + 1, found });
             }
         }
     }
     Ok(())
 }
 
-fn check_strategy(strategy: &DMatrix<f64>, gram: &DMatrix<f64>) -> Result<(), Refusal> {
+fn check_strategy(strategy: &DMatrix<f64>, gram: &DMatrix<f64>) -> Result<(), CertificateError> {
     if *strategy != strategy.lower_triangle() {
-        return Err(Refusal::Shape { matrix: "C", expected: "lower triangular" });
+        return Err(CertificateError::Shape { matrix: "C", expected: "lower triangular" });
     }
     let difference = (strategy.tr_mul(strategy) - gram).amax();
     if difference.is_nan() || difference > SLACK {
-        return Err(Refusal::Shape { matrix: "CᵀC", expected: "X" });
+        return Err(CertificateError::Shape { matrix: "CᵀC", expected: "X" });
     }
     Ok(())
 }
 
-fn definite(matrix: &DMatrix<f64>, name: &'static str) -> Result<Cholesky<f64, nalgebra::Dyn>, Refusal> {
-    let refusal = Refusal::Shape { matrix: name, expected: "symmetric and positive definite" };
+fn definite(
+    matrix: &DMatrix<f64>,
+    name: &'static str,
+) -> Result<Cholesky<f64, nalgebra::Dyn>, CertificateError> {
+    let refusal = CertificateError::Shape { matrix: name, expected: "symmetric and positive definite" };
     let symmetric = (matrix - matrix.transpose()).amax() <= SLACK * matrix.amax();
     Some(matrix.clone()).filter(|_| symmetric).and_then(Cholesky::new).ok_or(refusal)
 }
 
 /// tr(V X⁻¹) = tr(L⁻¹ V L⁻ᵀ).
-fn value(gram: &DMatrix<f64>, form: &DMatrix<f64>) -> Result<f64, Refusal> {
+fn value(gram: &DMatrix<f64>, form: &DMatrix<f64>) -> Result<f64, CertificateError> {
     let factor = definite(gram, "X")?.unpack();
     let half = factor.solve_lower_triangular(form).unwrap_or_default();
     Ok(factor.solve_lower_triangular(&half.transpose()).unwrap_or_default().trace())
 }
 
 /// `(tr(Rᵀ V R)^(1/2))² / (c Σ v_π)`.
-fn bound(certificate: &Certificate, form: &DMatrix<f64>) -> Result<f64, Refusal> {
+fn bound(certificate: &Certificate, form: &DMatrix<f64>) -> Result<f64, CertificateError> {
     let &Certificate { count, gap, .. } = certificate;
     let mut root = DMatrix::zeros(form.nrows(), form.nrows());
     for (class, block) in certificate.multipliers.iter().enumerate() {
@@ -228,7 +231,7 @@ fn bound(certificate: &Certificate, form: &DMatrix<f64>) -> Result<f64, Refusal>
         let step = |member: usize| class + member * gap;
         for (i, j) in (0..block.nrows()).flat_map(|i| (0..=i).map(move |j| (i, j))) {
             if i - j >= count && block[(i, j)] != 0.0 {
-                return Err(Refusal::Shape {
+                return Err(CertificateError::Shape {
                     matrix: "U",
                     expected: "zero between steps that share no pattern",
                 });
@@ -238,13 +241,15 @@ fn bound(certificate: &Certificate, form: &DMatrix<f64>) -> Result<f64, Refusal>
     }
     let total: f64 = certificate.patterns.iter().flatten().sum();
     if certificate.patterns.iter().flatten().any(|v| *v < 0.0) || !total.is_finite() {
-        return Err(Refusal::Shape { matrix: "v", expected: "without negative entries" });
+        return Err(CertificateError::Shape { matrix: "v", expected: "without negative entries" });
     }
     let disjoint = certificate.is_disjoint();
     let weight = total * certificate.largest_ratio(|i, j| i == j || !disjoint);
     let seen = root.tr_mul(&(form * &root));
-    let failed =
-        Refusal::Shape { matrix: "Rᵀ V R", expected: "a matrix whose eigenvalues can be computed" };
+    let failed = CertificateError::Shape {
+        matrix: "Rᵀ V R",
+        expected: "a matrix whose eigenvalues can be computed",
+    };
     let eigenvalues =
         SymmetricEigen::try_new(seen, f64::EPSILON, 100 * form.nrows()).ok_or(failed)?.eigenvalues;
     let rounding = form.nrows() as f64 * f64::EPSILON * eigenvalues.amax();
@@ -254,7 +259,7 @@ fn bound(certificate: &Certificate, form: &DMatrix<f64>) -> Result<f64, Refusal>
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Settings, coa, multi_epoch};
+    use super::super::{OptimizerSettings, coa, multi_epoch};
     use super::*;
     use crate::workload::Workload;
     use std::ops::ControlFlow;
@@ -262,7 +267,7 @@ mod tests {
     /// Single participation, disjoint patterns, overlapping patterns.
     fn all() -> [(Optimum, QuadraticForm); 3] {
         let form = QuadraticForm::from_workload(&Workload::Prefix, 12).unwrap();
-        let settings = Settings { relative_gap: 1e-9, ..Settings::default() };
+        let settings = OptimizerSettings { relative_gap: 1e-9, ..OptimizerSettings::default() };
         let single = coa(&form, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
         let multi = multi_epoch(&form, 3, 4, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
         let overlapping = multi_epoch(&form, 2, 4, &settings, &mut |_| ControlFlow::Continue(())).unwrap();

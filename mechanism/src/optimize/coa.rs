@@ -2,8 +2,8 @@
 //! 2022).
 
 use super::{
-    OnProgress, OptimizeError, Optimum, QuadraticForm, Settings, classes::Classes, row_space, search,
-    search::Problem,
+    OnProgress, OptimizeError, OptimizerSettings, Optimum, QuadraticForm, classes::Classes, row_space,
+    search, search::OptimizerProblem,
 };
 
 /// Returns the strategy of sensitivity 1 with the least total squared error: `inf tr(V X⁻¹)` over X
@@ -13,11 +13,11 @@ use super::{
 /// a singular V the infimum is approached, not attained, and C is close to singular.
 ///
 /// ```
-/// use hushflow_mechanism::optimize::{QuadraticForm, Settings, coa};
+/// use hushflow_mechanism::optimize::{QuadraticForm, OptimizerSettings, coa};
 /// use std::ops::ControlFlow;
 ///
 /// let form = QuadraticForm::from_workload(&"prefix".parse()?, 2)?;
-/// let optimum = coa(&form, &Settings::default(), &mut |_| ControlFlow::Continue(()))?;
+/// let optimum = coa(&form, &OptimizerSettings::default(), &mut |_| ControlFlow::Continue(()))?;
 /// assert!((optimum.objective - 2.618033988749895).abs() < 1e-5); // the golden ratio, squared
 /// assert!(optimum.relative_gap() < 1e-6);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -27,12 +27,12 @@ use super::{
 /// [`OptimizeError::Numerical`] if a factorisation fails.
 pub fn coa(
     form: &QuadraticForm,
-    settings: &Settings,
+    settings: &OptimizerSettings,
     progress: OnProgress<'_>,
 ) -> Result<Optimum, OptimizeError> {
     let steps = form.steps();
     let classes = Classes::new(steps, 1, steps);
-    let problem = Problem::new(form, &classes)?;
+    let problem = OptimizerProblem::new(form, &classes)?;
     let found = if problem.singular {
         row_space::search(&problem, settings, progress)?
     } else {
@@ -51,7 +51,7 @@ mod tests {
     use std::ops::ControlFlow;
 
     fn solved(form: &QuadraticForm, relative_gap: f64) -> Optimum {
-        let settings = Settings { relative_gap, ..Settings::default() };
+        let settings = OptimizerSettings { relative_gap, ..OptimizerSettings::default() };
         coa(form, &settings, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
@@ -196,8 +196,8 @@ mod tests {
     fn both_searches_find_the_same() {
         let form = QuadraticForm::from_workload(&"adam:0.9".parse().unwrap(), 40).unwrap();
         let classes = Classes::new(40, 1, 40);
-        let problem = Problem::new(&form, &classes).unwrap();
-        let settings = Settings { relative_gap: 2e-8, ..Settings::default() };
+        let problem = OptimizerProblem::new(&form, &classes).unwrap();
+        let settings = OptimizerSettings { relative_gap: 2e-8, ..OptimizerSettings::default() };
         let found = row_space::search(&problem, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(!problem.singular && found.progress.relative_gap() <= 2e-8);
         let other = solved(&form, 2e-8);
@@ -225,16 +225,16 @@ mod tests {
             assert!(optimum.lower_bound < exact && exact < optimum.objective);
             certificate::verify(&optimum, &form).unwrap();
         };
-        let settings = Settings { iterations: 2, ..Settings::default() };
+        let settings = OptimizerSettings { iterations: 2, ..OptimizerSettings::default() };
         check(coa(&form, &settings, &mut |_| ControlFlow::Continue(())).unwrap(), Stop::Iterations);
         let mut seen = Vec::new();
         let mut end = |progress: &super::super::Progress| {
             seen.push(*progress);
             if progress.iteration == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        check(coa(&form, &Settings::default(), &mut end).unwrap(), Stop::Cancelled);
+        check(coa(&form, &OptimizerSettings::default(), &mut end).unwrap(), Stop::Cancelled);
         assert!(seen[1].lower_bound > seen[0].lower_bound && seen[1].objective <= seen[0].objective);
-        let endless = Settings { relative_gap: 0.0, ..Settings::default() };
+        let endless = OptimizerSettings { relative_gap: 0.0, ..OptimizerSettings::default() };
         let optimum = coa(&form, &endless, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(optimum.relative_gap() < 1e-12, "{}", optimum.relative_gap());
         assert!(optimum.iterations < 40, "{}", optimum.iterations);

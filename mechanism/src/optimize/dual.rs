@@ -37,7 +37,7 @@ const LEAST_ENERGY: f64 = 1e-26;
 
 /// A point U of the dual, scaled so that its value is the best along its ray, with V in its
 /// coordinates.
-pub(super) struct Point {
+pub(super) struct DualPoint {
     /// v and w.
     pub(super) multipliers: Vec<f64>,
     /// U.
@@ -53,7 +53,7 @@ pub(super) struct Point {
     total: f64,
 }
 
-impl Point {
+impl DualPoint {
     /// Returns `None` unless U is positive definite. Otherwise costs one eigendecomposition.
     /// `weight` is the interior-point method's weight of the logarithm of the scale, or 0.
     pub(super) fn new(
@@ -119,7 +119,7 @@ impl Point {
         classes: &Classes,
         target: f64,
         interior: Option<&Interior>,
-    ) -> Direction {
+    ) -> AscentDirection {
         let curvature = Curvature { transform: self.transform(classes), values: &self.values, classes };
         let stiffness = interior.map(|interior| interior.stiffness(&self.multipliers));
         let preconditioner =
@@ -151,7 +151,7 @@ impl Point {
             enough,
             CONJUGATE_GRADIENT_STEPS,
         );
-        Direction { rise: dot(&gradient, &ascent), ascent, conjugate_gradient_steps: steps }
+        AscentDirection { rise: dot(&gradient, &ascent), ascent, conjugate_gradient_steps: steps }
     }
 
     /// Blocks of Z, for the preconditioner.
@@ -165,7 +165,7 @@ impl Point {
     }
 }
 
-pub(super) struct Direction {
+pub(super) struct AscentDirection {
     pub(super) ascent: Vec<f64>,
     /// Slope of the value along `ascent`: twice the expected gain of a full step.
     pub(super) rise: f64,

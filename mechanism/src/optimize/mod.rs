@@ -33,13 +33,13 @@ pub use multi_epoch::multi_epoch;
 pub use quadratic::QuadraticForm;
 
 use nalgebra::DMatrix;
-use search::{Found, Problem};
+use search::{OptimizerProblem, OptimizerResult};
 use std::ops::ControlFlow;
 use thiserror::Error;
 
 /// Stopping criteria of an optimiser.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct OptimizerSettings {
     /// Target of `objective / lower_bound − 1`. Rounding ends the search between 10⁻¹⁰ and 10⁻¹³;
     /// for a singular V, whose infimum has no invertible C, at 10⁻⁸.
     pub relative_gap: f64,
@@ -47,14 +47,14 @@ pub struct Settings {
     pub iterations: usize,
 }
 
-impl Default for Settings {
+impl Default for OptimizerSettings {
     /// A gap of 10⁻⁶, and far more iterations than needed.
     fn default() -> Self {
         Self { relative_gap: 1e-6, iterations: 500 }
     }
 }
 
-impl Settings {
+impl OptimizerSettings {
     /// Returns a gap of 10⁻¹¹ up to 512 steps, where one more Newton step is cheap: X is accurate
     /// only to the root of the gap, and figures of single steps come from X. Returns the default
     /// beyond.
@@ -138,7 +138,7 @@ impl Optimum {
         relative_gap(self.objective, self.lower_bound)
     }
 
-    fn new(found: &Found, problem: &Problem<'_>) -> Result<Self, OptimizeError> {
+    fn new(found: &OptimizerResult, problem: &OptimizerProblem<'_>) -> Result<Self, OptimizeError> {
         let gram = problem.classes.unsorted(found.gram.as_ref());
         let strategy = algebra::reverse_cholesky(gram.as_ref()).ok_or(OptimizeError::Numerical)?;
         let strategy = algebra::dense(strategy.as_ref());

@@ -1,8 +1,8 @@
 //! Several participations at a fixed distance (Choquette-Choo et al. 2023, section 3).
 
 use super::{
-    OnProgress, OptimizeError, Optimum, QuadraticForm, Settings, check_participation, classes::Classes, coa,
-    search, search::Problem,
+    OnProgress, OptimizeError, OptimizerSettings, Optimum, QuadraticForm, check_participation,
+    classes::Classes, coa, search, search::OptimizerProblem,
 };
 
 /// Returns the strategy of sensitivity 1 under (k, b)-participation with the least total squared
@@ -32,7 +32,7 @@ pub fn multi_epoch(
     form: &QuadraticForm,
     count: usize,
     gap: usize,
-    settings: &Settings,
+    settings: &OptimizerSettings,
     progress: OnProgress<'_>,
 ) -> Result<Optimum, OptimizeError> {
     let steps = form.steps();
@@ -41,7 +41,7 @@ pub fn multi_epoch(
         return coa(form, settings, progress);
     }
     let classes = Classes::new(steps, count, gap);
-    let problem = Problem::new(form, &classes)?;
+    let problem = OptimizerProblem::new(form, &classes)?;
     if problem.singular {
         return Err(OptimizeError::Singular);
     }
@@ -60,7 +60,7 @@ mod tests {
     use std::ops::ControlFlow;
 
     fn solved(form: &QuadraticForm, count: usize, gap: usize, relative_gap: f64) -> Optimum {
-        let settings = Settings { relative_gap, ..Settings::default() };
+        let settings = OptimizerSettings { relative_gap, ..OptimizerSettings::default() };
         multi_epoch(form, count, gap, &settings, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn one_participation_is_single_participation() {
         let form = QuadraticForm::from_workload(&"average".parse().unwrap(), 20).unwrap();
-        let settings = Settings::default();
+        let settings = OptimizerSettings::default();
         let single = coa(&form, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
         for (count, gap) in [(1, 20), (1, 33), (7, 20), (1, 5), (1, 1)] {
             assert_eq!(solved(&form, count, gap, 1e-6), single);
@@ -196,11 +196,11 @@ mod tests {
     fn what_has_no_optimum_is_refused() {
         let form = QuadraticForm::from_workload(&"prefix".parse().unwrap(), 21).unwrap();
         let refused = |count, gap| {
-            let settings = Settings::default();
+            let settings = OptimizerSettings::default();
             multi_epoch(&form, count, gap, &settings, &mut |_| ControlFlow::Continue(())).unwrap_err()
         };
         let pair = QuadraticForm::from_matrix(&DMatrix::from_element(1, 4, 1.0)).unwrap();
-        let settings = Settings::default();
+        let settings = OptimizerSettings::default();
         let singular = multi_epoch(&pair, 2, 2, &settings, &mut |_| ControlFlow::Continue(()));
         assert_eq!(singular.unwrap_err(), OptimizeError::Singular);
         for (count, gap) in [(0, 5), (5, 0)] {

@@ -36,11 +36,11 @@ pub(super) struct Preconditioner<'a> {
 struct Stiff {
     /// Factors of residual and result, for constraints that are not held.
     damping: Vec<f64>,
-    held: Vec<Held>,
+    held: Vec<ActiveConstraints>,
 }
 
 /// Held constraints of one class, and the factorisation of Θ⁻¹ + P for them.
-struct Held {
+struct ActiveConstraints {
     places: Vec<usize>,
     factor: Llt<f64>,
 }
@@ -61,7 +61,7 @@ impl<'a> Preconditioner<'a> {
         let damped = |residual: &[f64]| times(&self.unconstrained(&times(residual, damping)), damping);
         let first = damped(residual);
         let mut rest = residual.to_vec();
-        for Held { places, factor } in held {
+        for ActiveConstraints { places, factor } in held {
             let solved = factor.solve(Mat::from_fn(places.len(), 1, |row, _| first[places[row]]));
             places.iter().enumerate().for_each(|(row, &place)| rest[place] -= solved[(row, 0)]);
         }
@@ -83,7 +83,7 @@ impl Stiff {
         let blocks = classes.parts().zip(inverse_gram).zip(matrices);
         let held = blocks.filter_map(|(((patterns, part), z), u)| {
             let pairs = held_pairs(patterns, z, u, &stiffness[part.clone()], &mut damping[part.clone()]);
-            Held::new(patterns, &pairs, z, u, part, stiffness)
+            ActiveConstraints::new(patterns, &pairs, z, u, part, stiffness)
         });
         Self { held: held.collect(), damping }
     }
@@ -111,7 +111,7 @@ fn held_pairs(
     weighed[..held].iter().map(|(_, pair)| *pair).collect()
 }
 
-impl Held {
+impl ActiveConstraints {
     /// Factors the constraints of all patterns of a class and of these pairs. Constraint β is a
     /// matrix G_β = diag(g_β) − (e_i e_jᵀ + e_j e_iᵀ)/2, the second part for pairs only, and
     /// `P_αβ = 2 tr(G_α Z G_β U)`.

@@ -8,10 +8,10 @@
 //! [`dual`](super::dual).
 
 use super::{
-    OptimizeError, Settings, Stop,
+    OnProgress, OptimizeError, OptimizerSettings, Stop,
     algebra::{self, conjugate_gradients},
     dual::Curvature,
-    search::{Callback, Found, HALVINGS, Problem, Record, SUFFICIENT_RISE},
+    search::{HALVINGS, OptimizerProblem, OptimizerRecord, OptimizerResult, SUFFICIENT_RISE},
 };
 use faer::Mat;
 
@@ -36,7 +36,7 @@ const CONJUGATE_GRADIENT_STEPS: usize = 200;
 /// Relative rounding of the bound, within which a step may seem to lose.
 const ROUNDING: f64 = 1e-13;
 
-struct Point {
+struct RowSpacePoint {
     /// y, scaled so that its bound is the best along its ray.
     multipliers: Vec<f64>,
     values: Vec<f64>,
@@ -46,7 +46,7 @@ struct Point {
     diagonal: Vec<f64>,
 }
 
-impl Point {
+impl RowSpacePoint {
     /// Returns `None` if G is singular.
     fn new(root: &Mat<f64>, multipliers: &[f64]) -> Option<Self> {
         let mut half = root.clone();
@@ -108,7 +108,7 @@ impl Point {
 
     /// Newton's direction in the free multipliers, and to 0 in the others; with the number of
     /// steps.
-    fn direction(&self, problem: &Problem<'_>, gradient: &[f64]) -> (Vec<f64>, usize) {
+    fn direction(&self, problem: &OptimizerProblem<'_>, gradient: &[f64]) -> (Vec<f64>, usize) {
         let curvature =
             Curvature { transform: self.transform.clone(), values: &self.values, classes: problem.classes };
         let (free, stiffness) = (self.free(gradient), self.stiffness(&curvature));
@@ -147,14 +147,14 @@ fn moved(multipliers: &[f64], length: f64, direction: &[f64]) -> Vec<f64> {
 }
 
 pub(super) fn search(
-    problem: &Problem<'_>,
-    settings: &Settings,
-    callback: Callback<'_>,
-) -> Result<Found, OptimizeError> {
-    let mut record = Record::new(problem, settings, callback)?;
+    problem: &OptimizerProblem<'_>,
+    settings: &OptimizerSettings,
+    callback: OnProgress<'_>,
+) -> Result<OptimizerResult, OptimizeError> {
+    let mut record = OptimizerRecord::new(problem, settings, callback)?;
     let start: Vec<f64> = (0..problem.form.nrows()).map(|i| problem.form[(i, i)].powf(0.75)).collect();
     let start = moved(&start, 0.0, &start);
-    let mut point = Point::new(&problem.root, &start).ok_or(OptimizeError::Numerical)?;
+    let mut point = RowSpacePoint::new(&problem.root, &start).ok_or(OptimizeError::Numerical)?;
     record.count(1, 0);
     loop {
         record.raise(point.bound(), &point.multipliers);
@@ -172,7 +172,11 @@ pub(super) fn search(
     }
 }
 
-fn climb(problem: &Problem<'_>, from: &Point, record: &mut Record<'_>) -> Option<Point> {
+fn climb(
+    problem: &OptimizerProblem<'_>,
+    from: &RowSpacePoint,
+    record: &mut OptimizerRecord<'_>,
+) -> Option<RowSpacePoint> {
     let gradient = from.gradient();
     let (direction, steps) = from.direction(problem, &gradient);
     record.count(0, steps);
@@ -182,6 +186,6 @@ fn climb(problem: &Problem<'_>, from: &Point, record: &mut Record<'_>) -> Option
         let rise: f64 = change.zip(&gradient).map(|(change, g)| change * g).sum();
         record.count(1, 0);
         let enough = from.bound() * (1.0 - ROUNDING) + SUFFICIENT_RISE * rise;
-        Point::new(&problem.root, &trial).filter(|next| next.bound() >= enough)
+        RowSpacePoint::new(&problem.root, &trial).filter(|next| next.bound() >= enough)
     })
 }

@@ -12,13 +12,12 @@
 //! good while μ falls.
 
 use super::{
-    OptimizeError, Progress, QuadraticForm, Settings, Stop,
+    OnProgress, OptimizeError, OptimizerSettings, Progress, QuadraticForm, Stop,
     algebra::{self, plus},
     classes::Classes,
-    dual::{self, Direction, Point},
+    dual::{self, AscentDirection, DualPoint},
 };
 use faer::{Mat, MatRef};
-use std::ops::ControlFlow;
 
 /// Minimum gain of an Armijo step, as a fraction of the slope's prediction.
 pub(super) const SUFFICIENT_RISE: f64 = 1e-4;
@@ -34,10 +33,8 @@ pub(super) const HALVINGS: i32 = 40;
 /// rounding.
 const PATIENCE: usize = 20;
 
-pub(super) type Callback<'a> = &'a mut dyn FnMut(&Progress) -> ControlFlow<()>;
-
 /// V on steps sorted by class, divided by its mean diagonal entry.
-pub(super) struct Problem<'a> {
+pub(super) struct OptimizerProblem<'a> {
     pub(super) form: Mat<f64>,
     /// M with V = M Mᵀ; lower triangular unless V is singular.
     pub(super) root: Mat<f64>,
@@ -46,7 +43,7 @@ pub(super) struct Problem<'a> {
     pub(super) classes: &'a Classes,
 }
 
-impl<'a> Problem<'a> {
+impl<'a> OptimizerProblem<'a> {
     pub(super) fn new(form: &QuadraticForm, classes: &'a Classes) -> Result<Self, OptimizeError> {
         let scale = form.matrix().trace() / form.steps() as f64;
         let form = faer::Scale(scale.recip()) * classes.sorted(algebra::view(form.matrix()));
@@ -81,7 +78,7 @@ fn row_space(form: MatRef<'_, f64>) -> Option<Mat<f64>> {
     Some(Mat::from_fn(form.nrows(), kept.len(), |i, a| vectors[(i, kept[a])] * values[kept[a]].sqrt()))
 }
 
-pub(super) struct Found {
+pub(super) struct OptimizerResult {
     pub(super) gram: Mat<f64>,
     /// v and w.
     pub(super) multipliers: Vec<f64>,
@@ -90,26 +87,26 @@ pub(super) struct Found {
 }
 
 /// The best bound and the best feasible X so far, with the progress callback.
-pub(super) struct Record<'a> {
-    found: Found,
+pub(super) struct OptimizerRecord<'a> {
+    found: OptimizerResult,
     scale: f64,
-    settings: &'a Settings,
-    callback: Callback<'a>,
+    settings: &'a OptimizerSettings,
+    callback: OnProgress<'a>,
     /// The gap at its last notable reduction, and the iterations since.
     shrunk: (f64, usize),
 }
 
-impl<'a> Record<'a> {
+impl<'a> OptimizerRecord<'a> {
     pub(super) fn new(
-        problem: &Problem<'_>,
-        settings: &'a Settings,
-        callback: Callback<'a>,
+        problem: &OptimizerProblem<'_>,
+        settings: &'a OptimizerSettings,
+        callback: OnProgress<'a>,
     ) -> Result<Self, OptimizeError> {
         let gram = problem.classes.identity();
         let objective = problem.scale * problem.value(&gram).ok_or(OptimizeError::Numerical)?;
         let multipliers = dual::start(problem.form.as_ref(), problem.classes);
         let progress = Progress { objective, ..Progress::default() };
-        let found = Found { gram, multipliers, progress, stop: Stop::Rounding };
+        let found = OptimizerResult { gram, multipliers, progress, stop: Stop::Rounding };
         Ok(Self { found, scale: problem.scale, settings, callback, shrunk: (f64::INFINITY, 0) })
     }
 
@@ -149,18 +146,18 @@ impl<'a> Record<'a> {
         }
     }
 
-    pub(super) fn close(self, stop: Stop) -> Found {
-        Found { stop, ..self.found }
+    pub(super) fn close(self, stop: Stop) -> OptimizerResult {
+        OptimizerResult { stop, ..self.found }
     }
 }
 
 /// Climbs from [`dual::start`]. V must not be singular.
 pub(super) fn search(
-    problem: &Problem<'_>,
-    settings: &Settings,
-    callback: Callback<'_>,
-) -> Result<Found, OptimizeError> {
-    let mut record = Record::new(problem, settings, callback)?;
+    problem: &OptimizerProblem<'_>,
+    settings: &OptimizerSettings,
+    callback: OnProgress<'_>,
+) -> Result<OptimizerResult, OptimizeError> {
+    let mut record = OptimizerRecord::new(problem, settings, callback)?;
     let start = dual::start(problem.form.as_ref(), problem.classes);
     let mut point = look(problem, &start, 0.0, &mut record).ok_or(OptimizeError::Numerical)?;
     let mut interior = problem.classes.overlap().then(|| Interior::new(&point.multipliers, point.bound()));
@@ -190,12 +187,12 @@ pub(super) fn search(
 /// Armijo's rule: takes the first of the lengths 1, ½, ¼, … of the longest step with positive
 /// multipliers that gains enough.
 fn climb(
-    problem: &Problem<'_>,
-    from: &Point,
-    direction: &Direction,
+    problem: &OptimizerProblem<'_>,
+    from: &DualPoint,
+    direction: &AscentDirection,
     interior: Option<&Interior>,
-    record: &mut Record<'_>,
-) -> Option<(Point, f64)> {
+    record: &mut OptimizerRecord<'_>,
+) -> Option<(DualPoint, f64)> {
     let ascent = &direction.ascent;
     let longest = interior.map_or(1.0, |_| longest(&from.multipliers, ascent));
     let weight = interior.map_or(0.0, |interior| interior.weight * ascent.len() as f64);
@@ -212,8 +209,13 @@ fn climb(
     })
 }
 
-fn look(problem: &Problem<'_>, multipliers: &[f64], weight: f64, record: &mut Record<'_>) -> Option<Point> {
-    let point = Point::new(problem.form.as_ref(), problem.classes, multipliers, weight)?;
+fn look(
+    problem: &OptimizerProblem<'_>,
+    multipliers: &[f64],
+    weight: f64,
+    record: &mut OptimizerRecord<'_>,
+) -> Option<DualPoint> {
+    let point = DualPoint::new(problem.form.as_ref(), problem.classes, multipliers, weight)?;
     record.count(1, 0);
     Some(point)
 }

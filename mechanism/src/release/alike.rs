@@ -42,13 +42,13 @@ fn shard(mechanism: &MatrixMechanism) -> ReleaseShard {
     ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), mechanism, NoiseSource::Seeded(11))
 }
 
-fn with_noise(shard: &mut ReleaseShard, noise: Noise, sums: Row<'_>) -> Released {
+fn with_noise(shard: &mut ReleaseShard, noise: DrawnNoise, sums: IntegerRow<'_>) -> Released {
     // Allocated as for drawn noise.
     let noise = match noise {
-        Noise::Independent(z) => Noise::Independent(in_room(&z)),
-        Noise::ToCorrelate(z) => Noise::ToCorrelate(in_room(&z)),
+        DrawnNoise::Independent(z) => DrawnNoise::Independent(in_room(&z)),
+        DrawnNoise::ToCorrelate(z) => DrawnNoise::ToCorrelate(in_room(&z)),
     };
-    shard.prepared = Some(Prepared { noise, process: std::process::id() });
+    shard.prepared = Some(PreparedNoise { noise, process: std::process::id() });
     shard.release_row(shard.next_epoch(), sums).unwrap()
 }
 
@@ -60,25 +60,25 @@ fn in_room<T: Copy + zeroize::Zeroize>(noise: &[T]) -> Zeroizing<Vec<T>> {
 
 fn noise_for(
     shard: &mut ReleaseShard,
-    sums: Row<'_>,
+    sums: IntegerRow<'_>,
     values: &Released,
     mechanism: &MatrixMechanism,
-) -> Noise {
+) -> DrawnNoise {
     let state = shard.save();
     let coordinates = shard.coordinates();
     let noise = if mechanism.is_correlated() {
         // With zero sums and zero noise the release is −R.
-        let nothing = Noise::ToCorrelate(Zeroizing::new(vec![0; coordinates]));
-        let reaction = with_noise(shard, nothing, Row::Wide(&vec![0; coordinates])).into_wide();
+        let nothing = DrawnNoise::ToCorrelate(Zeroizing::new(vec![0; coordinates]));
+        let reaction = with_noise(shard, nothing, IntegerRow::Wide(&vec![0; coordinates])).into_wide();
         let bits = mechanism.moments().noise().iter().map(|noise| noise.sum_bits);
         let drawn = values.row().iter().zip(sums.iter()).zip(bits).zip(reaction);
         let drawn = drawn.map(|(((value, sum), bits), reaction)| value - (sum << bits) - reaction);
-        Noise::ToCorrelate(Zeroizing::new(drawn.map(|z| i64::try_from(z).unwrap()).collect()))
+        DrawnNoise::ToCorrelate(Zeroizing::new(drawn.map(|z| i64::try_from(z).unwrap()).collect()))
     } else {
-        let nothing = Noise::Independent(Zeroizing::new(vec![0; coordinates]));
+        let nothing = DrawnNoise::Independent(Zeroizing::new(vec![0; coordinates]));
         let encoded = with_noise(shard, nothing, sums).into_wide();
         let drawn = values.row().iter().zip(encoded).map(|(value, encoded)| value - encoded);
-        Noise::Independent(Zeroizing::new(drawn.collect()))
+        DrawnNoise::Independent(Zeroizing::new(drawn.collect()))
     };
     shard.restore(&state).unwrap();
     noise
@@ -86,8 +86,9 @@ fn noise_for(
 
 /// Everything observable of the values, except views of several epochs.
 fn seen(values: Released) -> (Vec<u8>, bool, usize) {
-    let (bytes, is_narrow) = (serde_json::to_vec(&values).unwrap(), matches!(values.row(), Row::Narrow(_)));
-    let room = Room::default();
+    let (bytes, is_narrow) =
+        (serde_json::to_vec(&values).unwrap(), matches!(values.row(), IntegerRow::Narrow(_)));
+    let room = NoiseBuffer::default();
     drop(values.back_to(&room));
     let capacity = if is_narrow { room.take_narrow().capacity() } else { room.take_wide().capacity() };
     (bytes, is_narrow, capacity)

@@ -3,22 +3,22 @@
 //!
 //! The state holds only noise, no sums.
 
-use super::values::Room;
+use super::values::NoiseBuffer;
 use super::{ReleaseError, Released};
 use crate::mechanism::{CoordinateNoise, MatrixMechanism};
-use crate::moments::Row;
+use crate::moments::IntegerRow;
 use crate::noise::{DiscreteGaussian, NoiseGenerator};
 use crate::strategy::{Correlator, StepError};
 use std::ops::Range;
 use zeroize::Zeroizing;
 
 pub(super) struct CorrelatedNoise {
-    runs: Vec<Run>,
+    runs: Vec<CoordinateRun>,
     steps: u64,
 }
 
 /// Consecutive coordinates with equal noise and the same strategy.
-struct Run {
+struct CoordinateRun {
     length: usize,
     /// K = 2^`sum_bits`.
     sum_bits: u8,
@@ -58,7 +58,7 @@ impl CorrelatedNoise {
                 ),
                 (Some(_), None) => RunNoise::Missing,
             };
-            Run { length, sum_bits: noise.sum_bits, noise: noise_of_run }
+            CoordinateRun { length, sum_bits: noise.sum_bits, noise: noise_of_run }
         };
         Self { runs: kinds.into_iter().map(run).collect(), steps: 0 }
     }
@@ -69,7 +69,7 @@ impl CorrelatedNoise {
 
     /// Draws the independent noise of a step. The state does not change, so the draw may be
     /// discarded.
-    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: &Room) -> Zeroizing<Vec<i64>> {
+    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: &NoiseBuffer) -> Zeroizing<Vec<i64>> {
         let mut noise = Zeroizing::new(room.take_narrow());
         noise.resize(self.runs.iter().map(|run| run.length).sum(), 0);
         let mut rest = &mut noise[..];
@@ -94,7 +94,7 @@ impl CorrelatedNoise {
     pub(super) fn release(
         &mut self,
         mut noise: Zeroizing<Vec<i64>>,
-        sums: Row<'_>,
+        sums: IntegerRow<'_>,
     ) -> Result<Released, ReleaseError> {
         if sums.len() != noise.len() {
             return Err(StepError::Coordinates { found: sums.len(), expected: noise.len() }.into());
@@ -113,8 +113,8 @@ impl CorrelatedNoise {
         }
         self.steps += 1;
         let are_narrow = match sums {
-            Row::Narrow(sums) => self.add(&mut noise, sums, sum_of_narrow),
-            Row::Wide(sums) => self.add(&mut noise, sums, sum_of_wide),
+            IntegerRow::Narrow(sums) => self.add(&mut noise, sums, sum_of_narrow),
+            IntegerRow::Wide(sums) => self.add(&mut noise, sums, sum_of_wide),
         };
         if are_narrow {
             return Ok(Released::narrow(std::mem::take(&mut *noise)));

@@ -1,8 +1,8 @@
 //! One shard's sums, encoded and added to independent noise: `y_t = (C x)_t + z_t`.
 
-use super::values::Room;
+use super::values::NoiseBuffer;
 use crate::mechanism::{MatrixMechanism, MomentEncoder};
-use crate::moments::Row;
+use crate::moments::IntegerRow;
 use crate::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale};
 use crate::strategy::StepError;
 use std::ops::Range;
@@ -25,7 +25,7 @@ impl EncodedSums {
         self.encoder.steps()
     }
 
-    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: &Room) -> Zeroizing<Vec<i128>> {
+    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: &NoiseBuffer) -> Zeroizing<Vec<i128>> {
         let mut noise = Zeroizing::new(room.take_wide());
         noise.resize(self.samplers.iter().map(|(_, length)| length).sum(), 0);
         let mut rest = &mut noise[..];
@@ -40,7 +40,7 @@ impl EncodedSums {
         noise
     }
 
-    pub(super) fn add(&mut self, sums: Row<'_>, noise: &mut [i128]) -> Result<(), StepError> {
+    pub(super) fn add(&mut self, sums: IntegerRow<'_>, noise: &mut [i128]) -> Result<(), StepError> {
         self.encoder.add_encoded(sums, noise)
     }
 

@@ -40,13 +40,13 @@ pub use shards::Shards;
 pub use values::Released;
 
 use crate::mechanism::MatrixMechanism;
-use crate::moments::Row;
+use crate::moments::IntegerRow;
 use crate::noise::{EntropyError, NoiseSource};
 use crate::strategy::StepError;
 use correlated::CorrelatedNoise;
 use encoded::EncodedSums;
 use thiserror::Error;
-use values::Room;
+use values::NoiseBuffer;
 use zeroize::Zeroizing;
 
 /// Error of releasing an epoch. Each is fatal to the run.
@@ -77,29 +77,29 @@ pub struct ReleaseShard {
     first_coordinate: u64,
     coordinates: usize,
     source: NoiseSource,
-    form: Form,
-    prepared: Option<Prepared>,
-    room: Room,
+    form: ShardNoise,
+    prepared: Option<PreparedNoise>,
+    room: NoiseBuffer,
 }
 
-enum Form {
+enum ShardNoise {
     /// Sums are encoded, then noise is added.
     Encoded(EncodedSums),
     /// Noise is correlated, then sums are added.
     Correlated(CorrelatedNoise),
 }
 
-struct Prepared {
-    noise: Noise,
+struct PreparedNoise {
+    noise: DrawnNoise,
     process: u32,
 }
 
-enum Noise {
+enum DrawnNoise {
     Independent(Zeroizing<Vec<i128>>),
     ToCorrelate(Zeroizing<Vec<i64>>),
 }
 
-impl Prepared {
+impl PreparedNoise {
     /// A forked process has a copy of the noise. Two releases with the same noise would differ by
     /// the data alone.
     fn is_of_this_process(&self) -> bool {
@@ -113,20 +113,20 @@ impl ReleaseShard {
         let range = shards.range(shard);
         let (first_coordinate, coordinates) = (range.start, (range.end - range.start) as usize);
         let form = if mechanism.is_correlated() {
-            Form::Correlated(CorrelatedNoise::new(mechanism, range))
+            ShardNoise::Correlated(CorrelatedNoise::new(mechanism, range))
         } else {
-            Form::Encoded(EncodedSums::new(mechanism, range))
+            ShardNoise::Encoded(EncodedSums::new(mechanism, range))
         };
         let horizon = mechanism.horizon();
-        let (prepared, room) = (None, Room::default());
+        let (prepared, room) = (None, NoiseBuffer::default());
         ReleaseShard { shard, horizon, first_coordinate, coordinates, source, form, prepared, room }
     }
 
     /// The next epoch; the first is 1.
     pub fn next_epoch(&self) -> u64 {
         1 + match &self.form {
-            Form::Encoded(sums) => sums.steps(),
-            Form::Correlated(noise) => noise.steps(),
+            ShardNoise::Encoded(sums) => sums.steps(),
+            ShardNoise::Correlated(noise) => noise.steps(),
         }
     }
 
@@ -141,33 +141,33 @@ impl ReleaseShard {
     /// # Errors
     /// [`ReleaseError::Entropy`].
     pub fn prepare(&mut self) -> Result<(), ReleaseError> {
-        if !self.prepared.as_ref().is_some_and(Prepared::is_of_this_process) {
+        if !self.prepared.as_ref().is_some_and(PreparedNoise::is_of_this_process) {
             self.prepared = Some(self.draw()?);
         }
         Ok(())
     }
 
-    fn draw(&self) -> Result<Prepared, ReleaseError> {
+    fn draw(&self) -> Result<PreparedNoise, ReleaseError> {
         let epoch = self.next_epoch();
         let mut generator = self.source.generator(epoch, u64::from(self.shard))?;
         let offsets = self.source.offsets(epoch, self.first_coordinate);
         let noise = match &self.form {
-            Form::Encoded(sums) => {
+            ShardNoise::Encoded(sums) => {
                 let mut noise = sums.draw(&mut generator, &self.room);
                 noise.iter_mut().zip(offsets).for_each(|(z, &offset)| *z = z.wrapping_add(offset));
-                Noise::Independent(noise)
+                DrawnNoise::Independent(noise)
             }
-            Form::Correlated(noise) => {
+            ShardNoise::Correlated(noise) => {
                 let mut noise = noise.draw(&mut generator, &self.room);
                 noise.iter_mut().zip(offsets).for_each(|(z, &offset)| *z = z.wrapping_add(offset as i64));
-                Noise::ToCorrelate(noise)
+                DrawnNoise::ToCorrelate(noise)
             }
         };
-        Ok(Prepared { noise, process: std::process::id() })
+        Ok(PreparedNoise { noise, process: std::process::id() })
     }
 
-    fn take_noise(&mut self) -> Result<Noise, ReleaseError> {
-        match self.prepared.take().filter(Prepared::is_of_this_process) {
+    fn take_noise(&mut self) -> Result<DrawnNoise, ReleaseError> {
+        match self.prepared.take().filter(PreparedNoise::is_of_this_process) {
             Some(prepared) => Ok(prepared.noise),
             None => Ok(self.draw()?.noise),
         }
@@ -185,7 +185,7 @@ impl ReleaseShard {
     ///
     /// # Errors
     /// [`ReleaseError`]; the shard must not be used afterwards.
-    pub fn release_row(&mut self, epoch: u64, sums: Row<'_>) -> Result<Released, ReleaseError> {
+    pub fn release_row(&mut self, epoch: u64, sums: IntegerRow<'_>) -> Result<Released, ReleaseError> {
         let expected = self.next_epoch();
         if epoch != expected {
             return Err(ReleaseError::OutOfOrder { found: epoch, expected });
@@ -194,12 +194,14 @@ impl ReleaseShard {
             return Err(StepError::PastHorizon { horizon }.into());
         }
         let values = match (self.take_noise()?, &mut self.form) {
-            (Noise::Independent(mut noise), Form::Encoded(encoded)) => {
+            (DrawnNoise::Independent(mut noise), ShardNoise::Encoded(encoded)) => {
                 // Wiped unless all of it has become values.
                 encoded.add(sums, &mut noise)?;
                 Released::released_before(std::mem::take(&mut *noise))
             }
-            (Noise::ToCorrelate(noise), Form::Correlated(correlated)) => correlated.release(noise, sums)?,
+            (DrawnNoise::ToCorrelate(noise), ShardNoise::Correlated(correlated)) => {
+                correlated.release(noise, sums)?
+            }
             // Unreachable: a shard draws noise for its own form.
             _ => return Err(StepError::State { reason: "its noise is of another form" }.into()),
         };
@@ -212,8 +214,8 @@ impl ReleaseShard {
     /// [`ReleaseError::Step`], also if noise is correlated: the sums do not determine it.
     pub fn replay(&mut self, sums: &[i128]) -> Result<(), ReleaseError> {
         match &mut self.form {
-            Form::Encoded(encoded) => Ok(encoded.replay(sums)?),
-            Form::Correlated(_) => {
+            ShardNoise::Encoded(encoded) => Ok(encoded.replay(sums)?),
+            ShardNoise::Correlated(_) => {
                 Err(StepError::State { reason: "sums don't tell what noise was correlated" }.into())
             }
         }
@@ -222,8 +224,8 @@ impl ReleaseShard {
     /// The complete state. Private.
     pub fn save(&self) -> Zeroizing<Vec<u8>> {
         match &self.form {
-            Form::Encoded(sums) => sums.save(),
-            Form::Correlated(noise) => noise.save(),
+            ShardNoise::Encoded(sums) => sums.save(),
+            ShardNoise::Correlated(noise) => noise.save(),
         }
     }
 
@@ -234,8 +236,8 @@ impl ReleaseShard {
     pub fn restore(&mut self, state: &[u8]) -> Result<(), ReleaseError> {
         self.prepared = None;
         match &mut self.form {
-            Form::Encoded(sums) => Ok(sums.restore(state)?),
-            Form::Correlated(noise) => Ok(noise.restore(state)?),
+            ShardNoise::Encoded(sums) => Ok(sums.restore(state)?),
+            ShardNoise::Correlated(noise) => Ok(noise.restore(state)?),
         }
     }
 }
@@ -316,9 +318,9 @@ mod tests {
     /// As after a fork: the copy holds noise that its parent will use.
     #[test]
     fn noise_that_another_process_drew_is_not_used() {
-        let drawn = |prepared: &Prepared| match &prepared.noise {
-            Noise::Independent(noise) => noise.to_vec(),
-            Noise::ToCorrelate(noise) => noise.iter().map(|&z| z.into()).collect(),
+        let drawn = |prepared: &PreparedNoise| match &prepared.noise {
+            DrawnNoise::Independent(noise) => noise.to_vec(),
+            DrawnNoise::ToCorrelate(noise) => noise.iter().map(|&z| z.into()).collect(),
         };
         let twice = [(); 2].map(|()| machines(Neighbours::ReplaceOne, NoiseSource::System));
         let [children, owns] = twice;
@@ -431,9 +433,9 @@ mod tests {
         for (sums, are_narrow) in [([7; 6], true), ([7, -7, i64::MAX, i64::MIN, 0, 1], false)] {
             let [mut narrow, mut wide] = [(); 2].map(|()| shard(&mechanism, NoiseSource::Seeded(5)));
             for epoch in 1..=5 {
-                let values = narrow.release_row(epoch, Row::Narrow(&sums)).unwrap();
-                assert_eq!(matches!(values.row(), Row::Narrow(_)), are_narrow);
-                let of_wide = wide.release_row(epoch, Row::Wide(&sums.map(i128::from))).unwrap();
+                let values = narrow.release_row(epoch, IntegerRow::Narrow(&sums)).unwrap();
+                assert_eq!(matches!(values.row(), IntegerRow::Narrow(_)), are_narrow);
+                let of_wide = wide.release_row(epoch, IntegerRow::Wide(&sums.map(i128::from))).unwrap();
                 assert_eq!(values, of_wide);
             }
         }

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    type Everything = (Vec<Option<f64>>, Result<(bool, u64), (i64, usize)>);
+    type MixedNumbers = (Vec<Option<f64>>, Result<(bool, u64), (i64, usize)>);
 
     proptest! {
         #[test]
@@ -217,14 +217,14 @@ mod tests {
             let mut numbers = Vec::new();
             (reals.clone(), result).write(&mut numbers);
             let mut rest = &numbers[..];
-            let (read, of_result) = Everything::read(&mut rest).unwrap();
+            let (read, of_result) = MixedNumbers::read(&mut rest).unwrap();
             let bits = |reals: &[Option<f64>]| reals.iter().map(|real| real.map(f64::to_bits)).collect::<Vec<_>>();
             prop_assert!(rest.is_empty() && bits(&read) == bits(&reals) && of_result == result);
             for end in 0..numbers.len() {
-                prop_assert!(Everything::read(&mut &numbers[..end]).is_none(), "cut to {}", end);
+                prop_assert!(MixedNumbers::read(&mut &numbers[..end]).is_none(), "cut to {}", end);
             }
             // Any numbers are read or refused.
-            let _ = (Everything::read(&mut &junk[..]), DMatrix::read(&mut &junk[..]));
+            let _ = (MixedNumbers::read(&mut &junk[..]), DMatrix::read(&mut &junk[..]));
         }
     }
 

@@ -5,7 +5,7 @@
 //! released integers alone. It is chosen after the noise is added, so it reveals nothing about the
 //! sums or how they were accumulated.
 
-use crate::moments::Row;
+use crate::moments::IntegerRow;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,47 +30,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// let wide = Released::Wide(vec![1]);
 /// ```
 #[derive(Clone, Deserialize)]
-#[serde(from = "Form")]
+#[serde(from = "ReleasedStorage")]
 pub struct Released {
-    form: Form,
+    form: ReleasedStorage,
     /// Receives the memory on drop.
-    room: Option<Room>,
+    room: Option<NoiseBuffer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Form {
+enum ReleasedStorage {
     Narrow(Vec<i64>),
     /// At least one value does not fit 64 bits.
     Wide(Vec<i128>),
 }
 
-impl Default for Form {
+impl Default for ReleasedStorage {
     fn default() -> Self {
-        Form::Narrow(Vec::new())
+        ReleasedStorage::Narrow(Vec::new())
     }
 }
 
 /// A shard's memory for noise: allocating it for every epoch would cost more than the work on it.
 /// Its contents are public.
 #[derive(Clone, Default)]
-pub(super) struct Room(Arc<Mutex<Form>>);
+pub(super) struct NoiseBuffer(Arc<Mutex<ReleasedStorage>>);
 
-impl Room {
+impl NoiseBuffer {
     pub(super) fn take_narrow(&self) -> Vec<i64> {
-        match self.exchange(Form::default()) {
-            Form::Narrow(room) => room,
-            Form::Wide(_) => Vec::new(),
+        match self.exchange(ReleasedStorage::default()) {
+            ReleasedStorage::Narrow(room) => room,
+            ReleasedStorage::Wide(_) => Vec::new(),
         }
     }
 
     pub(super) fn take_wide(&self) -> Vec<i128> {
-        match self.exchange(Form::default()) {
-            Form::Narrow(_) => Vec::new(),
-            Form::Wide(room) => room,
+        match self.exchange(ReleasedStorage::default()) {
+            ReleasedStorage::Narrow(_) => Vec::new(),
+            ReleasedStorage::Wide(room) => room,
         }
     }
 
-    fn exchange(&self, form: Form) -> Form {
+    fn exchange(&self, form: ReleasedStorage) -> ReleasedStorage {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), form)
     }
 }
@@ -78,32 +78,32 @@ impl Room {
 impl Released {
     /// Values of an earlier release, from a log or another process.
     pub fn released_before(values: Vec<i128>) -> Self {
-        Form::Wide(values).into()
+        ReleasedStorage::Wide(values).into()
     }
 
     pub(super) fn narrow(values: Vec<i64>) -> Self {
-        Form::Narrow(values).into()
+        ReleasedStorage::Narrow(values).into()
     }
 
     /// Returns the memory to `room` on drop.
-    pub(super) fn back_to(mut self, room: &Room) -> Self {
+    pub(super) fn back_to(mut self, room: &NoiseBuffer) -> Self {
         self.room = Some(room.clone());
         self
     }
 
     /// All values.
-    pub fn row(&self) -> Row<'_> {
+    pub fn row(&self) -> IntegerRow<'_> {
         match &self.form {
-            Form::Narrow(values) => Row::Narrow(values),
-            Form::Wide(values) => Row::Wide(values),
+            ReleasedStorage::Narrow(values) => IntegerRow::Narrow(values),
+            ReleasedStorage::Wide(values) => IntegerRow::Wide(values),
         }
     }
 
     /// All values, in 128 bits.
     pub fn into_wide(mut self) -> Vec<i128> {
         match std::mem::take(&mut self.form) {
-            Form::Narrow(values) => values.into_iter().map(i128::from).collect(),
-            Form::Wide(values) => values,
+            ReleasedStorage::Narrow(values) => values.into_iter().map(i128::from).collect(),
+            ReleasedStorage::Wide(values) => values,
         }
     }
 }
@@ -116,12 +116,12 @@ impl Drop for Released {
     }
 }
 
-impl From<Form> for Released {
+impl From<ReleasedStorage> for Released {
     /// Chooses the width: bytes from elsewhere may hold narrow values in 128 bits.
-    fn from(form: Form) -> Self {
+    fn from(form: ReleasedStorage) -> Self {
         let form = match form {
-            Form::Wide(values) if values.iter().all(|&value| i64::try_from(value).is_ok()) => {
-                Form::Narrow(values.into_iter().map(|value| value as i64).collect())
+            ReleasedStorage::Wide(values) if values.iter().all(|&value| i64::try_from(value).is_ok()) => {
+                ReleasedStorage::Narrow(values.into_iter().map(|value| value as i64).collect())
             }
             form => form,
         };
@@ -189,8 +189,8 @@ mod tests {
                 let values = vec![-(1i128 << bits) + off, 7, (1 << bits) + off];
                 let one = Released::released_before(values.clone());
                 let fits = values.iter().all(|&value| i64::try_from(value).is_ok());
-                assert_eq!(matches!(one.row(), Row::Narrow(_)), fits);
-                let forged = Released { form: Form::Wide(values.clone()), room: None };
+                assert_eq!(matches!(one.row(), IntegerRow::Narrow(_)), fits);
+                let forged = Released { form: ReleasedStorage::Wide(values.clone()), room: None };
                 let other: Released = serde_json::from_slice(&bytes(&forged)).unwrap();
                 assert_eq!(one, other);
                 assert_eq!(bytes(&one), bytes(&other));
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_values_goes_back_when_nobody_sees_them() {
-        let room = Room::default();
+        let room = NoiseBuffer::default();
         let values = Released::released_before(vec![1, 2, 3]).back_to(&room);
         assert!(room.take_narrow().is_empty());
         drop(values);

@@ -14,7 +14,7 @@ use rand_distr::{Distribution, StandardNormal, Uniform};
 
 /// The contribution of one record to its cell, and the weights.
 #[derive(Clone, Copy, Debug)]
-struct Release {
+struct CellContribution {
     second: SecondMoment,
     weights: MomentWeights,
 }
@@ -22,7 +22,7 @@ struct Release {
 /// X_ii, X_jj and X_ij of the cells that a record leaves and enters.
 type Overlaps = [f64; 3];
 
-impl Release {
+impl CellContribution {
     /// Returns φ(x), written out.
     fn features(&self, x: &DVector<f64>) -> DVector<f64> {
         let products: Vec<f64> = match self.second {
@@ -119,7 +119,7 @@ fn moves(neighbours: Neighbours, gram: &DMatrix<f64>) -> Vec<Overlaps> {
 
 /// Checks that the attack never exceeds the claim and comes within 1 % of it: the claim is tight
 /// for two keys.
-fn check(strategy: &[[f64; 4]; 4], neighbours: Neighbours, dimension: usize, release: Release) {
+fn check(strategy: &[[f64; 4]; 4], neighbours: Neighbours, dimension: usize, release: CellContribution) {
     let gram = gram(strategy);
     let claim =
         joint_sensitivity_squared(neighbours, dimension, geometry_of(&gram), release.weights).unwrap();
@@ -144,7 +144,7 @@ fn check_all(strategy: [[f64; 4]; 4]) {
             for (nu, count) in [(0.5, 0.5), (0.2, 0.8), (0.5, 0.0), (1.3, 0.1), (2.77, 0.3), (6.0, 1.0)] {
                 let count = if neighbours == Neighbours::ReplaceOneInPlace { 0.0 } else { count };
                 let weights = MomentWeights { second: nu, count };
-                check(&strategy, neighbours, dimension, Release { second, weights });
+                check(&strategy, neighbours, dimension, CellContribution { second, weights });
             }
         }
     }
@@ -173,7 +173,7 @@ fn columns_of_different_lengths_hold_and_are_tight() {
 #[test]
 fn the_free_weight_of_dimension_one_is_not_free_for_a_record_that_moves() {
     let weights = MomentWeights { second: 2.77, count: 0.0 };
-    let release = Release { second: SecondMoment::Full, weights };
+    let release = CellContribution { second: SecondMoment::Full, weights };
     let one = DVector::from_vec(vec![1.0]);
     let moved = release.squared_distance([1.0, 1.0, 0.0], &one, &one);
     assert!((moved - 7.54).abs() < 1e-12);

@@ -22,7 +22,7 @@ const STEPS: usize = 5;
 /// A record, or a squared mean, that only one stream has: the first (sign 1) or the second (sign
 /// −1).
 #[derive(Clone, Debug)]
-struct Placed {
+struct StreamRecord {
     key: usize,
     step: usize,
     sign: f64,
@@ -30,7 +30,7 @@ struct Placed {
 }
 
 /// The release whose two streams are compared.
-struct Release {
+struct ReleaseMatrices {
     first: DMatrix<f64>,
     second: DMatrix<f64>,
     weights: MomentWeights,
@@ -43,7 +43,7 @@ fn written_out(matrix: &Matrix) -> DMatrix<f64> {
     DMatrix::from_vec(matrix.rows(), matrix.columns(), columns)
 }
 
-impl Release {
+impl ReleaseMatrices {
     fn second_moments(&self, x: &DVector<f64>) -> DVector<f64> {
         match self.moment {
             SecondMoment::Full => DVector::from_column_slice((x * x.transpose()).as_slice()),
@@ -65,7 +65,7 @@ impl Release {
     }
 
     /// Returns the squared distance of the releases, and half its gradient by every record.
-    fn distance(&self, placed: &[Placed]) -> (f64, Vec<DVector<f64>>) {
+    fn distance(&self, placed: &[StreamRecord]) -> (f64, Vec<DVector<f64>>) {
         let dimension = placed[0].x.len();
         let width = self.second_moments(&placed[0].x).len();
         let mut gradient = vec![DVector::zeros(dimension); placed.len()];
@@ -94,7 +94,7 @@ impl Release {
     }
 
     /// Climbs over single records of the entity.
-    fn climb_records(&self, mut placed: Vec<Placed>) -> f64 {
+    fn climb_records(&self, mut placed: Vec<StreamRecord>) -> f64 {
         self.climb(|release, step| {
             let (squared, gradient) = release.distance(&placed);
             placed.iter_mut().zip(gradient).for_each(|(one, pull)| one.x = moved(&one.x, &pull, step, 1.0));
@@ -116,7 +116,7 @@ impl Release {
         let right_counts = if replaced { 1.0 } else { 0.0 };
         self.climb(|release, step| {
             let pairs = batches.iter().zip(steps).flat_map(|([rest, left, right], &step)| {
-                let placed = |sign, x: DVector<f64>| Placed { key: 0, step, sign, x: x * divisor };
+                let placed = |sign, x: DVector<f64>| StreamRecord { key: 0, step, sign, x: x * divisor };
                 [placed(1.0, rest + left), placed(-1.0, rest + right * right_counts)]
             });
             let (squared, gradient) = release.distance(&pairs.collect::<Vec<_>>());
@@ -163,7 +163,7 @@ fn pair(dimension: usize, opposite: bool) -> [DVector<f64>; 2] {
 
 /// The cells of one entity in one stream, the signs that its contributions should have there, and
 /// the cells it may have in the other stream.
-struct Places<'a> {
+struct EntityCells<'a> {
     pattern: &'a [usize],
     signs: &'a [f64],
     other: &'a [usize],
@@ -171,10 +171,14 @@ struct Places<'a> {
 
 /// Returns the records of one stream. `of` gives the key and the record at each index of the
 /// pattern.
-fn placed(steps: &[usize], sign: f64, mut of: impl FnMut(usize) -> (usize, DVector<f64>)) -> Vec<Placed> {
+fn placed(
+    steps: &[usize],
+    sign: f64,
+    mut of: impl FnMut(usize) -> (usize, DVector<f64>),
+) -> Vec<StreamRecord> {
     let place = |(place, &step): (usize, &usize)| {
         let (key, x) = of(place);
-        Placed { key, step, sign, x }
+        StreamRecord { key, step, sign, x }
     };
     steps.iter().enumerate().map(place).collect()
 }
@@ -185,11 +189,11 @@ fn placed(steps: &[usize], sign: f64, mut of: impl FnMut(usize) -> (usize, DVect
 fn neighbouring(
     neighbours: Neighbours,
     dimension: usize,
-    places: &Places<'_>,
+    places: &EntityCells<'_>,
     turn: usize,
     random: &mut ChaCha8Rng,
-) -> Vec<Placed> {
-    let Places { pattern, signs, other } = *places;
+) -> Vec<StreamRecord> {
+    let EntityCells { pattern, signs, other } = *places;
     let [axis, _] = pair(dimension, true);
     let likely = pair(dimension, turn == 0);
     let side = |place: usize, side: usize| likely[if signs[place] < 0.0 { 1 - side } else { side }].clone();
@@ -249,14 +253,15 @@ fn check(
             let claim =
                 joint_participation_sensitivity(neighbours, dimension, strategies, participation, weights)
                     .unwrap();
-            let release = Release { first: written_out(first), second: written_out(second), weights, moment };
+            let release =
+                ReleaseMatrices { first: written_out(first), second: written_out(second), weights, moment };
             let patterns = patterns(schema, first);
             let mut largest = 0.0_f64;
             for ((pattern, signs), turn) in
                 patterns.iter().flat_map(|one| (0..4).map(move |turn| (one, turn)))
             {
                 let other = &patterns[below(patterns.len(), &mut random)].0;
-                let places = Places { pattern, signs, other };
+                let places = EntityCells { pattern, signs, other };
                 let start = neighbouring(neighbours, dimension, &places, turn, &mut random);
                 largest = largest.max(release.climb_records(start));
             }
@@ -300,7 +305,7 @@ fn opposite_records_with_diagonal_moments_stay_within_the_claims() {
         assert!(kernel <= -0.25, "the least of full moments is 0");
         for matrix in &strategies(STEPS) {
             let (release, claims) = (
-                Release {
+                ReleaseMatrices {
                     first: written_out(matrix),
                     second: written_out(matrix),
                     weights,
@@ -386,8 +391,12 @@ fn nothing_beats_the_claims_for_batches() {
                 )
                 .unwrap();
                 let weights = MomentWeights { second: nu, count: 0.0 };
-                let release =
-                    Release { first: written_out(first), second: written_out(second), weights, moment };
+                let release = ReleaseMatrices {
+                    first: written_out(first),
+                    second: written_out(second),
+                    weights,
+                    moment,
+                };
                 let mut largest = 0.0_f64;
                 for ((pattern, signs), turn) in
                     patterns(schema, first).iter().flat_map(|one| (0..4).map(move |turn| (one, turn)))

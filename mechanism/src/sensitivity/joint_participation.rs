@@ -70,7 +70,7 @@
 use super::{
     Bound, Claim, ClaimKind, MomentWeights, Neighbours, OutOfRange, at_least_one, free_second_weight,
     joint_sensitivity_squared, not_negative,
-    participation::{Attained, all_patterns, attained, only_first_pattern, raised, worst},
+    participation::{SensitivityWitness, all_patterns, attained, only_first_pattern, raised, worst},
     positive, replace_one_factor, rounded_up,
 };
 use crate::{
@@ -177,7 +177,7 @@ fn shared(
 }
 
 /// Returns the claim for a factor that the same record attains at every step.
-fn of_equal_records(vectors: &Attained, factor: f64) -> Claim {
+fn of_equal_records(vectors: &SensitivityWitness, factor: f64) -> Claim {
     let kind = match vectors.claim.kind {
         ClaimKind::Exact if !vectors.by_equal_contributions() => {
             ClaimKind::UpperBound(Bound::AbsoluteOverlaps)
@@ -192,7 +192,7 @@ fn replaced_elsewhere(
     matrix: &Matrix,
     schedule: Schedule,
     weights: MomentWeights,
-    vectors: &Attained,
+    vectors: &SensitivityWitness,
 ) -> Result<Claim, OutOfRange> {
     let one_record = weights.count + 1.0 + weights.second;
     let triangle = rounded_up(4.0 * one_record * vectors.claim.squared);

@@ -2,7 +2,7 @@
 //! and the geometry matches what runs.
 
 use super::{Decoder, Discrepancy, Encoder, StepError, Strategy};
-use crate::moments::Row;
+use crate::moments::IntegerRow;
 use crate::workload::Workload;
 use chacha20::ChaCha20Rng;
 use nalgebra::DMatrix;
@@ -107,7 +107,9 @@ fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     for (t, (row, y)) in rows.iter().zip(&y).enumerate() {
         let there = (t as i128 - 3) << 70;
         let in_64_bits: Vec<i64> = row.iter().map(|&x| x as i64).collect();
-        for (encoder, row) in [(&mut wide, Row::Wide(row)), (&mut narrow, Row::Narrow(&in_64_bits))] {
+        for (encoder, row) in
+            [(&mut wide, IntegerRow::Wide(row)), (&mut narrow, IntegerRow::Narrow(&in_64_bits))]
+        {
             let mut sums = [there; COORDINATES];
             encoder.add_encoded(row, &mut sums).expect(what);
             assert!(sums.iter().map(|sum| sum - there).eq(y.iter().copied()), "{what}: step {t}");
@@ -115,7 +117,7 @@ fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     }
     let (mut from_zero, mut from_most) = ([0; COORDINATES], [i128::MAX; COORDINATES]);
     for sums in [&mut from_zero, &mut from_most] {
-        strategy.encoder(COORDINATES).add_encoded(Row::Narrow(&[1; COORDINATES]), sums).expect(what);
+        strategy.encoder(COORDINATES).add_encoded(IntegerRow::Narrow(&[1; COORDINATES]), sums).expect(what);
     }
     assert_eq!(from_most, from_zero.map(|sum| i128::MAX.wrapping_add(sum)), "{what}");
 }

@@ -147,19 +147,19 @@ impl Correlation {
 }
 
 /// Decoder of noise that was correlated ahead of the sums: copies its input.
-pub(crate) struct Decoded {
+pub(crate) struct IdentityDecoder {
     steps: u64,
     horizon: Option<u64>,
     coordinates: usize,
 }
 
-impl Decoded {
+impl IdentityDecoder {
     pub(crate) fn new(horizon: Option<u64>, coordinates: usize) -> Self {
         Self { steps: 0, horizon, coordinates }
     }
 }
 
-impl Decoder for Decoded {
+impl Decoder for IdentityDecoder {
     fn steps(&self) -> u64 {
         self.steps
     }

@@ -27,13 +27,13 @@ pub(crate) const OVERLAP_ERROR: f64 = 64.0 * f64::EPSILON;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
-    form: Form,
+    form: MatrixEntries,
     columns: usize,
     discrepancy: Discrepancy,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Form {
+enum MatrixEntries {
     /// Square, `C[t,i] = coefficients[t−i] · scales[i]`. Without scales all are 1; missing
     /// coefficients are 0.
     Toeplitz {
@@ -122,7 +122,7 @@ impl Matrix {
     pub fn toeplitz(coefficients: Vec<f64>, columns: usize) -> Result<Self, MatrixError> {
         let coefficients = cut(coefficients, columns);
         check(&coefficients, columns)?;
-        Ok(Self::exact(Form::Toeplitz { coefficients, scales: None }, columns))
+        Ok(Self::exact(MatrixEntries::Toeplitz { coefficients, scales: None }, columns))
     }
 
     /// The lower-triangular `C[t,i] = coefficients[t−i] · column_scales[i]`, with one column per
@@ -135,7 +135,7 @@ impl Matrix {
         let coefficients = cut(coefficients, columns);
         check(&coefficients, columns)?;
         check(&column_scales, columns)?;
-        Ok(Self::exact(Form::Toeplitz { coefficients, scales: Some(column_scales) }, columns))
+        Ok(Self::exact(MatrixEntries::Toeplitz { coefficients, scales: Some(column_scales) }, columns))
     }
 
     /// Any matrix, with any number of rows.
@@ -145,7 +145,7 @@ impl Matrix {
     pub fn dense(entries: DMatrix<f64>) -> Result<Self, MatrixError> {
         let columns = entries.ncols();
         check(entries.as_slice(), columns)?;
-        Ok(Self::exact(Form::Dense(entries), columns))
+        Ok(Self::exact(MatrixEntries::Dense(entries), columns))
     }
 
     /// `copies` of a block along the diagonal: the strategy restarts after every block.
@@ -156,11 +156,11 @@ impl Matrix {
         let columns = block.columns.saturating_mul(copies);
         check_columns(columns)?;
         let discrepancy = block.discrepancy;
-        let form = Form::Stamped { block: Box::new(block), copies };
+        let form = MatrixEntries::Stamped { block: Box::new(block), copies };
         Ok(Self { discrepancy, ..Self::exact(form, columns) })
     }
 
-    fn exact(form: Form, columns: usize) -> Self {
+    fn exact(form: MatrixEntries, columns: usize) -> Self {
         Self { form, columns, discrepancy: Discrepancy::NONE }
     }
 
@@ -199,9 +199,9 @@ impl Matrix {
     /// Number of rows.
     pub fn rows(&self) -> usize {
         match &self.form {
-            Form::Toeplitz { .. } => self.columns,
-            Form::Dense(entries) => entries.nrows(),
-            Form::Stamped { block, copies } => block.rows() * copies,
+            MatrixEntries::Toeplitz { .. } => self.columns,
+            MatrixEntries::Dense(entries) => entries.nrows(),
+            MatrixEntries::Stamped { block, copies } => block.rows() * copies,
         }
     }
 
@@ -209,22 +209,24 @@ impl Matrix {
     pub fn is_nonnegative(&self) -> bool {
         let all = |values: &[f64]| values.iter().all(|&value| value >= 0.0);
         match &self.form {
-            Form::Toeplitz { coefficients, scales } => all(coefficients) && scales.as_deref().is_none_or(all),
-            Form::Dense(entries) => all(entries.as_slice()),
-            Form::Stamped { block, .. } => block.is_nonnegative(),
+            MatrixEntries::Toeplitz { coefficients, scales } => {
+                all(coefficients) && scales.as_deref().is_none_or(all)
+            }
+            MatrixEntries::Dense(entries) => all(entries.as_slice()),
+            MatrixEntries::Stamped { block, .. } => block.is_nonnegative(),
         }
     }
 
     pub(crate) fn as_toeplitz(&self) -> Option<(&[f64], Option<&[f64]>)> {
         match &self.form {
-            Form::Toeplitz { coefficients, scales } => Some((coefficients, scales.as_deref())),
+            MatrixEntries::Toeplitz { coefficients, scales } => Some((coefficients, scales.as_deref())),
             _ => None,
         }
     }
 
     pub(crate) fn as_stamped(&self) -> Option<(&Self, usize)> {
         match &self.form {
-            Form::Stamped { block, copies } => Some((block, *copies)),
+            MatrixEntries::Stamped { block, copies } => Some((block, *copies)),
             _ => None,
         }
     }
@@ -232,13 +234,13 @@ impl Matrix {
     /// All entries.
     pub fn entries(&self) -> DMatrix<f64> {
         match &self.form {
-            Form::Toeplitz { coefficients, scales } => {
+            MatrixEntries::Toeplitz { coefficients, scales } => {
                 let scale = |i: usize| scales.as_ref().map_or(1.0, |scales| scales[i]);
                 let entry = |t: usize, i: usize| coefficients.get(t.checked_sub(i)?).map(|c| c * scale(i));
                 DMatrix::from_fn(self.columns, self.columns, |t, i| entry(t, i).unwrap_or(0.0))
             }
-            Form::Dense(entries) => entries.clone(),
-            Form::Stamped { block, copies } => {
+            MatrixEntries::Dense(entries) => entries.clone(),
+            MatrixEntries::Stamped { block, copies } => {
                 DMatrix::identity(*copies, *copies).kronecker(&block.entries())
             }
         }
@@ -247,9 +249,9 @@ impl Matrix {
     /// Largest distance of two columns that may overlap.
     pub fn reach(&self) -> usize {
         match &self.form {
-            Form::Toeplitz { coefficients, .. } => coefficients.len() - 1,
-            Form::Dense(_) => self.columns - 1,
-            Form::Stamped { block, .. } => block.reach(),
+            MatrixEntries::Toeplitz { coefficients, .. } => coefficients.len() - 1,
+            MatrixEntries::Dense(_) => self.columns - 1,
+            MatrixEntries::Stamped { block, .. } => block.reach(),
         }
     }
 
@@ -261,7 +263,7 @@ impl Matrix {
             return vec![0.0; length];
         }
         match &self.form {
-            Form::Toeplitz { coefficients, scales } => {
+            MatrixEntries::Toeplitz { coefficients, scales } => {
                 let mut diagonal = toeplitz_overlaps(coefficients, lag, length);
                 if let Some(scales) = scales {
                     let pairs = scales.iter().zip(&scales[lag..]);
@@ -269,8 +271,8 @@ impl Matrix {
                 }
                 diagonal
             }
-            Form::Dense(_) => (0..length).map(|i| self.overlap(i, i + lag)).collect(),
-            Form::Stamped { block, copies } => {
+            MatrixEntries::Dense(_) => (0..length).map(|i| self.overlap(i, i + lag)).collect(),
+            MatrixEntries::Stamped { block, copies } => {
                 let mut one = block.overlaps(lag);
                 one.resize(block.columns, 0.0);
                 let mut all = one.repeat(*copies);
@@ -287,20 +289,20 @@ impl Matrix {
             return 0.0;
         }
         match &self.form {
-            Form::Toeplitz { coefficients, scales } => {
+            MatrixEntries::Toeplitz { coefficients, scales } => {
                 let shifted = &coefficients[j - i..];
                 let terms = shifted.len().min(self.columns - j);
                 let scale = scales.as_ref().map_or(1.0, |scales| scales[i] * scales[j]);
                 dot(&coefficients[..terms], &shifted[..terms]) * scale
             }
-            Form::Dense(entries) => {
+            MatrixEntries::Dense(entries) => {
                 let column = |i| {
                     let rows = entries.nrows();
                     &entries.as_slice()[i * rows..(i + 1) * rows]
                 };
                 dot(column(i), column(j))
             }
-            Form::Stamped { block, .. } => {
+            MatrixEntries::Stamped { block, .. } => {
                 let width = block.columns;
                 if i / width == j / width { block.overlap(i % width, j % width) } else { 0.0 }
             }
@@ -325,7 +327,7 @@ impl Matrix {
         if self.is_nonnegative() || self.reach() == 0 {
             return Some(0.0);
         }
-        if let Form::Stamped { block, .. } = &self.form {
+        if let MatrixEntries::Stamped { block, .. } = &self.form {
             return block.negative_overlap();
         }
         let rows = if self.as_toeplitz().is_some() { 1 } else { self.rows() };
@@ -343,18 +345,18 @@ impl Matrix {
         let x = &x[..x.len().min(self.columns)];
         let mut y = vec![0.0; self.rows()];
         match &self.form {
-            Form::Toeplitz { coefficients, scales } => {
+            MatrixEntries::Toeplitz { coefficients, scales } => {
                 for (i, &value) in x.iter().enumerate().filter(|(_, value)| **value != 0.0) {
                     let value = value * scales.as_ref().map_or(1.0, |scales| scales[i]);
                     y[i..].iter_mut().zip(coefficients).for_each(|(sum, c)| *sum += c * value);
                 }
             }
-            Form::Dense(entries) => {
+            MatrixEntries::Dense(entries) => {
                 for (column, value) in entries.column_iter().zip(x) {
                     y.iter_mut().zip(column.iter()).for_each(|(sum, c)| *sum += c * value);
                 }
             }
-            Form::Stamped { block, .. } => {
+            MatrixEntries::Stamped { block, .. } => {
                 let parts = x.chunks(block.columns).zip(y.chunks_mut(block.rows().max(1)));
                 parts.for_each(|(x, y)| y.copy_from_slice(&block.product(x)));
             }

@@ -25,7 +25,7 @@ mod tree;
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HISTORY_HORIZON, MAX_HORIZON, StrategyError, build, build_chosen, build_factorization};
 pub use correlation::{Correlates, Correlation, Correlator};
-pub(crate) use correlation::{CorrelationUnits, Decoded};
+pub(crate) use correlation::{CorrelationUnits, IdentityDecoder};
 pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON};
 pub use fourier::Fourier;
 use kind::Specification;
@@ -38,7 +38,7 @@ pub use samples::{RowSample, RowSamples};
 pub use stamped::Stamped;
 pub use tree::Tree;
 
-use crate::moments::Row;
+use crate::moments::IntegerRow;
 use crate::workload::Workload;
 use buffered::BufferedParameters;
 use serde::{Deserialize, Serialize};
@@ -251,11 +251,11 @@ pub trait Encoder: Send {
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    fn add_encoded(&mut self, x: Row<'_>, y: &mut [i128]) -> Result<(), StepError> {
+    fn add_encoded(&mut self, x: IntegerRow<'_>, y: &mut [i128]) -> Result<(), StepError> {
         let mut encoded = Zeroizing::new(vec![0; y.len()]);
         match x {
-            Row::Wide(x) => self.encode(x, &mut encoded)?,
-            Row::Narrow(x) => {
+            IntegerRow::Wide(x) => self.encode(x, &mut encoded)?,
+            IntegerRow::Narrow(x) => {
                 let x: Zeroizing<Vec<i128>> = Zeroizing::new(x.iter().map(|&x| x.into()).collect());
                 self.encode(&x, &mut encoded)?;
             }

@@ -46,7 +46,7 @@ const WITNESSES: usize = 64;
 
 /// A part `amplitude·(1 − complement)^l` of the term with lag l.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct GeometricTerm {
     pub(super) amplitude: f64,
     pub(super) complement: f64,
 }
@@ -74,13 +74,13 @@ pub(super) fn base(workload: &Workload) -> Workload {
 }
 
 /// The parts of a workload's poles, where `response` returns `C⁻¹(1/(1 − complement))`.
-pub(super) fn parts_of_workload(poles: &[f64], response: impl Fn(f64) -> f64) -> Vec<Part> {
+pub(super) fn parts_of_workload(poles: &[f64], response: impl Fn(f64) -> f64) -> Vec<GeometricTerm> {
     let amplitude = |&complement: &f64| {
         let others = poles.iter().filter(|other| **other != complement);
         others
             .fold(response(complement), |product, other| product * (1.0 - complement) / (other - complement))
     };
-    poles.iter().map(|pole| Part { amplitude: amplitude(pole), complement: *pole }).collect()
+    poles.iter().map(|pole| GeometricTerm { amplitude: amplitude(pole), complement: *pole }).collect()
 }
 
 /// Samples for a series with the `terms` of the [`base`] of a workload and the lasting `parts`.
@@ -90,16 +90,16 @@ pub(super) fn of_series(
     workload: &Workload,
     steps: u64,
     terms: impl Iterator<Item = f64>,
-    parts: &[Part],
+    parts: &[GeometricTerm],
     memory: usize,
 ) -> Option<Vec<RowSample>> {
     let window = match workload {
         Workload::Window(length) => Some(length.get()),
         _ => None,
     };
-    let series = Series::settled(steps, terms, parts, memory.max(WITNESSES))?;
+    let series = TermSeries::settled(steps, terms, parts, memory.max(WITNESSES))?;
     let settled = series.first.len() as u64;
-    let mut rows = Rows { workload, square: 0.0, unit: 1.0, samples: Vec::new() };
+    let mut rows = RowSampler { workload, square: 0.0, unit: 1.0, samples: Vec::new() };
     match window.filter(|&length| length < steps) {
         None => {
             rows.unit = window.map_or(1.0, |length| length as f64);
@@ -118,39 +118,39 @@ pub(super) fn of_series(
                 false => series.term(lag - length),
             };
             (length..end).for_each(|lag| rows.push(lag, series.term(lag) - leaving(lag)));
-            let left = |part: &Part| Part {
+            let left = |part: &GeometricTerm| GeometricTerm {
                 amplitude: part.amplitude * expm1(length as f64 * log1p(-part.complement)),
                 ..*part
             };
-            let lasting: Vec<Part> = series.lasting.iter().map(left).collect();
+            let lasting: Vec<GeometricTerm> = series.lasting.iter().map(left).collect();
             rows.extend(end, steps, length, &lasting);
         }
     }
     Some(rows.samples)
 }
 
-struct Series {
+struct TermSeries {
     first: Vec<f64>,
     /// Amplitudes as of the first term after `first`.
-    lasting: Vec<Part>,
+    lasting: Vec<GeometricTerm>,
 }
 
-impl Series {
+impl TermSeries {
     fn settled(
         steps: u64,
         mut terms: impl Iterator<Item = f64>,
-        parts: &[Part],
+        parts: &[GeometricTerm],
         witnesses: usize,
     ) -> Option<Self> {
-        let mut series = Series { first: Vec::new(), lasting: Vec::new() };
+        let mut series = TermSeries { first: Vec::new(), lasting: Vec::new() };
         let mut length = TERMS[0];
         while length <= TERMS[1] && 2 * length <= steps {
             let missing = length as usize - series.first.len();
             series.first.extend(terms.by_ref().take(missing));
             let after = length as f64;
             // The other parts have decayed, or the terms will not agree.
-            let lasts = |part: &&Part| part.complement >= 0.0 && part.complement * after < 46.0;
-            let moved = |part: &Part| Part {
+            let lasts = |part: &&GeometricTerm| part.complement >= 0.0 && part.complement * after < 46.0;
+            let moved = |part: &GeometricTerm| GeometricTerm {
                 amplitude: part.amplitude * exp(after * log1p(-part.complement)),
                 ..*part
             };
@@ -181,13 +181,13 @@ impl Series {
     }
 }
 
-fn value(parts: &[Part], lag: f64) -> f64 {
+fn value(parts: &[GeometricTerm], lag: f64) -> f64 {
     parts.iter().map(|part| part.amplitude * exp(lag * log1p(-part.complement))).sum()
 }
 
 /// Sum of the squares of the first `terms` terms with these parts.
-fn energy(parts: &[Part], terms: f64) -> f64 {
-    let pair = |one: &Part, other: &Part| {
+fn energy(parts: &[GeometricTerm], terms: f64) -> f64 {
+    let pair = |one: &GeometricTerm, other: &GeometricTerm| {
         let complement = one.complement + other.complement - one.complement * other.complement;
         let sum = match complement {
             0.0 => terms,
@@ -198,14 +198,14 @@ fn energy(parts: &[Part], terms: f64) -> f64 {
     parts.iter().map(|one| parts.iter().map(|other| pair(one, other)).sum::<f64>()).sum()
 }
 
-struct Rows<'a> {
+struct RowSampler<'a> {
     workload: &'a Workload,
     square: f64,
     unit: f64,
     samples: Vec<RowSample>,
 }
 
-impl Rows<'_> {
+impl RowSampler<'_> {
     fn sample(&mut self, step: f64, weight: f64, square: f64) {
         let norm = square.sqrt() / (self.unit * self.workload.divisor_at(step));
         self.samples.push(RowSample { step, weight, norm });
@@ -218,7 +218,7 @@ impl Rows<'_> {
 
     /// Adds rows `from + 1` to `to`, whose terms have these parts from the lag `from` on. Norms are
     /// smooth on the scale of the time since `origin`.
-    fn extend(&mut self, from: u64, to: u64, origin: u64, parts: &[Part]) {
+    fn extend(&mut self, from: u64, to: u64, origin: u64, parts: &[GeometricTerm]) {
         if from >= to {
             return;
         }

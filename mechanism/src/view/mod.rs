@@ -13,7 +13,7 @@ mod tests;
 
 pub use noise::ViewNoise;
 pub use squares::SquareBias;
-use squares::Squares;
+use squares::SquaredIncrements;
 
 use crate::estimate::debias::{MomentNoise, NoisyMoments};
 use crate::estimate::density::{Density, DensityError};
@@ -121,7 +121,7 @@ pub struct View {
     noise: MomentNoise,
     levels: Arc<ViewNoise>,
     decoder: MomentDecoder,
-    squares: Option<Squares>,
+    squares: Option<SquaredIncrements>,
     workload: WorkloadState,
     released: Vec<f64>,
     decoded: Vec<f64>,
@@ -141,7 +141,8 @@ impl View {
         let noise = mechanism.moments().noise();
         let deviation = |place: usize| noise.get(place).map_or(0.0, |noise| noise.standard_deviation());
         let first = deviation(layout.first().start);
-        let squares = (layout != released).then(|| Squares::new(layout, Arc::clone(levels), first, keys));
+        let squares =
+            (layout != released).then(|| SquaredIncrements::new(layout, Arc::clone(levels), first, keys));
         let coordinates = keys as usize * released.coordinates();
         View {
             layout,

@@ -42,27 +42,28 @@ const FIRST_STRETCH: u64 = 4096;
 pub struct ViewNoise {
     workload: Workload,
     horizon: u64,
-    first: Levels,
+    first: RowNormCache,
     /// `None` if all moments use one strategy.
-    second: Option<Levels>,
+    second: Option<RowNormCache>,
     /// Levels of an epoch alone, and of an epoch plus a small multiple of the previous one, for
     /// squares of epoch sums.
-    increments: Option<[Levels; 2]>,
+    increments: Option<[RowNormCache; 2]>,
 }
 
 impl ViewNoise {
     /// Levels of `workload` over releases of `mechanism`, for `horizon` epochs.
     pub fn new(mechanism: &MatrixMechanism, workload: &Workload, horizon: u64) -> Self {
         let strategies = mechanism.strategies();
-        let levels = |of, workload: &Workload| Levels::new(strategies, of, workload, horizon);
+        let levels = |of, workload: &Workload| RowNormCache::new(strategies, of, workload, horizon);
         let squared = mechanism.layout() != mechanism.moments().parameters().layout;
         Self {
             workload: workload.clone(),
             horizon,
-            first: levels(Of::First, workload),
-            second: (!strategies.are_one()).then(|| levels(Of::Second, workload)),
+            first: levels(DecoderMoment::First, workload),
+            second: (!strategies.are_one()).then(|| levels(DecoderMoment::Second, workload)),
             increments: squared.then(|| {
-                [f64::MIN_POSITIVE, NEIGHBOUR_WEIGHT].map(|weight| levels(Of::First, &fading(weight)))
+                [f64::MIN_POSITIVE, NEIGHBOUR_WEIGHT]
+                    .map(|weight| levels(DecoderMoment::First, &fading(weight)))
             }),
         }
     }
@@ -97,22 +98,22 @@ impl ViewNoise {
 }
 
 #[derive(Clone, Copy)]
-enum Of {
+enum DecoderMoment {
     First,
     Second,
 }
 
 /// Row norms of one decoder, computed from the first row on.
-struct Levels {
+struct RowNormCache {
     strategies: Strategies,
-    of: Of,
+    of: DecoderMoment,
     workload: Workload,
     horizon: u64,
     found: Mutex<Vec<f64>>,
 }
 
-impl Levels {
-    fn new(strategies: &Strategies, of: Of, workload: &Workload, horizon: u64) -> Self {
+impl RowNormCache {
+    fn new(strategies: &Strategies, of: DecoderMoment, workload: &Workload, horizon: u64) -> Self {
         let (strategies, workload) = (strategies.clone(), workload.clone());
         Self { strategies, of, workload, horizon, found: Mutex::default() }
     }
@@ -127,8 +128,8 @@ impl Levels {
             let known = found.len();
             let wanted = FIRST_STRETCH.max(2 * known as u64).min(self.horizon);
             let strategy = match self.of {
-                Of::First => self.strategies.first(),
-                Of::Second => self.strategies.second(),
+                DecoderMoment::First => self.strategies.first(),
+                DecoderMoment::Second => self.strategies.second(),
             };
             found.extend(strategy.decoder_row_norms(&self.workload, wanted).skip(known));
             if found.len() == known {

@@ -56,7 +56,7 @@ pub enum SquareBias {
 /// square is negligible.
 pub(super) const NEIGHBOUR_WEIGHT: f64 = 1e-4;
 
-pub(super) struct Squares {
+pub(super) struct SquaredIncrements {
     /// Layout of one key, with second moments.
     layout: Layout,
     levels: Arc<ViewNoise>,
@@ -68,7 +68,7 @@ pub(super) struct Squares {
     noise: Vec<(f64, WorkloadState)>,
 }
 
-impl Squares {
+impl SquaredIncrements {
     /// Squares under the workload of `levels`; `deviation` is τ in real units.
     pub(super) fn new(layout: Layout, levels: Arc<ViewNoise>, deviation: f64, keys: u32) -> Self {
         let terms = levels.workload().squared_terms().into_iter();

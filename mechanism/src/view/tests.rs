@@ -129,7 +129,7 @@ fn increments_have_the_covariance_of_the_inverse() {
         let expected = &inverse * inverse.transpose();
         let mechanism = MatrixMechanism::new(parameters(Method::Pp), strategy).unwrap();
         let levels = Arc::new(ViewNoise::new(&mechanism, &Workload::Prefix, steps));
-        let squares = Squares::new(LAYOUT, levels, 3.0, 1);
+        let squares = SquaredIncrements::new(LAYOUT, levels, 3.0, 1);
         assert_eq!(squares.of_epoch(steps as usize), None);
         for t in 0..steps as usize {
             let (variance, covariance) = squares.of_epoch(t).unwrap();

@@ -6,8 +6,8 @@
 
 use std::path::PathBuf;
 
-use hushflow::estimators::covariance::regression::{Regression, regress};
-use hushflow::estimators::covariance::{Budget, Sample};
+use hushflow::estimators::covariance::regression::{RegressionEstimate, regress};
+use hushflow::estimators::covariance::{CovarianceBudget, CovarianceSample};
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use serde_json::{Map, Value, json};
 
@@ -41,10 +41,15 @@ impl<'a> Asked<'a> {
     }
 
     /// Computes the regression, charges the ledger and prints the result.
-    pub(super) fn answer(&self, sample: &Sample<'_>) -> Result<(), CliError> {
+    pub(super) fn answer(&self, sample: &CovarianceSample<'_>) -> Result<(), CliError> {
         let mut generator = self.arguments.source().generator(1, 0)?;
-        let found =
-            regress(self.arguments.method, sample, self.target, Budget::new(self.rho), &mut generator);
+        let found = regress(
+            self.arguments.method,
+            sample,
+            self.target,
+            CovarianceBudget::new(self.rho),
+            &mut generator,
+        );
         if let Err(error) = &found
             && !error.follows_from_releases()
         {
@@ -75,7 +80,7 @@ impl<'a> Asked<'a> {
 struct Report<'a> {
     asked: &'a Asked<'a>,
     epsilon: Epsilon,
-    found: Regression,
+    found: RegressionEstimate,
 }
 
 impl Report<'_> {

@@ -12,15 +12,17 @@ use crate::pipeline::{Privacy, Release};
 
 /// Returns the names of all estimators.
 pub(super) fn names() -> Vec<&'static str> {
-    let means = mean::Method::ALL.into_iter().map(mean::Method::name);
-    means.chain(covariance::Method::ALL.into_iter().map(covariance::Method::name)).collect()
+    let means = mean::MeanMethod::ALL.into_iter().map(mean::MeanMethod::name);
+    means
+        .chain(covariance::CovarianceMethod::ALL.into_iter().map(covariance::CovarianceMethod::name))
+        .collect()
 }
 
 /// An estimator named by `method`.
 #[derive(Clone, Copy)]
 pub(super) enum Named {
-    Mean(mean::Method),
-    Covariance(covariance::Method),
+    Mean(mean::MeanMethod),
+    Covariance(covariance::CovarianceMethod),
 }
 
 /// Returns the estimator that the document names, if any.
@@ -45,7 +47,7 @@ pub(super) fn estimator(section: &Section<'_>, named: Named, columns: usize) -> 
     }
 }
 
-fn mean(section: &Section<'_>, method: mean::Method, columns: usize) -> Option<Estimator> {
+fn mean(section: &Section<'_>, method: mean::MeanMethod, columns: usize) -> Option<Estimator> {
     let corruption = section.number("corruption");
     let corruption = section.require(
         "corruption",
@@ -56,7 +58,7 @@ fn mean(section: &Section<'_>, method: mean::Method, columns: usize) -> Option<E
     let corruption = corruption.and_then(|field| field.filter(share, |x| (0.0..0.5).contains(x)));
     let trimmed = "a share above 0 and below 1/6: resilience trims three times this share at either end";
     let corruption = match method {
-        mean::Method::Resilience => {
+        mean::MeanMethod::Resilience => {
             corruption.and_then(|field| field.filter(trimmed, |&x| x > 0.0 && x < 1.0 / 6.0))
         }
         _ => corruption,

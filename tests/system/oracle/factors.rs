@@ -124,7 +124,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
 /// covariances.
 const MOMENTS: usize = 5;
 
-const MEANS: usize = mean::Method::ALL.len();
+const MEANS: usize = mean::MeanMethod::ALL.len();
 
 /// A neighbour relation.
 #[derive(Clone, Copy, PartialEq)]
@@ -389,8 +389,8 @@ fn every_estimator_is_tried() {
         names
     };
     let (means, covariances) = FACTORS[F::Method as usize].1[MOMENTS..].split_at(MEANS);
-    assert_eq!(sorted(means.into()), sorted(mean::Method::ALL.map(mean::Method::name).into()));
-    let names = covariance::Method::ALL.map(covariance::Method::name);
+    assert_eq!(sorted(means.into()), sorted(mean::MeanMethod::ALL.map(mean::MeanMethod::name).into()));
+    let names = covariance::CovarianceMethod::ALL.map(covariance::CovarianceMethod::name);
     assert_eq!(sorted(covariances.into()), sorted(names.into()));
 }
 

@@ -3,7 +3,7 @@
 
 use super::{Adam, AdamError, AdamSetting, GradientSquares, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
-use hushflow_mechanism::moments::Row;
+use hushflow_mechanism::moments::IntegerRow;
 use hushflow_mechanism::release::to_real;
 use hushflow_mechanism::strategy::{Decoder, Strategy};
 use hushflow_mechanism::workload::{Decay, Workload};
@@ -100,8 +100,8 @@ impl PrivateAdam {
     /// [`AdamError`].
     pub fn push<'a>(
         &mut self,
-        first: impl IntoIterator<Item: Into<Row<'a>>, IntoIter: Clone>,
-        second: impl IntoIterator<Item: Into<Row<'a>>, IntoIter: Clone>,
+        first: impl IntoIterator<Item: Into<IntegerRow<'a>>, IntoIter: Clone>,
+        second: impl IntoIterator<Item: Into<IntegerRow<'a>>, IntoIter: Clone>,
     ) -> Result<UpdatePart, AdamError> {
         let mut first = RowPieces::new(first.into_iter().map(Into::into));
         let mut second = RowPieces::new(second.into_iter().map(Into::into));
@@ -152,8 +152,8 @@ impl BlockBuffers {
         block: &mut Block,
         units: [f64; 2],
         bias: f64,
-        first: &mut RowPieces<'a, impl Iterator<Item = Row<'a>>>,
-        second: &mut RowPieces<'a, impl Iterator<Item = Row<'a>>>,
+        first: &mut RowPieces<'a, impl Iterator<Item = IntegerRow<'a>>>,
+        second: &mut RowPieces<'a, impl Iterator<Item = IntegerRow<'a>>>,
     ) -> Result<(), AdamError> {
         let length = block.adam.len();
         let [released, gradient, squares] = [&mut self.released, &mut self.gradient, &mut self.squares];
@@ -174,13 +174,13 @@ impl BlockBuffers {
 }
 
 struct RowPieces<'a, I> {
-    piece: Row<'a>,
+    piece: IntegerRow<'a>,
     rest: I,
 }
 
-impl<'a, I: Iterator<Item = Row<'a>>> RowPieces<'a, I> {
+impl<'a, I: Iterator<Item = IntegerRow<'a>>> RowPieces<'a, I> {
     fn new(rest: I) -> Self {
-        RowPieces { piece: Row::Narrow(&[]), rest }
+        RowPieces { piece: IntegerRow::Narrow(&[]), rest }
     }
 
     fn len(&self) -> usize
@@ -208,12 +208,12 @@ impl<'a, I: Iterator<Item = Row<'a>>> RowPieces<'a, I> {
 }
 
 /// Released integers as real numbers, in multiples of `unit`.
-fn in_real_units(integers: Row<'_>, unit: f64, reals: &mut [f64]) {
+fn in_real_units(integers: IntegerRow<'_>, unit: f64, reals: &mut [f64]) {
     match integers {
-        Row::Narrow(integers) => {
+        IntegerRow::Narrow(integers) => {
             reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = integer as f64 * unit);
         }
-        Row::Wide(integers) => {
+        IntegerRow::Wide(integers) => {
             reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = to_real(integer) * unit);
         }
     }

@@ -9,7 +9,7 @@
 use super::*;
 use crate::adam::AdamSetting;
 use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters, Strategies};
-use hushflow_mechanism::moments::{Row, SecondMoment};
+use hushflow_mechanism::moments::{IntegerRow, SecondMoment};
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
@@ -149,7 +149,7 @@ fn run(workers: usize, records: usize, replacement: Replacement, setup: &Trainin
         let commit = commit.clone();
         let log = move |epochs: &[EpochCommit<u64>]| {
             epochs.iter().try_for_each(|EpochCommit { released, .. }| {
-                let narrow = released.run(0..released.len()).map(|row| matches!(row, Row::Narrow(_)));
+                let narrow = released.run(0..released.len()).map(|row| matches!(row, IntegerRow::Narrow(_)));
                 Ok(commit.send((released.to_vec(), narrow.collect()))?)
             })
         };

@@ -45,14 +45,14 @@ const TO_THE_BOUNDARY: f64 = 0.95;
 
 /// A measured entry, row ≥ column: its value, and the inverse variance of its noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct MeasuredEntry {
     pub(super) row: usize,
     pub(super) column: usize,
     pub(super) value: f64,
     pub(super) precision: f64,
 }
 
-impl Entry {
+impl MeasuredEntry {
     fn diagonal(&self) -> bool {
         self.row == self.column
     }
@@ -70,12 +70,12 @@ impl Entry {
 
 /// A point of the path: W and M, both positive definite.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct PathPoint {
     pub(super) covariance: Mat<f64>,
     pub(super) multiplier: Mat<f64>,
 }
 
-impl Place {
+impl PathPoint {
     /// Returns the point of a single column on its central path: λ(W − y) = μ/W.
     pub(super) fn single(value: f64, precision: f64, barrier: f64) -> Self {
         let root = (value * value + 4.0 * barrier / precision).sqrt();
@@ -85,13 +85,13 @@ impl Place {
             false => 2.0 * barrier / precision / (root - value),
         };
         let of = |value| Mat::from_fn(1, 1, |_, _| value);
-        Place { covariance: of(covariance), multiplier: of(barrier / covariance) }
+        PathPoint { covariance: of(covariance), multiplier: of(barrier / covariance) }
     }
 
     /// Joins points of different components, without correlation between them.
-    pub(super) fn beside(places: &[&Place]) -> Self {
+    pub(super) fn beside(places: &[&PathPoint]) -> Self {
         let size = places.iter().map(|place| place.covariance.nrows()).sum();
-        let of = |matrix: fn(&Place) -> &Mat<f64>| {
+        let of = |matrix: fn(&PathPoint) -> &Mat<f64>| {
             let (mut joint, mut start) = (Mat::zeros(size, size), 0);
             for part in places.iter().map(|place| matrix(place)) {
                 joint.as_mut().submatrix_mut(start, start, part.nrows(), part.nrows()).copy_from(part);
@@ -99,7 +99,7 @@ impl Place {
             }
             joint
         };
-        Place { covariance: of(|place| &place.covariance), multiplier: of(|place| &place.multiplier) }
+        PathPoint { covariance: of(|place| &place.covariance), multiplier: of(|place| &place.multiplier) }
     }
 
     /// ⟨W, M⟩/m: the μ of the nearest point of the path.
@@ -110,15 +110,15 @@ impl Place {
 
 /// The end of a path and a start for a later one.
 pub(super) struct Solution {
-    pub(super) end: Place,
+    pub(super) end: PathPoint,
     /// The last point whose μ was not below the requested one.
-    pub(super) begin: Place,
+    pub(super) begin: PathPoint,
     pub(super) steps: usize,
 }
 
 /// Follows the central path from `start` to `target` and keeps the last point with μ ≥ `warm`.
-pub(super) fn follow(entries: &[Entry], start: Place, target: f64, warm: f64) -> Solution {
-    let mut way = Way { entries, begin: start.clone(), place: start };
+pub(super) fn follow(entries: &[MeasuredEntry], start: PathPoint, target: f64, warm: f64) -> Solution {
+    let mut way = CentralPath { entries, begin: start.clone(), place: start };
     let scale = entries.iter().fold(0.0, |scale: f64, entry| scale.max(entry.value.abs()));
     let enough = if target < COARSE { CENTRED } else { COARSE };
     let (mut steps, mut off_centre) = (0, f64::INFINITY);
@@ -142,22 +142,22 @@ pub(super) fn follow(entries: &[Entry], start: Place, target: f64, warm: f64) ->
     Solution { end: way.place, begin: way.begin, steps }
 }
 
-struct Way<'a> {
-    entries: &'a [Entry],
-    place: Place,
-    begin: Place,
+struct CentralPath<'a> {
+    entries: &'a [MeasuredEntry],
+    place: PathPoint,
+    begin: PathPoint,
 }
 
 /// ΔW and ΔM.
-struct Direction {
+struct NewtonDirection {
     covariance: Mat<f64>,
     multiplier: Mat<f64>,
 }
 
-impl Way<'_> {
+impl CentralPath<'_> {
     /// Largest |W_jk − y_jk − c M_jk| over the measured entries.
     fn residual(&self) -> f64 {
-        let Place { covariance, multiplier } = &self.place;
+        let PathPoint { covariance, multiplier } = &self.place;
         let off = self.entries.iter().map(|entry| {
             let at = (entry.row, entry.column);
             let shift = entry.slack() / entry.weight() * multiplier[at];
@@ -180,7 +180,7 @@ impl Way<'_> {
     /// progress.
     fn step(&mut self, target: f64, near: bool) -> Option<()> {
         let inverse = inverse(&cholesky(self.place.multiplier.clone())?);
-        let system = System::new(self.entries, &self.place.covariance, &inverse)?;
+        let system = NewtonSystem::new(self.entries, &self.place.covariance, &inverse)?;
         let barrier = self.place.barrier();
         let direction = if near {
             self.direction(&system, &inverse, target, None)?
@@ -198,12 +198,12 @@ impl Way<'_> {
 
     fn direction(
         &self,
-        system: &System<'_>,
+        system: &NewtonSystem<'_>,
         inverse: &Mat<f64>,
         barrier: f64,
-        predictor: Option<&Direction>,
-    ) -> Option<Direction> {
-        let Place { covariance, multiplier } = &self.place;
+        predictor: Option<&NewtonDirection>,
+    ) -> Option<NewtonDirection> {
+        let PathPoint { covariance, multiplier } = &self.place;
         let second_order = predictor.map(|by| {
             let square = product(by.covariance.as_ref(), by.multiplier.as_ref());
             symmetric_part(product(square.as_ref(), inverse.as_ref()))
@@ -225,20 +225,20 @@ impl Way<'_> {
         let shift = Mat::from_fn(size, size, |i, j| {
             barrier * inverse[(i, j)] - covariance[(i, j)] - turned[(i, j)] - second((i, j))
         });
-        Some(Direction { covariance: symmetric_part(shift), multiplier: change })
+        Some(NewtonDirection { covariance: symmetric_part(shift), multiplier: change })
     }
 
-    fn at(&self, direction: &Direction, step: f64) -> Place {
-        Place {
+    fn at(&self, direction: &NewtonDirection, step: f64) -> PathPoint {
+        PathPoint {
             covariance: moved(&self.place.covariance, step, &direction.covariance),
             multiplier: moved(&self.place.multiplier, step, &direction.multiplier),
         }
     }
 
     /// Returns the step length that keeps both matrices positive definite.
-    fn reach(&self, direction: &Direction) -> Option<f64> {
+    fn reach(&self, direction: &NewtonDirection) -> Option<f64> {
         let inside = |step: f64| {
-            let Place { covariance, multiplier } = self.at(direction, step);
+            let PathPoint { covariance, multiplier } = self.at(direction, step);
             cholesky(covariance).is_some() && cholesky(multiplier).is_some()
         };
         if inside(1.0) {
@@ -261,7 +261,7 @@ impl Way<'_> {
 }
 
 /// Returns the symmetric matrix with these entries.
-fn spread(entries: &[Entry], values: &[f64], size: usize) -> Mat<f64> {
+fn spread(entries: &[MeasuredEntry], values: &[f64], size: usize) -> Mat<f64> {
     let mut matrix = Mat::zeros(size, size);
     for (entry, &value) in entries.iter().zip(values) {
         matrix[(entry.row, entry.column)] = value;
@@ -271,24 +271,29 @@ fn spread(entries: &[Entry], values: &[f64], size: usize) -> Mat<f64> {
 }
 
 /// The Newton system of a point: symmetric, positive definite.
-enum System<'a> {
+enum NewtonSystem<'a> {
     Factored(Mat<f64>),
-    Iterative { entries: &'a [Entry], covariance: &'a Mat<f64>, inverse: &'a Mat<f64>, diagonal: Vec<f64> },
+    Iterative {
+        entries: &'a [MeasuredEntry],
+        covariance: &'a Mat<f64>,
+        inverse: &'a Mat<f64>,
+        diagonal: Vec<f64>,
+    },
 }
 
-impl<'a> System<'a> {
-    fn new(entries: &'a [Entry], covariance: &'a Mat<f64>, inverse: &'a Mat<f64>) -> Option<Self> {
+impl<'a> NewtonSystem<'a> {
+    fn new(entries: &'a [MeasuredEntry], covariance: &'a Mat<f64>, inverse: &'a Mat<f64>) -> Option<Self> {
         if entries.len() <= DIRECT {
-            return cholesky(newton_matrix(entries, covariance, inverse)).map(System::Factored);
+            return cholesky(newton_matrix(entries, covariance, inverse)).map(NewtonSystem::Factored);
         }
         let diagonal = entries.iter().map(|a| coefficient(a, a, covariance, inverse) + a.slack()).collect();
-        Some(System::Iterative { entries, covariance, inverse, diagonal })
+        Some(NewtonSystem::Iterative { entries, covariance, inverse, diagonal })
     }
 
     fn solve(&self, right: &[f64]) -> Option<Vec<f64>> {
         let solution = match self {
-            System::Factored(factor) => solve(factor, right),
-            System::Iterative { diagonal, .. } => {
+            NewtonSystem::Factored(factor) => solve(factor, right),
+            NewtonSystem::Iterative { diagonal, .. } => {
                 conjugate_gradients(|vector| self.times(vector), diagonal, right)
             }
         };
@@ -296,7 +301,7 @@ impl<'a> System<'a> {
     }
 
     fn times(&self, vector: &[f64]) -> Vec<f64> {
-        let System::Iterative { entries, covariance, inverse, .. } = self else { return Vec::new() };
+        let NewtonSystem::Iterative { entries, covariance, inverse, .. } = self else { return Vec::new() };
         let change = spread(entries, vector, covariance.nrows());
         let turned = product(product(covariance.as_ref(), change.as_ref()).as_ref(), inverse.as_ref());
         let terms = entries.iter().zip(vector).map(|(entry, value)| {
@@ -308,14 +313,14 @@ impl<'a> System<'a> {
 }
 
 /// tr(B_a W B_b X).
-fn coefficient(a: &Entry, b: &Entry, w: &Mat<f64>, x: &Mat<f64>) -> f64 {
+fn coefficient(a: &MeasuredEntry, b: &MeasuredEntry, w: &Mat<f64>, x: &Mat<f64>) -> f64 {
     let (i, j, k, l) = (a.row, a.column, b.row, b.column);
     let sum = w[(j, k)] * x[(i, l)] + w[(j, l)] * x[(i, k)] + w[(i, k)] * x[(j, l)] + w[(i, l)] * x[(j, k)];
     sum * a.weight() * b.weight() / 4.0
 }
 
 /// Returns the lower triangle of the system.
-fn newton_matrix(entries: &[Entry], w: &Mat<f64>, x: &Mat<f64>) -> Mat<f64> {
+fn newton_matrix(entries: &[MeasuredEntry], w: &Mat<f64>, x: &Mat<f64>) -> Mat<f64> {
     let size = entries.len();
     let mut matrix = Mat::zeros(size, size);
     for (place, b) in entries.iter().enumerate() {

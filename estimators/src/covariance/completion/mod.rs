@@ -17,7 +17,7 @@ mod interior;
 mod tests;
 
 use faer::Mat;
-use interior::{Entry, Place, follow};
+use interior::{MeasuredEntry, PathPoint, follow};
 use nalgebra::DMatrix;
 
 /// μ, in units of the log-likelihood, of an estimate between two measurements: far below their
@@ -45,8 +45,8 @@ pub struct Completion {
 #[derive(Default)]
 struct Component {
     columns: Vec<usize>,
-    entries: Vec<Entry>,
-    places: Option<(Place, Place)>,
+    entries: Vec<MeasuredEntry>,
+    places: Option<(PathPoint, PathPoint)>,
 }
 
 impl Completion {
@@ -55,10 +55,10 @@ impl Completion {
     pub fn of_diagonal(diagonal: &[(f64, f64)]) -> Self {
         let component = |(column, &(value, precision)): (usize, &(f64, f64))| Component {
             columns: vec![column],
-            entries: vec![Entry { row: 0, column: 0, value, precision }],
+            entries: vec![MeasuredEntry { row: 0, column: 0, value, precision }],
             places: Some((
-                Place::single(value, precision, WARM),
-                Place::single(value, precision, WHILE_MEASURING),
+                PathPoint::single(value, precision, WARM),
+                PathPoint::single(value, precision, WHILE_MEASURING),
             )),
         };
         let components = diagonal.iter().enumerate().map(component).collect();
@@ -75,9 +75,9 @@ impl Completion {
     pub fn measure(&mut self, row: usize, column: usize, value: f64, precision: f64) {
         let home = self.join(self.of_column[row], self.of_column[column]);
         let (a, b) = (self.place[row], self.place[column]);
-        let entry = Entry { row: a.max(b), column: a.min(b), value, precision };
+        let entry = MeasuredEntry { row: a.max(b), column: a.min(b), value, precision };
         let component = &mut self.components[home];
-        let at = |known: &&mut Entry| (known.row, known.column) == (entry.row, entry.column);
+        let at = |known: &&mut MeasuredEntry| (known.row, known.column) == (entry.row, entry.column);
         match component.entries.iter_mut().find(at) {
             Some(known) => *known = entry,
             None => component.entries.push(entry),
@@ -115,16 +115,16 @@ impl Completion {
 
     /// Returns the measured entries, with rows and columns of the whole matrix.
     #[cfg(test)]
-    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+    fn entries(&self) -> impl Iterator<Item = MeasuredEntry> + '_ {
         self.components.iter().flat_map(|component| {
             component.entries.iter().map(|entry| {
                 let (a, b) = (component.columns[entry.row], component.columns[entry.column]);
-                Entry { row: a.max(b), column: a.min(b), ..*entry }
+                MeasuredEntry { row: a.max(b), column: a.min(b), ..*entry }
             })
         })
     }
 
-    fn entry(&self, row: usize, column: usize, matrix: impl Fn(&Place) -> &Mat<f64>) -> f64 {
+    fn entry(&self, row: usize, column: usize, matrix: impl Fn(&PathPoint) -> &Mat<f64>) -> f64 {
         let home = self.of_column[row];
         match &self.components[home].places {
             Some((_, end)) if home == self.of_column[column] => {
@@ -145,7 +145,7 @@ impl Completion {
         for (place, &column) in moved.columns.iter().enumerate() {
             (self.of_column[column], self.place[column]) = (home, shift + place);
         }
-        let shifted = moved.entries.iter().map(|&entry| Entry {
+        let shifted = moved.entries.iter().map(|&entry| MeasuredEntry {
             row: entry.row + shift,
             column: entry.column + shift,
             ..entry
@@ -156,7 +156,7 @@ impl Completion {
             .places
             .take()
             .zip(moved.places)
-            .map(|(a, b)| (Place::beside(&[&a.0, &b.0]), Place::beside(&[&a.1, &b.1])));
+            .map(|(a, b)| (PathPoint::beside(&[&a.0, &b.0]), PathPoint::beside(&[&a.1, &b.1])));
         home
     }
 }
@@ -166,7 +166,7 @@ impl Component {
     fn solve(&mut self, target: f64) -> usize {
         let Some((begin, end)) = self.places.take() else { return 0 };
         if let [entry] = self.entries[..] {
-            let single = |barrier| Place::single(entry.value, entry.precision, barrier);
+            let single = |barrier| PathPoint::single(entry.value, entry.precision, barrier);
             self.places = Some((single(WARM), single(target)));
             return 0;
         }

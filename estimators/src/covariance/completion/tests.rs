@@ -1,6 +1,6 @@
 //! Compares completions with slow reference methods, closed forms and the optimality conditions.
 
-use super::interior::{Entry, Place, follow};
+use super::interior::{MeasuredEntry, PathPoint, follow};
 use super::*;
 use chacha20::ChaCha8Rng;
 use nalgebra::SymmetricEigen;
@@ -55,7 +55,7 @@ fn missing_of_optimality(completion: &Completion) -> f64 {
     let mut off_pattern = m.clone();
     let mut fit = 0.0f64;
     let mut objective = 0.0;
-    for Entry { row, column, value, precision } in completion.entries() {
+    for MeasuredEntry { row, column, value, precision } in completion.entries() {
         let shift = m[(row, column)] * if row == column { 1.0 } else { 2.0 } / precision;
         fit = fit.max((w[(row, column)] - value - shift).abs() / w.amax());
         objective += precision * (w[(row, column)] - value).powi(2) / 2.0;
@@ -112,13 +112,13 @@ fn in_a_chain_covariances_are_products() {
 }
 
 /// Reference: projected gradients with Nesterov's momentum.
-fn projected(entries: &[Entry], size: usize) -> DMatrix<f64> {
+fn projected(entries: &[MeasuredEntry], size: usize) -> DMatrix<f64> {
     let step = 0.9 / entries.iter().map(|entry| entry.precision).fold(0.0, f64::max);
     let mut w = DMatrix::identity(size, size) * 0.1;
     let (mut ahead, mut momentum) = (w.clone(), 1.0f64);
     for _ in 0..30_000 {
         let mut moved = ahead.clone();
-        for &Entry { row: i, column: j, value, precision } in entries {
+        for &MeasuredEntry { row: i, column: j, value, precision } in entries {
             let slope = step * precision * (ahead[(i, j)] - value) * if i == j { 1.0 } else { 0.5 };
             moved[(i, j)] -= slope;
             moved[(j, i)] -= if i == j { 0.0 } else { slope };
@@ -142,7 +142,7 @@ fn ill_posed_completions_fit_as_well_as_any() {
         let completion = completed(&truth, &pairs, 0.1, &mut random);
         let entries: Vec<_> = completion.entries().collect();
         let (found, expected) = (completion.matrix(), projected(&entries, 4));
-        for Entry { row: i, column: j, .. } in entries {
+        for MeasuredEntry { row: i, column: j, .. } in entries {
             let error = (found[(i, j)] - expected[(i, j)]).abs();
             assert!(error < 3e-6, "seed {seed}, ({i}, {j}): {} {}", found[(i, j)], expected[(i, j)]);
         }
@@ -166,12 +166,15 @@ fn impossible_measurements_end_at_the_boundary() {
 #[test]
 fn the_limit_is_approached() {
     let entries = [(0, 0, 1.0), (1, 1, 1.0), (2, 2, 1.0), (1, 0, 0.9), (2, 1, 0.9)]
-        .map(|(row, column, value)| Entry { row, column, value, precision: 1e4 });
-    let strained = [&entries[..], &[Entry { row: 2, column: 0, value: -0.9, precision: 1e4 }]].concat();
+        .map(|(row, column, value)| MeasuredEntry { row, column, value, precision: 1e4 });
+    let strained =
+        [&entries[..], &[MeasuredEntry { row: 2, column: 0, value: -0.9, precision: 1e4 }]].concat();
     for entries in [&entries[..], &strained] {
         let solved = |target| {
-            let single = Place::single(1.0, 1e4, WARM);
-            follow(entries, Place::beside(&[&single, &single, &single]), target, REMEMBERED).end.covariance
+            let single = PathPoint::single(1.0, 1e4, WARM);
+            follow(entries, PathPoint::beside(&[&single, &single, &single]), target, REMEMBERED)
+                .end
+                .covariance
         };
         let limit = solved(1e-12);
         let distance = |target| (solved(target) - &limit).norm_max();
@@ -205,9 +208,9 @@ fn components_are_solved_as_the_whole_is() {
     let completion = completed(&truth, &pairs, 0.02, &mut random);
     assert_eq!(completion.components.iter().filter(|component| !component.columns.is_empty()).count(), 3);
     let local = completion.entries();
-    let entries: Vec<Entry> = local.collect();
-    let singles: Vec<Place> = (0..9).map(|j| Place::single(truth[(j, j)], 1e4, WARM)).collect();
-    let start = Place::beside(&singles.iter().collect::<Vec<_>>());
+    let entries: Vec<MeasuredEntry> = local.collect();
+    let singles: Vec<PathPoint> = (0..9).map(|j| PathPoint::single(truth[(j, j)], 1e4, WARM)).collect();
+    let start = PathPoint::beside(&singles.iter().collect::<Vec<_>>());
     let whole = follow(&entries, start, FINAL, REMEMBERED).end.covariance;
     let matrix = completion.matrix();
     for (i, j) in (0..9).flat_map(|i| (0..9).map(move |j| (i, j))) {
@@ -220,11 +223,11 @@ fn all_entries_of_many_columns() {
     let mut random = ChaCha8Rng::seed_from_u64(10);
     let truth = covariance(57, &mut random);
     let places = (0..57).flat_map(|row| (0..=row).map(move |column| (row, column)));
-    let entries: Vec<Entry> = places
-        .map(|(row, column)| Entry { row, column, value: truth[(row, column)], precision: 1e6 })
+    let entries: Vec<MeasuredEntry> = places
+        .map(|(row, column)| MeasuredEntry { row, column, value: truth[(row, column)], precision: 1e6 })
         .collect();
-    let singles: Vec<Place> = (0..57).map(|j| Place::single(truth[(j, j)], 1e6, WARM)).collect();
-    let start = Place::beside(&singles.iter().collect::<Vec<_>>());
+    let singles: Vec<PathPoint> = (0..57).map(|j| PathPoint::single(truth[(j, j)], 1e6, WARM)).collect();
+    let start = PathPoint::beside(&singles.iter().collect::<Vec<_>>());
     let found = follow(&entries, start, 1e-8, REMEMBERED).end.covariance;
     let error = entries.iter().map(|e| (found[(e.row, e.column)] - e.value).abs()).fold(0.0, f64::max);
     assert!(error < 1e-6, "{error:e}");

@@ -12,7 +12,7 @@ use rand::SeedableRng;
 const LEVELS: [f64; 2] = [0.95, 0.99];
 
 #[derive(Clone, Debug)]
-struct Setting {
+struct CoverageSetting {
     dimension: usize,
     count: usize,
     /// Mean of every column.
@@ -25,7 +25,7 @@ struct Setting {
     releases: usize,
 }
 
-const ONE: Setting = Setting {
+const ONE: CoverageSetting = CoverageSetting {
     dimension: 1,
     count: 100,
     mean: 0.4,
@@ -40,7 +40,7 @@ const ONE: Setting = Setting {
 /// number of releases behind each.
 struct Coverage([f64; 5], [f64; 5]);
 
-impl Setting {
+impl CoverageSetting {
     fn layout(&self) -> Layout {
         layout(self.dimension, SecondMoment::Full)
     }
@@ -106,7 +106,7 @@ impl Setting {
 /// Coverage lies within 5.2 standard errors of the level (false alarm below 10⁻⁶ for each
 /// comparison), or above it by at most `over`, or below it by at most `under`.
 #[track_caller]
-fn check(setting: Setting, under: f64, over: f64) {
+fn check(setting: CoverageSetting, under: f64, over: f64) {
     for (seed, level) in LEVELS.into_iter().enumerate() {
         let Coverage(found, given) = setting.coverage(level, seed as u64);
         for (found, given) in found.into_iter().zip(given).filter(|(_, given)| *given > 100.0) {
@@ -122,19 +122,19 @@ fn check(setting: Setting, under: f64, over: f64) {
 #[test]
 fn intervals_for_records_hold_the_truth_as_often_as_they_say() {
     check(ONE, 0.0, 0.0);
-    check(Setting { noise: noise(5.0, 5.0, 7.0), ..ONE }, 0.0, 0.0);
-    check(Setting { noise: noise(12.0, 9.0, 13.0), ..ONE }, 0.0, 0.05);
-    check(Setting { count: 4, mean: 0.3, noise: noise(0.0, 1.0, 1.4), ..ONE }, 0.0, 0.05);
-    check(Setting { mean: 0.9, noise: noise(0.0, 30.0, 42.0), ..ONE }, 0.0, 0.05);
-    check(Setting { mean: 0.9, noise: noise(0.0, 30.0, 3.0), ..ONE }, 0.0, 0.05);
-    check(Setting { mean: 0.0, noise: noise(0.0, 100.0, 140.0), ..ONE }, 0.0, 0.05);
-    check(Setting { mean: 0.3, noise: noise(0.0, 100.0, 14.0), ..ONE }, 0.0, 0.05);
-    let five = Setting { dimension: 5, releases: 1_000, ..ONE };
-    check(Setting { noise: noise(0.0, 1.0, 1.4), ..five.clone() }, 0.0, 0.01);
-    check(Setting { noise: noise(0.0, 5.0, 7.0), ..five.clone() }, 0.0, 0.01);
-    check(Setting { noise: noise(7.0, 0.5, 0.7), ..five.clone() }, 0.0, 0.03);
-    check(Setting { noise: noise(7.0, 5.0, 7.0), ..five.clone() }, 0.0, 0.02);
-    check(Setting { mean: 0.5, noise: noise(0.0, 30.0, 12.0), ..five }, 0.0, 0.05);
+    check(CoverageSetting { noise: noise(5.0, 5.0, 7.0), ..ONE }, 0.0, 0.0);
+    check(CoverageSetting { noise: noise(12.0, 9.0, 13.0), ..ONE }, 0.0, 0.05);
+    check(CoverageSetting { count: 4, mean: 0.3, noise: noise(0.0, 1.0, 1.4), ..ONE }, 0.0, 0.05);
+    check(CoverageSetting { mean: 0.9, noise: noise(0.0, 30.0, 42.0), ..ONE }, 0.0, 0.05);
+    check(CoverageSetting { mean: 0.9, noise: noise(0.0, 30.0, 3.0), ..ONE }, 0.0, 0.05);
+    check(CoverageSetting { mean: 0.0, noise: noise(0.0, 100.0, 140.0), ..ONE }, 0.0, 0.05);
+    check(CoverageSetting { mean: 0.3, noise: noise(0.0, 100.0, 14.0), ..ONE }, 0.0, 0.05);
+    let five = CoverageSetting { dimension: 5, releases: 1_000, ..ONE };
+    check(CoverageSetting { noise: noise(0.0, 1.0, 1.4), ..five.clone() }, 0.0, 0.01);
+    check(CoverageSetting { noise: noise(0.0, 5.0, 7.0), ..five.clone() }, 0.0, 0.01);
+    check(CoverageSetting { noise: noise(7.0, 0.5, 0.7), ..five.clone() }, 0.0, 0.03);
+    check(CoverageSetting { noise: noise(7.0, 5.0, 7.0), ..five.clone() }, 0.0, 0.02);
+    check(CoverageSetting { mean: 0.5, noise: noise(0.0, 30.0, 12.0), ..five }, 0.0, 0.05);
 }
 
 /// In the first tests the second moment's noise is too small for the plain interval to fail. Here
@@ -142,7 +142,7 @@ fn intervals_for_records_hold_the_truth_as_often_as_they_say() {
 /// %.
 #[test]
 fn estimate_and_standard_deviations_would_hold_the_truth_too_rarely() {
-    let setting = Setting { mean: 0.9, noise: noise(0.0, 30.0, 3.0), ..ONE };
+    let setting = CoverageSetting { mean: 0.9, noise: noise(0.0, 30.0, 3.0), ..ONE };
     let held = setting.releases(4).filter(|coordinates| {
         let moments = NoisyMoments { layout: setting.layout(), coordinates, noise: setting.noise };
         let (mean, covariance) = moments.estimates().unwrap();
@@ -156,26 +156,26 @@ fn estimate_and_standard_deviations_would_hold_the_truth_too_rarely() {
 /// With noisy counts the sample size is uncertain, which costs up to half a percent.
 #[test]
 fn intervals_for_the_population_hold_the_truth_as_often_as_they_say() {
-    let one = Setting { population: true, count: 30, releases: 10_000, ..ONE };
-    check(Setting { noise: noise(0.0, 0.01, 0.01), ..one.clone() }, 0.0, 0.0);
-    check(Setting { noise: noise(0.0, 2.0, 3.0), ..one.clone() }, 0.0, 0.03);
-    check(Setting { noise: noise(2.0, 0.1, 0.1), ..one.clone() }, 0.005, 0.01);
-    check(Setting { noise: noise(0.0, 30.0, 42.0), ..one.clone() }, 0.0, 0.05);
-    let five = Setting { dimension: 5, releases: 1_000, ..one };
-    check(Setting { noise: noise(0.0, 0.01, 0.01), ..five.clone() }, 0.0, 0.01);
-    check(Setting { noise: noise(0.0, 1.0, 1.4), ..five.clone() }, 0.0, 0.05);
-    check(Setting { count: 200, noise: noise(7.0, 3.0, 4.0), ..five }, 0.005, 0.03);
+    let one = CoverageSetting { population: true, count: 30, releases: 10_000, ..ONE };
+    check(CoverageSetting { noise: noise(0.0, 0.01, 0.01), ..one.clone() }, 0.0, 0.0);
+    check(CoverageSetting { noise: noise(0.0, 2.0, 3.0), ..one.clone() }, 0.0, 0.03);
+    check(CoverageSetting { noise: noise(2.0, 0.1, 0.1), ..one.clone() }, 0.005, 0.01);
+    check(CoverageSetting { noise: noise(0.0, 30.0, 42.0), ..one.clone() }, 0.0, 0.05);
+    let five = CoverageSetting { dimension: 5, releases: 1_000, ..one };
+    check(CoverageSetting { noise: noise(0.0, 0.01, 0.01), ..five.clone() }, 0.0, 0.01);
+    check(CoverageSetting { noise: noise(0.0, 1.0, 1.4), ..five.clone() }, 0.0, 0.05);
+    check(CoverageSetting { count: 200, noise: noise(7.0, 3.0, 4.0), ..five }, 0.005, 0.03);
 }
 
 /// All eigenvalues at once lie within the radius. It is proven, so only the simulation adds chance:
 /// 2,000 releases at a level of 95 % have more than 150 failures with a probability below 10⁻⁷.
 #[test]
 fn the_radius_holds_all_eigenvalues() {
-    let five = Setting { dimension: 5, releases: 1_000, ..ONE };
+    let five = CoverageSetting { dimension: 5, releases: 1_000, ..ONE };
     for (seed, noise) in
         [noise(0.0, 5.0, 7.0), noise(8.0, 5.0, 7.0), noise(0.0, 100.0, 10.0)].into_iter().enumerate()
     {
-        let setting = Setting { noise, ..five.clone() };
+        let setting = CoverageSetting { noise, ..five.clone() };
         let truth = setting.covariance();
         let eigenvalues = |matrix: &DMatrix<f64>| {
             let mut values = SymmetricEigen::new(matrix.clone()).eigenvalues.as_slice().to_vec();
@@ -195,7 +195,7 @@ fn the_radius_holds_all_eigenvalues() {
 
 #[test]
 fn without_noise_records_have_points_for_intervals() {
-    let setting = Setting { dimension: 2, noise: noise(0.0, 0.0, 0.0), releases: 1, ..ONE };
+    let setting = CoverageSetting { dimension: 2, noise: noise(0.0, 0.0, 0.0), releases: 1, ..ONE };
     let coordinates = setting.releases(0).next().unwrap();
     let moments = NoisyMoments { layout: setting.layout(), coordinates: &coordinates, noise: setting.noise };
     let intervals = moments.intervals(Confidence::default()).unwrap();
@@ -248,7 +248,7 @@ fn levels_and_weights_that_are_none_are_refused() {
 #[test]
 fn correlations_of_noise_are_not_given() {
     let noise_alone =
-        Setting { dimension: 2, variance: 1e-6, noise: noise(0.0, 5.0, 7.0), releases: 1_000, ..ONE };
+        CoverageSetting { dimension: 2, variance: 1e-6, noise: noise(0.0, 5.0, 7.0), releases: 1_000, ..ONE };
     let given = noise_alone.releases(3).filter(|coordinates| {
         let moments = NoisyMoments { layout: noise_alone.layout(), coordinates, noise: noise_alone.noise };
         moments.intervals(Confidence::default()).unwrap().correlation(0, 1).is_some()

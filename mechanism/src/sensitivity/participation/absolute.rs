@@ -8,7 +8,7 @@
 //! a sum over a window of equally spaced entries. That costs k diagonals and O(n k log k) additions
 //! for all patterns together.
 
-use super::{Bound, Terms, Worst};
+use super::{Bound, Terms, WorstPattern};
 use crate::{
     participation::Schedule,
     strategy::{Matrix, matrix::dot},
@@ -20,7 +20,7 @@ const MAX_WRITTEN_OUT: usize = 1024;
 /// Most entries of diagonals of scaled Toeplitz matrices that are computed.
 const MAX_ENTRIES: usize = 1 << 32;
 
-pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> Worst {
+pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
     let matrices: Vec<_> = terms.iter().map(|(_, matrix)| *matrix).collect();
     if only_first_pattern(&matrices) {
         return first_pattern(terms, schedule);
@@ -33,7 +33,7 @@ pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> Worst {
     }
     let sums = pattern_sums(terms, schedule, lags);
     let start = (0..sums.len()).max_by(|&i, &j| sums[i].total_cmp(&sums[j])).unwrap_or(0);
-    Worst { squared: sums[start], pattern: schedule.pattern(start), bound: None }
+    WorstPattern { squared: sums[start], pattern: schedule.pattern(start), bound: None }
 }
 
 /// Returns whether the pattern that starts first is the worst of all with equal gaps.
@@ -46,7 +46,7 @@ pub(super) fn reach(terms: &Terms<'_>) -> usize {
 }
 
 /// Returns the sum over the pattern from the first step on, for Toeplitz matrices.
-pub(super) fn first_pattern(terms: &Terms<'_>, schedule: Schedule) -> Worst {
+pub(super) fn first_pattern(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
     let pattern = schedule.pattern(0);
     let written_out = |matrix: &Matrix| !matrix.is_nonnegative() && pattern.len() <= MAX_WRITTEN_OUT;
     let of_one = |matrix: &Matrix| match matrix.as_toeplitz() {
@@ -57,7 +57,7 @@ pub(super) fn first_pattern(terms: &Terms<'_>, schedule: Schedule) -> Worst {
     let apart = |matrix: &Matrix| matrix.reach() < schedule.gap();
     let tight =
         terms.iter().all(|(_, matrix)| matrix.is_nonnegative() || apart(matrix) || written_out(matrix));
-    Worst { squared, pattern, bound: (!tight).then_some(Bound::Majorised) }
+    WorstPattern { squared, pattern, bound: (!tight).then_some(Bound::Majorised) }
 }
 
 /// Returns `‖|C| 1_π‖²` for the pattern from the first step on, in O(n log k).
@@ -77,7 +77,7 @@ pub(super) fn majorised(
     terms: &Terms<'_>,
     schedule: Schedule,
     of: impl Fn(Vec<f64>) -> Vec<f64>,
-) -> Option<Worst> {
+) -> Option<WorstPattern> {
     let of_one = |(weight, matrix): &(f64, &Matrix)| {
         let (coefficients, scales) = matrix.as_toeplitz()?;
         let largest = scales.map_or(1.0, |scales| scales.iter().fold(0.0_f64, |max, s| max.max(s.abs())));
@@ -85,7 +85,7 @@ pub(super) fn majorised(
         Some(weight * largest * largest * magnitudes(&of(absolute), schedule))
     };
     let squared = terms.iter().map(of_one).sum::<Option<f64>>()?;
-    Some(Worst { squared, pattern: schedule.pattern(0), bound: Some(Bound::Majorised) })
+    Some(WorstPattern { squared, pattern: schedule.pattern(0), bound: Some(Bound::Majorised) })
 }
 
 /// Returns `Σ_(i,j∈π) |X_ij|` for the pattern from each start on, from the overlaps at `lags`

@@ -164,12 +164,12 @@ pub fn participation_sensitivity(
 /// A claim and, if it is exact, the contributions ±1 along one axis that attain it, as pairs of
 /// step and sign.
 #[derive(Clone, Debug)]
-pub(super) struct Attained {
+pub(super) struct SensitivityWitness {
     pub(super) claim: Claim,
     pub(super) witness: Option<Vec<(usize, f64)>>,
 }
 
-impl Attained {
+impl SensitivityWitness {
     /// Returns whether equal contributions attain it in every dimension.
     pub(super) fn by_equal_contributions(&self) -> bool {
         let equal = |witness: &Vec<(usize, f64)>| witness.iter().all(|&(_, sign)| sign > 0.0);
@@ -179,7 +179,7 @@ impl Attained {
 
 /// The largest `Σ w |X_ij|` over all patterns, for a weighted sum of matrices.
 #[derive(Clone, Debug)]
-pub(super) struct Worst {
+pub(super) struct WorstPattern {
     pub(super) squared: f64,
     /// A pattern that comes closest to the bound.
     pub(super) pattern: Vec<usize>,
@@ -191,7 +191,7 @@ pub(super) struct Worst {
 pub(super) type Terms<'a> = [(f64, &'a Matrix)];
 
 /// Returns the largest sum of absolute overlaps, not yet raised for rounding.
-pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> Worst {
+pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
     if schedule.is_flexible() { separated::worst(terms, schedule) } else { absolute::worst(terms, schedule) }
 }
 
@@ -207,16 +207,20 @@ const SEARCH_WORK: usize = 1 << 31;
 /// Most overlaps that such a search may hold.
 const SEARCH_MEMORY: usize = 1 << 24;
 
-pub(super) fn attained(matrix: &Matrix, schedule: Schedule, scalar: bool) -> Result<Attained, OutOfRange> {
+pub(super) fn attained(
+    matrix: &Matrix,
+    schedule: Schedule,
+    scalar: bool,
+) -> Result<SensitivityWitness, OutOfRange> {
     let worst = worst(&[(1.0, matrix)], schedule);
     let squared = positive("squared sensitivity", raised(worst.squared, schedule.count()))?;
     let signs = worst.bound.is_none().then(|| signs_of(matrix, &worst.pattern)).flatten();
     if let Some(signs) = signs {
         let witness = Some(worst.pattern.into_iter().zip(signs).collect());
-        return Ok(Attained { claim: Claim { squared, kind: ClaimKind::Exact }, witness });
+        return Ok(SensitivityWitness { claim: Claim { squared, kind: ClaimKind::Exact }, witness });
     }
     let kind = ClaimKind::UpperBound(worst.bound.unwrap_or(Bound::AbsoluteOverlaps));
-    let whole = Attained { claim: Claim { squared, kind }, witness: None };
+    let whole = SensitivityWitness { claim: Claim { squared, kind }, witness: None };
     let searched = all_patterns(schedule, &[matrix]).map(|patterns| search(matrix, patterns, scalar));
     Ok(searched.filter(|found| found.claim.squared <= squared * (1.0 + 1e-12)).unwrap_or(whole))
 }
@@ -244,7 +248,7 @@ pub(super) fn all_patterns(schedule: Schedule, matrices: &[&Matrix]) -> Option<V
 }
 
 /// Returns the largest bound of all patterns, where each pattern's bound is the least one known.
-fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Attained {
+fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> SensitivityWitness {
     let grams = patterns.into_iter().map(|pattern| {
         let gram = matrix.gram(&pattern);
         (raised(gram.iter().map(|overlap| overlap.abs()).sum(), pattern.len()), gram, pattern)
@@ -252,7 +256,7 @@ fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Attained 
     let mut grams: Vec<_> = grams.collect();
     grams.sort_by(|a, b| b.0.total_cmp(&a.0));
     let none = Claim { squared: 0.0, kind: ClaimKind::UpperBound(Bound::AbsoluteOverlaps) };
-    let mut largest = Attained { claim: none, witness: None };
+    let mut largest = SensitivityWitness { claim: none, witness: None };
     let mut corners = signs::MAX_CORNERS;
     for (absolute, gram, pattern) in grams {
         if absolute <= largest.claim.squared {
@@ -261,7 +265,7 @@ fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Attained 
         let (claim, signs) = of_pattern(&gram, absolute, scalar, &mut corners);
         if claim.squared > largest.claim.squared {
             let witness = signs.map(|signs| pattern.into_iter().zip(signs).collect());
-            largest = Attained { claim, witness };
+            largest = SensitivityWitness { claim, witness };
         }
     }
     largest

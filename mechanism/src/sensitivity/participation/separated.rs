@@ -26,7 +26,7 @@
 //! The bound is attained if the pattern that it comes from has that sum; the code checks this.
 
 use super::{
-    Bound, Terms, Worst,
+    Bound, Terms, WorstPattern,
     absolute::{absolute_overlaps, first_pattern, majorised, only_first_pattern, reach},
 };
 use crate::{participation::Schedule, strategy::Matrix};
@@ -38,7 +38,7 @@ const MAX_ADDITIONS: usize = 1 << 32;
 /// Longest pattern whose sum is checked.
 const MAX_LOOKED_UP: usize = 1024;
 
-pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> Worst {
+pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
     if equal_gaps_are_worst(terms, schedule) {
         return first_pattern(terms, schedule);
     }
@@ -68,10 +68,10 @@ fn not_increasing(mut least: Vec<f64>) -> Vec<f64> {
 }
 
 /// Returns `(k max ‖c_i‖)²`: bounds overlaps by the Cauchy-Schwarz inequality.
-fn by_column_norms(terms: &Terms<'_>, schedule: Schedule) -> Worst {
+fn by_column_norms(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
     let longest = absolute_overlaps(terms, 0).into_iter().fold(0.0, f64::max);
     let squared = longest * (schedule.count() as f64).powi(2);
-    Worst { squared, pattern: schedule.pattern(0), bound: Some(Bound::ColumnNorms) }
+    WorstPattern { squared, pattern: schedule.pattern(0), bound: Some(Bound::ColumnNorms) }
 }
 
 /// Returns P_1, P_2, …, P_(k−1), each for all steps.
@@ -153,7 +153,7 @@ fn partners_at_least_lags(
 }
 
 /// Returns the largest `Σ_m (X_(p_m p_m) + 2 P_m(p_m))`, and its pattern.
-fn chained(terms: &Terms<'_>, schedule: Schedule, partners: &[Vec<f64>]) -> Worst {
+fn chained(terms: &Terms<'_>, schedule: Schedule, partners: &[Vec<f64>]) -> WorstPattern {
     let (steps, gap) = (schedule.horizon(), schedule.gap());
     let norms = absolute_overlaps(terms, 0);
     let own = |place: usize, step: usize| match place.checked_sub(1) {
@@ -191,7 +191,7 @@ fn chained(terms: &Terms<'_>, schedule: Schedule, partners: &[Vec<f64>]) -> Wors
     }
     pattern.reverse();
     let bound = (!has(terms, &pattern, best.0)).then_some(Bound::EarlierPartners);
-    Worst { squared: best.0, pattern, bound }
+    WorstPattern { squared: best.0, pattern, bound }
 }
 
 /// Returns whether the absolute overlaps of a pattern add up to `squared`, up to rounding.

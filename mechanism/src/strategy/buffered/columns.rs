@@ -2,7 +2,7 @@
 
 use super::{
     Buffered, Buffers, ExponentialBuffer,
-    steps::{Coefficients, ROOM, Step},
+    steps::{BufferCoefficients, BufferStep, ROOM},
 };
 use crate::strategy::{Discrepancy, MAX_COLUMNS, MAX_DENSE_HORIZON, Matrix, MatrixError};
 use libm::{exp, expm1, log1p, pow};
@@ -58,13 +58,13 @@ fn dense(strategy: &Buffered, steps: usize) -> DMatrix<f64> {
     matrix
 }
 
-fn all_steps(coefficients: &Coefficients, steps: u64) -> Vec<Step> {
+fn all_steps(coefficients: &BufferCoefficients, steps: u64) -> Vec<BufferStep> {
     (1..=steps).map(|t| coefficients.step(t)).collect()
 }
 
 /// The entries, from the diagonal down, of the column of the first of these steps.
-fn column(steps: &[Step]) -> impl Iterator<Item = f64> {
-    let first = steps.first().map(Step::real);
+fn column(steps: &[BufferStep]) -> impl Iterator<Item = f64> {
+    let first = steps.first().map(BufferStep::real);
     let mut parts = first.map_or([0.0; ROOM], |step| step.inputs);
     let below = steps.iter().skip(1).map(move |step| {
         let entry = parts.iter().sum();

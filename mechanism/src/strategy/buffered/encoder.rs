@@ -29,10 +29,10 @@
 
 use super::{
     Buffered, BufferedParameters, Buffers,
-    steps::{Coefficients, Step},
+    steps::{BufferCoefficients, BufferStep},
 };
 use crate::strategy::{
-    COEFFICIENT_BITS, Encoder, Row, StepError,
+    COEFFICIENT_BITS, Encoder, IntegerRow, StepError,
     step::{Identification, fingerprint, refused, sums},
 };
 use zeroize::Zeroizing;
@@ -68,7 +68,7 @@ impl<const B: usize> BufferedEncoder<B> {
 
     /// Bounds of the buffers after a step with values up to `largest`; `None` if a sum could leave
     /// the range. Within these bounds no operation needs its own check.
-    fn next_magnitudes(&self, step: &Step, largest: u128) -> Option<[u128; B]> {
+    fn next_magnitudes(&self, step: &BufferStep, largest: u128) -> Option<[u128; B]> {
         let limit = i128::MAX as u128 >> 2;
         let mut next = [0; B];
         for (j, next) in next.iter_mut().enumerate() {
@@ -97,21 +97,21 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
 
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
         y.fill(0);
-        self.add_encoded(Row::Wide(x), y)
+        self.add_encoded(IntegerRow::Wide(x), y)
     }
 
-    fn add_encoded(&mut self, x: Row<'_>, y: &mut [i128]) -> Result<(), StepError> {
+    fn add_encoded(&mut self, x: IntegerRow<'_>, y: &mut [i128]) -> Result<(), StepError> {
         self.strategy.check_step(self.steps, [x.len(), y.len()], self.buffers.len())?;
         let step = self.strategy.coefficients.step(self.steps + 1);
         let largest = match x {
-            Row::Narrow(x) => x.iter().fold(0, |bits, x| bits | x.unsigned_abs()).into(),
-            Row::Wide(x) => x.iter().fold(0, |bits, x| bits | x.unsigned_abs()),
+            IntegerRow::Narrow(x) => x.iter().fold(0, |bits, x| bits | x.unsigned_abs()).into(),
+            IntegerRow::Wide(x) => x.iter().fold(0, |bits, x| bits | x.unsigned_abs()),
         };
         let magnitudes = self.next_magnitudes(&step, largest).ok_or(StepError::Overflow)?;
         let (extra, buffers) = (self.extra_bits, &mut self.buffers[..]);
         match x {
-            Row::Narrow(x) => take_step(&step, extra, buffers, x, y),
-            Row::Wide(x) => take_step(&step, extra, buffers, x, y),
+            IntegerRow::Narrow(x) => take_step(&step, extra, buffers, x, y),
+            IntegerRow::Wide(x) => take_step(&step, extra, buffers, x, y),
         }
         *self.magnitudes = magnitudes;
         self.steps += 1;
@@ -147,7 +147,7 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
 /// A step of all coordinates. Additions to `y` are modulo 2¹²⁸; nothing else overflows, by
 /// [`BufferedEncoder::next_magnitudes`]. For 64-bit `x` a product takes a single instruction.
 fn take_step<const B: usize, X: Copy + Into<i128>>(
-    step: &Step,
+    step: &BufferStep,
     extra_bits: u32,
     buffers: &mut [[i128; B]],
     x: &[X],
@@ -231,7 +231,7 @@ impl Buffered {
                 buffers.iter().flat_map(|b| [b.growth, b.decay, b.weight].map(f64::to_bits)).collect()
             }
         };
-        let family = u64::from(matches!(self.coefficients, Coefficients::PowerLaw { .. }));
+        let family = u64::from(matches!(self.coefficients, BufferCoefficients::PowerLaw { .. }));
         let bytes = [family, self.parameters.horizon.unwrap_or(0)].into_iter().chain(numbers);
         fingerprint(bytes.flat_map(u64::to_le_bytes))
     }

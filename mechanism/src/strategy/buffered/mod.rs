@@ -43,7 +43,7 @@ use correlator::BufferedCorrelator;
 use encoder::BufferedEncoder;
 use inverse::BufferedDecoder;
 use std::sync::Arc;
-use steps::Coefficients;
+use steps::BufferCoefficients;
 
 /// A buffered strategy, ready to run.
 ///
@@ -67,7 +67,7 @@ use steps::Coefficients;
 pub struct Buffered {
     name: StrategyName,
     parameters: Arc<BufferedParameters>,
-    coefficients: Coefficients,
+    coefficients: BufferCoefficients,
 }
 
 impl Buffered {
@@ -78,7 +78,7 @@ impl Buffered {
     /// documented ranges.
     pub fn new(name: StrategyName, parameters: BufferedParameters) -> Result<Self, StrategyError> {
         parameters.check(&name)?;
-        let coefficients = Coefficients::new(&parameters);
+        let coefficients = BufferCoefficients::new(&parameters);
         Ok(Self { name, parameters: Arc::new(parameters), coefficients })
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     strategy::{
         RowNorms, RowSample, RowSamples, Strategy as _,
-        samples::{self, Part},
+        samples::{self, GeometricTerm},
     },
     workload::{Decay, Workload},
 };
@@ -24,7 +24,7 @@ const SIZE: usize = ROOM + 2;
 pub(super) fn norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowNorms<'a> {
     let steps = steps.min(workload.horizon().unwrap_or(steps));
     let toeplitz = matches!(strategy.parameters.buffers, Buffers::Toeplitz(_));
-    match Sums::new(workload) {
+    match WorkloadSums::new(workload) {
         _ if toeplitz && workload.toeplitz_part(0).is_some() => toeplitz_norms(strategy, workload, steps),
         Some(sums) => covariance_norms(strategy, workload.clone(), sums, steps),
         None => dense_norms(strategy, workload.clone(), steps),
@@ -86,7 +86,7 @@ fn toeplitz_samples(strategy: &Buffered, workload: &Workload, steps: u64) -> Opt
     let of_buffer = |&InverseBuffer { decay, weight, complement }: &InverseBuffer| {
         let amplitude =
             poles.iter().fold(weight / decay, |product, pole| product * decay / (pole - complement));
-        Part { amplitude, complement }
+        GeometricTerm { amplitude, complement }
     };
     let mut parts = samples::parts_of_workload(&poles, response);
     parts.extend(slow.map(of_buffer));
@@ -95,12 +95,12 @@ fn toeplitz_samples(strategy: &Buffered, workload: &Workload, steps: u64) -> Opt
 }
 
 #[derive(Clone, Copy)]
-struct Sums {
+struct WorkloadSums {
     decay: f64,
     summed: bool,
 }
 
-impl Sums {
+impl WorkloadSums {
     fn new(workload: &Workload) -> Option<Self> {
         let with = |decay: &Decay, summed| Some(Self { decay: decay.get(), summed });
         match workload {
@@ -114,7 +114,7 @@ impl Sums {
 
 /// The covariance of the buffers and the sums of the workload if y is white noise of unit variance.
 /// Its last entry is the squared norm of the row.
-fn covariance_norms(strategy: &Buffered, workload: Workload, sums: Sums, steps: u64) -> RowNorms<'_> {
+fn covariance_norms(strategy: &Buffered, workload: Workload, sums: WorkloadSums, steps: u64) -> RowNorms<'_> {
     let mut covariance = [[0.0; SIZE]; SIZE];
     Box::new((1..=steps).map(move |t| {
         advance(&mut covariance, &strategy.coefficients.step(t).real(), sums);
@@ -124,7 +124,7 @@ fn covariance_norms(strategy: &Buffered, workload: Workload, sums: Sums, steps: 
 
 /// `v ← D v + e x` with `x = (y − Σ r)/g`. With u = cov(v, x),
 /// `P ← D P Dᵀ + D u eᵀ + e (D u)ᵀ + e eᵀ var x`.
-fn advance(covariance: &mut [[f64; SIZE]; SIZE], step: &RealStep, sums: Sums) {
+fn advance(covariance: &mut [[f64; SIZE]; SIZE], step: &RealStep, sums: WorkloadSums) {
     let from_buffers = |row: &[f64; SIZE]| -row[..ROOM].iter().sum::<f64>() / step.gain;
     let mut overlap = covariance.each_ref().map(from_buffers);
     let variance = from_buffers(&overlap) + 1.0 / (step.gain * step.gain);
@@ -145,7 +145,7 @@ fn advance(covariance: &mut [[f64; SIZE]; SIZE], step: &RealStep, sums: Sums) {
 }
 
 /// `D v`. The entry before the last is the momentum; it is unused if the last is a sum of x itself.
-fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: Sums) {
+fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: WorkloadSums) {
     vector.iter_mut().zip(step.decays).for_each(|(value, decay)| *value *= decay);
     vector[ROOM] *= sums.decay;
     vector[ROOM + 1] =
@@ -157,7 +157,7 @@ const LEAPING: u64 = 1 << 14;
 const SLOWNESS: u64 = 1 << 12;
 
 fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<RowSample>> {
-    let sums = Sums::new(workload).filter(|sums| sums.decay == 1.0 && !sums.summed)?;
+    let sums = WorkloadSums::new(workload).filter(|sums| sums.decay == 1.0 && !sums.summed)?;
     if steps < 2 * LEAPING {
         return None;
     }

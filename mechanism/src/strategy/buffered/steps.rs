@@ -28,7 +28,7 @@ const EXACT_TERMS: u64 = 24;
 const NORM_MARGIN: f64 = 1.0 + 1.0 / (1u64 << 36) as f64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct BufferStep {
     /// g in units of 2⁻⁴⁰, at most 2⁴⁰.
     pub(super) gain: i64,
     /// h in units of 2⁻⁴⁰, at most 2⁴⁰.
@@ -38,8 +38,8 @@ pub(super) struct Step {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Coefficients {
-    Constant(Step),
+pub(super) enum BufferCoefficients {
+    Constant(BufferStep),
     PowerLaw {
         buffers: Vec<PowerLawBuffer>,
         /// Last step that the column norms cover; `None` for all.
@@ -54,7 +54,7 @@ pub(super) struct RealStep {
     pub(super) decays: [f64; ROOM],
 }
 
-impl Coefficients {
+impl BufferCoefficients {
     pub(super) fn new(parameters: &BufferedParameters) -> Self {
         match &parameters.buffers {
             Buffers::Toeplitz(buffers) => Self::Constant(constant(buffers)),
@@ -64,7 +64,7 @@ impl Coefficients {
         }
     }
 
-    pub(super) fn step(&self, t: u64) -> Step {
+    pub(super) fn step(&self, t: u64) -> BufferStep {
         match self {
             Self::Constant(step) => *step,
             Self::PowerLaw { buffers, horizon } => power_law(buffers, *horizon, t),
@@ -72,7 +72,7 @@ impl Coefficients {
     }
 }
 
-impl Step {
+impl BufferStep {
     /// The real values; exact except for decays below 2⁻¹¹.
     pub(super) fn real(&self) -> RealStep {
         RealStep {
@@ -83,8 +83,8 @@ impl Step {
     }
 }
 
-fn constant(buffers: &[ExponentialBuffer]) -> Step {
-    let mut step = Step { gain: TWO_40 as i64, inputs: [0; ROOM], decays: [0; ROOM] };
+fn constant(buffers: &[ExponentialBuffer]) -> BufferStep {
+    let mut step = BufferStep { gain: TWO_40 as i64, inputs: [0; ROOM], decays: [0; ROOM] };
     for ((input, decay), buffer) in step.inputs.iter_mut().zip(&mut step.decays).zip(buffers) {
         (*input, *decay) = ((buffer.weight * TWO_40) as i64, (buffer.decay * TWO_64) as u64);
     }
@@ -94,10 +94,10 @@ fn constant(buffers: &[ExponentialBuffer]) -> Step {
 /// Every factor is lowered by more than its rounding error, so that it is rounded down. The error
 /// of `exp(−b ln(1 + 1/t))` is below `2⁻⁵² (1 + 2b/t)`, that of a power a few units in the last
 /// place.
-fn power_law(buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> Step {
+fn power_law(buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> BufferStep {
     let time = t as f64;
     let gain = down(1.0 / norm_bound(buffers, horizon, t), 4.0);
-    let mut step = Step { gain: (gain * TWO_40) as i64, inputs: [0; ROOM], decays: [0; ROOM] };
+    let mut step = BufferStep { gain: (gain * TWO_40) as i64, inputs: [0; ROOM], decays: [0; ROOM] };
     if horizon == Some(t) {
         return step; // nothing comes after the last step
     }

@@ -74,7 +74,7 @@ fn banded_optimal(
 ) -> Result<BandedOptimum, StrategyError> {
     let name = BANDED_OPTIMAL.numbered(bands.get());
     let a = rooted_workload(&name, workload, horizon, MAX_BANDED_OPTIMAL_HORIZON)?;
-    let problem = Problem::new(&a, bands.get() as usize);
+    let problem = BandedObjective::new(&a, bands.get() as usize);
     let start = problem.entries(&lower_square_root(&a));
     let scales = problem.scales(&start);
     let scaled: Vec<f64> = start.iter().zip(&scales).map(|(entry, scale)| entry * scale).collect();
@@ -96,13 +96,13 @@ fn unscale(point: &[f64], scales: &[f64]) -> Vec<f64> {
 }
 
 /// `‖AC⁻¹‖²` as a function of the entries within the bands, row by row.
-struct Problem {
+struct BandedObjective {
     /// Aᵀ.
     transposed: Mat<f64>,
     bands: usize,
 }
 
-impl Problem {
+impl BandedObjective {
     fn new(a: &DMatrix<f64>, bands: usize) -> Self {
         Self { transposed: Mat::from_fn(a.ncols(), a.nrows(), |i, t| a[(t, i)]), bands }
     }
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn the_gradient_is_that_of_the_value() {
         let a = "momentum:0.8".parse::<Workload>().unwrap().matrix(9);
-        let problem = Problem::new(&a, 4);
+        let problem = BandedObjective::new(&a, 4);
         let start: Vec<f64> = problem.places().map(|(t, i)| 1.0 / (t + 2 * (t - i) + 1) as f64).collect();
         let gradient = problem.evaluate(&start).1;
         for place in 0..start.len() {
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn the_bound_holds_everywhere() {
         let a = Workload::Prefix.matrix(32);
-        let problem = Problem::new(&a, 4);
+        let problem = BandedObjective::new(&a, 4);
         for power in [0.0, 0.3, 2.0] {
             let entries: Vec<f64> =
                 problem.places().map(|(t, i)| ((t - i + 1) as f64).powf(-power)).collect();

@@ -15,7 +15,7 @@ const SUFFICIENT: f64 = 1e-4;
 const HALVINGS: usize = 40;
 
 /// A step and the change of the gradient along it.
-type Pair = (Vec<f64>, Vec<f64>);
+type CurvaturePair = (Vec<f64>, Vec<f64>);
 
 /// Descends from `start` until no gain is predicted, no step gains anything, or `iterations` are
 /// done. `evaluate` returns the value and the gradient.
@@ -51,7 +51,7 @@ pub(super) fn descend(
 }
 
 /// Skips pairs along which the gradient does not grow: they would spoil the model.
-fn remember(memory: &mut VecDeque<Pair>, step: Vec<f64>, change: Vec<f64>) {
+fn remember(memory: &mut VecDeque<CurvaturePair>, step: Vec<f64>, change: Vec<f64>) {
     if dot(&step, &change) > f64::EPSILON * dot(&change, &change) {
         memory.push_front((step, change));
         memory.truncate(MEMORY);
@@ -59,7 +59,7 @@ fn remember(memory: &mut VecDeque<Pair>, step: Vec<f64>, change: Vec<f64>) {
 }
 
 /// Minus the gradient times the approximate inverse Hessian from memory.
-fn direction(memory: &VecDeque<Pair>, gradient: &[f64]) -> Vec<f64> {
+fn direction(memory: &VecDeque<CurvaturePair>, gradient: &[f64]) -> Vec<f64> {
     let mut direction: Vec<f64> = gradient.iter().map(|g| -g).collect();
     let mut weights = Vec::with_capacity(memory.len());
     for (step, change) in memory {

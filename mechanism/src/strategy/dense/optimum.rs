@@ -2,7 +2,7 @@
 
 use super::{Dense, MAX_DENSE_HORIZON};
 use crate::{
-    optimize::{OnProgress, OptimizeError, QuadraticForm, Settings, multi_epoch},
+    optimize::{OnProgress, OptimizeError, OptimizerSettings, QuadraticForm, multi_epoch},
     strategy::{Fit, Fitted, Kind, Optimised, Purpose, SearchError, StrategyName, check_horizon},
 };
 
@@ -39,7 +39,8 @@ pub(in crate::strategy) fn optimum(
     let form = QuadraticForm::from_workload(workload, steps).map_err(failed)?;
     let schedule = participation.on(steps);
     let (count, gap) = if several { (schedule.count(), schedule.gap()) } else { (1, steps) };
-    let found = multi_epoch(&form, count, gap, &Settings::for_steps(*horizon), progress).map_err(failed)?;
+    let found =
+        multi_epoch(&form, count, gap, &OptimizerSettings::for_steps(*horizon), progress).map_err(failed)?;
     Ok(Optimised {
         fitted: Fitted::Dense(Dense::new(name.clone(), &found.strategy)?.parameters().clone()),
         objective: found.objective,

@@ -27,7 +27,7 @@
 //! form: `Σ_k c_k² = Σ_ij W_i W_j/(1 − q_i q_j)`. With nodes down to `e^(−33)` the sum follows the
 //! integral for 2⁴⁷ steps. Beyond that the guarantee still holds, but the error grows faster.
 
-use super::{Endless, Toeplitz, root};
+use super::{Toeplitz, UnboundedCoefficients, root};
 use crate::{
     strategy::{COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON},
     workload::Workload,
@@ -51,7 +51,7 @@ pub(in crate::strategy) static LOG_PERTURBED_ROOT: Kind = Kind {
         if !matches!(made.workload, Workload::Prefix | Workload::Average) {
             return Err(root::refused(made.name, made.workload, "it is for `prefix` and `average`"));
         }
-        let endless = Endless { coefficients, squared_norm: squared_norm() };
+        let endless = UnboundedCoefficients { coefficients, squared_norm: squared_norm() };
         Ok(Arc::new(Toeplitz::endless(made.name.clone(), endless)))
     }),
     ..Kind::new("log-perturbed-root", "for running sums without a horizon")

@@ -68,12 +68,12 @@ pub(super) struct Toeplitz {
     column_scales: Option<Arc<[f64]>>,
     horizon: Option<u64>,
     /// For an unbounded stream: the coefficients for any number of steps.
-    endless: Option<Endless>,
+    endless: Option<UnboundedCoefficients>,
     fingerprint: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Endless {
+struct UnboundedCoefficients {
     coefficients: fn(usize) -> Vec<i64>,
     /// Upper bound of the squared norm of a column over any number of steps. No coefficient is
     /// negative.
@@ -91,7 +91,7 @@ impl Toeplitz {
         Self { horizon, fingerprint, ..Self::exact(name, coefficients) }
     }
 
-    fn endless(name: StrategyName, endless: Endless) -> Self {
+    fn endless(name: StrategyName, endless: UnboundedCoefficients) -> Self {
         let coefficients = (endless.coefficients)(FIRST_TERMS);
         let fingerprint = fingerprint(None, &coefficients);
         Self { endless: Some(endless), fingerprint, ..Self::exact(name, coefficients) }

@@ -4,7 +4,7 @@ use crate::{
     series::{self, fast},
     strategy::{
         RowNorms, RowSample,
-        samples::{self, Part},
+        samples::{self, GeometricTerm},
     },
     workload::Workload,
 };
@@ -78,7 +78,7 @@ pub(super) fn inverse_terms(workload: &Workload, inverse: Vec<f64>) -> impl Iter
     increments.map_while(move |(d, t)| state.push(&[d]).ok().map(|row| row[0] * workload.row_divisor(t)))
 }
 
-fn parts(workload: &Workload, response: impl Fn(f64) -> f64) -> Option<Vec<Part>> {
+fn parts(workload: &Workload, response: impl Fn(f64) -> f64) -> Option<Vec<GeometricTerm>> {
     Some(samples::parts_of_workload(&samples::poles(workload)?, response))
 }
 

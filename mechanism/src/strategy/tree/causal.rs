@@ -26,14 +26,14 @@ fn tree_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
     Dense::new(TREE_OPTIMAL_DECODER.name(), &DMatrix::from_fn(rows.len(), rows.len(), entry))
 }
 
-struct Row {
+struct TreeRow {
     diagonal: f64,
     /// For each height, the value in the node to the left of t that belongs to that binary digit of
     /// t.
     nodes: Vec<f64>,
 }
 
-impl Row {
+impl TreeRow {
     /// `C[t,i]` for i ≤ t: the highest digit in which t and i differ selects the node.
     fn entry(&self, t: usize, i: usize) -> f64 {
         (t ^ i).checked_ilog2().map_or(self.diagonal, |digit| self.nodes[digit as usize])
@@ -41,9 +41,9 @@ impl Row {
 }
 
 /// All rows of C, from the last to the first. Plain sums, for the same result on every machine.
-fn rows(steps: usize) -> Vec<Row> {
+fn rows(steps: usize) -> Vec<TreeRow> {
     let top = height(steps as u64);
-    let mut reversed: Vec<Row> = Vec::with_capacity(steps);
+    let mut reversed: Vec<TreeRow> = Vec::with_capacity(steps);
     for t in (0..steps).rev() {
         let later = || (t + 1..steps).rev().zip(&reversed);
         let eliminated = |i| later().map(|(s, row)| row.entry(s, t) * row.entry(s, i)).sum::<f64>();
@@ -54,7 +54,7 @@ fn rows(steps: usize) -> Vec<Row> {
             if node { (f64::from(top - digit) - eliminated(first)) / diagonal } else { 0.0 }
         };
         let nodes = (0..=top).map(value).collect();
-        reversed.push(Row { diagonal, nodes });
+        reversed.push(TreeRow { diagonal, nodes });
     }
     reversed.reverse();
     reversed

@@ -103,7 +103,7 @@ fn mean_bound(workload: &Workload, parameters: &BufferedParameters) -> Option<f6
     let turned = products.product(&series::product(&denominator, &c, steps), &reversed);
     let largest = turned.iter().fold(0.0f64, |largest, x| largest.max(*x));
     let phi = turned.iter().rev().map(|x| x.max(1e-18 * largest)).collect();
-    let mut dual = Dual { products, weights, target, phi, v: vec![1.0; steps] };
+    let mut dual = DualAscent { products, weights, target, phi, v: vec![1.0; steps] };
     Some(dual.ascend() * (1.0 - MARGIN))
 }
 
@@ -125,7 +125,7 @@ fn denominator(workload: &Workload) -> Option<Vec<f64>> {
     }
 }
 
-struct Dual {
+struct DualAscent {
     products: Products,
     weights: Vec<f64>,
     target: Vec<f64>,
@@ -133,7 +133,7 @@ struct Dual {
     v: Vec<f64>,
 }
 
-impl Dual {
+impl DualAscent {
     /// Returns the best bound of all rounds. A step that does not raise it is undone and shortened.
     fn ascend(&mut self) -> f64 {
         let (mut best, mut length) = (0.0, 0.3);

@@ -11,7 +11,7 @@ const WOLFE: [f64; 2] = [1e-4, 0.9];
 const FIRST_STEP: f64 = 0.5;
 
 #[derive(Clone, Debug)]
-pub(super) struct Point {
+pub(super) struct DescentPoint {
     pub(super) variables: Vec<f64>,
     pub(super) value: f64,
     gradient: Vec<f64>,
@@ -22,7 +22,7 @@ pub(super) type Function<'a> = dyn Fn(&[f64]) -> (f64, Vec<f64>) + 'a;
 
 /// Descends from `start` until a step gains less than `tolerance`, or for `steps` steps. Values
 /// that are not finite count as infinite.
-pub(super) fn minimize(function: &Function<'_>, start: &[f64], steps: usize, tolerance: f64) -> Point {
+pub(super) fn minimize(function: &Function<'_>, start: &[f64], steps: usize, tolerance: f64) -> DescentPoint {
     let mut point = evaluate(function, start.to_vec());
     let mut inverse = identity(start.len());
     for step in 0..steps {
@@ -42,15 +42,15 @@ pub(super) fn minimize(function: &Function<'_>, start: &[f64], steps: usize, tol
     point
 }
 
-fn evaluate(function: &Function<'_>, variables: Vec<f64>) -> Point {
+fn evaluate(function: &Function<'_>, variables: Vec<f64>) -> DescentPoint {
     let (value, gradient) = function(&variables);
     let finite = value.is_finite() && gradient.iter().all(|slope| slope.is_finite());
-    Point { variables, value: if finite { value } else { f64::INFINITY }, gradient }
+    DescentPoint { variables, value: if finite { value } else { f64::INFINITY }, gradient }
 }
 
 /// Returns a point along the direction that satisfies the Wolfe conditions, or at least lies lower;
 /// `None` if none is found.
-fn search(function: &Function<'_>, from: &Point, direction: &[f64]) -> Option<Point> {
+fn search(function: &Function<'_>, from: &DescentPoint, direction: &[f64]) -> Option<DescentPoint> {
     let slope = dot(&from.gradient, direction);
     let (mut low, mut high, mut length) = (0.0, f64::INFINITY, 1.0);
     let mut best = None;
@@ -73,7 +73,7 @@ fn search(function: &Function<'_>, from: &Point, direction: &[f64]) -> Option<Po
 }
 
 /// BFGS update of the inverse Hessian.
-fn update(inverse: &mut [Vec<f64>], from: &Point, to: &Point, first: bool) {
+fn update(inverse: &mut [Vec<f64>], from: &DescentPoint, to: &DescentPoint, first: bool) {
     let difference = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<f64>>();
     let step = difference(&to.variables, &from.variables);
     let change = difference(&to.gradient, &from.gradient);

@@ -4,12 +4,12 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// A value and its derivatives by N variables.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dual<const N: usize> {
+pub(super) struct DualNumber<const N: usize> {
     pub(super) value: f64,
     pub(super) slopes: [f64; N],
 }
 
-impl<const N: usize> Dual<N> {
+impl<const N: usize> DualNumber<N> {
     pub(super) fn constant(value: f64) -> Self {
         Self { value, slopes: [0.0; N] }
     }
@@ -46,7 +46,7 @@ impl<const N: usize> Dual<N> {
     }
 }
 
-impl<const N: usize> Add for Dual<N> {
+impl<const N: usize> Add for DualNumber<N> {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -54,7 +54,7 @@ impl<const N: usize> Add for Dual<N> {
     }
 }
 
-impl<const N: usize> Sub for Dual<N> {
+impl<const N: usize> Sub for DualNumber<N> {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
@@ -62,7 +62,7 @@ impl<const N: usize> Sub for Dual<N> {
     }
 }
 
-impl<const N: usize> Mul for Dual<N> {
+impl<const N: usize> Mul for DualNumber<N> {
     type Output = Self;
 
     #[expect(clippy::suspicious_arithmetic_impl, reason = "the product rule has a sum")]
@@ -71,7 +71,7 @@ impl<const N: usize> Mul for Dual<N> {
     }
 }
 
-impl<const N: usize> Div for Dual<N> {
+impl<const N: usize> Div for DualNumber<N> {
     type Output = Self;
 
     #[expect(clippy::suspicious_arithmetic_impl, reason = "the quotient rule has a difference")]
@@ -81,7 +81,7 @@ impl<const N: usize> Div for Dual<N> {
     }
 }
 
-impl<const N: usize> Neg for Dual<N> {
+impl<const N: usize> Neg for DualNumber<N> {
     type Output = Self;
 
     fn neg(self) -> Self {
@@ -95,14 +95,15 @@ mod tests {
 
     #[test]
     fn derivatives_are_those_of_differences() {
-        let value = |x: Dual<2>, y: Dual<2>| (x * y - y / x + (-x).exp() * (y + x).log()) / (y * y);
-        let at = |x, y| value(Dual::constant(x), Dual::constant(y)).value;
-        let found = value(Dual::variable(0.7, 0), Dual::variable(1.3, 1));
+        let value =
+            |x: DualNumber<2>, y: DualNumber<2>| (x * y - y / x + (-x).exp() * (y + x).log()) / (y * y);
+        let at = |x, y| value(DualNumber::constant(x), DualNumber::constant(y)).value;
+        let found = value(DualNumber::variable(0.7, 0), DualNumber::variable(1.3, 1));
         let step = 1e-6;
         let by_x = (at(0.7 + step, 1.3) - at(0.7 - step, 1.3)) / (2.0 * step);
         let by_y = (at(0.7, 1.3 + step) - at(0.7, 1.3 - step)) / (2.0 * step);
         assert!((found.slopes[0] - by_x).abs() < 1e-8 && (found.slopes[1] - by_y).abs() < 1e-8);
-        let composed = Dual::compose(5.0, [(found, 2.0), (Dual::variable(0.0, 1), 3.0)]);
+        let composed = DualNumber::compose(5.0, [(found, 2.0), (DualNumber::variable(0.0, 1), 3.0)]);
         assert_eq!((composed.value, composed.slopes[1]), (5.0, 2.0 * found.slopes[1] + 3.0));
     }
 }

@@ -27,7 +27,7 @@ use crate::{
 };
 use bound::toeplitz_lower_bound;
 use descent::minimize;
-use dual::Dual;
+use dual::DualNumber;
 use thiserror::Error;
 use toeplitz::{Repetition, ToeplitzLoss};
 
@@ -58,7 +58,7 @@ fn search_blt(
 }
 
 /// Poles and zeros of 8 buffers.
-type Poles = Dual<16>;
+type Poles = DualNumber<16>;
 
 /// Longest workload given entry by entry: a fit stores n² numbers.
 const MAX_MATRIX_STEPS: u64 = 4096;
@@ -286,7 +286,7 @@ fn descend(loss: &ToeplitzLoss, start: &[f64]) -> (Vec<f64>, f64) {
         (loss.value, loss.slopes[..variables.len()].to_vec())
     };
     let end = minimize(&function, &loss.variables(start), 300, TOLERANCE);
-    let duals: Vec<_> = end.variables.iter().map(|&v| Dual::<0>::constant(v)).collect();
+    let duals: Vec<_> = end.variables.iter().map(|&v| DualNumber::<0>::constant(v)).collect();
     let complements = loss.complements(&duals);
     (complements.iter().flatten().map(|c| c.value).collect(), end.value)
 }
@@ -307,9 +307,10 @@ fn insertions(base: f64, poles: &[f64]) -> Vec<Vec<f64>> {
 /// Returns the strategy with these poles, rounded as it runs, and its value; `None` if rounding
 /// invalidates it.
 fn rounded(loss: &ToeplitzLoss, poles: &[f64], horizon: Option<u64>) -> Option<(BufferedParameters, f64)> {
-    let duals: Vec<_> = poles.as_chunks::<2>().0.iter().map(|pair| pair.map(Dual::<0>::constant)).collect();
+    let duals: Vec<_> =
+        poles.as_chunks::<2>().0.iter().map(|pair| pair.map(DualNumber::<0>::constant)).collect();
     let weights = toeplitz::weights(&duals);
-    let buffer = |(pair, weight): (&[f64; 2], Dual<0>)| ExponentialBuffer {
+    let buffer = |(pair, weight): (&[f64; 2], DualNumber<0>)| ExponentialBuffer {
         decay: 1.0 - pair[0],
         weight: weight.value,
     };
@@ -327,7 +328,7 @@ fn value(loss: &ToeplitzLoss, parameters: &BufferedParameters) -> Option<f64> {
         return None;
     }
     parameters.check(&BLT.name()).ok()?;
-    let constants = |values: Vec<f64>| values.into_iter().map(Dual::<0>::constant).collect::<Vec<_>>();
+    let constants = |values: Vec<f64>| values.into_iter().map(DualNumber::<0>::constant).collect::<Vec<_>>();
     let (poles, zeros) = (constants(complements(buffers)), constants(inverse_complements(buffers)));
     let Repetition { count, gap } = loss.repetition;
     let sensitivity = columns::participation_norm_squared(buffers, loss.steps, count, gap);

@@ -7,8 +7,8 @@
 
 use super::{
     BufferedFit, FitError, TOLERANCE, check_buffers,
-    descent::{Point, minimize},
-    dual::Dual,
+    descent::{DescentPoint, minimize},
+    dual::DualNumber,
 };
 use crate::{
     optimize::{OnProgress, Progress},
@@ -26,7 +26,7 @@ use libm::{exp, log, log1p};
 const FITTED_STEPS: u64 = 512;
 
 /// Growth, decay and weight of 8 buffers.
-type Exponents = Dual<24>;
+type Exponents = DualNumber<24>;
 
 /// `power-law:b`: b buffers that decay as powers of time.
 pub(in crate::strategy) static POWER_LAW: Kind = Kind {
@@ -80,7 +80,7 @@ fn grow(horizon: Option<u64>, buffers: usize, progress: OnProgress<'_>) -> (Buff
     let (mut variables, mut iteration): (Vec<f64>, _) = (Vec::new(), 0);
     let mut best: Option<(BufferedParameters, f64)> = None;
     'counts: for _ in 0..buffers {
-        let mut lowest: Option<Point> = None;
+        let mut lowest: Option<DescentPoint> = None;
         for start in starts(&variables) {
             let end = minimize(&function, &start, 200, TOLERANCE);
             if let Some(found) = as_it_runs(&end.variables, horizon)
@@ -144,7 +144,7 @@ fn log_loss(variables: &[f64], horizon: Option<u64>) -> (f64, Vec<f64>) {
     if buffers.iter().any(|b| b.decay <= 0.5 || b.decay > 64.0) {
         return (f64::INFINITY, vec![0.0; variables.len()]);
     }
-    let mut noise = Noise::new(buffers.len());
+    let mut noise = NoiseCovariance::new(buffers.len());
     let mut total = Exponents::constant(0.0);
     for t in 1..=fitted_steps(horizon) {
         let variance = noise.advance(&buffers, horizon, t);
@@ -161,11 +161,11 @@ fn log_loss(variables: &[f64], horizon: Option<u64>) -> (f64, Vec<f64>) {
 
 /// The covariance of the buffers and the running sum when the noise of every step has unit
 /// variance, with derivatives.
-struct Noise {
+struct NoiseCovariance {
     covariance: Vec<Vec<Exponents>>,
 }
 
-impl Noise {
+impl NoiseCovariance {
     fn new(buffers: usize) -> Self {
         Self { covariance: vec![vec![Exponents::constant(0.0); buffers + 1]; buffers + 1] }
     }

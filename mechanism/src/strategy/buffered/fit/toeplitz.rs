@@ -9,7 +9,7 @@
 
 use super::{
     Objective,
-    dual::Dual,
+    dual::DualNumber,
     response::{EXACT_LAGS, Lags},
 };
 use crate::workload::Workload;
@@ -32,11 +32,11 @@ pub(super) struct ToeplitzLoss {
     pub(super) repetition: Repetition,
     /// 1 − β of the workload, 0 if it never forgets.
     pub(super) base: f64,
-    error: Error,
+    error: ErrorTerms,
 }
 
 /// The squared error for unit noise, as a function of the coefficients of A C⁻¹.
-enum Error {
+enum ErrorTerms {
     Response {
         /// A pole of the workload besides its base.
         pole: Option<f64>,
@@ -67,47 +67,51 @@ impl ToeplitzLoss {
         };
         let lags = |count: u64, from: u64| Lags::new(count, |lag| weight(from as f64 + lag));
         let error = match workload {
-            Workload::Matrix(_) => Error::Quadratic(quadratic(workload, steps as usize, mean)),
+            Workload::Matrix(_) => ErrorTerms::Quadratic(quadratic(workload, steps as usize, mean)),
             Workload::Window(length) => {
                 let inside = length.get().min(steps);
                 let window = (length.get() as f64, lags(steps - inside, inside));
-                Error::Response { pole: None, lags: lags(inside, 0), window: Some(window) }
+                ErrorTerms::Response { pole: None, lags: lags(inside, 0), window: Some(window) }
             }
             Workload::Momentum(decay) => {
-                Error::Response { pole: Some(1.0 - decay.get()), lags: lags(steps, 0), window: None }
+                ErrorTerms::Response { pole: Some(1.0 - decay.get()), lags: lags(steps, 0), window: None }
             }
-            _ => Error::Response { pole: None, lags: lags(steps, 0), window: None },
+            _ => ErrorTerms::Response { pole: None, lags: lags(steps, 0), window: None },
         };
         Self { steps, repetition, base, error }
     }
 
     /// Logarithm of the squared error times the squared sensitivity, for alternating, ascending
     /// complements δ_j and δ̂_j.
-    pub(super) fn log_loss<const N: usize>(&self, complements: &[[Dual<N>; 2]]) -> Dual<N> {
+    pub(super) fn log_loss<const N: usize>(&self, complements: &[[DualNumber<N>; 2]]) -> DualNumber<N> {
         let poles: Vec<_> = complements.iter().map(|pair| pair[0]).collect();
         let zeros: Vec<_> = complements.iter().map(|pair| pair[1]).collect();
         self.error_squared(&poles, &zeros).log()
             + self.sensitivity_squared(&poles, &weights(complements)).log()
     }
 
-    pub(super) fn error_squared<const N: usize>(&self, poles: &[Dual<N>], zeros: &[Dual<N>]) -> Dual<N> {
+    pub(super) fn error_squared<const N: usize>(
+        &self,
+        poles: &[DualNumber<N>],
+        zeros: &[DualNumber<N>],
+    ) -> DualNumber<N> {
         match &self.error {
-            Error::Quadratic(form) => {
+            ErrorTerms::Quadratic(form) => {
                 let weights: Vec<_> = zeros.iter().map(|&zero| residue(zero, poles, zeros)).collect();
                 quadratic_error(form, &weights, zeros)
             }
-            Error::Response { pole, lags, window } => {
+            ErrorTerms::Response { pole, lags, window } => {
                 let all: Vec<_> = [Some(self.base), *pole]
                     .into_iter()
                     .flatten()
-                    .map(Dual::constant)
+                    .map(DualNumber::constant)
                     .chain(zeros.iter().copied())
                     .collect();
                 let amplitudes: Vec<_> =
                     (0..all.len()).map(|p| amplitude(p, &all, poles, pole.is_some())).collect();
                 let first = energy(lags, &amplitudes, &all);
                 let Some((length, later)) = window else { return first };
-                let scale = Dual::constant(1.0 / (length * length));
+                let scale = DualNumber::constant(1.0 / (length * length));
                 let leaving: Vec<_> =
                     amplitudes.iter().zip(&all).map(|(&a, &c)| a * power_less_one(c, *length)).collect();
                 (first + energy(later, &leaving, &all)) * scale
@@ -116,11 +120,15 @@ impl ToeplitzLoss {
     }
 
     /// The strategy's `participation_norm_squared`, with derivatives.
-    fn sensitivity_squared<const N: usize>(&self, poles: &[Dual<N>], weights: &[Dual<N>]) -> Dual<N> {
-        let one = Dual::constant(1.0);
-        let (gap, mut total) = (self.repetition.gap, Dual::constant(0.0));
-        let mut held = vec![Dual::constant(0.0); poles.len()];
-        let mut known: Option<(u64, Vec<Dual<N>>)> = None;
+    fn sensitivity_squared<const N: usize>(
+        &self,
+        poles: &[DualNumber<N>],
+        weights: &[DualNumber<N>],
+    ) -> DualNumber<N> {
+        let one = DualNumber::constant(1.0);
+        let (gap, mut total) = (self.repetition.gap, DualNumber::constant(0.0));
+        let mut held = vec![DualNumber::constant(0.0); poles.len()];
+        let mut known: Option<(u64, Vec<DualNumber<N>>)> = None;
         let starts = (0..self.repetition.count).map(|m| (m, m.saturating_mul(gap)));
         for (m, start) in starts.take_while(|&(_, start)| start < self.steps) {
             let rest = self.steps - start;
@@ -137,7 +145,7 @@ impl ToeplitzLoss {
             for (j, &a) in held.iter().enumerate() {
                 for (k, &b) in held[..=j].iter().enumerate() {
                     let times = if j == k { 1.0 } else { 2.0 };
-                    total = total + a * b * sums[j * (j + 1) / 2 + k] * Dual::constant(times);
+                    total = total + a * b * sums[j * (j + 1) / 2 + k] * DualNumber::constant(times);
                 }
             }
             known = Some((length, sums));
@@ -176,39 +184,56 @@ fn lasting_row(workload: &Workload) -> f64 {
 
 /// `Π_k (δ_k − δ)/Π (δ_q − δ)` over the other q: the residue of `Π(1 − θ_k z)/Π(1 − q z)` at the
 /// pole 1 − δ, divided by the pole if the degrees differ by more than 1.
-fn ratio<const N: usize>(at: Dual<N>, tops: &[Dual<N>], bottoms: impl Iterator<Item = Dual<N>>) -> Dual<N> {
-    let top = tops.iter().fold(Dual::constant(1.0), |product, &top| product * (top - at));
+fn ratio<const N: usize>(
+    at: DualNumber<N>,
+    tops: &[DualNumber<N>],
+    bottoms: impl Iterator<Item = DualNumber<N>>,
+) -> DualNumber<N> {
+    let top = tops.iter().fold(DualNumber::constant(1.0), |product, &top| product * (top - at));
     bottoms.fold(top, |ratio, bottom| ratio / (bottom - at))
 }
 
 /// The weights ω of C, from its poles and zeros.
-pub(super) fn weights<const N: usize>(complements: &[[Dual<N>; 2]]) -> Vec<Dual<N>> {
+pub(super) fn weights<const N: usize>(complements: &[[DualNumber<N>; 2]]) -> Vec<DualNumber<N>> {
     let [poles, zeros] = [0, 1].map(|side| complements.iter().map(|pair| pair[side]).collect::<Vec<_>>());
     poles.iter().map(|&pole| residue(pole, &zeros, &poles)).collect()
 }
 
 /// The weight of a pole in `Π(1 − top z)/Π(1 − pole z)`.
-fn residue<const N: usize>(at: Dual<N>, tops: &[Dual<N>], poles: &[Dual<N>]) -> Dual<N> {
+fn residue<const N: usize>(
+    at: DualNumber<N>,
+    tops: &[DualNumber<N>],
+    poles: &[DualNumber<N>],
+) -> DualNumber<N> {
     ratio(at, tops, poles.iter().copied().filter(|pole| pole.value != at.value))
 }
 
 /// The part of a pole in the coefficients of A C⁻¹.
-fn amplitude<const N: usize>(index: usize, all: &[Dual<N>], poles: &[Dual<N>], extra: bool) -> Dual<N> {
+fn amplitude<const N: usize>(
+    index: usize,
+    all: &[DualNumber<N>],
+    poles: &[DualNumber<N>],
+    extra: bool,
+) -> DualNumber<N> {
     let others = all.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, &pole)| pole);
     let ratio = ratio(all[index], poles, others);
-    if extra { ratio * (Dual::constant(1.0) - all[index]) } else { ratio }
+    if extra { ratio * (DualNumber::constant(1.0) - all[index]) } else { ratio }
 }
 
-fn energy<const N: usize>(lags: &Lags, amplitudes: &[Dual<N>], complements: &[Dual<N>]) -> Dual<N> {
-    let values = |duals: &[Dual<N>]| duals.iter().map(|dual| dual.value).collect::<Vec<_>>();
+fn energy<const N: usize>(
+    lags: &Lags,
+    amplitudes: &[DualNumber<N>],
+    complements: &[DualNumber<N>],
+) -> DualNumber<N> {
+    let values = |duals: &[DualNumber<N>]| duals.iter().map(|dual| dual.value).collect::<Vec<_>>();
     let energy = lags.energy(&values(amplitudes), &values(complements));
     let by_amplitude = amplitudes.iter().copied().zip(energy.by_amplitude);
     let by_complement = complements.iter().copied().zip(energy.by_complement);
-    Dual::compose(energy.value, by_amplitude.chain(by_complement))
+    DualNumber::compose(energy.value, by_amplitude.chain(by_complement))
 }
 
 /// `(1 − δ)^exponent − 1` for an integer exponent.
-fn power_less_one<const N: usize>(complement: Dual<N>, exponent: f64) -> Dual<N> {
+fn power_less_one<const N: usize>(complement: DualNumber<N>, exponent: f64) -> DualNumber<N> {
     let c = complement.value;
     let value = if c < 0.5 { expm1(exponent * log1p(-c)) } else { pow(1.0 - c, exponent) - 1.0 };
     let slope = if c == 1.0 { 0.0 } else { -exponent * (value + 1.0) / (1.0 - c) };
@@ -216,13 +241,13 @@ fn power_less_one<const N: usize>(complement: Dual<N>, exponent: f64) -> Dual<N>
 }
 
 /// `Σ_(l<terms) (θ_j θ_k)^l` for k ≤ j.
-fn geometric_sums<const N: usize>(poles: &[Dual<N>], terms: u64) -> Vec<Dual<N>> {
+fn geometric_sums<const N: usize>(poles: &[DualNumber<N>], terms: u64) -> Vec<DualNumber<N>> {
     let pairs = poles.iter().enumerate().flat_map(|(j, &a)| poles[..=j].iter().map(move |&b| (a, b)));
     pairs.map(|(a, b)| geometric_sum(a + b - a * b, terms as f64)).collect()
 }
 
 /// `(1 − (1 − x)^terms)/x`, by its series for small terms·x.
-fn geometric_sum<const N: usize>(x: Dual<N>, terms: f64) -> Dual<N> {
+fn geometric_sum<const N: usize>(x: DualNumber<N>, terms: f64) -> DualNumber<N> {
     if terms * x.value < 1e-4 {
         let [second, third] = [terms * (terms - 1.0) / 2.0, terms * (terms - 1.0) * (terms - 2.0) / 6.0];
         return x.map(terms - (second - third * x.value) * x.value, 2.0 * third * x.value - second);
@@ -247,8 +272,12 @@ fn quadratic(workload: &Workload, steps: usize, mean: bool) -> Vec<Vec<f64>> {
     form
 }
 
-fn quadratic_error<const N: usize>(form: &[Vec<f64>], weights: &[Dual<N>], zeros: &[Dual<N>]) -> Dual<N> {
-    let power = |zero: &Dual<N>, lag: usize| pow(1.0 - zero.value, lag as f64 - 1.0);
+fn quadratic_error<const N: usize>(
+    form: &[Vec<f64>],
+    weights: &[DualNumber<N>],
+    zeros: &[DualNumber<N>],
+) -> DualNumber<N> {
+    let power = |zero: &DualNumber<N>, lag: usize| pow(1.0 - zero.value, lag as f64 - 1.0);
     let entry = |lag: usize| match lag {
         0 => 1.0,
         _ => weights.iter().zip(zeros).map(|(weight, zero)| weight.value * power(zero, lag)).sum(),
@@ -269,7 +298,7 @@ fn quadratic_error<const N: usize>(form: &[Vec<f64>], weights: &[Dual<N>], zeros
         }
         [(weight, by_weight), (zero, by_zero)]
     });
-    Dual::compose(value, parts)
+    DualNumber::compose(value, parts)
 }
 
 /// Exceeds what rounding a strategy adds to the sum of its weights.
@@ -280,10 +309,10 @@ impl ToeplitzLoss {
     /// from one to the next, in the logit between the base and 1. For repeated participation the
     /// last zero may lie beyond 1, until the weights of C add up to 1: their sum is
     /// `Σ δ̂_j − Σ δ_j`, and the sensitivity requires coefficients that never grow.
-    pub(super) fn complements<const N: usize>(&self, variables: &[Dual<N>]) -> Vec<[Dual<N>; 2]> {
-        let one = Dual::<N>::constant(1.0);
-        let mut place = Dual::constant(0.0);
-        let mut all: Vec<Dual<N>> = Vec::new();
+    pub(super) fn complements<const N: usize>(&self, variables: &[DualNumber<N>]) -> Vec<[DualNumber<N>; 2]> {
+        let one = DualNumber::<N>::constant(1.0);
+        let mut place = DualNumber::constant(0.0);
+        let mut all: Vec<DualNumber<N>> = Vec::new();
         for (index, &variable) in variables.iter().enumerate() {
             place = if index == 0 { variable } else { place + variable.exp() };
             let last = index + 1 == variables.len();
@@ -293,7 +322,7 @@ impl ToeplitzLoss {
                     if self.repeats() { room(&all) / (one + (-variable).exp()) } else { variable.exp() };
                 all[index - 1] + step
             } else {
-                share * Dual::constant(1.0 - self.base) + Dual::constant(self.base)
+                share * DualNumber::constant(1.0 - self.base) + DualNumber::constant(self.base)
             });
         }
         all.as_chunks::<2>().0.to_vec()
@@ -309,7 +338,8 @@ impl ToeplitzLoss {
             0 => inner(complements[0]),
             _ if j == last => {
                 let step = complements[last] - complements[last - 1];
-                let before: Vec<Dual<0>> = complements[..last].iter().map(|&c| Dual::constant(c)).collect();
+                let before: Vec<DualNumber<0>> =
+                    complements[..last].iter().map(|&c| DualNumber::constant(c)).collect();
                 let share = || (step / room(&before).value).clamp(ROUNDING, 1.0 - ROUNDING);
                 if self.repeats() { logit(share()) } else { log(step) }
             }
@@ -324,9 +354,9 @@ impl ToeplitzLoss {
 }
 
 /// Remaining length of the last step from a pole to its zero: 1 minus the other steps.
-fn room<const N: usize>(before: &[Dual<N>]) -> Dual<N> {
+fn room<const N: usize>(before: &[DualNumber<N>]) -> DualNumber<N> {
     let pairs = before.as_chunks::<2>().0.iter();
-    pairs.fold(Dual::constant(1.0 - ROUNDING), |room, &[pole, zero]| room - (zero - pole))
+    pairs.fold(DualNumber::constant(1.0 - ROUNDING), |room, &[pole, zero]| room - (zero - pole))
 }
 
 /// 2b complements that rise evenly in the logarithm, from about one over the number of steps that
