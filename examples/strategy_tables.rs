@@ -19,7 +19,7 @@ use hushflow::mechanism::error::ExpectedError;
 use hushflow::mechanism::optimize::QuadraticForm;
 use hushflow::mechanism::optimize::corners::{Corners, optimum};
 use hushflow::mechanism::participation::Participation;
-use hushflow::mechanism::sensitivity::{Claim, participation_sensitivity};
+use hushflow::mechanism::sensitivity::{SensitivityClaim, participation_sensitivity};
 use hushflow::mechanism::strategy::{Fit, Matrix, Purpose, StrategyName};
 use hushflow::mechanism::workload::Workload;
 use hushflow::strategies::Candidate;
@@ -128,7 +128,7 @@ fn table_1(quick: bool) -> Fallible<bool> {
 struct TableCell {
     /// Total squared error with our sensitivity.
     loss: f64,
-    sensitivity: Claim,
+    sensitivity: SensitivityClaim,
     /// With the sensitivity of Theorem 2.1, for Fourier encoders, as in the paper.
     spectral: Option<f64>,
 }

@@ -9,17 +9,19 @@ use hushflow_mechanism::sensitivity::Neighbours;
 
 /// Records, columns and factors.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct TableShape {
     records: usize,
     columns: usize,
     factors: usize,
 }
 
-const SHAPES: [Shape; 2] =
-    [Shape { records: 1994, columns: 102, factors: 20 }, Shape { records: 9144, columns: 187, factors: 3 }];
+const SHAPES: [TableShape; 2] = [
+    TableShape { records: 1994, columns: 102, factors: 20 },
+    TableShape { records: 9144, columns: 187, factors: 3 },
+];
 
 /// Factor models between −1 and 1: each factor half as strong as the one before the last, and a tenth of the variance a column's own.
-fn records(Shape { records, columns, factors }: Shape) -> Vec<f64> {
+fn records(TableShape { records, columns, factors }: TableShape) -> Vec<f64> {
     let mut state = 1u64;
     let mut uniform = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -40,7 +42,7 @@ fn records(Shape { records, columns, factors }: Shape) -> Vec<f64> {
 }
 
 #[divan::bench(args = SHAPES, sample_count = 1, sample_size = 1)]
-fn pace(bencher: Bencher<'_, '_>, shape: Shape) {
+fn pace(bencher: Bencher<'_, '_>, shape: TableShape) {
     let records = records(shape);
     let bounds = vec![(-1.0, 1.0); shape.columns];
     bencher.bench_local(|| {

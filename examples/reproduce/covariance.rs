@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use hushflow::mechanism::error::{
-    Better, Bounds, Comparison, InPlaceRelease, SecondEntries, SquaredNoiseError, covariance,
+    Better, Bounds, InPlaceRelease, MethodComparison, SecondEntries, SquaredNoiseError, covariance,
 };
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::SecondMoment;
@@ -72,9 +72,9 @@ impl CovariancePanel {
         covariance::post_processed(SecondEntries::Symmetric, self.dimension, 1.0, deviation, self.steps)
     }
 
-    fn comparison(&self, noise: f64) -> Comparison {
+    fn comparison(&self, noise: f64) -> MethodComparison {
         let joint = self.joint(SecondEntries::Symmetric, noise);
-        Comparison { joint, post_processing: self.post_processed(noise) }
+        MethodComparison { joint, post_processing: self.post_processed(noise) }
     }
 
     /// JME and debiased PP.

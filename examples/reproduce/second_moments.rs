@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use hushflow::mechanism::error::{
-    Better, Bounds, Comparison, ExpectedError, InPlaceRelease, PostProcessing, SecondEntries,
+    Better, Bounds, ExpectedError, InPlaceRelease, MethodComparison, PostProcessing, SecondEntries,
 };
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::SecondMoment;
@@ -140,10 +140,10 @@ impl SecondMomentPanel {
         joint.second_moment_error(entries, self.dimension, self.error.frobenius)
     }
 
-    fn comparison(&self, noise: f64) -> Comparison {
+    fn comparison(&self, noise: f64) -> MethodComparison {
         let deviation = self.release(noise).post_processed();
         let (entries, dimension) = (self.entries(), self.dimension);
-        Comparison {
+        MethodComparison {
             joint: self.joint(entries, noise),
             post_processing: self.post_processing.error(entries, dimension, 1.0, deviation),
         }
@@ -154,7 +154,7 @@ impl SecondMomentPanel {
     }
 
     fn circle(&self, noise: f64) -> Result<Circle<3>, ReproductionError> {
-        let Comparison { joint, post_processing } = self.comparison(noise);
+        let MethodComparison { joint, post_processing } = self.comparison(noise);
         let sum = self.post_processing.alternating_records();
         let deviation = self.release(noise).post_processed();
         let debiased = post_processing.quadratic
@@ -245,7 +245,7 @@ impl SecondMomentPanel {
     /// The finding for more dimensions.
     fn crossing(&self, circles: &[Circle<3>]) -> FigureFinding {
         let released = self.comparison(1.0);
-        let published = Comparison { joint: self.joint(SecondEntries::Independent, 1.0), ..released };
+        let published = MethodComparison { joint: self.joint(SecondEntries::Independent, 1.0), ..released };
         let (released, published) = (released.crossing(), published.crossing());
         // Runs agree with the bounds wherever these decide.
         let agrees = circles.iter().all(|circle| {

@@ -104,7 +104,7 @@ pub enum Assignment {
     /// Its own epoch is closed; joins this one.
     Late(u64),
     /// Joins no epoch.
-    Dropped(Reason),
+    Dropped(DropReason),
 }
 
 impl Assignment {
@@ -119,7 +119,7 @@ impl Assignment {
 
 /// Why a record is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum DropReason {
     /// The record arrived before the start of epoch 1 or, without a clock, its event time is before
     /// it.
     BeforeStart,
@@ -212,7 +212,7 @@ impl Schedule {
             _ => assignment,
         };
         match assignment.epoch() {
-            Some(epoch) if epoch > self.horizon() => Assignment::Dropped(Reason::AfterHorizon),
+            Some(epoch) if epoch > self.horizon() => Assignment::Dropped(DropReason::AfterHorizon),
             _ => assignment,
         }
     }
@@ -220,7 +220,7 @@ impl Schedule {
     fn late(&self, oldest: u64) -> Assignment {
         match self {
             Schedule::ByTime(TimeSchedule { late: LatePolicy::Drop, .. }) => {
-                Assignment::Dropped(Reason::Late)
+                Assignment::Dropped(DropReason::Late)
             }
             _ => Assignment::Late(oldest),
         }
@@ -265,14 +265,14 @@ impl TimeSchedule {
         let own = self.epoch_at(event_time);
         let clocked = self.clock != ClockSource::EndOfInput;
         if (if clocked { clock } else { event_time }) < self.start {
-            return Assignment::Dropped(Reason::BeforeStart);
+            return Assignment::Dropped(DropReason::BeforeStart);
         }
         let epoch = if clocked { own.min(self.epoch_at(clock)) } else { own };
         let oldest = self.oldest_open(clock);
         match u64::try_from(epoch) {
             Ok(epoch) if epoch >= oldest => Assignment::Epoch(epoch),
             _ if self.late == LatePolicy::Fold => Assignment::Late(oldest),
-            _ => Assignment::Dropped(Reason::Late),
+            _ => Assignment::Dropped(DropReason::Late),
         }
     }
 }
@@ -315,29 +315,29 @@ mod tests {
         both(110, 110, Epoch(2));
         // Epoch 1 ends at 110 and closes when the clock reaches 115.
         both(109, 114, Epoch(1));
-        check(109, 115, Late(2), Dropped(Reason::Late));
+        check(109, 115, Late(2), Dropped(DropReason::Late));
         // An event before the start is always late; a row that arrives before the start is dropped.
-        check(99, 100, Late(1), Dropped(Reason::Late));
-        both(99, 99, Dropped(Reason::BeforeStart));
-        both(105, 99, Dropped(Reason::BeforeStart));
+        check(99, 100, Late(1), Dropped(DropReason::Late));
+        both(99, 99, Dropped(DropReason::BeforeStart));
+        both(105, 99, Dropped(DropReason::BeforeStart));
         both(175, 112, Epoch(2));
         both(i64::MAX, 112, Epoch(2));
         // The horizon ends at 180.
         both(179, 179, Epoch(8));
-        both(180, 180, Dropped(Reason::AfterHorizon));
-        check(100, 184, Late(8), Dropped(Reason::Late));
-        check(100, 185, Dropped(Reason::AfterHorizon), Dropped(Reason::Late));
-        check(i64::MIN, i64::MAX, Dropped(Reason::AfterHorizon), Dropped(Reason::Late));
+        both(180, 180, Dropped(DropReason::AfterHorizon));
+        check(100, 184, Late(8), Dropped(DropReason::Late));
+        check(100, 185, Dropped(DropReason::AfterHorizon), Dropped(DropReason::Late));
+        check(i64::MIN, i64::MAX, Dropped(DropReason::AfterHorizon), Dropped(DropReason::Late));
     }
 
     #[test]
     fn without_a_clock_every_record_goes_to_its_own_epoch() {
         let schedule = by_time(LatePolicy::Fold, ClockSource::EndOfInput);
         let check = |event, expected| assert_eq!(schedule.assign(event, Clock::START), expected);
-        check(99, Dropped(Reason::BeforeStart));
+        check(99, Dropped(DropReason::BeforeStart));
         check(100, Epoch(1));
         check(179, Epoch(8));
-        check(180, Dropped(Reason::AfterHorizon));
+        check(180, Dropped(DropReason::AfterHorizon));
         assert_eq!(schedule.oldest_open(at(i64::MAX)), 1);
         assert_eq!(schedule.last_at_end(Clock::START), 8);
     }
@@ -358,8 +358,8 @@ mod tests {
         check(2, Epoch(1), 1, 1);
         check(3, Epoch(2), 2, 1);
         check(5, Epoch(2), 2, 2);
-        check(6, Dropped(Reason::AfterHorizon), 3, 2);
-        check(u64::MAX, Dropped(Reason::AfterHorizon), 3, 2);
+        check(6, Dropped(DropReason::AfterHorizon), 3, 2);
+        check(u64::MAX, Dropped(DropReason::AfterHorizon), 3, 2);
     }
 
     #[test]
@@ -388,8 +388,8 @@ mod tests {
         }
         check(fold(), 3, Late(4));
         check(count(), 3, Late(4));
-        check(by_time(LatePolicy::Drop, ClockSource::Arrival), 3, Dropped(Reason::Late));
-        check(fold(), 8, Dropped(Reason::AfterHorizon));
+        check(by_time(LatePolicy::Drop, ClockSource::Arrival), 3, Dropped(DropReason::Late));
+        check(fold(), 8, Dropped(DropReason::AfterHorizon));
     }
 
     #[test]

@@ -88,13 +88,15 @@ impl Participation {
     }
 
     /// Applies the schema to steps 1..=`horizon`.
-    pub fn on(self, horizon: usize) -> Schedule {
+    pub fn on(self, horizon: usize) -> ParticipationSchedule {
         let size = |number: NonZeroU64| usize::try_from(number.get()).unwrap_or(usize::MAX);
         match self {
-            Self::Single => Schedule::new(horizon, 1, 1, false),
-            Self::Fixed { count, gap } => Schedule::new(horizon, size(count), size(gap), false),
-            Self::MinSeparation { count, gap } => Schedule::new(horizon, size(count), size(gap), true),
-            Self::EveryStep => Schedule::new(horizon, usize::MAX, 1, false),
+            Self::Single => ParticipationSchedule::new(horizon, 1, 1, false),
+            Self::Fixed { count, gap } => ParticipationSchedule::new(horizon, size(count), size(gap), false),
+            Self::MinSeparation { count, gap } => {
+                ParticipationSchedule::new(horizon, size(count), size(gap), true)
+            }
+            Self::EveryStep => ParticipationSchedule::new(horizon, usize::MAX, 1, false),
         }
     }
 }
@@ -150,14 +152,14 @@ impl From<Participation> for String {
 
 /// A participation schema on steps 0..`horizon`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct ParticipationSchedule {
     horizon: usize,
     count: usize,
     gap: usize,
     flexible: bool,
 }
 
-impl Schedule {
+impl ParticipationSchedule {
     /// At most `count` ≥ 1 participations, `gap` apart, or at least `gap` apart if `flexible`.
     /// `gap` is at least 1.
     fn new(horizon: usize, count: usize, gap: usize, flexible: bool) -> Self {
@@ -263,7 +265,7 @@ mod tests {
         assert!(serde_json::from_str::<Participation>("\"2\"").is_err());
     }
 
-    fn schedule(text: &str, horizon: usize) -> Schedule {
+    fn schedule(text: &str, horizon: usize) -> ParticipationSchedule {
         text.parse::<Participation>().unwrap().on(horizon)
     }
 

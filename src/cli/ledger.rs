@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use hushflow::ledger::{Book, Budget, Charge, Entry, Ledger, NoGuarantee, set_budget};
 use hushflow::mechanism::accounting::adjacency::{Adjacency, Unit};
-use hushflow::mechanism::accounting::bounded_range::Concentrated;
+use hushflow::mechanism::accounting::bounded_range::RhoSpending;
 use hushflow::mechanism::accounting::composition::Spending;
 use hushflow::mechanism::accounting::discrete::Discreteness;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
@@ -238,7 +238,7 @@ fn spent(charge: &Charge) -> Option<Spending> {
 
 /// Returns the ρ that was requested, or the one implied by μ.
 fn rho(charge: &Charge) -> Option<f64> {
-    spent(charge).map(|spent| charge.rho.map_or(spent.rho(), Concentrated::rho))
+    spent(charge).map(|spent| charge.rho.map_or(spent.rho(), RhoSpending::rho))
 }
 
 /// Returns `record` or `entity`.

@@ -11,8 +11,8 @@ use hushflow::mechanism::optimize::{
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::strategy::buffered::MAX_BUFFERS;
 use hushflow::mechanism::strategy::{
-    Chosen, Dense, Fit, Fitted, KINDS, MAX_DENSE_HORIZON, MAX_HORIZON, Objective, Purpose, StrategyError,
-    StrategyName,
+    Dense, Fit, KINDS, MAX_DENSE_HORIZON, MAX_HORIZON, Objective, Purpose, StrategyChoice, StrategyError,
+    StrategyName, StrategyParameters,
 };
 use hushflow::mechanism::workload::Workload;
 use hushflow::strategies::matrix::read_matrix;
@@ -141,7 +141,7 @@ struct Report {
     seconds: f64,
     /// Parameters of buffers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<Fitted>,
+    parameters: Option<StrategyParameters>,
     trace: Vec<Trace>,
 }
 
@@ -241,8 +241,8 @@ fn dense(
         OptimizerSettings { relative_gap: arguments.gap, iterations: arguments.iterations as usize };
     let begin = Instant::now();
     let mut trace = Vec::new();
-    let told = &mut |at: &optimize::Progress| {
-        let optimize::Progress { iteration, objective, lower_bound, .. } = *at;
+    let told = &mut |at: &optimize::OptimizerProgress| {
+        let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
         bar.tell(&Progress { strategy: name.clone(), iteration, objective, lower_bound });
         let relative_gap = Some(at.relative_gap()).filter(|gap| gap.is_finite());
         trace.push(Trace { iteration, objective, relative_gap, seconds: begin.elapsed().as_secs_f64() });
@@ -270,9 +270,9 @@ fn dense(
     let steps = form.steps() as u64;
     let parameters =
         Dense::new(name.clone(), &optimum.strategy).map_err(|error| CliError::failed(error.to_string()))?;
-    let fitted = Some(Fitted::Dense(parameters.parameters().clone()));
+    let fitted = Some(StrategyParameters::Dense(parameters.parameters().clone()));
     let request = Request::new(name.to_string(), &workload, steps, arguments.participation);
-    let chosen = Chosen { name: name.clone(), fitted };
+    let chosen = StrategyChoice { name: name.clone(), fitted };
     let saved = SavedStrategy::new(request, chosen, optimum.objective, Some(optimum.lower_bound));
     Ok((report, Some(saved)))
 }
@@ -357,7 +357,11 @@ fn fitted(
         sensitivity: error.sensitivity,
         iterations: trace.len(),
         seconds,
-        parameters: saved.strategy.fitted.clone().filter(|fitted| matches!(fitted, Fitted::Buffered(_))),
+        parameters: saved
+            .strategy
+            .fitted
+            .clone()
+            .filter(|fitted| matches!(fitted, StrategyParameters::Buffered(_))),
         trace,
     };
     Ok((report, Some(saved)))

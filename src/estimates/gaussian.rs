@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
-use hushflow_mechanism::estimate::intervals::{Interval, Intervals};
+use hushflow_mechanism::estimate::intervals::{Interval, MomentIntervals};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
 use nalgebra::DMatrix;
@@ -231,7 +231,7 @@ impl Found for Shown {
 struct InUnits<'a> {
     setting: &'a Setting,
     /// In centred and scaled coordinates; `None` without a density.
-    intervals: Option<Intervals<'a>>,
+    intervals: Option<MomentIntervals<'a>>,
 }
 
 impl InUnits<'_> {

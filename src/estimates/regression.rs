@@ -36,7 +36,7 @@ use std::sync::Arc;
 use hushflow_estimators::covariance::regression::coefficients;
 use hushflow_mechanism::estimate::debias::MIN_COUNT_TO_NOISE;
 use hushflow_mechanism::estimate::density::DensityError;
-use hushflow_mechanism::estimate::intervals::{Confidence, Interval, LEAST_SAMPLE, Subject};
+use hushflow_mechanism::estimate::intervals::{Confidence, Interval, IntervalSubject, LEAST_SAMPLE};
 use hushflow_mechanism::estimate::projection::Spectrum;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
@@ -189,8 +189,8 @@ impl Regression {
         let confidence = setting.view.confidence(moments.epoch);
         let sampling = match confidence.subject {
             _ if ridge > 0.0 => f64::INFINITY,
-            Subject::Records => 0.0,
-            Subject::Population { heaviest } => match count / heaviest - size as f64 {
+            IntervalSubject::Records => 0.0,
+            IntervalSubject::Population { heaviest } => match count / heaviest - size as f64 {
                 freedom if freedom < LEAST_SAMPLE => f64::INFINITY,
                 freedom => residual.0.max(residual.1) * count / freedom,
             },

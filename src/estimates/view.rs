@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use hushflow_mechanism::estimate::intervals::{Confidence, Subject};
+use hushflow_mechanism::estimate::intervals::{Confidence, IntervalSubject};
 use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::view::SquareBias;
@@ -49,8 +49,8 @@ impl View {
     pub(super) fn confidence(&self, epoch: u64) -> Confidence {
         let Intervals { level, joint, population } = self.intervals;
         let subject = match population {
-            true => Subject::Population { heaviest: self.workload.largest_coefficient(epoch) },
-            false => Subject::Records,
+            true => IntervalSubject::Population { heaviest: self.workload.largest_coefficient(epoch) },
+            false => IntervalSubject::Records,
         };
         Confidence { level, joint, subject }
     }

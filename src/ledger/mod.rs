@@ -28,7 +28,7 @@ pub use home::{Home, HomeError, data_set_name};
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::{MeanMethod, shares_of_range};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
-use hushflow_mechanism::accounting::bounded_range::{self, Concentrated};
+use hushflow_mechanism::accounting::bounded_range::{self, RhoSpending};
 use hushflow_mechanism::accounting::composition::Spending;
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier};
@@ -66,7 +66,7 @@ pub struct Charge {
     /// The requested ρ of zero-concentrated privacy, by purpose, if that is the promise; μ follows
     /// from it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rho: Option<Concentrated>,
+    pub rho: Option<RhoSpending>,
 }
 
 /// A mean by filters as one Gaussian mechanism, and its total variation.

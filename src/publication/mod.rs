@@ -12,7 +12,7 @@ use std::path::Path;
 
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon};
 use hushflow_mechanism::moments::Layout;
-use hushflow_mechanism::strategy::Chosen;
+use hushflow_mechanism::strategy::StrategyChoice;
 use serde::{Deserialize, Serialize};
 
 pub use error::PublicationError;
@@ -34,7 +34,7 @@ struct Header {
     parameters: PublicParameters,
     noise_multiplier: f64,
     /// `None` for estimates of windows.
-    strategy: Option<Chosen>,
+    strategy: Option<StrategyChoice>,
 }
 
 /// What a pipeline publishes.
@@ -161,7 +161,10 @@ impl Publication {
 ///
 /// # Errors
 /// [`StrategiesError`].
-pub fn chosen(pipeline: &Pipeline, progress: &mut dyn FnMut(&Progress)) -> Result<Chosen, StrategiesError> {
+pub fn chosen(
+    pipeline: &Pipeline,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<StrategyChoice, StrategiesError> {
     let purpose = pipeline.strategy_purpose();
     Ok(pipeline.wanted_strategy().find(&purpose, progress)?.chosen)
 }

@@ -9,7 +9,7 @@ use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters};
 use hushflow_mechanism::moments::{Clipper, Layout};
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_mechanism::strategy::{Chosen, Strategy, StrategyError, build_chosen};
+use hushflow_mechanism::strategy::{Strategy, StrategyChoice, StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise};
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{FixedMeasurement, Measurement};
@@ -31,7 +31,7 @@ pub struct Calibration {
     /// σ of one Gaussian mechanism of sensitivity 1.
     pub noise_multiplier: f64,
     /// The strategy that runs.
-    pub strategy: Chosen,
+    pub strategy: StrategyChoice,
 }
 
 /// Public parameters and what follows from them.
@@ -64,7 +64,7 @@ impl MomentPublication {
     /// As [`calibrate`](Self::calibrate).
     pub fn calibrate_chosen(
         parameters: PublicParameters,
-        chosen: Chosen,
+        chosen: StrategyChoice,
         private: bool,
     ) -> Result<Self, PublicationError> {
         refuse_windows(&parameters)?;
@@ -281,13 +281,16 @@ fn refuse_windows(parameters: &PublicParameters) -> Result<(), PublicationError>
     }
 }
 
-fn strategy(parameters: &PublicParameters, chosen: &Chosen) -> Result<Arc<dyn Strategy>, StrategyError> {
+fn strategy(
+    parameters: &PublicParameters,
+    chosen: &StrategyChoice,
+) -> Result<Arc<dyn Strategy>, StrategyError> {
     build_chosen(chosen, &parameters.release.workload, Some(parameters.epochs.schedule.horizon()))
 }
 
 fn mechanism(
     parameters: &PublicParameters,
-    chosen: &Chosen,
+    chosen: &StrategyChoice,
     noise_multiplier: f64,
 ) -> Result<MatrixMechanism, PublicationError> {
     let privacy = &parameters.privacy;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
+use hushflow_mechanism::epochs::{Assignment, Clock, DropReason, Schedule};
 
 use super::{Counters, Mark, Resume};
 use crate::pipeline::Source;
@@ -117,9 +117,9 @@ impl EpochClock {
         match assignment {
             Assignment::Epoch(_) => {}
             Assignment::Late(_) => counters.folded += 1,
-            Assignment::Dropped(Reason::Late) => counters.late += 1,
-            Assignment::Dropped(Reason::BeforeStart) => counters.before_start += 1,
-            Assignment::Dropped(Reason::AfterHorizon) => counters.after_horizon += 1,
+            Assignment::Dropped(DropReason::Late) => counters.late += 1,
+            Assignment::Dropped(DropReason::BeforeStart) => counters.before_start += 1,
+            Assignment::Dropped(DropReason::AfterHorizon) => counters.after_horizon += 1,
         }
         // The row is read again on the way to the first uncommitted one.
         assignment.epoch().filter(|&epoch| epoch > self.closed)

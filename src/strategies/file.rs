@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use hushflow_mechanism::participation::Participation;
-use hushflow_mechanism::strategy::Chosen;
+use hushflow_mechanism::strategy::StrategyChoice;
 use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -73,7 +73,7 @@ pub struct SavedStrategy {
     /// Lower bound for all strategies of this kind; `None` if unknown.
     pub lower_bound: Option<f64>,
     /// The strategy.
-    pub strategy: Chosen,
+    pub strategy: StrategyChoice,
     checksum: String,
 }
 
@@ -109,7 +109,7 @@ pub enum StrategyFileError {
 
 impl SavedStrategy {
     /// Makes a strategy to save.
-    pub fn new(request: Request, strategy: Chosen, objective: f64, lower_bound: Option<f64>) -> Self {
+    pub fn new(request: Request, strategy: StrategyChoice, objective: f64, lower_bound: Option<f64>) -> Self {
         let checksum = String::new();
         let saved = Self { format: FORMAT.into(), request, objective, lower_bound, strategy, checksum };
         Self { checksum: saved.computed_checksum(), ..saved }
@@ -178,13 +178,13 @@ pub fn remember(saved: &SavedStrategy) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hushflow_mechanism::strategy::Fitted;
+    use hushflow_mechanism::strategy::StrategyParameters;
 
     fn saved() -> SavedStrategy {
         let request = Request::new("optimal".into(), &Workload::Prefix, 3, Participation::Single);
-        let fitted = Some(Fitted::Toeplitz(vec![1 << 40, 3, -7]));
+        let fitted = Some(StrategyParameters::Toeplitz(vec![1 << 40, 3, -7]));
         let name = "optimal".parse().unwrap();
-        SavedStrategy::new(request, Chosen { name, fitted }, 1.0 / 3.0, Some(0.3))
+        SavedStrategy::new(request, StrategyChoice { name, fitted }, 1.0 / 3.0, Some(0.3))
     }
 
     #[test]

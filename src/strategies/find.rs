@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use hushflow_mechanism::optimize;
-use hushflow_mechanism::strategy::{Chosen, Dense, Fit, Fitted, StrategyName, build_chosen, compared, fit};
+use hushflow_mechanism::strategy::{
+    Dense, Fit, StrategyChoice, StrategyName, StrategyParameters, build_chosen, compared, fit,
+};
 
 use super::file::{Request, SavedStrategy, recall, remember};
 use super::matrix::read_matrix;
@@ -14,7 +16,7 @@ use super::{Candidate, Progress, Purpose, StrategiesError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// The strategy.
-    pub chosen: Chosen,
+    pub chosen: StrategyChoice,
     /// Lower bound of the loss of every strategy for the purpose, if known.
     pub lower_bound: Option<f64>,
 }
@@ -65,13 +67,13 @@ pub fn search(
     purpose: &Purpose,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<(SavedStrategy, Option<f64>), StrategiesError> {
-    let told = &mut |at: &optimize::Progress| {
-        let optimize::Progress { iteration, objective, lower_bound, .. } = *at;
+    let told = &mut |at: &optimize::OptimizerProgress| {
+        let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
         progress(&Progress { strategy: name.clone(), iteration, objective, lower_bound });
         ControlFlow::Continue(())
     };
     let found = fit(name, purpose, told)?;
-    let chosen = Chosen { name: name.clone(), fitted: Some(found.fitted) };
+    let chosen = StrategyChoice { name: name.clone(), fitted: Some(found.fitted) };
     let saved = SavedStrategy::new(request(name, purpose), chosen, found.objective, found.lower_bound);
     Ok((saved, found.class_bound))
 }
@@ -85,7 +87,7 @@ fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<Found, St
         let c = read_matrix(path)?;
         let refused = |source| StrategiesError::OfFile { path: path.into(), source };
         let parameters = Dense::new(name.clone(), &c).map_err(refused)?.parameters().clone();
-        Chosen { name: name.clone(), fitted: Some(Fitted::Dense(parameters)) }
+        StrategyChoice { name: name.clone(), fitted: Some(StrategyParameters::Dense(parameters)) }
     };
     let steps = build_chosen(&chosen, &purpose.workload, None)?.horizon();
     match steps.filter(|&steps| steps < purpose.horizon) {

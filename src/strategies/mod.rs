@@ -12,8 +12,8 @@ use std::sync::Arc;
 use hushflow_mechanism::error::ExpectedError;
 use hushflow_mechanism::sensitivity::{OutOfRange, participation_sensitivity};
 use hushflow_mechanism::strategy::{
-    Chosen, Factorization, MatrixError, Purpose, SearchError, Stamped, Strategy, StrategyError, StrategyName,
-    build_chosen, build_factorization,
+    Factorization, MatrixError, Purpose, SearchError, Stamped, Strategy, StrategyChoice, StrategyError,
+    StrategyName, build_chosen, build_factorization,
 };
 use thiserror::Error;
 
@@ -127,7 +127,7 @@ impl Wanted {
 #[derive(Clone)]
 pub struct Candidate {
     /// Its parameters, as a log stores them.
-    pub chosen: Chosen,
+    pub chosen: StrategyChoice,
     /// Its factorization, for errors and sensitivities.
     pub factorization: Arc<dyn Factorization>,
     /// The strategy that runs; `None` for one that is only compared.
@@ -175,7 +175,7 @@ impl Candidate {
     /// # Errors
     /// [`StrategiesError::Strategy`].
     pub fn of_chosen(
-        chosen: Chosen,
+        chosen: StrategyChoice,
         purpose: &Purpose,
         loss_lower_bound: Option<f64>,
     ) -> Result<Self, StrategiesError> {

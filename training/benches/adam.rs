@@ -14,7 +14,7 @@ use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, S
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
-use hushflow_mechanism::strategy::{Chosen, Fitted, build_chosen};
+use hushflow_mechanism::strategy::{StrategyChoice, StrategyParameters, build_chosen};
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{EpochCommit, Fault, Measurement};
 use hushflow_training::adam::AdamSetting;
@@ -55,7 +55,7 @@ fn setup(steps: u64, form: impl FnOnce(Strategies) -> Strategies) -> TrainingSet
     let buffers = buffers.map(|(decay, weight)| ExponentialBuffer { decay, weight });
     let fitted = BufferedParameters { horizon: Some(64), buffers: Buffers::Toeplitz(buffers.to_vec()) };
     let name = "blt:3".parse().expect("a strategy");
-    let chosen = Chosen { name, fitted: Some(Fitted::Buffered(fitted)) };
+    let chosen = StrategyChoice { name, fitted: Some(StrategyParameters::Buffered(fitted)) };
     let strategy = build_chosen(&chosen, &Workload::Prefix, Some(64)).expect("sound buffers");
     let parameters = MomentParameters {
         method: Method::Jme,

@@ -20,7 +20,7 @@
 
 use super::adaptive::SHARE;
 use super::{CovarianceError, CovarianceMethod, Pace};
-use hushflow_mechanism::accounting::bounded_range::Concentrated;
+use hushflow_mechanism::accounting::bounded_range::RhoSpending;
 use hushflow_mechanism::accounting::discrete::Discreteness;
 use hushflow_mechanism::accounting::{
     AccountingError, Delta, Epsilon, MARGIN, Rho, composition, least, zcdp,
@@ -34,7 +34,7 @@ const ROUNDING: f64 = 2e-9;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CovarianceSpending {
     /// ρ by purpose.
-    pub rho: Concentrated,
+    pub rho: RhoSpending,
     /// Bound of the distance of all its noise from the ideal.
     pub discreteness: Discreteness,
 }
@@ -46,7 +46,7 @@ impl CovarianceSpending {
         let draws = 3.0 * (d + 1.0).powi(2) + rounds;
         let selection = (selection * (1.0 + MARGIN)).min(rho.value());
         Ok(Self {
-            rho: Concentrated { gaussian: rho.value() - selection, selection },
+            rho: RhoSpending { gaussian: rho.value() - selection, selection },
             discreteness: Discreteness::new(least * (1.0 - MARGIN), draws)?,
         })
     }

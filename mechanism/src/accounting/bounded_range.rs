@@ -64,7 +64,7 @@ use std::f64::consts::PI;
 /// ρ of zero-concentrated differential privacy, split by what it is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Concentrated {
+pub struct RhoSpending {
     /// ρ spent on Gaussian noise.
     pub gaussian: f64,
     /// ρ spent on selections by the exponential mechanism. An upper bound where the cost depends on
@@ -72,7 +72,7 @@ pub struct Concentrated {
     pub selection: f64,
 }
 
-impl Concentrated {
+impl RhoSpending {
     /// Returns the total ρ.
     pub fn rho(self) -> f64 {
         self.gaussian + self.selection
@@ -85,8 +85,8 @@ impl Concentrated {
     /// [`AccountingError`] if a part is negative or not finite, or if both are 0.
     ///
     /// ```
-    /// use hushflow_mechanism::accounting::bounded_range::Concentrated;
-    /// let spent = Concentrated { gaussian: 0.5, selection: 0.0 };
+    /// use hushflow_mechanism::accounting::bounded_range::RhoSpending;
+    /// let spent = RhoSpending { gaussian: 0.5, selection: 0.0 };
     /// assert!((spent.noise_multiplier_rounded_down()?.mu() - 1.0).abs() < 1e-9);
     /// # Ok::<(), hushflow_mechanism::accounting::AccountingError>(())
     /// ```
@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn selection(rho: f64) -> NoiseMultiplier {
-        Concentrated { gaussian: 0.0, selection: rho }.noise_multiplier_rounded_down().unwrap()
+        RhoSpending { gaussian: 0.0, selection: rho }.noise_multiplier_rounded_down().unwrap()
     }
 
     /// Returns δ(ε') for a list of likelihoods in both worlds.
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn parts_that_are_none_are_refused() {
         for (gaussian, selection) in [(0.0, 0.0), (-1.0, 2.0), (1.0, f64::NAN), (f64::INFINITY, 0.0)] {
-            let parts = Concentrated { gaussian, selection };
+            let parts = RhoSpending { gaussian, selection };
             assert!(parts.noise_multiplier_rounded_down().is_err(), "{parts:?}");
         }
     }
@@ -221,7 +221,7 @@ mod tests {
                 [(p * likely, q * (1.0 - likely)), (p * (1.0 - likely), q * likely)]
             })
             .collect();
-        let claimed = Concentrated { gaussian: rho_gaussian, selection: rho_selection };
+        let claimed = RhoSpending { gaussian: rho_gaussian, selection: rho_selection };
         let claimed = claimed.noise_multiplier_rounded_down().unwrap();
         for epsilon in [0.0, 0.05, 0.2, 0.5] {
             assert!(gaussian::delta(claimed, eps(epsilon)) >= delta(&worlds, epsilon) - 1e-9, "{epsilon}");

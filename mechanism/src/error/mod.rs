@@ -36,8 +36,8 @@ pub mod expected;
 mod increments;
 pub mod post_processing;
 #[cfg(test)]
-mod reference;
+pub(crate) mod reference;
 
 pub use additive::{InPlaceRelease, NoiseDeviations, SecondEntries};
 pub use expected::ExpectedError;
-pub use post_processing::{Better, Bounds, Comparison, PostProcessing, SquaredNoiseError};
+pub use post_processing::{Better, Bounds, MethodComparison, PostProcessing, SquaredNoiseError};

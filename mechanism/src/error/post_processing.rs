@@ -214,14 +214,14 @@ pub enum Better {
 
 /// Errors of both at one noise multiplier.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Comparison {
+pub struct MethodComparison {
     /// Error of second moments with their own noise.
     pub joint: f64,
     /// Error of second moments squared from noisy first moments.
     pub post_processing: SquaredNoiseError,
 }
 
-impl Comparison {
+impl MethodComparison {
     /// Returns the better one, with debiased post-processing.
     pub fn better(&self) -> Better {
         let Bounds { lower, upper } = self.post_processing.debiased();
@@ -340,13 +340,13 @@ mod tests {
         noise_multiplier: f64,
         strategy: &str,
         entries: SecondEntries,
-    ) -> Comparison {
+    ) -> MethodComparison {
         let (workload, steps) = (Workload::Prefix, 200);
         let strategy = build(strategy, &workload, Some(steps)).unwrap();
         let error = ExpectedError::new(&workload, strategy.as_ref(), steps).unwrap();
         let release =
             InPlaceRelease::new(dimension, 3.0, noise_multiplier).with_column_norm(error.sensitivity);
-        Comparison {
+        MethodComparison {
             joint: release.joint().second_moment_error(entries, dimension, error.frobenius),
             post_processing: PostProcessing::new(&workload, strategy.as_ref(), steps).unwrap().error(
                 entries,

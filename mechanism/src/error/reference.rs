@@ -91,16 +91,16 @@ pub(super) fn close(what: &str, found: f64, expected: f64, relative: f64) {
 }
 
 /// The portable generator of the reference data.
-struct Congruential(u64);
+pub(crate) struct Congruential(pub(crate) u64);
 
 impl Congruential {
-    fn next(&mut self) -> f64 {
+    pub(crate) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / 2_f64.powi(53)
     }
 
-    fn normal(&mut self) -> f64 {
-        let (radius, angle) = (self.next(), self.next());
+    pub(crate) fn normal(&mut self) -> f64 {
+        let (radius, angle) = (self.uniform(), self.uniform());
         (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
     }
 
@@ -108,7 +108,7 @@ impl Congruential {
     fn record(&mut self, dimension: usize, clip_norm: f64) -> Vec<f64> {
         let direction: Vec<f64> = (0..dimension).map(|_| self.normal()).collect();
         let norm = direction.iter().map(|x| x * x).sum::<f64>().sqrt();
-        let length = clip_norm * (0.5 + 0.5 * self.next());
+        let length = clip_norm * (0.5 + 0.5 * self.uniform());
         direction.iter().map(|x| x / norm * length).collect()
     }
 }

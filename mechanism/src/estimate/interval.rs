@@ -13,7 +13,7 @@ pub struct Interval {
 
 /// What an interval's moments describe.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Subject {
+pub enum IntervalSubject {
     /// The released records: only the noise is uncertain.
     Records,
     /// The population from which records were drawn independently: adds the sampling error. Means
@@ -35,13 +35,13 @@ pub struct Confidence {
     /// (Bonferroni's inequality), or each by itself.
     pub joint: bool,
     /// Whose moments are meant.
-    pub subject: Subject,
+    pub subject: IntervalSubject,
 }
 
 impl Default for Confidence {
     /// 95 %, each by itself, for the records.
     fn default() -> Self {
-        Confidence { level: 0.95, joint: false, subject: Subject::Records }
+        Confidence { level: 0.95, joint: false, subject: IntervalSubject::Records }
     }
 }
 

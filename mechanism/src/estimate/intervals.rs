@@ -15,9 +15,9 @@
 //! that of u − w, where u and w are the variances of (x/σᵢ ± y/σⱼ)/√2, independent multiples of χ².
 //! Means need samples that are not small, covariances a population that is about Gaussian.
 //!
-//! Eigenvalues: [`Intervals::eigenvalue_radius`].
+//! Eigenvalues: [`MomentIntervals::eigenvalue_radius`].
 
-pub use super::interval::{Confidence, Interval, Subject};
+pub use super::interval::{Confidence, Interval, IntervalSubject};
 
 use super::ball::EntryMoments;
 use super::debias::NoisyMoments;
@@ -35,13 +35,13 @@ pub const MIN_VARIANCE_TO_NOISE: f64 = 4.0;
 
 /// Confidence intervals of the moments of one key, in the coordinates of the moments.
 #[derive(Clone, Debug)]
-pub struct Intervals<'a> {
+pub struct MomentIntervals<'a> {
     moments: NoisyMoments<'a>,
     mean: DVector<f64>,
     covariance: DMatrix<f64>,
     tail: f64,
     z: f64,
-    subject: Subject,
+    subject: IntervalSubject,
 }
 
 impl<'a> NoisyMoments<'a> {
@@ -51,7 +51,7 @@ impl<'a> NoisyMoments<'a> {
     /// As [`density`](Self::density), [`DensityError::Level`] and [`DensityError::Heaviest`].
     ///
     /// ```
-    /// use hushflow_mechanism::estimate::{debias::{MomentNoise, NoisyMoments}, intervals::{Confidence, Subject}};
+    /// use hushflow_mechanism::estimate::{debias::{MomentNoise, NoisyMoments}, intervals::{Confidence, IntervalSubject}};
     /// use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// let moments = NoisyMoments {
     ///     layout: Layout { dimension: 1, second: SecondMoment::Full },
@@ -61,18 +61,20 @@ impl<'a> NoisyMoments<'a> {
     /// let mean = moments.intervals(Confidence::default())?.mean(0).expect("column 0 of 1");
     /// assert!((mean.lower - (0.5 - 1.96 * 0.02)).abs() < 1e-6 && mean.contains(0.5));
     ///
-    /// let subject = Subject::Population { heaviest: 1.0 };
+    /// let subject = IntervalSubject::Population { heaviest: 1.0 };
     /// let wider = moments.intervals(Confidence { subject, ..Confidence::default() })?;
     /// assert!(wider.mean(0).expect("column 0 of 1").upper > 0.69);
     /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
     /// ```
-    pub fn intervals(&self, confidence: Confidence) -> Result<Intervals<'a>, DensityError> {
+    pub fn intervals(&self, confidence: Confidence) -> Result<MomentIntervals<'a>, DensityError> {
         let Confidence { level, joint, subject } = confidence;
         if !(level > 0.0 && level < 1.0) {
             return Err(DensityError::Level(level));
         }
         match subject {
-            Subject::Population { heaviest } if !(f64::MIN_POSITIVE..=f64::MAX).contains(&heaviest) => {
+            IntervalSubject::Population { heaviest }
+                if !(f64::MIN_POSITIVE..=f64::MAX).contains(&heaviest) =>
+            {
                 return Err(DensityError::Heaviest(heaviest));
             }
             _ => {}
@@ -80,16 +82,16 @@ impl<'a> NoisyMoments<'a> {
         let (mean, covariance) = self.estimates()?;
         let statements = if joint { self.layout.coordinates() - 1 } else { 1 };
         let tail = (1.0 - level) / 2.0 / statements as f64;
-        Ok(Intervals { moments: *self, mean, covariance, tail, z: quantile::normal(tail), subject })
+        Ok(MomentIntervals { moments: *self, mean, covariance, tail, z: quantile::normal(tail), subject })
     }
 }
 
-impl Intervals<'_> {
+impl MomentIntervals<'_> {
     /// Returns the interval of a column's mean; `None` if there is no such column.
     pub fn mean(&self, column: usize) -> Option<Interval> {
         let estimate = *self.mean.get(column)?;
         let interval = self.fieller(self.first(column)).with(estimate);
-        let Subject::Population { .. } = self.subject else { return Some(interval) };
+        let IntervalSubject::Population { .. } = self.subject else { return Some(interval) };
         let sampled = self.sampled(interval, estimate, |freedom| {
             let error = quantile::student(self.z, freedom) * (self.spread(column) / freedom).sqrt();
             (error, error)
@@ -105,8 +107,8 @@ impl Intervals<'_> {
         let estimate = *self.covariance.get((i, j))?;
         let records = self.entry(i, j)?.covariance_range(self.z).with(estimate);
         let interval = match self.subject {
-            Subject::Records => records,
-            Subject::Population { heaviest } => {
+            IntervalSubject::Records => records,
+            IntervalSubject::Population { heaviest } => {
                 // A sample's covariance is that of its population times (n−1)/n.
                 let sample = self.moments.count() / heaviest;
                 let sampled = self.sampled(records, estimate, |freedom| self.sampling(i, j, freedom));
@@ -140,8 +142,8 @@ impl Intervals<'_> {
         let records = self.score(estimate, |correlation| self.correlation_noise(i, j, correlation).powi(2));
         let within = estimate.clamp(-1.0, 1.0);
         let interval = match self.subject {
-            Subject::Records => records,
-            Subject::Population { .. } => self.sampled(records, estimate, |freedom| {
+            IntervalSubject::Records => records,
+            IntervalSubject::Population { .. } => self.sampled(records, estimate, |freedom| {
                 let reach = self.z / (freedom - 2.0).sqrt();
                 let end = |shift: f64| (within.atanh() + shift).tanh();
                 (within - end(-reach), end(reach) - within)
@@ -229,11 +231,11 @@ impl Intervals<'_> {
     /// their equivalent number of equal weight.
     fn sampled(&self, records: Interval, estimate: f64, error: impl Fn(f64) -> (f64, f64)) -> Interval {
         match self.subject {
-            Subject::Population { heaviest } if self.moments.count() / heaviest >= LEAST_SAMPLE => {
+            IntervalSubject::Population { heaviest } if self.moments.count() / heaviest >= LEAST_SAMPLE => {
                 records.widened(estimate, error(self.moments.count() / heaviest - 1.0))
             }
-            Subject::Population { .. } => Interval::UNBOUNDED,
-            Subject::Records => records,
+            IntervalSubject::Population { .. } => Interval::UNBOUNDED,
+            IntervalSubject::Records => records,
         }
     }
 

@@ -52,7 +52,7 @@
 
 use crate::participation::Participation;
 use crate::sensitivity::{
-    Batch, MomentStrategies, MomentWeights, Neighbours, OutOfRange, batch_participation_sensitivity,
+    MomentStrategies, MomentWeights, Neighbours, OutOfRange, TrainingBatch, batch_participation_sensitivity,
     batch_sensitivity_squared, joint_participation_sensitivity, joint_sensitivity_squared,
     participation_sensitivity, positive, rounded_up,
 };
@@ -152,7 +152,7 @@ impl MomentGeometry {
     /// [`OutOfRange`] as [`joint`](Self::joint), and for an empty batch.
     pub fn of_batches(
         &self,
-        batch: Batch,
+        batch: TrainingBatch,
         neighbours: Neighbours,
         dimension: usize,
         second_weight: f64,

@@ -45,6 +45,7 @@ pub fn coa(
 mod tests {
     use super::super::{Stop, certificate};
     use super::*;
+    use crate::error::reference::Congruential;
     use nalgebra::DMatrix;
     use proptest::prelude::*;
     use serde_json::Value;
@@ -102,28 +103,13 @@ mod tests {
         assert!((optimum.objective - 72.2115081).abs() < 1e-4, "{}", optimum.objective);
     }
 
-    /// The generator of the reference workloads.
-    struct Congruential(u64);
+    fn below(generator: &mut Congruential, limit: usize) -> usize {
+        (generator.uniform() * limit as f64) as usize
+    }
 
-    impl Congruential {
-        fn uniform(&mut self) -> f64 {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (self.0 >> 11) as f64 / 2f64.powi(53)
-        }
-
-        fn normal(&mut self) -> f64 {
-            let (radius, angle) = (self.uniform(), self.uniform());
-            (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
-        }
-
-        fn below(&mut self, limit: usize) -> usize {
-            (self.uniform() * limit as f64) as usize
-        }
-
-        fn normals(&mut self, rows: usize, columns: usize) -> DMatrix<f64> {
-            let entries: Vec<f64> = (0..rows * columns).map(|_| self.normal()).collect();
-            DMatrix::from_row_slice(rows, columns, &entries)
-        }
+    fn normals(generator: &mut Congruential, rows: usize, columns: usize) -> DMatrix<f64> {
+        let entries: Vec<f64> = (0..rows * columns).map(|_| generator.normal()).collect();
+        DMatrix::from_row_slice(rows, columns, &entries)
     }
 
     fn workload(input: &Value) -> DMatrix<f64> {
@@ -135,7 +121,7 @@ mod tests {
             "range" => {
                 let mut matrix = DMatrix::zeros(size("m"), size("n"));
                 for row in 0..size("m") {
-                    let [a, b] = [0; 2].map(|_| generator.below(size("n")));
+                    let [a, b] = [0; 2].map(|_| below(&mut generator, size("n")));
                     (a.min(b)..=a.max(b)).for_each(|i| matrix[(row, i)] = 1.0);
                 }
                 matrix
@@ -147,8 +133,8 @@ mod tests {
                 DMatrix::from_row_slice(size("m"), size("n"), &entries)
             }
             "related" => {
-                let left = generator.normals(size("m"), size("s"));
-                left * generator.normals(size("s"), size("n"))
+                let left = normals(&mut generator, size("m"), size("s"));
+                left * normals(&mut generator, size("s"), size("n"))
             }
             "marginal" => marginals(input["dims"].as_array().unwrap(), size("m"), &mut generator),
             kind => panic!("unknown kind {kind}"),
@@ -163,8 +149,8 @@ mod tests {
             |cell: usize, axis: usize| cell / sizes[axis + 1..].iter().product::<usize>() % sizes[axis];
         let mut matrix = DMatrix::zeros(rows, sizes.iter().product());
         for row in 0..rows {
-            let (a, b) = pairs[generator.below(pairs.len())];
-            let value = generator.below(sizes[a] * sizes[b]);
+            let (a, b) = pairs[below(generator, pairs.len())];
+            let value = below(generator, sizes[a] * sizes[b]);
             for cell in 0..matrix.ncols() {
                 let inside =
                     (coordinate(cell, a), coordinate(cell, b)) == (value / sizes[b], value % sizes[b]);
@@ -228,7 +214,7 @@ mod tests {
         let settings = OptimizerSettings { iterations: 2, ..OptimizerSettings::default() };
         check(coa(&form, &settings, &mut |_| ControlFlow::Continue(())).unwrap(), Stop::Iterations);
         let mut seen = Vec::new();
-        let mut end = |progress: &super::super::Progress| {
+        let mut end = |progress: &super::super::OptimizerProgress| {
             seen.push(*progress);
             if progress.iteration == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };

@@ -64,11 +64,11 @@ impl OptimizerSettings {
 }
 
 /// Called after every point; [`ControlFlow::Break`] ends the search with the best so far.
-pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress) -> ControlFlow<()>;
+pub type OnProgress<'a> = &'a mut dyn FnMut(&OptimizerProgress) -> ControlFlow<()>;
 
 /// Progress of an optimiser, or of a fit of buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct OptimizerProgress {
     /// Number of points.
     pub iteration: usize,
     /// Least value of a feasible X so far.
@@ -81,7 +81,7 @@ pub struct Progress {
     pub conjugate_gradient_steps: usize,
 }
 
-impl Progress {
+impl OptimizerProgress {
     /// Returns `objective / lower_bound − 1`, at least 0; infinite while there is no bound.
     pub fn relative_gap(&self) -> f64 {
         relative_gap(self.objective, self.lower_bound)

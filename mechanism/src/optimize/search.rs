@@ -12,7 +12,7 @@
 //! good while μ falls.
 
 use super::{
-    OnProgress, OptimizeError, OptimizerSettings, Progress, QuadraticForm, Stop,
+    OnProgress, OptimizeError, OptimizerProgress, OptimizerSettings, QuadraticForm, Stop,
     algebra::{self, plus},
     classes::Classes,
     dual::{self, AscentDirection, DualPoint},
@@ -82,7 +82,7 @@ pub(super) struct OptimizerResult {
     pub(super) gram: Mat<f64>,
     /// v and w.
     pub(super) multipliers: Vec<f64>,
-    pub(super) progress: Progress,
+    pub(super) progress: OptimizerProgress,
     pub(super) stop: Stop,
 }
 
@@ -105,7 +105,7 @@ impl<'a> OptimizerRecord<'a> {
         let gram = problem.classes.identity();
         let objective = problem.scale * problem.value(&gram).ok_or(OptimizeError::Numerical)?;
         let multipliers = dual::start(problem.form.as_ref(), problem.classes);
-        let progress = Progress { objective, ..Progress::default() };
+        let progress = OptimizerProgress { objective, ..OptimizerProgress::default() };
         let found = OptimizerResult { gram, multipliers, progress, stop: Stop::Rounding };
         Ok(Self { found, scale: problem.scale, settings, callback, shrunk: (f64::INFINITY, 0) })
     }

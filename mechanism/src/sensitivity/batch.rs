@@ -47,7 +47,8 @@
 //! zero-out. Means of squares are those of single records, divided by m².
 
 use super::{
-    Bound, Claim, ClaimKind, MomentStrategies, MomentWeights, Neighbours, OutOfRange, at_least_one,
+    ClaimKind, MomentStrategies, MomentWeights, Neighbours, OutOfRange, SensitivityBound, SensitivityClaim,
+    at_least_one,
     joint_participation::{affine_of_strategies, joint_participation_sensitivity},
     joint_sensitivity_squared, not_negative, positive, rounded_up,
 };
@@ -67,7 +68,7 @@ pub enum BatchQuery {
 
 /// A query about batches of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Batch {
+pub struct TrainingBatch {
     /// The quantity that is squared.
     pub query: BatchQuery,
     /// m ≥ 1, the number of records.
@@ -82,17 +83,17 @@ pub struct Batch {
 /// [`OutOfRange`] for a batch or dimension of 0, or a negative weight.
 ///
 /// ```
-/// use hushflow_mechanism::sensitivity::{Batch, BatchQuery, Neighbours, batch_sensitivity_squared};
+/// use hushflow_mechanism::sensitivity::{TrainingBatch, BatchQuery, Neighbours, batch_sensitivity_squared};
 ///
 /// let squared = |query| {
-///     batch_sensitivity_squared(Batch { query, size: 16 }, Neighbours::ReplaceOneInPlace, 3, 0.5)
+///     batch_sensitivity_squared(TrainingBatch { query, size: 16 }, Neighbours::ReplaceOneInPlace, 3, 0.5)
 /// };
 /// assert!((squared(BatchQuery::MeanOfSquares)? - 4.0 / 256.0).abs() < 1e-12); // as without second moments
 /// assert!(squared(BatchQuery::SquareOfMean)? > 2.7 * 4.0 / 256.0);
 /// # Ok::<(), hushflow_mechanism::sensitivity::OutOfRange>(())
 /// ```
 pub fn batch_sensitivity_squared(
-    batch: Batch,
+    batch: TrainingBatch,
     neighbours: Neighbours,
     dimension: usize,
     second_weight: f64,
@@ -115,33 +116,36 @@ pub fn batch_sensitivity_squared(
 /// # Errors
 /// As [`batch_sensitivity_squared`], and for results beyond the range of f64.
 pub fn batch_participation_sensitivity(
-    batch: Batch,
+    batch: TrainingBatch,
     neighbours: Neighbours,
     dimension: usize,
     strategies: MomentStrategies<'_>,
     participation: Participation,
     second_weight: f64,
-) -> Result<Claim, OutOfRange> {
+) -> Result<SensitivityClaim, OutOfRange> {
     check(batch, dimension, second_weight)?;
     let claim = match batch.factors(neighbours) {
         Some([first, second]) => {
             let claim =
                 affine_of_strategies(neighbours, strategies, participation, first, second * second_weight)?;
             let moved = neighbours == Neighbours::ReplaceOne;
-            Claim { kind: if moved { ClaimKind::UpperBound(Bound::Triangle) } else { claim.kind }, ..claim }
+            SensitivityClaim {
+                kind: if moved { ClaimKind::UpperBound(SensitivityBound::Triangle) } else { claim.kind },
+                ..claim
+            }
         }
         None => {
             let weights = MomentWeights { second: second_weight, count: 0.0 };
             let claim =
                 joint_participation_sensitivity(neighbours, dimension, strategies, participation, weights)?;
-            Claim { squared: batch.divided(claim.squared), ..claim }
+            SensitivityClaim { squared: batch.divided(claim.squared), ..claim }
         }
     };
     positive("squared sensitivity of batches", claim.squared)?;
     Ok(claim)
 }
 
-impl Batch {
+impl TrainingBatch {
     /// Returns α and β of a factor `α + βν`; `None` where the squares are those of single records.
     fn factors(self, neighbours: Neighbours) -> Option<[f64; 2]> {
         let size = self.size as f64;
@@ -166,7 +170,7 @@ impl Batch {
     }
 }
 
-fn check(batch: Batch, dimension: usize, second_weight: f64) -> Result<(), OutOfRange> {
+fn check(batch: TrainingBatch, dimension: usize, second_weight: f64) -> Result<(), OutOfRange> {
     at_least_one("number of records of a batch", batch.size)?;
     at_least_one("dimension", dimension)?;
     not_negative("relative weight of second moments", second_weight)?;
@@ -190,7 +194,7 @@ mod tests {
             let size = |name: &str| case["input"][name].as_u64().unwrap() as usize;
             let weight = case["input"]["nu"].as_f64().unwrap();
             let check = |query, neighbours, name: &str| {
-                let batch = Batch { query, size: size("m") };
+                let batch = TrainingBatch { query, size: size("m") };
                 let found = batch_sensitivity_squared(batch, neighbours, size("d"), weight).unwrap();
                 let expected = case["expected"][name].as_f64().unwrap();
                 assert!((found / expected - 1.0).abs() <= 2e-13, "{} {name}: {found}", case["id"]);
@@ -206,7 +210,7 @@ mod tests {
     fn batches_of_one_are_records() {
         for neighbours in [ZeroOut, ReplaceOneInPlace, ReplaceOne] {
             let squared = [SquareOfMean, SquareOfSum, MeanOfSquares].map(|query| {
-                batch_sensitivity_squared(Batch { query, size: 1 }, neighbours, 2, 0.7).unwrap()
+                batch_sensitivity_squared(TrainingBatch { query, size: 1 }, neighbours, 2, 0.7).unwrap()
             });
             assert!(squared.iter().all(|value| (value / squared[0] - 1.0).abs() < 1e-12));
         }
@@ -215,7 +219,7 @@ mod tests {
     #[test]
     fn refuses_what_is_no_batch() {
         let check = |size, dimension, weight, name| {
-            let batch = Batch { query: SquareOfSum, size };
+            let batch = TrainingBatch { query: SquareOfSum, size };
             assert_eq!(batch_sensitivity_squared(batch, ZeroOut, dimension, weight).unwrap_err().name, name);
         };
         check(0, 1, 1.0, "number of records of a batch");

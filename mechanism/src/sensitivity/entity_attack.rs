@@ -6,7 +6,7 @@
 //! alarms are impossible: every distance it finds exists. The seeds are fixed.
 
 use super::{
-    Batch, BatchQuery, Claim, ClaimKind, MomentStrategies, MomentWeights, Neighbours,
+    BatchQuery, ClaimKind, MomentStrategies, MomentWeights, Neighbours, SensitivityClaim, TrainingBatch,
     batch_participation_sensitivity, joint_participation_sensitivity,
     participation::{SCHEMAS, attained, strategies},
 };
@@ -108,7 +108,7 @@ impl ReleaseMatrices {
         &self,
         mut batches: Vec<[DVector<f64>; 3]>,
         steps: &[usize],
-        batch: Batch,
+        batch: TrainingBatch,
         replaced: bool,
     ) -> f64 {
         let others = (batch.size - 1) as f64;
@@ -216,7 +216,7 @@ fn neighbouring(
 }
 
 /// Checks that no distance exceeds the claim, and that claims called exact are attained.
-fn judge(claim: Claim, largest: f64, case: &dyn Fn() -> String) {
+fn judge(claim: SensitivityClaim, largest: f64, case: &dyn Fn() -> String) {
     assert!(largest <= claim.squared * (1.0 + 1e-12), "exceeded: {largest} of {claim:?}, {}", case());
     let reached = largest >= claim.squared * 0.99;
     assert!(reached || claim.kind != ClaimKind::Exact, "not reached: {largest} of {claim:?}, {}", case());
@@ -380,7 +380,7 @@ fn nothing_beats_the_claims_for_batches() {
             for (size, nu, (dimension, moment)) in
                 [(2, 0.5, KINDS[0]), (3, 2.0, KINDS[1]), (16, 0.3, KINDS[2])]
             {
-                let (batch, participation) = (Batch { query, size }, schema.parse().unwrap());
+                let (batch, participation) = (TrainingBatch { query, size }, schema.parse().unwrap());
                 let claim = batch_participation_sensitivity(
                     batch,
                     neighbours,

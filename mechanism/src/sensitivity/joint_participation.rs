@@ -68,13 +68,13 @@
 //! 2ν·k²g₂. And always `‖P − Q‖² ≤ 2‖P‖² + 2‖Q‖²`. ∎
 
 use super::{
-    Bound, Claim, ClaimKind, MomentWeights, Neighbours, OutOfRange, at_least_one, free_second_weight,
-    joint_sensitivity_squared, not_negative,
+    ClaimKind, MomentWeights, Neighbours, OutOfRange, SensitivityBound, SensitivityClaim, at_least_one,
+    free_second_weight, joint_sensitivity_squared, not_negative,
     participation::{SensitivityWitness, all_patterns, attained, only_first_pattern, raised, worst},
     positive, replace_one_factor, rounded_up,
 };
 use crate::{
-    participation::{Participation, Schedule},
+    participation::{Participation, ParticipationSchedule},
     strategy::{ColumnGeometry, Matrix, matrix::OVERLAP_ERROR},
 };
 
@@ -109,7 +109,7 @@ impl<'a> MomentStrategies<'a> {
         std::ptr::eq(self.first, self.second) || self.first == self.second
     }
 
-    fn on(&self, participation: Participation) -> Schedule {
+    fn on(&self, participation: Participation) -> ParticipationSchedule {
         participation.on(self.first.columns())
     }
 }
@@ -142,7 +142,7 @@ pub fn joint_participation_sensitivity(
     strategies: MomentStrategies<'_>,
     participation: Participation,
     weights: MomentWeights,
-) -> Result<Claim, OutOfRange> {
+) -> Result<SensitivityClaim, OutOfRange> {
     at_least_one("dimension", dimension)?;
     let second = not_negative("relative weight of second moments", weights.second)?;
     let count = not_negative("relative weight of the count", weights.count)?;
@@ -161,42 +161,43 @@ fn shared(
     neighbours: Neighbours,
     dimension: usize,
     matrix: &Matrix,
-    schedule: Schedule,
+    schedule: ParticipationSchedule,
     weights: MomentWeights,
-) -> Result<Claim, OutOfRange> {
+) -> Result<SensitivityClaim, OutOfRange> {
     let vectors = attained(matrix, schedule, false)?;
     let one_record = weights.count + 1.0 + weights.second;
     match neighbours {
         Neighbours::ZeroOut => Ok(of_equal_records(&vectors, one_record)),
         Neighbours::ReplaceOneInPlace => {
             let factor = replace_one_factor(dimension, weights.second);
-            Ok(Claim { squared: rounded_up(vectors.claim.squared * factor), ..vectors.claim })
+            Ok(SensitivityClaim { squared: rounded_up(vectors.claim.squared * factor), ..vectors.claim })
         }
         Neighbours::ReplaceOne => replaced_elsewhere(dimension, matrix, schedule, weights, &vectors),
     }
 }
 
 /// Returns the claim for a factor that the same record attains at every step.
-fn of_equal_records(vectors: &SensitivityWitness, factor: f64) -> Claim {
+fn of_equal_records(vectors: &SensitivityWitness, factor: f64) -> SensitivityClaim {
     let kind = match vectors.claim.kind {
         ClaimKind::Exact if !vectors.by_equal_contributions() => {
-            ClaimKind::UpperBound(Bound::AbsoluteOverlaps)
+            ClaimKind::UpperBound(SensitivityBound::AbsoluteOverlaps)
         }
         kind => kind,
     };
-    Claim { squared: rounded_up(vectors.claim.squared * factor), kind }
+    SensitivityClaim { squared: rounded_up(vectors.claim.squared * factor), kind }
 }
 
 fn replaced_elsewhere(
     dimension: usize,
     matrix: &Matrix,
-    schedule: Schedule,
+    schedule: ParticipationSchedule,
     weights: MomentWeights,
     vectors: &SensitivityWitness,
-) -> Result<Claim, OutOfRange> {
+) -> Result<SensitivityClaim, OutOfRange> {
     let one_record = weights.count + 1.0 + weights.second;
     let triangle = rounded_up(4.0 * one_record * vectors.claim.squared);
-    let triangle = Claim { squared: triangle, kind: ClaimKind::UpperBound(Bound::Triangle) };
+    let triangle =
+        SensitivityClaim { squared: triangle, kind: ClaimKind::UpperBound(SensitivityBound::Triangle) };
     let Some(overlap) = matrix.negative_overlap() else {
         return Ok(triangle);
     };
@@ -210,13 +211,17 @@ fn replaced_elsewhere(
         rounded_up(factor(dimension.max(2)) * (vectors.claim.squared + overlaps))
     };
     if is_opposed(overlap, vectors.claim.squared) {
-        let claim = Claim { squared, kind: ClaimKind::UpperBound(Bound::NegativeOverlaps) };
+        let claim =
+            SensitivityClaim { squared, kind: ClaimKind::UpperBound(SensitivityBound::NegativeOverlaps) };
         return Ok(if claim.squared <= triangle.squared { claim } else { triangle });
     }
     let tight = once || factor(dimension) == factor(dimension.max(2));
-    let kind =
-        if tight { of_equal_records(vectors, 1.0).kind } else { ClaimKind::UpperBound(Bound::Triangle) };
-    Ok(Claim { squared, kind })
+    let kind = if tight {
+        of_equal_records(vectors, 1.0).kind
+    } else {
+        ClaimKind::UpperBound(SensitivityBound::Triangle)
+    };
+    Ok(SensitivityClaim { squared, kind })
 }
 
 /// Returns `max_π α·Z₁ + β·Z₂`, or `(α + β)·V` for one strategy. It is attained by changes that are
@@ -227,7 +232,7 @@ pub(super) fn affine_of_strategies(
     participation: Participation,
     first: f64,
     second: f64,
-) -> Result<Claim, OutOfRange> {
+) -> Result<SensitivityClaim, OutOfRange> {
     let schedule = strategies.on(participation);
     if !strategies.are_one() {
         return Ok(linear(strategies, schedule, first, second));
@@ -235,21 +240,26 @@ pub(super) fn affine_of_strategies(
     let vectors = attained(strategies.first, schedule, false)?;
     let claim = of_equal_records(&vectors, first + second);
     let reversible = neighbours == Neighbours::ReplaceOneInPlace;
-    Ok(if reversible { Claim { kind: vectors.claim.kind, ..claim } } else { claim })
+    Ok(if reversible { SensitivityClaim { kind: vectors.claim.kind, ..claim } } else { claim })
 }
 
 /// Returns `max_π α·Z₁ + β·Z₂`. The claim is exact where all overlaps of the worst pattern are at
 /// least 0.
-fn linear(strategies: MomentStrategies<'_>, schedule: Schedule, first: f64, second: f64) -> Claim {
+fn linear(
+    strategies: MomentStrategies<'_>,
+    schedule: ParticipationSchedule,
+    first: f64,
+    second: f64,
+) -> SensitivityClaim {
     let matrices = [strategies.first, strategies.second];
     let worst = worst(&[(first, matrices[0]), (second, matrices[1])], schedule);
     let squared = raised(worst.squared, schedule.count());
     let kind = match worst.bound {
         Some(bound) => ClaimKind::UpperBound(bound),
         None if matrices.iter().all(|matrix| not_opposed(matrix, &worst.pattern)) => ClaimKind::Exact,
-        None => ClaimKind::UpperBound(Bound::AbsoluteOverlaps),
+        None => ClaimKind::UpperBound(SensitivityBound::AbsoluteOverlaps),
     };
-    Claim { squared, kind }
+    SensitivityClaim { squared, kind }
 }
 
 /// Returns whether no two columns of a pattern point away from each other, within rounding.
@@ -271,10 +281,14 @@ fn is_opposed(negative_overlap: f64, squared: f64) -> bool {
     negative_overlap > 4.0 * OVERLAP_ERROR * squared
 }
 
-fn replaced(strategies: MomentStrategies<'_>, schedule: Schedule, weights: MomentWeights) -> Claim {
+fn replaced(
+    strategies: MomentStrategies<'_>,
+    schedule: ParticipationSchedule,
+    weights: MomentWeights,
+) -> SensitivityClaim {
     let MomentWeights { second, count } = weights;
     let triangle = linear(strategies, schedule, 4.0 + 4.0 * count, 4.0 * second);
-    let triangle = Claim { kind: ClaimKind::UpperBound(Bound::Triangle), ..triangle };
+    let triangle = SensitivityClaim { kind: ClaimKind::UpperBound(SensitivityBound::Triangle), ..triangle };
     let overlaps = [strategies.first, strategies.second].map(Matrix::negative_overlap);
     let [Some(first_overlap), Some(second_overlap)] = overlaps else {
         return triangle;
@@ -282,18 +296,27 @@ fn replaced(strategies: MomentStrategies<'_>, schedule: Schedule, weights: Momen
     let first = (2.0 + 2.0 * count).max(4.0);
     let opposed = (first * first_overlap + 2.0 * second * second_overlap) * (schedule.count() as f64).powi(2);
     let squared = rounded_up(linear(strategies, schedule, first, 2.0 * second).squared + opposed);
-    let bound =
-        if is_opposed(opposed, squared) { Bound::NegativeOverlaps } else { Bound::SeparateStrategies };
-    let claim = Claim { squared, kind: ClaimKind::UpperBound(bound) };
+    let bound = if is_opposed(opposed, squared) {
+        SensitivityBound::NegativeOverlaps
+    } else {
+        SensitivityBound::SeparateStrategies
+    };
+    let claim = SensitivityClaim { squared, kind: ClaimKind::UpperBound(bound) };
     if claim.squared <= triangle.squared { claim } else { triangle }
 }
 
 /// w₁ᵢ and w₂ᵢ for the steps of a pattern.
 type RowSums = Vec<[f64; 2]>;
 
-fn in_place(dimension: usize, strategies: MomentStrategies<'_>, schedule: Schedule, weight: f64) -> Claim {
+fn in_place(
+    dimension: usize,
+    strategies: MomentStrategies<'_>,
+    schedule: ParticipationSchedule,
+    weight: f64,
+) -> SensitivityClaim {
     let coarse = linear(strategies, schedule, 4.0, 2.0 * weight);
-    let coarse = Claim { kind: ClaimKind::UpperBound(Bound::SeparateStrategies), ..coarse };
+    let coarse =
+        SensitivityClaim { kind: ClaimKind::UpperBound(SensitivityBound::SeparateStrategies), ..coarse };
     let patterns = row_sums(strategies, schedule).unwrap_or_default();
     let bounds =
         patterns.iter().map(|(sums, pattern)| (in_place_bound(dimension, weight, sums), sums, pattern));
@@ -304,8 +327,9 @@ fn in_place(dimension: usize, strategies: MomentStrategies<'_>, schedule: Schedu
     let MomentStrategies { first, second } = strategies;
     let opposed = [first, second].iter().any(|matrix| !not_opposed(matrix, pattern));
     let tight = !opposed && one_pair_is_best(dimension, weight, sums);
-    let kind = if tight { ClaimKind::Exact } else { ClaimKind::UpperBound(Bound::SeparateStrategies) };
-    Claim { squared, kind }
+    let kind =
+        if tight { ClaimKind::Exact } else { ClaimKind::UpperBound(SensitivityBound::SeparateStrategies) };
+    SensitivityClaim { squared, kind }
 }
 
 /// Returns whether the same pair of records is the best at every step.
@@ -334,7 +358,10 @@ fn in_place_bound(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> f64 {
 /// Returns the row sums of all patterns that can be the worst, or `None` if there are too many.
 /// Where equal gaps are the worst for Toeplitz strategies with non-increasing coefficients, they
 /// maximise every w_ℓi.
-fn row_sums(strategies: MomentStrategies<'_>, schedule: Schedule) -> Option<Vec<(RowSums, Vec<usize>)>> {
+fn row_sums(
+    strategies: MomentStrategies<'_>,
+    schedule: ParticipationSchedule,
+) -> Option<Vec<(RowSums, Vec<usize>)>> {
     let MomentStrategies { first, second } = strategies;
     let falls = |matrix: &Matrix| {
         let toeplitz =

@@ -52,13 +52,13 @@ mod in_place;
 mod joint_participation;
 mod participation;
 
-pub use batch::{Batch, BatchQuery, batch_participation_sensitivity, batch_sensitivity_squared};
+pub use batch::{BatchQuery, TrainingBatch, batch_participation_sensitivity, batch_sensitivity_squared};
 pub(crate) use in_place::largest_second_weight;
 pub use in_place::{free_second_weight, replace_one_factor};
 pub use joint_participation::{
     MomentStrategies, free_second_weight_under_participation, joint_participation_sensitivity,
 };
-pub use participation::{Bound, Claim, ClaimKind, participation_sensitivity};
+pub use participation::{ClaimKind, SensitivityBound, SensitivityClaim, participation_sensitivity};
 
 use crate::numbers;
 use crate::strategy::ColumnGeometry;

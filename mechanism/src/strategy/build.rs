@@ -1,6 +1,6 @@
 //! Builds a strategy for a workload by name.
 
-use super::{Chosen, Factorization, Kind, Specification, Strategy, StrategyName, dense, name};
+use super::{Factorization, Kind, Specification, Strategy, StrategyChoice, StrategyName, dense, name};
 use crate::workload::Workload;
 use std::{fmt, sync::Arc};
 use thiserror::Error;
@@ -159,11 +159,11 @@ pub fn build(
 /// [`StrategyError::Workload`] if the workload has no such strategy,
 /// [`StrategyError::Rectangular`] if it cannot run.
 pub fn build_chosen(
-    chosen: &Chosen,
+    chosen: &StrategyChoice,
     workload: &Workload,
     horizon: Option<u64>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let Chosen { name, fitted } = chosen;
+    let StrategyChoice { name, fitted } = chosen;
     if let Some(found) = horizon {
         check_horizon(name, found, longest(name))?;
         check_rows(name, workload, found)?;

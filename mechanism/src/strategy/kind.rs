@@ -2,7 +2,7 @@
 //! strategies.
 
 use super::{
-    Factorization, Fitted, KINDS, MAX_HORIZON, Strategy, StrategyError, StrategyName,
+    Factorization, KINDS, MAX_HORIZON, Strategy, StrategyError, StrategyName, StrategyParameters,
     buffered::{self, FitError},
     dense, toeplitz,
 };
@@ -74,7 +74,7 @@ pub enum Fit {
 }
 
 /// An optimiser for the strategy of a name.
-pub type Search = fn(&StrategyName, &Purpose, OnProgress<'_>) -> Result<Optimised, SearchError>;
+pub type Search = fn(&StrategyName, &Purpose, OnProgress<'_>) -> Result<OptimisedStrategy, SearchError>;
 
 /// What a strategy is made from.
 pub(super) struct Specification<'a> {
@@ -82,7 +82,7 @@ pub(super) struct Specification<'a> {
     pub(super) workload: &'a Workload,
     /// Within the limits of the kind.
     pub(super) horizon: Option<u64>,
-    pub(super) fitted: Option<&'a Fitted>,
+    pub(super) fitted: Option<&'a StrategyParameters>,
 }
 
 impl Specification<'_> {
@@ -152,9 +152,9 @@ impl fmt::Display for Objective {
 
 /// Result of an optimiser.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Optimised {
+pub struct OptimisedStrategy {
     /// The parameters.
-    pub fitted: Fitted,
+    pub fitted: StrategyParameters,
     /// Value reached at sensitivity 1: the total squared error, or the objective of buffers.
     pub objective: f64,
     /// Lower bound of the total squared error of every strategy for the purpose, if known.
@@ -286,7 +286,7 @@ pub fn fit(
     name: &StrategyName,
     purpose: &Purpose,
     progress: OnProgress<'_>,
-) -> Result<Optimised, SearchError> {
+) -> Result<OptimisedStrategy, SearchError> {
     match name.fit() {
         Fit::Parameters { search, .. } => search(name, purpose, progress),
         Fit::Program { several } => dense::optimum(name, purpose, several, progress),

@@ -30,10 +30,10 @@ pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON};
 pub use fourier::Fourier;
 use kind::Specification;
 pub use kind::{
-    Fit, Kind, Objective, Optimised, Purpose, Search, SearchError, compared, default_strategy, fit,
+    Fit, Kind, Objective, OptimisedStrategy, Purpose, Search, SearchError, compared, default_strategy, fit,
 };
 pub use matrix::{Discrepancy, MAX_COLUMNS, Matrix, MatrixError};
-pub use name::{Chosen, StrategyName};
+pub use name::{StrategyChoice, StrategyName};
 pub use samples::{RowSample, RowSamples};
 pub use stamped::Stamped;
 pub use tree::Tree;
@@ -74,7 +74,7 @@ pub static KINDS: &[&Kind] = &[
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Fitted {
+pub enum StrategyParameters {
     /// The coefficients of a Toeplitz matrix, in units of 2^-[`COEFFICIENT_BITS`].
     Toeplitz(Vec<i64>),
     /// Buffers of a Toeplitz matrix or of a power law.

@@ -1,6 +1,6 @@
 //! Names of the strategies on the command line, and a strategy as a log stores it.
 
-use super::{Fit, Fitted, KINDS, Kind, StrategyError, toeplitz};
+use super::{Fit, KINDS, Kind, StrategyError, StrategyParameters, toeplitz};
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
@@ -39,11 +39,11 @@ pub enum StrategyName {
 /// versions, and a log must be read with exactly the C that wrote it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Chosen {
+pub struct StrategyChoice {
     /// The strategy that runs; never [`StrategyName::Auto`].
     pub name: StrategyName,
     /// Fitted parameters; `None` if the name determines the strategy.
-    pub fitted: Option<Fitted>,
+    pub fitted: Option<StrategyParameters>,
 }
 
 const NORMALIZED: &str = "normalized-";
@@ -151,7 +151,7 @@ impl From<StrategyName> for String {
     }
 }
 
-impl From<StrategyName> for Chosen {
+impl From<StrategyName> for StrategyChoice {
     fn from(name: StrategyName) -> Self {
         Self { name, fitted: None }
     }

@@ -14,7 +14,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::{ReleaseShard, Shards};
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{
-    Chosen, Fit, Objective, Purpose, Strategy, StrategyName, build_chosen, fit,
+    Fit, Objective, Purpose, Strategy, StrategyChoice, StrategyName, build_chosen, fit,
 };
 use hushflow_mechanism::view::{Moments, View};
 use hushflow_mechanism::workload::Workload;
@@ -49,7 +49,7 @@ fn strategy(name: &str, workload: &str) -> Arc<dyn Strategy> {
         Fit::None => None,
         _ => Some(fit(&name, &purpose, &mut |_| ControlFlow::Continue(())).expect("a fit").fitted),
     };
-    build_chosen(&Chosen { name, fitted }, &workload, Some(steps)).expect("a strategy of six steps")
+    build_chosen(&StrategyChoice { name, fitted }, &workload, Some(steps)).expect("a strategy of six steps")
 }
 
 /// Squares of batches are diagonal, and records replaced in place with them, so that counts are public.

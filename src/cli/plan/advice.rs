@@ -2,7 +2,7 @@
 //! JME paper).
 
 use hushflow::mechanism::error::{
-    Better, Comparison, ExpectedError, NoiseDeviations, PostProcessing, SecondEntries,
+    Better, ExpectedError, MethodComparison, NoiseDeviations, PostProcessing, SecondEntries,
 };
 use hushflow::mechanism::mechanism::{Method, MomentGeometry, MomentMechanism, MomentParameters};
 use hushflow::mechanism::moments::SecondMoment;
@@ -51,7 +51,7 @@ impl SecondMomentAdvice {
         let alone = MomentParameters { method: Method::Pp, second_moment_weight: None, ..parameters };
         let deviation = noise(alone, geometry)?.first;
         let squares = PostProcessing::new(&plan.purpose.workload, strategy.as_ref(), steps).ok()?;
-        let comparison = Comparison {
+        let comparison = MethodComparison {
             joint: joint.second_moment_error(entries, dimension, error.frobenius),
             post_processing: squares.error(entries, dimension, clip_norm, deviation),
         };

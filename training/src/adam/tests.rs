@@ -9,7 +9,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::{ReleaseShard, Shards};
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
-use hushflow_mechanism::strategy::{Chosen, Fitted, Strategy, build, build_chosen};
+use hushflow_mechanism::strategy::{Strategy, StrategyChoice, StrategyParameters, build, build_chosen};
 use hushflow_mechanism::workload::{Decay, Workload};
 use rand::{RngExt, SeedableRng};
 use std::num::NonZeroU32;
@@ -31,7 +31,10 @@ fn strategies() -> Vec<Strategies> {
     let named = |name| build(name, &workload, Some(STEPS)).unwrap();
     let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.8125, weight: 0.25 }]);
     let parameters = BufferedParameters { horizon: Some(STEPS), buffers };
-    let buffered = Chosen { name: "blt:1".parse().unwrap(), fitted: Some(Fitted::Buffered(parameters)) };
+    let buffered = StrategyChoice {
+        name: "blt:1".parse().unwrap(),
+        fitted: Some(StrategyParameters::Buffered(parameters)),
+    };
     let buffered: Arc<dyn Strategy> = build_chosen(&buffered, &workload, Some(STEPS)).unwrap();
     vec![
         named("identity").into(),

@@ -68,7 +68,11 @@ impl CoverageSetting {
     }
 
     fn confidence(&self, level: f64, joint: bool) -> Confidence {
-        let subject = if self.population { Subject::Population { heaviest: 1.0 } } else { Subject::Records };
+        let subject = if self.population {
+            IntervalSubject::Population { heaviest: 1.0 }
+        } else {
+            IntervalSubject::Records
+        };
         Confidence { level, joint, subject }
     }
 
@@ -80,8 +84,8 @@ impl CoverageSetting {
                 NoisyMoments { layout: self.layout(), coordinates: &coordinates, noise: self.noise };
             let intervals = moments.intervals(self.confidence(level, false)).unwrap();
             let together = moments.intervals(self.confidence(level, true)).unwrap();
-            let mean = |intervals: &Intervals<'_>, i| intervals.mean(i).map(|x| x.contains(self.mean));
-            let entry = |intervals: &Intervals<'_>, (i, j)| {
+            let mean = |intervals: &MomentIntervals<'_>, i| intervals.mean(i).map(|x| x.contains(self.mean));
+            let entry = |intervals: &MomentIntervals<'_>, (i, j)| {
                 intervals.covariance(i, j).map(|interval| interval.contains(truth[(i, j)]))
             };
             let found = [
@@ -216,12 +220,12 @@ fn nothing_is_said_without_columns_records_or_moments() {
     let records = moments.intervals(Confidence::default()).unwrap();
     assert_eq!((records.mean(2), records.covariance(0, 1), records.covariance(2, 2)), (None, None, None));
     assert_eq!(records.correlation(0, 1), None);
-    let subject = Subject::Population { heaviest: 1.0 };
+    let subject = IntervalSubject::Population { heaviest: 1.0 };
     let population = moments.intervals(Confidence { subject, ..Confidence::default() }).unwrap();
     assert_eq!(population.mean(0), Some(Interval::UNBOUNDED), "nine records");
     assert_eq!(population.covariance(1, 1), Some(Interval { lower: 0.0, upper: f64::INFINITY }));
     // Half the weight each: twice as many records.
-    let subject = Subject::Population { heaviest: 0.5 };
+    let subject = IntervalSubject::Population { heaviest: 0.5 };
     let many = moments.intervals(Confidence { subject, ..Confidence::default() }).unwrap();
     assert!(many.mean(0).unwrap().upper < 5.0);
 }
@@ -234,7 +238,7 @@ fn levels_and_weights_that_are_none_are_refused() {
         noise: noise(0.0, 1.0, 1.0),
     };
     let check = |level: f64, heaviest: f64, expected: &str| {
-        let subject = Subject::Population { heaviest };
+        let subject = IntervalSubject::Population { heaviest };
         let error = moments.intervals(Confidence { level, joint: false, subject }).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     };
@@ -273,7 +277,7 @@ proptest! {
             noise: noise(count / 10.0, first, second),
         };
         let subject =
-            if population { Subject::Population { heaviest: 1.0 } } else { Subject::Records };
+            if population { IntervalSubject::Population { heaviest: 1.0 } } else { IntervalSubject::Records };
         if let Ok(intervals) = moments.intervals(Confidence { level, joint, subject }) {
             let estimates = [(intervals.mean(1), intervals.mean[1])].into_iter().chain(
                 [(0, 0), (0, 1)].map(|(i, j)| {

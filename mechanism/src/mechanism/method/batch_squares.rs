@@ -19,7 +19,7 @@
 
 use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::moments::SecondMoment;
-use crate::sensitivity::{Batch, BatchQuery, MomentWeights, free_second_weight};
+use crate::sensitivity::{BatchQuery, MomentWeights, TrainingBatch, free_second_weight};
 use std::num::NonZeroU32;
 
 pub(crate) fn claim(
@@ -35,7 +35,7 @@ pub(crate) fn claim(
     let balanced =
         if others > 0.0 { 1.0 / (4.0 * others * others) } else { free_second_weight(layout.dimension) };
     let second = parameters.relative_second_weight(balanced)?;
-    let batch = Batch { query: BatchQuery::SquareOfSum, size: size.get() as usize };
+    let batch = TrainingBatch { query: BatchQuery::SquareOfSum, size: size.get() as usize };
     let squared = geometry.of_batches(batch, neighbours, layout.dimension, second)?;
     Ok(JointClaim { weights: MomentWeights { second, count: 0.0 }, squared })
 }

@@ -2,7 +2,7 @@
 //! participations.
 
 use super::*;
-use crate::sensitivity::{Batch, BatchQuery, batch_participation_sensitivity};
+use crate::sensitivity::{BatchQuery, TrainingBatch, batch_participation_sensitivity};
 use nalgebra::DMatrix;
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ fn agrees_with_the_reference_values() {
         let nothing = MomentWeights { second: 0.0, count: 0.0 };
         close(squared(Neighbours::ReplaceOneInPlace, nothing), "first_moment_sens2_replace", 1e-11);
         assert_eq!(joint(Neighbours::ZeroOut, weights).unwrap().kind, ClaimKind::Exact);
-        let batch = Batch { query: BatchQuery::SquareOfMean, size: 4 };
+        let batch = TrainingBatch { query: BatchQuery::SquareOfMean, size: 4 };
         let of_batch = |neighbours| {
             let found = batch_participation_sensitivity(
                 batch,

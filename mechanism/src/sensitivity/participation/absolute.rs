@@ -8,9 +8,9 @@
 //! a sum over a window of equally spaced entries. That costs k diagonals and O(n k log k) additions
 //! for all patterns together.
 
-use super::{Bound, Terms, WorstPattern};
+use super::{SensitivityBound, Terms, WorstPattern};
 use crate::{
-    participation::Schedule,
+    participation::ParticipationSchedule,
     strategy::{Matrix, matrix::dot},
 };
 
@@ -20,7 +20,7 @@ const MAX_WRITTEN_OUT: usize = 1024;
 /// Most entries of diagonals of scaled Toeplitz matrices that are computed.
 const MAX_ENTRIES: usize = 1 << 32;
 
-pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
+pub(super) fn worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> WorstPattern {
     let matrices: Vec<_> = terms.iter().map(|(_, matrix)| *matrix).collect();
     if only_first_pattern(&matrices) {
         return first_pattern(terms, schedule);
@@ -46,7 +46,7 @@ pub(super) fn reach(terms: &Terms<'_>) -> usize {
 }
 
 /// Returns the sum over the pattern from the first step on, for Toeplitz matrices.
-pub(super) fn first_pattern(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
+pub(super) fn first_pattern(terms: &Terms<'_>, schedule: ParticipationSchedule) -> WorstPattern {
     let pattern = schedule.pattern(0);
     let written_out = |matrix: &Matrix| !matrix.is_nonnegative() && pattern.len() <= MAX_WRITTEN_OUT;
     let of_one = |matrix: &Matrix| match matrix.as_toeplitz() {
@@ -57,11 +57,11 @@ pub(super) fn first_pattern(terms: &Terms<'_>, schedule: Schedule) -> WorstPatte
     let apart = |matrix: &Matrix| matrix.reach() < schedule.gap();
     let tight =
         terms.iter().all(|(_, matrix)| matrix.is_nonnegative() || apart(matrix) || written_out(matrix));
-    WorstPattern { squared, pattern, bound: (!tight).then_some(Bound::Majorised) }
+    WorstPattern { squared, pattern, bound: (!tight).then_some(SensitivityBound::Majorised) }
 }
 
 /// Returns `‖|C| 1_π‖²` for the pattern from the first step on, in O(n log k).
-fn magnitudes(coefficients: &[f64], schedule: Schedule) -> f64 {
+fn magnitudes(coefficients: &[f64], schedule: ParticipationSchedule) -> f64 {
     // In reverse order, a column is summed over windows that end at each step.
     let mut column: Vec<f64> = coefficients.iter().map(|c| c.abs()).collect();
     column.resize(schedule.horizon(), 0.0);
@@ -75,7 +75,7 @@ fn magnitudes(coefficients: &[f64], schedule: Schedule) -> f64 {
 /// another form.
 pub(super) fn majorised(
     terms: &Terms<'_>,
-    schedule: Schedule,
+    schedule: ParticipationSchedule,
     of: impl Fn(Vec<f64>) -> Vec<f64>,
 ) -> Option<WorstPattern> {
     let of_one = |(weight, matrix): &(f64, &Matrix)| {
@@ -85,12 +85,12 @@ pub(super) fn majorised(
         Some(weight * largest * largest * magnitudes(&of(absolute), schedule))
     };
     let squared = terms.iter().map(of_one).sum::<Option<f64>>()?;
-    Some(WorstPattern { squared, pattern: schedule.pattern(0), bound: Some(Bound::Majorised) })
+    Some(WorstPattern { squared, pattern: schedule.pattern(0), bound: Some(SensitivityBound::Majorised) })
 }
 
 /// Returns `Σ_(i,j∈π) |X_ij|` for the pattern from each start on, from the overlaps at `lags`
 /// multiples of the gap.
-fn pattern_sums(terms: &Terms<'_>, schedule: Schedule, lags: usize) -> Vec<f64> {
+fn pattern_sums(terms: &Terms<'_>, schedule: ParticipationSchedule, lags: usize) -> Vec<f64> {
     let mut sums = vec![0.0; schedule.starts().len()];
     for lag in 0..lags {
         let diagonal = absolute_overlaps(terms, lag * schedule.gap());

@@ -42,7 +42,7 @@ mod tests;
 
 use super::{OutOfRange, at_least_one, positive, rounded_up};
 use crate::{
-    participation::{Participation, Schedule},
+    participation::{Participation, ParticipationSchedule},
     strategy::Matrix,
 };
 use serde::Serialize;
@@ -54,14 +54,14 @@ pub(super) use attack::{SCHEMAS, strategies};
 
 /// A squared sensitivity, and how it was derived.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Claim {
+pub struct SensitivityClaim {
     /// The squared sensitivity, rounded up.
     pub squared: f64,
     /// Whether it is attained.
     pub kind: ClaimKind,
 }
 
-impl Claim {
+impl SensitivityClaim {
     /// Returns the sensitivity, rounded up.
     pub fn value(&self) -> f64 {
         self.squared.sqrt().next_up()
@@ -78,14 +78,14 @@ pub enum ClaimKind {
     /// Attained by records of dimension 1, and not valid for vectors.
     ExactForScalars,
     /// No neighbouring streams exceed it; perhaps none attain it.
-    UpperBound(Bound),
+    UpperBound(SensitivityBound),
 }
 
 /// The argument behind an upper bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Bound {
+pub enum SensitivityBound {
     /// `max_π Σ|X_ij|`: no two contributions have an inner product above 1.
     AbsoluteOverlaps,
     /// `(π/2)·max_s ‖C_π s‖²` over signs s.
@@ -116,7 +116,7 @@ impl fmt::Display for ClaimKind {
     }
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for SensitivityBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::AbsoluteOverlaps => "absolute overlaps",
@@ -156,7 +156,7 @@ pub fn participation_sensitivity(
     matrix: &Matrix,
     participation: Participation,
     dimension: usize,
-) -> Result<Claim, OutOfRange> {
+) -> Result<SensitivityClaim, OutOfRange> {
     at_least_one("dimension", dimension)?;
     Ok(attained(matrix, participation.on(matrix.columns()), dimension == 1)?.claim)
 }
@@ -165,7 +165,7 @@ pub fn participation_sensitivity(
 /// step and sign.
 #[derive(Clone, Debug)]
 pub(super) struct SensitivityWitness {
-    pub(super) claim: Claim,
+    pub(super) claim: SensitivityClaim,
     pub(super) witness: Option<Vec<(usize, f64)>>,
 }
 
@@ -184,14 +184,14 @@ pub(super) struct WorstPattern {
     /// A pattern that comes closest to the bound.
     pub(super) pattern: Vec<usize>,
     /// The reason why `squared` exceeds the sum of this pattern, if it does.
-    pub(super) bound: Option<Bound>,
+    pub(super) bound: Option<SensitivityBound>,
 }
 
 /// Weighted matrices of equally many columns: `X = Σ w·CᵀC`.
 pub(super) type Terms<'a> = [(f64, &'a Matrix)];
 
 /// Returns the largest sum of absolute overlaps, not yet raised for rounding.
-pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
+pub(super) fn worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> WorstPattern {
     if schedule.is_flexible() { separated::worst(terms, schedule) } else { absolute::worst(terms, schedule) }
 }
 
@@ -209,7 +209,7 @@ const SEARCH_MEMORY: usize = 1 << 24;
 
 pub(super) fn attained(
     matrix: &Matrix,
-    schedule: Schedule,
+    schedule: ParticipationSchedule,
     scalar: bool,
 ) -> Result<SensitivityWitness, OutOfRange> {
     let worst = worst(&[(1.0, matrix)], schedule);
@@ -217,10 +217,13 @@ pub(super) fn attained(
     let signs = worst.bound.is_none().then(|| signs_of(matrix, &worst.pattern)).flatten();
     if let Some(signs) = signs {
         let witness = Some(worst.pattern.into_iter().zip(signs).collect());
-        return Ok(SensitivityWitness { claim: Claim { squared, kind: ClaimKind::Exact }, witness });
+        return Ok(SensitivityWitness {
+            claim: SensitivityClaim { squared, kind: ClaimKind::Exact },
+            witness,
+        });
     }
-    let kind = ClaimKind::UpperBound(worst.bound.unwrap_or(Bound::AbsoluteOverlaps));
-    let whole = SensitivityWitness { claim: Claim { squared, kind }, witness: None };
+    let kind = ClaimKind::UpperBound(worst.bound.unwrap_or(SensitivityBound::AbsoluteOverlaps));
+    let whole = SensitivityWitness { claim: SensitivityClaim { squared, kind }, witness: None };
     let searched = all_patterns(schedule, &[matrix]).map(|patterns| search(matrix, patterns, scalar));
     Ok(searched.filter(|found| found.claim.squared <= squared * (1.0 + 1e-12)).unwrap_or(whole))
 }
@@ -237,7 +240,7 @@ fn signs_of(matrix: &Matrix, pattern: &[usize]) -> Option<Vec<f64>> {
 }
 
 /// Returns all patterns that can be the worst, or `None` if examining each takes too long.
-pub(super) fn all_patterns(schedule: Schedule, matrices: &[&Matrix]) -> Option<Vec<Vec<usize>>> {
+pub(super) fn all_patterns(schedule: ParticipationSchedule, matrices: &[&Matrix]) -> Option<Vec<Vec<usize>>> {
     let starts = if only_first_pattern(matrices) { 0..1 } else { schedule.first_steps() };
     let rows = matrices.iter().map(|matrix| matrix.rows()).max().unwrap_or(1);
     let pairs = schedule.count().saturating_mul(schedule.count());
@@ -255,7 +258,8 @@ fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Sensitivi
     });
     let mut grams: Vec<_> = grams.collect();
     grams.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let none = Claim { squared: 0.0, kind: ClaimKind::UpperBound(Bound::AbsoluteOverlaps) };
+    let none =
+        SensitivityClaim { squared: 0.0, kind: ClaimKind::UpperBound(SensitivityBound::AbsoluteOverlaps) };
     let mut largest = SensitivityWitness { claim: none, witness: None };
     let mut corners = signs::MAX_CORNERS;
     for (absolute, gram, pattern) in grams {
@@ -278,22 +282,22 @@ fn of_pattern(
     absolute: f64,
     scalar: bool,
     corners: &mut usize,
-) -> (Claim, Option<Vec<f64>>) {
-    let claim = |squared, kind| Claim { squared, kind };
+) -> (SensitivityClaim, Option<Vec<f64>>) {
+    let claim = |squared, kind| SensitivityClaim { squared, kind };
     if let Some(signs) = signs::balancing(gram) {
         return (claim(absolute, ClaimKind::Exact), Some(signs));
     }
     let bound = |squared, bound| claim(squared, ClaimKind::UpperBound(bound));
-    let mut bounds = vec![bound(absolute, Bound::AbsoluteOverlaps)];
-    bounds.extend(signs::spectral(gram).map(|squared| bound(squared, Bound::Spectral)));
+    let mut bounds = vec![bound(absolute, SensitivityBound::AbsoluteOverlaps)];
+    bounds.extend(signs::spectral(gram).map(|squared| bound(squared, SensitivityBound::Spectral)));
     if let Some((maximum, signs)) = signs::maximum(gram, corners) {
         // The error of the sum is proportional to the sum of absolute overlaps.
         let maximum = maximum + (raised(absolute, gram.nrows()) - absolute);
         if scalar {
             return (claim(maximum, ClaimKind::ExactForScalars), Some(signs));
         }
-        bounds.push(bound(rounded_up(FRAC_PI_2 * maximum), Bound::Grothendieck));
+        bounds.push(bound(rounded_up(FRAC_PI_2 * maximum), SensitivityBound::Grothendieck));
     }
     let least = bounds.into_iter().min_by(|a, b| a.squared.total_cmp(&b.squared));
-    (least.unwrap_or(bound(absolute, Bound::AbsoluteOverlaps)), None)
+    (least.unwrap_or(bound(absolute, SensitivityBound::AbsoluteOverlaps)), None)
 }

@@ -26,10 +26,10 @@
 //! The bound is attained if the pattern that it comes from has that sum; the code checks this.
 
 use super::{
-    Bound, Terms, WorstPattern,
+    SensitivityBound, Terms, WorstPattern,
     absolute::{absolute_overlaps, first_pattern, majorised, only_first_pattern, reach},
 };
-use crate::{participation::Schedule, strategy::Matrix};
+use crate::{participation::ParticipationSchedule, strategy::Matrix};
 
 /// Most numbers in a table of partners, and in one of overlaps.
 const MAX_TABLE: usize = 1 << 25;
@@ -38,7 +38,7 @@ const MAX_ADDITIONS: usize = 1 << 32;
 /// Longest pattern whose sum is checked.
 const MAX_LOOKED_UP: usize = 1024;
 
-pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
+pub(super) fn worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> WorstPattern {
     if equal_gaps_are_worst(terms, schedule) {
         return first_pattern(terms, schedule);
     }
@@ -51,7 +51,7 @@ pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
     bounds.min_by(|a, b| a.squared.total_cmp(&b.squared)).unwrap_or_else(|| by_column_norms(terms, schedule))
 }
 
-fn equal_gaps_are_worst(terms: &Terms<'_>, schedule: Schedule) -> bool {
+fn equal_gaps_are_worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> bool {
     let falls = |matrix: &Matrix| {
         matrix.is_nonnegative() && matrix.as_toeplitz().is_some_and(|(c, _)| c.is_sorted_by(|a, b| a >= b))
     };
@@ -68,14 +68,14 @@ fn not_increasing(mut least: Vec<f64>) -> Vec<f64> {
 }
 
 /// Returns `(k max ‖c_i‖)²`: bounds overlaps by the Cauchy-Schwarz inequality.
-fn by_column_norms(terms: &Terms<'_>, schedule: Schedule) -> WorstPattern {
+fn by_column_norms(terms: &Terms<'_>, schedule: ParticipationSchedule) -> WorstPattern {
     let longest = absolute_overlaps(terms, 0).into_iter().fold(0.0, f64::max);
     let squared = longest * (schedule.count() as f64).powi(2);
-    WorstPattern { squared, pattern: schedule.pattern(0), bound: Some(Bound::ColumnNorms) }
+    WorstPattern { squared, pattern: schedule.pattern(0), bound: Some(SensitivityBound::ColumnNorms) }
 }
 
 /// Returns P_1, P_2, …, P_(k−1), each for all steps.
-fn partners(terms: &Terms<'_>, schedule: Schedule) -> Option<Vec<Vec<f64>>> {
+fn partners(terms: &Terms<'_>, schedule: ParticipationSchedule) -> Option<Vec<Vec<f64>>> {
     let (steps, gap, layers) = (schedule.horizon(), schedule.gap(), schedule.count() - 1);
     partners_of(terms, steps, gap, layers).or_else(|| partners_at_least_lags(terms, steps, gap, layers))
 }
@@ -153,7 +153,7 @@ fn partners_at_least_lags(
 }
 
 /// Returns the largest `Σ_m (X_(p_m p_m) + 2 P_m(p_m))`, and its pattern.
-fn chained(terms: &Terms<'_>, schedule: Schedule, partners: &[Vec<f64>]) -> WorstPattern {
+fn chained(terms: &Terms<'_>, schedule: ParticipationSchedule, partners: &[Vec<f64>]) -> WorstPattern {
     let (steps, gap) = (schedule.horizon(), schedule.gap());
     let norms = absolute_overlaps(terms, 0);
     let own = |place: usize, step: usize| match place.checked_sub(1) {
@@ -190,7 +190,7 @@ fn chained(terms: &Terms<'_>, schedule: Schedule, partners: &[Vec<f64>]) -> Wors
         last = step.saturating_sub(gap);
     }
     pattern.reverse();
-    let bound = (!has(terms, &pattern, best.0)).then_some(Bound::EarlierPartners);
+    let bound = (!has(terms, &pattern, best.0)).then_some(SensitivityBound::EarlierPartners);
     WorstPattern { squared: best.0, pattern, bound }
 }
 

@@ -6,7 +6,7 @@ use crate::series;
 use nalgebra::DMatrix;
 use serde_json::Value;
 
-fn claim(matrix: &Matrix, participation: &str, dimension: usize) -> Claim {
+fn claim(matrix: &Matrix, participation: &str, dimension: usize) -> SensitivityClaim {
     participation_sensitivity(matrix, participation.parse().unwrap(), dimension).unwrap()
 }
 
@@ -101,7 +101,7 @@ fn scalars_are_not_taken_for_vectors() {
     close("reached", reached, 1.1, 1e-12);
     assert!(vector.squared >= reached);
     // The spectral bound is the least of 1.125, 1.5 and π/2, and not far above the sensitivity.
-    assert_eq!(vector.kind, ClaimKind::UpperBound(Bound::Spectral));
+    assert_eq!(vector.kind, ClaimKind::UpperBound(SensitivityBound::Spectral));
     close("vector", vector.squared, 1.125, 1e-10);
 }
 
@@ -221,7 +221,7 @@ fn coefficients_that_rise_again_are_majorised_or_searched() {
     // Where overlaps fit into no table, they are bounded by those of [1, 0.8, 0.8].
     let many = claim(&toeplitz(&rising, 1 << 20), "1000x2+", 1);
     let larger = claim(&toeplitz(&[1.0, 0.8, 0.8], 1 << 20), "1000x2+", 1);
-    assert_eq!(many.kind, ClaimKind::UpperBound(Bound::Majorised));
+    assert_eq!(many.kind, ClaimKind::UpperBound(SensitivityBound::Majorised));
     assert_eq!(many.squared, larger.squared);
     assert_eq!(larger.kind, ClaimKind::Exact);
 }
@@ -256,7 +256,8 @@ fn separated_patterns_agree_with_a_search_through_all() {
         assert!(found.bound.is_some() || found.squared <= largest * (1.0 + 1e-11), "{what}");
         let claim = attained(matrix, schedule, true).unwrap().claim;
         assert!(
-            claim.squared <= largest * (1.0 + 1e-10) && claim.kind != ClaimKind::UpperBound(Bound::Spectral)
+            claim.squared <= largest * (1.0 + 1e-10)
+                && claim.kind != ClaimKind::UpperBound(SensitivityBound::Spectral)
         );
     }
 }

@@ -34,9 +34,9 @@ pub use parameters::{
 };
 
 use super::{
-    ColumnGeometry, Correlates, Correlation, Correlator, Decoder, Encoder, Factorization, Fitted, Matrix,
+    ColumnGeometry, Correlates, Correlation, Correlator, Decoder, Encoder, Factorization, Matrix,
     MatrixError, RowNorms, RowSamples, Specification, StepError, Strategy, StrategyError, StrategyName,
-    step::check_step,
+    StrategyParameters, step::check_step,
 };
 use crate::workload::Workload;
 use correlator::BufferedCorrelator;
@@ -100,7 +100,9 @@ impl Buffered {
 fn of_parameters(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
     let name = made.name.clone();
     match made.fitted {
-        Some(Fitted::Buffered(parameters)) => Ok(Arc::new(Buffered::new(name, parameters.clone())?)),
+        Some(StrategyParameters::Buffered(parameters)) => {
+            Ok(Arc::new(Buffered::new(name, parameters.clone())?))
+        }
         _ => Err(StrategyError::NotFitted { strategy: name.to_string() }),
     }
 }

@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{
     strategy::{
-        Factorization, Fit, Fitted, Kind, Objective, Optimised, Strategy, StrategyError, toeplitz::MAX_BANDS,
+        Factorization, Fit, Kind, Objective, OptimisedStrategy, Strategy, StrategyError, StrategyParameters,
+        toeplitz::MAX_BANDS,
     },
     workload::Workload,
 };
@@ -44,8 +45,8 @@ pub(in crate::strategy) static BANDED_OPTIMAL: Kind = Kind {
         search: |name, purpose, _| {
             let best = banded_optimal(name.number(), &purpose.workload, purpose.horizon)?;
             let bounded = purpose.objective == Objective::Rmse && purpose.participation.is_single();
-            Ok(Optimised {
-                fitted: Fitted::Dense(best.strategy.parameters().clone()),
+            Ok(OptimisedStrategy {
+                fitted: StrategyParameters::Dense(best.strategy.parameters().clone()),
                 objective: best.objective,
                 lower_bound: None,
                 class_bound: bounded.then(|| (best.lower_bound / purpose.horizon as f64).sqrt()),

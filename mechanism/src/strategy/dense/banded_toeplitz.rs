@@ -12,7 +12,8 @@
 use super::descent::descend;
 use crate::{
     strategy::{
-        Fit, Fitted, Kind, MAX_HISTORY_HORIZON, Optimised, StrategyError, StrategyName, check_horizon,
+        Fit, Kind, MAX_HISTORY_HORIZON, OptimisedStrategy, StrategyError, StrategyName, StrategyParameters,
+        check_horizon,
         toeplitz::{self, MAX_BANDS},
     },
     workload::Workload,
@@ -26,8 +27,8 @@ pub(in crate::strategy) static BANDED_TOEPLITZ_OPTIMAL: Kind = Kind {
     fit: Fit::Parameters {
         search: |name, purpose, _| {
             let coefficients = optimal_banded_toeplitz(name, &purpose.workload, purpose.horizon)?;
-            Ok(Optimised {
-                fitted: Fitted::Toeplitz(toeplitz::units(&coefficients)),
+            Ok(OptimisedStrategy {
+                fitted: StrategyParameters::Toeplitz(toeplitz::units(&coefficients)),
                 objective: 1.0,
                 lower_bound: None,
                 class_bound: None,

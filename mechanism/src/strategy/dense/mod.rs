@@ -23,8 +23,8 @@ pub use parameters::DenseParameters;
 pub(super) use root::MATRIX_SQUARE_ROOT;
 
 use super::{
-    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Fitted, Matrix, MatrixError, RowNorms,
-    Specification, Strategy, StrategyError, StrategyName, gram,
+    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms,
+    Specification, Strategy, StrategyError, StrategyName, StrategyParameters, gram,
 };
 use crate::workload::Workload;
 use faer::{Mat, Par, linalg::triangular_solve::solve_upper_triangular_in_place};
@@ -130,7 +130,7 @@ pub(super) fn square(matrix: &Matrix) -> Option<Mat<f64>> {
 /// The strategy with the entries that an optimiser or a file gave.
 pub(super) fn of_parameters(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
     match made.fitted {
-        Some(Fitted::Dense(entries)) => {
+        Some(StrategyParameters::Dense(entries)) => {
             Ok(Arc::new(Dense::from_parameters(made.name.clone(), entries.clone())?))
         }
         _ => Err(StrategyError::NotFitted { strategy: made.name.to_string() }),

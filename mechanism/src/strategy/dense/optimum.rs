@@ -3,7 +3,9 @@
 use super::{Dense, MAX_DENSE_HORIZON};
 use crate::{
     optimize::{OnProgress, OptimizeError, OptimizerSettings, QuadraticForm, multi_epoch},
-    strategy::{Fit, Fitted, Kind, Optimised, Purpose, SearchError, StrategyName, check_horizon},
+    strategy::{
+        Fit, Kind, OptimisedStrategy, Purpose, SearchError, StrategyName, StrategyParameters, check_horizon,
+    },
 };
 
 /// `optimal`: the best C for the participation.
@@ -31,7 +33,7 @@ pub(in crate::strategy) fn optimum(
     purpose: &Purpose,
     several: bool,
     progress: OnProgress<'_>,
-) -> Result<Optimised, SearchError> {
+) -> Result<OptimisedStrategy, SearchError> {
     let Purpose { workload, horizon, participation, .. } = purpose;
     check_horizon(name, *horizon, workload.horizon().unwrap_or(u64::MAX).min(MAX_DENSE_HORIZON))?;
     let failed = |source: OptimizeError| SearchError::Optimize { strategy: name.to_string(), source };
@@ -41,8 +43,8 @@ pub(in crate::strategy) fn optimum(
     let (count, gap) = if several { (schedule.count(), schedule.gap()) } else { (1, steps) };
     let found =
         multi_epoch(&form, count, gap, &OptimizerSettings::for_steps(*horizon), progress).map_err(failed)?;
-    Ok(Optimised {
-        fitted: Fitted::Dense(Dense::new(name.clone(), &found.strategy)?.parameters().clone()),
+    Ok(OptimisedStrategy {
+        fitted: StrategyParameters::Dense(Dense::new(name.clone(), &found.strategy)?.parameters().clone()),
         objective: found.objective,
         // The bound of a search for single participation says nothing about several.
         lower_bound: Some(found.lower_bound).filter(|_| several || participation.is_single()),

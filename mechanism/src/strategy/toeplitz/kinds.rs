@@ -3,8 +3,8 @@
 use super::{Toeplitz, inverse::BandedInverse, root};
 use crate::{
     strategy::{
-        COEFFICIENT_BITS, Fitted, Kind, MAX_HISTORY_HORIZON, Specification, Strategy, StrategyError,
-        StrategyName,
+        COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON, Specification, Strategy, StrategyError, StrategyName,
+        StrategyParameters,
     },
     workload::Workload,
 };
@@ -124,7 +124,7 @@ fn first_of_root(
 pub(in crate::strategy) fn of_parameters(
     made: &Specification<'_>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let Some(Fitted::Toeplitz(coefficients)) = made.fitted else {
+    let Some(StrategyParameters::Toeplitz(coefficients)) = made.fitted else {
         return Err(StrategyError::NotFitted { strategy: made.name.to_string() });
     };
     let refused = |reason| Err(StrategyError::Parameters { reason });

@@ -20,9 +20,11 @@ use super::{
     inverse::{complements, inverse_complements},
 };
 use crate::{
-    optimize::{OnProgress, Progress},
+    optimize::{OnProgress, OptimizerProgress},
     participation::Participation,
-    strategy::{Fit, Fitted, Kind, Objective, Optimised, Purpose, SearchError, StrategyName},
+    strategy::{
+        Fit, Kind, Objective, OptimisedStrategy, Purpose, SearchError, StrategyName, StrategyParameters,
+    },
     workload::Workload,
 };
 use bound::toeplitz_lower_bound;
@@ -47,13 +49,13 @@ fn search_blt(
     name: &StrategyName,
     purpose: &Purpose,
     progress: OnProgress<'_>,
-) -> Result<Optimised, SearchError> {
+) -> Result<OptimisedStrategy, SearchError> {
     let Purpose { workload, horizon, participation, objective, .. } = purpose;
     let schedule = participation.on(*horizon as usize);
     let repetition = (*participation != Participation::Single)
         .then(|| Repetition { count: schedule.count() as u64, gap: schedule.gap() as u64 });
     fit_blt(workload, Some(*horizon), repetition, *objective, name.number().get(), progress)
-        .map(Optimised::from)
+        .map(OptimisedStrategy::from)
         .map_err(|source| SearchError::Fit { strategy: name.to_string(), source })
 }
 
@@ -85,10 +87,10 @@ struct BufferedFit {
     lower_bound: Option<f64>,
 }
 
-impl From<BufferedFit> for Optimised {
+impl From<BufferedFit> for OptimisedStrategy {
     fn from(fit: BufferedFit) -> Self {
         Self {
-            fitted: Fitted::Buffered(fit.parameters),
+            fitted: StrategyParameters::Buffered(fit.parameters),
             objective: fit.value,
             lower_bound: None,
             class_bound: fit.lower_bound,
@@ -269,7 +271,9 @@ fn grow(
             }
             let value = best.as_ref().map_or(f64::INFINITY, |(_, value)| *value);
             iteration += 1;
-            if progress(&Progress { iteration, objective: value, ..Progress::default() }).is_break() {
+            if progress(&OptimizerProgress { iteration, objective: value, ..OptimizerProgress::default() })
+                .is_break()
+            {
                 break 'counts;
             }
         }

@@ -11,9 +11,9 @@ use super::{
     dual::DualNumber,
 };
 use crate::{
-    optimize::{OnProgress, Progress},
+    optimize::{OnProgress, OptimizerProgress},
     strategy::{
-        Factorization, Fit, Kind, Optimised, SearchError,
+        Factorization, Fit, Kind, OptimisedStrategy, SearchError,
         buffered::{
             self, Buffered, BufferedParameters, Buffers, ENDLESS_POWER_LAW_STEPS, MAX_BUFFERS,
             PowerLawBuffer, steps::column_norm_squared,
@@ -38,7 +38,7 @@ pub(in crate::strategy) static POWER_LAW: Kind = Kind {
     fit: Fit::Parameters {
         search: |name, purpose, progress| {
             fit_power_law(&purpose.workload, None, name.number().get(), progress)
-                .map(Optimised::from)
+                .map(OptimisedStrategy::from)
                 .map_err(|source| SearchError::Fit { strategy: name.to_string(), source })
         },
         objective: false,
@@ -93,7 +93,9 @@ fn grow(horizon: Option<u64>, buffers: usize, progress: OnProgress<'_>) -> (Buff
             }
             let value = best.as_ref().map_or(f64::INFINITY, |(_, value)| *value);
             iteration += 1;
-            if progress(&Progress { iteration, objective: value, ..Progress::default() }).is_break() {
+            if progress(&OptimizerProgress { iteration, objective: value, ..OptimizerProgress::default() })
+                .is_break()
+            {
                 break 'counts;
             }
         }

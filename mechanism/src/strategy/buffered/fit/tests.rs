@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::ops::ControlFlow;
 
 fn fit(workload: &str, horizon: Option<u64>, objective: Objective, buffers: u32) -> BufferedFit {
-    let progress = &mut |_: &Progress| ControlFlow::Continue(());
+    let progress = &mut |_: &OptimizerProgress| ControlFlow::Continue(());
     fit_blt(&workload.parse().unwrap(), horizon, None, objective, buffers, progress).unwrap()
 }
 
@@ -121,7 +121,7 @@ fn matrices_are_fitted_as_what_they_are() {
     ] {
         let workload: Workload = name.parse().unwrap();
         let matrix = Workload::from_matrix("w", workload.matrix(60)).unwrap();
-        let progress = &mut |_: &Progress| ControlFlow::Continue(());
+        let progress = &mut |_: &OptimizerProgress| ControlFlow::Continue(());
         let found = fit_blt(&matrix, Some(60), None, objective, 2, progress).unwrap().value;
         let expected = fit(name, Some(60), objective, 2).value;
         assert!((found - expected).abs() < 1e-7 * expected, "{name}: {found} {expected}");
@@ -132,7 +132,7 @@ fn matrices_are_fitted_as_what_they_are() {
 /// error.
 #[test]
 fn several_participations_are_fitted() {
-    let progress = &mut |_: &Progress| ControlFlow::Continue(());
+    let progress = &mut |_: &OptimizerProgress| ControlFlow::Continue(());
     let repetition = Some(Repetition { count: 20, gap: 100 });
     let found = fit_blt(&Workload::Prefix, Some(2000), repetition, Objective::Rmse, 2, progress).unwrap();
     let total = found.value * found.value * 2000.0;
@@ -143,7 +143,7 @@ fn several_participations_are_fitted() {
 fn a_fit_is_the_same_again_and_ends_when_told() {
     assert_eq!(fit("prefix", Some(500), Objective::Rmse, 3), fit("prefix", Some(500), Objective::Rmse, 3));
     let mut seen = Vec::new();
-    let stop = &mut |progress: &Progress| {
+    let stop = &mut |progress: &OptimizerProgress| {
         seen.push(*progress);
         if seen.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
@@ -181,7 +181,7 @@ fn one_power_law_serves_all_lengths() {
 #[test]
 fn impossible_fits_are_refused() {
     let check = |workload: &str, horizon, repetition, objective, buffers, part: &str| {
-        let progress = &mut |_: &Progress| ControlFlow::Continue(());
+        let progress = &mut |_: &OptimizerProgress| ControlFlow::Continue(());
         let workload = workload.parse().unwrap();
         let error = fit_blt(&workload, horizon, repetition, objective, buffers, progress).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
@@ -196,7 +196,7 @@ fn impossible_fits_are_refused() {
     check("prefix", Some(9), never, Objective::Rmse, 2, "at least 1");
     let always = Some(Repetition { count: 1 << 20, gap: 1 });
     check("prefix", Some(1 << 20), always, Objective::Rmse, 2, "4096");
-    let progress = &mut |_: &Progress| ControlFlow::Continue(());
+    let progress = &mut |_: &OptimizerProgress| ControlFlow::Continue(());
     let error = fit_power_law(&Workload::Prefix, None, 2, progress).unwrap_err();
     assert!(error.to_string().contains("`average` alone"), "{error}");
 }
@@ -209,7 +209,7 @@ fn fits_for_several_participations_keep_coefficients_from_growing() {
     let repetition = Some(Repetition { count: 5, gap: 50 });
     let values: Vec<f64> = (1..=4)
         .map(|buffers| {
-            let progress = &mut |_: &Progress| ControlFlow::Continue(());
+            let progress = &mut |_: &OptimizerProgress| ControlFlow::Continue(());
             let workload = "momentum:0.9".parse().unwrap();
             fit_blt(&workload, Some(250), repetition, Objective::Rmse, buffers, progress).unwrap().value
         })
