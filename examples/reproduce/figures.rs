@@ -272,13 +272,13 @@ mod tests {
     fn every_figure_depends_on_its_seed_alone() {
         let directory = tempfile::tempdir().unwrap();
         for figure in Figure::ALL {
-            let reproduction = quick(figure, 40);
+            let reproduction = quick(figure, 10);
             assert!(!reproduction.panels.is_empty() && !reproduction.findings.is_empty(), "{figure}");
             let [csv, svg] = reproduction.write(directory.path()).unwrap();
             let text = std::fs::read_to_string(&csv).unwrap();
             assert!(text.lines().count() > 50 && !text.contains("NaN") && !text.contains("inf"), "{figure}");
             assert!(svg.ends_with(format!("{figure}.svg")));
-            assert_eq!(quick(figure, 40).csv(), text, "{figure}");
+            assert_eq!(quick(figure, 10).csv(), text, "{figure}");
         }
     }
 

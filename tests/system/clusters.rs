@@ -89,7 +89,7 @@ fn ip(arguments: &[&str]) -> bool {
 fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
     let Some(machines) = Machines::new(4) else { return };
     let lab = Lab::new();
-    let stream = Stream { rows: 64_000, epochs: 1600 };
+    let stream = Stream { rows: 32_000, epochs: 800 };
     lab.write("data.csv", stream.csv());
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     finish(hushflow(["key"]).arg(lab.path("cluster.key"))).succeeded();
@@ -129,7 +129,7 @@ fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
 fn a_machine_that_vanishes_ends_the_others() {
     let Some(machines) = Machines::new(3) else { return };
     let lab = Lab::new();
-    let stream = Stream { rows: 64_000, epochs: 1600 };
+    let stream = Stream { rows: 32_000, epochs: 800 };
     lab.write("data.csv", stream.csv());
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     finish(hushflow(["key"]).arg(lab.path("cluster.key"))).succeeded();

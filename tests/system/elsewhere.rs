@@ -40,7 +40,7 @@ fn as_nobody(binary: &Path, arguments: &[&str], directory: &Path) -> Command {
 
 #[test]
 fn readers_need_the_public_directory_alone() {
-    let lab = Lab::new();
+    let lab = Lab::on_disk();
     lab.write("data.csv", STREAM.csv());
     let pipeline = lab.write("p.toml", STREAM.pipeline("data.csv", ""));
     let (state, public) = (lab.path("state"), lab.path("public"));

@@ -29,7 +29,7 @@ fn start(pipeline: &Path, state: &Path, random: &mut Random) -> Vec<Child> {
 fn strike(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
-        let enough = published() + 1 + random.below(400_000);
+        let enough = published() + 1 + random.below(160_000);
         while published() < enough && children[0].try_wait().expect("a child can be asked").is_none() {
             std::thread::sleep(Duration::from_micros(500));
         }
@@ -46,7 +46,7 @@ fn strike(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
 #[test]
 fn killed_runs_publish_every_epoch_once_whatever_the_disk_forgets() {
     let lab = Lab::new();
-    let stream = Stream { rows: 60_000, epochs: 1000 };
+    let stream = Stream { rows: 24_000, epochs: 400 };
     lab.write("data.csv", stream.csv());
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     let expected = expected_sums(&pipeline);

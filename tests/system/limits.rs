@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use hushflow::state::PublicReader;
 
-use crate::harness::{Lab, Random, Stream, await_until, finish, hushflow, releases, run, stop, wait};
+use crate::harness::{
+    Lab, Random, Stream, await_full, await_until, finish, hushflow, releases, run, stop, wait,
+};
 
 /// The search for the best matrix with this many steps takes many minutes.
 const STREAM: Stream = Stream { rows: 20_000, epochs: 4000 };
@@ -22,7 +24,7 @@ fn a_search_for_a_strategy_is_ended_by_a_signal() {
     let pipeline = STREAM.pipeline("data.csv", "").replace("'square-root'", "'optimal'");
     let pipeline = lab.write("pipeline.toml", pipeline);
     let mut child = run(&pipeline, &lab.path("state"), 1).spawn().expect("the run starts");
-    std::thread::sleep(Duration::from_secs(2));
+    await_until("the search takes time", || processor_time(&child, "hushflow") > Duration::from_millis(300));
     assert!(child.try_wait().expect("a child").is_none(), "the search is over before the signal");
     assert_eq!(ended_by_a_signal(&mut child).signal(), Some(15), "SIGTERM ends the process");
 }
@@ -39,6 +41,33 @@ fn ended_by_a_signal(child: &mut Child) -> ExitStatus {
     }
     let _ = child.kill();
     panic!("the signal was not heard");
+}
+
+/// Returns the processor time of the threads with this name, in steps of ten milliseconds.
+fn processor_time(process: &Child, thread: &str) -> Duration {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", process.id())) else {
+        return Duration::ZERO;
+    };
+    let ticks = |entry: std::io::Result<std::fs::DirEntry>| {
+        let line = std::fs::read_to_string(entry.ok()?.path().join("stat")).ok()?;
+        let (name, fields) = line.split_once('(')?.1.rsplit_once(") ")?;
+        let fields: Vec<_> = fields.split(' ').collect();
+        let spent = fields[11].parse::<u64>().ok()? + fields[12].parse::<u64>().ok()?;
+        name.starts_with(thread).then_some(spent)
+    };
+    Duration::from_millis(10 * threads.filter_map(ticks).sum::<u64>())
+}
+
+/// Waits until a process has used no processor time for a third of a second.
+fn await_idle(process: &Child) {
+    let mut last = (processor_time(process, ""), Instant::now());
+    await_until("the run waits", || {
+        let now = processor_time(process, "");
+        if now > last.0 {
+            last = (now, Instant::now());
+        }
+        last.1.elapsed() > Duration::from_millis(300)
+    });
 }
 
 fn is_stopped_in_good_order(mut child: Child) {
@@ -66,8 +95,9 @@ fn an_estimate_of_a_window_is_given_up_at_a_signal() {
     lab.write("rows.csv", format!("x,y\n{rows}"));
     let (pipeline, state) = (lab.write("pipeline.toml", WINDOW), lab.path("state"));
     let child = run(&pipeline, &state, 2).spawn().expect("the run starts");
-    await_until("the run has begun", || PublicReader::open(&state).is_ok());
-    std::thread::sleep(Duration::from_secs(3));
+    await_until("the estimate takes time", || {
+        processor_time(&child, "estimate") > Duration::from_millis(300)
+    });
     is_stopped_in_good_order(child);
     assert!(releases(&state).is_empty(), "the window was estimated before the signal");
 }
@@ -80,9 +110,7 @@ fn a_run_whose_output_nobody_reads_hears_a_signal() {
     let (pipeline, state) = (lab.write("pipeline.toml", stream.pipeline("data.csv", "")), lab.path("state"));
     let mut command = hushflow(["run", "--json"]);
     let child = command.arg(&pipeline).arg("--state").arg(&state).spawn().expect("the run starts");
-    // Output that fills the pipe and all queues, unless the machine is very slow.
-    await_until("epochs are published", || !releases(&state).is_empty());
-    std::thread::sleep(Duration::from_secs(3));
+    await_full(child.stdout.as_ref().expect("a pipe"));
     is_stopped_in_good_order(child);
     assert!(releases(&state).len() < stream.epochs as usize, "all was written before the signal");
 }
@@ -98,7 +126,7 @@ fn a_run_over_a_named_pipe_hears_a_signal() {
     let state = lab.path("state");
     let child = run(&pipeline, &state, 1).spawn().expect("the run starts");
     await_until("the run has begun", || PublicReader::open(&state).is_ok());
-    std::thread::sleep(Duration::from_secs(1));
+    await_idle(&child);
     is_stopped_in_good_order(child);
     let child = run(&pipeline, &state, 1).spawn().expect("the run starts");
     let mut pipe = File::options().write(true).open(lab.path("pipe.csv")).expect("the run reads");

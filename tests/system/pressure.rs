@@ -98,7 +98,7 @@ impl Blanks {
     /// A run limited to this much memory.
     fn bounded(&self, pipeline: &Path) -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", "ulimit -v 1500000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_hushflow")]);
+        command.args(["-c", "ulimit -v 500000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_hushflow")]);
         command.args(["run", "--quiet", "--workers", "1"]).arg(pipeline).arg("--state").arg(self.state());
         command.env("MALLOC_ARENA_MAX", "2");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -111,7 +111,7 @@ impl Blanks {
 }
 
 /// More than the memory limit of a run.
-const TOO_MUCH: usize = 1700 << 20;
+const TOO_MUCH: usize = 600 << 20;
 
 fn pour(input: &mut impl Write, byte: u8, mut count: usize) {
     let block = vec![byte; 1 << 20];
@@ -151,7 +151,7 @@ fn blank_lines_take_neither_memory_nor_disk() {
         let mut child = case.bounded(&pipeline).spawn().expect("the run starts");
         let mut input = child.stdin.take().expect("a pipe");
         for part in case.lines.chunks(700) {
-            pour(&mut input, b'\n', 100 << 20);
+            pour(&mut input, b'\n', 60 << 20);
             // Blanks received with records may be kept with them, up to 4 MiB per group.
             assert!(journal_size(&case.state()) < 40 << 20, "{journal}");
             input.write_all(part.concat().as_bytes()).expect("the run listens");

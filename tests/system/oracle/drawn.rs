@@ -7,10 +7,11 @@
 
 use hushflow::publication::MomentPublication;
 
+use super::Leak;
 use super::factors::{Case, Factor as F};
 use super::pairs::{Pair, pair};
 use super::world::World;
-use super::{Leak, folder};
+use crate::harness::Lab;
 
 /// Runs, each with a different seed.
 const RUNS: u64 = 60;
@@ -39,8 +40,8 @@ fn drawn(relation: &str) -> Vec<Vec<Vec<Vec<f64>>>> {
             (F::Horizon, "12"),
         ];
         let case = Case::of(&levels, seed);
-        let folder = folder();
-        let seen = World::seen(&case, &silent(&case), 0, folder.path());
+        let lab = Lab::new();
+        let seen = World::seen(&case, &silent(&case), 0, &lab.path("world"));
         let publication = MomentPublication::from_header(&seen.header).expect("the header of a log");
         let noise = publication.mechanism().moments().noise();
         let scaled = |(place, value): (usize, &i128)| {

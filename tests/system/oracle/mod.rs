@@ -54,7 +54,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::panic::catch_unwind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -62,8 +62,9 @@ use std::time::{Duration, Instant};
 use factors::{Case, FACTORS, Factor, cases};
 use pairs::Pair;
 use public::Seen;
-use tempfile::TempDir;
 use world::World;
+
+use crate::harness::Lab;
 
 /// Cases of a usual run. With those of `same_output` and `same_release` they make 2,000, which take
 /// less than two minutes on two idle cores.
@@ -103,12 +104,6 @@ fn saved_strategies() -> PathBuf {
     std::env::temp_dir().join("hushflow-oracle-strategies")
 }
 
-/// A temporary directory in memory if possible, because states are synced for every commit.
-fn folder() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder")
-}
-
 /// Makes two worlds of a case and compares them.
 #[derive(Clone, Copy)]
 struct Oracle {
@@ -126,9 +121,9 @@ impl Oracle {
     /// Runs both worlds of a case. Any failure is a leak too.
     fn verdict(self, case: &Case) -> Verdict {
         let compared = || {
-            let folder = folder();
+            let lab = Lab::new();
             let pair = (self.pair)(case);
-            let path = |which: usize| folder.path().join(which.to_string());
+            let path = |which: usize| lab.path(&which.to_string());
             let worlds = [0, 1].map(|which| World::seen(case, &pair, which, &path(which)));
             let mut verdict = (self.judge)(case, &worlds);
             verdict.leaks.splice(0..0, worlds[0].facts.leaks(&worlds[1].facts));

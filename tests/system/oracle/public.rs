@@ -133,7 +133,9 @@ impl Seen {
         }
         facts.tell("files of the state directory".into(), files(state).join(" "));
         let log = std::fs::read(state.join("public.log")).expect("a public log");
-        facts.following.insert("the public log, to the byte".into(), format!("{log:?}"));
+        // One character for each byte.
+        let log = log.into_iter().map(char::from).collect();
+        facts.following.insert("the public log, to the byte".into(), log);
         if let Ok(sink) = std::fs::read_to_string(state.with_file_name("sink.jsonl")) {
             facts.tell("lines of the sink".into(), sink.lines().map(shape).collect::<String>());
             facts.following.insert("the sink, to the byte".into(), sink);

@@ -17,8 +17,8 @@ use super::pairs::{self, Pair};
 use super::public::Seen;
 use super::rows::{Maker, Record};
 use super::world::World;
-use super::{Leak, Oracle, Verdict, folder};
-use crate::harness::Random;
+use super::{Leak, Oracle, Verdict};
+use crate::harness::{Lab, Random};
 
 /// Cases of a usual run. Three in four release sums, and only those are run.
 const USUAL: usize = 320;
@@ -136,10 +136,9 @@ fn judge(case: &Case, seen: &[Seen; 2]) -> Verdict {
             leak("exact coordinates", format!("coordinate {at} of epoch {} differs", epoch + 1));
         }
     }
-    let (folder, pair, target) = (folder(), pair(case), target(case, &seen[0]));
-    let again = |which: usize| {
-        releasing(&target, case, &pair, (which, &seen[which]), &folder.path().join(which.to_string()))
-    };
+    let (lab, pair, target) = (Lab::new(), pair(case), target(case, &seen[0]));
+    let again =
+        |which: usize| releasing(&target, case, &pair, (which, &seen[which]), &lab.path(&which.to_string()));
     let first = (target != seen[0].values).then(|| again(0));
     let (one, other) = (first.as_ref().unwrap_or(&seen[0]), again(1));
     for world in [one, &other] {

@@ -9,9 +9,9 @@ use hushflow::mechanism::moments::{Clipper, QuantisedRows};
 use hushflow::state::PublicReader;
 use nalgebra::DMatrix;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::dense;
+use crate::harness::Lab;
 
 /// Bounds of every column: the middle is not 0, the width not 2.
 pub(crate) const BOUNDS: (f64, f64) = (-1.0, 4.0);
@@ -127,7 +127,7 @@ pub(crate) struct Row {
 /// A case with its rows, and everything that follows from both without noise.
 pub(crate) struct Experiment {
     pub(crate) case: Case,
-    lab: TempDir,
+    lab: Lab,
     /// Exact sums: a row per epoch, a column per coordinate of a key.
     pub(crate) sums: DMatrix<f64>,
     pub(crate) strategy: DMatrix<f64>,
@@ -137,9 +137,9 @@ pub(crate) struct Experiment {
 
 impl Experiment {
     pub(crate) fn new(case: Case, rows: &[Row]) -> Self {
-        let lab = tempfile::tempdir().expect("a temporary directory");
-        std::fs::write(lab.path().join("pipeline.toml"), case.text()).expect("a pipeline file");
-        std::fs::write(lab.path().join("rows.csv"), csv(&case, rows)).expect("a file of rows");
+        let lab = Lab::new();
+        lab.write("pipeline.toml", case.text());
+        lab.write("rows.csv", csv(&case, rows));
         let strategy = dense::strategy(case.strategy, case.made_for, case.epochs);
         let levels = dense::levels(&case, case.noise_multiplier(), &strategy).repeat(case.keys.max(1));
         Experiment { case, lab, sums: sums(&case, rows), strategy, levels }
@@ -150,12 +150,12 @@ impl Experiment {
     }
 
     fn state(&self, run: usize) -> PathBuf {
-        self.lab.path().join(format!("state-{run}"))
+        self.lab.path(&format!("state-{run}"))
     }
 
     fn command(&self, run: usize) -> Command {
         let mut command = hushflow("run");
-        command.arg(self.lab.path().join("pipeline.toml")).arg("--state").arg(self.state(run));
+        command.arg(self.lab.path("pipeline.toml")).arg("--state").arg(self.state(run));
         command
     }
 

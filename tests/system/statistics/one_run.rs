@@ -16,6 +16,8 @@ use hushflow::mechanism::noise::{DiscreteGaussian, NoiseScale, NoiseSource};
 use hushflow::publication::MomentPublication;
 use hushflow::state::PublicReader;
 
+use crate::harness::Lab;
+
 const KEYS: usize = 20_000;
 const EPOCHS: usize = 3;
 
@@ -39,14 +41,14 @@ state.directory = 'state'
 }
 
 /// Adds an epoch to the source and runs again.
-fn run_on(lab: &Path, rows: &mut String, value: impl Fn(usize) -> f64) {
+fn run_on(lab: &Lab, rows: &mut String, value: impl Fn(usize) -> f64) {
     for key in 0..KEYS {
         writeln!(rows, "k{key},{}", value(key)).expect("a string grows");
     }
-    std::fs::write(lab.join("rows.csv"), rows).expect("a file of rows");
+    lab.write("rows.csv", rows.as_bytes());
     let mut command = Command::new(env!("CARGO_BIN_EXE_hushflow"));
     let output =
-        command.args(["run", "--quiet"]).arg(lab.join("p.toml")).output().expect("the binary starts");
+        command.args(["run", "--quiet"]).arg(lab.path("p.toml")).output().expect("the binary starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -77,14 +79,14 @@ fn coins() -> Vec<bool> {
 
 #[test]
 fn canaries_of_one_run_are_as_far_apart_as_claimed() {
-    let lab = tempfile::tempdir().expect("a temporary directory");
-    std::fs::write(lab.path().join("p.toml"), pipeline()).expect("a pipeline file");
+    let lab = Lab::new();
+    lab.write("p.toml", pipeline());
     let upper = coins();
     let mut rows = String::from("key,x\n");
-    run_on(lab.path(), &mut rows, |key| if upper[key] { 1.0 } else { -1.0 });
-    (1..EPOCHS).for_each(|_| run_on(lab.path(), &mut rows, |_| 0.0));
+    run_on(&lab, &mut rows, |key| if upper[key] { 1.0 } else { -1.0 });
+    (1..EPOCHS).for_each(|_| run_on(&lab, &mut rows, |_| 0.0));
 
-    let (projections, mu) = projections(&lab.path().join("state"));
+    let (projections, mu) = projections(&lab.path("state"));
     let mean = |world: bool| {
         let of_world = projections.iter().zip(&upper).filter(|(_, upper)| **upper == world);
         let (sum, number) = of_world.fold((0.0, 0.0), |(sum, n), (value, _)| (sum + value, n + 1.0));

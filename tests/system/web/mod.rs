@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{self, Lab, Stream, answer, finish, hushflow, releases, run, send, served, tail, wait};
 use browser::Browser;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::{Value, json};
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
@@ -249,7 +250,7 @@ release.strategy = 'identity'
 #[test]
 fn whoever_stalls_holds_up_neither_the_run_nor_the_others() {
     let lab = Lab::new();
-    let (pipeline, csv) = plain(&lab, 24, 3000, 10);
+    let (pipeline, csv) = plain(&lab, 24, 1500, 10);
     let state = lab.path("state");
     let mut run = run(&pipeline, &state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
     let (begin, rest) = csv.split_at(csv.len() / 10);
@@ -258,7 +259,12 @@ fn whoever_stalls_holds_up_neither_the_run_nor_the_others() {
     harness::await_until("the log begins", || !releases(&state).is_empty());
     let site = Site::of(&state, &[]);
     let request = format!("GET /events HTTP/1.1\r\nHost: {}\r\n\r\n", site.address);
-    let stalled: Vec<_> = (0..4).map(|_| send(&site.address, &request)).collect();
+    let stall = |_| {
+        let client = send(&site.address, &request);
+        set_socket_recv_buffer_size(&client, 4096).expect("a small buffer");
+        client
+    };
+    let stalled: Vec<_> = (0..4).map(stall).collect();
     let following = std::thread::scope(|scope| {
         let following = scope.spawn(|| site.events("", ""));
         input.write_all(rest.as_bytes()).expect("the run reads");
@@ -266,10 +272,11 @@ fn whoever_stalls_holds_up_neither_the_run_nor_the_others() {
         wait(run).succeeded();
         following.join().expect("the follower gets to the end")
     });
-    assert_eq!(releases(&state).len(), 300);
-    assert!(following.iter().map(|event| event.0).eq(1..=300));
+    assert_eq!(releases(&state).len(), 150);
+    assert!(following.iter().map(|event| event.0).eq(1..=150));
     let sent: usize = following.iter().map(|event| event.1.len()).sum();
-    assert!(sent > 12 << 20, "{sent} bytes fit no connection");
+    // Linux lets the sender's buffer grow to 4 MiB.
+    assert!(sent > 5 << 20, "{sent} bytes fit no connection");
     drop(stalled);
 }
 
