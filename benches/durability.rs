@@ -1,5 +1,6 @@
-//! What durability costs: commits of a thousand keys, one by one and in groups, and whole runs, with the state on a disk and in
-//! memory (`/dev/shm`), where a sync costs nothing. The disk is that of the build directory.
+//! The cost of durability: commits of a thousand keys, one by one and in groups, and whole runs.
+//! The state is on a disk, that of the build directory, or in memory (`/dev/shm`), where a sync is
+//! free.
 //!
 //! `cargo bench --bench durability`
 
@@ -25,7 +26,7 @@ fn main() {
     divan::main();
 }
 
-/// Where the state lies.
+/// Where the state is stored.
 #[derive(Clone, Copy, Debug)]
 enum StateMedium {
     Disk,
@@ -64,7 +65,8 @@ fn commits(bencher: divan::Bencher<'_, '_>, (medium, group): (StateMedium, u64))
     });
 }
 
-/// A stream of a thousand keys and eight columns, two hundred epochs of two thousand records: from the file to the public log.
+/// A stream of 1000 keys and eight columns, 200 epochs of 2000 records, from the file to the public
+/// log.
 #[divan::bench(args = [StateMedium::Disk, StateMedium::Memory], sample_count = 10, sample_size = 1)]
 fn epochs_of_a_thousand_keys(bencher: divan::Bencher<'_, '_>, medium: StateMedium) {
     const EPOCHS: usize = 200;
@@ -94,7 +96,7 @@ fn epochs_of_a_thousand_keys(bencher: divan::Bencher<'_, '_>, medium: StateMediu
         .bench_refs(|directory| publish(&pipeline, directory.path().join("state")));
 }
 
-/// The flights of January, a hundred times over: so many records that what a run costs once hardly counts.
+/// The flights of January, a hundred times over, so that the cost of starting a run hardly counts.
 #[divan::bench(args = [StateMedium::Disk, StateMedium::Memory], sample_count = 10, sample_size = 1)]
 fn records(bencher: divan::Bencher<'_, '_>, medium: StateMedium) {
     const COPIES: usize = 100;
@@ -108,7 +110,8 @@ fn records(bencher: divan::Bencher<'_, '_>, medium: StateMedium) {
         .bench_refs(|directory| publish(&pipeline, directory.path().join("state")));
 }
 
-/// As many records from a pipe, into a process of their own: without a journal, and with one on a disk or in memory.
+/// The same records through a pipe to another process, without a journal, and with one on a disk or
+/// in memory.
 #[divan::bench(args = [(StateMedium::Disk, false), (StateMedium::Disk, true), (StateMedium::Memory, true)], sample_count = 10, sample_size = 1)]
 fn piped_records(bencher: divan::Bencher<'_, '_>, (medium, journal): (StateMedium, bool)) {
     const COPIES: usize = 100;

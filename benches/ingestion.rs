@@ -1,5 +1,6 @@
-//! Keyed ingestion from memory, by number of keys and workers: records through the operators to a log that keeps nothing, for single
-//! records and with entities bounded; beside a plain loop that adds them up.
+//! Keyed ingestion from memory, by number of keys and workers: records through the operators to a
+//! log that keeps nothing, for single records and for bounded entities. A plain loop that sums
+//! records is the baseline.
 //!
 //! `cargo bench --bench ingestion`; figures in `docs/benchmarks.md`.
 
@@ -33,7 +34,7 @@ const EPOCHS: u64 = 4;
 /// Records of an epoch, over all workers.
 const RECORDS: u64 = 1 << 19;
 
-/// People that the records are of: some two records of each in an epoch.
+/// Number of entities; each has about two records in an epoch.
 const ENTITIES: u64 = 1 << 18;
 
 const CASES: [(usize, usize); 6] = [(1, 1), (1, 2), (1_000, 1), (1_000, 2), (100_000, 1), (100_000, 2)];
@@ -41,7 +42,8 @@ const CASES: [(usize, usize); 6] = [(1, 1), (1, 2), (1_000, 1), (1_000, 2), (100
 /// Count, values and products of a record.
 const COORDINATES: usize = 1 + DIMENSION + DIMENSION * (DIMENSION + 1) / 2;
 
-/// The floor: one thread adds each record to floating-point sums of its key. Nothing is clipped, exact, private or kept.
+/// The baseline: one thread adds each record to floating-point sums of its key, without clipping,
+/// exactness, privacy or a log.
 #[divan::bench(args = [1, 1_000, 100_000], sample_count = 3, sample_size = 1)]
 fn plain_loop(bencher: divan::Bencher<'_, '_>, keys: usize) {
     let batches: Vec<Records> = (0..64).map(|number| batch(number, keys, false)).collect();
@@ -73,7 +75,7 @@ fn records(bencher: divan::Bencher<'_, '_>, (keys, workers): (usize, usize)) {
     ingest(bencher, keys, workers, false);
 }
 
-/// Entities, of which each counts once in an epoch: keys, workers.
+/// Entities that each count once in an epoch: keys, workers.
 #[divan::bench(args = CASES, sample_count = 3, sample_size = 1)]
 fn entities(bencher: divan::Bencher<'_, '_>, (keys, workers): (usize, usize)) {
     ingest(bencher, keys, workers, true);
@@ -142,7 +144,7 @@ fn mix(number: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Publishes the epochs, of which every worker has its share.
+/// Publishes the epochs; every worker reads its share.
 fn feed(worker: &mut Worker, publication: &MomentPublication, batches: &[Records]) {
     let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
     let fault = Fault::new();

@@ -1,8 +1,9 @@
-//! How fast rows are published: the reader and the whole pipeline beside their floor, the CSV crate's loop that looks at
-//! no field. The real flights file ten times over, four columns, a key, event and arrival times. Then the operators by
-//! themselves on wide records, where reading is not the limit.
+//! Throughput of the reader and of the whole pipeline. The baseline is the CSV crate's loop, which
+//! parses no field. The input is the file of flights ten times over, with four columns, a key,
+//! event and arrival times. Then the operators alone on wide records, where reading is not the
+//! limit.
 //!
-//! `TMPDIR=/dev/shm cargo bench --bench pipeline` keeps the disk out of it: the state of a run is in the temporary directory.
+//! `TMPDIR=/dev/shm cargo bench --bench pipeline` keeps the state of a run in memory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

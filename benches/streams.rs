@@ -1,9 +1,10 @@
-//! Whole runs of the binary on streams of eight columns, for minutes: how soon an epoch is public, whether memory stays where it is, and
-//! what 100,000 keys take.
+//! Whole runs of the binary on streams of eight columns, for minutes: the latency of an epoch,
+//! memory over time, and the cost of 100,000 keys.
 //!
-//! `cargo bench --bench streams -- latency memory keys`, or some of the three; `HUSHFLOW_SECONDS` and `HUSHFLOW_RECORDS` say how long the
-//! first two go on. Figures in `docs/benchmarks.md`. The state lies on the disk of the build directory.
-#![allow(clippy::print_stdout, reason = "figures are what it is for")]
+//! Run `cargo bench --bench streams -- latency memory keys`, or some of the three.
+//! `HUSHFLOW_SECONDS` and `HUSHFLOW_RECORDS` set the length of the first two. `docs/benchmarks.md`
+//! lists results. The state is on the disk of the build directory.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,14 +21,14 @@ use tempfile::TempDir;
 
 const COLUMNS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// Rows that are made once and sent again and again.
+/// Number of rows, which are made once and sent repeatedly.
 const ROWS: usize = 100_000;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let measures = arguments.iter().any(|argument| argument == "--bench");
     let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    // Tests of all targets start benchmarks too, and wait for them.
+    // `cargo test --all-targets` starts benchmarks, too.
     let wanted = |name: &str| measures && (chosen.is_empty() || chosen.iter().any(|chosen| *chosen == name));
     if wanted("latency") {
         latency(setting("HUSHFLOW_SECONDS", 60));
@@ -86,11 +87,11 @@ fn latency(seconds: u64) {
     run.stop();
 }
 
-/// Records through a pipe as fast as they are taken; resident memory at powers of ten.
+/// Records through a pipe as fast as the run reads them; resident memory at powers of ten.
 fn memory(records: u64) {
     const AN_EPOCH: usize = 1_000_000;
     let directory = BenchDirectory::new();
-    // One epoch more, lest the run ends with the last record.
+    // One epoch more, so that the run does not end with the last record.
     let mut run = directory.run(&pipeline("-", 1000, AN_EPOCH, records.div_ceil(AN_EPOCH as u64) + 1), 1);
     let mut input = run.child.stdin.take().expect("a pipe");
     input.write_all(header().as_bytes()).expect("the run reads");
@@ -107,7 +108,7 @@ fn memory(records: u64) {
     run.wait();
 }
 
-/// Five epochs of 100,000 keys from a file, then a restart behind them.
+/// Five epochs of 100,000 keys from a file, then a restart after them.
 fn keys() {
     const AN_EPOCH: usize = 500_000;
     const EPOCHS: usize = 5;
@@ -152,7 +153,7 @@ fn header() -> String {
     format!("key,{}\n", COLUMNS.join(","))
 }
 
-/// Rows without their header, of keys in a disorder.
+/// Rows without a header, with keys in scattered order.
 fn rows(keys: usize) -> String {
     let mut rows = String::new();
     for row in 0..ROWS {
@@ -165,14 +166,14 @@ fn rows(keys: usize) -> String {
     rows
 }
 
-/// Every epoch when it is first seen in the public log.
+/// Reports every epoch when it appears in the public log.
 fn watch(state: PathBuf) -> Receiver<(u64, Instant)> {
     let (sender, seen) = channel();
     thread::spawn(move || follow(&state, &sender));
     seen
 }
 
-/// Until nobody listens, or the log is gone.
+/// Follows the log until the receiver or the log is gone.
 fn follow(state: &Path, seen: &Sender<(u64, Instant)>) {
     let mut reader = retry(|| PublicReader::open(state).ok());
     loop {
@@ -226,14 +227,14 @@ struct BenchRun {
 }
 
 impl BenchRun {
-    /// A line of what the system tells of the process; nothing once it has ended.
+    /// Returns a value of the process from `/proc`; empty after its end.
     fn memory(&self, name: &str) -> String {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(|line| line[1..].trim().to_owned()).unwrap_or_default()
     }
 
-    /// The most memory that was resident before the process ended.
+    /// Returns the peak of resident memory.
     fn wait_and_watch(mut self) -> String {
         let mut peak = String::new();
         loop {

@@ -181,7 +181,7 @@ fn build(
             // public.
             .view(move || viewed.view(&Workload::Prefix), fault.clone())
             .density()
-            .inspect(move |estimated| print(&printed, estimated));
+            .inspect(move |estimate| print(&printed, estimate));
     });
 }
 
@@ -206,8 +206,8 @@ fn records<'scope>(flights: StreamVec<'scope, u64, (u64, Flight)>) -> StreamVec<
 }
 
 /// Prints one line a week for each airport.
-fn print(publication: &MomentPublication, estimated: &Estimated) {
-    let Estimated { moments, density } = estimated;
+fn print(publication: &MomentPublication, estimate: &DensityEstimate) {
+    let DensityEstimate { moments, density } = estimate;
     let in_units = density.as_ref().map(|density| publication.to_units(density));
     if let (Ok(Ok(density)), true) = (in_units, moments.epoch.is_multiple_of(7)) {
         let airport = publication.key_name(moments.key);

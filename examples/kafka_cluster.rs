@@ -19,7 +19,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 const FLIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights_jan2013.csv");
 
-/// Address that clients contact first. The cluster then tells them the broker's port.
+/// Address that clients contact first. The cluster then sends them the broker's port.
 const ADDRESS: &str = "127.0.0.1:9092";
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -39,23 +39,23 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn send(address: &str, header: &str, rows: &[&str], rate: f64, safe: &AtomicUsize) -> io::Result<()> {
     let mut connection = TcpStream::connect(address)?;
     let mut lines = BufReader::new(connection.try_clone()?).lines();
-    let mut hear = || -> io::Result<usize> {
+    let mut acknowledge = || -> io::Result<usize> {
         let line = lines.next().ok_or(io::ErrorKind::UnexpectedEof)??;
         let number = line.parse().map_err(|_| io::Error::other(line))?;
         safe.store(number, Ordering::Relaxed);
         Ok(number)
     };
-    let first = hear()?.min(rows.len());
-    writeln!(io::stderr(), "going on behind row {first}")?;
+    let first = acknowledge()?.min(rows.len());
+    writeln!(io::stderr(), "continuing after row {first}")?;
     thread::scope(|scope| {
-        let hearing = scope.spawn(move || while hear().is_ok_and(|number| number < rows.len()) {});
+        let reader = scope.spawn(move || while acknowledge().is_ok_and(|number| number < rows.len()) {});
         writeln!(connection, "{header}")?;
         for part in rows[first..].chunks((rate / 20.0).ceil() as usize) {
             connection.write_all((part.join("\n") + "\n").as_bytes())?;
             thread::sleep(Duration::from_secs_f64(part.len() as f64 / rate));
         }
         // Until the last row is acknowledged or the connection ends.
-        while !hearing.is_finished() {
+        while !reader.is_finished() {
             thread::sleep(Duration::from_millis(20));
         }
         connection.shutdown(std::net::Shutdown::Both)

@@ -33,13 +33,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = env::args().nth(1).ok_or("name the file to write")?;
     let mut reader = csv::Reader::from_path(FLIGHTS)?;
     let header = reader.headers()?.clone();
-    let place = |name: &str| header.iter().position(|found| found == name).ok_or("a column is missing");
+    let index = |name: &str| header.iter().position(|found| found == name).ok_or("a column is missing");
     let [event, arrival, origin, departure, landing] = [
-        place("event_time")?,
-        place("recorded_at")?,
-        place("origin")?,
-        place("dep_delay")?,
-        place("arr_delay")?,
+        index("event_time")?,
+        index("recorded_at")?,
+        index("origin")?,
+        index("dep_delay")?,
+        index("arr_delay")?,
     ];
     let rows = reader.into_records().collect::<Result<Vec<_>, _>>()?;
 

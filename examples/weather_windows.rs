@@ -2,8 +2,8 @@
 //!
 //! A year of hourly weather is released once, by the pipeline of `weather.toml`. Then two views are
 //! computed from the same log, at no further privacy cost: a mean that forgets, with weights
-//! 0.9ᵃᵍᵉ, and one over a window of 7 days. Views that nobody planned when the stream ran work as
-//! well.
+//! 0.9ᵃᵍᵉ, and one over a window of 7 days. Views that were not
+//! planned when the stream ran work as well.
 //!
 //! The file holds a corrupt reading, a wind of 1048 mph. The public bounds clip it to 60 mph, so it
 //! hardly affects the private mean. The windowed mean of the raw file is far off for a week.
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{day:12}{}{}{raw:18.2}", cell(&recent[&day], WIND), cell(&week[&day], WIND));
     }
     println!(
-        "\nWithin a week of 168 hours, 60 mph in the place of some 10 mph moves the mean by 0.3 mph, 1048 mph by 6."
+        "\nWithin a week of 168 hours, 60 mph instead of about 10 mph moves the mean by 0.3 mph, and 1048 mph by 6."
     );
     Ok(())
 }

@@ -12,7 +12,7 @@ pub use hushflow_mechanism::strategy::StrategyName;
 pub use hushflow_mechanism::view::{Moments, View};
 pub use hushflow_mechanism::workload::Workload;
 pub use hushflow_operators::{
-    Accumulate, BoundEntities, Clip, Commit, CommitLog, Densities, EpochCommit, Estimated, Fault,
+    Accumulate, BoundEntities, Clip, Commit, CommitLog, Densities, DensityEstimate, EpochCommit, Fault,
     Measurement, Records, ReleaseMoments, ReleaseWindows, ReleasedEpoch, SplitEpochs, Views, Windows,
 };
 

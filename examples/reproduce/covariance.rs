@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use hushflow::mechanism::error::{
-    Better, Bounds, InPlaceRelease, MethodComparison, SecondEntries, SquaredNoiseError, covariance,
+    Better, InPlaceRelease, MethodComparison, SecondEntries, SquaredNoiseError, covariance,
 };
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::SecondMoment;
@@ -19,9 +19,9 @@ use hushflow::mechanism::workload::Workload;
 use super::figures::{
     Effort, FigureContent, FigureFinding, ReproductionError, few_coordinates, geometric, in_place,
 };
-use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
+use super::over_noise::{Circle, FAR, comparison_panel, farthest, runs};
 use super::simulate::{Quantity, RunMean, SimulatedStream, equal_entries};
-use hushflow::plot::{Mark, Panel};
+use hushflow::plot::Panel;
 
 /// The paper's σ, from low to high privacy.
 const NOISE: (f64, f64, usize) = (0.02, 20.0, 61);
@@ -121,23 +121,10 @@ impl CovariancePanel {
     }
 
     fn panel(&self, circles: &[Circle<2>]) -> Panel {
-        let curve =
-            |name, mark, colour, value: &dyn Fn(f64) -> Bounds| curve(NOISE, name, mark, colour, value);
-        let joint = move |entries| {
-            move |noise| {
-                let error = self.joint(entries, noise);
-                Bounds { lower: error, upper: error }
-            }
-        };
-        let published = (self.dimension > 1)
-            .then(|| curve("JME, as published", Mark::Dashes, 0, &joint(SecondEntries::Independent)));
-        let curves = [
-            curve("JME", Mark::Line, 0, &joint(SecondEntries::Symmetric)),
-            curve("PP", Mark::Band, 1, &|noise| self.post_processed(noise).biased()),
-            curve("PP, debiased", Mark::Band, 2, &|noise| self.post_processed(noise).debiased()),
-        ];
+        let published = |noise| self.joint(SecondEntries::Independent, noise);
+        let published = (self.dimension > 1).then_some(&published as &dyn Fn(f64) -> f64);
         let runs = [runs("JME, runs", 0, circles, 0), runs("PP debiased, runs", 2, circles, 1)];
-        panel(&self.title, published.into_iter().chain(curves).chain(runs).collect())
+        comparison_panel(&self.title, NOISE, published, &|noise| self.comparison(noise), runs)
     }
 
     fn findings(&self, circles: &[Circle<2>]) -> Vec<FigureFinding> {

@@ -100,11 +100,11 @@ impl Curve {
 
     /// Returns the first step from which on the curve stays below all of these.
     fn below_from(&self, rivals: &[&Self]) -> Option<u64> {
-        let above = |(place, point): (usize, &(u64, f64, f64))| {
-            rivals.iter().any(|rival| rival.points[place].1 <= point.1)
+        let above = |(index, point): (usize, &(u64, f64, f64))| {
+            rivals.iter().any(|rival| rival.points[index].1 <= point.1)
         };
         let last_above = self.points.iter().enumerate().rposition(above);
-        self.points.get(last_above.map_or(0, |place| place + 1)).map(|point| point.0)
+        self.points.get(last_above.map_or(0, |index| index + 1)).map(|point| point.0)
     }
 }
 
@@ -398,12 +398,12 @@ mod tests {
             let curves = curves(setting, &all, &[input["eigenvalue_floor"].as_f64().unwrap()]).unwrap();
             for (name, estimator) in names.into_iter().zip(all) {
                 let curve = curves.iter().find(|curve| curve.estimator.name == estimator.name).unwrap();
-                for (place, step) in steps.iter().enumerate() {
+                for (index, step) in steps.iter().enumerate() {
                     let Some(&(_, mean, deviation)) = curve.points.iter().find(|point| point.0 == *step)
                     else {
                         continue;
                     };
-                    let number = |field: &str| expected[name][field][place].as_f64().unwrap();
+                    let number = |field: &str| expected[name][field][index].as_f64().unwrap();
                     let error = number("sem").hypot(deviation / f64::from(setting.runs).sqrt());
                     let distance = (mean - number("mean")) / error;
                     assert!(distance.abs() < 5.5, "{name}, step {step}: {mean}, expected {}", number("mean"));

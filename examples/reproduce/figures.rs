@@ -11,8 +11,8 @@
 //!
 //! Curves are the closed forms of [`error`](hushflow::mechanism::error). Circles on them, and all
 //! of Figure 5, are runs of the release path ([`simulate`](super::simulate)) with seeded noise.
-//! Each figure also checks the paper's claims about it ([`FigureFinding`]). `docs/reproduction.md` shows
-//! the results.
+//! Each figure also checks the paper's claims about it ([`FigureFinding`]). `docs/reproduction.md`
+//! shows the results.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -166,8 +166,8 @@ pub(crate) enum ReproductionError {
     },
 }
 
-/// Reproduces a figure; `progress` receives the name of each part as work on it begins. Equal efforts
-/// give equal figures.
+/// Reproduces a figure; `progress` receives the name of each part as work on it begins. Equal
+/// efforts give equal figures.
 ///
 /// # Errors
 /// [`ReproductionError`].

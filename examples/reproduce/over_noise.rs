@@ -1,13 +1,13 @@
 //! Shared by the figures of errors against the noise: curves between bounds, circles of runs, axes.
 
-use hushflow::mechanism::error::Bounds;
+use hushflow::mechanism::error::{Bounds, MethodComparison};
 
 use super::figures::geometric;
 use super::simulate::RunMean;
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 /// Maximum distance of a circle from its expectation, in standard errors. The probability that one
-/// of the figures' 64 circles exceeds it is below 10⁻⁵.
+/// of the figures' 86 circles exceeds it is below 10⁻⁵.
 pub(super) const FAR: f64 = 5.5;
 
 /// Simulated squared errors of N methods for one σ, and their expectations.
@@ -36,28 +36,36 @@ pub(super) fn runs<const N: usize>(
     Series { name: name.into(), mark: Mark::Circles, colour, points: points.collect() }
 }
 
-/// Roots of squared errors against the noise.
-pub(super) fn curve(
+/// Errors of JME and PP against the noise, from low to high in `count` points, with circles for runs.
+/// `published` is the squared error of JME with separate noise for each entry, if that differs.
+pub(super) fn comparison_panel(
+    title: &str,
     (low, high, count): (f64, f64, usize),
-    name: &str,
-    mark: Mark,
-    colour: usize,
-    squared_error: &dyn Fn(f64) -> Bounds,
-) -> Series {
-    let points = geometric(low, high, count).map(|x| {
-        let Bounds { lower, upper } = squared_error(x).map(f64::sqrt);
-        Point { x, y: upper, low: lower, high: upper }
-    });
-    Series { name: name.into(), mark, colour, points: points.collect() }
-}
-
-pub(super) fn panel(title: &str, series: Vec<Series>) -> Panel {
+    published: Option<&dyn Fn(f64) -> f64>,
+    comparison: &dyn Fn(f64) -> MethodComparison,
+    runs: impl IntoIterator<Item = Series>,
+) -> Panel {
+    let curve = |name: &str, mark, colour, squared_error: &dyn Fn(f64) -> Bounds| {
+        let points = geometric(low, high, count).map(|x| {
+            let Bounds { lower, upper } = squared_error(x).map(f64::sqrt);
+            Point { x, y: upper, low: lower, high: upper }
+        });
+        Series { name: name.into(), mark, colour, points: points.collect() }
+    };
+    let exact = |error| Bounds { lower: error, upper: error };
+    let published =
+        published.map(|error| curve("JME, as published", Mark::Dashes, 0, &|noise| exact(error(noise))));
+    let curves = [
+        curve("JME", Mark::Line, 0, &|noise| exact(comparison(noise).joint)),
+        curve("PP", Mark::Band, 1, &|noise| comparison(noise).post_processing.biased()),
+        curve("PP, debiased", Mark::Band, 2, &|noise| comparison(noise).post_processing.debiased()),
+    ];
     Panel {
         title: title.into(),
         x: "noise deviation σ (twice the noise multiplier)".into(),
         y: "root expected squared error".into(),
         legend: Corner::UpperLeft,
-        series,
+        series: published.into_iter().chain(curves).chain(runs).collect(),
     }
 }
 

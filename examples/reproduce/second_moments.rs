@@ -23,9 +23,9 @@ use hushflow::mechanism::workload::Workload;
 use super::figures::{
     Effort, FigureContent, FigureFinding, ReproductionError, few_coordinates, geometric, in_place,
 };
-use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
+use super::over_noise::{Circle, FAR, comparison_panel, farthest, runs};
 use super::simulate::{Quantity, RunMean, SimulatedStream, equal_entries};
-use hushflow::plot::{Mark, Panel};
+use hushflow::plot::Panel;
 
 /// The paper's σ, from low to high privacy.
 const NOISE: (f64, f64, usize) = (0.005, 20.0, 73);
@@ -187,27 +187,12 @@ impl SecondMomentPanel {
     }
 
     fn panel(&self, circles: &[Circle<3>]) -> Panel {
-        let curve =
-            |name, mark, colour, value: &dyn Fn(f64) -> Bounds| curve(NOISE, name, mark, colour, value);
-        let joint = move |entries| {
-            move |noise| {
-                let error = self.joint(entries, noise);
-                Bounds { lower: error, upper: error }
-            }
-        };
-        let released = joint(self.entries());
+        let published = |noise| self.joint(SecondEntries::Independent, noise);
         let published = (self.second == SecondMoment::Full && self.dimension > 1)
-            .then(|| curve("JME, as published", Mark::Dashes, 0, &joint(SecondEntries::Independent)));
-        let debiased = |noise| self.comparison(noise).post_processing.debiased();
-        let biased = |noise| self.comparison(noise).post_processing.biased();
-        let curves = [
-            curve("JME", Mark::Line, 0, &released),
-            curve("PP", Mark::Band, 1, &biased),
-            curve("PP, debiased", Mark::Band, 2, &debiased),
-        ];
+            .then_some(&published as &dyn Fn(f64) -> f64);
         let names = ["JME, runs", "PP, runs", "PP debiased, runs"];
         let runs = names.iter().enumerate().map(|(method, name)| runs(name, method, circles, method));
-        panel(&self.title, published.into_iter().chain(curves).chain(runs).collect())
+        comparison_panel(&self.title, NOISE, published, &|noise| self.comparison(noise), runs)
     }
 
     fn findings(&self, circles: &[Circle<3>]) -> Vec<FigureFinding> {

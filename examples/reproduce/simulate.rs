@@ -106,7 +106,7 @@ impl SimulatedStream<'_> {
         let steps = self.records.len() as u64;
         let view = View::new(self.mechanism, self.workload, runs, steps);
         let mut view = view.with_square_bias(self.square_bias);
-        let mut truth = Truth::new(self, quantity);
+        let mut truth = ExactMoments::new(self, quantity);
         let mut errors = vec![(0.0, 0.0); runs as usize];
         let mut records = self.records.iter();
         let sums = |_: u64, sums: &mut [i128]| {
@@ -157,7 +157,7 @@ pub(crate) fn moments(layout: Layout, record: &[i64]) -> Vec<i128> {
 }
 
 /// Exact moments, step by step.
-struct Truth {
+struct ExactMoments {
     layout: Layout,
     quantity: Quantity,
     dimension: usize,
@@ -166,11 +166,11 @@ struct Truth {
     exact: Vec<f64>,
 }
 
-impl Truth {
+impl ExactMoments {
     fn new(stream: &SimulatedStream, quantity: Quantity) -> Self {
         let parameters = stream.mechanism.moments().parameters();
         let layout = parameters.layout;
-        Truth {
+        ExactMoments {
             layout,
             quantity,
             dimension: stream.dimension,
@@ -181,10 +181,11 @@ impl Truth {
     }
 
     fn push(&mut self, record: &[i64]) -> Result<(), ReproductionError> {
-        let degree = |place: usize| (place >= 1) as i32 + (place > self.layout.dimension) as i32;
+        let degree =
+            |coordinate: usize| (coordinate >= 1) as i32 + (coordinate > self.layout.dimension) as i32;
         let real = moments(self.layout, record).into_iter().enumerate();
         let real: Vec<f64> =
-            real.map(|(place, integer)| integer as f64 * self.unit.powi(degree(place))).collect();
+            real.map(|(coordinate, integer)| integer as f64 * self.unit.powi(degree(coordinate))).collect();
         self.exact = self.state.push(&real)?.to_vec();
         Ok(())
     }

@@ -16,7 +16,7 @@ use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
 use super::figures::{Effort, FigureContent, FigureFinding, ReproductionError, geometric, in_place};
-use super::over_noise::of_estimate;
+use super::over_noise::{FAR, of_estimate};
 use super::simulate::{Quantity, SimulatedStream, SquaredErrors, equal_entries};
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
@@ -24,19 +24,15 @@ const DIMENSION: usize = 10;
 
 const STEPS: u64 = 100;
 
-/// Maximum distance of a circle from its expectation, in standard errors. The probability that one
-/// of the 22 exceeds it is below 10⁻⁵.
-const FAR: f64 = 5.5;
-
 /// A method with its parameter λ, α or τ.
 #[derive(Clone, Copy)]
-enum Rival {
+enum WeightedMethod {
     WeightedJoint(f64),
     Independent(f64),
     Concatenated(f64),
 }
 
-impl Rival {
+impl WeightedMethod {
     fn noise(self) -> NoiseDeviations {
         let release = InPlaceRelease::new(DIMENSION, 1.0, 1.0);
         match self {
@@ -47,7 +43,7 @@ impl Rival {
     }
 
     /// Returns the mechanism's method and its weight of second moments.
-    fn method(self) -> (Method, Option<f64>) {
+    fn mechanism(self) -> (Method, Option<f64>) {
         match self {
             Self::WeightedJoint(weight) => (Method::Jme, Some(weight)),
             Self::Independent(first_moment_share) => (Method::Ime { first_moment_share }, None),
@@ -64,14 +60,14 @@ impl Rival {
 }
 
 /// Names and parameters of the methods, `count` each.
-fn rivals(count: usize) -> [(&'static str, Vec<Rival>); 3] {
+fn weighted_methods(count: usize) -> [(&'static str, Vec<WeightedMethod>); 3] {
     let free = InPlaceRelease::new(DIMENSION, 1.0, 1.0).free_second_moment_weight();
     // Shares from 1/20 to nearly 1, in odds.
     let shares = geometric(0.05, 1000.0, count).map(|odds| odds / (1.0 + odds));
     [
-        ("λ-JME", geometric(free, 40.0, count).map(Rival::WeightedJoint).collect()),
-        ("α-IME", shares.map(Rival::Independent).collect()),
-        ("τ-CS", geometric(0.005, 20.0, count).map(Rival::Concatenated).collect()),
+        ("λ-JME", geometric(free, 40.0, count).map(WeightedMethod::WeightedJoint).collect()),
+        ("α-IME", shares.map(WeightedMethod::Independent).collect()),
+        ("τ-CS", geometric(0.005, 20.0, count).map(WeightedMethod::Concatenated).collect()),
     ]
 }
 
@@ -83,8 +79,8 @@ pub(super) fn figure(
     let strategy = build("identity", &Workload::Prefix, Some(STEPS))?;
     let frobenius = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), STEPS)?.frobenius;
     let curves = |entries| {
-        rivals(60).into_iter().enumerate().map(move |(colour, (name, rivals))| {
-            let points = rivals.iter().map(|rival| rival.errors(entries, frobenius));
+        weighted_methods(60).into_iter().enumerate().map(move |(colour, (name, methods))| {
+            let points = methods.iter().map(|method| method.errors(entries, frobenius));
             let points = points.map(|(x, y)| Point::exact(x, y)).collect();
             Series { name: name.into(), mark: Mark::Line, colour, points }
         })
@@ -112,11 +108,11 @@ fn circles(
     frobenius: f64,
 ) -> Result<(Vec<Series>, f64), ReproductionError> {
     let (mut circles, mut farthest) = (Vec::new(), 0.0_f64);
-    for (colour, (name, rivals)) in rivals(4).into_iter().enumerate() {
+    for (colour, (name, methods)) in weighted_methods(4).into_iter().enumerate() {
         let mut points = Vec::new();
-        for rival in rivals {
-            let SquaredErrors { first, second } = run(rival, effort, strategy)?;
-            let (expected_first, expected_second) = rival.errors(SecondEntries::Symmetric, frobenius);
+        for method in methods {
+            let SquaredErrors { first, second } = run(method, effort, strategy)?;
+            let (expected_first, expected_second) = method.errors(SecondEntries::Symmetric, frobenius);
             for distance in [first.distance(expected_first.powi(2)), second.distance(expected_second.powi(2))]
             {
                 farthest = farthest.max(distance.abs());
@@ -129,11 +125,11 @@ fn circles(
 }
 
 fn run(
-    rival: Rival,
+    method: WeightedMethod,
     effort: Effort,
     strategy: &Arc<dyn Strategy>,
 ) -> Result<SquaredErrors, ReproductionError> {
-    let (method, weight) = rival.method();
+    let (method, weight) = method.mechanism();
     let layout = Layout { dimension: DIMENSION, second: SecondMoment::Full };
     let mechanism = in_place(method, layout, 1.0, 1.0, weight, strategy)?;
     let records = equal_entries(DIMENSION, DIMENSION, (0..STEPS).map(|_| true));
@@ -155,17 +151,17 @@ fn agreement(farthest: f64, effort: Effort) -> FigureFinding {
     )
 }
 
-/// Whether each point of a rival's curve is above that of λ-JME with the same error of first
+/// Whether each point of a method's curve is above that of λ-JME with the same error of first
 /// moments.
-fn dominance(rival: usize) -> FigureFinding {
-    let [_, independent, concatenated] = rivals(2000);
-    let (name, rivals) = if rival == 1 { independent } else { concatenated };
+fn dominance(method: usize) -> FigureFinding {
+    let [_, independent, concatenated] = weighted_methods(2000);
+    let (name, methods) = if method == 1 { independent } else { concatenated };
     let release = InPlaceRelease::new(DIMENSION, 1.0, 1.0);
-    let ratio = |rival: &Rival| {
-        let noise = rival.noise();
+    let ratio = |method: &WeightedMethod| {
+        let noise = method.noise();
         noise.second / release.joint_with_first_deviation(noise.first).second
     };
-    let ratios = rivals.iter().map(ratio);
+    let ratios = methods.iter().map(ratio);
     let (least, most) = ratios
         .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), ratio| (least.min(ratio), most.max(ratio)));
     FigureFinding::new(

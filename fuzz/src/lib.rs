@@ -1,12 +1,16 @@
-//! The fuzz targets. `fuzz_targets/target.rs` is the program of each; `tests/system/seeds.rs` of the
-//! project runs all seeds through the same functions, so an input that once failed stays a test.
+//! The fuzz targets. `fuzz_targets/target.rs` is the program of each; `tests/system/seeds.rs` of
+//! the project runs all seeds through the same functions, so an input that once failed stays a
+//! test.
 
 mod files;
 mod network;
 mod state;
 
-/// All targets, by the names of their programs and folders of seeds.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// A target: the name of its program and of its folder of seeds, and its function.
+pub type FuzzTarget = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[FuzzTarget] = &[
     ("brokers", network::brokers),
     ("csv", |input| files::rows("csv", input)),
     ("greeting", network::greeting),

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Reads from a server of Redis or JetStream that sends the input. The reader ends with an answer, and
-/// batches have the form of the pipeline.
+/// Reads from a server of Redis or JetStream that sends the input. The reader ends with an answer,
+/// and batches have the form of the pipeline.
 ///
 /// The first byte of the input selects the broker (1) and whether earlier rows were read (2).
 pub(crate) fn brokers(input: &[u8]) {
@@ -75,8 +75,8 @@ fn read_events(pipeline: &Pipeline, from: Resume) {
 /// More bytes than the buffer of a socket holds would wait for a reader.
 const LARGEST: usize = 1 << 16;
 
-/// Sends bytes of a stranger to a process of a cluster: greetings, answers, confirmations and frames.
-/// None is accepted as coming from a process with the key.
+/// Sends bytes of a stranger to a process of a cluster: greetings, answers, confirmations and
+/// frames. None is accepted as coming from a process with the key.
 ///
 /// The first byte of the input selects which of these it is.
 pub(crate) fn greeting(input: &[u8]) {
@@ -142,8 +142,8 @@ fn frames(sent: &[u8]) {
     assert!(ended.is_err() && received == b"ours", "{} bytes were taken", received.len());
 }
 
-/// Sends a request to a server of pages, events or metrics, in two parts. The answer is empty or HTTP,
-/// and the server serves the next client.
+/// Sends a request to a server of pages, events or metrics, in two parts. The answer is empty or
+/// HTTP, and the server serves the next client.
 ///
 /// The first byte of the input is the length of the first part.
 pub(crate) fn http(input: &[u8]) {
@@ -164,7 +164,8 @@ pub(crate) fn http(input: &[u8]) {
     assert!(next.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&next));
 }
 
-/// Returns all bytes until the server closes the connection, which may be before it has read all parts.
+/// Returns all bytes until the server closes the connection, which may be before it has read all
+/// parts.
 fn exchange(address: SocketAddr, parts: &[&[u8]]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");

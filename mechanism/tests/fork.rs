@@ -1,6 +1,8 @@
-//! A process that forks while the noise of the next epoch is drawn and waiting: parent and child never release the same noise.
+//! A process forks after the noise of the next epoch was drawn: parent and child release different
+//! noise.
 //!
-//! A program of its own, with one thread, for nothing else may be forked soundly.
+//! This is a program of its own without a test harness, because only a process with one thread can
+//! fork safely.
 
 use fork::{Fork, fork, waitpid};
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
@@ -13,7 +15,7 @@ use hushflow_mechanism::workload::Workload;
 
 const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full };
 
-/// A shard whose releases of nothing are its noise.
+/// A shard; its releases of zero sums are its noise.
 fn shard(source: NoiseSource) -> ReleaseShard {
     let parameters = MomentParameters {
         method: Method::Jme,
@@ -29,30 +31,30 @@ fn shard(source: NoiseSource) -> ReleaseShard {
     ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, source)
 }
 
-/// What the parent and the child release of the epoch whose noise was drawn before they parted.
-fn part(source: NoiseSource) -> [Vec<i128>; 2] {
-    let place = tempfile::tempdir().expect("a temporary directory");
-    let told = place.path().join("child");
+/// Returns the releases of parent and child for the epoch whose noise was drawn before the fork.
+fn releases(source: NoiseSource) -> [Vec<i128>; 2] {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("child");
     let mut shard = shard(source);
     shard.prepare().expect("entropy");
     let forked = fork().expect("a process can be forked");
     let noise = shard.release(1, &vec![0; LAYOUT.coordinates()]).expect("a release");
     let Fork::Parent(child) = forked else {
-        std::fs::write(&told, format!("{noise:?}")).expect("there is room");
-        // Nothing of the parent's is ended twice.
+        std::fs::write(&path, format!("{noise:?}")).expect("there is room");
+        // The child must not run the parent's destructors.
         std::process::exit(0)
     };
     waitpid(child).expect("the child ends");
-    let told = std::fs::read_to_string(told).expect("the child has written");
-    let numbers = told.trim_matches(['[', ']']).split(", ").map(|number| number.parse().expect("an integer"));
+    let text = std::fs::read_to_string(path).expect("the child has written");
+    let numbers = text.trim_matches(['[', ']']).split(", ").map(|number| number.parse().expect("an integer"));
     [noise, numbers.collect()]
 }
 
 fn main() {
-    let [parent, child] = part(NoiseSource::Seeded(1));
-    assert!(parent == child, "the same noise would be seen");
-    let [parent, child] = part(NoiseSource::System);
+    let [parent, child] = releases(NoiseSource::Seeded(1));
+    assert!(parent == child, "a seeded source gives equal noise, so the test would find it");
+    let [parent, child] = releases(NoiseSource::System);
     assert_eq!((parent.len(), child.len()), (LAYOUT.coordinates(), LAYOUT.coordinates()));
-    // Of 45 coordinates with deviations of more than 2³² steps none agrees but for one case in 10⁷.
+    // Two of 45 coordinates with deviations above 2³² steps agree with a probability below 10⁻⁷.
     assert!(parent.iter().zip(&child).all(|(parent, child)| parent != child), "noise was released twice");
 }

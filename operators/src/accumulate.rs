@@ -25,9 +25,9 @@ pub trait Accumulate<'scope> {
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault);
-    ///     sums.inspect_time(move |epoch, _private| seen.send(*epoch).expect("heard"));
+    ///     sums.inspect_time(move |epoch, _private| sender.send(*epoch).expect("a receiver"));
     /// });
-    /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2]);
+    /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn accumulate(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, PartialSums>;

@@ -14,8 +14,8 @@ pub trait Clip<'scope> {
     /// as the centre.
     ///
     /// The fault is raised by a batch that does not divide into rows. If the measurement protects
-    /// entities, it is also raised by records that did not pass [`BoundEntities`](crate::BoundEntities), or passed
-    /// it under another measurement.
+    /// entities, it is also raised by records that did not pass
+    /// [`BoundEntities`](crate::BoundEntities), or passed it under another measurement.
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
@@ -23,9 +23,9 @@ pub trait Clip<'scope> {
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
     ///     let clipped = records.clip(&measurement, fault);
-    ///     clipped.inspect(move |batch| seen.send(batch.rows().values().to_vec()).expect("heard"));
+    ///     clipped.inspect(move |batch| sender.send(batch.rows().values().to_vec()).expect("a receiver"));
     /// });
-    /// assert_eq!(all_seen.recv()?, [524288.0, 1048576.0]); // in units of 2⁻²⁰
+    /// assert_eq!(receiver.recv()?, [524288.0, 1048576.0]); // in units of 2⁻²⁰
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords>;

@@ -10,7 +10,7 @@
 //! - An operator may send at a time while it holds a capability there, and downstream operators
 //!   keep that epoch open meanwhile. [`OpenEpochs`] holds the capabilities of an epoch from its
 //!   first data until it has been delivered.
-//! - Timely activates an operator when data arrive or a frontier moves. So every close is seen, and
+//! - Timely activates an operator when data arrive or a frontier moves. So no close is missed, and
 //!   nothing else activates the operator.
 //!
 //! A dropped capability looks like the end of the stream. After a [`Fault`], no epoch is delivered
@@ -161,8 +161,9 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
     }
 }
 
-/// All epochs from the first to the last one, also those without data, until they close. An operator
-/// in a loop can use it, too: an epoch closes there when the data of the earlier ones have come back.
+/// All epochs from the first to the last one, also those without data, until they close. An
+/// operator in a loop can use it, too: an epoch closes there when the data of the earlier ones have
+/// come back.
 ///
 /// The last epoch is the largest that comes through an input `ends`. Once that is closed, the
 /// operator stops there even if its data never end, as in a loop that contains it. Until then, the

@@ -53,18 +53,18 @@ pub trait Commit<'scope> {
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
     /// let log = move |epochs: &[EpochCommit<u64>]| {
-    ///     epochs.iter().try_for_each(|epoch| Ok(seen.send(epoch.released.epoch)?))
+    ///     epochs.iter().try_for_each(|epoch| Ok(sender.send(epoch.released.epoch)?))
     /// };
     /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5], ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault.clone());
     ///     let releases = sums.release(vec![3].to_stream(scope), &measurement, fault.clone());
-    ///     let marks = Vec::<u64>::new().to_stream(scope); // nowhere to resume from
+    ///     let marks = Vec::<u64>::new().to_stream(scope); // no positions to resume from
     ///     let released = releases.commit(marks, &measurement, Some(Box::new(log)), fault);
     ///     released.inspect(|released| assert_eq!(released.len(), 3)); // count, Σx, Σx²
     /// });
-    /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2, 3]);
+    /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn commit<M: ExchangeData>(

@@ -12,7 +12,7 @@
 //! | [`ReleaseMoments`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
 //! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
-//! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
+//! | [`Densities`] | moments | [`DensityEstimate`]: mean and covariance beside the moments |
 //! | [`ReleaseWindows`] | [`Records`] of all workers | [`ShardRelease`]: a public answer for every key and epoch |
 //!
 //! [`OpenEpochs`] gives an operator each closed epoch once, in order, and [`EveryEpoch`] also those
@@ -49,7 +49,9 @@ mod windows;
 pub use timely;
 
 pub use accumulate::Accumulate;
-pub use bound::{BoundEntities, Bounded, BoundedRecords, Entity, EntityHistory, EntityLimits, RepeatPolicy};
+pub use bound::{
+    BoundEntities, BoundOutput, BoundedRecords, Entity, EntityHistory, EntityLimits, RepeatPolicy,
+};
 pub use clip::Clip;
 pub use closing::{ClosedEpoch, EveryEpoch, Fault, OpenEpochs};
 pub use commit::{Commit, CommitLog, EpochCommit};
@@ -59,5 +61,5 @@ pub use measurement::{
 };
 pub use records::{PartialSums, QuantisedRecords, Records, ReleasedEpoch, ShardRelease};
 pub use release::{ReleaseMoments, shard_owner};
-pub use view::{Densities, Estimated, Views};
+pub use view::{Densities, DensityEstimate, Views};
 pub use windows::{ReleaseWindows, Windows};

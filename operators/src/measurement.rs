@@ -197,7 +197,8 @@ impl Measurement {
     }
 
     /// Wraps one worker's sums of consecutive coordinates of a shard, for
-    /// [`ReleaseMoments`](crate::ReleaseMoments). `offset` is the position of the first one in the shard.
+    /// [`ReleaseMoments`](crate::ReleaseMoments). `offset` is the position of the first one in the
+    /// shard.
     ///
     /// The noise covers records that the [clipper](Self::clipper) of this measurement bounded.
     /// [`Accumulate`](crate::Accumulate) adds no others; here the caller must ensure this.
@@ -221,7 +222,8 @@ impl Measurement {
         epoch.is_multiple_of(self.0.options.checkpoint_interval)
     }
 
-    /// Parameters of [`BoundEntities`](crate::BoundEntities); `None` if single records are protected.
+    /// Parameters of [`BoundEntities`](crate::BoundEntities); `None` if single records are
+    /// protected.
     pub(crate) fn bound_setup(&self) -> Option<BoundSetup> {
         let MeasurementOptions { entities, histories, first_epoch, .. } = &self.0.options;
         let limits = (*entities)?;
@@ -275,7 +277,7 @@ impl FixedMeasurement {
     /// See [`MeasurementBuilder::build`].
     ///
     /// # Errors
-    /// [`MeasurementError`] says what does not fit.
+    /// [`MeasurementError`] for parameters that do not fit together.
     pub fn build(self) -> Result<Measurement, MeasurementError> {
         self.0.build()
     }
@@ -350,7 +352,8 @@ impl MeasurementBuilder {
         self
     }
 
-    /// Protects entities within these limits: records must pass [`BoundEntities`](crate::BoundEntities).
+    /// Protects entities within these limits: records must pass
+    /// [`BoundEntities`](crate::BoundEntities).
     pub fn entities(mut self, limits: EntityLimits) -> Self {
         self.options.entities = Some(limits);
         self
@@ -365,7 +368,7 @@ impl MeasurementBuilder {
     /// Builds the measurement, with the clipper that the mechanism's sensitivity assumes.
     ///
     /// # Errors
-    /// [`MeasurementError`] says what does not fit.
+    /// [`MeasurementError`] for parameters that do not fit together.
     pub fn build(self) -> Result<Measurement, MeasurementError> {
         let Self { mechanism, columns, options } = self;
         if options.first_epoch == 0 {

@@ -37,9 +37,9 @@ pub trait ReleaseMoments<'scope> {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault.clone());
     ///     let releases = sums.release(vec![3].to_stream(scope), &measurement, fault);
-    ///     releases.inspect_time(move |epoch, _private| seen.send(*epoch).expect("heard"));
+    ///     releases.inspect_time(move |epoch, _private| sender.send(*epoch).expect("a receiver"));
     /// });
-    /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2, 3]);
+    /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn release(
@@ -61,7 +61,7 @@ impl<'scope> ReleaseMoments<'scope> for StreamVec<'scope, u64, PartialSums> {
         let by_shard = Exchange::new(|partial: &PartialSums| u64::from(partial.shard));
         self.binary_frontier(ends.broadcast(), by_shard, Pipeline, "Release", move |capability, _info| {
             let mut epochs = EveryEpoch::new(capability, measurement.first_epoch(), fault.clone());
-            let mut owned = Owned::new(measurement, index, peers);
+            let mut owned = OwnedShards::new(measurement, index, peers);
             move |sums, ends, output| {
                 let more = epochs.on_close(sums, ends, |run| {
                     for ClosedEpoch { epoch, times: [time], data: partials } in run {
@@ -77,7 +77,7 @@ impl<'scope> ReleaseMoments<'scope> for StreamVec<'scope, u64, PartialSums> {
     }
 }
 
-struct Owned {
+struct OwnedShards {
     measurement: Measurement,
     shards: BTreeMap<u32, ReleaseShard>,
     /// 64-bit sums of several workers, whose memory is reused in the next epoch.
@@ -86,10 +86,10 @@ struct Owned {
     broken: Option<ReleaseError>,
 }
 
-impl Owned {
+impl OwnedShards {
     fn new(measurement: Measurement, index: usize, peers: usize) -> Self {
         let (shards, sums) = (BTreeMap::new(), BTreeMap::new());
-        let mut owned = Owned { shards, sums, broken: None, measurement };
+        let mut owned = OwnedShards { shards, sums, broken: None, measurement };
         let all = 0..owned.measurement.shards().number();
         for number in all.filter(|&number| shard_owner(number, peers) == index) {
             let mut shard = owned.measurement.machine(number);

@@ -27,9 +27,9 @@ pub trait Views<'scope> {
     /// let view = move || View::new(&mechanism, &Workload::Average, 1, 8);
     /// timely::example(move |scope| {
     ///     let moments = vec![released].to_stream(scope).view(view, fault);
-    ///     moments.inspect(move |moments| seen.send(moments.clone()).expect("heard"));
+    ///     moments.inspect(move |moments| sender.send(moments.clone()).expect("a receiver"));
     /// });
-    /// let moments = all_seen.recv()?;
+    /// let moments = receiver.recv()?;
     /// assert_eq!((moments.count(), moments.first(), moments.second()), (10.0, &[5.0][..], &[2.5][..]));
     /// assert!(moments.noise.first > 0.0); // what a release would have held
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -67,7 +67,7 @@ impl<'scope> Views<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
 
 /// Moments with their density, or with the reason why there is none.
 #[derive(Clone, Debug)]
-pub struct Estimated {
+pub struct DensityEstimate {
     /// The moments.
     pub moments: Moments,
     /// Their density, in centred and scaled coordinates.
@@ -87,14 +87,14 @@ pub trait Densities<'scope> {
     /// let view = move || View::new(&mechanism, &Workload::Prefix, 1, 8);
     /// timely::example(move |scope| {
     ///     let densities = vec![released].to_stream(scope).view(view, fault).density();
-    ///     densities.inspect(move |estimated| seen.send(estimated.clone()).expect("heard"));
+    ///     densities.inspect(move |estimate| sender.send(estimate.clone()).expect("a receiver"));
     /// });
-    /// let density = all_seen.recv()?.density?;
+    /// let density = receiver.recv()?.density?;
     /// assert!((density.mean[0] - 0.5).abs() < 1e-6);
     /// assert!((density.covariance[(0, 0)] - 0.5).abs() < 1e-3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    fn density(self) -> StreamVec<'scope, u64, Estimated>
+    fn density(self) -> StreamVec<'scope, u64, DensityEstimate>
     where
         Self: Sized,
     {
@@ -102,11 +102,11 @@ pub trait Densities<'scope> {
     }
 
     /// Like [`density`](Self::density), with this projection of the covariances.
-    fn density_by(self, projection: Projection) -> StreamVec<'scope, u64, Estimated>;
+    fn density_by(self, projection: Projection) -> StreamVec<'scope, u64, DensityEstimate>;
 }
 
 impl<'scope> Densities<'scope> for StreamVec<'scope, u64, Moments> {
-    fn density_by(self, projection: Projection) -> StreamVec<'scope, u64, Estimated> {
-        self.map(move |moments| Estimated { density: moments.noisy().density_by(projection), moments })
+    fn density_by(self, projection: Projection) -> StreamVec<'scope, u64, DensityEstimate> {
+        self.map(move |moments| DensityEstimate { density: moments.noisy().density_by(projection), moments })
     }
 }

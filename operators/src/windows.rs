@@ -37,9 +37,9 @@ pub struct Windows {
 pub trait ReleaseWindows<'scope> {
     /// Applies `answer` to the records of every key in every epoch, even to none. The answers are
     /// public [numbers](hushflow_mechanism::release::Numbers) for [`Commit`](crate::Commit), with a
-    /// shard for each key. Epochs close as those of [`ReleaseMoments`](crate::ReleaseMoments) do: the last
-    /// one is the largest that comes through `ends`, and an input that closes without one raises
-    /// the fault. Keys with the same remainder share a worker and come in ascending order.
+    /// shard for each key. Epochs close as those of [`ReleaseMoments`](crate::ReleaseMoments) do:
+    /// the last one is the largest that comes through `ends`, and an input that closes without one
+    /// raises the fault. Keys with the same remainder share a worker and come in ascending order.
     ///
     /// Each record is in one window, so all windows together cost as much as one (parallel
     /// composition). The neighbour relation must keep a record in its window, as
@@ -79,9 +79,10 @@ pub trait ReleaseWindows<'scope> {
     ///     let releases = records.release_windows(ends, &windows, fault.clone(), answer);
     ///     let log = |_: &[EpochCommit<u64>]| Ok(()); // a real one writes to disk
     ///     let released = releases.commit(marks, &windows, Some(Box::new(log)), fault);
-    ///     released.inspect(move |released| seen.send(released.to_vec()).expect("heard"));
+    ///     released.inspect(move |released| sender.send(released.to_vec()).expect("a receiver"));
     /// });
-    /// let mut answers = all_seen.iter().map(|values| Result::<MeanAnswer, MeanError>::read(&mut &values[..]).expect("one"));
+    /// let mut answers =
+    ///     receiver.iter().map(|values| Result::<MeanAnswer, MeanError>::read(&mut &values[..]).expect("one"));
     /// let mean = answers.next().expect("epoch 1")?.outcome?;
     /// assert!((mean.mean[0] - 5.0).abs() < 1.0 && mean.noise[0] < 0.5);
     /// assert!(answers.next().expect("epoch 2").is_err(), "there are no records");
@@ -213,7 +214,7 @@ fn whole(mut parts: Vec<KeyRows>) -> BTreeMap<u32, Zeroizing<Vec<f64>>> {
 mod tests {
     use super::*;
     use crate::SplitEpochs;
-    use std::sync::{Mutex, mpsc};
+    use std::sync::mpsc;
     use timely::dataflow::operators::{Inspect, vec::ToStream};
 
     /// Forty rows of two keys in two epochs, in batches of five that are dealt to workers in turn;
@@ -221,9 +222,8 @@ mod tests {
     /// rows, by epoch and key, from `first_epoch` on.
     fn row_positions(workers: usize, first_epoch: u64) -> Vec<(u64, u32, Vec<i128>)> {
         let (sender, receiver) = mpsc::channel();
-        let sender = Mutex::new(sender);
         let guards = timely::execute(timely::Config::process(workers), move |worker| {
-            let seen = sender.lock().expect("no panic").clone();
+            let sender = sender.clone();
             let batch = |first: u64| Records {
                 keys: (first..first + 5).map(|row| row as u32 % 2).collect(),
                 epochs: (first..first + 5).map(|row| 1 + row / 20).collect(),
@@ -246,7 +246,7 @@ mod tests {
                 released.inspect_time(move |&epoch, release| {
                     assert!(release.sums.is_empty() && release.state.is_some() == (epoch == 2));
                     let positions = release.values.row().iter().collect();
-                    seen.send((epoch, release.shard, positions)).expect("heard");
+                    sender.send((epoch, release.shard, positions)).expect("a receiver");
                 });
             });
         })

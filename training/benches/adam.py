@@ -1,16 +1,21 @@
-"""One step of the mechanism that adam.rs measures, as competent numpy: vectorised, in place, block by block of columns so
-that what passes between operations stays in cache, matrix products for sums over the batch, single precision for gradients as
-trainers have it, double precision for what is correlated over time. Clips 16 gradients, sums them and their squares, adds
-Gaussian noise correlated by a buffered Toeplitz strategy (as C^-1 Z, which needs no encoder), and takes an Adam step with bias
-correction and a floor under v.
+"""One step of the mechanism that adam.rs measures, in efficient numpy.
+
+A step clips 16 gradients, sums them and their squares, adds Gaussian noise correlated by a buffered
+Toeplitz strategy (as C^-1 Z, which needs no encoder), and takes an Adam step with bias correction
+and a floor under v. The code is vectorised and in place. It works on blocks of columns that fit in
+the cache, and sums over the batch are matrix products. Gradients have single precision, as trainers
+have them; values correlated over time have double precision.
 
     python3 training/benches/adam.py [sfc64 | chacha20 | aes | system | floating]
 
-The noise is a discrete Gaussian by the algorithm of mechanism/src/noise, in vectorised integers: exact but for cells that are met once in 2^36 draws.
-Its random bits come from numpy's fastest generator (sfc64, the default), whose other bits anyone can tell who has seen some, or from one that keeps them
-secret, as a private release needs it: ChaCha20 or AES-256 of OpenSSL by the package `cryptography`, or the operating system's, which is all that Python
-brings along. With `floating` it is that of numpy's floating-point sampler, which is another mechanism: its values tell what they were added to. All else
-stays in floating point.
+The noise is a discrete Gaussian by the algorithm of mechanism/src/noise, in vectorised integers. It
+is exact, except for cells that occur once in 2^36 draws. The argument selects its random bits:
+
+- sfc64, the default: numpy's fastest generator. Its output can be predicted from earlier output.
+- chacha20, aes: cryptographic generators of OpenSSL, by the package `cryptography`. A private release
+  needs one of these or the next.
+- system: the operating system's generator, the only one that comes with Python.
+- floating: numpy's floating-point sampler. It is another mechanism: its values leak their summands.
 """
 
 import decimal
@@ -78,7 +83,7 @@ def generator():
 
 
 def discrete_gaussian(out):
-    """Discrete Gaussian of sigma = 64 WIDTH, in units of sigma: bin, place in the bin, rejection, sign."""
+    """Discrete Gaussian of sigma = 64 WIDTH, in units of sigma: bin, offset, rejection, sign."""
     done = 0
     while done < len(out):
         first, second = random_words(2 * min(CHUNK, len(out) - done)).reshape(2, -1)
@@ -87,15 +92,15 @@ def discrete_gaussian(out):
         bins += uniform >= CUMULATIVE[bins]
         late = np.flatnonzero(uniform >= CUMULATIVE[bins.clip(0, 1023)])
         bins[late] = np.searchsorted(CUMULATIVE, uniform[late], side="right")
-        place = (second >> np.uint64(32)) * WIDTH
-        kept = (bins < 1024) & ((place & np.uint64(0xFFFFFFFF)) >= np.uint64(2**32) % WIDTH)
-        place >>= np.uint64(32)
-        # exp(-e) with e = f (2h + f) / 8192: nearly always 16 bits of a uniform number say that it is accepted.
+        offset = (second >> np.uint64(32)) * WIDTH
+        kept = (bins < 1024) & ((offset & np.uint64(0xFFFFFFFF)) >= np.uint64(2**32) % WIDTH)
+        offset >>= np.uint64(32)
+        # exp(-e) with e = f (2h + f) / 8192: 16 bits of a uniform number nearly always suffice.
         high = (second >> np.uint64(48)).astype(np.int64) + 2
         squeeze = ((first >> np.uint64(1)) & np.uint64(0xFFFF)).astype(np.int64)
         open_ = np.flatnonzero(kept & (squeeze <= (high * ((bins << 17) + high)) >> 29))
-        kept[open_] = accepted(bins[open_], place[open_], squeeze[open_])
-        magnitude = bins * np.int64(WIDTH) + place.astype(np.int64)
+        kept[open_] = accepted(bins[open_], offset[open_], squeeze[open_])
+        magnitude = bins * np.int64(WIDTH) + offset.astype(np.int64)
         negative = (first & np.uint64(1)).astype(bool)
         kept &= ~(negative & (magnitude == 0))
         drawn = np.where(negative, -magnitude, magnitude)[kept]
@@ -104,9 +109,9 @@ def discrete_gaussian(out):
     np.multiply(out, 1 / (64 * float(WIDTH)), out=out)
 
 
-def accepted(bins, place, squeeze):
+def accepted(bins, offset, squeeze):
     """Von Neumann's comparisons, beginning with 16 bits of the first uniform number; 48 more follow."""
-    fraction = place / float(WIDTH)
+    fraction = offset / float(WIDTH)
     previous = (squeeze + rng.random(len(squeeze))) / 65536
     odd, result = np.zeros(len(bins), bool), previous >= fraction * (2 * bins + fraction) / 8192
     left = np.flatnonzero(~result)

@@ -3,8 +3,9 @@
 //! with buffers, commits them, and updates the parameters. It runs in both forms: with correlated
 //! noise, and with encoded sums that are decoded after the release.
 //!
-//! Run `cargo bench -p hushflow-training`. The baseline `python3 training/benches/adam.py` takes the
-//! same step in numpy. Gradients are made beforehand, in single precision, as trainers have them.
+//! Run `cargo bench -p hushflow-training`. The baseline `python3 training/benches/adam.py` takes
+//! the same step in numpy. Gradients are made beforehand, in single precision, as trainers have
+//! them.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

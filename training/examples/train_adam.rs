@@ -78,7 +78,7 @@ enum ImageSet {
 }
 
 /// A training method.
-struct Contestant {
+struct TrainingMethod {
     name: &'static str,
     /// `None` without privacy.
     privatisation: Option<Privatisation>,
@@ -86,31 +86,31 @@ struct Contestant {
     strategy: (&'static str, &'static str),
 }
 
-fn contestants() -> Vec<Contestant> {
+fn training_methods() -> Vec<TrainingMethod> {
     use GradientSquares::{Debiased, Raw, Scaling};
     let processed = |squares| Some(Privatisation::PostProcessing(squares));
     let (identity, fitted) = (("identity", "adam:0.9"), ("blt:3", "adam:0.9"));
-    let contestant = |name, privatisation, strategy| Contestant { name, privatisation, strategy };
+    let method = |name, privatisation, strategy| TrainingMethod { name, privatisation, strategy };
     vec![
-        contestant("non-private", None, identity),
-        contestant("jme", Some(Privatisation::Jme), identity),
-        contestant("joint-clip", Some(Privatisation::JointClip), identity),
-        contestant("dp-adam-bc", processed(Debiased), identity),
-        contestant("dp-adam", processed(Raw), identity),
-        contestant("scale-then-privatise", processed(Scaling { damping: 0.3 }), identity),
-        contestant("batch-squares", Some(Privatisation::BatchSquares), identity),
-        contestant("jme+blt", Some(Privatisation::Jme), fitted),
-        contestant("dp-adam-bc+blt", processed(Debiased), fitted),
-        contestant("dp-adam+blt", processed(Raw), fitted),
-        contestant("scale-then-privatise+blt", processed(Scaling { damping: 0.3 }), fitted),
+        method("non-private", None, identity),
+        method("jme", Some(Privatisation::Jme), identity),
+        method("joint-clip", Some(Privatisation::JointClip), identity),
+        method("dp-adam-bc", processed(Debiased), identity),
+        method("dp-adam", processed(Raw), identity),
+        method("scale-then-privatise", processed(Scaling { damping: 0.3 }), identity),
+        method("batch-squares", Some(Privatisation::BatchSquares), identity),
+        method("jme+blt", Some(Privatisation::Jme), fitted),
+        method("dp-adam-bc+blt", processed(Debiased), fitted),
+        method("dp-adam+blt", processed(Raw), fitted),
+        method("scale-then-privatise+blt", processed(Scaling { damping: 0.3 }), fitted),
     ]
 }
 
 /// Passes of several runs.
 type TrainingRuns = Vec<Vec<Pass>>;
 
-/// Settings shared by all contestants.
-struct Contest {
+/// Settings shared by all methods.
+struct TrainingComparison {
     network: Network,
     images: Arc<Split>,
     plan: TrainingPlan,
@@ -148,55 +148,59 @@ fn main() -> Result<(), Box<dyn Error>> {
             privatisation: Privatisation::Jme,
             learning_rate: 0.001,
         };
-        let contest =
-            Contest { network: network.clone(), images: images.clone(), plan, workers: arguments.workers };
+        let comparison = TrainingComparison {
+            network: network.clone(),
+            images: images.clone(),
+            plan,
+            workers: arguments.workers,
+        };
         println!(
             "\nε = {epsilon}, δ = 1e-6: accuracy in % after each pass, mean ± standard deviation of {} runs",
             arguments.seeds
         );
         let chosen = |name: &str| arguments.methods.is_empty() || arguments.methods.iter().any(|m| m == name);
-        for contestant in contestants().iter().filter(|contestant| chosen(contestant.name)) {
-            let (plan, runs) = contest.tuned(contestant, arguments.seeds)?;
-            report(&mut csv, epsilon, contestant.name, &plan, &runs)?;
+        for method in training_methods().iter().filter(|method| chosen(method.name)) {
+            let (plan, runs) = comparison.tuned(method, arguments.seeds)?;
+            report(&mut csv, epsilon, method.name, &plan, &runs)?;
         }
     }
     Ok(())
 }
 
-impl Contest {
+impl TrainingComparison {
     /// Returns the best plan of the grid, and its runs on seeds that were not used to choose it.
     fn tuned(
         &self,
-        contestant: &Contestant,
+        method: &TrainingMethod,
         seeds: u64,
     ) -> Result<(TrainingPlan, TrainingRuns), Box<dyn Error>> {
-        let strategies = self.strategies(contestant)?;
+        let strategies = self.strategies(method)?;
         // Without privacy, gradients are not clipped.
-        let clip_norms = if contestant.privatisation.is_some() { &CLIP_NORMS[..] } else { &[1.0] };
+        let clip_norms = if method.privatisation.is_some() { &CLIP_NORMS[..] } else { &[1.0] };
         let mut best = (f64::NEG_INFINITY, self.plan);
         for &clip_norm in clip_norms {
             for learning_rate in LEARNING_RATES {
-                let privatisation = contestant.privatisation.unwrap_or(self.plan.privatisation);
+                let privatisation = method.privatisation.unwrap_or(self.plan.privatisation);
                 let plan = TrainingPlan { clip_norm, learning_rate, privatisation, ..self.plan };
-                let passes = self.run(contestant, &plan, &strategies, TUNING_SEED)?;
+                let passes = self.run(method, &plan, &strategies, TUNING_SEED)?;
                 let accuracy = passes.last().map_or(0.0, |pass| pass.accuracy);
                 if accuracy > best.0 {
                     best = (accuracy, plan);
                 }
             }
         }
-        let runs = (1..=seeds).map(|seed| self.run(contestant, &best.1, &strategies, seed));
+        let runs = (1..=seeds).map(|seed| self.run(method, &best.1, &strategies, seed));
         Ok((best.1, runs.collect::<Result<_, _>>()?))
     }
 
     fn run(
         &self,
-        contestant: &Contestant,
+        method: &TrainingMethod,
         plan: &TrainingPlan,
         strategies: &Strategies,
         seed: u64,
     ) -> Result<Vec<Pass>, Box<dyn Error>> {
-        if contestant.privatisation.is_none() {
+        if method.privatisation.is_none() {
             return Ok(train_exactly(&self.network, &self.images, plan, seed)?);
         }
         let noise = NoiseSource::Seeded(seed);
@@ -204,8 +208,8 @@ impl Contest {
         Ok(train(&self.network, &self.images, plan, strategies, options)?.passes)
     }
 
-    fn strategies(&self, contestant: &Contestant) -> Result<Strategies, Box<dyn Error>> {
-        let (name, workload) = contestant.strategy;
+    fn strategies(&self, method: &TrainingMethod) -> Result<Strategies, Box<dyn Error>> {
+        let (name, workload) = method.strategy;
         let participation: Participation =
             format!("{}x{}", self.plan.passes, self.plan.steps_per_pass()).parse()?;
         let purpose = Purpose { participation, ..Purpose::new(workload.parse()?, self.plan.horizon()) };

@@ -321,7 +321,7 @@ mod tests {
         ]);
         let error = fashion_mnist(folder.path()).unwrap_err();
         assert!(matches!(error, DataError::Labels { labels: 1, images: 2, .. }), "{error}");
-        let error = fashion_mnist(&folder.path().join("nowhere")).unwrap_err();
+        let error = fashion_mnist(&folder.path().join("missing")).unwrap_err();
         assert!(error.to_string().contains("install it by `apt install dataset-fashion-mnist`"), "{error}");
         std::fs::write(folder.path().join("train-images-idx3-ubyte.gz"), b"not gzip").unwrap();
         assert!(matches!(fashion_mnist(folder.path()), Err(DataError::Io { .. })));

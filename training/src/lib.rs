@@ -20,5 +20,5 @@ mod run;
 mod training_loop;
 
 pub use optimise::{AdamSetup, Optimise, SharedUpdate};
-pub use run::{Pass, Trained, TrainingOptions, train, train_exactly};
+pub use run::{Pass, TrainingOptions, TrainingResult, train, train_exactly};
 pub use training_loop::{Learner, TrainingSetup, training_loop};

@@ -100,7 +100,7 @@ fn gradients<'scope, S: Clone + 'static>(
 ) -> StreamVec<'scope, u64, S> {
     let horizon = setup.adam.horizon;
     let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
-    let mut summer = Summer {
+    let mut gradient_sums = GradientSums {
         sums: ClippedSums::new(setup.measurement.clipper().clone(), layout),
         shards: Shards::new(1, layout, setup.measurement.shards().number()),
         not_finite: setup.not_finite.clone(),
@@ -116,12 +116,12 @@ fn gradients<'scope, S: Clone + 'static>(
                         update.sort_by_key(|part| Borrow::<UpdatePart>::borrow(part).start);
                         parameters.apply(&update).map_err(|error| error.to_string())?;
                     }
-                    // The optimiser reuses memory that nobody else refers to.
+                    // The optimiser reuses the memory of updates without other references.
                     drop(update);
                     if step > horizon {
                         learner.gradients(step, parameters.values(), &mut |_| {});
                     } else {
-                        let sums = summer.sums_of_step(step, &parameters, &mut learner);
+                        let sums = gradient_sums.sums_of_step(step, &parameters, &mut learner);
                         let sums = sums.map_err(|error| error.to_string())?;
                         output.session(time).give_iterator(sums.map(|(shard, sums)| of_shard(shard, sums)));
                     }
@@ -132,7 +132,7 @@ fn gradients<'scope, S: Clone + 'static>(
     })
 }
 
-struct Summer {
+struct GradientSums {
     sums: ClippedSums,
     shards: Shards,
     not_finite: Arc<AtomicU64>,
@@ -140,7 +140,7 @@ struct Summer {
     scaled: Vec<f64>,
 }
 
-impl Summer {
+impl GradientSums {
     /// Returns the sums of every shard.
     fn sums_of_step<L: Learner>(
         &mut self,

@@ -1,12 +1,13 @@
-//! From sums to views, with everything that runs in between: for every method and strategy the noise of what is read has
-//! the covariance s²σ²BBᵀ over the steps, with B = AC⁻¹, and the level that is printed beside it.
+//! The whole path from sums to views: for every method and strategy, the noise of a view has the
+//! covariance s²σ²BBᵀ over the steps, with B = AC⁻¹, and the level that the view states.
 //!
-//! (Releasing `Ax + C⁻¹Z` where `Ax + AC⁻¹Z` is due passes every test of levels alone.)
+//! (Releasing `Ax + C⁻¹Z` instead of `Ax + AC⁻¹Z` would pass every test of levels alone.)
 //!
-//! Keys are the samples: they are released together, and all their sums are zero. A sum of N products of standard normal
-//! numbers strays by more than `2√(30·Σλ²) + 60·max|λ|`, λ their eigenvalues, with probability 2e⁻³⁰ (Laurent & Massart
-//! 2000, Lemma 1). The noise is seeded, so there are no false alarms at all; with fresh noise all comparisons together
-//! would give one with probability below 10⁻⁹.
+//! Keys are the samples: they are released together, and all their sums are zero. A sum of N
+//! products of standard normal numbers deviates by more than `2√(30·Σλ²) + 60·max|λ|`, λ their
+//! eigenvalues, with probability 2e⁻³⁰ (Laurent & Massart 2000, Lemma 1). The noise is seeded, so
+//! there are no false alarms. With fresh noise, all comparisons together would give one with
+//! probability below 10⁻⁹.
 
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
@@ -52,7 +53,8 @@ fn strategy(name: &str, workload: &str) -> Arc<dyn Strategy> {
     build_chosen(&StrategyChoice { name, fitted }, &workload, Some(steps)).expect("a strategy of six steps")
 }
 
-/// Squares of batches are diagonal, and records replaced in place with them, so that counts are public.
+/// For squares of batches, second moments are diagonal and records are replaced in place, so counts
+/// are public.
 fn parameters(method: Method) -> MomentParameters {
     let (second, neighbours) = match method {
         Method::BatchSquares { .. } => (SecondMoment::Diagonal, Neighbours::ReplaceOneInPlace),
@@ -77,7 +79,7 @@ fn decoder(strategy: &dyn Strategy, workload: &Workload) -> DMatrix<f64> {
     workload.matrix(STEPS) * c.try_inverse().expect("strategies are invertible")
 }
 
-/// What is read of every key, epoch by epoch, in two shards that cut a key in two.
+/// Moments of every key, epoch by epoch, released in seven shards that cut keys in two.
 fn views(mechanism: &MatrixMechanism, workload: &Workload) -> Vec<Vec<Moments>> {
     let shards = Shards::new(KEYS, mechanism.layout(), 7);
     let shard = |number| ReleaseShard::new(number, shards, mechanism, NoiseSource::Seeded(23));
@@ -93,11 +95,11 @@ fn views(mechanism: &MatrixMechanism, workload: &Workload) -> Vec<Vec<Moments>> 
     (1..=STEPS as u64).map(&mut read).collect()
 }
 
-/// Errors of some coordinates in units of the noise of C's output: a step a row, a sample a column.
-fn samples(views: &[Vec<Moments>], places: &[usize], level: f64) -> DMatrix<f64> {
-    let sample = |t: usize, key: usize, place: usize| views[t][key].coordinates[place] / level;
+/// Errors of some coordinates in units of the noise of C's output: rows are steps, columns samples.
+fn samples(views: &[Vec<Moments>], coordinates: &[usize], level: f64) -> DMatrix<f64> {
+    let sample = |t: usize, key: usize, coordinate: usize| views[t][key].coordinates[coordinate] / level;
     let keys = KEYS as usize;
-    DMatrix::from_fn(STEPS, keys * places.len(), |t, i| sample(t, i % keys, places[i / keys]))
+    DMatrix::from_fn(STEPS, keys * coordinates.len(), |t, i| sample(t, i % keys, coordinates[i / keys]))
 }
 
 fn check_covariance(errors: &DMatrix<f64>, decoder: &DMatrix<f64>, case: &str) {
@@ -113,7 +115,7 @@ fn check_covariance(errors: &DMatrix<f64>, decoder: &DMatrix<f64>, case: &str) {
     }
 }
 
-/// With sums that are encoded; and with noise that is correlated, where it can be.
+/// Checks the form with encoded sums, and the one with correlated noise if the strategy has it.
 fn check(method: Method, strategies: &Strategies, workload: &str) {
     let workload: Workload = workload.parse().expect("a workload");
     let mechanism = |strategies: Strategies| {
@@ -133,7 +135,7 @@ fn check_form(mechanism: &MatrixMechanism, strategies: &Strategies, workload: &W
     let moments = mechanism.moments();
     let method = moments.parameters().method;
     let layout = mechanism.layout();
-    // s and the weights alone tell the levels, as in one Gaussian mechanism.
+    // Levels follow from s and the weights alone, as in one Gaussian mechanism.
     let first = moments.sensitivity() * moments.parameters().noise_multiplier;
     let mut kinds = vec![("first moments", vec![1, 2], first, 0)];
     kinds.extend(moments.count_weight().map(|weight| ("count", vec![0], first / weight, 0)));
@@ -141,25 +143,25 @@ fn check_form(mechanism: &MatrixMechanism, strategies: &Strategies, workload: &W
         let second = first / lambda.sqrt();
         let (squares, products): (Vec<_>, Vec<_>) =
             layout.second().zip(layout.second_entries()).partition(|(_, (i, j))| i == j);
-        let places = |entries: Vec<(usize, _)>| entries.into_iter().map(|(place, _)| place).collect();
-        kinds.push(("squares", places(squares), second, 1));
-        kinds.push(("products", places(products), second / 2_f64.sqrt(), 1));
+        let indices = |entries: Vec<(usize, _)>| entries.into_iter().map(|(index, _)| index).collect();
+        kinds.push(("squares", indices(squares), second, 1));
+        kinds.push(("products", indices(products), second / 2_f64.sqrt(), 1));
     }
     let noisy = layout.coordinates() - usize::from(moments.count_weight().is_none());
     assert_eq!(kinds.iter().map(|kind| kind.1.len()).sum::<usize>(), noisy);
     let decoders = [strategies.first(), strategies.second()].map(|strategy| decoder(strategy, workload));
     let views = views(mechanism, workload);
-    for (kind, places, level, part) in kinds.into_iter().filter(|kind| !kind.1.is_empty()) {
+    for (kind, coordinates, level, part) in kinds.into_iter().filter(|kind| !kind.1.is_empty()) {
         let form = if mechanism.is_correlated() { "correlated" } else { "encoded" };
         let case = format!("{method}, {workload}, {}, {form}, {kind}", strategies.first().name());
-        check_covariance(&samples(&views, &places, level), &decoders[part], &case);
+        check_covariance(&samples(&views, &coordinates, level), &decoders[part], &case);
         for (t, moments) in views.iter().enumerate() {
             let noise = moments[0].noise;
-            let told = [noise.count, noise.first, noise.first, noise.second][places[0].min(3)];
-            let told = if kind == "products" { told / 2_f64.sqrt() } else { told };
+            let stated = [noise.count, noise.first, noise.first, noise.second][coordinates[0].min(3)];
+            let stated = if kind == "products" { stated / 2_f64.sqrt() } else { stated };
             let expected = level * decoders[part].row(t).norm();
             // Scales are rounded up, by less than 2⁻¹⁹.
-            assert!((told / expected - 1.0).abs() < 2e-6, "{case}: {told}, not {expected}");
+            assert!((stated / expected - 1.0).abs() < 2e-6, "{case}: {stated}, not {expected}");
         }
     }
 }

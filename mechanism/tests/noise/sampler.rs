@@ -1,10 +1,10 @@
-//! The distribution of the exact sampler: against exact probabilities at small scales, against equal cells, moments and
-//! tails at large ones, and against an independent sampler.
+//! The distribution of the exact sampler: against exact probabilities at small scales, against
+//! equal cells, moments and tails at large ones, and against an independent sampler.
 //!
-//! Each test draws 10⁶ samples; `HUSHFLOW_SAMPLER_DRAWS=100000000` sets another number for a long run, and
-//! `HUSHFLOW_SAMPLER_SEED` another seed. Every statistic is compared at six standard deviations (chi-squared ones after
-//! Wilson and Hilferty's cube root), so one comparison gives a false alarm with probability 2·10⁻⁹, and all of
-//! them together with less than 10⁻⁶.
+//! Each test draws 10⁶ samples; `HUSHFLOW_SAMPLER_DRAWS=100000000` sets another number for a long
+//! run, and `HUSHFLOW_SAMPLER_SEED` another seed. Every statistic is compared at six standard
+//! deviations (chi-squared ones after Wilson and Hilferty's cube root), so one comparison gives a
+//! false alarm with probability 2·10⁻⁹, and all of them together with less than 10⁻⁶.
 
 use chacha20::ChaCha20Rng;
 use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale, reference};
@@ -100,8 +100,8 @@ fn every_integer_has_its_exact_probability_at_small_scales() {
     }
 }
 
-/// Factors that make the wide path run at a scale where single integers can still be told apart are impossible
-/// (a wide bin has at least 2⁵⁸ places), so at large scales cells of equal probability are counted.
+/// At large scales a wide bin has at least 2⁵⁸ integers, so cells of equal probability are counted
+/// instead of single integers.
 #[test]
 fn equal_cells_are_hit_equally_at_large_scales() {
     for (stream, (w, k)) in [
@@ -188,8 +188,8 @@ fn moments_and_tails_are_those_of_the_gaussian_at_every_scale() {
     }
 }
 
-/// Within a bin the density falls as exp(−f(2h + f)/8192): the rejection step at work, seen in the mean of h·(f − ½), which
-/// is −0.083 with it and 0 without.
+/// Within a bin the density falls as exp(−f(2h + f)/8192), by rejection. This shows in the mean of
+/// h·(f − ½), which is −0.083 with it and 0 without.
 #[test]
 fn the_density_falls_within_each_bin() {
     for (stream, (w, k)) in
@@ -228,7 +228,7 @@ fn expected_lean() -> f64 {
     lean / total
 }
 
-/// Each residue modulo a small number is as likely as another at large scales: the low bits carry no trace of a lattice.
+/// At large scales all residues modulo a small number are equally likely: low bits show no lattice.
 #[test]
 fn low_bits_are_uniform() {
     for (stream, (w, k)) in

@@ -5,7 +5,7 @@
 //! steps: in units of the guarantee's charge, the distance is at most the number of steps, and
 //! nearly attains it for streams built to do so.
 
-use super::tests::{LAST, TestRecord, bounded};
+use super::tests::{LAST, TestRecord, bounded, limits};
 use super::{EntityLimits, RepeatPolicy};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::mechanism::{Method, MomentGeometry, MomentMechanism, MomentParameters};
@@ -147,15 +147,6 @@ fn some_pairs_nearly_attain_the_bounds() {
     assert!(share(ZeroOut, ReplaceOne, &moved) > 0.94);
     assert!(share(ReplaceOne, ReplaceOne, &moved) > 0.94);
     assert!(share(ReplaceOne, ZeroOut, &blanked) > 0.96);
-}
-
-fn limits() -> impl Strategy<Value = EntityLimits> {
-    (1..4_u64, 1..4_u64, 1..3_u32, prop::bool::ANY).prop_map(
-        |(participations, min_separation, records_per_epoch, average)| {
-            let several = if average { RepeatPolicy::Average } else { RepeatPolicy::Keep };
-            EntityLimits { participations, min_separation, records_per_epoch, several }
-        },
-    )
 }
 
 fn record() -> impl Strategy<Value = TestRecord> {

@@ -13,7 +13,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroize;
 
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Addressed {
+pub(super) struct RoutedRecords {
     owner: u64,
     records: Records,
 }
@@ -22,7 +22,7 @@ pub(super) fn address<'scope>(
     records: StreamVec<'scope, u64, Records>,
     dimension: usize,
     fault: Fault,
-) -> StreamVec<'scope, u64, Addressed> {
+) -> StreamVec<'scope, u64, RoutedRecords> {
     let peers = records.scope().peers();
     records.unary(Pipeline, "Address", move |_capability, _info| {
         // Keep the times of failed batches: dropping them would look like the end of the stream.
@@ -37,7 +37,7 @@ pub(super) fn address<'scope>(
                         );
                         continue;
                     }
-                    output.session(&time).give_iterator(addressed(records, peers, dimension).into_iter());
+                    output.session(&time).give_iterator(route(records, peers, dimension).into_iter());
                 }
             });
         }
@@ -51,16 +51,16 @@ fn is_whole(records: &Records, dimension: usize) -> bool {
         && records.positions.len() == count
 }
 
-fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addressed> {
+fn route(mut records: Records, peers: usize, dimension: usize) -> Vec<RoutedRecords> {
     if peers == 1 {
-        return vec![Addressed { owner: 0, records }];
+        return vec![RoutedRecords { owner: 0, records }];
     }
     let owners: Vec<usize> = records.entities.iter().map(|entity| entity.owner(peers)).collect();
     let mut counts = vec![0; peers];
     owners.iter().for_each(|&owner| counts[owner] += 1);
-    let mut parts: Vec<Addressed> = (0..)
+    let mut parts: Vec<RoutedRecords> = (0..)
         .zip(counts)
-        .map(|(owner, count)| Addressed { owner, records: Records::with_room(count, dimension) })
+        .map(|(owner, count)| RoutedRecords { owner, records: Records::with_room(count, dimension) })
         .collect();
     for (at, row) in records.values.chunks_exact(dimension).enumerate() {
         let part = &mut parts[owners[at]].records;
@@ -75,7 +75,7 @@ fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addres
 }
 
 /// Output of an epoch when it closes.
-pub(super) struct Gathered<'scope> {
+pub(super) struct GatherOutput<'scope> {
     pub(super) closed: StreamVec<'scope, u64, ClosedBuffer>,
     /// Every entity with a buffered record, once, ascending.
     pub(super) present: StreamVec<'scope, u64, Vec<Entity>>,
@@ -83,14 +83,14 @@ pub(super) struct Gathered<'scope> {
 
 /// Holds what may count until its epoch closes.
 pub(super) fn gather<'scope>(
-    addressed: StreamVec<'scope, u64, Addressed>,
+    records: StreamVec<'scope, u64, RoutedRecords>,
     setup: &BoundSetup,
     fault: Fault,
-) -> Gathered<'scope> {
+) -> GatherOutput<'scope> {
     let (limits, columns) = (setup.limits, setup.columns.clone());
-    let mut builder = OperatorBuilder::new("Gather".to_owned(), addressed.scope());
-    let to_owner = Exchange::new(|addressed: &Addressed| addressed.owner);
-    let mut input = builder.new_input(addressed, to_owner);
+    let mut builder = OperatorBuilder::new("Gather".to_owned(), records.scope());
+    let to_owner = Exchange::new(|records: &RoutedRecords| records.owner);
+    let mut input = builder.new_input(records, to_owner);
     let (closed, closed_stream) = builder.new_output::<Vec<ClosedBuffer>>();
     let (present, present_stream) = builder.new_output::<Vec<Vec<Entity>>>();
     let (mut closed, mut present) = (OutputBuilder::from(closed), OutputBuilder::from(present));
@@ -101,7 +101,7 @@ pub(super) fn gather<'scope>(
         move |frontiers| {
             let (mut closed, mut present) = (closed.activate(), present.activate());
             let new = || EpochBuffer::new(&limits, columns.len(), expected);
-            epochs.collect(&mut input, new, |buffer, Addressed { records: mut batch, .. }| {
+            epochs.collect(&mut input, new, |buffer, RoutedRecords { records: mut batch, .. }| {
                 add(buffer, &batch, &columns);
                 batch.values.zeroize();
             });
@@ -116,7 +116,7 @@ pub(super) fn gather<'scope>(
             });
         }
     });
-    Gathered { closed: closed_stream, present: present_stream }
+    GatherOutput { closed: closed_stream, present: present_stream }
 }
 
 fn add(buffer: &mut EpochBuffer, batch: &Records, columns: &[(f64, f64)]) {

@@ -5,8 +5,8 @@
 //! Let R be the records of one entity, each with its epoch, its key and its position in the stream.
 //!
 //! 1. *Within an epoch.* [`RepeatPolicy::Keep`] keeps the m records with the lowest positions.
-//!    [`RepeatPolicy::Average`] replaces the records of each key by their mean and keeps the means of
-//!    the m keys whose first records have the lowest positions.
+//!    [`RepeatPolicy::Average`] replaces the records of each key by their mean and keeps the means
+//!    of the m keys whose first records have the lowest positions.
 //! 2. *Over epochs.* In order of epochs, the entity takes part in its first one, and then in every
 //!    one that is at least b after the last in which it took part, until it has taken part in k
 //!    ([`EntityLimits::admit`]).
@@ -31,7 +31,7 @@
 //!
 //! So the joint sensitivity is that of (k, b)-participation, times m. Number the records that an
 //! entity keeps in an epoch by 1 … m, and let layer r hold the r-th of every epoch. A layer has at
-//! most one record in an epoch, at the steps of a pattern of which some may be skipped. So within
+//! most one record in an epoch, at the steps of a pattern, some of which may be skipped. So within
 //! each layer the encoded difference of two neighbours is at most s, the sensitivity for single
 //! records of `sensitivity/joint_participation.rs`. By the triangle inequality the sum over layers
 //! is at most m·s. Equal records attain it.
@@ -49,8 +49,8 @@
 //! never changes, and a stream that adapts to releases is bounded like any other.
 //!
 //! # State
-//! One [`EntityHistory`] for every entity that ever took part: the number of participations and the last
-//! epoch. Spent participations must be known for as long as the stream runs. The differential
+//! One [`EntityHistory`] for every entity that ever took part: the number of participations and the
+//! last epoch. Spent participations must be known for as long as the stream runs. The differential
 //! collection in `admit` compacts to some 50 bytes an entity, on the worker that owns it.
 
 mod admit;
@@ -186,7 +186,7 @@ impl Deref for BoundedRecords {
 }
 
 /// Output of [`BoundEntities`].
-pub struct Bounded<'scope> {
+pub struct BoundOutput<'scope> {
     /// The records that pass, sent once their epoch has closed.
     pub records: StreamVec<'scope, u64, BoundedRecords>,
     /// The entities that take part in an epoch, at its time. Private; needed for a restart.
@@ -219,16 +219,16 @@ pub trait BoundEntities<'scope> {
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
     ///     let bounded = records.epochs().bound(&measurement, fault).records;
-    ///     bounded.inspect_time(move |epoch, batch| seen.send((*epoch, batch.values.clone())).expect("heard"));
+    ///     bounded.inspect_time(move |epoch, batch| sender.send((*epoch, batch.values.clone())).expect("a receiver"));
     /// });
-    /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [(1, vec![0.5]), (3, vec![0.75])]);
+    /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [(1, vec![0.5]), (3, vec![0.75])]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    fn bound(self, measurement: &Measurement, fault: Fault) -> Bounded<'scope>;
+    fn bound(self, measurement: &Measurement, fault: Fault) -> BoundOutput<'scope>;
 }
 
 impl<'scope> BoundEntities<'scope> for StreamVec<'scope, u64, Records> {
-    fn bound(self, measurement: &Measurement, fault: Fault) -> Bounded<'scope> {
+    fn bound(self, measurement: &Measurement, fault: Fault) -> BoundOutput<'scope> {
         let setup = measurement.bound_setup().unwrap_or_else(|| {
             fault.raise("records are to be bounded under a measurement that protects no entities: give it their limits");
             BoundSetup { limits: EntityLimits::LEAST, columns: Arc::default(), histories: Arc::default(), first_epoch: 1 }
@@ -238,6 +238,6 @@ impl<'scope> BoundEntities<'scope> for StreamVec<'scope, u64, Records> {
         let measurement = measurement.id();
         let records = pass(gathered.closed, admitted.clone(), setup.columns, fault)
             .map(move |records| BoundedRecords { measurement, records });
-        Bounded { records, admitted }
+        BoundOutput { records, admitted }
     }
 }

@@ -30,23 +30,23 @@ pub(super) fn bounded(
 ) -> BoundedOutcome {
     let (records, histories) = (Arc::new(records.to_vec()), Arc::new(histories.to_vec()));
     let (sender, receiver) = mpsc::channel();
-    let (sender, fault) = (std::sync::Mutex::new(sender), Fault::new());
+    let fault = Fault::new();
     let raised = fault.clone();
     timely::execute(timely::Config::process(workers), move |worker| {
         let measurement = entities(limits, [(0.0, 255.0)]).histories(histories.clone());
         let measurement = measurement.resume(first, EncoderStates::new()).build().expect("a measurement");
-        let [passed, taking] = [(); 2].map(|()| sender.lock().expect("no worker panics").clone());
+        let [passed, taking] = [(); 2].map(|()| sender.clone());
         let (mut input, probe) = (InputHandle::new(), ProbeHandle::new());
         worker.dataflow(|scope| {
             let bounded = scope.input_from(&mut input).epochs().bound(&measurement, fault.clone());
             bounded.admitted.inspect_time(move |&epoch, entities: &Vec<Entity>| {
                 let entities = entities.iter().map(|&Entity(entity)| (epoch, u64::MAX, entity as u64));
-                entities.for_each(|participation| taking.send(participation).expect("heard"));
+                entities.for_each(|participation| taking.send(participation).expect("a receiver"));
             });
             let records = bounded.records.inspect_time(move |&epoch, batch: &BoundedRecords| {
                 for (at, &value) in batch.values.iter().enumerate() {
                     assert_eq!(batch.epochs[at], epoch);
-                    passed.send((epoch, batch.keys[at].into(), value.to_bits())).expect("heard");
+                    passed.send((epoch, batch.keys[at].into(), value.to_bits())).expect("a receiver");
                 }
             });
             records.probe_with(&probe);
@@ -128,7 +128,7 @@ fn close((found, taking): &BoundedOutcome, (expected, expected_taking): &Bounded
     taking == expected_taking && found.len() == expected.len() && records()
 }
 
-fn limits() -> impl Strategy<Value = EntityLimits> {
+pub(super) fn limits() -> impl Strategy<Value = EntityLimits> {
     (1..4_u64, 1..5_u64, 1..3_u32, prop::bool::ANY).prop_map(
         |(participations, min_separation, records_per_epoch, average)| {
             let several = if average { RepeatPolicy::Average } else { RepeatPolicy::Keep };

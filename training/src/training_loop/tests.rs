@@ -1,10 +1,10 @@
 //! The loop ends, learns the same on any number of workers and in both forms, and can be replayed.
 //!
 //! The last tests train on other gradients with the same releases: noise is shifted by the
-//! difference of the sums. Then the log, the form of its values and the parameters are equal in both
-//! forms, on any number of workers. A step's offsets are known once the earlier steps release the
-//! same values, because only then gradients are taken at the same parameters. So the loop runs once
-//! for each step.
+//! difference of the sums. Then the log, the form of its values and the parameters are equal in
+//! both forms, on any number of workers. A step's offsets are known once the earlier steps release
+//! the same values, because only then gradients are taken at the same parameters. So the loop runs
+//! once for each step.
 
 use super::*;
 use crate::adam::AdamSetting;
@@ -53,7 +53,7 @@ const LONG: Replacement = |_, _| Some(1e200);
 const OPPOSITE: Replacement = |step, _| if step % 3 == 2 { Some(f64::NAN) } else { Some(-1.0) };
 
 /// Parameters by step, as bits.
-type Steps = Vec<(u64, Vec<u64>)>;
+type ParameterSteps = Vec<(u64, Vec<u64>)>;
 
 fn bits(parameters: &[f64]) -> Vec<u64> {
     parameters.iter().map(|parameter| parameter.to_bits()).collect()
@@ -66,7 +66,7 @@ struct PullLearner {
     replacement: Replacement,
     worker: usize,
     workers: usize,
-    steps: Arc<Mutex<Steps>>,
+    steps: Arc<Mutex<ParameterSteps>>,
 }
 
 impl Learner for PullLearner {
@@ -127,7 +127,7 @@ type StepRelease = (Vec<i128>, Vec<bool>);
 
 #[derive(Debug, PartialEq)]
 struct TrainingOutcome {
-    steps: Steps,
+    steps: ParameterSteps,
     releases: Vec<StepRelease>,
     fault: Option<String>,
 }
@@ -170,7 +170,7 @@ fn run(workers: usize, records: usize, replacement: Replacement, setup: &Trainin
 }
 
 /// Training brings the parameters closer to the mean of the targets, which is 3/7.
-fn has_learned(steps: &Steps) -> bool {
+fn has_learned(steps: &ParameterSteps) -> bool {
     let distance =
         |step: usize| steps[step].1.iter().map(|&p| (f64::from_bits(p) - 3.0 / 7.0).abs()).sum::<f64>();
     distance(STEPS as usize) < 0.8 * distance(0)
@@ -178,7 +178,7 @@ fn has_learned(steps: &Steps) -> bool {
 
 /// Checks that training is the same on any number of workers and whenever noise is drawn. Returns
 /// the parameters.
-fn same_on_any_number_of_workers(setup: impl Fn(bool) -> TrainingSetup) -> Steps {
+fn same_on_any_number_of_workers(setup: impl Fn(bool) -> TrainingSetup) -> ParameterSteps {
     let (early, late) = (setup(false), setup(true));
     let TrainingOutcome { steps, fault, .. } = run(1, RECORDS, USUAL, &late);
     assert_eq!(fault, None);
@@ -208,7 +208,7 @@ fn training_with_correlated_noise_is_equal_on_any_number_of_workers() {
 }
 
 /// Parameters from released integers alone.
-fn replayed(releases: Vec<Vec<i128>>, setup: &TrainingSetup) -> Steps {
+fn replayed(releases: Vec<Vec<i128>>, setup: &TrainingSetup) -> ParameterSteps {
     let (sender, updates) = mpsc::channel();
     let (measurement, adam) = (setup.measurement.clone(), setup.adam);
     timely::example(move |scope| {
