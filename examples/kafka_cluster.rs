@@ -2,7 +2,8 @@
 //! CSV file, and prints what arrives in its topic `releases`. Uses librdkafka's mock cluster.
 //!
 //! ```sh
-//! cargo run --release --features kafka --example kafka_cluster -- [FILE]   # then: run examples/kafka.toml
+//! cargo run --release --features kafka --example kafka_cluster -- [FILE]
+//! # then: run examples/kafka.toml
 //! ```
 
 use std::error::Error;

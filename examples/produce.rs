@@ -2,8 +2,9 @@
 //! after the rows that the other side has acknowledged, even if either process was killed.
 //!
 //! ```sh
-//! cargo run --release -- run examples/socket.toml                                  # in one terminal
-//! cargo run --release --example produce -- 127.0.0.1:7000 [FILE [ROWS A SECOND]]   # in another
+//! cargo run --release -- run examples/socket.toml
+//! # and in another terminal:
+//! cargo run --release --example produce -- 127.0.0.1:7000 [FILE [ROWS A SECOND]]
 //! ```
 
 use std::env;

@@ -2,8 +2,9 @@
 //! server recognises rows by their numbers, so publishing them again changes nothing.
 //!
 //! ```sh
-//! cargo run --release --example publish -- redis://127.0.0.1:6379 [FILE]   # then: run examples/redis.toml
-//! cargo run --release --example publish -- nats://127.0.0.1:4222 [FILE]    # then: run examples/nats.toml
+//! cargo run --release --example publish -- redis://127.0.0.1:6379 [FILE]
+//! cargo run --release --example publish -- nats://127.0.0.1:4222 [FILE]
+//! # then: run examples/redis.toml or examples/nats.toml
 //! ```
 
 use std::env;

@@ -8,8 +8,8 @@
 //! bound, Theorem 2.1. That bound has its own column; the exact sensitivity may be smaller.
 //!
 //! ```sh
-//! cargo run --release --example strategy_tables              # a minute or two, once: optima are kept for later
-//! cargo run --release --example strategy_tables -- --quick   # leaves out what takes more than seconds
+//! cargo run --release --example strategy_tables              # minutes once; optima are cached
+//! cargo run --release --example strategy_tables -- --quick   # leaves out long searches
 //! ```
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 

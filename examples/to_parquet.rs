@@ -2,7 +2,8 @@
 //! numbers or nulls.
 //!
 //! ```sh
-//! cargo run --release --example to_parquet -- flights.parquet && cargo run --release -- run examples/parquet.toml
+//! cargo run --release --example to_parquet -- flights.parquet
+//! cargo run --release -- run examples/parquet.toml
 //! ```
 
 use std::env;

@@ -126,7 +126,7 @@ pub(super) fn figure(
         let this = |curve: &&Curve| curve.estimator.name == estimator.name && curve.floor == floor;
         with_floors.iter().find(this)
     };
-    let alike: Vec<Curve> = with_floors.iter().filter(|curve| curve.floor == FLOOR).cloned().collect();
+    let with_default: Vec<Curve> = with_floors.iter().filter(|curve| curve.floor == FLOOR).cloned().collect();
     let others = curves(paper, &[JOINT_DEBIASED, WITHOUT_NOISE], &[FLOOR])?;
     progress("(d) clipped");
     let private = DensitySimulation {
@@ -140,7 +140,7 @@ pub(super) fn figure(
     let clipped = curves(private, &all, &[FLOOR])?;
     // Bands of biased PP would hide all others.
     let mark = |curve: &Curve| if curve.estimator.name == SQUARED.name { Mark::Line } else { Mark::Band };
-    let compared = alike.iter().chain(&others).map(|curve| curve.named(mark(curve)));
+    let compared = with_default.iter().chain(&others).map(|curve| curve.named(mark(curve)));
     let panels = vec![
         panel(format!("(a) as in the paper: not clipped, not private; floor {FLOOR}"), compared.collect()),
         panel("(b) the same, JME over the floor".into(), over_floors(&with_floors, JOINT)),

@@ -4,10 +4,10 @@
 //! | figure | shows | file |
 //! |---|---|---|
 //! | 1 | errors of first against second moments: λ-JME, IME, CS | [`trade_off`](super::trade_off) |
-//! | 2, 7 | errors of second moments against the noise: JME, PP | [`second_moments`](super::second_moments) |
+//! | 2, 7 | errors of second moments: JME, PP | [`second_moments`](super::second_moments) |
 //! | 3 | errors of covariances against the noise | [`covariance`](super::covariance) |
 //! | 4 | errors of the diagonal, for Adam | [`second_moments`](super::second_moments) |
-//! | 5 | divergence of a Gaussian density from the truth, step by step | [`density`](super::density) |
+//! | 5 | divergence of a Gaussian density from the truth, by step | [`density`](super::density) |
 //!
 //! Curves are the closed forms of [`error`](hushflow::mechanism::error). Circles on them, and all
 //! of Figure 5, are runs of the release path ([`simulate`](super::simulate)) with seeded noise.

@@ -36,7 +36,7 @@ pub(super) fn runs<const N: usize>(
     Series { name: name.into(), mark: Mark::Circles, colour, points: points.collect() }
 }
 
-/// Errors of JME and PP against the noise, from low to high in `count` points, with circles for runs.
+/// Errors of JME and PP against the noise, from low to high in `count` points, and circles of runs.
 /// `published` is the squared error of JME with separate noise for each entry, if that differs.
 pub(super) fn comparison_panel(
     title: &str,

@@ -21,7 +21,8 @@ pub trait Accumulate<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 1, 2], values: vec![0.5, 0.25, 0.125], ..Records::default() };
+    /// let (keys, epochs, values) = (vec![0; 3], vec![1, 1, 2], vec![0.5, 0.25, 0.125]);
+    /// let batch = Records { keys, epochs, values, ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault);

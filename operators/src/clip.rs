@@ -19,11 +19,14 @@ pub trait Clip<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// let batch = Records { keys: vec![0; 3], values: vec![0.5, 1e9, f64::NAN], ..Records::default() };
+    /// let values = vec![0.5, 1e9, f64::NAN];
+    /// let batch = Records { keys: vec![0; 3], values, ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
     ///     let clipped = records.clip(&measurement, fault);
-    ///     clipped.inspect(move |batch| sender.send(batch.rows().values().to_vec()).expect("a receiver"));
+    ///     clipped.inspect(move |batch| {
+    ///         sender.send(batch.rows().values().to_vec()).expect("a receiver");
+    ///     });
     /// });
     /// assert_eq!(receiver.recv()?, [524288.0, 1048576.0]); // in units of 2⁻²⁰
     /// # Ok::<(), Box<dyn std::error::Error>>(())

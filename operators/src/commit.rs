@@ -55,7 +55,8 @@ pub trait Commit<'scope> {
     /// let log = move |epochs: &[EpochCommit<u64>]| {
     ///     epochs.iter().try_for_each(|epoch| Ok(sender.send(epoch.released.epoch)?))
     /// };
-    /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5], ..Records::default() };
+    /// let (keys, epochs, values) = (vec![0], vec![2], vec![0.5]);
+    /// let batch = Records { keys, epochs, values, ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault.clone());

@@ -22,11 +22,12 @@ pub trait SplitEpochs<'scope> {
     ///
     /// ```
     /// use hushflow_mechanism::epochs::{Clock, CountSchedule, Schedule};
-    /// use hushflow_operators::{Epochs, Records};
+    /// use hushflow_operators::{Records, SplitEpochs};
     /// use timely::dataflow::operators::{Inspect, vec::ToStream};
     ///
     /// let schedule = Schedule::ByCount(CountSchedule { records_per_epoch: 2, horizon: 10 });
-    /// let mut batch = Records { keys: vec![0; 3], values: vec![0.5, 0.25, 0.125], ..Records::default() };
+    /// let values = vec![0.5, 0.25, 0.125];
+    /// let mut batch = Records { keys: vec![0; 3], values, ..Records::default() };
     /// for row in 0..3 {
     ///     batch.epochs.extend(schedule.assign(0, Clock { row, ..Clock::START }).epoch());
     /// }

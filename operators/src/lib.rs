@@ -6,14 +6,14 @@
 //! | operator | takes | gives |
 //! |---|---|---|
 //! | [`SplitEpochs`] | [`Records`] at the source's time | the same at the time of their epoch |
-//! | [`BoundEntities`] | [`Records`] with their entities | at most m records of an entity in each of at most k epochs |
+//! | [`BoundEntities`] | [`Records`] of entities | at most m records of each in at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
-//! | [`ReleaseMoments`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
+//! | [`ReleaseMoments`] | [`PartialSums`] | [`ShardRelease`] with exact noise for **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
 //! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
 //! | [`Densities`] | moments | [`DensityEstimate`]: mean and covariance beside the moments |
-//! | [`ReleaseWindows`] | [`Records`] of all workers | [`ShardRelease`]: a public answer for every key and epoch |
+//! | [`ReleaseWindows`] | [`Records`] | [`ShardRelease`]: an answer for every key and epoch |
 //!
 //! [`OpenEpochs`] gives an operator each closed epoch once, in order, and [`EveryEpoch`] also those
 //! without data; operators of an embedder can use them too.

@@ -32,7 +32,8 @@ pub trait ReleaseMoments<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5], ..Records::default() };
+    /// let (keys, epochs, values) = (vec![0], vec![2], vec![0.5]);
+    /// let batch = Records { keys, epochs, values, ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault.clone());

@@ -30,8 +30,8 @@ pub trait Views<'scope> {
     ///     moments.inspect(move |moments| sender.send(moments.clone()).expect("a receiver"));
     /// });
     /// let moments = receiver.recv()?;
-    /// assert_eq!((moments.count(), moments.first(), moments.second()), (10.0, &[5.0][..], &[2.5][..]));
-    /// assert!(moments.noise.first > 0.0); // what a release would have held
+    /// assert_eq!((moments.count(), moments.first()[0], moments.second()[0]), (10.0, 5.0, 2.5));
+    /// assert!(moments.noise.first > 0.0); // the noise of a real release
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn view(self, view: impl FnOnce() -> View + 'static, fault: Fault) -> StreamVec<'scope, u64, Moments>;
@@ -80,7 +80,7 @@ pub trait Densities<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// // A million records of mean ½ and mean square ¾, without noise, in units of the output grid.
+    /// // A million records of mean ½ and mean square ¾, without noise, in units of the grid.
     /// let million = 1_000_000;
     /// let values: Vec<i128> = vec![million << 40, million << 59, 3 * million << 78];
     /// let released = ReleasedEpoch::released_before(1, values.into());

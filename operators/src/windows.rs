@@ -54,7 +54,8 @@ pub trait ReleaseWindows<'scope> {
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
     /// use hushflow_estimators::mean::{self, MeanAnswer, MeanError, Question, Scale};
-    /// use hushflow_mechanism::{accounting::{Delta, Epsilon}, noise::NoiseSource, release::Numbers};
+    /// use hushflow_mechanism::accounting::{Delta, Epsilon};
+    /// use hushflow_mechanism::{noise::NoiseSource, release::Numbers};
     ///
     /// let question = Question {
     ///     method: mean::MeanMethod::PrimeHt,
@@ -65,14 +66,16 @@ pub trait ReleaseWindows<'scope> {
     ///     range: None,
     /// };
     /// let answer = move |epoch, key: u32, rows: &[f64]| {
-    ///     let mut generator = NoiseSource::System.generator(epoch, key.into()).map_err(|error| error.to_string())?;
+    ///     let generator = NoiseSource::System.generator(epoch, key.into());
+    ///     let mut generator = generator.map_err(|error| error.to_string())?;
     ///     let mut numbers = Vec::new();
     ///     mean::estimate(rows, 1, &question, &mut generator).write(&mut numbers);
     ///     Ok(numbers)
     /// };
     /// let windows = Windows { columns: 1, keys: 1, first_epoch: 1, checkpoint_interval: 64 };
     /// let values = (0..20_000).map(|row| if row % 200 == 0 { 1e9 } else { 5.0 }).collect();
-    /// let batch = Records { keys: vec![0; 20_000], epochs: vec![1; 20_000], values, ..Records::default() };
+    /// let (keys, epochs) = (vec![0; 20_000], vec![1; 20_000]);
+    /// let batch = Records { keys, epochs, values, ..Records::default() };
     /// timely::example(move |scope| {
     ///     let (ends, marks) = (vec![2].to_stream(scope), Vec::<u64>::new().to_stream(scope));
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
@@ -81,8 +84,9 @@ pub trait ReleaseWindows<'scope> {
     ///     let released = releases.commit(marks, &windows, Some(Box::new(log)), fault);
     ///     released.inspect(move |released| sender.send(released.to_vec()).expect("a receiver"));
     /// });
-    /// let mut answers =
-    ///     receiver.iter().map(|values| Result::<MeanAnswer, MeanError>::read(&mut &values[..]).expect("one"));
+    /// type Window = Result<MeanAnswer, MeanError>;
+    /// let read = |values: Vec<i128>| Window::read(&mut &values[..]).expect("an answer");
+    /// let mut answers = receiver.iter().map(read);
     /// let mean = answers.next().expect("epoch 1")?.outcome?;
     /// assert!((mean.mean[0] - 5.0).abs() < 1.0 && mean.noise[0] < 0.5);
     /// assert!(answers.next().expect("epoch 2").is_err(), "there are no records");

@@ -1,9 +1,11 @@
 //! Which private Adam trains best at the same (ε, δ)?
 //!
 //! ```sh
-//! cargo run --release -p hushflow-training --example train_adam                                  # digits, shipped here
-//! cargo run --release -p hushflow-training --example train_adam -- fashion --hidden 32           # Debian's dataset-fashion-mnist
+//! cargo run --release -p hushflow-training --example train_adam
+//! cargo run --release -p hushflow-training --example train_adam -- fashion --hidden 32
 //! ```
+//!
+//! The data are digits, shipped here, or Fashion-MNIST from Debian's `dataset-fashion-mnist`.
 //!
 //! Every method uses the same grid of learning rates and clip norms. The example picks the pair
 //! that is best in one run on a separate seed, and then runs it on `--seeds` other seeds. This

@@ -150,7 +150,12 @@ impl EntityLimits {
     /// ```
     /// use hushflow_operators::{EntityLimits, RepeatPolicy, EntityHistory};
     ///
-    /// let limits = EntityLimits { participations: 2, min_separation: 3, records_per_epoch: 1, several: RepeatPolicy::Keep };
+    /// let limits = EntityLimits {
+    ///     participations: 2,
+    ///     min_separation: 3,
+    ///     records_per_epoch: 1,
+    ///     several: RepeatPolicy::Keep,
+    /// };
     /// let first = limits.admit(None, 5);
     /// assert_eq!(first, Some(EntityHistory { participations: 1, last: 5 }));
     /// assert_eq!(limits.admit(first, 7), None); // too soon
@@ -212,14 +217,23 @@ pub trait BoundEntities<'scope> {
     ///     entities: vec![Entity(7); 4],
     ///     positions: vec![0, 1, 2, 3],
     /// };
-    /// let limits = EntityLimits { participations: 4, min_separation: 2, records_per_epoch: 1, several: RepeatPolicy::Keep };
+    /// let limits = EntityLimits {
+    ///     participations: 4,
+    ///     min_separation: 2,
+    ///     records_per_epoch: 1,
+    ///     several: RepeatPolicy::Keep,
+    /// };
     /// # let strategies = mechanism.strategies().clone();
-    /// # let mechanism = MatrixMechanism::with_participation(parameters, strategies, "4x2+".parse()?, 8)?;
-    /// let measurement = Measurement::of_columns(mechanism, [(-1.0, 1.0)]).entities(limits).build()?;
+    /// # let schema = "4x2+".parse()?;
+    /// # let mechanism = MatrixMechanism::with_participation(parameters, strategies, schema, 8)?;
+    /// let measurement = Measurement::of_columns(mechanism, [(-1.0, 1.0)]);
+    /// let measurement = measurement.entities(limits).build()?;
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
     ///     let bounded = records.epochs().bound(&measurement, fault).records;
-    ///     bounded.inspect_time(move |epoch, batch| sender.send((*epoch, batch.values.clone())).expect("a receiver"));
+    ///     bounded.inspect_time(move |&epoch, batch| {
+    ///         sender.send((epoch, batch.values.clone())).expect("a receiver");
+    ///     });
     /// });
     /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [(1, vec![0.5]), (3, vec![0.75])]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

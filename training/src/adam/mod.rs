@@ -7,21 +7,22 @@
 //! increments, with the bias correction of [`Workload::Adam`]:
 //!
 //! ```text
-//! m_t = Σ_i A(β₁)_ti x̂_i     v_t = Σ_i A(β₂)_ti ŝ_i     θ_t = θ_{t−1} − α m_t/(√max(v_t, floor_t) + ε)
+//! m_t = Σ_i A(β₁)_ti x̂_i     v_t = Σ_i A(β₂)_ti ŝ_i
+//! θ_t = θ_{t−1} − α m_t/(√max(v_t, floor_t) + ε)
 //! ```
 //!
 //! All of this is post-processing and costs no privacy. Gradients depend on earlier releases, which
 //! the guarantee covers: it is for adaptively chosen streams.
 //!
 //! # Sources of second moments
-//! | name | ŝ_t | released | its sensitivity |
+//! | name | ŝ_t | released moments | its sensitivity |
 //! |---|---|---|---|
-//! | mean of squares | `(1/m) Σ_j g_j∘g_j` | both moments, `jme` | free under JME: `r_d(ν)` for each record |
-//! | square of mean | `((1/m) Σ_j g_j)∘((1/m) Σ_j g_j)` | both moments, `batch-squares` | its own, never free: Algorithm 2 |
-//! | joint clipping | the same, of gradients clipped with their squares | both moments, `joint-clip` | 2R |
-//! | DP-Adam | `x̂∘x̂` | first moments, `pp` | that of first moments |
-//! | DP-AdamBC | `x̂∘x̂ − (variance of x̂'s noise)` | first moments, `pp` | that of first moments |
-//! | scale, then privatise | `x̂∘x̂` | first moments of scaled gradients, `pp` | that of first moments |
+//! | mean of squares | `(1/m) Σ_j g_j∘g_j` | both, `jme` | free: `r_d(ν)` for each record |
+//! | square of mean | `ĝ∘ĝ`, `ĝ = (1/m) Σ_j g_j` | both, `batch-squares` | Algorithm 2, never free |
+//! | joint clipping | the same, of gradients clipped with their squares | both, `joint-clip` | 2R |
+//! | DP-Adam | `x̂∘x̂` | first, `pp` | that of first moments |
+//! | DP-AdamBC | `x̂∘x̂ − (variance of x̂'s noise)` | first, `pp` | that of first moments |
+//! | scale, then privatise | `x̂∘x̂` | first of scaled gradients, `pp` | that of first moments |
 //!
 //! Algorithm 2 of "Continual Release Moment Estimation with Differential Privacy" prints the square
 //! of the mean with the sensitivity of single records, which it exceeds;
