@@ -64,12 +64,12 @@ impl CovariancePanel {
     /// Error of JME, debiased.
     fn joint(&self, entries: SecondEntries, noise: f64) -> f64 {
         let rows = (1..=self.steps).map(|t| (t as f64).powf(-0.5));
-        covariance::joint(entries, self.dimension, 1.0, self.release(noise).joint(), rows).debiased
+        additive::joint(entries, self.dimension, 1.0, self.release(noise).joint(), rows).debiased
     }
 
     fn post_processed(&self, noise: f64) -> SquaredNoiseError {
         let deviation = self.release(noise).post_processed();
-        covariance::post_processed(SecondEntries::Symmetric, self.dimension, 1.0, deviation, self.steps)
+        additive::post_processed(SecondEntries::Symmetric, self.dimension, 1.0, deviation, self.steps)
     }
 
     fn comparison(&self, noise: f64) -> MethodComparison {

@@ -2,8 +2,8 @@
 //! dependence.
 
 use super::CovarianceError;
-use super::budget::{BudgetPurpose, CovarianceBudget};
 use super::sample::{CovarianceSample, Noisy, add_noise, count};
+use super::spending::{BudgetPurpose, CovarianceBudget};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::numbers;
 use nalgebra::{DMatrix, DVector};

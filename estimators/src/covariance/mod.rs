@@ -7,20 +7,16 @@
 //! | file | subject |
 //! |---|---|
 //! | [`sample`] | records as integers, exact moments, sensitivities with proofs |
-//! | [`budget`] | ρ, spent in parts |
 //! | [`pace`] | PACE-GGM (Ferrando et al. 2026): entries selected and measured one by one |
 //! | [`completion`] | the maximum-entropy matrix that fits measured entries |
-//! | [`rivals`] | the whole matrix at once, the diagonal alone, separate eigenvalues, CoinPress |
-//! | `adaptive` | AdaptiveCov: the better of two of these, at a private clipping norm |
+//! | [`rivals`] | the whole matrix at once, the diagonal alone, separate eigenvalues, CoinPress; AdaptiveCov |
 //! | `project` | other projections of entries measured at once |
-//! | [`spending`] | total cost of an estimate, as one Gaussian mechanism |
+//! | [`spending`] | ρ, spent in parts, and the total cost of an estimate as one Gaussian mechanism |
 //! | [`estimate`] | the result, its errors, its graph |
 //! | [`regression`] | linear regression from a private covariance, and AdaSSP |
 //!
 //! Contract, proofs, gaps in the papers and results: `docs/covariance.md`.
 
-mod adaptive;
-pub mod budget;
 pub mod completion;
 pub mod estimate;
 pub mod pace;
@@ -30,11 +26,11 @@ pub mod rivals;
 pub mod sample;
 pub mod spending;
 
-pub use budget::{BudgetPurpose, CovarianceBudget};
 pub use estimate::{CovarianceEstimate, EntryMeasurement};
 pub use pace::Pace;
 pub use sample::CovarianceSample;
 pub use spending::CovarianceSpending;
+pub use spending::{BudgetPurpose, CovarianceBudget};
 
 use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::moments::{ClipError, MomentError, RecordError};

@@ -11,12 +11,12 @@
 //! numbers. [`CovarianceBudget`] refuses any part beyond ρ. ∎
 
 use super::CovarianceError;
-use super::budget::{BudgetPurpose, CovarianceBudget};
 use super::completion::Completion;
 use super::estimate::{
     CovarianceEstimate, EntryMeasurement, PartialCorrelation, PreparedSample, check_share,
 };
 use super::sample::{CovarianceSample, add_noise, measure};
+use super::spending::{BudgetPurpose, CovarianceBudget};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::selection::Selection;
 use rand::CryptoRng;

@@ -19,7 +19,7 @@ impl CovarianceMethod {
 
 impl CovarianceEstimate {
     /// Projects the same measurements again, for a method that
-    /// [measures at once](Method::measures_at_once). Entries that were not measured are 0. These
+    /// [measures at once](CovarianceMethod::measures_at_once). Entries that were not measured are 0. These
     /// methods themselves use [`Projection::Nearest`].
     ///
     /// # Errors

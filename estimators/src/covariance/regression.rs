@@ -8,9 +8,9 @@
 //! **Sensitivity** of the least eigenvalue of Σ qqᵀ: it moves by at most the spectral norm of vvᵀ −
 //! uuᵀ ≤ R² (Weyl), plus the error of the eigenvalue search ([`eigenvalue_slack`](super::rivals)).
 
-use super::budget::{BudgetPurpose, CovarianceBudget};
 use super::rivals::{eigenvalue_slack, eigenvalues};
 use super::sample::{CovarianceSample, measure};
+use super::spending::{BudgetPurpose, CovarianceBudget};
 use super::{CovarianceError, CovarianceMethod};
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::CryptoRng;

@@ -29,8 +29,8 @@
 //! d)Q⁴. ∎
 
 use super::CovarianceError;
-use super::budget::{BudgetPurpose, CovarianceBudget};
 use super::estimate::check_share;
+use super::spending::{BudgetPurpose, CovarianceBudget};
 use hushflow_mechanism::moments::{
     Accumulators, Clipper, Layout, QuantisedRows, RECORD_BITS, SecondMoment, Sums,
 };

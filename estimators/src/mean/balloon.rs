@@ -7,7 +7,7 @@
 
 use super::budget::MeanBudget;
 use super::prime::last_mean;
-use super::records::{ClippedRecords, ClippingBall};
+use super::release::{ClippedRecords, ClippingBall};
 use super::weights::Weights;
 use super::{EstimationStop, MeanError, MeanEstimate, Shares, release};
 use faer::Mat;

@@ -17,7 +17,7 @@
 //! only by a′. ∎ By induction this holds after any number of filters whose (μ, U, θ) are equal in
 //! both worlds, because they were released.
 
-use super::records::ClippedRecords;
+use super::release::ClippedRecords;
 use std::cmp::Ordering;
 
 /// k = ⌈2αn⌉, Definition C.1 for 𝒯_2α.
@@ -46,7 +46,7 @@ fn before(kept: &ClippedRecords, scores: &[f64], a: usize, b: usize) -> Ordering
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::ClippingBall;
+    use super::super::release::ClippingBall;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;

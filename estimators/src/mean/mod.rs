@@ -6,19 +6,15 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `budget` | μ² of Gaussian privacy, spent adaptively |
-//! | `release` | exact Gaussian releases of counts, sums and moments, with their sensitivities |
-//! | `records` | clipped records in integers, sums and scores |
-//! | `range` | a private ball that holds the clean records (Algorithms 5 and 15) |
-//! | `scale` | scales of columns, if unknown |
+//! | `budget` | μ² of Gaussian privacy, spent adaptively; DPthreshold (Algorithms 11 and 17) |
+//! | `release` | exact Gaussian releases of counts, sums and moments of clipped records, with their sensitivities |
+//! | `range` | a private ball that holds the clean records (Algorithms 5 and 15); scales of columns, if unknown |
 //! | `whiten` | directions and their scales, if columns are correlated |
 //! | `filter` | which records are removed, and why neighbours stay neighbours (Definition C.1, Lemma 2.2) |
-//! | `weights`, `threshold` | matrix multiplicative weights, DPthreshold (Algorithms 11 and 17) |
+//! | `weights` | matrix multiplicative weights, DPfilter (Algorithms 7 and 8) |
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
-//! | `iterative` | DPfilter (Algorithms 7 and 8) |
-//! | `tukey`, `depth` | the Tukey median (Algorithm 14), exactly |
+//! | `tukey` | the Tukey median (Algorithm 14), exactly |
 //! | `resilience`, `located` | the estimator by resilience (Algorithm 2), with a given or a private range |
-//! | `net` | the public points that both draw from |
 //! | `balloon` | a rival that clips at a private radius |
 //! | `error` | refusals and errors |
 //!
@@ -28,21 +24,15 @@
 
 mod balloon;
 mod budget;
-mod depth;
 mod error;
 mod filter;
-mod iterative;
 mod located;
-mod net;
 mod prime;
 mod range;
-mod records;
 mod release;
 mod resilience;
-mod scale;
 #[cfg(test)]
 mod tests;
-mod threshold;
 mod tukey;
 mod weights;
 mod whiten;
@@ -56,7 +46,7 @@ use error::EstimationStop;
 use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::noise::NoiseGenerator;
 use hushflow_mechanism::numbers;
-use records::ClippedRecords;
+use release::ClippedRecords;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -324,7 +314,7 @@ fn preprocessed(
         Scale::Known(scales) => scaled(rows, scales, asked, budget, rng),
         Scale::Estimated => {
             let part = ("scale", Shares::SCALE);
-            let scales = scale::estimate(rows, columns, part, tails, budget, rng)?;
+            let scales = range::estimate(rows, columns, part, tails, budget, rng)?;
             scaled(rows, &scales, asked, budget, rng)
         }
         Scale::Whitened => {
@@ -345,7 +335,7 @@ fn scaled(
     let ball = range::ball(rows, scales, (tails, corruption), budget, rng)?;
     let kept = ClippedRecords::new(rows, scales, &ball)?;
     match method {
-        MeanMethod::Filter => iterative::estimate(kept, (tails, corruption), budget, rng),
+        MeanMethod::Filter => weights::estimate(kept, (tails, corruption), budget, rng),
         MeanMethod::Gaussian => prime::last_mean(&kept, true, budget, rng),
         MeanMethod::Balloon => balloon::estimate(rows, kept, budget, rng),
         _ => prime::estimate(kept, (tails, corruption), budget, rng),

@@ -21,9 +21,9 @@
 //! - The public contribution of noise to λ is not held against the records.
 
 use super::budget::MeanBudget;
+use super::budget::threshold;
 use super::filter::{largest_tail, take_out_highest};
-use super::records::{ClippedRecords, ClippingBall};
-use super::threshold::threshold;
+use super::release::{ClippedRecords, ClippingBall};
 use super::weights::{WeightEpoch, Weights, spectrum};
 use super::{EstimationStop, MeanError, MeanEstimate, MeanRefusal, Shares, Tails, release};
 use faer::Mat;

@@ -239,10 +239,10 @@ proptest! {
         other in [-99.0f64..99.0, -99.0f64..99.0, -99.0f64..99.0],
         taken in 0usize..3,
     ) {
-        let ball = records::ClippingBall { centre: vec![0.0; 3], radius: 5.0 };
+        let ball = release::ClippingBall { centre: vec![0.0; 3], radius: 5.0 };
         let mut replaced = rows.clone();
         replaced[0] = other;
-        let mut worlds = [&rows, &replaced].map(|rows| records::ClippedRecords::new(rows.as_flattened(), &[1.0; 3], &ball).unwrap());
+        let mut worlds = [&rows, &replaced].map(|rows| release::ClippedRecords::new(rows.as_flattened(), &[1.0; 3], &ball).unwrap());
         // The differing record is kept in both, in the first, or in the second; then another one
         // replaces it.
         if taken > 0 {

@@ -21,9 +21,9 @@
 //! steps divide the rest.
 
 use super::budget::MeanBudget;
-use super::records::{ClippedRecords, ClippingBall, in_parallel};
+use super::release::{ClippedRecords, ClippingBall, in_parallel};
 use super::weights::spectrum;
-use super::{EstimationStop, MeanError, MeanEstimate, Shares, Tails, release, scale};
+use super::{EstimationStop, MeanError, MeanEstimate, Shares, Tails, range, release};
 use hushflow_mechanism::noise::NoiseGenerator;
 use nalgebra::{DMatrix, DMatrixView};
 
@@ -48,7 +48,7 @@ pub(super) fn whitened(
     rng: &mut NoiseGenerator,
 ) -> Result<WhiteningBasis, EstimationStop> {
     let part = ("scale", Shares::SCALE);
-    let scales = scale::estimate(rows, dimension, part, Tails::SubGaussian, budget, rng)?;
+    let scales = range::estimate(rows, dimension, part, Tails::SubGaussian, budget, rng)?;
     let mut found =
         WhiteningBasis { rows: rows.to_vec(), scales, back: DMatrix::identity(dimension, dimension) };
     for pass in 1..=PASSES {
@@ -56,7 +56,7 @@ pub(super) fn whitened(
         found.rotate(&directions);
         let tails = if pass == PASSES { tails } else { Tails::SubGaussian };
         let part = ("directed scale", Shares::DIRECTED / PASSES as f64);
-        found.scales = scale::estimate(&found.rows, dimension, part, tails, budget, rng)?;
+        found.scales = range::estimate(&found.rows, dimension, part, tails, budget, rng)?;
     }
     budget.divide_what_is_left();
     Ok(found)
@@ -69,7 +69,7 @@ fn directions(
 ) -> Result<DMatrix<f64>, MeanError> {
     let dimension = table.scales.len();
     let mut units = Vec::with_capacity(table.rows.len() / 2);
-    for (a, b) in scale::pairs(&table.rows, dimension) {
+    for (a, b) in range::pairs(&table.rows, dimension) {
         units.extend(unit_difference(a, b, &table.scales));
     }
     let ball = ClippingBall { centre: vec![0.0; dimension], radius: 1.0 };
@@ -152,7 +152,7 @@ mod tests {
             let worlds = [&rows, &replaced].map(|rows| {
                 let rows = rows.concat();
                 let units: Vec<f64> =
-                    scale::pairs(&rows, 2).flat_map(|(a, b)| unit_difference(a, b, &scales)).collect();
+                    range::pairs(&rows, 2).flat_map(|(a, b)| unit_difference(a, b, &scales)).collect();
                 let kept = ClippedRecords::new(&units, &[1.0; 2], &ball).expect("records");
                 let mut table = WhiteningBasis { rows, scales: scales.to_vec(), back: DMatrix::identity(2, 2) };
                 table.rotate(&DMatrix::from_row_slice(2, 2, &[0.6, -0.8, 0.8, 0.6]));

@@ -39,11 +39,9 @@ mod canary;
 #[cfg(test)]
 mod planted;
 mod runs;
-mod statistic;
-mod subject;
 
+pub use canary::{AuditSubject, CanaryRecord, CanaryStream, RealPath};
 pub use canary::{Canary, canaries};
-pub use subject::{AuditSubject, CanaryRecord, CanaryStream, RealPath};
 
 use crate::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier, gaussian};
 use crate::mechanism::{MatrixMechanism, MechanismError, Method};
@@ -53,9 +51,9 @@ use crate::participation::Participation;
 use crate::release::ReleaseError;
 use crate::strategy::MatrixError;
 use bound::Count;
+use runs::CanaryWorlds;
 use runs::{EventCounts, TrialRuns};
 use serde::Serialize;
-use statistic::CanaryWorlds;
 use thiserror::Error;
 
 /// Number of counts of one canary that share the chance of error: two events and the lowest bit, in
@@ -259,7 +257,7 @@ impl AuditFinding {
 }
 
 /// Audits many runs of many trials each, with a statistic learned from earlier trials. `tell`
-/// receives the number of trials done so far, of [`trials`](Settings::trials).
+/// receives the number of trials done so far, of [`trials`](AuditSettings::trials).
 ///
 /// # Errors
 /// [`AuditError`] if the subject fails, or for too few trials.

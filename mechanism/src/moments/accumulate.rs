@@ -9,8 +9,8 @@
 //!   key buffers its rows until they hold about as many numbers as its sums do, and multiplies them
 //!   at once. A key with few records stays small. All keys share one workspace.
 
-use super::narrow::{add_record, is_narrow};
 use super::products::{BLOCK_ROWS, BlockProducts};
+use super::products::{add_record, is_narrow};
 use super::sums::{add, add_runs};
 use super::{IntegerRow, Layout, MomentError, QuantisedRows, Sums};
 use std::collections::{BTreeMap, HashMap};

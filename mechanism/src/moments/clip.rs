@@ -10,8 +10,8 @@
 //! integers on every machine.
 
 use super::jointly::quantise_jointly;
-use super::rounding::round_ties_even;
-use super::side_by_side::squared_norm;
+use super::products::squared_norm;
+use super::rows::round_ties_even;
 use super::{QuantisedRows, RECORD_BITS, RecordError};
 use crate::numbers;
 

@@ -14,8 +14,8 @@
 
 use super::clip::{BALL, step_back};
 use super::products::BLOCK_ROWS;
-use super::rounding::round_ties_even;
-use super::side_by_side::{SUMS, add_integers, add_records, squared_norms};
+use super::products::{SUMS, add_integers, add_records, squared_norms};
+use super::rows::round_ties_even;
 use super::{
     Accumulators, Clipper, IntegerRow, Layout, MomentError, QuantisedRows, RecordError, SecondMoment, Sums,
 };

@@ -16,8 +16,8 @@
 //! rows is stepped back into it.
 
 use super::clip::{BALL, UNIT, radius_and_norm, shrink_into_ball};
-use super::rounding::round_ties_even;
-use super::side_by_side::squared_norm;
+use super::products::squared_norm;
+use super::rows::round_ties_even;
 
 /// From this s on, s² + 1 is s² in floating point.
 const LONG: f64 = (1u64 << 30) as f64;

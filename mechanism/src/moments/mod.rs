@@ -12,20 +12,16 @@ mod accumulate;
 mod clip;
 mod clipped;
 mod jointly;
-mod narrow;
 mod products;
-pub(crate) mod rounding;
-mod row;
-mod rows;
-mod side_by_side;
+pub(crate) mod rows;
 mod sums;
 
 pub use accumulate::Accumulators;
 pub use clip::{ClipError, Clipper};
 pub use clipped::{ClippedSums, ClippedSumsError};
-pub use row::IntegerRow;
+pub use products::squared_norm;
+pub use rows::IntegerRow;
 pub use rows::{QuantisedRows, RecordError};
-pub use side_by_side::squared_norm;
 pub use sums::{MomentError, Sums};
 
 use serde::{Deserialize, Serialize};

@@ -24,7 +24,7 @@
 //! enclosed, to any precision.
 
 use super::exponential;
-use super::uniform::LazyUniform;
+use super::exponential::LazyUniform;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 use std::sync::LazyLock;

@@ -19,7 +19,7 @@
 //! from the next power of two. ∎
 
 use super::exponential::bernoulli_exponential;
-use super::uniform::uniform_below;
+use super::exponential::uniform_below;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 use thiserror::Error;

@@ -9,8 +9,7 @@
 //! | `packed` | its rounds, eight at a time |
 //! | [`selection`] | the exponential mechanism: selects a candidate with a high score |
 //! | [`laplace`] | the discrete Laplace, for pure differential privacy, with its proof |
-//! | `exponential` | exact trials of probability exp(−ratio), from integers that enclose it |
-//! | `uniform` | uniform reals drawn bit by bit, as far as a comparison needs; uniform integers |
+//! | `exponential` | exact trials of probability exp(−ratio), from integers that enclose it; uniform reals and integers |
 //! | [`entropy`] | the source of random bits: the operating system, or a seed for simulations |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler for tests |
 //!
@@ -26,7 +25,6 @@ mod packed;
 pub mod reference;
 pub mod scale;
 pub mod selection;
-mod uniform;
 
 pub use entropy::{EntropyError, NoiseGenerator, NoiseSource, Offsets, OffsetsError};
 pub use gaussian::DiscreteGaussian;

@@ -23,7 +23,7 @@
 //! which is rounded down. And P(r)/P'(r) ≤ exp(2cΔ), so ε-differential privacy allows c = ε/(2Δ).
 
 use super::exponential::bernoulli_exponential;
-use super::uniform::uniform_below;
+use super::exponential::uniform_below;
 use crate::accounting::Epsilon;
 use crate::numbers;
 use num_bigint::BigUint;

@@ -21,16 +21,13 @@ mod coa;
 pub mod corners;
 mod dual;
 mod multi_epoch;
-mod patterns;
-mod preconditioner;
-mod quadratic;
 mod row_space;
 mod search;
 
+pub use algebra::QuadraticForm;
 pub use certificate::Certificate;
 pub use coa::coa;
 pub use multi_epoch::multi_epoch;
-pub use quadratic::QuadraticForm;
 
 use nalgebra::DMatrix;
 use search::{OptimizerProblem, OptimizerResult};

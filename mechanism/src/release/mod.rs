@@ -28,7 +28,6 @@
 #[cfg(test)]
 mod alike;
 mod correlated;
-mod encoded;
 mod numbers;
 mod shards;
 mod values;
@@ -44,7 +43,7 @@ use crate::moments::IntegerRow;
 use crate::noise::{EntropyError, NoiseSource};
 use crate::strategy::StepError;
 use correlated::CorrelatedNoise;
-use encoded::EncodedSums;
+use correlated::EncodedSums;
 use thiserror::Error;
 use values::NoiseBuffer;
 use zeroize::Zeroizing;

@@ -15,7 +15,6 @@ mod fourier;
 mod gram;
 mod kind;
 pub(crate) mod matrix;
-mod name;
 mod samples;
 mod stamped;
 mod step;
@@ -24,6 +23,7 @@ mod tree;
 
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HISTORY_HORIZON, MAX_HORIZON, StrategyError, build, build_chosen, build_factorization};
+pub use build::{StrategyChoice, StrategyName};
 pub use correlation::{Correlates, Correlation, Correlator};
 pub(crate) use correlation::{CorrelationUnits, IdentityDecoder};
 pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON};
@@ -33,7 +33,6 @@ pub use kind::{
     Fit, Kind, Objective, OptimisedStrategy, Purpose, Search, SearchError, compared, default_strategy, fit,
 };
 pub use matrix::{Discrepancy, MAX_COLUMNS, Matrix, MatrixError};
-pub use name::{StrategyChoice, StrategyName};
 pub use samples::{RowSample, RowSamples};
 pub use stamped::Stamped;
 pub use tree::Tree;

@@ -34,7 +34,7 @@
 //!   With other strategies neighbouring e_i partly cancel, so the result is too large if sums of
 //!   neighbouring epochs are alike.
 
-use super::noise::ViewNoise;
+use super::ViewNoise;
 use crate::moments::Layout;
 use crate::workload::{Decay, Workload, WorkloadError, WorkloadState};
 use serde::{Deserialize, Serialize};

@@ -4,10 +4,9 @@
 //! `A[t,i] = toeplitz(t−i) / divisor(t)`. Any other matrix can be given entry by entry. Steps count
 //! from 1, as in the papers.
 
-mod matrix;
 mod state;
 
-pub use matrix::MatrixWorkload;
+pub use state::MatrixWorkload;
 pub use state::WorkloadState;
 
 use nalgebra::DMatrix;

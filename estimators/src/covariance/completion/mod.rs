@@ -11,7 +11,6 @@
 //!
 //! The precision matrix is exactly sparse: its entries are the multipliers.
 
-mod algebra;
 mod interior;
 #[cfg(test)]
 mod tests;

@@ -36,7 +36,6 @@ mod absolute;
 #[cfg(test)]
 mod attack;
 mod separated;
-mod signs;
 #[cfg(test)]
 mod tests;
 
@@ -233,7 +232,7 @@ fn signs_of(matrix: &Matrix, pattern: &[usize]) -> Option<Vec<f64>> {
     if apart || matrix.is_nonnegative() {
         Some(vec![1.0; pattern.len()])
     } else if pattern.len() <= MAX_SEARCHED {
-        signs::balancing(&matrix.gram(pattern))
+        absolute::balancing(&matrix.gram(pattern))
     } else {
         None
     }
@@ -261,7 +260,7 @@ fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Sensitivi
     let none =
         SensitivityClaim { squared: 0.0, kind: ClaimKind::UpperBound(SensitivityBound::AbsoluteOverlaps) };
     let mut largest = SensitivityWitness { claim: none, witness: None };
-    let mut corners = signs::MAX_CORNERS;
+    let mut corners = absolute::MAX_CORNERS;
     for (absolute, gram, pattern) in grams {
         if absolute <= largest.claim.squared {
             break;
@@ -284,13 +283,13 @@ fn of_pattern(
     corners: &mut usize,
 ) -> (SensitivityClaim, Option<Vec<f64>>) {
     let claim = |squared, kind| SensitivityClaim { squared, kind };
-    if let Some(signs) = signs::balancing(gram) {
+    if let Some(signs) = absolute::balancing(gram) {
         return (claim(absolute, ClaimKind::Exact), Some(signs));
     }
     let bound = |squared, bound| claim(squared, ClaimKind::UpperBound(bound));
     let mut bounds = vec![bound(absolute, SensitivityBound::AbsoluteOverlaps)];
-    bounds.extend(signs::spectral(gram).map(|squared| bound(squared, SensitivityBound::Spectral)));
-    if let Some((maximum, signs)) = signs::maximum(gram, corners) {
+    bounds.extend(absolute::spectral(gram).map(|squared| bound(squared, SensitivityBound::Spectral)));
+    if let Some((maximum, signs)) = absolute::maximum(gram, corners) {
         // The error of the sum is proportional to the sum of absolute overlaps.
         let maximum = maximum + (raised(absolute, gram.nrows()) - absolute);
         if scalar {

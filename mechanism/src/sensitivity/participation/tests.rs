@@ -74,9 +74,9 @@ fn agrees_with_the_reference_values() {
         let largest = |of: &dyn Fn(&DMatrix<f64>) -> f64| {
             patterns.iter().map(|pattern| of(&matrix.gram(pattern))).fold(0.0, f64::max)
         };
-        let spectral = largest(&|gram| signs::spectral(gram).unwrap());
+        let spectral = largest(&|gram| absolute::spectral(gram).unwrap());
         close(id, spectral, number("sens2_spectral_bound"), 1e-10);
-        let scalar = largest(&|gram| signs::maximum(gram, &mut signs::MAX_CORNERS.clone()).unwrap().0);
+        let scalar = largest(&|gram| absolute::maximum(gram, &mut absolute::MAX_CORNERS.clone()).unwrap().0);
         close(id, scalar, number("sens2_scalar_brute"), 1e-10);
         close(id, worst(&[(1.0, &matrix)], schedule).squared, number("sens2_abs_bound"), 1e-10);
         close(id, claim(&matrix, &schema, 1).squared, number("sens2_scalar_brute"), 1e-10);

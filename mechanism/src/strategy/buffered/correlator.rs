@@ -25,7 +25,7 @@
 //! A saved correlator is its header followed by its buffers, 8 bytes per coordinate.
 
 use super::{Buffered, steps::RealStep};
-use crate::moments::rounding::{as_integer, as_number};
+use crate::moments::rows::{as_integer, as_number};
 use crate::strategy::step::{Identification, refused};
 use crate::strategy::{Correlation, Correlator, Factorization, StepError};
 use crate::workload::Workload;

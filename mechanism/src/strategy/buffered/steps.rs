@@ -13,9 +13,7 @@
 //! convex. The exponents −b_j − b_k are below −1, so the integral stays finite as n → ∞: the norms
 //! converge, and one bound holds for any n.
 
-use super::parameters::{
-    BufferedParameters, Buffers, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer, TWO_40, TWO_64,
-};
+use super::{BufferedParameters, Buffers, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer, TWO_40, TWO_64};
 use libm::{exp, log, log1p, pow};
 
 /// Room for buffers; those beyond the number in use are 0.

@@ -205,7 +205,7 @@ fn participation_norms_are_those_of_the_sums_of_columns() {
         let starts: Vec<usize> = starts.collect();
         let row = |t: usize| starts.iter().filter(|&&s| s <= t).map(|s| c[t - s]).sum::<f64>();
         let expected: f64 = (0..horizon).map(|t| row(t) * row(t)).sum();
-        let found = columns::participation_norm_squared(buffers, horizon as u64, count as u64, gap as u64);
+        let found = rows::participation_norm_squared(buffers, horizon as u64, count as u64, gap as u64);
         assert!(
             (found - expected).abs() < 1e-9 * expected && found >= expected * (1.0 - 1e-13),
             "{found} {expected}"

@@ -9,7 +9,7 @@
 //! The squared sensitivity under k participations is then k `‖c‖²`, and the same c is optimal.
 //! Plain loops give the same result on every machine.
 
-use super::descent::descend;
+use super::banded::descend;
 use crate::{
     strategy::{
         Fit, Kind, MAX_HISTORY_HORIZON, OptimisedStrategy, StrategyError, StrategyName, StrategyParameters,

@@ -23,7 +23,8 @@
 //! *Mean square.* At the optimum some φ closes the gap. Multiplicative steps search for it: where
 //! `u ∗ v` is below a, φ grows. Every φ gives a bound, and the best is kept.
 
-use super::{BufferedParameters, Buffers, Objective, columns::coefficients};
+use super::{BufferedParameters, Buffers, Objective};
+use crate::strategy::buffered::rows::coefficients;
 use crate::{series, workload::Workload};
 use libm::{exp, log};
 use realfft::RealFftPlanner;

@@ -8,16 +8,15 @@
 
 mod bound;
 mod descent;
-mod dual;
 mod power_law;
-mod response;
 mod toeplitz;
 
 pub(in crate::strategy) use power_law::POWER_LAW;
 
 use super::{
-    BufferedParameters, Buffers, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer, MAX_BUFFERS, columns,
-    inverse::{complements, inverse_complements},
+    BufferedParameters, Buffers, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer, MAX_BUFFERS,
+    encoder::{complements, inverse_complements},
+    rows,
 };
 use crate::{
     optimize::{OnProgress, OptimizerProgress},
@@ -28,8 +27,8 @@ use crate::{
     workload::Workload,
 };
 use bound::toeplitz_lower_bound;
+use descent::DualNumber;
 use descent::minimize;
-use dual::DualNumber;
 use thiserror::Error;
 use toeplitz::{Repetition, ToeplitzLoss};
 
@@ -335,7 +334,7 @@ fn value(loss: &ToeplitzLoss, parameters: &BufferedParameters) -> Option<f64> {
     let constants = |values: Vec<f64>| values.into_iter().map(DualNumber::<0>::constant).collect::<Vec<_>>();
     let (poles, zeros) = (constants(complements(buffers)), constants(inverse_complements(buffers)));
     let Repetition { count, gap } = loss.repetition;
-    let sensitivity = columns::participation_norm_squared(buffers, loss.steps, count, gap);
+    let sensitivity = rows::participation_norm_squared(buffers, loss.steps, count, gap);
     Some((sensitivity * loss.error_squared(&poles, &zeros).value).sqrt()).filter(|value| value.is_finite())
 }
 

@@ -7,8 +7,8 @@
 
 use super::{
     BufferedFit, FitError, TOLERANCE, check_buffers,
+    descent::DualNumber,
     descent::{DescentPoint, minimize},
-    dual::DualNumber,
 };
 use crate::{
     optimize::{OnProgress, OptimizerProgress},
