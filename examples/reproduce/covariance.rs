@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use hushflow::mechanism::error::{
-    Better, InPlaceRelease, MethodComparison, SecondEntries, SquaredNoiseError, covariance,
+    Better, InPlaceRelease, MethodComparison, SecondEntries, SquaredNoiseError, additive,
 };
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::SecondMoment;
