@@ -153,12 +153,12 @@ pub(super) fn figure(
     let triples =
         FLOORS.map(|floor| Some([of(JOINT, floor)?, of(SQUARED, floor)?, of(SQUARED_DEBIASED, floor)?]));
     let mut findings: Vec<FigureFinding> =
-        triples.into_iter().flatten().map(|triple| judge("not clipped", triple)).collect();
+        triples.into_iter().flatten().map(|triple| compare("not clipped", triple)).collect();
     let find = |name: &str| clipped.iter().find(|curve| curve.estimator.name == name);
     if let (Some(joint), Some(squared), Some(debiased)) =
         (find(JOINT.name), find(SQUARED.name), find(SQUARED_DEBIASED.name))
     {
-        findings.push(judge("clipped", [joint, squared, debiased]));
+        findings.push(compare("clipped", [joint, squared, debiased]));
     }
     findings.extend(
         of(SQUARED, FLOOR)
@@ -184,7 +184,7 @@ fn over_floors(curves: &[Curve], estimator: DensityEstimator) -> Vec<Series> {
 }
 
 /// Compares JME with both kinds of PP.
-fn judge(what: &str, [joint, squared, debiased]: [&Curve; 3]) -> FigureFinding {
+fn compare(what: &str, [joint, squared, debiased]: [&Curve; 3]) -> FigureFinding {
     let from = joint.below_from(&[squared, debiased]);
     FigureFinding::new(
         format!("{what}, floor {}: JME has the lower divergence after some steps", joint.floor),
@@ -247,7 +247,7 @@ fn runs(
         |estimator: &DensityEstimator| floors.iter().map(|&floor| (*estimator, floor)).collect::<Vec<_>>();
     let curve = |(estimator, floor)| Curve { estimator, floor, points: Vec::new() };
     let mut curves: Vec<Curve> = estimators.iter().flat_map(both).map(curve).collect();
-    let steps = watched(setting.steps);
+    let steps = evaluated_steps(setting.steps);
     let unit = f64::from(1 << RECORD_BITS) / setting.clip_norm;
     let width = mechanism.layout().coordinates();
     let sums = |_: u64, sums: &mut [i128]| {
@@ -293,29 +293,29 @@ impl Curve {
         if self.estimator.debiased {
             (0..DIMENSION).for_each(|i| covariance[(i, i)] += moments.noise.first.powi(2));
         }
-        known(&mean, &raised(covariance, self.floor))
+        symmetric_density(&mean, &raise_eigenvalues(covariance, self.floor))
     }
 }
 
 /// Steps to evaluate, evenly spaced in their logarithms.
-fn watched(steps: u64) -> Vec<u64> {
-    let mut watched: Vec<u64> =
+fn evaluated_steps(steps: u64) -> Vec<u64> {
+    let mut evaluated: Vec<u64> =
         geometric(1.0, steps as f64, 36).map(|step| step.round() as u64).chain([10, 20, 50, 100]).collect();
-    watched.retain(|&step| step <= steps);
-    watched.sort_unstable();
-    watched.dedup();
-    watched
+    evaluated.retain(|&step| step <= steps);
+    evaluated.sort_unstable();
+    evaluated.dedup();
+    evaluated
 }
 
 /// A symmetric matrix with its eigenvalues raised to a floor.
-fn raised(matrix: DMatrix<f64>, floor: f64) -> DMatrix<f64> {
+fn raise_eigenvalues(matrix: DMatrix<f64>, floor: f64) -> DMatrix<f64> {
     let SymmetricEigen { eigenvalues, eigenvectors } = SymmetricEigen::new(matrix);
     let eigenvalues = eigenvalues.map(|value| value.max(floor));
     &eigenvectors * DMatrix::from_diagonal(&eigenvalues) * eigenvectors.transpose()
 }
 
 /// A density with this mean and covariance, which is symmetric up to rounding.
-fn known(mean: &DVector<f64>, covariance: &DMatrix<f64>) -> Option<Density> {
+fn symmetric_density(mean: &DVector<f64>, covariance: &DMatrix<f64>) -> Option<Density> {
     Density::known(mean.clone(), (covariance + covariance.transpose()) / 2.0).ok()
 }
 
@@ -341,7 +341,7 @@ impl Population {
     }
 
     fn density(&self) -> Option<Density> {
-        known(&self.mean, &(&self.factor * self.factor.transpose()))
+        symmetric_density(&self.mean, &(&self.factor * self.factor.transpose()))
     }
 
     fn record(&mut self, setting: DensitySimulation) -> DVector<f64> {
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn only_small_eigenvalues_are_raised() {
         let matrix = DMatrix::from_row_slice(2, 2, &[1.0, 2.0, 2.0, 1.0]);
-        let found = raised(matrix, 0.5);
+        let found = raise_eigenvalues(matrix, 0.5);
         let expected = DMatrix::from_row_slice(2, 2, &[1.75, 1.25, 1.25, 1.75]);
         assert!((found - expected).amax() < 1e-12);
     }

@@ -1,10 +1,9 @@
 //! `clip`: centres, scales, clips and quantises records.
 
-use crate::{BoundedRecords, Fault, Measurement, QuantisedRecords, Records};
+use crate::{BoundedRecords, Fault, Measurement, QuantisedRecords, Records, map_or_fault};
 use hushflow_mechanism::moments::QuantisedRows;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
-use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroize;
 
 /// Bounds the effect of each record.
@@ -65,24 +64,9 @@ fn clip<'scope, B: Clone + 'static>(
     records: impl Fn(&Measurement, B) -> Result<Records, String> + 'static,
 ) -> StreamVec<'scope, u64, QuantisedRecords> {
     let measurement = measurement.clone();
-    batches.unary(Pipeline, "Clip", move |_capability, _info| {
-        // Keep the times of failed batches: dropping them would look like the end of the stream.
-        let mut failed = Vec::new();
-        move |input, output| {
-            input.for_each_time(|time, batches| {
-                let mut session = output.session(&time);
-                for batch in batches.flat_map(|batch| batch.drain(..)) {
-                    let records = records(&measurement, batch);
-                    match records.and_then(|records| quantise(&measurement, records)) {
-                        Ok(quantised) => session.give(quantised),
-                        Err(error) => {
-                            failed.push(time.retain(0));
-                            fault.raise(error);
-                        }
-                    }
-                }
-            });
-        }
+    map_or_fault(batches, Pipeline, "Clip", fault, move |_, batch| {
+        let records = records(&measurement, batch)?;
+        Ok([quantise(&measurement, records)?])
     })
 }
 

@@ -1,4 +1,5 @@
-//! Delivers each epoch to its operator once, in order, when nothing more can arrive for it.
+//! Delivers each epoch to its operator once, in order, when nothing more can arrive for it, and keeps
+//! capabilities after a fault.
 //!
 //! Guarantees of timely, and their consequences:
 //!
@@ -20,9 +21,12 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
 use timely::communication::Pull;
+use timely::dataflow::StreamVec;
 use timely::dataflow::channels::Message;
+use timely::dataflow::channels::pact::ParallelizationContract;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::InputHandleCore;
+use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::frontier::MutableAntichain;
 
 /// Most epochs that [`EveryEpoch`] gives at once: epochs without data would take memory.
@@ -61,6 +65,34 @@ impl Fault {
     pub fn is_raised(&self) -> bool {
         self.reason().is_some()
     }
+}
+
+/// Sends on what `map` makes of every item and its time. An error raises the fault, and its time is
+/// kept.
+pub fn map_or_fault<'scope, T: 'static, U: 'static, I: IntoIterator<Item = U>>(
+    items: StreamVec<'scope, u64, T>,
+    pact: impl ParallelizationContract<u64, Vec<T>>,
+    name: &str,
+    fault: Fault,
+    mut map: impl FnMut(u64, T) -> Result<I, String> + 'static,
+) -> StreamVec<'scope, u64, U> {
+    items.unary(pact, name, move |_capability, _info| {
+        let mut failed = Vec::new();
+        move |input, output| {
+            input.for_each_time(|time, batches| {
+                let mut session = output.session(&time);
+                for item in batches.flat_map(|batch| batch.drain(..)) {
+                    match map(*time.time(), item) {
+                        Ok(mapped) => session.give_iterator(mapped.into_iter()),
+                        Err(reason) => {
+                            failed.push(time.retain(0));
+                            fault.raise(reason);
+                        }
+                    }
+                }
+            });
+        }
+    })
 }
 
 /// The epochs for which an operator with this number of outputs has data, until they close.
@@ -241,9 +273,8 @@ mod tests {
     use timely::container::CapacityContainerBuilder;
     use timely::dataflow::channels::pact::{Exchange, Pipeline};
     use timely::dataflow::operators::Input;
-    use timely::dataflow::operators::generic::operator::Operator;
     use timely::dataflow::operators::vec::Broadcast;
-    use timely::dataflow::{InputHandle, Scope, StreamVec};
+    use timely::dataflow::{InputHandle, Scope};
 
     /// What a worker does to one of its two inputs.
     #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,8 @@
 //! | [`ReleaseWindows`] | [`Records`] | [`ShardRelease`]: an answer for every key and epoch |
 //!
 //! [`OpenEpochs`] gives an operator each closed epoch once, in order, and [`EveryEpoch`] also those
-//! without data; operators of an embedder can use them too.
+//! without data. [`map_or_fault`] passes items on as they arrive. Operators of an embedder can use
+//! them, too.
 //!
 //! All operators of a release take one [`Measurement`]: what is measured, how it is bounded and
 //! with which noise. Timestamps are epochs, from 1.
@@ -53,7 +54,7 @@ pub use bound::{
     BoundEntities, BoundOutput, BoundedRecords, Entity, EntityHistory, EntityLimits, RepeatPolicy,
 };
 pub use clip::Clip;
-pub use closing::{ClosedEpoch, EveryEpoch, Fault, OpenEpochs};
+pub use closing::{ClosedEpoch, EveryEpoch, Fault, OpenEpochs, map_or_fault};
 pub use commit::{Commit, CommitLog, EpochCommit};
 pub use epochs::SplitEpochs;
 pub use measurement::{

@@ -237,7 +237,7 @@ impl Measurement {
 }
 
 /// Whether the sensitivity and the noise account for entities of these limits.
-fn is_for(mechanism: &MatrixMechanism, limits: EntityLimits) -> bool {
+fn covers(mechanism: &MatrixMechanism, limits: EntityLimits) -> bool {
     let epochs = limits.most_participations(mechanism.horizon());
     let participates = match mechanism.participation() {
         Participation::MinSeparation { count, gap } => {
@@ -382,7 +382,7 @@ impl MeasurementBuilder {
         };
         let clipper = moments.clipper(clipper)?;
         if let Some(limits) = options.entities {
-            if !is_for(&mechanism, limits) {
+            if !covers(&mechanism, limits) {
                 let (participation, records) = (mechanism.participation(), mechanism.records_at_once());
                 return Err(MeasurementError::Entities { limits, participation, records });
             }

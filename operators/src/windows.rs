@@ -10,7 +10,7 @@
 
 use crate::closing::EveryEpoch;
 use crate::measurement::MeasurementId;
-use crate::{ClosedEpoch, Fault, Records, ShardRelease};
+use crate::{ClosedEpoch, Fault, Records, ShardRelease, map_or_fault};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
@@ -124,7 +124,7 @@ impl<'scope> ReleaseWindows<'scope> for StreamVec<'scope, u64, Records> {
                 move |rows, ends, output| {
                     epochs.on_close(rows, ends, |run| {
                         for ClosedEpoch { epoch, times: [time], data: rows } in run {
-                            let mut rows = whole(rows);
+                            let mut rows = rows_by_key(rows);
                             let due = epoch.is_multiple_of(windows.checkpoint_interval.max(1));
                             let answer = |&key: &u32| {
                                 let numbers = answer(epoch, key, &rows.remove(&key).unwrap_or_default())?;
@@ -162,25 +162,10 @@ impl Windows {
         records: StreamVec<'scope, u64, Records>,
         fault: Fault,
     ) -> StreamVec<'scope, u64, KeyRows> {
-        let worker = records.scope().index();
-        records.unary(Pipeline, "ByKeys", move |_capability, _info| {
-            // Keep the times of failed batches: dropping them would look like the end of the
-            // stream.
-            let (mut batches_read, mut failed) = (0, Vec::new());
-            move |input, output| {
-                input.for_each_time(|time, batches| {
-                    for records in batches.flat_map(|batch| batch.drain(..)) {
-                        batches_read += 1;
-                        match self.split(&records, (worker, batches_read)) {
-                            Ok(rows) => output.session(&time).give_iterator(rows.into_values()),
-                            Err(reason) => {
-                                failed.push(time.retain(0));
-                                fault.raise(reason);
-                            }
-                        }
-                    }
-                });
-            }
+        let (worker, mut batches_read) = (records.scope().index(), 0);
+        map_or_fault(records, Pipeline, "ByKeys", fault, move |_, records| {
+            batches_read += 1;
+            self.split(&records, (worker, batches_read)).map(BTreeMap::into_values)
         })
     }
 
@@ -205,7 +190,7 @@ impl Windows {
     }
 }
 
-fn whole(mut parts: Vec<KeyRows>) -> BTreeMap<u32, Zeroizing<Vec<f64>>> {
+fn rows_by_key(mut parts: Vec<KeyRows>) -> BTreeMap<u32, Zeroizing<Vec<f64>>> {
     parts.sort_by_key(|rows| (rows.key, rows.position));
     let mut windows: BTreeMap<u32, Zeroizing<Vec<f64>>> = BTreeMap::new();
     for rows in parts {

@@ -3,7 +3,7 @@
 use crate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::moments::IntegerRow;
-use hushflow_operators::{Fault, Measurement, ReleasedEpoch};
+use hushflow_operators::{Fault, Measurement, ReleasedEpoch, map_or_fault};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::{Exchange, Pipeline};
-use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Broadcast;
 
 /// Maximum number of runs that the parameters are cut into, independent of the number of workers.
@@ -140,32 +139,15 @@ impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
     ) -> StreamVec<'scope, u64, SharedUpdate> {
         let optimiser = Optimiser::new(measurement, setup);
         let by_run = Exchange::new(|run: &ReleasedRun| run.number as u64);
-        cut(self, optimiser.clone(), fault.clone())
-            .unary(by_run, "Adam", move |_capability, _info| {
-                let (mut optimisers, mut last_parts) = (BTreeMap::new(), BTreeMap::new());
-                // Keep the times of failed runs: dropping them would look like the end of the
-                // stream.
-                let mut failed = Vec::new();
-                move |input, output| {
-                    input.for_each_time(|time, batches| {
-                        for run in batches.flat_map(|batch| batch.drain(..)) {
-                            let used = last_parts.remove(&run.number).and_then(SharedUpdate::into_inner);
-                            match update(&optimiser, &mut optimisers, *time.time(), &run, used) {
-                                Ok(part) => {
-                                    let part = SharedUpdate::from(part);
-                                    last_parts.insert(run.number, part.clone());
-                                    output.session(&time).give(part);
-                                }
-                                Err(error) => {
-                                    failed.push(time.retain(0));
-                                    fault.raise(error);
-                                }
-                            }
-                        }
-                    });
-                }
-            })
-            .broadcast()
+        let (mut optimisers, mut last_parts) = (BTreeMap::new(), BTreeMap::new());
+        let runs = cut(self, optimiser.clone(), fault.clone());
+        let updates = map_or_fault(runs, by_run, "Adam", fault, move |step, run| {
+            let used = last_parts.remove(&run.number).and_then(SharedUpdate::into_inner);
+            let part = SharedUpdate::from(update(&optimiser, &mut optimisers, step, &run, used)?);
+            last_parts.insert(run.number, part.clone());
+            Ok([part])
+        });
+        updates.broadcast()
     }
 }
 
@@ -193,28 +175,20 @@ fn cut<'scope>(
     optimiser: Optimiser,
     fault: Fault,
 ) -> StreamVec<'scope, u64, ReleasedRun> {
-    releases.unary(Pipeline, "CutRuns", move |_capability, _info| {
-        let layout = optimiser.mechanism.layout();
-        let mut failed = Vec::new();
-        move |input, output| {
-            input.for_each_time(|time, batches| {
-                for released in batches.flat_map(|batch| batch.drain(..)) {
-                    if released.len() != layout.coordinates() {
-                        failed.push(time.retain(0));
-                        let (found, expected) = (released.len(), layout.coordinates());
-                        return fault.raise(AdamError::Length { found, expected });
-                    }
-                    let runs = (0..optimiser.runs()).map(|number| {
-                        let run = optimiser.run(number);
-                        let moments = [layout.first(), layout.second()].map(|range| {
-                            let position = |parameter: usize| (range.start + parameter).min(range.end);
-                            position(run.start)..position(run.end)
-                        });
-                        ReleasedRun { number, released: released.clone(), moments }
-                    });
-                    output.session(&time).give_iterator(runs);
-                }
-            });
+    let layout = optimiser.mechanism.layout();
+    map_or_fault(releases, Pipeline, "CutRuns", fault, move |_, released| {
+        let (found, expected) = (released.len(), layout.coordinates());
+        if found != expected {
+            return Err(AdamError::Length { found, expected }.to_string());
         }
+        let run = |number| {
+            let run = optimiser.run(number);
+            let moments = [layout.first(), layout.second()].map(|range| {
+                let position = |parameter: usize| (range.start + parameter).min(range.end);
+                position(run.start)..position(run.end)
+            });
+            ReleasedRun { number, released: released.clone(), moments }
+        };
+        Ok((0..optimiser.runs()).map(run).collect::<Vec<_>>())
     })
 }

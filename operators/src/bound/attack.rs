@@ -100,7 +100,7 @@ fn steps(from: Neighbours, to: Neighbours) -> f64 {
     steps.unwrap().into()
 }
 
-fn once() -> EntityLimits {
+fn one_participation() -> EntityLimits {
     EntityLimits { participations: 1, min_separation: 1, records_per_epoch: 1, several: RepeatPolicy::Keep }
 }
 
@@ -121,7 +121,8 @@ fn one_record_costs_more_than_one_step() {
     use Neighbours::{ReplaceOne, ZeroOut};
     let [before, blanked, moved] = chain();
     let check = |coefficients, charged, other: &Vec<TestRecord>, expected: f64, most: f64| {
-        let distance = EntityGuarantee::new(coefficients, charged, once()).distance(&before, other);
+        let distance =
+            EntityGuarantee::new(coefficients, charged, one_participation()).distance(&before, other);
         assert!((distance / expected - 1.0).abs() < 1e-3, "{charged}: {distance}, expected {expected}");
         assert!(distance <= most, "{charged}: {distance} in {most} steps");
     };
@@ -141,7 +142,8 @@ fn some_pairs_nearly_attain_the_bounds() {
     use Neighbours::{ReplaceOne, ZeroOut};
     let [before, blanked, moved] = chain();
     let share = |charged, wanted, other: &Vec<TestRecord>| {
-        EntityGuarantee::new(OPPOSED, charged, once()).distance(&before, other) / steps(charged, wanted)
+        EntityGuarantee::new(OPPOSED, charged, one_participation()).distance(&before, other)
+            / steps(charged, wanted)
     };
     assert!(share(ZeroOut, ZeroOut, &blanked) > 0.96);
     assert!(share(ZeroOut, ReplaceOne, &moved) > 0.94);

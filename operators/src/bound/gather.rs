@@ -3,13 +3,12 @@
 
 use super::buffer::{ClosedBuffer, EpochBuffer};
 use super::{BoundSetup, Entity};
-use crate::{ClosedEpoch, Fault, OpenEpochs, Records};
+use crate::{ClosedEpoch, Fault, OpenEpochs, Records, map_or_fault};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
-use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroize;
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -24,23 +23,13 @@ pub(super) fn address<'scope>(
     fault: Fault,
 ) -> StreamVec<'scope, u64, RoutedRecords> {
     let peers = records.scope().peers();
-    records.unary(Pipeline, "Address", move |_capability, _info| {
-        // Keep the times of failed batches: dropping them would look like the end of the stream.
-        let mut failed = Vec::new();
-        move |input, output| {
-            input.for_each_time(|time, batches| {
-                for records in batches.flat_map(|batch| batch.drain(..)) {
-                    if !is_whole(&records, dimension) {
-                        failed.push(time.retain(0));
-                        fault.raise(
-                            "a batch lacks the entity or the position of a record: give both for every record",
-                        );
-                        continue;
-                    }
-                    output.session(&time).give_iterator(route(records, peers, dimension).into_iter());
-                }
-            });
+    map_or_fault(records, Pipeline, "Address", fault, move |_, records| {
+        if !is_whole(&records, dimension) {
+            return Err(
+                "a batch lacks the entity or the position of a record: give both for every record".into()
+            );
         }
+        Ok(route(records, peers, dimension))
     })
 }
 
