@@ -33,7 +33,7 @@
 
 use std::sync::Arc;
 
-use hushflow_estimators::covariance::regression::coefficients;
+use hushflow_estimators::covariance::estimate::coefficients;
 use hushflow_mechanism::estimate::debias::MIN_COUNT_TO_NOISE;
 use hushflow_mechanism::estimate::density::DensityError;
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval, IntervalSubject, LEAST_SAMPLE};

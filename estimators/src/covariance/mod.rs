@@ -21,7 +21,6 @@ pub mod completion;
 pub mod estimate;
 pub mod pace;
 mod project;
-pub mod regression;
 pub mod rivals;
 pub mod sample;
 pub mod spending;

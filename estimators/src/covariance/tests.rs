@@ -1,7 +1,7 @@
 //! End-to-end tests of the methods: results, spending, refusals, and attacks with neighbouring
 //! samples.
 
-use super::regression::regress;
+use super::estimate::regress;
 use super::*;
 use chacha20::ChaCha20Rng;
 use hushflow_mechanism::accounting::{Delta, Rho, zcdp};

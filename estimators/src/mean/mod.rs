@@ -25,7 +25,6 @@
 mod balloon;
 mod budget;
 mod error;
-mod filter;
 mod located;
 mod prime;
 mod range;

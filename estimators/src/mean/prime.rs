@@ -22,9 +22,9 @@
 
 use super::budget::MeanBudget;
 use super::budget::threshold;
-use super::filter::{largest_tail, take_out_highest};
 use super::release::{ClippedRecords, ClippingBall};
 use super::weights::{WeightEpoch, Weights, spectrum};
+use super::weights::{largest_tail, take_out_highest};
 use super::{EstimationStop, MeanError, MeanEstimate, MeanRefusal, Shares, Tails, release};
 use faer::Mat;
 use hushflow_mechanism::noise::NoiseGenerator;

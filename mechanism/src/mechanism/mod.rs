@@ -47,7 +47,6 @@
 
 #[cfg(test)]
 mod attack;
-mod calibration;
 #[cfg(test)]
 mod entity_attack;
 mod geometry;

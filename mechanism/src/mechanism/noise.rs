@@ -1,6 +1,41 @@
 //! Noise levels on the integer grid: derives the scale of every coordinate from a sensitivity.
+//!
+//! Calibration of the noise multiplier for (ε, δ), and the privacy cost of part of a run.
+//!
+//! Noise on a grid costs δ, and costs more the coarser the grid is relative to the noise
+//! ([`accounting::discrete`]). The relative coarseness depends on the noise multiplier, and the
+//! multiplier depends on the δ that is left. So calibration takes a bound that holds for every
+//! multiplier from that of continuous noise, σ₀, on. The result is not below σ₀, because it is for
+//! a smaller δ.
+//!
+//! # The least scale of all multipliers from σ₀ on
+//! *Sums that are encoded.* The grid is fixed. A coordinate's deviation σs/√weight in grid units
+//! grows with σ, and its [scale](crate::noise::NoiseScale) is that deviation, rounded up by less
+//! than 2⁻²⁰ of itself. So with S₀ the least scale at σ₀, no scale at any σ ≥ σ₀ is below
+//! `S₀(1 − 2⁻²⁰)`. The few roundings of s and of products add less than 2⁻⁴⁴.
+//!
+//! *Noise that is correlated ahead of the sums.* The grid is chosen by the deviation in units of
+//! sums: K is the least power of two with which σ_q = K·deviation is above 2⁴¹
+//! ([`CorrelationUnits`](crate::strategy::Correlates)). Just past a multiplier where K halves, σ_q
+//! falls from 2⁴² to 2⁴¹. So a larger multiplier may have half the scale, and cost four times as
+//! much. But K and rounding up ensure that no scale is below 2⁴¹, at any multiplier.
+//!
+//! # The cost of part of a run
+//! A run of noise multiplier σ and sensitivity s draws noise of deviation σs, in units of the
+//! sensitivity. Suppose neighbours move the releases so far by at most s_p. Then these releases lie
+//! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within
+//! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, whatever σ is.
+//! (There s is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the
+//! run this is `(1 − σa)/σ + a = 1/σ`.) This part of the run is (ε, δ)-private wherever one
+//! Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 + e^ε)τ)-private, where τ is the total
+//! variation between the noise drawn so far and its ideal. [`Spending`] finds the least ε.
+//!
+//! [`accounting::discrete`]: crate::accounting::discrete
 
-use super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
+use super::{JointClaim, MechanismError, MomentGeometry, MomentMechanism, MomentParameters};
+use crate::accounting::composition::Spending;
+use crate::accounting::discrete::{Discreteness, noise_multiplier_rounded_up};
+use crate::accounting::{Delta, Epsilon, MARGIN, NoiseMultiplier, gaussian};
 use crate::moments::RECORD_BITS;
 use crate::noise::NoiseScale;
 use crate::sensitivity::{MomentWeights, rounded_up};
@@ -171,4 +206,195 @@ pub(super) fn of_moments(
         coordinates.extend(second);
     }
     Ok(coordinates)
+}
+
+impl MomentMechanism {
+    /// Returns the least noise multiplier for (ε, δ), including the grid's cost in δ when `cells`
+    /// pairs of key and epoch are released. This mechanism's own multiplier does not matter.
+    ///
+    /// # Errors
+    /// [`MechanismError::Accounting`] and [`MechanismError::Scale`] if no noise gives the
+    /// guarantee.
+    pub fn calibrated(&self, epsilon: Epsilon, delta: Delta, cells: f64) -> Result<f64, MechanismError> {
+        let discreteness = self.discreteness(epsilon, delta, cells)?;
+        Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
+    }
+
+    /// Returns an upper bound on the distance between the noise of `cells` cells and its ideal, for
+    /// the calibrated noise multiplier and every larger one. Calibration subtracts its cost from δ.
+    ///
+    /// # Errors
+    /// As [`calibrated`](Self::calibrated).
+    pub fn discreteness(
+        &self,
+        epsilon: Epsilon,
+        delta: Delta,
+        cells: f64,
+    ) -> Result<Discreteness, MechanismError> {
+        let continuous = gaussian::noise_multiplier(epsilon, delta).value() * (1.0 - MARGIN);
+        let least_scale = self.least_scale_from(continuous)?;
+        Ok(Discreteness::new(least_scale, cells * self.noise.len() as f64)?)
+    }
+
+    /// Returns a lower bound of the scales of all coordinates, at this noise multiplier and all
+    /// above it. The proof is at the head of this module.
+    fn least_scale_from(&self, noise_multiplier: f64) -> Result<f64, MechanismError> {
+        match self.rounding {
+            Rounding::Encoders(_) => {
+                Ok(self.with_noise_multiplier(noise_multiplier)?.least_scale() * (1.0 - 2f64.powi(-19)))
+            }
+            Rounding::Correlators(_) => Ok(CorrelationUnits::LEAST_SCALE),
+        }
+    }
+
+    fn least_scale(&self) -> f64 {
+        let scales = self.noise.iter().filter_map(|noise| noise.scale);
+        scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Returns the least ε with which a part of this run is (ε, δ)-private, rounded up; `None`
+    /// where the grid leaves nothing of δ. `part` is the mechanism for that part alone, made with
+    /// the weights of this one. `cells` is the number of pairs of key and epoch that the part
+    /// released.
+    ///
+    /// # Errors
+    /// [`MechanismError::Accounting`] if the cost can't be counted.
+    pub fn spent_by(&self, part: &Self, delta: Delta, cells: f64) -> Result<Option<Epsilon>, MechanismError> {
+        let moved = rounded_up(part.moved_in_deviations_of(self));
+        let multiplier = NoiseMultiplier::new(moved.recip() * (1.0 - f64::EPSILON))?;
+        let discreteness = Discreteness::new(self.least_scale(), cells * self.noise.len() as f64)?;
+        Ok(Spending::of(multiplier, discreteness)?.epsilon(delta))
+    }
+
+    /// Returns how far neighbours move the release, in deviations of the noise that `other` draws.
+    fn moved_in_deviations_of(&self, other: &Self) -> f64 {
+        let deviation = other.parameters.noise_multiplier * other.relative_sensitivity;
+        match self.rounding {
+            Rounding::Encoders(added) => (self.claim.squared.sqrt() + added) / deviation,
+            Rounding::Correlators(added) => self.claim.squared.sqrt() / deviation + added,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
+    use crate::moments::{Layout, SecondMoment};
+    use crate::participation::Participation;
+    use crate::sensitivity::Neighbours;
+    use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+    use std::sync::Arc;
+
+    const STEPS: u64 = 1000;
+    const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
+
+    fn strategies() -> Strategies {
+        let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+        let fitted = BufferedParameters { horizon: Some(STEPS), buffers };
+        Strategies::shared(Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap()))
+    }
+
+    fn mechanism(strategies: Strategies, noise_multiplier: f64, steps: u64) -> MomentMechanism {
+        let parameters = MomentParameters {
+            method: Method::Jme,
+            layout: LAYOUT,
+            neighbours: Neighbours::ReplaceOneInPlace,
+            clip_norm: 1.0,
+            noise_multiplier,
+            second_moment_weight: None,
+            count_weight: None,
+        };
+        let single = Participation::Single;
+        let all = MatrixMechanism::with_participation(parameters, strategies, single, steps).unwrap();
+        all.moments().clone()
+    }
+
+    /// Covers noise at which the grid becomes coarser: both sides of a power of two, and far
+    /// beyond.
+    #[test]
+    fn no_multiplier_from_the_continuous_one_on_has_a_smaller_scale() {
+        for (strategies, falls) in [(strategies(), false), (strategies().correlated(), true)] {
+            let any = mechanism(strategies, 1.0, STEPS);
+            let mut fell = false;
+            for power in -3..6 {
+                for offset in [-0.3, -1e-3, -1e-9, 0.0, 1e-9, 1e-3, 0.3] {
+                    // Deviations start at powers of two times the sensitivity.
+                    let start = 2f64.powi(power) / any.relative_sensitivity * (1.0 + offset);
+                    let least = any.least_scale_from(start).unwrap();
+                    let at_start = any.with_noise_multiplier(start).unwrap().least_scale();
+                    for growth in [1.0, 1.0 + 1e-12, 1.0 + 1e-6, 1.001, 1.4, 2.0, 3.0, 7.9] {
+                        let scale = any.with_noise_multiplier(start * growth).unwrap().least_scale();
+                        assert!(least <= scale, "{start} times {growth}: {least} above {scale}");
+                        fell |= scale < at_start * (1.0 - 2f64.powi(-19));
+                    }
+                }
+            }
+            assert_eq!(fell, falls);
+        }
+    }
+
+    /// For δ so small that the grid matters, the cost of the mechanism that runs is within the
+    /// promise.
+    #[test]
+    fn the_grid_that_runs_is_charged() {
+        let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), 1e9);
+        for (strategies, log_delta) in [(strategies(), -75.0_f64), (strategies().correlated(), -45.0)] {
+            let delta = Delta::new(log_delta.exp()).unwrap();
+            let any = mechanism(strategies, 1.0, STEPS);
+            let calibrated = any.calibrated(epsilon, delta, cells).unwrap();
+            let runs = any.with_noise_multiplier(calibrated).unwrap();
+            let discreteness =
+                Discreteness::new(runs.least_scale(), cells * runs.noise().len() as f64).unwrap();
+            let multiplier = NoiseMultiplier::new(calibrated).unwrap();
+            let found = gaussian::delta(multiplier, epsilon) + discreteness.delta_cost(epsilon);
+            assert!(found <= delta.value(), "{found:e} of {:e}", delta.value());
+            let share = discreteness.delta_cost(epsilon) / delta.value();
+            assert!(share > 1e-13, "the grid is nothing: {share:e}");
+        }
+    }
+
+    #[test]
+    fn a_grid_that_takes_all_of_delta_is_refused() {
+        let correlated = mechanism(strategies().correlated(), 1.0, STEPS);
+        let [epsilon, delta] = [1.0, 1e-24];
+        let found = correlated.calibrated(Epsilon::new(epsilon).unwrap(), Delta::new(delta).unwrap(), 1e9);
+        assert!(matches!(found, Err(MechanismError::Accounting(_))), "{found:?}");
+        assert_eq!(correlated.spent_by(&correlated, Delta::new(delta).unwrap(), 1e9), Ok(None));
+    }
+
+    /// A finished run has spent the budget it was calibrated for, including the grid and the
+    /// rounding of noise.
+    #[test]
+    fn a_whole_run_spends_its_guarantee_and_a_part_no_less_than_it_moves() {
+        let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), STEPS as f64);
+        for (strategies, log_delta) in [
+            (strategies(), -14.0_f64),
+            (strategies().correlated(), -14.0),
+            (strategies().correlated(), -50.0),
+        ] {
+            let delta = Delta::new(log_delta.exp()).unwrap();
+            let any = mechanism(strategies.clone(), 1.0, STEPS);
+            let calibrated = any.calibrated(epsilon, delta, cells).unwrap();
+            let whole = any.with_noise_multiplier(calibrated).unwrap();
+            let spent = whole.spent_by(&whole, delta, cells).unwrap().unwrap().value();
+            assert!((0.999..=1.0 + 1e-9).contains(&spent), "{spent}");
+            // At least the cost of one Gaussian mechanism and the grid.
+            let draws = cells * whole.noise().len() as f64;
+            let grid = Discreteness::new(whole.least_scale(), draws).unwrap();
+            let (spent_epsilon, sigma) =
+                (Epsilon::new(spent).unwrap(), NoiseMultiplier::new(calibrated).unwrap());
+            let found = gaussian::delta(sigma, spent_epsilon) + grid.delta_cost(spent_epsilon);
+            assert!(found <= delta.value() * (1.0 + 1e-11), "{found:e} of {:e}", delta.value());
+            let part = mechanism(strategies, calibrated, STEPS / 2);
+            let after_half = whole.spent_by(&part, delta, cells / 2.0).unwrap().unwrap().value();
+            // The record may be the first, so half of the run moves nearly as much.
+            assert!(after_half > 0.999 && after_half <= spent * (1.0 + 1e-9), "{after_half} of {spent}");
+            if let Rounding::Correlators(added) = part.rounding {
+                let deviation = calibrated * whole.relative_sensitivity;
+                let moved = part.moved_in_deviations_of(&whole);
+                assert!(moved >= part.claim.squared.sqrt() / deviation + added);
+            }
+        }
+    }
 }

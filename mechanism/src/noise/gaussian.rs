@@ -46,8 +46,8 @@
 //! noise is drawn before the sums of its epoch are read.
 
 use super::bins::{BINS, Bins};
+use super::bins::{LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part};
 use super::exponential::LazyUniform;
-use super::packed::{LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part};
 use super::scale::NoiseScale;
 use num_bigint::BigUint;
 use rand::CryptoRng;

@@ -20,13 +20,11 @@ mod bins;
 pub mod entropy;
 mod exponential;
 pub mod gaussian;
-pub mod laplace;
-mod packed;
 pub mod reference;
 pub mod scale;
 pub mod selection;
 
 pub use entropy::{EntropyError, NoiseGenerator, NoiseSource, Offsets, OffsetsError};
+pub use exponential::{DiscreteLaplace, LaplaceScaleError};
 pub use gaussian::DiscreteGaussian;
-pub use laplace::{DiscreteLaplace, LaplaceScaleError};
 pub use scale::NoiseScale;

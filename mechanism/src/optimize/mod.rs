@@ -20,14 +20,13 @@ mod classes;
 mod coa;
 pub mod corners;
 mod dual;
-mod multi_epoch;
 mod row_space;
 mod search;
 
 pub use algebra::QuadraticForm;
 pub use certificate::Certificate;
 pub use coa::coa;
-pub use multi_epoch::multi_epoch;
+pub use coa::multi_epoch;
 
 use nalgebra::DMatrix;
 use search::{OptimizerProblem, OptimizerResult};

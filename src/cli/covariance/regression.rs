@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use hushflow::estimators::covariance::regression::{RegressionEstimate, regress};
+use hushflow::estimators::covariance::estimate::{RegressionEstimate, regress};
 use hushflow::estimators::covariance::{CovarianceBudget, CovarianceSample};
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use serde_json::{Map, Value, json};

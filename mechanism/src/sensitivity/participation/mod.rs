@@ -33,8 +33,6 @@
 //! "Exact" therefore means exact up to that factor.
 
 mod absolute;
-#[cfg(test)]
-mod attack;
 mod separated;
 #[cfg(test)]
 mod tests;
@@ -49,7 +47,7 @@ use std::{f64::consts::FRAC_PI_2, fmt};
 
 pub(super) use absolute::only_first_pattern;
 #[cfg(test)]
-pub(super) use attack::{SCHEMAS, strategies};
+pub(super) use tests::{SCHEMAS, strategies};
 
 /// A squared sensitivity, and how it was derived.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
