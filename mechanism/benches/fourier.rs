@@ -1,5 +1,6 @@
-//! The Fourier mechanism over 10⁵ steps, as whole series: encoding, both decoders, and the errors of its estimates, beside one
-//! transform there and back. A matrix of that many steps would take 160 GB.
+//! The Fourier mechanism over 10⁵ steps, as whole series: encoding, both decoders, and the errors
+//! of its estimates, beside one transform there and back. A matrix of that many steps would take
+//! 160 GB.
 //!
 //! `cargo bench -p hushflow-mechanism --bench fourier`
 

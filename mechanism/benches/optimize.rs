@@ -1,7 +1,8 @@
 //! Seconds to a certified optimal strategy, at a relative gap of 10⁻⁶.
 //!
-//! `cargo bench -p hushflow-mechanism --bench optimize`, beside `python mechanism/benches/baseline/optimize.py`. Known
-//! optima are checked in every run; `verify` is the independent check of a certificate.
+//! `cargo bench -p hushflow-mechanism --bench optimize`, beside `python
+//! mechanism/benches/baseline/optimize.py`. Known optima are checked in every run; `verify` is the
+//! independent check of a certificate.
 
 use divan::Bencher;
 use hushflow_mechanism::optimize::{

@@ -1,4 +1,5 @@
-//! Samples per second of the exact discrete Gaussian, beside an inexact f64 normal (ziggurat) over the same generator.
+//! Samples per second of the exact discrete Gaussian, beside an inexact f64 normal (ziggurat) over
+//! the same generator.
 
 use chacha20::ChaCha20Rng;
 use divan::{Bencher, counter::ItemsCount};

@@ -1,19 +1,23 @@
-//! What the time of a release tells: correlations of the time that an epoch takes with its noise and with its sums, and what
-//! the one says about the other in whatever way.
+//! What the time of a release tells: correlations of the time that an epoch takes with its noise
+//! and with its sums, and what the one says about the other in whatever way.
 //!
 //!     cargo bench -p hushflow-mechanism --bench timing
 //!
-//! Noise is drawn before the sums of its epoch are known, so its time can tell nothing about them; it may tell about the
-//! noise. The sums take part in the encoding alone. Printed are the correlations and the mutual information of
+//! Noise is drawn before the sums of its epoch are known, so its time can tell nothing about them;
+//! it may tell about the noise. The sums take part in the encoding alone. Printed are the
+//! correlations and the mutual information of
 //! - the time of a draw and the mean magnitude of the noise drawn,
-//! - the time of a release, noise in hand, and the size of the sums, which are 1 to 80 bits long at random,
+//! - the time of a release, noise in hand, and the size of the sums, which are 1 to 80 bits long at
+//!   random,
 //!
-//! over [`EPOCHS`] epochs, with the times above the 99th percentile cut to it: these are interrupts. Without any dependence
-//! a correlation lies within ±4/√[`EPOCHS`] but for one case in 16,000.
+//! over [`EPOCHS`] epochs, with the times above the 99th percentile cut to it: these are
+//! interrupts. Without any dependence a correlation lies within ±4/√[`EPOCHS`] but for one case in
+//! 16,000.
 //!
-//! A correlation sees straight dependence only. Mutual information sees any: times and others are cut into ten equal parts each,
-//! and it is the sum of p log₂(p/(qr)) over the hundred cells. Without dependence 2 ln 2 · [`EPOCHS`] times it is distributed as
-//! χ² with 81 degrees of freedom, so it stays below [`CHANCE`] but for one case in a thousand.
+//! A correlation sees straight dependence only. Mutual information sees any: times and others are
+//! cut into ten equal parts each, and it is the sum of p log₂(p/(qr)) over the hundred cells.
+//! Without dependence 2 ln 2 · [`EPOCHS`] times it is distributed as χ² with 81 degrees of freedom,
+//! so it stays below [`CHANCE`] but for one case in a thousand.
 #![expect(clippy::print_stdout, reason = "a benchmark tells what it measured")]
 
 use std::hint::black_box;
@@ -129,7 +133,8 @@ fn main() {
     );
     tell("time of the draw, magnitude of the noise", drawing, noise);
     tell("time of the release, size of the sums   ", releasing, size);
-    // The measure must be able to see: a draw that is slower by a twentieth for each deviation of its noise, either way.
+    // The measure must be able to see: a draw that is slower by a twentieth for each deviation of
+    // its noise, either way.
     let centre = noise.iter().sum::<f64>() / EPOCHS as f64;
     let spread = (noise.iter().map(|noise| (noise - centre).powi(2)).sum::<f64>() / EPOCHS as f64).sqrt();
     let slower = |(time, noise): (&f64, &f64)| time * (1.0 + 0.05 * (noise - centre).abs() / spread);

@@ -1,9 +1,10 @@
 //! Which projection gives the best density? Evidence for the default.
 //!
-//! Records of a Gaussian truth in the unit ball are released once, with the noise of the joint mechanism at clip norm 1:
-//! τ₁ on sums and √2 τ₁ on second moments, count exact. For many releases, the four projections are measured by
-//! KL(truth ‖ estimate), by the error of the covariance in the Frobenius norm over the truth's norm, and by the mean
-//! log-likelihood of held-out rows below that of the truth.
+//! Records of a Gaussian truth in the unit ball are released once, with the noise of the joint
+//! mechanism at clip norm 1: τ₁ on sums and √2 τ₁ on second moments, count exact. For many
+//! releases, the four projections are measured by KL(truth ‖ estimate), by the error of the
+//! covariance in the Frobenius norm over the truth's norm, and by the mean log-likelihood of
+//! held-out rows below that of the truth.
 //!
 //! ```sh
 //! cargo run --release -p hushflow-mechanism --example covariance_projections

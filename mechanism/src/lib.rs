@@ -17,6 +17,8 @@ pub mod noise;
 pub mod optimize;
 pub mod participation;
 mod quantile;
+#[cfg(test)]
+mod reference;
 pub mod release;
 pub mod sensitivity;
 pub mod series;

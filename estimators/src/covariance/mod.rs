@@ -32,6 +32,7 @@ pub use spending::CovarianceSpending;
 pub use spending::{BudgetPurpose, CovarianceBudget};
 
 use hushflow_mechanism::accounting::AccountingError;
+use hushflow_mechanism::estimate::projection::UnknownName;
 use hushflow_mechanism::moments::{ClipError, MomentError, RecordError};
 use hushflow_mechanism::noise::scale::NoiseScaleError;
 use hushflow_mechanism::noise::selection::SelectionError;
@@ -136,8 +137,8 @@ pub enum CovarianceMethod {
     SspTight,
     /// The diagonal alone.
     Diagonal,
-    /// The better of [`CovarianceMethod::Ssp`] and [`CovarianceMethod::Separate`] by a private trace, at a private
-    /// clipping norm (Dong et al. 2022).
+    /// The better of [`CovarianceMethod::Ssp`] and [`CovarianceMethod::Separate`] by a private
+    /// trace, at a private clipping norm (Dong et al. 2022).
     Adaptive,
     /// Eigenvalues and eigenvectors with separate noise (Dong et al. 2022).
     Separate,
@@ -196,16 +197,15 @@ impl fmt::Display for CovarianceMethod {
     }
 }
 
-/// Unknown name of a method.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("found {0:?}, expected pace, ssp, ssp-tight, diagonal, adaptive, separate or coinpress")]
-pub struct UnknownMethod(String);
-
 impl FromStr for CovarianceMethod {
-    type Err = UnknownMethod;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownMethod> {
-        Self::ALL.into_iter().find(|method| method.name() == text).ok_or_else(|| UnknownMethod(text.into()))
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let expected = "pace, ssp, ssp-tight, diagonal, adaptive, separate or coinpress";
+        Self::ALL
+            .into_iter()
+            .find(|method| method.name() == text)
+            .ok_or_else(|| UnknownName { found: text.into(), expected })
     }
 }
 

@@ -19,8 +19,8 @@ impl CovarianceMethod {
 
 impl CovarianceEstimate {
     /// Projects the same measurements again, for a method that
-    /// [measures at once](CovarianceMethod::measures_at_once). Entries that were not measured are 0. These
-    /// methods themselves use [`Projection::Nearest`].
+    /// [measures at once](CovarianceMethod::measures_at_once). Entries that were not measured are
+    /// 0. These methods themselves use [`Projection::Nearest`].
     ///
     /// # Errors
     /// [`CovarianceError::Numerical`] if a variance was not measured or an eigendecomposition

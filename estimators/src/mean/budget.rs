@@ -3,11 +3,12 @@
 //!
 //! # Why it may be spent adaptively
 //! Every release of the Gaussian methods is an exact discrete Gaussian on integers. For every pair
-//! of neighbours it moves by at most Δ deviations, and [`MeanBudget::spend`] books Δ². Earlier releases
-//! and public numbers alone decide the next query, its share and when to stop. So Σ Δ² ≤ μ² along
-//! every path, and the proof in `docs/privacy.md` ("Adaptivity, and why Gaussian accounting may be
-//! used") applies: all releases together are no worse than *one* Gaussian mechanism of noise
-//! multiplier 1/μ. A run that ends early puts the rest of its budget into its last release.
+//! of neighbours it moves by at most Δ deviations, and [`MeanBudget::spend`] books Δ². Earlier
+//! releases and public numbers alone decide the next query, its share and when to stop. So Σ Δ² ≤
+//! μ² along every path, and the proof in `docs/privacy.md` ("Adaptivity, and why Gaussian
+//! accounting may be used") applies: all releases together are no worse than *one* Gaussian
+//! mechanism of noise multiplier 1/μ. A run that ends early puts the rest of its budget into its
+//! last release.
 //!
 //! # δ
 //! The 1024th part of δ pays for total variation, (1 + e^ε)τ in total: discrete noise against its

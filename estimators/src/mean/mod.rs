@@ -43,13 +43,13 @@ pub use located::shares as shares_of_range;
 use budget::MeanBudget;
 use error::EstimationStop;
 use hushflow_mechanism::accounting::{Delta, Epsilon};
+use hushflow_mechanism::estimate::projection::UnknownName;
 use hushflow_mechanism::noise::NoiseGenerator;
 use hushflow_mechanism::numbers;
 use release::ClippedRecords;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use thiserror::Error;
 
 /// Method of estimating a mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,16 +127,15 @@ impl fmt::Display for MeanMethod {
     }
 }
 
-/// Unknown name of a method.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("found {0:?}, expected auto, prime, prime-ht, filter, resilience, tukey, gaussian or balloon")]
-pub struct UnknownMethod(String);
-
 impl FromStr for MeanMethod {
-    type Err = UnknownMethod;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownMethod> {
-        Self::ALL.into_iter().find(|method| method.name() == text).ok_or_else(|| UnknownMethod(text.into()))
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let expected = "auto, prime, prime-ht, filter, resilience, tukey, gaussian or balloon";
+        Self::ALL
+            .into_iter()
+            .find(|method| method.name() == text)
+            .ok_or_else(|| UnknownName { found: text.into(), expected })
     }
 }
 
@@ -172,8 +171,8 @@ pub struct Question {
     /// Scales of columns.
     pub scale: Scale,
     /// R: the means of all columns are in [−R, R] scales. [`MeanMethod::Tukey`] needs it.
-    /// [`MeanMethod::Resilience`] finds one with a third of the budget if it is absent. Other methods
-    /// ignore it.
+    /// [`MeanMethod::Resilience`] finds one with a third of the budget if it is absent. Other
+    /// methods ignore it.
     pub range: Option<f64>,
 }
 

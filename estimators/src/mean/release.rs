@@ -71,7 +71,8 @@ pub(super) fn deviation(squared_mu: f64) -> f64 {
     SENSITIVITY / squared_mu.sqrt() * ROUNDING
 }
 
-/// Likely bound of the spectral norm of the noise of Σqqᵀ/r²: 2√d times the deviation off the diagonal.
+/// Likely bound of the spectral norm of the noise of Σqqᵀ/r²: 2√d times the deviation off the
+/// diagonal.
 pub(super) fn spectral_noise(squared_mu: f64, dimension: usize) -> f64 {
     2.0 * (dimension as f64).sqrt() * deviation(squared_mu)
 }

@@ -140,8 +140,9 @@ fn continued_fraction(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{assert_close, cases, del, eps, sigma};
+    use super::super::tests::{assert_close, del, eps, sigma};
     use super::*;
+    use crate::reference::cases;
     use proptest::prelude::*;
 
     #[test]

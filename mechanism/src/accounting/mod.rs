@@ -214,12 +214,6 @@ pub fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
 mod tests {
     use super::*;
 
-    /// Reads the cases of a reference file.
-    pub(super) fn cases(json: &str) -> Vec<serde_json::Value> {
-        let file: serde_json::Value = serde_json::from_str(json).unwrap();
-        file["cases"].as_array().unwrap().clone()
-    }
-
     pub(super) fn sigma(noise_multiplier: f64) -> NoiseMultiplier {
         NoiseMultiplier::new(noise_multiplier).unwrap()
     }

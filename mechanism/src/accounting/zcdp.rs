@@ -1,6 +1,7 @@
 //! Conversion of ρ-zCDP to (ε, δ).
 //!
-//! The tight conversion of Canonne, Kamath & Steinke 2020 (Corollary 13) is a minimum over the order α > 1 of the Rényi divergence; with β = α − 1
+//! The tight conversion of Canonne, Kamath & Steinke 2020 (Corollary 13) is a minimum over the
+//! order α > 1 of the Rényi divergence; with β = α − 1
 //!
 //! ```text
 //! ln δ = min_β  β ((1+β)ρ − ε − ln(1+1/β)) − ln(1+β)         stationary: (1+2β)ρ − ln(1+1/β) = ε,
@@ -49,9 +50,10 @@ fn epsilon_at(beta: f64, rho: Rho, delta: Delta) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{assert_close, cases};
+    use super::super::tests::assert_close;
     use super::super::{NoiseMultiplier, gaussian};
     use super::*;
+    use crate::reference::cases;
     use proptest::prelude::*;
 
     #[test]

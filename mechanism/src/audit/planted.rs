@@ -1,8 +1,8 @@
 //! Audits of planted faults, and of honest mechanisms.
 //!
-//! A [`FaultyPath`] path is the real one with one fault. For every fault a test checks that the audit
-//! finds it, with the noise of the operating system. Honest mechanisms pass, and come near their
-//! claim where it is attained.
+//! A [`FaultyPath`] is the real one with one fault. For every fault a test checks that the
+//! audit finds it, with the noise of the operating system. Honest mechanisms pass, and come near
+//! their claim where it is attained.
 //!
 //! A single audit raises a false alarm with probability below 1e-8. It misses a planted fault with
 //! probability below 1e-6: each fault moves the measured value by more than six standard deviations

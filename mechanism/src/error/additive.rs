@@ -273,10 +273,11 @@ fn harmonic(steps: u64, power: i32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reference::{ReferenceCase, close};
-    use super::super::{InPlaceRelease, reference};
+    use super::super::InPlaceRelease;
     use super::*;
     use crate::error::ExpectedError;
+    use crate::reference;
+    use crate::reference::{ReferenceCase, close};
     use proptest::prelude::*;
 
     #[test]

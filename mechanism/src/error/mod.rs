@@ -40,8 +40,6 @@
 pub mod additive;
 mod increments;
 pub mod post_processing;
-#[cfg(test)]
-pub(crate) mod reference;
 
 use crate::strategy::{Factorization, MAX_HORIZON, Objective, RowSample, StrategyError, check_horizon};
 use crate::workload::Workload;
@@ -130,7 +128,6 @@ fn square_root_up(square: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::strategy::build;
-    use serde_json::Value;
 
     fn expected_error(workload: &str, name: &str, n: u64) -> ExpectedError {
         let workload = workload.parse().unwrap();
@@ -144,10 +141,9 @@ mod tests {
 
     #[test]
     fn reference_errors_are_met() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../tests/vectors/factorization_errors.json")).unwrap();
         let mut checked = 0;
-        for case in vectors["cases"].as_array().unwrap() {
+        for case in &crate::reference::cases(include_str!("../../../tests/vectors/factorization_errors.json"))
+        {
             let (input, expected) = (&case["input"], &case["expected"]);
             let name = match input["factorization"].as_str() {
                 Some("identity") => "identity",

@@ -245,9 +245,9 @@ impl MethodComparison {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reference::{self, close};
     use super::super::{ExpectedError, InPlaceRelease, PostProcessing, SecondEntries};
     use super::*;
+    use crate::reference::{self, close};
     use crate::strategy::build;
     use crate::workload::Workload;
     use nalgebra::DMatrix;

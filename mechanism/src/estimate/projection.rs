@@ -60,10 +60,15 @@ pub enum Projection {
     Raw,
 }
 
-/// Unknown name of a projection.
+/// A name that is not in a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("found {0:?}, expected \"floor\", \"nearest\", \"shrink\" or \"raw\"")]
-pub struct UnknownProjection(String);
+#[error("found {found:?}, expected {expected}")]
+pub struct UnknownName {
+    /// The name.
+    pub found: String,
+    /// The list.
+    pub expected: &'static str,
+}
 
 impl Projection {
     /// All projections, the default first.
@@ -87,11 +92,12 @@ impl fmt::Display for Projection {
 }
 
 impl FromStr for Projection {
-    type Err = UnknownProjection;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownProjection> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let expected = r#""floor", "nearest", "shrink" or "raw""#;
         let named = Self::ALL.into_iter().find(|projection| projection.name() == text);
-        named.ok_or_else(|| UnknownProjection(text.into()))
+        named.ok_or_else(|| UnknownName { found: text.into(), expected })
     }
 }
 

@@ -39,9 +39,7 @@ fn close(found: f64, expected: f64) {
 /// Weights, sensitivity and noise levels for records replaced in place, as in the paper.
 #[test]
 fn agrees_with_the_reference_values() {
-    let vectors: Value =
-        serde_json::from_str(include_str!("../../../tests/vectors/jme_errors.json")).unwrap();
-    let cases = vectors["cases"].as_array().unwrap();
+    let cases = &crate::reference::cases(include_str!("../../../tests/vectors/jme_errors.json"));
     let mut checked = 0;
     for case in cases.iter().filter(|case| case["input"]["c"] == "identity") {
         let number = |value: &Value| value.as_f64().unwrap();

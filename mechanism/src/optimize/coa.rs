@@ -92,7 +92,7 @@ pub fn multi_epoch(
 mod tests {
     use super::super::{Stop, certificate};
     use super::*;
-    use crate::error::reference::Congruential;
+    use crate::reference::Congruential;
     use nalgebra::DMatrix;
     use proptest::prelude::*;
     use serde_json::Value;
@@ -209,8 +209,7 @@ mod tests {
 
     #[test]
     fn reference_workloads_of_every_rank_are_solved() {
-        let vectors: Value = serde_json::from_str(include_str!("../../../tests/vectors/coa.json")).unwrap();
-        for case in vectors["cases"].as_array().unwrap() {
+        for case in &crate::reference::cases(include_str!("../../../tests/vectors/coa.json")) {
             let (id, expected) = (&case["id"], &case["expected"]);
             let number = |name: &str| expected[name].as_f64().unwrap();
             let workload = workload(&case["input"]["workload"]);
@@ -321,9 +320,7 @@ mod multi_epoch_tests {
 
     #[test]
     fn reference_optima_are_reached_and_certified() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../tests/vectors/memf_optimal.json")).unwrap();
-        for case in vectors["cases"].as_array().unwrap() {
+        for case in &crate::reference::cases(include_str!("../../../tests/vectors/memf_optimal.json")) {
             let (id, input, expected) = (&case["id"], &case["input"], &case["expected"]);
             let number = |name: &str| expected[name].as_f64().unwrap();
             let [count, gap] = ["k", "b"].map(|name| input[name].as_u64().unwrap() as usize);
@@ -386,9 +383,7 @@ mod multi_epoch_tests {
 
     #[test]
     fn overlapping_patterns_agree_with_an_independent_solver() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../tests/vectors/memf_windows.json")).unwrap();
-        for case in vectors["cases"].as_array().unwrap() {
+        for case in &crate::reference::cases(include_str!("../../../tests/vectors/memf_windows.json")) {
             let (id, input) = (&case["id"], &case["input"]);
             let number = |name: &str| case["expected"][name].as_f64().unwrap();
             let [count, gap] = ["k", "b"].map(|name| input[name].as_u64().unwrap() as usize);

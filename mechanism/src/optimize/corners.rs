@@ -219,13 +219,10 @@ fn basis(n: usize) -> Vec<DMatrix<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     #[test]
     fn table_6_to_all_printed_digits() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../tests/vectors/memf_table6.json")).unwrap();
-        for case in vectors["cases"].as_array().unwrap() {
+        for case in &crate::reference::cases(include_str!("../../../tests/vectors/memf_table6.json")) {
             let (id, input, expected) = (&case["id"], &case["input"], &case["expected"]);
             let [steps, count, gap] = ["n", "k", "b"].map(|name| input[name].as_u64().unwrap() as usize);
             let text = match input["workload"].as_str().unwrap() {

@@ -182,13 +182,10 @@ mod tests {
     use super::*;
     use BatchQuery::{MeanOfSquares, SquareOfMean, SquareOfSum};
     use Neighbours::{ReplaceOne, ReplaceOneInPlace, ZeroOut};
-    use serde_json::Value;
 
     #[test]
     fn agrees_with_the_reference_values() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../tests/vectors/jme_batch.json")).unwrap();
-        let cases = vectors["cases"].as_array().unwrap();
+        let cases = &crate::reference::cases(include_str!("../../../tests/vectors/jme_batch.json"));
         assert!(cases.len() > 30);
         for case in cases {
             let size = |name: &str| case["input"][name].as_u64().unwrap() as usize;

@@ -265,7 +265,6 @@ pub(crate) fn largest_second_weight(dimension: usize, factor: f64) -> f64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use serde_json::Value;
 
     fn squared(neighbours: Neighbours, dimension: usize, a: f64, g: f64, second: f64, count: f64) -> f64 {
         let geometry = ColumnGeometry::exact(a, g);
@@ -337,9 +336,7 @@ mod tests {
 
     #[test]
     fn agrees_with_the_reference_values() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../tests/vectors/jme_rd.json")).unwrap();
-        let cases = vectors["cases"].as_array().unwrap();
+        let cases = &crate::reference::cases(include_str!("../../../tests/vectors/jme_rd.json"));
         assert!(cases.len() > 50);
         for case in cases {
             let dimension = case["input"]["d"].as_u64().unwrap() as usize;

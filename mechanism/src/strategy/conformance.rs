@@ -206,3 +206,15 @@ fn check_refusals(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     }
     assert_eq!((encoder.steps(), decoder.steps()), (rows.len() as u64, rows.len() as u64), "{what}");
 }
+
+/// Checks that an encoder that refuses a state is unchanged. With `good`, the state has a valid
+/// head.
+pub(super) fn check_restoring(mut encoder: Box<dyn Encoder>, mut state: Vec<u8>, good: bool) {
+    let before = encoder.save();
+    if good {
+        state.splice(0..0, before[..24].iter().copied());
+    }
+    if encoder.restore(&state).is_err() {
+        assert_eq!(encoder.save(), before);
+    }
+}

@@ -13,7 +13,6 @@ use super::banded::descend;
 use crate::{
     strategy::{
         Fit, Kind, MAX_HISTORY_HORIZON, OptimisedStrategy, StrategyError, StrategyName, StrategyParameters,
-        check_horizon,
         toeplitz::{self, MAX_BANDS},
     },
     workload::Workload,
@@ -46,15 +45,7 @@ fn optimal_banded_toeplitz(
     workload: &Workload,
     horizon: u64,
 ) -> Result<Vec<f64>, StrategyError> {
-    check_horizon(name, horizon, MAX_HISTORY_HORIZON)?;
-    let refused = |reason| StrategyError::Workload {
-        strategy: name.to_string(),
-        workload: workload.to_string(),
-        reason,
-    };
-    if workload.horizon().is_some_and(|rows| rows < horizon) {
-        return Err(refused("it has fewer rows than the horizon"));
-    }
+    let refused = super::root::refusal(name, workload, horizon, MAX_HISTORY_HORIZON)?;
     let numerator = workload.toeplitz_part(horizon as usize).ok_or(refused("it is no Toeplitz matrix"))?;
     if numerator[0] <= 0.0 {
         return Err(refused("its diagonal is not positive"));

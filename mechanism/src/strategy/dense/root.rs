@@ -36,13 +36,14 @@ fn matrix_square_root(
     Dense::new(name.clone(), &root)
 }
 
-/// A for a horizon of at most `limit` steps, if it has a square root.
-pub(super) fn rooted_workload(
+/// Checks the horizon against its limit and the workload's rows. Returns the refusal of the
+/// workload for another reason.
+pub(super) fn refusal(
     name: &StrategyName,
     workload: &Workload,
     horizon: u64,
     limit: u64,
-) -> Result<DMatrix<f64>, StrategyError> {
+) -> Result<impl Fn(&'static str) -> StrategyError, StrategyError> {
     check_horizon(name, horizon, limit)?;
     let refused = |reason| StrategyError::Workload {
         strategy: name.to_string(),
@@ -52,6 +53,17 @@ pub(super) fn rooted_workload(
     if workload.horizon().is_some_and(|rows| rows < horizon) {
         return Err(refused("it has fewer rows than the horizon"));
     }
+    Ok(refused)
+}
+
+/// A for a horizon of at most `limit` steps, if it has a square root.
+pub(super) fn rooted_workload(
+    name: &StrategyName,
+    workload: &Workload,
+    horizon: u64,
+    limit: u64,
+) -> Result<DMatrix<f64>, StrategyError> {
+    let refused = refusal(name, workload, horizon, limit)?;
     let rows = workload.matrix(horizon as usize);
     if rows.diagonal().iter().any(|&entry| entry <= 0.0) {
         return Err(refused("its diagonal is not positive"));
@@ -90,7 +102,6 @@ fn normalize_columns(c: &mut DMatrix<f64>) {
 mod tests {
     use super::*;
     use crate::strategy::{Factorization, Strategy, conformance};
-    use serde_json::Value;
 
     fn root(name: &str, workload: &str, steps: u64) -> Result<Dense, StrategyError> {
         matrix_square_root(&name.parse().unwrap(), &workload.parse().unwrap(), steps)
@@ -148,11 +159,10 @@ mod tests {
 
     #[test]
     fn errors_of_toeplitz_roots_are_those_of_the_reference() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../../tests/vectors/factorization_errors.json"))
-                .unwrap();
         let mut checked = 0;
-        for case in vectors["cases"].as_array().unwrap() {
+        for case in
+            &crate::reference::cases(include_str!("../../../../tests/vectors/factorization_errors.json"))
+        {
             let (input, expected) = (&case["input"], &case["expected"]);
             let name = match input["workload"].as_str().unwrap() {
                 "average" | "adam" => continue,

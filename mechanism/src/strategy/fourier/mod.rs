@@ -300,7 +300,6 @@ fn causal_form(gram: &[f64]) -> DMatrix<f64> {
 mod tests {
     use super::*;
     use crate::strategy::{Factorization, Strategy, conformance};
-    use serde_json::Value;
 
     fn close(found: f64, expected: f64, tolerance: f64, what: &str) {
         assert!((found - expected).abs() <= tolerance * expected.abs(), "{what}: {found} against {expected}");
@@ -308,9 +307,7 @@ mod tests {
 
     #[test]
     fn the_encoder_is_that_of_the_reference() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../../tests/vectors/memf_fft.json")).unwrap();
-        for case in vectors["cases"].as_array().unwrap() {
+        for case in &crate::reference::cases(include_str!("../../../../tests/vectors/memf_fft.json")) {
             let n = case["input"]["n"].as_u64().unwrap();
             let expected = |field: &str| case["expected"][field].as_f64().unwrap();
             let fourier = Fourier::new(n).unwrap();

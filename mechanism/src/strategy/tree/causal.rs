@@ -65,7 +65,6 @@ mod tests {
     use super::*;
     use crate::strategy::{Factorization, Strategy, Tree, conformance};
     use crate::workload::Workload;
-    use serde_json::Value;
 
     #[test]
     fn the_square_form_has_the_columns_of_the_tree() {
@@ -112,11 +111,10 @@ mod tests {
 
     #[test]
     fn errors_are_those_of_the_reference() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../../tests/vectors/factorization_errors.json"))
-                .unwrap();
         let mut checked = 0;
-        for case in vectors["cases"].as_array().unwrap() {
+        for case in
+            &crate::reference::cases(include_str!("../../../../tests/vectors/factorization_errors.json"))
+        {
             let (input, expected) = (&case["input"], &case["expected"]);
             if input["factorization"] != "tree_full" {
                 continue;

@@ -197,7 +197,6 @@ fn rows(workload: &Workload, steps: usize) -> Box<dyn Iterator<Item = Vec<f64>>>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     fn tree(name: &str, horizon: u64) -> Tree {
         if name == "honaker" { Tree::honaker(horizon).unwrap() } else { Tree::new(horizon).unwrap() }
@@ -323,10 +322,8 @@ mod tests {
 
     #[test]
     fn errors_are_those_of_the_reference() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../../tests/vectors/factorization_errors.json"))
-                .unwrap();
-        let cases = vectors["cases"].as_array().unwrap();
+        let cases =
+            &crate::reference::cases(include_str!("../../../../tests/vectors/factorization_errors.json"));
         let online = cases.iter().filter(|case| case["input"]["factorization"] == "tree_online");
         let mut checked = 0;
         for case in online {

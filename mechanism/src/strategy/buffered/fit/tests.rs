@@ -7,7 +7,6 @@ use crate::strategy::{
     Factorization as _,
     buffered::{Buffered, ENDLESS_POWER_LAW_STEPS},
 };
-use serde_json::Value;
 use std::ops::ControlFlow;
 
 fn fit(workload: &str, horizon: Option<u64>, objective: Objective, buffers: u32) -> BufferedFit {
@@ -26,9 +25,7 @@ fn strategy(fit: &BufferedFit) -> Buffered {
 
 #[test]
 fn fits_reach_the_levels_that_are_known() {
-    let vectors: Value =
-        serde_json::from_str(include_str!("../../../../../tests/vectors/blt_optimised.json")).unwrap();
-    for case in vectors["cases"].as_array().unwrap() {
+    for case in &crate::reference::cases(include_str!("../../../../../tests/vectors/blt_optimised.json")) {
         let (input, expected) = (&case["input"], &case["expected"]);
         let objective = if input["objective"] == "max" { Objective::MaxError } else { Objective::Rmse };
         let buffers = input["buffers"].as_u64().unwrap() as u32;

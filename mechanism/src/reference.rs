@@ -5,14 +5,20 @@ use crate::workload::Workload;
 use serde_json::Value;
 use std::sync::Arc;
 
+/// Reads the cases of a reference file.
+pub(crate) fn cases(json: &str) -> Vec<Value> {
+    let file: Value = serde_json::from_str(json).unwrap();
+    file["cases"].as_array().unwrap().clone()
+}
+
 /// A setting, and its known results.
-pub(super) struct ReferenceCase {
-    pub(super) workload: Workload,
-    pub(super) strategy: Arc<dyn Strategy>,
-    pub(super) steps: u64,
-    pub(super) dimension: usize,
-    pub(super) clip_norm: f64,
-    pub(super) noise_multiplier: f64,
+pub(crate) struct ReferenceCase {
+    pub(crate) workload: Workload,
+    pub(crate) strategy: Arc<dyn Strategy>,
+    pub(crate) steps: u64,
+    pub(crate) dimension: usize,
+    pub(crate) clip_norm: f64,
+    pub(crate) noise_multiplier: f64,
     data: String,
     seed: u64,
     expected: Value,
@@ -42,17 +48,17 @@ impl ReferenceCase {
     }
 
     /// Returns a number that was computed independently.
-    pub(super) fn expected(&self, path: &[&str]) -> f64 {
+    pub(crate) fn expected(&self, path: &[&str]) -> f64 {
         path.iter().fold(&self.expected["expected"], |value, name| &value[*name]).as_f64().unwrap()
     }
 
     /// Returns a number of the setting.
-    pub(super) fn input(&self, name: &str) -> f64 {
+    pub(crate) fn input(&self, name: &str) -> f64 {
         self.expected["input"][name].as_f64().unwrap()
     }
 
     /// Returns the records, in the ball of radius ζ.
-    pub(super) fn records(&self) -> Vec<Vec<f64>> {
+    pub(crate) fn records(&self) -> Vec<Vec<f64>> {
         let mut generator = Congruential(self.seed);
         let signed = |sign: f64| {
             let mut record = vec![0.0; self.dimension];
@@ -69,24 +75,23 @@ impl ReferenceCase {
 }
 
 /// Returns the settings of first and second moments.
-pub(super) fn second_moment_cases() -> Vec<ReferenceCase> {
-    cases(include_str!("../../../tests/vectors/jme_errors.json"), 7)
+pub(crate) fn second_moment_cases() -> Vec<ReferenceCase> {
+    moment_cases(include_str!("../../tests/vectors/jme_errors.json"), 7)
 }
 
 /// Returns the settings of covariances.
-pub(super) fn covariance_cases() -> Vec<ReferenceCase> {
-    cases(include_str!("../../../tests/vectors/jme_covariance_errors.json"), 5)
+pub(crate) fn covariance_cases() -> Vec<ReferenceCase> {
+    moment_cases(include_str!("../../tests/vectors/jme_covariance_errors.json"), 5)
 }
 
-fn cases(text: &str, number: usize) -> Vec<ReferenceCase> {
-    let vectors: Value = serde_json::from_str(text).unwrap();
-    let cases: Vec<_> = vectors["cases"].as_array().unwrap().iter().map(ReferenceCase::new).collect();
+fn moment_cases(text: &str, number: usize) -> Vec<ReferenceCase> {
+    let cases: Vec<_> = cases(text).iter().map(ReferenceCase::new).collect();
     assert_eq!(cases.len(), number);
     cases
 }
 
 /// Compares within a relative error.
-pub(super) fn close(what: &str, found: f64, expected: f64, relative: f64) {
+pub(crate) fn close(what: &str, found: f64, expected: f64, relative: f64) {
     assert!((found - expected).abs() <= relative * expected.abs(), "{what}: {found}, expected {expected}");
 }
 
