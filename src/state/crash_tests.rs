@@ -14,7 +14,7 @@
 use super::{
     EpochFrame, Keep, PublicHeader, PublicReader, Recovered, SourcePosition, StateError, Store,
     anchor::Anchor,
-    simulated::{Disk, Fault, LOSSES, Loss},
+    simulated::{Disk, DiskFault, LOSSES, Loss},
     storage::{PUBLIC_LOG, Storage},
     verify::verify_storage,
 };
@@ -209,7 +209,7 @@ fn replayed(recovered: Recovered) -> Result<Vec<i128>, Broken> {
 
 /// Calls `case` with every call of `work` that `fault` can strike.
 fn at_every_call(
-    fault: Fault,
+    fault: DiskFault,
     start: &Disk,
     mut case: impl FnMut(usize, &Disk) -> Result<(), Broken>,
 ) -> usize {
@@ -227,7 +227,7 @@ fn at_every_call(
 #[test]
 fn a_power_cut_at_any_call_breaks_no_promise() {
     for anchored in [false, true] {
-        let calls = at_every_call(Fault::Power, &Disk::default(), |_, disk| {
+        let calls = at_every_call(DiskFault::Power, &Disk::default(), |_, disk| {
             let mut world = World::new(anchored);
             world.run(disk)?;
             LOSSES.iter().try_for_each(|&loss| {
@@ -241,11 +241,11 @@ fn a_power_cut_at_any_call_breaks_no_promise() {
 
 #[test]
 fn a_power_cut_at_any_call_of_the_recovery_breaks_no_promise() {
-    at_every_call(Fault::Power, &Disk::default(), |_, disk| {
+    at_every_call(DiskFault::Power, &Disk::default(), |_, disk| {
         let mut world = World::default();
         world.run(disk)?;
         for loss in [Loss::Torn, Loss::EarlierHalf, Loss::Some(4)] {
-            at_every_call(Fault::Power, &disk.after_power_cut(loss), |_, disk| {
+            at_every_call(DiskFault::Power, &disk.after_power_cut(loss), |_, disk| {
                 let recovered = world.recover(disk);
                 let mut world = world.clone();
                 world.look(disk, EPOCHS)?;
@@ -265,7 +265,7 @@ fn a_power_cut_at_any_call_of_the_recovery_breaks_no_promise() {
 
 #[test]
 fn a_killed_process_loses_nothing() {
-    at_every_call(Fault::Power, &Disk::default(), |_, disk| {
+    at_every_call(DiskFault::Power, &Disk::default(), |_, disk| {
         let mut world = World::new(true);
         world.run(disk)?;
         world.check(&disk.after_restart())
@@ -274,7 +274,7 @@ fn a_killed_process_loses_nothing() {
 
 #[test]
 fn a_full_disk_publishes_nothing_by_half_and_goes_on_when_there_is_space() {
-    at_every_call(Fault::Full, &Disk::default(), |_, disk| {
+    at_every_call(DiskFault::Full, &Disk::default(), |_, disk| {
         let mut world = World::new(true);
         world.run(disk)?;
         world.check(&disk.after_restart())?;
@@ -287,7 +287,7 @@ fn a_full_disk_publishes_nothing_by_half_and_goes_on_when_there_is_space() {
 /// epoch.
 #[test]
 fn a_failed_sync_is_not_trusted_by_the_next_run() {
-    at_every_call(Fault::Sync, &Disk::default(), |_, disk| {
+    at_every_call(DiskFault::Sync, &Disk::default(), |_, disk| {
         let mut world = World::new(true);
         world.run(disk)?;
         let restarted = disk.after_restart();

@@ -7,7 +7,7 @@
 
 use super::{
     Enrolment, EpochFrame, Keep, LedgerFile, Pay, PublicHeader, PublicReader, StateError, Store,
-    simulated::{Disk, Fault, LOSSES},
+    simulated::{Disk, DiskFault, LOSSES},
     storage::segment_name,
 };
 use crate::ledger::{Charge, Ledger, LedgerError, Request, enter_in};
@@ -102,7 +102,7 @@ fn check(disk: &Disk, seen: bool, what: &str) {
     }
 }
 
-fn at_every_call(fault: Fault, mut case: impl FnMut(&Disk, &str)) {
+fn at_every_call(fault: DiskFault, mut case: impl FnMut(&Disk, &str)) {
     for call in 0.. {
         let disk = Disk::default();
         disk.fail_at(call, fault);
@@ -117,7 +117,7 @@ fn at_every_call(fault: Fault, mut case: impl FnMut(&Disk, &str)) {
 
 #[test]
 fn a_power_cut_at_any_call_leaves_nothing_unpaid_and_nothing_paid_twice() {
-    at_every_call(Fault::Power, |disk, what| {
+    at_every_call(DiskFault::Power, |disk, what| {
         let seen = is_public(disk);
         check(&disk.after_restart(), seen, what);
         for loss in LOSSES {
@@ -161,7 +161,7 @@ fn a_run_whose_log_was_replaced_pays_nothing() {
 
 #[test]
 fn a_full_disk_or_a_failed_sync_leaves_nothing_unpaid_and_nothing_paid_twice() {
-    for fault in [Fault::Full, Fault::Sync] {
+    for fault in [DiskFault::Full, DiskFault::Sync] {
         at_every_call(fault, |disk, what| {
             let restarted = disk.after_restart();
             check(&restarted, is_public(disk), what);
@@ -200,7 +200,7 @@ fn an_entry_that_was_paid_with_must_stay() {
     // Nothing had begun here, so the entry was never made.
     let early = |call| {
         let disk = Disk::default();
-        disk.fail_at(call, Fault::Power);
+        disk.fail_at(call, DiskFault::Power);
         live(&disk).is_err().then(|| disk.after_restart()).filter(|disk| disk.content("enrolment").is_some())
     };
     let disk = (0..40).find_map(early).expect("the enrolment comes first");
@@ -242,7 +242,7 @@ fn a_power_cut_while_parameters_are_corrected_leaves_what_can_be_started() {
         live_with(&disk, b"clip_nrom = 1", |_| Err(LedgerError::Missing { path: "".into() })).unwrap_err();
         let header = PublicHeader { parameters: b"clip_nrom = 1".to_vec(), private: true };
         Store::recover(Box::new(disk.clone()), None, &header, Keep::default()).map(drop).unwrap();
-        disk.fail_at(call, Fault::Power);
+        disk.fail_at(call, DiskFault::Power);
         let ended = live(&disk);
         if !disk.struck() {
             assert!(ended.is_ok() && call > 15, "{call} calls are too few to be a test");

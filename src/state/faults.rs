@@ -2,7 +2,7 @@
 
 /// A fault at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum DiskFault {
     /// The power goes: this call and all later ones do nothing.
     Power,
     /// The disk is full: half of a write arrives and other calls are refused. Later calls work.

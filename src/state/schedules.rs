@@ -15,7 +15,7 @@
 use super::{
     EpochFrame, StateError,
     crash_tests::{Broken, World, encoder_after, stays_stopped, to_bytes},
-    simulated::{Disk, Fault, LOSSES, Loss},
+    simulated::{Disk, DiskFault, LOSSES, Loss},
     storage::PUBLIC_LOG,
 };
 
@@ -45,8 +45,8 @@ impl Dice {
         mix(self.seed, self.rolls) % sides
     }
 
-    fn fault(&mut self) -> Option<Fault> {
-        [Some(Fault::Power), Some(Fault::Full), Some(Fault::Sync), None][self.below(4) as usize]
+    fn fault(&mut self) -> Option<DiskFault> {
+        [Some(DiskFault::Power), Some(DiskFault::Full), Some(DiskFault::Sync), None][self.below(4) as usize]
     }
 
     fn loss(&mut self) -> Loss {

@@ -3,7 +3,7 @@
 //! Each file has contents as processes see them and durable contents. Writes, cuts and directory
 //! entries are pending until a sync. A fault strikes at the n-th call that changes anything.
 
-pub(super) use super::faults::{Fault, LOSSES, Loss};
+pub(super) use super::faults::{DiskFault, LOSSES, Loss};
 
 use super::{
     error::{StateError, refused},
@@ -44,7 +44,7 @@ struct State {
     durable: BTreeMap<String, usize>,
     unsynced: Vec<Entry>,
     calls: usize,
-    fault: Option<(usize, Fault)>,
+    fault: Option<(usize, DiskFault)>,
     dead: bool,
     lying: bool,
     late: bool,
@@ -88,7 +88,7 @@ impl Disk {
     }
 
     /// Makes `fault` strike the `call`-th changing call from now, counted from 0.
-    pub(super) fn fail_at(&self, call: usize, fault: Fault) {
+    pub(super) fn fail_at(&self, call: usize, fault: DiskFault) {
         let mut state = self.state();
         (state.calls, state.fault) = (0, Some((call, fault)));
     }
@@ -321,21 +321,21 @@ impl State {
     }
 
     /// Counts a changing call and returns the fault that strikes it.
-    fn call(&mut self, is_sync: bool) -> Option<Fault> {
+    fn call(&mut self, is_sync: bool) -> Option<DiskFault> {
         self.calls += 1;
         match self.fault {
-            Some((call, Fault::Sync)) if self.calls == call + 1 => is_sync.then_some(Fault::Sync),
+            Some((call, DiskFault::Sync)) if self.calls == call + 1 => is_sync.then_some(DiskFault::Sync),
             Some((call, fault)) if self.calls == call + 1 => {
-                self.dead = fault == Fault::Power;
+                self.dead = fault == DiskFault::Power;
                 Some(fault)
             }
-            _ => self.dead.then_some(Fault::Power),
+            _ => self.dead.then_some(DiskFault::Power),
         }
     }
 }
 
-fn fault(path: &Path, fault: Fault) -> StateError {
-    let kind = if fault == Fault::Full { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+fn fault(path: &Path, fault: DiskFault) -> StateError {
+    let kind = if fault == DiskFault::Full { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
     refused(path, "reach the simulated disk")(kind.into())
 }
 
@@ -434,10 +434,10 @@ impl StorageFile for DiskFile {
         self.disk.stall();
         let mut state = self.disk.state();
         let grown = (offset as usize + bytes.len()).saturating_sub(state.files[self.file].seen.len());
-        let struck = state.call(false).or_else(|| state.is_full(grown).then_some(Fault::Full));
+        let struck = state.call(false).or_else(|| state.is_full(grown).then_some(DiskFault::Full));
         let arriving = match struck {
             None => bytes.len(),
-            Some(Fault::Full) => bytes.len() / 2,
+            Some(DiskFault::Full) => bytes.len() / 2,
             Some(_) => 0,
         };
         state.files[self.file].change(Change::Write(offset, bytes[..arriving].to_vec()));
@@ -462,7 +462,7 @@ impl StorageFile for DiskFile {
                 }
             }
             None => state.files[self.file].sync(usize::MAX),
-            Some(Fault::Sync) => state.files[self.file].unsynced.clear(),
+            Some(DiskFault::Sync) => state.files[self.file].unsynced.clear(),
             Some(_) => {}
         }
         struck.map_or(Ok(()), |struck| Err(fault(&self.path, struck)))

@@ -2,7 +2,7 @@
 
 use super::{
     Ingest, IngestPlace, Shared,
-    segment::{Records, Segment, SegmentName},
+    segment::{FrameRecords, Segment, SegmentName},
 };
 use crate::state::error::StateError;
 use std::{
@@ -17,7 +17,7 @@ pub struct IngestReader {
     segment: Segment,
     /// Bytes still to skip.
     skip: u64,
-    records: Records,
+    records: FrameRecords,
 }
 
 /// What follows a frame.
@@ -69,7 +69,7 @@ impl IngestReader {
         drop(shared);
         let segment = segment.map_err(io::Error::other)?;
         let skip = place.offset.saturating_sub(segment.head.start);
-        Ok(Some(Self { ingest: Arc::clone(ingest), segment, skip, records: Records::none() }))
+        Ok(Some(Self { ingest: Arc::clone(ingest), segment, skip, records: FrameRecords::none() }))
     }
 
     /// Returns the bytes that name the session's columns.
@@ -108,7 +108,7 @@ impl IngestReader {
     fn fetch(&mut self) -> io::Result<bool> {
         match self.next()? {
             Next::Segment(durable) => {
-                let before = std::mem::replace(&mut self.records, Records::none());
+                let before = std::mem::replace(&mut self.records, FrameRecords::none());
                 let records = self
                     .segment
                     .next(durable, before)

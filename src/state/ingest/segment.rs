@@ -139,11 +139,15 @@ impl Segment {
 
     /// Returns the records of the next frame, if it is intact and within the first `length` bytes
     /// of the file. Reuses the memory of `before`.
-    pub(super) fn next(&mut self, length: u64, before: Records) -> Result<Option<Records>, StateError> {
+    pub(super) fn next(
+        &mut self,
+        length: u64,
+        before: FrameRecords,
+    ) -> Result<Option<FrameRecords>, StateError> {
         let reading = read_frame_into(&*self.file, self.offset, length, before.payload)?;
         let Reading::Frame(frame) = reading else { return Ok(None) };
         self.admit(&frame)?;
-        Ok(Some(Records { at: COUNT_LENGTH, payload: frame.payload }))
+        Ok(Some(FrameRecords { at: COUNT_LENGTH, payload: frame.payload }))
     }
 
     /// Checks that `frame` may follow, and records it.
@@ -175,7 +179,7 @@ impl Segment {
     /// known to be synced) in the last segment.
     pub(super) fn read_to_end(&mut self, last: bool) -> Result<(), StateError> {
         let length = self.file.length()?;
-        let mut records = Some(Records::none());
+        let mut records = Some(FrameRecords::none());
         while let Some(before) = records {
             records = self.next(length, before)?;
         }
@@ -204,12 +208,12 @@ impl Segment {
 }
 
 /// Records read from a frame, and the number of bytes taken.
-pub(super) struct Records {
+pub(super) struct FrameRecords {
     payload: Zeroizing<Vec<u8>>,
     at: usize,
 }
 
-impl Records {
+impl FrameRecords {
     pub(super) fn none() -> Self {
         Self { payload: Zeroizing::default(), at: 0 }
     }

@@ -6,7 +6,7 @@
 //! - only records that a commit has recorded as counted may be gone.
 
 use super::{verify::verify_storage, *};
-use crate::state::simulated::{Disk, Fault, LOSSES, Loss};
+use crate::state::simulated::{Disk, DiskFault, LOSSES, Loss};
 use std::{io::Read, sync::Arc};
 
 const RECORDS: u64 = 60;
@@ -122,7 +122,7 @@ impl World {
 }
 
 /// Strikes the first run at every call in turn; returns the number of calls.
-fn strike(fault: Fault, mut check: impl FnMut(&World, &Disk)) -> usize {
+fn strike(fault: DiskFault, mut check: impl FnMut(&World, &Disk)) -> usize {
     for call in 0.. {
         let (disk, mut world) = (Disk::default(), World::new());
         disk.fail_at(call, fault);
@@ -138,7 +138,7 @@ fn strike(fault: Fault, mut check: impl FnMut(&World, &Disk)) -> usize {
 
 #[test]
 fn no_acknowledged_record_is_lost_or_doubled_by_a_power_cut() {
-    let calls = strike(Fault::Power, |world, disk| {
+    let calls = strike(DiskFault::Power, |world, disk| {
         for loss in LOSSES {
             world
                 .clone()
@@ -151,7 +151,7 @@ fn no_acknowledged_record_is_lost_or_doubled_by_a_power_cut() {
 
 #[test]
 fn no_acknowledged_record_is_lost_or_doubled_by_a_full_disk_or_a_sync_that_fails() {
-    for fault in [Fault::Full, Fault::Sync] {
+    for fault in [DiskFault::Full, DiskFault::Sync] {
         strike(fault, |world, disk| {
             world
                 .clone()
@@ -163,11 +163,11 @@ fn no_acknowledged_record_is_lost_or_doubled_by_a_full_disk_or_a_sync_that_fails
 
 #[test]
 fn a_recovery_that_is_struck_is_recovered_from_and_the_rest_comes_through() {
-    strike(Fault::Power, |world, disk| {
+    strike(DiskFault::Power, |world, disk| {
         for loss in [Loss::Nothing, Loss::Torn, Loss::Some(4)] {
             for call in 0..12 {
                 let (disk, mut world) = (disk.after_power_cut(loss), world.clone());
-                disk.fail_at(call, Fault::Power);
+                disk.fail_at(call, DiskFault::Power);
                 // It may fail.
                 let _ = world.run(&disk);
                 let disk = disk.after_power_cut(loss);
@@ -186,7 +186,7 @@ fn a_disk_that_lies_is_caught() {
     let caught = (0..200).any(|call| {
         let (disk, mut world) = (Disk::default(), World::new());
         disk.lie();
-        disk.fail_at(call, Fault::Power);
+        disk.fail_at(call, DiskFault::Power);
         let _ = world.run(&disk);
         world.check_start(&disk.after_power_cut(Loss::Everything)).is_err()
     });
@@ -322,7 +322,7 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
         let disk = Disk::default();
         let ingest = open(&disk, IngestPlace::START).unwrap();
         begin(&ingest);
-        disk.fail_at(call, Fault::Full);
+        disk.fail_at(call, DiskFault::Full);
         let mut safe = 0;
         for next in (0..30).step_by(3) {
             let mut patience = |full| {
