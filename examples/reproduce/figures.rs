@@ -18,6 +18,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hushflow::mechanism::error::{Bounds, MethodComparison};
 use hushflow::mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters};
 use hushflow::mechanism::moments::{Layout, SecondMoment};
 use hushflow::mechanism::release::ReleaseError;
@@ -28,7 +29,8 @@ use hushflow::mechanism::workload::WorkloadError;
 use serde::Serialize;
 use thiserror::Error;
 
-use hushflow::plot::{Panel, PlotError, write_panels};
+use super::simulate::RunMean;
+use hushflow::plot::{Corner, Mark, Panel, PlotError, Point, Series, write_panels};
 
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,6 +260,75 @@ pub(crate) fn in_place(
 /// The layout of the coordinates that represent all `dimension`: see [`simulate`](super::simulate).
 pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
     Layout { dimension: dimension.min(2), second }
+}
+
+/// Maximum distance of a circle from its expectation, in standard errors. The probability that one
+/// of the figures' 86 circles exceeds it is below 10⁻⁵.
+pub(crate) const FAR: f64 = 5.5;
+
+/// Simulated squared errors of N methods for one σ, and their expectations.
+pub(crate) struct Circle<const N: usize> {
+    pub(crate) noise: f64,
+    pub(crate) found: [RunMean; N],
+    pub(crate) expected: [f64; N],
+}
+
+/// Returns the distance of the farthest circle from its expectation, in standard errors.
+pub(crate) fn farthest<const N: usize>(circles: &[Circle<N>]) -> f64 {
+    let distances = circles.iter().flat_map(|circle| {
+        circle.found.iter().zip(circle.expected).map(|(found, expected)| found.distance(expected))
+    });
+    distances.fold(0.0, |far: f64, distance| far.max(distance.abs()))
+}
+
+/// The runs of one method.
+pub(crate) fn runs<const N: usize>(
+    name: &str,
+    colour: usize,
+    circles: &[Circle<N>],
+    method: usize,
+) -> Series {
+    let points = circles.iter().map(|circle| of_estimate(circle.noise, circle.found[method]));
+    Series { name: name.into(), mark: Mark::Circles, colour, points: points.collect() }
+}
+
+/// Errors of JME and PP against the noise, from low to high in `count` points, and circles of runs.
+/// `published` is the squared error of JME with separate noise for each entry, if that differs.
+pub(crate) fn comparison_panel(
+    title: &str,
+    (low, high, count): (f64, f64, usize),
+    published: Option<&dyn Fn(f64) -> f64>,
+    comparison: &dyn Fn(f64) -> MethodComparison,
+    runs: impl IntoIterator<Item = Series>,
+) -> Panel {
+    let curve = |name: &str, mark, colour, squared_error: &dyn Fn(f64) -> Bounds| {
+        let points = geometric(low, high, count).map(|x| {
+            let Bounds { lower, upper } = squared_error(x).map(f64::sqrt);
+            Point { x, y: upper, low: lower, high: upper }
+        });
+        Series { name: name.into(), mark, colour, points: points.collect() }
+    };
+    let exact = |error| Bounds { lower: error, upper: error };
+    let published =
+        published.map(|error| curve("JME, as published", Mark::Dashes, 0, &|noise| exact(error(noise))));
+    let curves = [
+        curve("JME", Mark::Line, 0, &|noise| exact(comparison(noise).joint)),
+        curve("PP", Mark::Band, 1, &|noise| comparison(noise).post_processing.biased()),
+        curve("PP, debiased", Mark::Band, 2, &|noise| comparison(noise).post_processing.debiased()),
+    ];
+    Panel {
+        title: title.into(),
+        x: "noise deviation σ (twice the noise multiplier)".into(),
+        y: "root expected squared error".into(),
+        legend: Corner::UpperLeft,
+        series: published.into_iter().chain(curves).chain(runs).collect(),
+    }
+}
+
+/// A circle at the root of a mean, with a bar of four standard errors either way.
+pub(crate) fn of_estimate(x: f64, RunMean { mean, standard_error }: RunMean) -> Point {
+    let bar = 4.0 * standard_error;
+    Point { x, y: mean.sqrt(), low: (mean - bar).max(0.0).sqrt(), high: (mean + bar).sqrt() }
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@
 mod covariance;
 mod density;
 mod figures;
-mod over_noise;
 mod second_moments;
 mod simulate;
 mod trade_off;

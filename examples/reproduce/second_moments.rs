@@ -21,9 +21,9 @@ use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
 use super::figures::{
-    Effort, FigureContent, FigureFinding, ReproductionError, few_coordinates, geometric, in_place,
+    Circle, Effort, FAR, FigureContent, FigureFinding, ReproductionError, comparison_panel, farthest,
+    few_coordinates, geometric, in_place, runs,
 };
-use super::over_noise::{Circle, FAR, comparison_panel, farthest, runs};
 use super::simulate::{Quantity, RunMean, SimulatedStream, equal_entries};
 use hushflow::plot::Panel;
 

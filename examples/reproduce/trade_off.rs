@@ -15,8 +15,9 @@ use hushflow::mechanism::strategy::{Strategy, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
-use super::figures::{Effort, FigureContent, FigureFinding, ReproductionError, geometric, in_place};
-use super::over_noise::{FAR, of_estimate};
+use super::figures::{
+    Effort, FAR, FigureContent, FigureFinding, ReproductionError, geometric, in_place, of_estimate,
+};
 use super::simulate::{Quantity, SimulatedStream, SquaredErrors, equal_entries};
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
