@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_end_of_the_input_closes() {
+    fn end_of_input_closes_epochs() {
         let schedule = by_time(LatePolicy::Fold, ClockSource::Arrival);
         let check = |clock, last| assert_eq!(schedule.last_at_end(clock), last);
         check(Clock::START, 0);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_end_of_the_input_has_closed_stays_closed() {
+    fn epochs_closed_at_end_of_input_stay_closed() {
         let check = |schedule: Schedule, closed, expected| {
             let clock = Clock { time: 125, row: 5, closed };
             assert_eq!(schedule.assign(122, clock), expected, "{schedule:?} after {closed}");

@@ -235,7 +235,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn participations_are_read_back_as_written() {
         for text in ["1", "1x7", "20x100", "20x100+", "1x1+", "every-step"] {
             let participation: Participation = text.parse().unwrap();
             assert_eq!(participation.to_string(), text);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_is_what_methods_take() {
+    fn methods_use_the_nearest_projection() {
         for method in [CovarianceMethod::Ssp, CovarianceMethod::SspTight, CovarianceMethod::Diagonal] {
             for seed in 0..20 {
                 let found = estimate(method, 1e-4, seed);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_measured_no_variances_is_not_projected() {
+    fn only_measured_variances_are_projected() {
         assert!(!CovarianceMethod::Separate.measures_at_once());
         assert_eq!(
             estimate(CovarianceMethod::Separate, 1.0, 1).projected(Projection::Floor),

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sample_is_refused() {
+    fn invalid_samples_are_refused() {
         let make = |bounds: &[(f64, f64)], records: &[f64], neighbours| {
             CovarianceSample::new(bounds, records, neighbours).err().expect("an error").to_string()
         };

@@ -285,7 +285,7 @@ mod tests {
 
     /// Nearly all of the promised budget is spent and no more; a method that selects spends less ρ.
     #[test]
-    fn a_promise_is_what_is_spent() {
+    fn calibrated_mechanism_spends_its_budget() {
         for (epsilon, delta) in [(0.01, 1e-9), (1.0, 1e-6), (2.0, 1e-6), (10.0, 0.01)] {
             let promise = (Epsilon::new(epsilon).unwrap(), Delta::new(delta).unwrap());
             let rho = |method: CovarianceMethod| {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pace_in_several_columns_and_adaptive_select() {
+    fn only_pace_and_adaptive_make_selections() {
         let rho = Rho::new(2.0).unwrap();
         for method in CovarianceMethod::ALL {
             let spending = method.spending(5, rho).unwrap();

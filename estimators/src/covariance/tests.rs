@@ -66,7 +66,7 @@ fn every_method_finds_the_covariance_when_it_may_spend_enough() {
 }
 
 #[test]
-fn pace_measures_what_is_there_and_beats_the_whole_matrix_where_budgets_are_small() {
+fn pace_finds_correlations_and_beats_the_whole_matrix_at_small_budgets() {
     let records = records(2000, 12, 3);
     let truth = second_moments(&records, 12);
     let found = run(CovarianceMethod::Pace, &records, 12, 0.02, (PLACE, None), 4).unwrap();
@@ -212,7 +212,7 @@ fn counting_proves_nearly_what_is_claimed() {
 /// Records much shorter than their bounds are clipped to a private norm, and the error is below 0.3
 /// of either other method's. A private number of rows is refused before anything is spent.
 #[test]
-fn adaptive_finds_the_norm_of_short_records() {
+fn adaptive_clips_short_records_near_their_norm() {
     let mut records = records(4000, 8, 14);
     records.iter_mut().for_each(|x| *x *= 0.05);
     records[..16].fill(1.0);

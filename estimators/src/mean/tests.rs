@@ -86,7 +86,7 @@ fn resilience_finds_its_own_range() {
 /// if `HUSHFLOW_LONG_TESTS` is set. Errors are over three seeds, and all include √(d/n), the error
 /// of a mean of clean records alone.
 #[test]
-fn figure_one_with_all_of_its_records() {
+fn figure_one_is_reproduced_with_all_records() {
     if std::env::var_os("HUSHFLOW_LONG_TESTS").is_none() {
         return;
     }
@@ -113,7 +113,7 @@ fn heavy_tails_are_no_corruption() {
 }
 
 #[test]
-fn units_and_scales_may_be_any() {
+fn estimates_scale_with_any_units() {
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let mut rows: Vec<f64> =
         (0..20_000).flat_map(|_| [1e6 + 1e3 * normal(&mut rng), 1e-3 * normal(&mut rng), 7.0]).collect();

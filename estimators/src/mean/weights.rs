@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_skipped_and_not_changed() {
+    fn skipped_rounds_change_nothing() {
         for (seed, share) in [(1, 0.18), (2, 0.5), (3, 0.9)] {
             let excess = symmetric(seed, 6);
             let top = *spectrum(excess.as_ref()).unwrap().values.last().unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_enough_is_said() {
+    fn no_step_count_reduces_a_negative_excess() {
         let excess = faer::Scale(-1.0) * Mat::<f64>::identity(3, 3);
         assert!(WeightEpoch::new(3, 0.01).weights(excess.as_ref(), 0.1).is_none());
     }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_none_are_refused() {
+    fn invalid_parts_are_refused() {
         for (gaussian, selection) in [(0.0, 0.0), (-1.0, 2.0), (1.0, f64::NAN), (f64::INFINITY, 0.0)] {
             let parts = RhoSpending { gaussian, selection };
             assert!(parts.noise_multiplier_rounded_down().is_err(), "{parts:?}");
@@ -164,7 +164,7 @@ mod tests {
         /// Attacks the selection that runs. Scores of neighbours differ by up to Δ each, in the
         /// worst way or in any other.
         #[test]
-        fn selections_tell_no_more_than_their_mu(
+        fn selections_leak_at_most_their_mu(
             rho in 1e-4..3.0_f64, scores in prop::collection::vec(0..60_i128, 2..6), seed in any::<u64>(), at in 0.0..3.0_f64,
         ) {
             let weight = Selection::new(rho, 10).unwrap().weight();
@@ -233,7 +233,7 @@ mod tests {
     /// Checks on a grid that g of the lemma is concave above 0, and that μ²/ρ tends to π for small
     /// ρ.
     #[test]
-    fn the_proof_holds_in_numbers() {
+    fn proof_holds_numerically() {
         let g = |v: f64| normal((1.0 + v.exp()).recip());
         for place in 1..400 {
             let v = f64::from(place) * 0.05;
@@ -266,7 +266,7 @@ mod tests {
 
         /// Less noise would not do: at ε' = 0 both agree.
         #[test]
-        fn the_equivalent_is_no_larger_than_it_must(epsilon in 1e-3..20.0_f64) {
+        fn equivalent_mu_is_minimal(epsilon in 1e-3..20.0_f64) {
             let sigma = of_pure(eps(epsilon)).unwrap();
             let delta = (epsilon / 2.0).tanh();
             prop_assert!(gaussian::delta(sigma, eps(0.0)) <= delta * (1.0 + 1e-8));

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_counted_is_refused() {
+    fn overspent_budgets_are_refused() {
         let discreteness = Discreteness::new(64.0, 1.0).unwrap();
         assert_eq!(Spending::of(sigma(1.52e-5), discreteness), Err(AccountingError::Overspent));
         let most = Spending::of(sigma(MIN_NOISE_MULTIPLIER), discreteness).unwrap();
@@ -276,7 +276,7 @@ mod tests {
 
         /// The budget that one pipeline asks for has room for that pipeline.
         #[test]
-        fn one_mechanism_keeps_what_it_was_calibrated_for(
+        fn mechanism_keeps_its_calibration(
             epsilon in 1e-6..50.0_f64, log_delta in -60.0..-1.0_f64, draws in 1.0..1e12_f64,
         ) {
             let (epsilon, delta) = (eps(epsilon), del(log_delta.exp()));
@@ -289,7 +289,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_left_fits_and_nothing_more(a in 1.0..100.0_f64, epsilon in 0.1..5.0_f64) {
+        fn remaining_noise_multiplier_is_minimal(a in 1.0..100.0_f64, epsilon in 0.1..5.0_f64) {
             let discreteness = Discreteness::new(2_f64.powi(40), 1e6).unwrap();
             let (epsilon, delta, spent) = (eps(epsilon), del(1e-6), spending(a, 1e6));
             let fits = |sigma: f64| spending(sigma, 1e6).and(spent).unwrap().delta(epsilon) <= delta.value();

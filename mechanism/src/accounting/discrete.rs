@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_bounded_is_refused() {
+    fn invalid_scales_and_draws_are_refused() {
         for scale in [f64::NAN, f64::INFINITY, 63.9, 0.0, -64.0] {
             assert!(matches!(Discreteness::new(scale, 1.0), Err(AccountingError::GridScale(_))), "{scale}");
         }

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_stand_in_a_guarantee_is_refused() {
+    fn invalid_privacy_parameters_are_refused() {
         for x in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
             assert!(Epsilon::new(x).is_err() && Delta::new(x).is_err(), "{x}");
             assert!(NoiseMultiplier::new(x).is_err() && Rho::new(x).is_err(), "{x}");

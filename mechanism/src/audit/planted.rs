@@ -267,7 +267,7 @@ fn floating_point_noise_is_caught() {
 }
 
 #[test]
-fn what_is_no_audit_is_refused() {
+fn invalid_audits_are_refused() {
     let audited = audited(&PLAIN);
     let subject = RealPath::new(audited.mechanism.clone()).unwrap();
     let canary = &canaries(&audited).unwrap()[0];

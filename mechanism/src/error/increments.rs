@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn work_without_bounds_is_refused() {
+    fn too_many_steps_are_refused() {
         let check = |name: &str, steps: usize, refused: bool| {
             let strategy = build(name, &Workload::Prefix, Some(steps as u64)).unwrap();
             let found = IncrementCovariance::new(strategy.as_ref(), steps);

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn both_divergences_are_named_by_where_they_start() {
+    fn both_divergences_name_their_first_density() {
         let known = |mean: [f64; 2], variances: [f64; 2]| {
             let covariance = DMatrix::from_diagonal(&DVector::from_row_slice(&variances));
             Density::known(DVector::from_row_slice(&mean), covariance).unwrap()
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_density_is_not_known() {
+    fn invalid_densities_are_refused() {
         let check = |mean: usize, covariance: &[f64], size: usize, expected| {
             let covariance = DMatrix::from_row_slice(size, covariance.len() / size, covariance);
             assert_eq!(Density::known(DVector::zeros(mean), covariance).unwrap_err(), expected);

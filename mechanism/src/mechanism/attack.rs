@@ -233,7 +233,7 @@ fn check_correlated(buffers: &[(f64, f64)], parameters: MomentParameters) {
 }
 
 #[test]
-fn correlated_noise_spends_what_was_asked_for_on_every_path() {
+fn correlated_noise_spends_the_requested_budget_on_every_path() {
     for buffers in [&[(0.5, 0.5)][..], &[(0.998046875, 0.046875), (0.984375, 0.09375), (0.90625, 0.1875)]] {
         for (dimension, second) in
             [(1, SecondMoment::Diagonal), (3, SecondMoment::Full), (5, SecondMoment::Diagonal)]
@@ -296,21 +296,21 @@ fn check_all(first: [f64; EPOCHS]) {
 }
 
 #[test]
-fn identity_spends_what_was_asked_for() {
+fn identity_spends_the_requested_budget() {
     check_all([1.0, 0.0, 0.0, 0.0, 0.0]);
 }
 
 #[test]
-fn square_root_of_the_prefix_spends_what_was_asked_for() {
+fn square_root_of_the_prefix_spends_the_requested_budget() {
     check_all([1.0, 0.5, 0.375, 0.3125, 0.2734375]);
 }
 
 #[test]
-fn irrational_coefficients_spend_what_was_asked_for() {
+fn irrational_coefficients_spend_the_requested_budget() {
     check_all([1.0, 0.1_f64.sqrt(), 0.2_f64.cbrt() - 0.4, 0.07_f64.exp() - 1.0, 1e-9]);
 }
 
 #[test]
-fn columns_that_point_away_from_each_other_spend_what_was_asked_for() {
+fn opposite_columns_spend_the_requested_budget() {
     check_all([1.0, -0.9, 0.0, 0.0, 0.0]);
 }

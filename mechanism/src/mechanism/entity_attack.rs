@@ -161,7 +161,7 @@ fn through_one_strategy() {
 }
 
 #[test]
-fn through_a_strategy_with_opposed_columns() {
+fn attack_through_a_strategy_with_opposed_columns() {
     for (method, neighbours) in METHODS.into_iter().flat_map(|method| {
         [Neighbours::ZeroOut, Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace].map(|n| (method, n))
     }) {
@@ -171,7 +171,7 @@ fn through_a_strategy_with_opposed_columns() {
 
 /// With two strategies, no bound for moving records is attained.
 #[test]
-fn through_a_strategy_for_each_moment() {
+fn attack_through_one_strategy_for_each_moment() {
     for method in METHODS.into_iter().filter(|&method| method != Method::JointClip) {
         check(&TWO, method, Neighbours::ZeroOut, true);
         check(&TWO, method, Neighbours::ReplaceOne, false);

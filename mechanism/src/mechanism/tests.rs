@@ -209,7 +209,7 @@ fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
 
 /// Neither second moments nor a weight for them: as PP.
 #[test]
-fn without_second_moments_every_count_is_free_that_can_be() {
+fn without_second_moments_counts_are_free() {
     let pp = of_method(Method::Pp, Neighbours::ReplaceOne, 3);
     let none = MomentParameters { layout: pp.layout(), method: Method::Jme, ..*pp.parameters() };
     let none = mechanism(none).unwrap();
@@ -289,7 +289,7 @@ fn two_strategies_have_weights_of_their_own() {
 /// A C that differs from its matrix as much as allowed, in the worst direction. The test tries
 /// errors of both kinds on records of equal and of opposite contributions.
 #[test]
-fn what_a_matrix_errs_is_charged() {
+fn errors_of_a_matrix_are_charged() {
     const STEPS: usize = 40;
     const RECORDS: usize = 20;
     // Columns that hardly overlap: each error counts by itself, √20 times as much beside them.

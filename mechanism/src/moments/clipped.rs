@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn single_precision_is_taken_as_it_is() {
+    fn single_precision_values_are_converted_exactly() {
         let clipper = Clipper::unscaled(3, 1.0).unwrap();
         let layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
         let records = [0.1f32, -3e38, 1e-40, 0.3, 0.2, -0.7];
@@ -357,7 +357,7 @@ mod tests {
 
     /// Sums that are still borrowed are not overwritten.
     #[test]
-    fn sums_that_are_lent_stay_as_they_are() {
+    fn shared_sums_are_copied_before_a_change() {
         let layout = Layout { dimension: 1, second: SecondMoment::None };
         let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(1, 1.0).unwrap()), layout);
         sums.add(&[1.0]).unwrap();

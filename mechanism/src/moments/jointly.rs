@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_leaves_no_trace_or_counts_as_the_centre() {
+    fn values_that_are_not_finite_are_dropped_or_count_as_the_centre() {
         let clipper = Clipper::unscaled(2, 1.0).unwrap().jointly(0.5).unwrap();
         let records = [0.25, 0.0, f64::NAN, 1.0, 0.0, 0.25];
         let mut rows = QuantisedRows::new(2);
@@ -146,7 +146,7 @@ mod tests {
         }
 
         #[test]
-        fn rows_are_near_what_they_stand_for(
+        fn sampled_rows_are_near_the_rows_they_represent(
             record in prop::collection::vec(-1.0..1.0f64, 1..60),
             clip_norm in 0.1..10.0f64,
             weight in 0.01..100.0f64,

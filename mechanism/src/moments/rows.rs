@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_are_what_the_library_finds(value in -LIMIT..LIMIT, exponent in -60i32..1) {
+        fn both_decompositions_equal_those_of_the_library(value in -LIMIT..LIMIT, exponent in -60i32..1) {
             let value = value * 2f64.powi(exponent);
             let rounded = round_ties_even(value);
             prop_assert_eq!(rounded, value.round_ties_even());

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_shared_sums_is_what_it_says() {
+    fn shared_sums_equal_their_range() {
         let all = Arc::new(Zeroizing::new(vec![1, 2, 3, 4]));
         let run = Sums::narrow(all.clone(), 1..3, 9);
         assert_eq!((*run.to_wide()).clone(), [2, 3]);

@@ -430,7 +430,7 @@ mod tests {
     /// The branch for h ≥ 1024 has probability 2⁻²⁰⁰ in a release. When forced, it draws only from
     /// the tail.
     #[test]
-    fn the_far_tail_is_reached_by_its_own_cell() {
+    fn far_tail_has_its_own_cell() {
         let bins = Bins::new(12, 128);
         let mut rng = ChaCha20Rng::seed_from_u64(4);
         let last = bins.cumulative[COVERED as usize - 1] + COVERED;

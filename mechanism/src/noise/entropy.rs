@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_generator_of_the_library_however_it_is_asked() {
+    fn block_generator_agrees_with_the_library_for_every_call_size() {
         let (key, shard) = ([7; 32], 1 << 40);
         let mut expected = ChaCha20Rng::from_seed(key);
         expected.set_stream(shard);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_zero() {
+    fn missing_offsets_are_zero() {
         let offsets: Offsets = "1, -2,3\n\n-170141183460469231731687303715884105728\n".parse().unwrap();
         assert_eq!(offsets, Offsets(vec![vec![1, -2, 3], vec![], vec![i128::MIN]]));
         assert_eq!(offsets.from(1, 1), [-2, 3]);

@@ -288,7 +288,7 @@ mod tests {
 
     /// For huge ratios the exact comparison ends at once.
     #[test]
-    fn what_never_falls_is_told_at_once() {
+    fn huge_exponents_fail_at_once() {
         let mut rng = ChaCha20Rng::seed_from_u64(7);
         let huge = (BigUint::from(1u32) << 1000, BigUint::from(1u32));
         assert!(!is_below_exponential(0, huge, &mut rng));

@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_round_is_the_round() {
+    fn packed_rounds_equal_plain_rounds() {
         check_packed(1 << 19, 0);
         check_packed((1 << 20) - 1, 16);
         check_packed(600_001, 17);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_round_is_the_round() {
+    fn plain_rounds_equal_the_definition() {
         check::<2>(1 << 20, 0);
         check::<2>(3_000_000_019, 20);
         check::<2>(u32::MAX, 25);

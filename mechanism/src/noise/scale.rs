@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_be_drawn() {
+    fn invalid_scales_are_refused() {
         for deviation in [f64::NAN, f64::NEG_INFINITY, 0.0, SMALLEST_DEVIATION.next_down()] {
             assert!(matches!(NoiseScale::at_least(deviation), Err(NoiseScaleError::TooSmall { .. })));
         }
@@ -159,7 +159,7 @@ mod tests {
         }
 
         #[test]
-        fn rounds_up_and_not_far(logarithm in 26.0_f64..101.9) {
+        fn deviation_is_rounded_up_by_little(logarithm in 26.0_f64..101.9) {
             let deviation = logarithm.exp2().max(SMALLEST_DEVIATION);
             let scale = NoiseScale::at_least(deviation).unwrap();
             let bits = if logarithm < 37.0 { 20 } else { 31 };

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn frequencies_are_those_of_the_exponential() {
+    fn frequencies_agree_with_the_exponential() {
         check(0.5, 10, &[0, 5, 10, 20, -7], 1);
         check(1e-3, 1 << 41, &[1 << 45, 1 << 44, 0, 1 << 46], 2);
         check(2.0, 3, &[4, 4, 4], 3);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_weight_is_refused() {
+    fn invalid_selections_are_refused() {
         for (rho, sensitivity) in
             [(0.0, 1), (-1.0, 1), (f64::NAN, 1), (1.0, 0), (1.0, -1), (f64::INFINITY, 1)]
         {

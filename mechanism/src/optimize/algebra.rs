@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_workload_is_refused() {
+    fn invalid_workloads_are_refused() {
         let check = |matrix: DMatrix<f64>, hint: &str| {
             let message = QuadraticForm::from_matrix(&matrix).unwrap_err().to_string();
             assert!(message.contains(hint), "{message}");

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn where_patterns_overlap_only_negative_entries_within_them_go() {
+    fn overlapping_patterns_lose_only_negative_entries() {
         let gram = Mat::from_fn(5, 5, |i, j| match i.abs_diff(j) {
             0 => 1.0 + i as f64,
             1 if i + j == 1 => -0.5,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_longer_than_the_gap_is_one_step_each() {
+    fn class_longer_than_the_gap_has_one_step_each() {
         assert_eq!(Classes::new(3, 1, 10).ranges, [0..1, 1..2, 2..3]);
     }
 

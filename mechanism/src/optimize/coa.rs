@@ -434,7 +434,7 @@ mod multi_epoch_tests {
     }
 
     #[test]
-    fn what_has_no_optimum_is_refused() {
+    fn workloads_without_an_optimum_are_refused() {
         let form = QuadraticForm::from_workload(&"prefix".parse().unwrap(), 21).unwrap();
         let refused = |count, gap| {
             let settings = OptimizerSettings::default();

@@ -283,7 +283,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn halves_are_those_of_128_bits(u in any::<i64>(), sum in any::<i64>(), shift in 0u32..64, bits in 0u32..64) {
+        fn halves_add_up_to_128_bits(u in any::<i64>(), sum in any::<i64>(), shift in 0u32..64, bits in 0u32..64) {
             for u in [u, u >> shift, i64::MIN, i64::MAX, 0] {
                 for sum in [sum, sum >> shift, i64::MIN, i64::MAX, 0] {
                     prop_assert_eq!(sum_of_narrow(u, sum, bits), sum_of_wide(u, sum.into(), bits));

@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_what_was_written(
+        fn numbers_are_read_back_as_written(
             reals in prop::collection::vec(prop::option::of(prop::num::f64::ANY), 0..9),
             result in prop::result::maybe_err(any::<(bool, u64)>(), any::<(i64, usize)>()),
             junk in prop::collection::vec(-2..4i128, 0..12),

@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_real_number_is_the_nearest(integer in any::<i128>(), shift in 0u32..128, off in -3i128..4) {
+        fn real_coefficients_are_nearest_integers(integer in any::<i128>(), shift in 0u32..128, off in -3i128..4) {
             for integer in [integer >> shift, (1i128 << (shift % 127)) + off, -(1i128 << (shift % 127)) - off] {
                 prop_assert_eq!(to_real(integer).to_bits(), (integer as f64).to_bits());
                 if let Ok(narrow) = i64::try_from(integer) {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_values_goes_back_when_nobody_sees_them() {
+    fn memory_of_released_values_is_reused_after_drop() {
         let room = NoiseBuffer::default();
         let values = Released::released_before(vec![1, 2, 3]).back_to(&room);
         assert!(room.take_narrow().is_empty());

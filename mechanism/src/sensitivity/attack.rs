@@ -161,7 +161,7 @@ fn square_root_of_the_prefix_holds_and_is_tight() {
 }
 
 #[test]
-fn columns_that_point_away_from_each_other_hold_and_are_tight() {
+fn opposite_columns_hold_and_are_tight() {
     check_all(toeplitz([1.0, -0.9, 0.0, 0.0]));
 }
 

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_batch() {
+    fn invalid_batches_are_refused() {
         let check = |size, dimension, weight, name| {
             let batch = TrainingBatch { query: SquareOfSum, size };
             assert_eq!(batch_sensitivity_squared(batch, ZeroOut, dimension, weight).unwrap_err().name, name);

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_geometry_or_weight() {
+    fn invalid_geometries_and_weights_are_refused() {
         let check = |dimension, a, g, second, count, name| {
             let geometry = ColumnGeometry::exact(a, g);
             let weights = MomentWeights { second, count };
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_with_the_weight_and_starts_at_four() {
+    fn replace_one_factor_grows_with_the_weight_from_four() {
         for dimension in 1..4 {
             let values: Vec<_> =
                 (0..2000).map(|i| replace_one_factor(dimension, 1e-3 * 1.01_f64.powi(i))).collect();

@@ -140,7 +140,7 @@ mod tests {
 
     /// `1/(1 − 1.01x)` grows far beyond what a transform can hold beside the first terms.
     #[test]
-    fn what_grows_is_divided_at_length() {
+    fn growing_quotients_use_long_division() {
         let mut denominator = vec![0.0; TERMS];
         denominator[..2].copy_from_slice(&[1.0, -1.01]);
         let found = quotient(&[1.0], &denominator, TERMS);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn no_place_is_outside_and_both_ends_are_places() {
+    fn bin_positions_cover_exactly_their_range() {
         for last in [5000, 6024, 100_000_000] {
             let rule = sum_rule(5000, last);
             assert!(rule.iter().all(|&[place, _]| (5000.0..=last as f64).contains(&place)));

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn every_strategy_has_its_own_name_and_can_be_made_somehow() {
+    fn every_strategy_has_a_unique_name_and_can_be_built() {
         for (place, kind) in KINDS.iter().enumerate() {
             assert!(KINDS[..place].iter().all(|other| other != kind), "{kind:?}");
             assert!(kind.strategy.is_some() || kind.factorization.is_some(), "{kind:?}");
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_strategy_is_refused_with_what_would_be_one() {
+    fn invalid_names_are_refused_with_the_valid_ones() {
         let check = |text: &str, part: &str| {
             let message = text.parse::<StrategyName>().unwrap_err().to_string();
             assert!(message.contains(part) && message.contains(text), "{message}");

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_agrees_with_what_it_stands_for() {
+    fn every_form_agrees_with_its_matrix() {
         let tall = DMatrix::from_fn(7, 4, |row, column| ((row * 3 + column * 5) % 7) as f64 - 2.0);
         let forms = [
             Matrix::toeplitz(vec![1.0, 0.5, 0.375, 0.3125, 0.0, 9.0], 4).unwrap(),

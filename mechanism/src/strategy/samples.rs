@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_law_is_followed_in_leaps() {
+    fn samples_of_a_power_law_skip_rows() {
         let buffers = [(0.4, 0.95, 0.3), (0.1, 1.2, 0.25)];
         let buffer = |(growth, decay, weight)| PowerLawBuffer { growth, decay, weight };
         for count in [1, 2] {

@@ -369,7 +369,7 @@ mod tests {
 
     /// Squared decoder norms of Table 1 of the paper, computed independently.
     #[test]
-    fn decoders_are_those_of_the_table() {
+    fn decoders_agree_with_the_table() {
         fn check<F: Factorization + ?Sized>(block: Arc<F>, length: u64, scale: f64, expected: f64) {
             let stamped = stamp(block, length, Some(2000));
             let squares = stamped.decoder_row_norms(&Workload::Prefix, 2000).map(|norm| norm * norm);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_end_forgets_finished_blocks() {
+    fn unbounded_stream_drops_finished_blocks() {
         let stamped = stamp(root(&Workload::Prefix, 10), 10, None);
         let mut encoder = stamped.encoder(1);
         let empty = encoder.save().len();

@@ -195,7 +195,7 @@ fn squares_are_those_of_epoch_sums() {
 /// The noise is seeded, so there is no false alarm. With fresh noise one comparison in 10⁸ would be
 /// off by six standard errors.
 #[test]
-fn squares_are_unbiased_and_spread_as_told() {
+fn squares_are_unbiased_with_the_stated_deviation() {
     let (keys, horizon, length) = (20_000_u32, 4_u64, 1_i128 << 22);
     for (name, least) in [("identity", 0.97), ("square-root", 0.8)] {
         let strategy = build(name, &Workload::Prefix, Some(horizon)).unwrap();
@@ -224,7 +224,7 @@ fn squares_are_unbiased_and_spread_as_told() {
 }
 
 #[test]
-fn levels_are_found_as_far_as_they_are_asked_for() {
+fn levels_are_computed_up_to_the_requested_epoch() {
     let horizon = 10_000;
     for (name, workload) in
         [("square-root", "prefix"), ("identity", "window:5000"), ("square-root", "average")]

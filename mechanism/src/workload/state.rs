@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_row_leaves_no_trace_once_it_has_left_the_window() {
+    fn huge_row_has_no_effect_after_leaving_the_window() {
         let mut state = "window:3".parse::<Workload>().unwrap().state(1);
         let views: Vec<f64> =
             [1e300, f64::INFINITY, 0.3, 0.3, 0.3].map(|x| state.push(&[x]).unwrap()[0]).to_vec();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_keeps_what_a_huge_term_would_swallow() {
+    fn compensated_sum_keeps_small_terms_beside_a_huge_one() {
         let mut state = Workload::Prefix.state(1);
         let last = [1.0, 1e100, 1.0, -1e100].map(|x| state.push(&[x]).unwrap()[0])[3];
         assert_eq!(last, 2.0);

@@ -124,7 +124,7 @@ fn check(setting: CoverageSetting, under: f64, over: f64) {
 /// Near the level for small noise, above it where noise dominates: a variance below its noise is
 /// never missed from above.
 #[test]
-fn intervals_for_records_hold_the_truth_as_often_as_they_say() {
+fn intervals_for_records_cover_at_their_level() {
     check(ONE, 0.0, 0.0);
     check(CoverageSetting { noise: noise(5.0, 5.0, 7.0), ..ONE }, 0.0, 0.0);
     check(CoverageSetting { noise: noise(12.0, 9.0, 13.0), ..ONE }, 0.0, 0.05);
@@ -145,7 +145,7 @@ fn intervals_for_records_hold_the_truth_as_often_as_they_say() {
 /// the noise of the mean is most of that of the variance, and its coverage is 90 % in place of 95
 /// %.
 #[test]
-fn estimate_and_standard_deviations_would_hold_the_truth_too_rarely() {
+fn plain_standard_deviations_cover_below_their_level() {
     let setting = CoverageSetting { mean: 0.9, noise: noise(0.0, 30.0, 3.0), ..ONE };
     let held = setting.releases(4).filter(|coordinates| {
         let moments = NoisyMoments { layout: setting.layout(), coordinates, noise: setting.noise };
@@ -159,7 +159,7 @@ fn estimate_and_standard_deviations_would_hold_the_truth_too_rarely() {
 
 /// With noisy counts the sample size is uncertain, which costs up to half a percent.
 #[test]
-fn intervals_for_the_population_hold_the_truth_as_often_as_they_say() {
+fn intervals_for_the_population_cover_at_their_level() {
     let one = CoverageSetting { population: true, count: 30, releases: 10_000, ..ONE };
     check(CoverageSetting { noise: noise(0.0, 0.01, 0.01), ..one.clone() }, 0.0, 0.0);
     check(CoverageSetting { noise: noise(0.0, 2.0, 3.0), ..one.clone() }, 0.0, 0.03);
@@ -174,7 +174,7 @@ fn intervals_for_the_population_hold_the_truth_as_often_as_they_say() {
 /// All eigenvalues at once lie within the radius. It is proven, so only the simulation adds chance:
 /// 2,000 releases at a level of 95 % have more than 150 failures with a probability below 10⁻⁷.
 #[test]
-fn the_radius_holds_all_eigenvalues() {
+fn eigenvalue_radius_covers_all_eigenvalues() {
     let five = CoverageSetting { dimension: 5, releases: 1_000, ..ONE };
     for (seed, noise) in
         [noise(0.0, 5.0, 7.0), noise(8.0, 5.0, 7.0), noise(0.0, 100.0, 10.0)].into_iter().enumerate()
@@ -213,7 +213,7 @@ fn without_noise_records_have_points_for_intervals() {
 }
 
 #[test]
-fn nothing_is_said_without_columns_records_or_moments() {
+fn intervals_need_columns_records_and_moments() {
     let coordinates = [9.0, 1.0, 2.0, 8.0, 4.0];
     let layout = layout(2, SecondMoment::Diagonal);
     let moments = NoisyMoments { layout, coordinates: &coordinates, noise: noise(0.0, 1.0, 1.0) };
@@ -231,7 +231,7 @@ fn nothing_is_said_without_columns_records_or_moments() {
 }
 
 #[test]
-fn levels_and_weights_that_are_none_are_refused() {
+fn invalid_levels_and_weights_are_refused() {
     let moments = NoisyMoments {
         layout: layout(1, SecondMoment::Full),
         coordinates: &[9.0, 1.0, 2.0],

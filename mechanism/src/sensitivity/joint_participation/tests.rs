@@ -81,7 +81,7 @@ fn agrees_with_the_reference_values() {
 }
 
 #[test]
-fn one_participation_is_what_it_was() {
+fn one_participation_keeps_its_sensitivity() {
     for coefficients in [vec![1.0], vec![1.0, 0.5, 0.375], vec![1.0, -0.9, 0.3], vec![1.0, 0.2, -0.5]] {
         let matrix = toeplitz(&coefficients, 6);
         let geometry = ColumnGeometry::exact(matrix.overlap(0, 0), matrix.negative_overlap().unwrap());

@@ -97,7 +97,7 @@ fn agrees_with_the_reference_values() {
 
 /// Appendix H.2: for records of dimension 2 the sensitivity exceeds that for scalars.
 #[test]
-fn scalars_are_not_taken_for_vectors() {
+fn scalar_bounds_are_not_used_for_vectors() {
     let entries = [2.0, 1.0, 1.0, 1.0, 2.0, -1.0, 1.0, -1.0, 2.0].map(|entry: f64| entry / 24_f64.sqrt());
     let matrix = DMatrix::from_row_slice(3, 3, &entries);
     let records = DMatrix::from_row_slice(3, 2, &[2.0, 1.0, 2.0, -1.0, 1.0, 2.0].map(|x| x / 5_f64.sqrt()));

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_leaves_no_trace() {
+    fn noise_out_of_range_is_refused_and_changes_nothing() {
         let strategy = strategy(&[(0.9, 0.2), (0.5, 0.1)]);
         let mut correlator = strategy.correlator(2, 0);
         let wrong = Err(StepError::Coordinates { found: 3, expected: 2 });

@@ -61,7 +61,7 @@ fn streaming_is_the_matrix() {
 }
 
 #[test]
-fn parameters_are_kept_to_the_last_digit() {
+fn parameters_are_stored_exactly() {
     for strategy in strategies(30) {
         let text = serde_json::to_string(strategy.parameters()).unwrap();
         let parameters: BufferedParameters = serde_json::from_str(&text).unwrap();

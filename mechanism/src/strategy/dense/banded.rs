@@ -287,7 +287,7 @@ mod tests {
 
     /// Values of another implementation; with all bands, the certified optimum of all C.
     #[test]
-    fn optima_are_certified_and_the_known_ones() {
+    fn optima_are_certified_and_agree_with_known_values() {
         let check = |bands, workload, steps, expected: f64| {
             let best = best(bands, workload, steps);
             let gap = best.objective / best.lower_bound - 1.0;
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gradient_is_that_of_the_value() {
+    fn gradient_agrees_with_differences() {
         let a = "momentum:0.8".parse::<Workload>().unwrap().matrix(9);
         let problem = BandedObjective::new(&a, 4);
         let start: Vec<f64> = problem.places().map(|(t, i)| 1.0 / (t + 2 * (t - i) + 1) as f64).collect();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curved_valley_is_followed_to_its_end() {
+    fn descent_reaches_the_minimum_of_a_curved_valley() {
         let valley = |x: &[f64]| {
             let mut gradient = vec![0.0; x.len()];
             let mut value = 0.0;
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descent_that_is_cut_gives_what_it_has() {
+    fn descent_with_few_steps_returns_its_best_point() {
         let square = |x: &[f64]| (x[0] * x[0], vec![2.0 * x[0]]);
         assert_eq!(descend(vec![3.0], 0, square), [3.0]);
         assert_eq!(descend(vec![0.0], 9, square), [0.0]);

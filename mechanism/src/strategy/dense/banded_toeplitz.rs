@@ -118,7 +118,7 @@ mod tests {
 
     /// The published optimum with 20 participations, 100 steps apart.
     #[test]
-    fn the_optimum_is_the_known_one() {
+    fn optimum_agrees_with_the_known_value() {
         let found = 20.0 * loss(100, "prefix", 2000);
         assert!((found / 816620.8897423883 - 1.0).abs() < 1e-9, "{found}");
     }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gradient_is_that_of_the_value() {
+    fn gradient_agrees_with_differences() {
         let workload = Workload::Average;
         let (numerator, weights) = (workload.toeplitz_part(30).unwrap(), weights(&workload, 30));
         let c = [1.0, 0.4, 0.3, 0.1];
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_toeplitz_part_is_refused() {
+    fn workloads_without_a_toeplitz_part_are_refused() {
         let any = nalgebra::DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 1.0, 2.0]);
         let any = Workload::from_matrix("any", any).unwrap();
         let refused = |workload: &Workload, steps| {

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_saved_bytes_are_those_of_version_1() {
+    fn saved_bytes_agree_with_version_1() {
         let mut encoder = strategy().encoder(1);
         encoder.encode(&[-2], &mut [0]).unwrap();
         let header = [1, 0, 1, 1].map(u64::to_le_bytes).concat();
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn another_matrix_is_told_apart() {
+    fn names_of_different_matrices_differ() {
         let other = Dense::new(OPTIMAL.name(), &DMatrix::identity(2, 2)).unwrap();
         let error = strategy().encoder(1).restore(&other.encoder(1).save()).unwrap_err();
         assert!(error.to_string().contains("another strategy"), "{error}");

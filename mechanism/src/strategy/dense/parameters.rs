@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_strategy_is_refused_with_its_place() {
+    fn invalid_entries_are_refused_with_their_position() {
         let check = |rows, entries: &[f64], part: &str| {
             let message = round(rows, entries).unwrap_err();
             assert!(message.contains(part), "{message}");

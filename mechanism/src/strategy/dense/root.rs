@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_the_known_ones() {
+    fn losses_agree_with_known_values() {
         let check = |workload: &str, steps, plain: f64, normalized: f64| {
             let names = ["matrix-square-root", "normalized-matrix-square-root"];
             for (name, expected) in names.into_iter().zip([plain, normalized]) {

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_to_write_down_is_refused() {
+    fn matrices_too_large_to_write_out_are_refused() {
         assert!(Fourier::new(5000).unwrap().matrix(10).is_err());
         assert!(Fourier::new(0).is_err() && Fourier::optimal(MAX_HISTORY_HORIZON + 1).is_err());
     }
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_judged_as_the_closed_forms_say() {
+    fn strategy_agrees_with_its_closed_forms() {
         for workload in ["prefix", "average", "exponential:0.99", "window:30", "momentum:0.9"] {
             for n in [100, 1000] {
                 let workload = workload.parse().unwrap();

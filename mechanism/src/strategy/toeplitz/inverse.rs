@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_or_explodes_is_refused() {
+    fn long_or_growing_inverses_are_refused() {
         let check = |name: &str, workload: &str, horizon, part: &str| {
             let error = build(name, &workload.parse().unwrap(), Some(horizon)).map(|_| ());
             let message = error.unwrap_err().to_string();

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_price_of_having_no_horizon_is_bounded() {
+    fn cost_of_no_horizon_is_bounded() {
         let variance = |name, n| {
             let strategy = build(name, &Workload::Prefix, Some(n)).unwrap();
             ExpectedError::new(&Workload::Prefix, strategy.as_ref(), n).unwrap().max_error.powi(2)
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_past_the_first_coefficients() {
+    fn stream_continues_past_its_first_coefficients() {
         let strategy = build("log-perturbed-root", &Workload::Prefix, None).unwrap();
         let (mut encoder, mut decoder) = (strategy.encoder(1), strategy.decoder(1));
         for t in 1..=2100i128 {

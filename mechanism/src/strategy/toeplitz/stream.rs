@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_passes_everything_that_fits() {
+    fn identity_copies_every_integer_in_range() {
         let strategy = build("identity", &"prefix".parse().unwrap(), None).unwrap();
         let (mut encoder, mut y) = (strategy.encoder(1), [0]);
         let limit = i128::MAX >> 40;
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_saved_bytes_are_those_of_version_1() {
+    fn saved_bytes_agree_with_version_1() {
         let workload = "prefix".parse().unwrap();
         let strategy = build("square-root", &workload, Some(3)).unwrap();
         let mut encoder = strategy.encoder(1);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgetful_strategy_keeps_few_rows() {
+    fn quickly_decaying_strategy_needs_few_samples() {
         let terms = crate::strategy::toeplitz::root::root(&"exponential:0.1".parse().unwrap(), 1000);
         let strategy = Toeplitz::new(SQUARE_ROOT.name(), &terms, Some(1000));
         let mut encoder = strategy.encoder(1);

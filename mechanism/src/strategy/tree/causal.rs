@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_the_full_estimator_are_the_known_ones() {
+    fn losses_of_the_full_estimator_agree_with_known_values() {
         let losses = [
             (2, 8.0 / 3.0),
             (4, 54.0 / 7.0),

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_to_write_down_is_refused() {
+    fn matrices_too_large_to_write_out_are_refused() {
         assert!(tree("tree", 5000).matrix(5000).is_err());
         assert!(Tree::new(0).is_err() && Tree::honaker(MAX_HISTORY_HORIZON + 1).is_err());
     }

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_valley_of_rosenbrock_is_followed_to_its_end() {
+    fn descent_reaches_the_minimum_of_rosenbrock() {
         let function = |x: &[f64]| {
             let (a, b) = (1.0 - x[0], x[1] - x[0] * x[0]);
             (a * a + 100.0 * b * b, vec![-2.0 * a - 400.0 * x[0] * b, 200.0 * b])

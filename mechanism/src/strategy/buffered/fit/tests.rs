@@ -109,7 +109,7 @@ fn fits_are_near_the_lower_bound() {
 
 /// The fit of a workload given entry by entry equals that of the same workload by name.
 #[test]
-fn matrices_are_fitted_as_what_they_are() {
+fn matrices_are_fitted_by_their_structure() {
     for (name, objective) in [
         ("prefix", Objective::Rmse),
         ("prefix", Objective::MaxError),
@@ -137,7 +137,7 @@ fn several_participations_are_fitted() {
 }
 
 #[test]
-fn a_fit_is_the_same_again_and_ends_when_told() {
+fn fits_are_repeatable_and_can_be_cancelled() {
     assert_eq!(fit("prefix", Some(500), Objective::Rmse, 3), fit("prefix", Some(500), Objective::Rmse, 3));
     let mut seen = Vec::new();
     let stop = &mut |progress: &OptimizerProgress| {
