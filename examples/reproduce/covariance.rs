@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use hushflow::mechanism::error::{
-    Better, InPlaceRelease, MethodComparison, SecondEntries, SquaredNoiseError, additive,
+    Better, InPlaceRelease, MethodComparison, SecondEntries, SquaredNoiseError, joint_covariance_error,
+    post_processed_covariance_error,
 };
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::SecondMoment;
@@ -64,12 +65,12 @@ impl CovariancePanel {
     /// Error of JME, debiased.
     fn joint(&self, entries: SecondEntries, noise: f64) -> f64 {
         let rows = (1..=self.steps).map(|t| (t as f64).powf(-0.5));
-        additive::joint(entries, self.dimension, 1.0, self.release(noise).joint(), rows).debiased
+        joint_covariance_error(entries, self.dimension, 1.0, self.release(noise).joint(), rows).debiased
     }
 
     fn post_processed(&self, noise: f64) -> SquaredNoiseError {
         let deviation = self.release(noise).post_processed();
-        additive::post_processed(SecondEntries::Symmetric, self.dimension, 1.0, deviation, self.steps)
+        post_processed_covariance_error(SecondEntries::Symmetric, self.dimension, 1.0, deviation, self.steps)
     }
 
     fn comparison(&self, noise: f64) -> MethodComparison {

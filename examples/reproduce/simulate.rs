@@ -219,7 +219,8 @@ impl ExactMoments {
 mod tests {
     use super::*;
     use hushflow::mechanism::error::{
-        ExpectedError, InPlaceRelease, NoiseDeviations, PostProcessing, SecondEntries, additive,
+        ExpectedError, InPlaceRelease, NoiseDeviations, PostProcessing, SecondEntries,
+        joint_covariance_error, post_processed_covariance_error,
     };
     use hushflow::mechanism::mechanism::{Method, MomentParameters};
     use hushflow::mechanism::moments::SecondMoment;
@@ -472,10 +473,15 @@ mod tests {
         };
         let release = InPlaceRelease::new(d, zeta, sigma);
         let rows = (1..=steps).map(|t| (t as f64).powf(-0.5));
-        let joint = additive::joint(SecondEntries::Symmetric, d, zeta, release.joint(), rows);
+        let joint = joint_covariance_error(SecondEntries::Symmetric, d, zeta, release.joint(), rows);
         assert!(run(Method::Jme, false).distance(joint.debiased).abs() < FAR);
-        let squared =
-            additive::post_processed(SecondEntries::Symmetric, d, zeta, release.post_processed(), steps);
+        let squared = post_processed_covariance_error(
+            SecondEntries::Symmetric,
+            d,
+            zeta,
+            release.post_processed(),
+            steps,
+        );
         // The mean is 0 at even steps and 1/t at odd ones.
         let lost: f64 = (1..=steps).step_by(2).map(|t| (t as f64).powi(-3)).sum();
         let harmonic: f64 = (1..=steps).map(|t| 1.0 / t as f64).sum();

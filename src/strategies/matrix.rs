@@ -13,7 +13,7 @@ use crate::whole::{Limited, NUMBERS};
 /// Why a file holds no matrix.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum MatrixError {
+pub enum MatrixFileError {
     /// The file cannot be read.
     #[error("{}: the matrix can't be read: {source}", path.display())]
     Read {
@@ -57,9 +57,9 @@ pub enum MatrixError {
 /// Reads a nonempty matrix of finite numbers.
 ///
 /// # Errors
-/// [`MatrixError`], with the position of the problem.
-pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixError> {
-    let read = |source| MatrixError::Read { path: path.into(), source };
+/// [`MatrixFileError`], with the position of the problem.
+pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixFileError> {
+    let read = |source| MatrixFileError::Read { path: path.into(), source };
     let mut reader = ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -73,7 +73,7 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixError> {
         if rows == 0 {
             columns = record.len();
         } else if record.len() != columns {
-            return Err(MatrixError::Ragged {
+            return Err(MatrixFileError::Ragged {
                 path: path.into(),
                 line,
                 found: record.len(),
@@ -83,7 +83,7 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixError> {
         rows += 1;
         for (field, column) in record.iter().zip(1..) {
             let number = field.parse().ok().filter(|number: &f64| number.is_finite());
-            numbers.push(number.ok_or_else(|| MatrixError::Number {
+            numbers.push(number.ok_or_else(|| MatrixFileError::Number {
                 path: path.into(),
                 line,
                 column,
@@ -92,7 +92,7 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixError> {
         }
     }
     if rows == 0 {
-        return Err(MatrixError::Empty { path: path.into() });
+        return Err(MatrixFileError::Empty { path: path.into() });
     }
     Ok(DMatrix::from_row_slice(rows, columns, &numbers))
 }

@@ -51,7 +51,7 @@ pub enum StrategiesError {
     File(#[from] StrategyFileError),
     /// Its matrix file cannot be read.
     #[error(transparent)]
-    MatrixFile(#[from] matrix::MatrixError),
+    MatrixFile(#[from] matrix::MatrixFileError),
     /// The matrix in its file is no strategy.
     #[error("{}: {source}", path.display())]
     OfFile {

@@ -12,8 +12,7 @@
 //! | [`rivals`] | the whole matrix at once, the diagonal alone, separate eigenvalues, CoinPress; AdaptiveCov |
 //! | `project` | other projections of entries measured at once |
 //! | [`spending`] | ρ, spent in parts, and the total cost of an estimate as one Gaussian mechanism |
-//! | [`estimate`] | the result, its errors, its graph |
-//! | [`regression`] | linear regression from a private covariance, and AdaSSP |
+//! | [`estimate`] | the result and its graph; linear regression from a private covariance, and AdaSSP |
 //!
 //! Contract, proofs, gaps in the papers and results: `docs/covariance.md`.
 

@@ -219,15 +219,15 @@ pub struct JointCovarianceError {
 /// `1/√t` for averages and C = I.
 ///
 /// ```
-/// use hushflow_mechanism::error::{InPlaceRelease, SecondEntries, covariance};
+/// use hushflow_mechanism::error::{InPlaceRelease, SecondEntries, joint_covariance_error};
 ///
 /// // Theorem 4.1 for d = 2, n = 2 and noise deviation 1.
 /// let noise = InPlaceRelease::new(2, 1.0, 0.5).joint();
 /// let rows = [1.0, 0.5_f64.sqrt()].into_iter();
-/// let error = joint(SecondEntries::Independent, 2, 1.0, noise, rows);
+/// let error = joint_covariance_error(SecondEntries::Independent, 2, 1.0, noise, rows);
 /// assert!((error.debiased - ((2.0 * 4.0 + 6.0) * 1.5 + 6.0 * 1.25)).abs() < 1e-12);
 /// ```
-pub fn joint(
+pub fn joint_covariance_error(
     entries: SecondEntries,
     dimension: usize,
     clip_norm: f64,
@@ -249,7 +249,7 @@ pub fn joint(
 
 /// Returns the error of running covariances of `steps` noisy increments x + e, of noise deviation
 /// τ.
-pub fn post_processed(
+pub fn post_processed_covariance_error(
     entries: SecondEntries,
     dimension: usize,
     clip_norm: f64,
@@ -355,10 +355,10 @@ mod tests {
             }
             let (entries, rows) =
                 (SecondEntries::Independent, || (1..=case.steps).map(|t| (t as f64).powf(-0.5)));
-            let found = joint(entries, d, zeta, noise, rows());
+            let found = joint_covariance_error(entries, d, zeta, noise, rows());
             check("jme_debiased_sup", found.debiased);
             check("jme_biased_sup", found.debiased + found.bias);
-            let squared = post_processed(entries, d, zeta, deviation, case.steps);
+            let squared = post_processed_covariance_error(entries, d, zeta, deviation, case.steps);
             check("pp_debiased_lower", squared.debiased().lower);
             check("pp_debiased_upper", squared.debiased().upper);
             let (means, distances) = spreads(&case);

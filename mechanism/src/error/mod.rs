@@ -43,7 +43,9 @@ pub mod post_processing;
 
 use crate::strategy::{Factorization, MAX_HORIZON, Objective, RowSample, StrategyError, check_horizon};
 use crate::workload::Workload;
-pub use additive::{InPlaceRelease, NoiseDeviations, SecondEntries};
+pub use additive::{
+    InPlaceRelease, NoiseDeviations, SecondEntries, joint_covariance_error, post_processed_covariance_error,
+};
 pub use post_processing::{Better, Bounds, MethodComparison, PostProcessing, SquaredNoiseError};
 use serde::{Deserialize, Serialize};
 

@@ -177,8 +177,8 @@ impl NoisyMoments<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::density::Quality;
-    use super::super::simulation::{layout, moments, noise, released};
     use super::*;
+    use crate::reference::{layout, moments, noise, released};
     use chacha20::ChaCha8Rng;
     use proptest::prelude::*;
     use rand::SeedableRng;

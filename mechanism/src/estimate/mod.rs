@@ -10,5 +10,3 @@ pub mod debias;
 pub mod density;
 pub mod intervals;
 pub mod projection;
-#[cfg(test)]
-mod simulation;

@@ -241,10 +241,10 @@ impl NoisyMoments<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::density::Density;
-    use super::super::simulation::{layout, moments, noise, released};
     use super::*;
     use crate::estimate::debias::MomentNoise;
     use crate::moments::Layout;
+    use crate::reference::{layout, moments, noise, released};
     use chacha20::ChaCha8Rng;
     use nalgebra::Cholesky;
     use rand::SeedableRng;

@@ -1,5 +1,6 @@
 //! Noise levels on the integer grid: derives the scale of every coordinate from a sensitivity.
 //!
+//! # Calibration
 //! Calibration of the noise multiplier for (ε, δ), and the privacy cost of part of a run.
 //!
 //! Noise on a grid costs δ, and costs more the coarser the grid is relative to the noise
@@ -8,7 +9,7 @@
 //! multiplier from that of continuous noise, σ₀, on. The result is not below σ₀, because it is for
 //! a smaller δ.
 //!
-//! # The least scale of all multipliers from σ₀ on
+//! ## The least scale of all multipliers from σ₀ on
 //! *Sums that are encoded.* The grid is fixed. A coordinate's deviation σs/√weight in grid units
 //! grows with σ, and its [scale](crate::noise::NoiseScale) is that deviation, rounded up by less
 //! than 2⁻²⁰ of itself. So with S₀ the least scale at σ₀, no scale at any σ ≥ σ₀ is below
@@ -20,7 +21,7 @@
 //! falls from 2⁴² to 2⁴¹. So a larger multiplier may have half the scale, and cost four times as
 //! much. But K and rounding up ensure that no scale is below 2⁴¹, at any multiplier.
 //!
-//! # The cost of part of a run
+//! ## The cost of part of a run
 //! A run of noise multiplier σ and sensitivity s draws noise of deviation σs, in units of the
 //! sensitivity. Suppose neighbours move the releases so far by at most s_p. Then these releases lie
 //! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within

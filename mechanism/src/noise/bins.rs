@@ -23,6 +23,7 @@
 //! 128 bits. Where the enclosure leaves more than one `t_h` possible, the exponential itself is
 //! enclosed, to any precision.
 //!
+//! # Packed rounds
 //! Rounds of the sampler in SIMD registers.
 //!
 //! For bins of a width `W = w·2^k` with 2¹⁹ ≤ w < 2²⁰ and k ≤ 32, a round takes two words, and all

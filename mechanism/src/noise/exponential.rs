@@ -14,6 +14,7 @@
 //! the bits drawn so far leave it open, 64 more are drawn. It ends with probability one, and after
 //! the first word in all but 2⁻⁴⁰ of the cases.
 //!
+//! # Discrete Laplace
 //! The discrete Laplace on the integers (a two-sided geometric law), exact, for pure differential
 //! privacy.
 //!

@@ -5,11 +5,9 @@
 //! |---|---|
 //! | [`scale`] | the standard deviations that the sampler covers, on an integer grid |
 //! | [`gaussian`] | the sampler of every release, with its proof |
-//! | `bins` | its first stage: the bin of width σ/64 |
-//! | `packed` | its rounds, eight at a time |
+//! | `bins` | its first stage: the bin of width σ/64; its rounds, eight at a time |
 //! | [`selection`] | the exponential mechanism: selects a candidate with a high score |
-//! | [`laplace`] | the discrete Laplace, for pure differential privacy, with its proof |
-//! | `exponential` | exact trials of probability exp(−ratio), from integers that enclose it; uniform reals and integers |
+//! | `exponential` | exact trials of probability exp(−ratio); the discrete Laplace, with its proof |
 //! | [`entropy`] | the source of random bits: the operating system, or a seed for simulations |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler for tests |
 //!

@@ -1,6 +1,7 @@
 //! Single participation: every entity contributes to one step (Yuan et al. 2016; Denisov et al.
 //! 2022).
 //!
+//! # Several participations
 //! Several participations at a fixed distance (Choquette-Choo et al. 2023, section 3).
 
 use super::classes::Classes;

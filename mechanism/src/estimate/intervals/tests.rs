@@ -1,9 +1,9 @@
 //! Coverage by simulation, and refusals.
 
-use super::super::simulation::{layout, moments, noise, released, sampled};
 use super::*;
 use crate::estimate::debias::MomentNoise;
 use crate::moments::Layout;
+use crate::reference::{layout, moments, noise, released, sampled};
 use chacha20::ChaCha8Rng;
 use nalgebra::SymmetricEigen;
 use proptest::prelude::*;
