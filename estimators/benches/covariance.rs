@@ -30,7 +30,7 @@ fn records(TableShape { records, columns, factors }: TableShape) -> Vec<f64> {
         (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     };
     let loadings: Vec<f64> =
-        (0..columns * factors).map(|place| uniform() * 0.7f64.powi((place % factors) as i32)).collect();
+        (0..columns * factors).map(|position| uniform() * 0.7f64.powi((position % factors) as i32)).collect();
     let mut record = || {
         let scores: Vec<f64> = (0..factors).map(|_| uniform()).collect();
         let own: Vec<f64> = (0..columns).map(|_| 0.1 * uniform()).collect();

@@ -21,9 +21,9 @@ fn main() {
 fn table(dimension: usize) -> Vec<f64> {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     let bad = (CORRUPTION * RECORDS as f64) as usize;
-    let value = |place: usize| -> f64 {
+    let value = |position: usize| -> f64 {
         let noise: f64 = StandardNormal.sample(&mut rng);
-        if place / dimension < bad { noise + 1.5 } else { noise }
+        if position / dimension < bad { noise + 1.5 } else { noise }
     };
     (0..RECORDS * dimension).map(value).collect()
 }

@@ -83,8 +83,8 @@ fn parts(values: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
     let mut parts = vec![0; values.len()];
-    for (rank, place) in order.into_iter().enumerate() {
-        parts[place] = rank * PARTS / values.len();
+    for (rank, position) in order.into_iter().enumerate() {
+        parts[position] = rank * PARTS / values.len();
     }
     parts
 }

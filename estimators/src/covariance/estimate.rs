@@ -155,11 +155,11 @@ impl<'a> PreparedSample<'a> {
         let part = (BudgetPurpose::Mean, share * budget.left());
         let noisy = add_noise(budget, part, &scaled, sensitivity * fine as f64, rng)?;
         let unit = sample.grid() / fine as f64 / rows.0;
-        let place = DVector::from_iterator(
+        let position = DVector::from_iterator(
             noisy.len(),
             noisy.iter().map(|noisy| (noisy.value as f64 * unit).clamp(-1.0, 1.0)),
         );
-        let centred = sample.centred(&place)?;
+        let centred = sample.centred(&position)?;
         let deviations = sample.half_widths().iter().map(|width| width * noisy[0].deviation * unit).collect();
         let mean = Mean { values: centred.centres().to_vec(), deviations };
         Ok(Self { sample: centred, rows, mean: Some(mean) })
@@ -260,10 +260,12 @@ pub fn regress<R: CryptoRng + ?Sized>(
     let others: Vec<f64> = sample
         .records()
         .chunks_exact(sample.dimension())
-        .flat_map(|record| record.iter().enumerate().filter(|(place, _)| *place != target).map(|(_, x)| *x))
+        .flat_map(|record| {
+            record.iter().enumerate().filter(|(position, _)| *position != target).map(|(_, x)| *x)
+        })
         .collect();
     let (centres, widths) = (sample.centres(), sample.half_widths());
-    let kept = (0..sample.dimension()).filter(|place| *place != target);
+    let kept = (0..sample.dimension()).filter(|position| *position != target);
     let bounds: Vec<(f64, f64)> = kept.map(|j| (centres[j] - widths[j], centres[j] + widths[j])).collect();
     let regressors = CovarianceSample::new(&bounds, &others, sample.neighbours())?;
     let least = eigenvalues(&regressors)?.last().copied().unwrap_or(0);
@@ -281,7 +283,7 @@ pub fn regress<R: CryptoRng + ?Sized>(
     let moments = DMatrix::from_fn(size, size, |i, j| estimate.covariance[(i, j)] / (widths[i] * widths[j]));
     // A singular matrix needs a small positive ridge.
     let found = coefficients(&moments, target, ridge.max(1e-12)).ok_or(CovarianceError::Numerical)?;
-    let kept = (0..size).filter(|place| *place != target);
+    let kept = (0..size).filter(|position| *position != target);
     let coefficients = kept.zip(found.iter()).map(|(j, b)| b * widths[target] / widths[j]).collect();
     Ok(RegressionEstimate { coefficients, ridge, budget: estimate.budget })
 }

@@ -126,7 +126,7 @@ impl<'a> PaceRun<'a> {
         rng: &mut R,
     ) -> Result<Self, CovarianceError> {
         let dimension = start.sample.dimension();
-        let places = Layout { dimension, second: SecondMoment::Full }.second_entries();
+        let positions = Layout { dimension, second: SecondMoment::Full }.second_entries();
         let entry = |((column, row), &sum): ((usize, usize), &i128)| EntryAverage {
             row,
             column,
@@ -135,7 +135,7 @@ impl<'a> PaceRun<'a> {
             precision: 0.0,
             times: 0,
         };
-        let mut known: Vec<EntryAverage> = places.zip(second).map(entry).collect();
+        let mut known: Vec<EntryAverage> = positions.zip(second).map(entry).collect();
         let diagonal: Vec<i128> =
             known.iter().filter(|entry| entry.row == entry.column).map(|entry| entry.sum).collect();
         let share = if dimension == 1 { 1.0 } else { pace.diagonal_share };

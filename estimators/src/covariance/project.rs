@@ -29,8 +29,8 @@ impl CovarianceEstimate {
         let size = self.covariance.nrows();
         let (mut matrix, mut noise) = (DMatrix::zeros(size, size), DMatrix::zeros(size, size));
         for entry in &self.measurements {
-            for place in [(entry.row, entry.column), (entry.column, entry.row)] {
-                (matrix[place], noise[place]) = (entry.value, entry.deviation);
+            for position in [(entry.row, entry.column), (entry.column, entry.row)] {
+                (matrix[position], noise[position]) = (entry.value, entry.deviation);
             }
         }
         if projection == Projection::Raw {

@@ -121,10 +121,10 @@ fn diagonal<R: CryptoRng + ?Sized>(
     let noisy = add_noise(&mut budget, part, second, sensitivity, rng)?;
     let values =
         DVector::from_iterator(noisy.len(), noisy.iter().map(|noisy| noisy.value as f64 * start.unit()));
-    let measurements = noisy.iter().zip(values.iter()).enumerate().map(|(place, (noisy, value))| {
-        let units = start.own_units(place, place);
+    let measurements = noisy.iter().zip(values.iter()).enumerate().map(|(position, (noisy, value))| {
+        let units = start.own_units(position, position);
         let deviation = units * noisy.deviation * start.unit();
-        EntryMeasurement { row: place, column: place, value: units * value, deviation, times: 1 }
+        EntryMeasurement { row: position, column: position, value: units * value, deviation, times: 1 }
     });
     let measurements = measurements.collect();
     let covariance = DMatrix::from_diagonal(&values.map(|value| value.max(0.0)));
@@ -176,8 +176,8 @@ pub(super) fn separate<R: CryptoRng + ?Sized>(
     let mut order: Vec<usize> = (0..exact.len()).collect();
     order.sort_by(|&a, &b| eigen.eigenvalues[b].total_cmp(&eigen.eigenvalues[a]));
     let mut covariance = DMatrix::zeros(exact.len(), exact.len());
-    for (place, value) in order.into_iter().zip(values) {
-        let direction = eigen.eigenvectors.column(place);
+    for (position, value) in order.into_iter().zip(values) {
+        let direction = eigen.eigenvectors.column(position);
         covariance += direction * direction.transpose() * (value.value as f64 * start.unit()).max(0.0);
     }
     Ok(covariance)
@@ -226,10 +226,10 @@ fn whiten(sample: &CovarianceSample<'_>, whitening: &DMatrix<f64>) -> Vec<f64> {
     let mut whitened = Vec::with_capacity(sample.records().len());
     for record in sample.records().chunks_exact(sample.dimension()) {
         let columns = record.iter().zip(sample.centres()).zip(sample.half_widths());
-        let place = columns.map(|((x, centre), width)| ((x - centre) / width).clamp(-1.0, 1.0));
-        let place = DVector::from_iterator(record.len(), place);
+        let position = columns.map(|((x, centre), width)| ((x - centre) / width).clamp(-1.0, 1.0));
+        let position = DVector::from_iterator(record.len(), position);
         let usable = record.iter().all(|x| x.is_finite());
-        whitened.extend((whitening * place).iter().map(|value| if usable { *value } else { 0.0 }));
+        whitened.extend((whitening * position).iter().map(|value| if usable { *value } else { 0.0 }));
     }
     whitened
 }

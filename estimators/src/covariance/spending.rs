@@ -259,7 +259,8 @@ mod tests {
     #[test]
     fn no_path_spends_more_on_selections_than_is_charged() {
         let rho = Rho::new(0.7).unwrap();
-        let records: Vec<f64> = (0..400).map(|place| f64::from(place * 37 % 101) / 50.0 - 1.0).collect();
+        let records: Vec<f64> =
+            (0..400).map(|position| f64::from(position * 37 % 101) / 50.0 - 1.0).collect();
         let bounds = vec![(-1.0, 1.0); 4];
         for seed in 0..40 {
             let pace = Pace {

@@ -81,7 +81,7 @@ fn pace_finds_correlations_and_beats_the_whole_matrix_at_small_budgets() {
     let [pace, ssp, diagonal] =
         [CovarianceMethod::Pace, CovarianceMethod::Ssp, CovarianceMethod::Diagonal].map(error);
     assert!(pace < 0.7 * ssp && pace < 0.9 * diagonal, "{pace} {ssp} {diagonal}");
-    let names: Vec<String> = (0..12).map(|place| format!("column \"{place}\"")).collect();
+    let names: Vec<String> = (0..12).map(|position| format!("column \"{position}\"")).collect();
     let graph = found.dot(&names);
     assert!(
         graph.starts_with("graph covariance {")

@@ -183,7 +183,7 @@ pub(super) fn threshold(
 ) -> Result<Option<f64>, MeanError> {
     let edges = edges(largest);
     let mut counts = vec![0i128; edges.len()];
-    for (_, score) in scores.iter().enumerate().filter(|(place, _)| kept.is_kept(*place)) {
+    for (_, score) in scores.iter().enumerate().filter(|(position, _)| kept.is_kept(*position)) {
         // A score that rounding puts beyond the last edge is in the last bin.
         if let Some(bin) = edges.partition_point(|edge| edge <= score).checked_sub(1) {
             counts[bin] += 1;

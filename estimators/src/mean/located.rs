@@ -52,7 +52,7 @@ pub(super) fn estimate(
         delta: first.1.value(),
     };
     let centre: Vec<f64> = match found {
-        Ok(centre) => centre.iter().zip(scales).map(|(place, scale)| place * scale).collect(),
+        Ok(centre) => centre.iter().zip(scales).map(|(position, scale)| position * scale).collect(),
         Err(refusal) => {
             let (method, spent) = (question.method, question.epsilon.value());
             return Ok(MeanAnswer { method, outcome: Err(refusal), parts: vec![range], spent });

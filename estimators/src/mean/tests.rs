@@ -17,7 +17,7 @@ fn normal(rng: &mut ChaCha20Rng) -> f64 {
 fn mixture(n: usize, d: usize, alpha: f64, draw: impl Fn(&mut ChaCha20Rng) -> f64) -> Vec<f64> {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     let bad = (alpha * n as f64) as usize;
-    (0..n * d).map(|place| draw(&mut rng) + if place / d < bad { 1.5 } else { 0.0 }).collect()
+    (0..n * d).map(|position| draw(&mut rng) + if position / d < bad { 1.5 } else { 0.0 }).collect()
 }
 
 fn question(method: MeanMethod, epsilon: f64, delta: f64, corruption: f64, d: usize) -> Question {
@@ -73,7 +73,7 @@ fn resilience_finds_its_own_range() {
         found.parts.iter().fold((0.0, 0.0), |sum, part| (sum.0 + part.epsilon, sum.1 + part.delta));
     assert!(epsilon <= 6.0 && epsilon > 5.999 && delta <= 1e-3, "{:?}", found.parts);
     assert_eq!((found.parts[0].step, found.spent), ("range", 6.0));
-    let spread: Vec<f64> = (0..n * d).map(|place| 1e3 * place as f64).collect();
+    let spread: Vec<f64> = (0..n * d).map(|position| 1e3 * position as f64).collect();
     assert_eq!(answer(&spread, d, &asked, 3).outcome, Err(MeanRefusal::Range { column: 0 }));
     let mut rng = NoiseSource::Seeded(1).generator(0, 0).expect("a seed");
     let few = estimate(&rows[..60], d, &asked, &mut rng).expect_err("too few");
@@ -256,7 +256,7 @@ proptest! {
         let difference: Vec<f64> = one.iter().zip(other.iter()).map(|(a, b)| (a - b) as f64).collect();
         let first: f64 = difference[1..4].iter().map(|x| (x * unit).powi(2)).sum();
         let diagonal = [0, 3, 5];
-        let entry = |(place, x): (usize, &f64)| (x * unit * unit).powi(2) * if diagonal.contains(&place) { 1.0 } else { 2.0 };
+        let entry = |(position, x): (usize, &f64)| (x * unit * unit).powi(2) * if diagonal.contains(&position) { 1.0 } else { 2.0 };
         let second: f64 = difference[4..].iter().enumerate().map(entry).sum();
         let count = difference[0].powi(2);
         prop_assert!(2.5 * count + first + second / 2.0 <= 4.0);

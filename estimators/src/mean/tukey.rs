@@ -69,8 +69,8 @@ pub(super) fn estimate(
     let records = rounded(rows, scales, range);
     let scores = scores(&records, &net);
     let selection = Selection::pure(question.epsilon, 1).map_err(|_| MeanError::Noise)?;
-    let place = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
-    let mean = net.point(place).iter().zip(scales).map(|(value, scale)| value * scale).collect();
+    let position = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
+    let mean = net.point(position).iter().zip(scales).map(|(value, scale)| value * scale).collect();
     let spent = question.epsilon.value();
     let part = StepCost { step: "median", releases: 1, squared_mu: 0.0, epsilon: spent, delta: 0.0 };
     let noise = scales.iter().map(|scale| scale * net.spacing()).collect();
@@ -111,18 +111,18 @@ fn unit(dimension: usize) -> f64 {
 fn rounded(rows: &[f64], scales: &[f64], range: f64) -> Vec<i128> {
     let unit = unit(scales.len());
     let finite = rows.chunks_exact(scales.len()).filter(|row| row.iter().all(|value| value.is_finite()));
-    let place = |(value, scale): (&f64, &f64)| {
+    let position = |(value, scale): (&f64, &f64)| {
         (value / scale / (2.0 * range) * unit).clamp(-2.0 * unit, 2.0 * unit).round() as i128
     };
-    finite.flat_map(|row| row.iter().zip(scales).map(place)).collect()
+    finite.flat_map(|row| row.iter().zip(scales).map(position)).collect()
 }
 
 fn scores(records: &[i128], net: &Net) -> Vec<i128> {
     let unit = unit(net.dimension);
     let runs: Vec<_> = (0..net.len()).step_by(RUN).collect();
-    let score = |place: usize| {
+    let score = |position: usize| {
         let point: Vec<i128> =
-            net.point(place).iter().map(|value| (value / net.half_width * unit).round() as i128).collect();
+            net.point(position).iter().map(|value| (value / net.half_width * unit).round() as i128).collect();
         let seen: Vec<i128> = records.iter().zip(point.iter().cycle()).map(|(x, p)| x - p).collect();
         depth(&seen, net.dimension) as i128
     };
@@ -171,13 +171,14 @@ fn around(vectors: &[i128], dimension: usize) -> usize {
 
 /// Minimum over half spaces whose border is next to this vector.
 fn along(vectors: &[i128], axis: &[i128], dimension: usize) -> usize {
-    let pivot = (0..dimension).find(|&place| axis[place] != 0).unwrap_or(0);
+    let pivot = (0..dimension).find(|&position| axis[position] != 0).unwrap_or(0);
     let (mut same, mut opposite) = (0, 0);
     let mut projected = Vec::with_capacity(vectors.len());
     for vector in vectors.chunks_exact(dimension) {
         let start = projected.len();
-        let others = (0..dimension).filter(|&place| place != pivot);
-        projected.extend(others.map(|place| vector[place] * axis[pivot] - vector[pivot] * axis[place]));
+        let others = (0..dimension).filter(|&position| position != pivot);
+        projected
+            .extend(others.map(|position| vector[position] * axis[pivot] - vector[pivot] * axis[position]));
         if projected[start..].iter().all(|x| *x == 0) {
             projected.truncate(start);
             if (vector[pivot] > 0) == (axis[pivot] > 0) { same += 1 } else { opposite += 1 }
@@ -228,8 +229,8 @@ mod tests {
 
     /// A tenth of the records at 50, the others around 1 in all columns.
     fn table(records: usize, columns: usize) -> Vec<f64> {
-        let value = |place: usize| {
-            let (record, column) = (place / columns, place % columns);
+        let value = |position: usize| {
+            let (record, column) = (position / columns, position % columns);
             let spread = record * [7919, 104_729, 1_299_709][column] % 1000;
             if record % 10 == 0 { 50.0 } else { spread as f64 / 500.0 }
         };
@@ -308,8 +309,8 @@ mod tests {
         // In the middle of a cross of 2d records each pair has one on either side; a corner of a
         // simplex has only itself.
         for columns in [3, 4] {
-            let axes = (0..2 * columns * columns).map(|place| {
-                let (vector, column) = (place / columns, place % columns);
+            let axes = (0..2 * columns * columns).map(|position| {
+                let (vector, column) = (position / columns, position % columns);
                 if vector / 2 == column { [1, -1][vector % 2] << 12 } else { 0 }
             });
             let cross: Vec<i128> = axes.collect();
@@ -330,8 +331,8 @@ mod tests {
         let reach = 9i128;
         let side = 2 * reach + 1;
         (0..side.pow(dimension as u32))
-            .map(|place| {
-                let steps = std::iter::successors(Some(place), |rest| Some(rest / side));
+            .map(|position| {
+                let steps = std::iter::successors(Some(position), |rest| Some(rest / side));
                 steps.take(dimension).map(|rest| rest % side - reach).collect::<Vec<_>>()
             })
             .filter(|direction| direction.iter().any(|x| *x != 0))

@@ -178,13 +178,13 @@ pub(super) fn largest_tail(corruption: f64, records: usize) -> usize {
 
 /// Removes kept records of score at least `threshold`: at most `most`, highest first.
 pub(super) fn take_out_highest(kept: &mut ClippedRecords, scores: &[f64], threshold: f64, most: usize) {
-    let reaches = |&place: &usize| kept.is_kept(place) && scores[place] >= threshold;
+    let reaches = |&position: &usize| kept.is_kept(position) && scores[position] >= threshold;
     let mut high: Vec<usize> = (0..kept.len()).filter(reaches).collect();
     if most < high.len() {
         high.select_nth_unstable_by(most, |&a, &b| before(kept, scores, a, b));
         high.truncate(most);
     }
-    high.into_iter().for_each(|place| kept.take_out(place));
+    high.into_iter().for_each(|position| kept.take_out(position));
 }
 
 /// Definition C.1: `Less` for the record that is removed first.
@@ -264,8 +264,11 @@ mod tests {
     }
 
     fn left(kept: &ClippedRecords) -> BTreeSet<(usize, Vec<i64>)> {
-        let values = |place| kept.row(place).iter().map(|value| *value as i64).collect();
-        (0..kept.len()).filter(|&place| kept.is_kept(place)).map(|place| (place, values(place))).collect()
+        let values = |position| kept.row(position).iter().map(|value| *value as i64).collect();
+        (0..kept.len())
+            .filter(|&position| kept.is_kept(position))
+            .map(|position| (position, values(position)))
+            .collect()
     }
 
     fn row() -> impl Strategy<Value = [f64; 2]> {
@@ -281,11 +284,11 @@ mod tests {
         fn filtered_neighbours_stay_neighbours(
             rows in prop::collection::vec(row(), 2..40),
             other in row(),
-            place in any::<prop::sample::Index>(),
+            position in any::<prop::sample::Index>(),
             filters in prop::collection::vec((0.0f64..12.0, 0usize..8, -1.0f64..1.0), 1..6),
         ) {
             let mut replaced = rows.clone();
-            replaced[place.index(rows.len())] = other;
+            replaced[position.index(rows.len())] = other;
             let mut worlds = [table(&rows), table(&replaced)];
             for (threshold, most, mean) in filters {
                 for kept in &mut worlds {
@@ -307,7 +310,7 @@ mod tests {
         let taken = |most| {
             let mut kept = table(&rows);
             take_out_highest(&mut kept, &scores, 2.0, most);
-            (0..5).filter(|&place| !kept.is_kept(place)).collect::<Vec<_>>()
+            (0..5).filter(|&position| !kept.is_kept(position)).collect::<Vec<_>>()
         };
         assert_eq!(
             [1, 2, 3, 4, 5].map(taken),

@@ -142,11 +142,11 @@ mod tests {
         fn a_replaced_record_moves_one_direction_and_one_row(
             rows in prop::collection::vec(prop::collection::vec(-9.0f64..9.0, 2), 2..9),
             other in prop::collection::vec(-1e9f64..1e9, 2),
-            place in any::<prop::sample::Index>(),
+            position in any::<prop::sample::Index>(),
         ) {
-            let place = place.index(rows.len());
+            let position = position.index(rows.len());
             let mut replaced = rows.clone();
-            replaced[place] = other;
+            replaced[position] = other;
             let scales = [0.5, 3.0];
             let ball = ClippingBall { centre: vec![0.0; 2], radius: 1.0 };
             let worlds = [&rows, &replaced].map(|rows| {
@@ -165,7 +165,7 @@ mod tests {
             let [one, other] = [0, 1].map(|world| worlds[world].1.chunks(2));
             let differ: Vec<usize> =
                 one.zip(other).enumerate().filter(|(_, (a, b))| a != b).map(|(row, _)| row).collect();
-            prop_assert!(differ.is_empty() || differ == [place]);
+            prop_assert!(differ.is_empty() || differ == [position]);
         }
     }
 

@@ -149,8 +149,8 @@ mod tests {
         /// For every position of the log-ratio interval, the two-valued mechanism that reaches both
         /// ends is within the bound and within the exact μ of the lemma.
         #[test]
-        fn no_interval_exceeds_the_lemma(epsilon in 1e-3..12.0_f64, place in 1e-3..0.999_f64, other in 0.0..1.0_f64) {
-            let (a, b) = ((-epsilon * place).exp(), (epsilon * (1.0 - place)).exp());
+        fn no_interval_exceeds_the_lemma(epsilon in 1e-3..12.0_f64, position in 1e-3..0.999_f64, other in 0.0..1.0_f64) {
+            let (a, b) = ((-epsilon * position).exp(), (epsilon * (1.0 - position)).exp());
             let likely = (1.0 - a) / (b - a);
             let worlds = [(b * likely, likely), (a * (1.0 - likely), 1.0 - likely)];
             let exact = of_pure(eps(epsilon / 2.0)).unwrap();
@@ -173,8 +173,8 @@ mod tests {
                 let sum: f64 = weights.iter().sum();
                 weights.into_iter().map(move |one| one / sum).collect::<Vec<f64>>()
             };
-            let moved = |place: usize, score: i128| score + [-10, 10, 0, 7][(seed >> (2 * place)) as usize % 4];
-            let other: Vec<i128> = scores.iter().enumerate().map(|(place, &score)| moved(place, score)).collect();
+            let moved = |position: usize, score: i128| score + [-10, 10, 0, 7][(seed >> (2 * position)) as usize % 4];
+            let other: Vec<i128> = scores.iter().enumerate().map(|(position, &score)| moved(position, score)).collect();
             let worlds: Vec<(f64, f64)> = law(&scores).into_iter().zip(law(&other)).collect();
             prop_assert!(gaussian::delta(selection(rho), eps(at)) >= delta(&worlds, at) - 1e-12);
         }
@@ -215,8 +215,8 @@ mod tests {
         let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * PI).sqrt();
         let step = 1e-3;
         let worlds: Vec<(f64, f64)> = (-9000..9000)
-            .flat_map(|place| {
-                let x = f64::from(place) * step;
+            .flat_map(|position| {
+                let x = f64::from(position) * step;
                 let (p, q) = (density(x - shift) * step, density(x) * step);
                 [(p * likely, q * (1.0 - likely)), (p * (1.0 - likely), q * likely)]
             })
@@ -235,8 +235,8 @@ mod tests {
     #[test]
     fn proof_holds_numerically() {
         let g = |v: f64| normal((1.0 + v.exp()).recip());
-        for place in 1..400 {
-            let v = f64::from(place) * 0.05;
+        for position in 1..400 {
+            let v = f64::from(position) * 0.05;
             assert!(g(v - 0.05) + g(v + 0.05) <= 2.0 * g(v) + 1e-12, "{v}");
         }
         let (epsilon, rho) = (1e-3_f64, 1e-6 / 8.0);

@@ -52,9 +52,9 @@ impl FaultyPath {
         let mut sums = vec![0; self.layout.coordinates()];
         for row in &rows {
             sums[Layout::COUNT] += 1;
-            self.layout.first().zip(row).for_each(|(place, value)| sums[place] += value);
-            for (place, (i, j)) in self.layout.second().zip(self.layout.second_entries()) {
-                sums[place] += row[i] * row[j];
+            self.layout.first().zip(row).for_each(|(position, value)| sums[position] += value);
+            for (position, (i, j)) in self.layout.second().zip(self.layout.second_entries()) {
+                sums[position] += row[i] * row[j];
             }
         }
         if self.bug == Bug::SumsClippedInPlaceOfRecords {
@@ -85,7 +85,7 @@ impl FaultyPath {
             Bug::HalfOfTheNoise => noise.iter_mut().flatten().for_each(|z| *z /= 2),
             Bug::TwoPercentLessNoise => noise.iter_mut().flatten().for_each(|z| *z = *z * 98 / 100),
             Bug::NoiseForTwiceTheSecondMomentWeight => {
-                let of_second = |(place, _): &(usize, &mut i128)| second.contains(&(place % width));
+                let of_second = |(position, _): &(usize, &mut i128)| second.contains(&(position % width));
                 let all = noise.iter_mut().flat_map(|row| row.iter_mut().enumerate().filter(of_second));
                 all.for_each(|(_, z)| *z = *z * 7071 / 10_000);
             }

@@ -261,8 +261,8 @@ impl Features {
 
     pub(super) fn of(&self, published: &[i128]) -> DVector<f64> {
         let mut values = DVector::zeros(self.number());
-        for (place, term) in self.statistic.terms(published).enumerate() {
-            values[place / self.length] += term;
+        for (position, term) in self.statistic.terms(published).enumerate() {
+            values[position / self.length] += term;
         }
         values
     }
@@ -270,7 +270,7 @@ impl Features {
     /// Returns a linear combination of them.
     pub(super) fn combined(&self, combination: &DVector<f64>) -> Statistic {
         let weights = self.statistic.weights.iter().enumerate();
-        let weights = weights.map(|(place, weight)| weight * combination[place / self.length]);
+        let weights = weights.map(|(position, weight)| weight * combination[position / self.length]);
         Statistic { weights: weights.collect(), ..self.statistic.clone() }
     }
 }

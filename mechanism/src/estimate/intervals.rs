@@ -197,7 +197,7 @@ impl MomentIntervals<'_> {
     fn entry(&self, i: usize, j: usize) -> Option<EntryMoments> {
         let NoisyMoments { layout, coordinates, noise } = self.moments;
         let (row, column, dimension) = (i.min(j), i.max(j), layout.dimension);
-        let place = match layout.second {
+        let position = match layout.second {
             _ if column >= dimension => None,
             SecondMoment::None => None,
             SecondMoment::Full => Some(row * (2 * dimension - row - 1) / 2 + column),
@@ -208,7 +208,7 @@ impl MomentIntervals<'_> {
             count: (self.moments.count(), noise.count),
             sums: (self.first(i), self.first(j)),
             sum_noise: noise.first,
-            second: (coordinates[layout.second().start + place], second_noise),
+            second: (coordinates[layout.second().start + position], second_noise),
             same: i == j,
         })
     }

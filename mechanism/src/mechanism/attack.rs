@@ -68,8 +68,8 @@ fn encoded_difference(
     {
         for (epoch, coefficient) in columns[placed.epoch].iter().enumerate() {
             let row = (placed.key * EPOCHS + epoch) * width;
-            for (place, moment) in moments(layout, &placed.record).iter().enumerate() {
-                difference[row + place] += sign * coefficient * moment;
+            for (position, moment) in moments(layout, &placed.record).iter().enumerate() {
+                difference[row + position] += sign * coefficient * moment;
             }
         }
     }
@@ -179,7 +179,7 @@ fn independent(correlator: &mut dyn Correlator, correlated: [i64; EPOCHS]) -> [i
 fn moved_on_a_path(mechanism: &MatrixMechanism, sums: &[i128], random: &mut ChaCha8Rng) -> Vec<i128> {
     let width = mechanism.layout().coordinates();
     let mut moved = vec![0; sums.len()];
-    for start in (0..KEYS).flat_map(|key| (0..width).map(move |place| key * EPOCHS * width + place)) {
+    for start in (0..KEYS).flat_map(|key| (0..width).map(move |position| key * EPOCHS * width + position)) {
         let difference: [i128; EPOCHS] = std::array::from_fn(|epoch| sums[start + epoch * width]);
         let noise = mechanism.moments().noise()[start % width];
         let moves = match noise.scale {

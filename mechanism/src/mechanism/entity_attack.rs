@@ -44,11 +44,11 @@ fn encoded_difference(
             let start = (key * EPOCHS + epoch + lag) * width;
             let [one, other] = coefficients.map(|of| sign * (of[lag] * unit) as i128);
             difference[start] += one;
-            for (place, moment) in layout.first().zip(first) {
-                difference[start + place] += one * moment;
+            for (position, moment) in layout.first().zip(first) {
+                difference[start + position] += one * moment;
             }
-            for (place, moment) in layout.second().zip(&second) {
-                difference[start + place] += other * moment;
+            for (position, moment) in layout.second().zip(&second) {
+                difference[start + position] += other * moment;
             }
         }
     }
@@ -86,8 +86,8 @@ fn placed(
     sign: i128,
 ) -> Vec<PatternRecord> {
     let aligned = random.random_bool(0.7);
-    let mut place = |&(key, epoch)| PatternRecord { key, epoch, sign, row: row(clipper, random, aligned) };
-    cells.iter().map(&mut place).collect()
+    let mut position = |&(key, epoch)| PatternRecord { key, epoch, sign, row: row(clipper, random, aligned) };
+    cells.iter().map(&mut position).collect()
 }
 
 fn pair(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8Rng) -> Vec<PatternRecord> {

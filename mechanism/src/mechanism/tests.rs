@@ -53,7 +53,7 @@ fn agrees_with_the_reference_values() {
         close(mechanism.second_moment_weight().unwrap(), number(&expected["lambda"]));
         close(mechanism.sensitivity(), number(&expected["sens"]));
         let layout = mechanism.parameters().layout;
-        let deviation = |place: usize| mechanism.noise()[place].standard_deviation();
+        let deviation = |position: usize| mechanism.noise()[position].standard_deviation();
         close(deviation(layout.first().start), number(&expected["noise_std_1"]));
         close(deviation(layout.second().start), number(&expected["noise_std_2"]));
         checked += 1;
@@ -170,9 +170,9 @@ fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
     let check = |method, neighbours, dimension, expected: [f64; 3]| {
         let found = of_method(method, neighbours, dimension);
         let layout = found.layout();
-        let places = [Some(Layout::COUNT), Some(layout.first().start), layout.second().next()];
-        for (place, expected) in places.into_iter().zip(expected) {
-            let level = place.map_or(0.0, |place| found.noise()[place].standard_deviation());
+        let positions = [Some(Layout::COUNT), Some(layout.first().start), layout.second().next()];
+        for (position, expected) in positions.into_iter().zip(expected) {
+            let level = position.map_or(0.0, |position| found.noise()[position].standard_deviation());
             let close = (level - expected).abs() <= 1e-9 * expected;
             assert!(close, "{method} {neighbours} {dimension}: {level}, expected {expected}");
         }
@@ -276,9 +276,9 @@ fn two_strategies_have_weights_of_their_own() {
         };
         let [one, scaled] = [1.0, 8.0].map(of);
         let layout = one.layout();
-        for (place, factor) in [(layout.first().start, 1.0), (layout.second().start, 8.0)] {
-            let [a, b] = [&one, &scaled].map(|found| found.noise()[place].standard_deviation());
-            assert!((b / a / factor - 1.0).abs() < 1e-6, "{neighbours} {place}: {a} and {b}");
+        for (position, factor) in [(layout.first().start, 1.0), (layout.second().start, 8.0)] {
+            let [a, b] = [&one, &scaled].map(|found| found.noise()[position].standard_deviation());
+            assert!((b / a / factor - 1.0).abs() < 1e-6, "{neighbours} {position}: {a} and {b}");
         }
     }
     let joint = MomentParameters { method: Method::JointClip, ..parameters(Neighbours::ReplaceOne, 3) };

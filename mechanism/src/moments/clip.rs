@@ -233,9 +233,9 @@ impl Clipper {
         }
         rows.reserve(records.len() / dimension, self.joint_weight.is_some());
         let mut left_out = Vec::new();
-        for (place, record) in records.chunks_exact(dimension).enumerate() {
+        for (position, record) in records.chunks_exact(dimension).enumerate() {
             match self.quantise(record, rows) {
-                Err(RecordError::NotFinite) => left_out.push(place),
+                Err(RecordError::NotFinite) => left_out.push(position),
                 quantised => quantised?,
             }
         }
@@ -293,9 +293,9 @@ fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
 /// further than 3/2 from v_j. The first column depends on the excess, so that no single column pays
 /// for all records.
 pub(super) fn shrink_into_ball(row: &mut [f64], limit: f64) {
-    step_back(squared_norm(row) - limit, row.len(), |place| {
-        let entry = row[place];
-        row[place] -= if entry == 0.0 { 0.0 } else { entry.signum() };
+    step_back(squared_norm(row) - limit, row.len(), |position| {
+        let entry = row[position];
+        row[position] -= if entry == 0.0 { 0.0 } else { entry.signum() };
         entry
     });
 }
@@ -307,8 +307,8 @@ pub(super) fn step_back(mut excess: f64, columns: usize, mut step: impl FnMut(us
         return;
     }
     let start = excess as usize % columns;
-    for place in (start..columns).chain((0..columns).cycle()) {
-        let entry = step(place).abs();
+    for position in (start..columns).chain((0..columns).cycle()) {
+        let entry = step(position).abs();
         excess -= if entry == 0.0 { 0.0 } else { 2.0 * entry - 1.0 };
         if excess <= 0.0 {
             return;
@@ -405,10 +405,10 @@ mod tests {
     #[test]
     fn values_that_are_not_finite_leave_no_trace() {
         for clipper in [Clipper::new(&[(-1.0, 1.0); 9], 1.0).unwrap(), Clipper::unscaled(9, 1.0).unwrap()] {
-            for place in 0..9 {
+            for position in 0..9 {
                 for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                     let mut records = [0.5; 27];
-                    records[9 + place] = bad;
+                    records[9 + position] = bad;
                     let (mut rows, mut expected) = (QuantisedRows::new(9), QuantisedRows::new(9));
                     assert_eq!(clipper.quantise_all(&records, &mut rows), Ok(vec![1]));
                     assert_eq!(clipper.quantise_all(&[0.5; 18], &mut expected), Ok(vec![]));

@@ -223,7 +223,7 @@ pub(super) fn squared_norms<V: Copy + Into<f64>>(records: &[V], dimension: usize
     let arch = Arch::new();
     for group in records.chunks(NORMS * dimension) {
         if group.len() == NORMS * dimension {
-            let record = |place| &group[place * dimension..][..dimension];
+            let record = |position| &group[position * dimension..][..dimension];
             norms.extend(arch.dispatch(SquaredNorms::<V, NORMS>(std::array::from_fn(record))));
         } else {
             norms.extend(group.chunks(dimension).flat_map(|record| arch.dispatch(SquaredNorms([record]))));
@@ -249,9 +249,9 @@ fn in_lanes<V: Copy + Into<f64>, const R: usize>(rows: [&[V]; R]) -> [f64; R] {
     let number = blocks.iter().map(|blocks| blocks.len()).min().unwrap_or(0);
     let blocks = blocks.map(|blocks| &blocks[..number]);
     let mut sums = [[0.0; LANES]; R];
-    for place in 0..number {
+    for position in 0..number {
         for (sums, blocks) in sums.iter_mut().zip(&blocks) {
-            let squares = blocks[place].map(|value| value.into() * value.into());
+            let squares = blocks[position].map(|value| value.into() * value.into());
             sums.iter_mut().zip(squares).for_each(|(sum, square)| *sum += square);
         }
     }
@@ -293,11 +293,11 @@ impl<V: Copy + Into<f64>, const R: usize> WithSimd for AddRecords<'_, V, R> {
         );
         let ((firsts, first_rest), (seconds, second_rest)) = (first.as_chunks_mut(), second.as_chunks_mut());
         let mut squared_norms = [[0.0; LANES]; R];
-        for (place, (first, second)) in firsts.iter_mut().zip(seconds).enumerate() {
+        for (position, (first, second)) in firsts.iter_mut().zip(seconds).enumerate() {
             let (mut integers_sum, mut squares_sum): ([f64; LANES], [f64; LANES]) = (*first, *second);
             for record in 0..R {
                 let integers =
-                    blocks[record][place].map(|value| round_ties_even(value.into() * scales[record]));
+                    blocks[record][position].map(|value| round_ties_even(value.into() * scales[record]));
                 let squares = integers.map(|integer| integer * integer);
                 for lane in 0..LANES {
                     integers_sum[lane] += integers[lane];

@@ -291,14 +291,15 @@ impl<N: NoiseInteger> WithSimd for PackedRounds<'_, N> {
         let Self { bins, leading, low_bits, bytes, noise } = self;
         // One pass looks up and one computes: the second can be vectorised.
         let (mut found, mut told, mut ended) = ([0; ROUNDS], [0; ROUNDS], [0; ROUNDS]);
-        for (place, [first, _]) in bytes.iter().enumerate() {
+        for (position, [first, _]) in bytes.iter().enumerate() {
             let (bin, is_told) = bins.guess(u64::from_le_bytes(*first));
-            (found[place], told[place]) = (bin, u64::from(is_told));
+            (found[position], told[position]) = (bin, u64::from(is_told));
         }
-        for place in 0..ROUNDS {
-            let (draw, ends) = round(found[place], bytes[place].map(u64::from_le_bytes), leading, low_bits);
-            noise[place] = N::lower_half(draw.into());
-            ended[place] = (ends & told[place]).wrapping_shl(place as u32);
+        for position in 0..ROUNDS {
+            let (draw, ends) =
+                round(found[position], bytes[position].map(u64::from_le_bytes), leading, low_bits);
+            noise[position] = N::lower_half(draw.into());
+            ended[position] = (ends & told[position]).wrapping_shl(position as u32);
         }
         !ended.iter().fold(0, |all, one| all | one)
     }

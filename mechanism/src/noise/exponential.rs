@@ -119,21 +119,21 @@ impl LazyUniform {
         self.first
     }
 
-    fn word<R: CryptoRng + ?Sized>(&mut self, place: usize, rng: &mut R) -> u64 {
-        while self.more.len() < place {
+    fn word<R: CryptoRng + ?Sized>(&mut self, position: usize, rng: &mut R) -> u64 {
+        while self.more.len() < position {
             self.more.push(rng.next_u64());
         }
-        if place == 0 { self.first } else { self.more[place - 1] }
+        if position == 0 { self.first } else { self.more[position - 1] }
     }
 
     /// Returns whether this number exceeds the other. Both are extended as far as needed.
     pub(super) fn exceeds<R: CryptoRng + ?Sized>(&mut self, other: &mut Self, rng: &mut R) -> bool {
-        let mut place = 0;
+        let mut position = 0;
         loop {
-            match self.word(place, rng).cmp(&other.word(place, rng)) {
+            match self.word(position, rng).cmp(&other.word(position, rng)) {
                 Ordering::Greater => return true,
                 Ordering::Less => return false,
-                Ordering::Equal => place += 1,
+                Ordering::Equal => position += 1,
             }
         }
     }
@@ -147,17 +147,17 @@ impl LazyUniform {
         F: Fn(u64) -> (BigUint, BigUint),
     {
         let mut prefix = BigUint::from(self.first);
-        let mut place = 0;
+        let mut position = 0;
         loop {
-            let (low, high) = bounds(64 * (place as u64 + 1));
+            let (low, high) = bounds(64 * (position as u64 + 1));
             if prefix < low {
                 return true;
             }
             if prefix >= high {
                 return false;
             }
-            place += 1;
-            prefix = (prefix << 64u32) + self.word(place, rng);
+            position += 1;
+            prefix = (prefix << 64u32) + self.word(position, rng);
         }
     }
 }

@@ -84,7 +84,7 @@ fn bernoulli<R: CryptoRng + ?Sized>(numerator: &BigUint, denominator: &BigUint, 
 }
 
 fn bits(word: u64) -> impl Iterator<Item = bool> {
-    (0..64).map(move |place| word >> place & 1 == 1)
+    (0..64).map(move |position| word >> position & 1 == 1)
 }
 
 /// Draws uniformly below `bound`, by rejection from the next power of two.

@@ -121,9 +121,9 @@ impl Selection {
     ) -> Result<usize, SelectionError> {
         let highest = *scores.iter().max().ok_or(SelectionError::Empty)?;
         loop {
-            let place = uniform_below(scores.len() as u128, rng) as usize;
-            if self.accepts(highest.abs_diff(scores[place]), rng) {
-                return Ok(place);
+            let position = uniform_below(scores.len() as u128, rng) as usize;
+            if self.accepts(highest.abs_diff(scores[position]), rng) {
+                return Ok(position);
             }
         }
     }

@@ -97,14 +97,14 @@ impl Classes {
     }
 
     pub(super) fn sorted(&self, matrix: MatRef<'_, f64>) -> Mat<f64> {
-        let at = |place: usize| self.order[place];
+        let at = |position: usize| self.order[position];
         Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| matrix[(at(i), at(j))])
     }
 
     pub(super) fn unsorted(&self, matrix: MatRef<'_, f64>) -> Mat<f64> {
-        let mut places = vec![0; self.order.len()];
-        self.order.iter().enumerate().for_each(|(place, &step)| places[step] = place);
-        Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| matrix[(places[i], places[j])])
+        let mut positions = vec![0; self.order.len()];
+        self.order.iter().enumerate().for_each(|(position, &step)| positions[step] = position);
+        Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| matrix[(positions[i], positions[j])])
     }
 
     /// matrix · blocks, the blocks taken as one block-diagonal matrix.

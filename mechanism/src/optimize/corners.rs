@@ -90,8 +90,8 @@ fn constraints(steps: usize, count: usize, gap: usize, corners: Corners) -> Vec<
     let signs = |members: usize| if corners == Corners::Signed { 1 << (members - 1) } else { 1 };
     let corner = |members: &[usize], signs: usize| {
         let mut u = DVector::zeros(steps);
-        for (place, &step) in members.iter().enumerate() {
-            u[step] = if signs >> place & 1 == 1 { -1.0 } else { 1.0 };
+        for (position, &step) in members.iter().enumerate() {
+            u[step] = if signs >> position & 1 == 1 { -1.0 } else { 1.0 };
         }
         Constraint { coefficients: &u * u.transpose(), limit: 1.0 }
     };

@@ -40,8 +40,8 @@ impl CorrelatedNoise {
     pub(super) fn new(mechanism: &MatrixMechanism, range: Range<u64>) -> Self {
         let (noise, layout) = (mechanism.moments().noise(), mechanism.layout());
         let kind = |coordinate: u64| {
-            let place = (coordinate % noise.len() as u64) as usize;
-            (noise[place], layout.second().contains(&place))
+            let position = (coordinate % noise.len() as u64) as usize;
+            (noise[position], layout.second().contains(&position))
         };
         let mut kinds: Vec<(_, usize)> = Vec::new();
         for kind in range.map(kind) {

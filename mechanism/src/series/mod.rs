@@ -36,7 +36,7 @@ pub fn stretch(series: &[f64], stride: NonZeroUsize, terms: usize) -> Vec<f64> {
         .iter_mut()
         .step_by(stride.get())
         .zip(series)
-        .for_each(|(place, &coefficient)| *place = coefficient);
+        .for_each(|(position, &coefficient)| *position = coefficient);
     stretched
 }
 
@@ -121,12 +121,12 @@ pub(crate) fn gauss_legendre() -> [[f64; 2]; PLACES] {
     };
     std::array::from_fn(|j| {
         let guess = libm::cos(std::f64::consts::PI * (j as f64 + 0.75) / (n + 0.5));
-        let place = (0..8).fold(guess, |x, _| {
+        let position = (0..8).fold(guess, |x, _| {
             let (value, slope) = legendre(x);
             x - value / slope
         });
-        let (_, slope) = legendre(place);
-        [place, 2.0 / ((1.0 - place * place) * slope * slope)]
+        let (_, slope) = legendre(position);
+        [position, 2.0 / ((1.0 - position * position) * slope * slope)]
     })
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn sum_rule(first: u64, last: u64) -> Vec<[f64; 2]> {
         ended += 1.0;
         let end = if ended == ranges { last } else { start * ratio };
         let (middle, half) = (0.5 * (start + end), 0.5 * (end - start));
-        rule.extend(gauss.iter().rev().map(|[place, part]| [middle + half * place, half * part]));
+        rule.extend(gauss.iter().rev().map(|[position, part]| [middle + half * position, half * part]));
         start = end;
     }
     rule.extend((0..3).rev().map(|step| [last - step as f64, slope[step]]));
@@ -238,7 +238,8 @@ mod tests {
         for (first, last) in [(1 << 12, 1 << 12), (5000, 6023), (5000, 6024), (1 << 14, 3_000_017)] {
             for (number, f) in functions.iter().enumerate() {
                 let expected: f64 = (first..=last).map(|t| f(t as f64)).sum();
-                let found: f64 = sum_rule(first, last).iter().map(|&[place, weight]| weight * f(place)).sum();
+                let found: f64 =
+                    sum_rule(first, last).iter().map(|&[position, weight]| weight * f(position)).sum();
                 let error = (found / expected - 1.0).abs();
                 assert!(error < 1e-9, "function {number} from {first} to {last}: off by {error:e}");
             }
@@ -249,7 +250,7 @@ mod tests {
     fn bin_positions_cover_exactly_their_range() {
         for last in [5000, 6024, 100_000_000] {
             let rule = sum_rule(5000, last);
-            assert!(rule.iter().all(|&[place, _]| (5000.0..=last as f64).contains(&place)));
+            assert!(rule.iter().all(|&[position, _]| (5000.0..=last as f64).contains(&position)));
             assert_eq!([rule[0][0], rule[rule.len() - 1][0]], [5000.0, last as f64]);
         }
     }

@@ -222,8 +222,8 @@ impl RowSampler<'_> {
         if from >= to {
             return;
         }
-        for [place, weight] in sum_rule(from + 1 - origin, to - origin) {
-            let step = origin as f64 + place;
+        for [position, weight] in sum_rule(from + 1 - origin, to - origin) {
+            let step = origin as f64 + position;
             self.sample(step, weight, self.square + energy(parts, step - from as f64));
         }
         self.square += energy(parts, (to - from) as f64);
@@ -279,12 +279,12 @@ mod tests {
         let all: Vec<RowSample> = strategy.decoder_row_samples(&workload, steps).collect();
         assert_eq!([all[0].step, all[all.len() - 1].step], [1.0, steps as f64]);
         let found = figures(&workload, all.iter().copied());
-        for (place, (found, expected)) in found.into_iter().zip(expected).enumerate() {
+        for (position, (found, expected)) in found.into_iter().zip(expected).enumerate() {
             let error = (found / expected - 1.0).abs();
             let name = strategy.name();
             assert!(
                 error < tolerance,
-                "{name} for {text}, figure {place}: {found}, not {expected}: {error:e}"
+                "{name} for {text}, figure {position}: {found}, not {expected}: {error:e}"
             );
         }
         all.len()

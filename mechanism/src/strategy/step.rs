@@ -135,8 +135,8 @@ impl<T: Copy + Zeroize> History<T> {
 
     pub(super) fn newest_first(&self) -> impl Iterator<Item = &[T]> {
         let next = self.next();
-        let places = (0..next).rev().chain((next..held(self.steps, self.kept)).rev());
-        places.map(|place| &self.rows[place * self.coordinates..][..self.coordinates])
+        let positions = (0..next).rev().chain((next..held(self.steps, self.kept)).rev());
+        positions.map(|position| &self.rows[position * self.coordinates..][..self.coordinates])
     }
 
     /// Adds a row of `coordinates` values; drops the oldest if `kept` rows are held.
@@ -144,7 +144,7 @@ impl<T: Copy + Zeroize> History<T> {
         if self.kept > 0 {
             let start = self.next() * self.coordinates;
             match self.rows.get_mut(start..start + self.coordinates) {
-                Some(place) => place.copy_from_slice(row),
+                Some(position) => position.copy_from_slice(row),
                 None => self.append(row),
             }
         }

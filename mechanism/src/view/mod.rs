@@ -144,7 +144,7 @@ impl View {
     pub fn sharing(mechanism: &MatrixMechanism, levels: &Arc<ViewNoise>, keys: u32) -> Self {
         let (released, layout) = (mechanism.layout(), mechanism.moments().parameters().layout);
         let noise = mechanism.moments().noise();
-        let deviation = |place: usize| noise.get(place).map_or(0.0, |noise| noise.standard_deviation());
+        let deviation = |position: usize| noise.get(position).map_or(0.0, |noise| noise.standard_deviation());
         let first = deviation(layout.first().start);
         let squares =
             (layout != released).then(|| SquaredIncrements::new(layout, Arc::clone(levels), first, keys));

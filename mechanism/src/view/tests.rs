@@ -179,11 +179,11 @@ fn squares_are_those_of_epoch_sums() {
             assert_eq!(raw.source, SecondMomentSource::EpochSums(SquareBias::Kept));
             assert_eq!(debiased.source, SecondMomentSource::EpochSums(SquareBias::Removed));
             assert!((raw.count() - 7.0).abs() < 1e-9 && (raw.first()[1] + 2.0).abs() < 1e-9);
-            for (place, (i, j)) in entries.into_iter().enumerate() {
+            for (position, (i, j)) in entries.into_iter().enumerate() {
                 let removed = if i == j { bias } else { 0.0 };
-                let [found, kept] = [&debiased, &raw].map(|moments| moments.second()[place] * t as f64);
-                assert!((kept - chosen[place]).abs() < 1e-9, "{kept}, not {}", chosen[place]);
-                assert!((found - chosen[place] + removed).abs() < 1e-9 * bias, "{found}");
+                let [found, kept] = [&debiased, &raw].map(|moments| moments.second()[position] * t as f64);
+                assert!((kept - chosen[position]).abs() < 1e-9, "{kept}, not {}", chosen[position]);
+                assert!((found - chosen[position] + removed).abs() < 1e-9 * bias, "{found}");
             }
         }
     }

@@ -98,12 +98,12 @@ impl CoverageSetting {
                         && self.layout().second_entries().all(|at| entry(&together, at) == Some(true)),
                 ),
             ];
-            for (place, found) in found.into_iter().enumerate() {
-                given[place] += f64::from(u8::from(found.is_some()));
-                held[place] += f64::from(u8::from(found == Some(true)));
+            for (position, found) in found.into_iter().enumerate() {
+                given[position] += f64::from(u8::from(found.is_some()));
+                held[position] += f64::from(u8::from(found == Some(true)));
             }
         }
-        Coverage(std::array::from_fn(|place| held[place] / given[place]), given)
+        Coverage(std::array::from_fn(|position| held[position] / given[position]), given)
     }
 }
 

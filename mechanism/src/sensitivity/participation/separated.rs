@@ -110,13 +110,13 @@ fn partners_of(terms: &Terms<'_>, steps: usize, gap: usize, layers: usize) -> Op
 /// Takes the largest sums of at most m entries of a row that are at least `gap` apart and end at
 /// each index or before. Returns those of at most m + 1 entries.
 fn extended(row: &[f64], gap: usize, sums: &[f64]) -> Vec<f64> {
-    let before = |place: usize| place.checked_sub(gap).and_then(|end| sums.get(end)).unwrap_or(&0.0);
+    let before = |position: usize| position.checked_sub(gap).and_then(|end| sums.get(end)).unwrap_or(&0.0);
     let mut largest = 0.0_f64;
-    let place = |(place, value): (usize, &f64)| {
-        largest = largest.max(value + before(place));
+    let position = |(position, value): (usize, &f64)| {
+        largest = largest.max(value + before(position));
         largest
     };
-    row.iter().enumerate().map(place).collect()
+    row.iter().enumerate().map(position).collect()
 }
 
 /// Returns the blocks of stamped matrices that all have the same width.
@@ -156,7 +156,7 @@ fn partners_at_least_lags(
 fn chained(terms: &Terms<'_>, schedule: ParticipationSchedule, partners: &[Vec<f64>]) -> WorstPattern {
     let (steps, gap) = (schedule.horizon(), schedule.gap());
     let norms = absolute_overlaps(terms, 0);
-    let own = |place: usize, step: usize| match place.checked_sub(1) {
+    let own = |position: usize, step: usize| match position.checked_sub(1) {
         Some(earlier) => norms[step] + 2.0 * partners[earlier][step],
         None => norms[step],
     };
@@ -165,27 +165,27 @@ fn chained(terms: &Terms<'_>, schedule: ParticipationSchedule, partners: &[Vec<f
     let mut sums = vec![0.0; steps];
     let mut ends: Vec<Vec<u32>> = Vec::new();
     let mut best = (0.0, 0);
-    for place in 0..schedule.count() {
+    for position in 0..schedule.count() {
         let (mut next, mut end) = (vec![0.0; steps], vec![0; steps]);
         let mut largest = (0.0, 0);
-        for step in place * gap..steps {
-            let before = if place == 0 { 0.0 } else { sums[step - gap] };
-            let sum = before + own(place, step);
+        for step in position * gap..steps {
+            let before = if position == 0 { 0.0 } else { sums[step - gap] };
+            let sum = before + own(position, step);
             if sum > largest.0 {
                 largest = (sum, step as u32);
             }
             (next[step], end[step]) = largest;
         }
         if largest.0 > best.0 {
-            best = (largest.0, place);
+            best = (largest.0, position);
         }
         sums = next;
         ends.push(end);
     }
     let mut pattern = Vec::new();
     let mut last = steps - 1;
-    for place in (0..=best.1).rev() {
-        let step = ends[place][last] as usize;
+    for position in (0..=best.1).rev() {
+        let step = ends[position][last] as usize;
         pattern.push(step);
         last = step.saturating_sub(gap);
     }

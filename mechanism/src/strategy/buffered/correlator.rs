@@ -124,21 +124,21 @@ fn correlate<const B: usize>(step: &RealStep, coarse_bits: u32, noise: &mut [i64
     let (number, rest_length) = (noise.len(), noise_rest.len());
     let mut parts = buffers.map(|buffer| buffer.as_chunks_mut::<LANES>());
     let mut blocks = parts.each_mut().map(|(blocks, _)| &mut blocks[..number]);
-    for (place, noise) in noise.iter_mut().enumerate() {
-        let held: [_; B] = std::array::from_fn(|buffer| blocks[buffer][place]);
+    for (position, noise) in noise.iter_mut().enumerate() {
+        let held: [_; B] = std::array::from_fn(|buffer| blocks[buffer][position]);
         let (correlated, next) = correlate_block(step, coarse_bits, *noise, held);
         *noise = correlated;
         for (blocks, next) in blocks.iter_mut().zip(next) {
-            blocks[place] = next;
+            blocks[position] = next;
         }
     }
     let mut rests = parts.map(|(_, rest)| &mut rest[..rest_length]);
-    for (place, noise) in noise_rest.iter_mut().enumerate() {
-        let held: [_; B] = std::array::from_fn(|buffer| [rests[buffer][place]]);
+    for (position, noise) in noise_rest.iter_mut().enumerate() {
+        let held: [_; B] = std::array::from_fn(|buffer| [rests[buffer][position]]);
         let ([correlated], next) = correlate_block(step, coarse_bits, [*noise], held);
         *noise = correlated;
         for (rest, [next]) in rests.iter_mut().zip(next) {
-            rest[place] = next;
+            rest[position] = next;
         }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
         ) {
             let strategy = strategy(&buffers);
             let run = |t: usize| if signs[t / 20] { 1i64 } else { -1 };
-            let z = |t: usize, place: usize| run(t) * ((1 << (magnitude + coarse_bits)) - 97 * (t * place) as i64);
+            let z = |t: usize, position: usize| run(t) * ((1 << (magnitude + coarse_bits)) - 97 * (t * position) as i64);
             let rows: Vec<Vec<i64>> = (0..STEPS as usize).map(|t| (0..COORDINATES).map(|i| z(t, i)).collect()).collect();
             let (errors, largest) = errors(&strategy, coarse_bits, &rows);
             let bound = strategy.correlates().unwrap().correlation(STEPS);

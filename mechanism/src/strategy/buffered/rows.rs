@@ -175,9 +175,9 @@ fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<Row
         rows.push(row(t, 1.0, covariance[SIZE - 1][SIZE - 1]));
     }
     let buffers = strategy.parameters.count();
-    let places: Vec<usize> = (0..buffers).chain([SIZE - 1]).collect();
+    let positions: Vec<usize> = (0..buffers).chain([SIZE - 1]).collect();
     let mut covariance =
-        DMatrix::from_fn(places.len(), places.len(), |j, k| covariance[places[j]][places[k]]);
+        DMatrix::from_fn(positions.len(), positions.len(), |j, k| covariance[positions[j]][positions[k]]);
     let mut t = LEAPING;
     while t < steps {
         // The longest power of 2 that is neither too long nor beyond the end.

@@ -108,8 +108,8 @@ fn power_law(buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> Buffer
     step
 }
 
-fn down(value: f64, places: f64) -> f64 {
-    value * (1.0 - places * f64::EPSILON)
+fn down(value: f64, positions: f64) -> f64 {
+    value * (1.0 - positions * f64::EPSILON)
 }
 
 /// `i^a t^(−b)`, without powers that overflow.

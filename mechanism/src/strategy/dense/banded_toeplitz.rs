@@ -140,13 +140,13 @@ mod tests {
         let (numerator, weights) = (workload.toeplitz_part(30).unwrap(), weights(&workload, 30));
         let c = [1.0, 0.4, 0.3, 0.1];
         let gradient = evaluate(&c, &numerator, &weights).1;
-        for place in 0..c.len() {
+        for position in 0..c.len() {
             let at = |shift: f64| {
                 let mut point = c;
-                point[place] += shift;
+                point[position] += shift;
                 evaluate(&point, &numerator, &weights).0
             };
-            assert!(((at(1e-6) - at(-1e-6)) / 2e-6 - gradient[place]).abs() < 1e-8, "{place}");
+            assert!(((at(1e-6) - at(-1e-6)) / 2e-6 - gradient[position]).abs() < 1e-8, "{position}");
         }
     }
 

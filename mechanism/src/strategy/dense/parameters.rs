@@ -40,7 +40,7 @@ impl DenseParameters {
         let largest = c.amax();
         let norm = (0..rows).map(|i| column_norm(c, i, largest)).fold(0.0, f64::max);
         let round = |entry: f64| (entry / largest / norm * LARGEST as f64).round() as i64;
-        let lower = (0..rows).flat_map(|t| (0..=t).map(move |i| (t, i))).map(|place| round(c[place]));
+        let lower = (0..rows).flat_map(|t| (0..=t).map(move |i| (t, i))).map(|position| round(c[position]));
         Self::checked(rows, lower.collect())
     }
 
@@ -92,12 +92,12 @@ impl DenseParameters {
 }
 
 fn check_entries(c: &DMatrix<f64>) -> Result<(), StrategyError> {
-    let place = |(t, i): (usize, usize)| (t + 1, i + 1);
+    let position = |(t, i): (usize, usize)| (t + 1, i + 1);
     let all = || (0..c.nrows()).flat_map(|t| (0..c.ncols()).map(move |i| (t, i)));
-    if let Some((row, column)) = all().find(|&place| !c[place].is_finite()).map(place) {
+    if let Some((row, column)) = all().find(|&position| !c[position].is_finite()).map(position) {
         return Err(StrategyError::NotFinite { row, column });
     }
-    if let Some((row, column)) = all().find(|&(t, i)| i > t && c[(t, i)] != 0.0).map(place) {
+    if let Some((row, column)) = all().find(|&(t, i)| i > t && c[(t, i)] != 0.0).map(position) {
         return Err(StrategyError::NotCausal { row, column });
     }
     match (0..c.nrows()).find(|&t| c[(t, t)] <= 0.0) {
@@ -115,8 +115,8 @@ impl From<DenseParameters> for String {
     fn from(parameters: DenseParameters) -> Self {
         let characters = |m: &i64| {
             let bits = (m + 2 * LARGEST) as u64;
-            (0..ENTRY_CHARACTERS as u32).rev().map(move |place| {
-                char::from(ALPHABET[(bits >> (place * CHARACTER_BITS)) as usize % ALPHABET.len()])
+            (0..ENTRY_CHARACTERS as u32).rev().map(move |position| {
+                char::from(ALPHABET[(bits >> (position * CHARACTER_BITS)) as usize % ALPHABET.len()])
             })
         };
         parameters.lower.iter().flat_map(characters).collect()

@@ -152,8 +152,8 @@ mod tests {
             let (mut encoder, mut y) = (strategy.encoder(2), [0; 2]);
             for taken in 1..=rows.len() {
                 encoder.encode(&rows[taken - 1], &mut y).unwrap();
-                for (place, y) in y.into_iter().enumerate() {
-                    let off = exact(&strategy.coefficients, &rows[..taken], place) - y;
+                for (position, y) in y.into_iter().enumerate() {
+                    let off = exact(&strategy.coefficients, &rows[..taken], position) - y;
                     prop_assert_eq!(&off >> 128 << 128, off);
                 }
             }
@@ -235,9 +235,9 @@ mod tests {
         let mut encoder = square_root("prefix").encoder(2);
         encoder.encode(&[1, 2], &mut [0; 2]).unwrap();
         let good = encoder.save();
-        let with = |place: usize, value: u8| {
+        let with = |position: usize, value: u8| {
             let mut state = good.clone();
-            state[place] = value;
+            state[position] = value;
             state
         };
         let check = |state: &[u8], part: &str| {

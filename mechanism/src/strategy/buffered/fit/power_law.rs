@@ -111,11 +111,11 @@ fn grow(horizon: Option<u64>, buffers: usize, progress: OnProgress<'_>) -> (Buff
 fn starts(variables: &[f64]) -> Vec<Vec<f64>> {
     let mut growths: Vec<f64> = variables.iter().step_by(3).copied().collect();
     growths.sort_by(f64::total_cmp);
-    let mut places: Vec<f64> = growths.windows(2).map(|pair| 0.5 * (pair[0] + pair[1])).collect();
-    places.push(growths.first().map_or(0.0, |slowest| slowest - 1.5));
-    places.push(growths.last().map_or(0.5, |fastest| fastest + 1.5));
-    let extended = |place: f64| variables.iter().copied().chain([place, log(0.45), log(0.3)]).collect();
-    places.into_iter().map(extended).collect()
+    let mut positions: Vec<f64> = growths.windows(2).map(|pair| 0.5 * (pair[0] + pair[1])).collect();
+    positions.push(growths.first().map_or(0.0, |slowest| slowest - 1.5));
+    positions.push(growths.last().map_or(0.5, |fastest| fastest + 1.5));
+    let extended = |position: f64| variables.iter().copied().chain([position, log(0.45), log(0.3)]).collect();
+    positions.into_iter().map(extended).collect()
 }
 
 fn buffers_of(variables: &[f64]) -> Vec<PowerLawBuffer> {

@@ -318,12 +318,12 @@ impl ToeplitzLoss {
     /// `Σ δ̂_j − Σ δ_j`, and the sensitivity requires coefficients that never grow.
     pub(super) fn complements<const N: usize>(&self, variables: &[DualNumber<N>]) -> Vec<[DualNumber<N>; 2]> {
         let one = DualNumber::<N>::constant(1.0);
-        let mut place = DualNumber::constant(0.0);
+        let mut position = DualNumber::constant(0.0);
         let mut all: Vec<DualNumber<N>> = Vec::new();
         for (index, &variable) in variables.iter().enumerate() {
-            place = if index == 0 { variable } else { place + variable.exp() };
+            position = if index == 0 { variable } else { position + variable.exp() };
             let last = index + 1 == variables.len();
-            let share = one / (one + (-place).exp());
+            let share = one / (one + (-position).exp());
             all.push(if last {
                 let step =
                     if self.repeats() { room(&all) / (one + (-variable).exp()) } else { variable.exp() };
@@ -370,8 +370,8 @@ fn room<const N: usize>(before: &[DualNumber<N>]) -> DualNumber<N> {
 /// matter to about 1.
 pub(super) fn spread(base: f64, steps: u64, buffers: usize) -> Vec<f64> {
     let lowest = log((0.5 / steps as f64).max(0.5 * base).min(0.5));
-    let place = |j: usize| exp(lowest * (1.0 - (j as f64 + 0.5) / (2 * buffers) as f64));
-    (0..2 * buffers).map(|j| base + (1.0 - base) * place(j)).collect()
+    let position = |j: usize| exp(lowest * (1.0 - (j as f64 + 0.5) / (2 * buffers) as f64));
+    (0..2 * buffers).map(|j| base + (1.0 - base) * position(j)).collect()
 }
 
 pub(super) const EXACT_LAGS: usize = 256;
@@ -402,8 +402,8 @@ impl Lags {
         while start < count {
             let end = count.min(2 * start);
             let (middle, half) = (0.5 * (start + end) as f64 - 0.5, 0.5 * (end - start) as f64);
-            let places = rule.iter().map(|[place, part]| (middle + half * place, half * part));
-            smooth.extend(places.map(|(lag, part)| [lag, part * weight(lag)]));
+            let positions = rule.iter().map(|[position, part]| (middle + half * position, half * part));
+            smooth.extend(positions.map(|(lag, part)| [lag, part * weight(lag)]));
             start = end;
         }
         Self { exact, smooth }
