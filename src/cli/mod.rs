@@ -14,7 +14,6 @@ mod log;
 pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
-mod page;
 pub(crate) mod plan;
 mod progress;
 pub(crate) mod run;

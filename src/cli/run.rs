@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use hushflow::ledger::Home;
 use hushflow::pipeline::{Pipeline, Sink, Source};
 use hushflow::publication::Publication;
 use hushflow::runtime::{Acknowledge, Cluster, Options, Summary, run, shared_ledger};
-use hushflow::sink::{Following, Log, SinkError};
+use hushflow::sink::{SinkError, SinkInput, SinkThread, TakenAddress};
 use hushflow::time::parse_duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
@@ -135,35 +136,45 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let publication = Publication::of_pipeline(&pipeline, &options.state, &mut |_| ()).map_err(wrong)?;
     let subject = Subject { publication: publication.clone(), views: pipeline.views.clone() };
     let directory = pipeline.log_directory(&options.state).to_owned();
-    let log = Log { directory, subject: Arc::new(subject) };
-    let sinks = sinks(&pipeline, &options, &log)?;
+    let input = SinkInput { directory, subject: Arc::new(subject) };
+    let sinks = start_sinks(&pipeline, &options, &input)?;
     let format = arguments.format.format();
-    let mut shown = None;
+    let mut output = None;
     let summary = run(&pipeline, &publication, &options, |first_epoch| {
         if !arguments.quiet {
-            shown = Some(Following::show(log.clone(), format, first_epoch - 1));
+            output = Some(SinkThread::print(input.clone(), format, first_epoch - 1));
         }
     });
-    let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
-    let shown = shown.transpose().and_then(|shown| shown.map_or(Ok(()), |shown| written(shown, &options)));
+    let finished: Vec<_> = sinks.into_iter().map(SinkThread::finish).collect();
+    let output =
+        output.transpose().and_then(|output| output.map_or(Ok(()), |output| finish(output, &options)));
     let summary = summary?;
-    report(&log, &options, &summary, arguments.counters);
-    Ok(sunk.into_iter().chain([shown]).collect::<Result<(), _>>()?)
+    report(&input, &options, &summary, arguments.counters);
+    Ok(finished.into_iter().chain([output]).collect::<Result<(), _>>()?)
 }
 
-/// Starts the sinks, in the process that writes the log.
-fn sinks(pipeline: &Pipeline, options: &Options, log: &Log) -> Result<Vec<Following>, SinkError> {
+/// Starts the sinks, in the process that writes the log. A taken address doesn't stop the run.
+fn start_sinks(
+    pipeline: &Pipeline,
+    options: &Options,
+    input: &SinkInput,
+) -> Result<Vec<SinkThread>, SinkError> {
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
-    pipeline.sinks.iter().filter(|_| leads).map(|sink| start(sink, log, &options.control)).collect()
+    let start = |sink| start_sink(sink, input, &options.control, TakenAddress::Retry);
+    pipeline.sinks.iter().filter(|_| leads).map(start).collect()
 }
 
-/// Starts a sink and prints its address if it listens.
-pub(super) fn start(sink: &Sink, log: &Log, control: &Control) -> Result<Following, SinkError> {
-    let following = Following::start(sink.clone(), log.clone(), control)?;
-    if let Some(address) = following.address() {
+/// Starts a sink, which prints its address once it listens.
+pub(super) fn start_sink(
+    sink: &Sink,
+    input: &SinkInput,
+    control: &Control,
+    taken: TakenAddress,
+) -> Result<SinkThread, SinkError> {
+    fn announce(address: SocketAddr) {
         let _ = writeln!(stderr(), "http://{address}/events serves the releases as events");
     }
-    Ok(following)
+    SinkThread::start(sink, input.clone(), control, taken, announce)
 }
 
 /// Returns the control by which signals stop the run and notices are printed.
@@ -222,8 +233,8 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
 
 /// Waits until all output is written. If the run was stopped, gives up when nobody reads the
 /// output.
-fn written(shown: Following, options: &Options) -> Result<(), SinkError> {
-    match shown.finish_while_taken(|| options.control.is_stopped(), READERS) {
+fn finish(output: SinkThread, options: &Options) -> Result<(), SinkError> {
+    match output.finish_while_taken(|| options.control.is_stopped(), READERS) {
         Some(outcome) => outcome,
         None => {
             warn("nobody reads standard output, so the last releases were not printed; the log has them");
@@ -232,16 +243,16 @@ fn written(shown: Following, options: &Options) -> Result<(), SinkError> {
     }
 }
 
-/// Prints the summary, and the command that reads the `log`.
-fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
+/// Prints the summary, and the command that reads the log.
+fn report(input: &SinkInput, options: &Options, summary: &Summary, counters: bool) {
     if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
         return;
     }
-    let parameters = log.subject.parameters();
+    let parameters = input.subject.parameters();
     let privacy = parameters.privacy;
     let (epochs, last) = (summary.epochs.end - summary.epochs.start, summary.epochs.end - 1);
     let mut err = stderr().lock();
-    let told = match epochs {
+    let progress = match epochs {
         0 => writeln!(
             err,
             "Nothing new: {last} epochs were published earlier, and no epoch is published twice."
@@ -252,7 +263,7 @@ fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
             parameters.epochs.schedule.horizon()
         ),
     };
-    let guarantee = match log.subject.publication.is_private() {
+    let guarantee = match input.subject.publication.is_private() {
         false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
         true => writeln!(
             err,
@@ -268,9 +279,9 @@ fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
             "Stopped by a signal: run the command again to continue. The current epoch is still open."
         );
     }
-    let hint = writeln!(err, "To read the releases again:  hushflow tail {}", log.directory.display());
+    let hint = writeln!(err, "To read the releases again:  hushflow tail {}", input.directory.display());
     // A closed standard error is no failure after the work is done.
-    let _ = told.and(guarantee).and(hint);
+    let _ = progress.and(guarantee).and(hint);
     if counters || err.is_terminal() {
         let c = &summary.counters;
         let rows = [

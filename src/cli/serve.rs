@@ -1,23 +1,27 @@
 //! `hushflow serve`: followers of a public log without a run, as another user or on another
 //! machine.
 
+use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::sleep;
+use std::task::Poll;
+use std::time::Duration;
 
 use clap::Args;
 use hushflow::control::Control;
 use hushflow::estimates::View;
-use hushflow::follow::Subject;
+use hushflow::follow::{StopFlag, Subject};
+use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
-use hushflow::sink::{Following, Log};
-use hushflow::state::PublicReader;
+use hushflow::publication::Publication;
+use hushflow::sink::{SinkInput, SinkThread, TakenAddress};
+use hushflow::state::{PublicReader, StateError};
+use hushflow::web::{Page, PageContents};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
-use super::page::{self, Served};
-use super::tail::{INTERVAL, await_log};
-use super::{CliError, run};
+use super::tail::await_log;
+use super::{CliError, ledger, run};
 
 /// Default address of the page.
 const PAGE: &str = "127.0.0.1:8080";
@@ -98,7 +102,7 @@ impl Service {
         }
         if subject.views.is_empty() {
             let parameters = subject.parameters();
-            let view = View::usual("serve", parameters.release.workload.clone(), &parameters.log());
+            let view = View::usual("serve", parameters.release.workload.clone(), &parameters.log_facts());
             subject.views.push(view);
         }
         Ok(subject)
@@ -112,39 +116,77 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let subject = service.subject(&reader, &arguments.source)?;
     let page = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
     let control = control()?;
-    let log = Log { directory: service.directory.clone(), subject: Arc::new(subject) };
-    let sinks =
-        service.sinks.iter().map(|sink| run::start(sink, &log, &control)).collect::<Result<Vec<_>, _>>()?;
-    let serving = match page {
-        None => follow(&mut reader, log.subject.horizon(), &control),
-        Some(address) => show(address, &log, reader, &control),
+    let stop = StopFlag::from(control.stop_flag());
+    let input = SinkInput { directory: service.directory.clone(), subject: Arc::new(subject) };
+    let start = |sink| run::start_sink(sink, &input, &control, TakenAddress::Refuse);
+    let sinks = service.sinks.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let served = match page {
+        None => await_horizon(&mut reader, input.subject.horizon(), &stop).map_err(CliError::from),
+        Some(address) => page_contents(input.directory.clone(), &input.subject, &[], &[])
+            .and_then(|contents| serve_page(address, contents, reader, &stop)),
     };
-    let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
-    serving?;
-    Ok(sunk.into_iter().collect::<Result<(), _>>()?)
+    let finished: Vec<_> = sinks.into_iter().map(SinkThread::finish).collect();
+    served?;
+    Ok(finished.into_iter().collect::<Result<(), _>>()?)
 }
 
 /// Waits for the last epoch.
-fn follow(reader: &mut PublicReader, horizon: u64, control: &Control) -> Result<(), CliError> {
-    let mut last = 0;
-    while last < horizon && !control.is_stopped() {
-        match reader.next_frame()? {
-            Some(release) => last = release.epoch,
-            None => sleep(INTERVAL),
+fn await_horizon(reader: &mut PublicReader, horizon: u64, stop: &StopFlag) -> Result<(), StateError> {
+    while let Poll::Ready(Some(release)) = stop.wait(Duration::MAX, || reader.next_frame())? {
+        if release.epoch >= horizon {
+            break;
         }
     }
     Ok(())
 }
 
-/// Serves a page until a signal stops it.
-fn show(address: &str, log: &Log, reader: PublicReader, control: &Control) -> Result<(), CliError> {
-    let site = page::site(log.directory.clone(), &log.subject, &[], &[])?;
-    let mut served = Served::begin(address, site, reader)?;
-    while !control.is_stopped() {
-        sleep(INTERVAL);
-        served.read_on()?;
-    }
-    Ok(())
+/// Serves a page of the log that `reader` reads until `stop` is set.
+///
+/// # Errors
+/// Fails if the address can't be bound or the log can't be read.
+pub(super) fn serve_page(
+    address: &str,
+    contents: PageContents,
+    mut reader: PublicReader,
+    stop: &StopFlag,
+) -> Result<(), CliError> {
+    let page = Page::serve(contents, address)?;
+    let mut read_on = |patience| {
+        while let Poll::Ready(Some(release)) = stop.wait(patience, || reader.next_frame())? {
+            page.set_published(release.epoch);
+        }
+        Ok::<_, StateError>(())
+    };
+    read_on(Duration::ZERO)?;
+    let _ = writeln!(stderr(), "http://{}/ serves the log until this command is stopped", page.address());
+    Ok(read_on(Duration::MAX)?)
+}
+
+/// Returns the page of a log, which opens with the first of `keys`, or with the total.
+///
+/// # Errors
+/// Fails if the log holds no moments.
+pub(super) fn page_contents(
+    directory: PathBuf,
+    subject: &Subject,
+    workloads: &[Workload],
+    keys: &[u32],
+) -> Result<PageContents, CliError> {
+    let Publication::Moments(publication) = &subject.publication else {
+        return Err(CliError::usage(
+            "this log holds estimates of windows, and pages show only moments: use tail without --web",
+        ));
+    };
+    let view =
+        subject.views.first().cloned().ok_or_else(|| CliError::usage("a page needs a view: name one"))?;
+    let ledger = {
+        let directory = directory.clone();
+        Box::new(move || ledger::public_account(&directory))
+    };
+    let key = if view.total { publication.keys() } else { keys.first().copied().unwrap_or(0) };
+    let released = &publication.parameters().release.workload;
+    let workloads = workloads.iter().chain([released]).cloned().collect();
+    Ok(PageContents { directory, publication: publication.clone(), view, workloads, key, ledger })
 }
 
 /// Returns the control by which the first signal stops the followers; the second signal ends the

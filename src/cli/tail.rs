@@ -1,19 +1,19 @@
 //! `hushflow tail`: reads the published releases under any view.
 
-mod live;
-mod sample;
+mod output;
 mod scores;
 
 use std::io::{BufWriter, Write, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
-use hushflow::estimates::{ESTIMATORS, Estimate, Estimator, Intervals, Log, View};
-use hushflow::follow::{Follower, Shown, Subject};
-use hushflow::lines::{Format, Writer};
+use hushflow::estimates::{ESTIMATORS, EstimatorKind, Intervals, LogFacts, View, ViewEstimator};
+use hushflow::follow::{Follower, StopFlag, Subject, open_log};
+use hushflow::lines::Format;
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::view::SquareBias;
@@ -21,14 +21,10 @@ use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::PublicParameters;
 use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
-use hushflow::state::{PublicReader, Stamp, StateError};
+use hushflow::state::{PublicReader, StateError};
 
-use super::page::{self, Served};
-use super::{CliError, FormatArgument, number_in};
-use live::Live;
-
-/// Polling interval of a followed log.
-pub(super) const INTERVAL: Duration = Duration::from_millis(100);
+use super::{CliError, FormatArgument, number_in, serve};
+use output::{LiveTable, Output};
 
 /// Treatment of the bias of squares.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -61,7 +57,7 @@ pub(crate) struct TailArguments {
     #[arg(long, short)]
     follow: bool,
     #[command(flatten)]
-    shown: ShownArgument,
+    estimator: EstimatorArgument,
     /// For logs of method pp: whether squares of noisy sums keep their bias [default: debiased]
     #[arg(long, value_enum)]
     squares: Option<Squares>,
@@ -113,24 +109,24 @@ pub(crate) struct TailArguments {
 
 /// What a view shows: `--view NAME`, or the flag of an estimator with parameters.
 #[derive(Debug)]
-struct ShownArgument(Option<(&'static Estimator, String)>);
+struct EstimatorArgument(Option<(&'static EstimatorKind, String)>);
 
-impl ShownArgument {
-    fn flag_of(estimator: &Estimator) -> &'static str {
+impl EstimatorArgument {
+    fn flag_of(estimator: &EstimatorKind) -> &'static str {
         estimator.flag.as_ref().map_or("view", |flag| flag.name)
     }
 
-    /// Returns the estimate, or the usual one of the log.
-    fn estimate(&self, log: &Log<'_>) -> Result<Arc<dyn Estimate>, CliError> {
-        let (estimator, value) = self.0.clone().unwrap_or_else(|| (Estimator::usual(log), String::new()));
+    /// Returns the estimator, or the usual one of the log.
+    fn estimator(&self, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, CliError> {
+        let (estimator, value) = self.0.clone().unwrap_or_else(|| (EstimatorKind::usual(log), String::new()));
         let flag = Self::flag_of(estimator);
         estimator
-            .asked(&value, log)
+            .from_flag(&value, log)
             .map_err(|problem| CliError::usage(format!("--{flag} {value}: {problem}")))
     }
 }
 
-impl Args for ShownArgument {
+impl Args for EstimatorArgument {
     fn augment_args(command: Command) -> Command {
         let (flags, names): (Vec<_>, Vec<_>) =
             ESTIMATORS.iter().partition(|estimator| estimator.flag.is_some());
@@ -154,13 +150,13 @@ impl Args for ShownArgument {
     }
 }
 
-impl FromArgMatches for ShownArgument {
+impl FromArgMatches for EstimatorArgument {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let asked = ESTIMATORS.iter().find_map(|estimator| {
+        let given = ESTIMATORS.iter().find_map(|estimator| {
             let value = matches.get_one::<String>(Self::flag_of(estimator))?;
             (estimator.flag.is_some() || value == estimator.name).then(|| (estimator, value.clone()))
         });
-        Ok(ShownArgument(asked))
+        Ok(EstimatorArgument(given))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -173,96 +169,43 @@ impl FromArgMatches for ShownArgument {
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let reader = open(arguments)?;
     let subject = subject(arguments, &reader)?;
-    let wanted = wanted_keys(&arguments.key, subject.parameters())?;
+    let keys = selected_keys(&arguments.key, subject.parameters())?;
     if !subject.publication.is_private() {
         let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
     }
+    let stop = StopFlag::default();
     if let Some(address) = &arguments.web {
-        let site = page::site(arguments.directory.clone(), &subject, &arguments.workload, &wanted)?;
-        let mut served = Served::begin(address, site, reader)?;
-        loop {
-            std::thread::sleep(INTERVAL);
-            served.read_on()?;
-        }
+        let contents =
+            serve::page_contents(arguments.directory.clone(), &subject, &arguments.workload, &keys)?;
+        return serve::serve_page(address, contents, reader, &stop);
     }
     let mut out = BufWriter::new(StandardOutput);
     let format = arguments.format.format();
-    let mut live = if arguments.follow && format == Format::Table { Live::new() } else { None };
+    let mut table = if arguments.follow && format == Format::Table { LiveTable::new() } else { None };
     let mut output = Output::new(arguments, &subject)?;
-    let mut follower = Follower::of(reader, &subject, &wanted);
-    let mut line = Vec::new();
+    let mut follower = Follower::new(reader, &subject, &keys);
+    let (mut line, mut patience) = (Vec::new(), Duration::ZERO);
     loop {
-        while let Some(epoch) = follower.next(|epoch, _| epoch >= arguments.since)? {
-            live.iter_mut().for_each(Live::begin_epoch);
-            for shown in &epoch.shown {
-                line.clear();
-                output.write(shown, &epoch.stamp, &mut line)?;
-                match &mut live {
-                    Some(live) => live.push(&String::from_utf8_lossy(&line)),
-                    None => out.write_all(&line)?,
-                }
+        let next = stop.wait(patience, || follower.next(|epoch, _| epoch >= arguments.since))?;
+        let Poll::Ready(Some(epoch)) = next else {
+            // All that is published has been read.
+            table.iter_mut().try_for_each(LiveTable::draw)?;
+            out.flush()?;
+            if !arguments.follow || follower.last() >= subject.horizon() {
+                return output.finish(&mut out);
             }
-        }
-        live.iter_mut().try_for_each(Live::draw)?;
-        out.flush()?;
-        if !arguments.follow || follower.last() >= subject.horizon() {
-            return output.finish(&mut out);
-        }
-        std::thread::sleep(INTERVAL);
-    }
-}
-
-/// Output for each key and epoch.
-enum Output {
-    /// The estimates.
-    Lines(Box<Writer>),
-    /// Scores of their densities.
-    Scores(Box<scores::Scores>),
-    /// Records drawn from the newest densities.
-    Sample(Box<sample::Sample>),
-}
-
-impl Output {
-    fn new(arguments: &TailArguments, subject: &Subject) -> Result<Self, CliError> {
-        let (format, scores) = (arguments.format.format(), &arguments.scores);
-        let lines = || Self::Lines(Box::new(Writer::new(subject, format)));
-        let Publication::Moments(publication) = &subject.publication else { return Ok(lines()) };
-        let has_densities = subject.views.iter().all(|view| view.estimate.has_densities());
-        if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
-            return Err(CliError::usage(
-                "--sample, --held-out and --truth need densities, and this view has none: use --view gaussian on a \
-                 log with second moments of records",
-            ));
-        }
-        let publication = publication.clone();
-        Ok(match arguments.sample {
-            Some(size) => {
-                Self::Sample(Box::new(sample::Sample::new(publication, size, arguments.seed, format)))
+            patience = Duration::MAX;
+            continue;
+        };
+        patience = Duration::ZERO;
+        table.iter_mut().for_each(LiveTable::begin_epoch);
+        for estimate in &epoch.estimates {
+            line.clear();
+            output.write(estimate, &epoch.stamp, &mut line)?;
+            match &mut table {
+                Some(table) => table.push(&String::from_utf8_lossy(&line)),
+                None => out.write_all(&line)?,
             }
-            None if scores.wanted() => {
-                let shown = if arguments.total { 1 } else { arguments.key.len() };
-                Self::Scores(Box::new(scores::Scores::new(scores, publication, shown, format)?))
-            }
-            None => lines(),
-        })
-    }
-
-    fn write(&mut self, shown: &Shown, stamp: &Stamp, out: &mut impl Write) -> Result<(), CliError> {
-        match self {
-            Self::Lines(writer) => Ok(writer.write_line(shown, stamp, out)?),
-            Self::Scores(scores) => scores.write(&*shown.found, out),
-            Self::Sample(sample) => {
-                sample.keep(shown);
-                Ok(())
-            }
-        }
-    }
-
-    /// Writes the output that follows the last epoch.
-    fn finish(self, out: &mut impl Write) -> Result<(), CliError> {
-        match self {
-            Self::Sample(sample) => sample.write(out),
-            Self::Lines(_) | Self::Scores(_) => Ok(()),
         }
     }
 }
@@ -275,7 +218,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     let mut subject = Subject::from_header(reader.header(), Vec::new())?;
     match &subject.publication {
         Publication::Windows(publication) => {
-            let weighs = arguments.shown.0.is_some() || arguments.squares.is_some() || arguments.total;
+            let weighs = arguments.estimator.0.is_some() || arguments.squares.is_some() || arguments.total;
             let judged = arguments.sample.is_some() || arguments.scores.wanted();
             if weighs || judged || arguments.web.is_some() {
                 let flags = ESTIMATORS.iter().filter_map(|estimator| estimator.flag.as_ref());
@@ -291,7 +234,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
             if arguments.web.is_none() && !others.is_empty() {
                 return Err(CliError::usage("--workload: only a page (--web) can offer several: name one"));
             }
-            let view = view(arguments, workload, &publication.parameters().log())?;
+            let view = view(arguments, workload, &publication.parameters().log_facts())?;
             subject.views.push(view);
         }
     }
@@ -299,13 +242,13 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
 }
 
 /// Returns the view of the flags, after checking that the log supports it.
-fn view(arguments: &TailArguments, workload: &Workload, log: &Log<'_>) -> Result<View, CliError> {
+fn view(arguments: &TailArguments, workload: &Workload, log: &LogFacts<'_>) -> Result<View, CliError> {
     if arguments.total && log.method == Method::Pp {
         return Err(CliError::usage(
             "--total: second moments of this log are squares of sums, which can't be added over keys: leave it out",
         ));
     }
-    let estimate = arguments.shown.estimate(log)?;
+    let estimator = arguments.estimator.estimator(log)?;
     let squares = match arguments.squares {
         Some(_) if log.method != Method::Pp => {
             return Err(CliError::usage(
@@ -318,7 +261,7 @@ fn view(arguments: &TailArguments, workload: &Workload, log: &Log<'_>) -> Result
     let TailArguments { covariance, level, joint, population, total, .. } = *arguments;
     let intervals = Intervals { level, joint, population };
     let (name, workload) = ("tail".into(), workload.clone());
-    Ok(View { name, workload, estimate, squares, covariance, intervals, total })
+    Ok(View { name, workload, estimator, squares, covariance, intervals, total })
 }
 
 /// Checks a confidence level.
@@ -340,21 +283,19 @@ fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
 
 /// Opens the log, waiting until a run has created it.
 pub(super) fn await_log(directory: &Path) -> Result<PublicReader, StateError> {
-    let mut told = false;
-    loop {
-        match PublicReader::open(directory) {
-            Err(StateError::Missing { path }) => {
-                if !std::mem::replace(&mut told, true) {
-                    let _ = writeln!(stderr(), "waiting for a run to create {}", path.display());
-                }
-                std::thread::sleep(INTERVAL);
-            }
-            opened => return opened,
+    match PublicReader::open(directory) {
+        Err(StateError::Missing { path }) => {
+            let _ = writeln!(stderr(), "waiting for a run to create {}", path.display());
         }
+        opened => return opened,
+    }
+    match StopFlag::default().wait(Duration::MAX, || open_log(directory))? {
+        Poll::Ready(Some(reader)) => Ok(reader),
+        _ => PublicReader::open(directory),
     }
 }
 
-fn wanted_keys(names: &[String], parameters: &PublicParameters) -> Result<Vec<u32>, CliError> {
+fn selected_keys(names: &[String], parameters: &PublicParameters) -> Result<Vec<u32>, CliError> {
     let find = |name: &String| {
         (0..parameters.keys())
             .find(|&key| parameters.key_name(key) == name)

@@ -10,9 +10,11 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::DMatrix;
 use serde_json::{Map, Value, json};
 
-use super::{Band, Cell, Estimate, Estimator, Found, Plot, SHOWN, Series, Setting, number};
+use super::{
+    Band, Cell, Estimate, EstimatorKind, Plot, PlotSeries, ScaledView, TABLE_COLUMNS, ViewEstimator, number,
+};
 
-pub(super) const ESTIMATOR: Estimator = Estimator {
+pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Mean and covariance, in the units of the columns",
     needs: SecondMoment::Diagonal,
@@ -25,26 +27,26 @@ const NAME: &str = "gaussian";
 #[derive(Debug)]
 struct Gaussian;
 
-impl Estimate for Gaussian {
+impl ViewEstimator for Gaussian {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn find(&self, moments: Moments, setting: &Arc<Setting>) -> Arc<dyn Found> {
-        let density = moments.noisy().density_by(setting.view.covariance);
-        let density = density.and_then(|density| density.to_units(&setting.half_widths, &setting.centres));
-        Arc::new(Shown { setting: Arc::clone(setting), moments, density })
+    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
+        let density = moments.noisy().density_by(scaled.view.covariance);
+        let density = density.and_then(|density| density.to_units(&scaled.half_widths, &scaled.centres));
+        Arc::new(GaussianEstimate { scaled: Arc::clone(scaled), moments, density })
     }
 
-    fn plot(&self, setting: &Setting) -> Plot {
-        let series = setting.columns.iter().map(|name| Series {
+    fn plot(&self, scaled: &ScaledView) -> Plot {
+        let series = scaled.columns.iter().map(|name| PlotSeries {
             name: name.clone(),
             value: json!(["mean", name]),
             band: Band::Interval(json!(["mean_interval", name])),
         });
         Plot {
             title: "Mean".into(),
-            band: setting.view.intervals.promise("an epoch"),
+            band: scaled.view.intervals.promise("an epoch"),
             series: series.collect(),
             matrix: true,
         }
@@ -67,14 +69,14 @@ pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
 }
 
 #[derive(Debug)]
-struct Shown {
-    setting: Arc<Setting>,
+struct GaussianEstimate {
+    scaled: Arc<ScaledView>,
     moments: Moments,
     /// In the units of the columns.
     density: Result<Density, DensityError>,
 }
 
-impl Shown {
+impl GaussianEstimate {
     /// Pairs of columns whose second moment is known, in the order of moments.
     fn pairs(&self) -> Vec<(usize, usize)> {
         self.moments.layout.second_entries().collect()
@@ -85,12 +87,12 @@ impl Shown {
     }
 
     fn intervals(&self) -> InUnits<'_> {
-        let confidence = self.setting.view.confidence(self.moments.epoch);
-        InUnits { setting: &self.setting, intervals: self.moments.noisy().intervals(confidence).ok() }
+        let confidence = self.scaled.view.confidence(self.moments.epoch);
+        InUnits { scaled: &self.scaled, intervals: self.moments.noisy().intervals(confidence).ok() }
     }
 
     fn by_column(&self, value: impl Fn(usize) -> Value) -> Value {
-        self.setting.columns.iter().cloned().zip((0..).map(value)).collect()
+        self.scaled.columns.iter().cloned().zip((0..).map(value)).collect()
     }
 
     fn by_pair(&self, entry: impl Fn((usize, usize)) -> Value) -> Value {
@@ -99,7 +101,7 @@ impl Shown {
     }
 }
 
-impl Found for Shown {
+impl Estimate for GaussianEstimate {
     fn moments(&self) -> Option<&Moments> {
         Some(&self.moments)
     }
@@ -109,7 +111,7 @@ impl Found for Shown {
     }
 
     fn json(&self, object: &mut Map<String, Value>) {
-        let (view, density) = (&self.setting.view, self.density.as_ref().ok());
+        let (view, density) = (&self.scaled.view, self.density.as_ref().ok());
         let by_column = |numbers: fn(&Density) -> &[f64]| match density {
             Some(density) => self.by_column(|column| numbers(density)[column].into()),
             None => Value::Null,
@@ -141,7 +143,7 @@ impl Found for Shown {
     }
 
     fn csv_titles(&self) -> Vec<String> {
-        let (columns, pairs) = (&self.setting.columns, self.pairs());
+        let (columns, pairs) = (&self.scaled.columns, self.pairs());
         let of_columns =
             |prefix: &str| -> Vec<_> { columns.iter().map(|column| format!("{prefix}_{column}")).collect() };
         let of_pairs = |prefix: &str| -> Vec<_> {
@@ -162,7 +164,7 @@ impl Found for Shown {
     }
 
     fn csv(&self) -> Vec<String> {
-        let (columns, pairs) = (self.setting.columns.len(), self.pairs());
+        let (columns, pairs) = (self.scaled.columns.len(), self.pairs());
         let mut fields: Vec<String> = match &self.density {
             Ok(Density { mean, mean_noise, covariance, covariance_noise, .. }) => {
                 let means = mean.iter().chain(mean_noise).copied();
@@ -182,12 +184,14 @@ impl Found for Shown {
     }
 
     fn legend(&self) -> String {
-        self.setting.view.intervals.legend()
+        self.scaled.view.intervals.legend()
     }
 
     fn titles(&self) -> Vec<String> {
-        let columns = &self.setting.columns;
-        let of = |prefix: &'static str| columns.iter().take(SHOWN).map(move |name| format!("{prefix}{name}"));
+        let columns = &self.scaled.columns;
+        let of = |prefix: &'static str| {
+            columns.iter().take(TABLE_COLUMNS).map(move |name| format!("{prefix}{name}"))
+        };
         let mut titles: Vec<String> = of("mean ").chain(of("sd ")).collect();
         if self.is_full() && columns.len() > 1 {
             titles.push(format!("corr {},{}", columns[0], columns[1]));
@@ -201,7 +205,7 @@ impl Found for Shown {
         let within = |value: f64, interval: Option<Interval>| {
             Cell::Value(value, interval.map_or(0.0, |interval| interval.reach_from(value)))
         };
-        let shown = density.mean.len().min(SHOWN);
+        let shown = density.mean.len().min(TABLE_COLUMNS);
         let means = (0..shown).map(|i| within(density.mean[i], intervals.mean(i)));
         let deviations = (0..shown).map(|i| {
             match intervals.covariance((i, i)).map(Interval::square_root) {
@@ -223,25 +227,25 @@ impl Found for Shown {
     }
 
     fn count_reach(&self) -> f64 {
-        self.setting.view.intervals.count_reach()
+        self.scaled.view.intervals.count_reach()
     }
 }
 
 /// Intervals in the units of the columns.
 struct InUnits<'a> {
-    setting: &'a Setting,
+    scaled: &'a ScaledView,
     /// In centred and scaled coordinates; `None` without a density.
     intervals: Option<MomentIntervals<'a>>,
 }
 
 impl InUnits<'_> {
     fn mean(&self, column: usize) -> Option<Interval> {
-        let Setting { centres, half_widths, .. } = self.setting;
+        let ScaledView { centres, half_widths, .. } = self.scaled;
         Some(self.intervals.as_ref()?.mean(column)?.to_units(half_widths[column], centres[column]))
     }
 
     fn covariance(&self, (i, j): (usize, usize)) -> Option<Interval> {
-        let widths = &self.setting.half_widths;
+        let widths = &self.scaled.half_widths;
         Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(widths[i] * widths[j], 0.0))
     }
 

@@ -28,13 +28,13 @@ pub(crate) use view::views;
 pub use view::{Intervals, View};
 
 /// All estimators. The default of a log is the first one without parameters that the log supports.
-pub static ESTIMATORS: &[Estimator] = &[gaussian::ESTIMATOR, moments::ESTIMATOR, regression::ESTIMATOR];
+pub static ESTIMATORS: &[EstimatorKind] = &[gaussian::ESTIMATOR, moments::ESTIMATOR, regression::ESTIMATOR];
 
 /// Number of columns of a log that a table shows; JSON and CSV have all.
-pub(crate) const SHOWN: usize = 4;
+pub(crate) const TABLE_COLUMNS: usize = 4;
 
-/// A kind of estimate.
-pub struct Estimator {
+/// A kind of estimator.
+pub struct EstimatorKind {
     /// Name in pipeline files, and after `tail --view` if it has no flag of its own.
     pub name: &'static str,
     /// Help text of its name.
@@ -45,7 +45,7 @@ pub struct Estimator {
     pub flag: Option<Flag>,
     /// Reads its parameters from a section of `[[views]]`. A function that returns `None` has
     /// reported why.
-    read: fn(&Section<'_>, &Log<'_>) -> Option<Arc<dyn Estimate>>,
+    read: fn(&Section<'_>, &LogFacts<'_>) -> Option<Arc<dyn ViewEstimator>>,
 }
 
 /// A flag of `tail`.
@@ -62,7 +62,7 @@ pub struct Flag {
 
 /// Facts about a log that are known before its first release.
 #[derive(Clone, Debug)]
-pub struct Log<'a> {
+pub struct LogFacts<'a> {
     /// Names of the columns; `None` if the pipeline file has none that can be read.
     pub columns: Option<Vec<&'a str>>,
     /// Second moments of records that the releases determine.
@@ -73,7 +73,7 @@ pub struct Log<'a> {
     pub keyed: bool,
 }
 
-impl Log<'_> {
+impl LogFacts<'_> {
     /// Returns the position of a column, or reports that there is none of that name.
     fn column(&self, name: &Field<'_, &str>) -> Option<usize> {
         let Some(columns) = &self.columns else { return Some(0) };
@@ -86,16 +86,16 @@ impl Log<'_> {
     }
 }
 
-impl Estimator {
+impl EstimatorKind {
     /// Returns the usual estimator of a log.
-    pub fn usual(log: &Log<'_>) -> &'static Self {
+    pub fn usual(log: &LogFacts<'_>) -> &'static Self {
         let fits = |estimator: &&Self| estimator.flag.is_none() && estimator.lacks(log).is_none();
         ESTIMATORS.iter().find(fits).unwrap_or(&moments::ESTIMATOR)
     }
 
     /// Returns what the log lacks for this estimator and the consequence; `None` if it lacks
     /// nothing.
-    fn lacks(&self, log: &Log<'_>) -> Option<(&'static str, &'static str)> {
+    fn lacks(&self, log: &LogFacts<'_>) -> Option<(&'static str, &'static str)> {
         match (self.needs, log.second_moments) {
             (SecondMoment::None, _) | (_, SecondMoment::Full) => None,
             (SecondMoment::Diagonal, SecondMoment::Diagonal) => None,
@@ -106,11 +106,11 @@ impl Estimator {
         }
     }
 
-    /// Makes the estimate from the value of its flag, or without parameters.
+    /// Makes the estimator from the value of its flag, or without parameters.
     ///
     /// # Errors
     /// An error in the value, or what the log lacks.
-    pub fn asked(&self, value: &str, log: &Log<'_>) -> Result<Arc<dyn Estimate>, String> {
+    pub fn from_flag(&self, value: &str, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, String> {
         if let Some((what, so)) = self.lacks(log) {
             return Err(format!("this log has no {what}, {so}: choose --view moments"));
         }
@@ -118,43 +118,43 @@ impl Estimator {
         let text = fields.unwrap_or_default().to_string();
         let document = Document::new(&text);
         let parsed = document.parse();
-        let estimate = parsed.as_ref().and_then(|table| {
+        let estimator = parsed.as_ref().and_then(|table| {
             let section = Section::root(&document, table);
             (self.read)(&section, log)
         });
         let problems = document.into_problems().into_iter();
         let problems: Vec<_> =
             problems.map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
-        estimate.filter(|_| problems.is_empty()).ok_or_else(|| problems.join("; "))
+        estimator.filter(|_| problems.is_empty()).ok_or_else(|| problems.join("; "))
     }
 }
 
-impl fmt::Debug for Estimator {
+impl fmt::Debug for EstimatorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-/// An estimator with its parameters.
-pub trait Estimate: fmt::Debug + Send + Sync {
+/// An estimator with its parameters, for views.
+pub trait ViewEstimator: fmt::Debug + Send + Sync {
     /// Name of the estimator.
     fn name(&self) -> &'static str;
 
     /// Computes the estimate of one key at one epoch.
-    fn find(&self, moments: Moments, setting: &Arc<Setting>) -> Arc<dyn Found>;
+    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate>;
 
     /// Returns what the page draws.
-    fn plot(&self, setting: &Setting) -> Plot;
+    fn plot(&self, scaled: &ScaledView) -> Plot;
 
-    /// Whether it finds [densities](Found::density).
+    /// Whether its estimates have [densities](Estimate::density).
     fn has_densities(&self) -> bool {
         false
     }
 }
 
-/// A view and the scales of its columns.
+/// A view, with the names and scales of the columns of its log.
 #[derive(Debug)]
-pub struct Setting {
+pub struct ScaledView {
     /// The view.
     pub view: View,
     /// Names of the columns.
@@ -167,7 +167,7 @@ pub struct Setting {
 
 /// The estimate of one key at one epoch, and its output formats. Unavailable numbers are null in
 /// JSON and empty in CSV.
-pub trait Found: fmt::Debug + Send + Sync {
+pub trait Estimate: fmt::Debug + Send + Sync {
     /// The moments; `None` if the log holds estimates of windows.
     fn moments(&self) -> Option<&Moments> {
         None
@@ -230,14 +230,14 @@ pub struct Plot {
     /// Target of the confidence bands.
     pub band: String,
     /// The series, one chart for each.
-    pub series: Vec<Series>,
+    pub series: Vec<PlotSeries>,
     /// Whether lines have `covariance` and `correlation`.
     pub matrix: bool,
 }
 
 /// One number of each line. Its path in a JSON line is a list of names and positions.
 #[derive(Clone, Debug, Serialize)]
-pub struct Series {
+pub struct PlotSeries {
     /// Name of the chart.
     pub name: String,
     /// Path of the value.

@@ -7,36 +7,38 @@ use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::{Moments, SecondMomentSource};
 use serde_json::{Map, Value, json};
 
-use super::{Band, Cell, Estimate, Estimator, Found, Plot, SHOWN, Series, Setting};
+use super::{
+    Band, Cell, Estimate, EstimatorKind, Plot, PlotSeries, ScaledView, TABLE_COLUMNS, ViewEstimator,
+};
 
-pub(super) const ESTIMATOR: Estimator = Estimator {
+pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Weighted moments, in centred and scaled coordinates",
     needs: SecondMoment::None,
     flag: None,
-    read: |_, _| Some(estimate()),
+    read: |_, _| Some(estimator()),
 };
 
 const NAME: &str = "moments";
 
-pub(super) fn estimate() -> Arc<dyn Estimate> {
-    Arc::new(OfMoments)
+pub(super) fn estimator() -> Arc<dyn ViewEstimator> {
+    Arc::new(MomentsEstimator)
 }
 
 #[derive(Debug)]
-struct OfMoments;
+struct MomentsEstimator;
 
-impl Estimate for OfMoments {
+impl ViewEstimator for MomentsEstimator {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn find(&self, moments: Moments, setting: &Arc<Setting>) -> Arc<dyn Found> {
-        Arc::new(Shown { setting: Arc::clone(setting), moments })
+    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
+        Arc::new(MomentsEstimate { scaled: Arc::clone(scaled), moments })
     }
 
-    fn plot(&self, setting: &Setting) -> Plot {
-        let series = setting.columns.iter().enumerate().map(|(place, name)| Series {
+    fn plot(&self, scaled: &ScaledView) -> Plot {
+        let series = scaled.columns.iter().enumerate().map(|(place, name)| PlotSeries {
             name: name.clone(),
             value: json!(["first", place]),
             band: Band::Noise(json!(["first_noise"])),
@@ -51,12 +53,12 @@ impl Estimate for OfMoments {
 }
 
 #[derive(Debug)]
-struct Shown {
-    setting: Arc<Setting>,
+struct MomentsEstimate {
+    scaled: Arc<ScaledView>,
     moments: Moments,
 }
 
-impl Shown {
+impl MomentsEstimate {
     fn squares_epoch_sums(&self) -> bool {
         self.moments.source != SecondMomentSource::Released
     }
@@ -78,7 +80,7 @@ impl Shown {
     }
 }
 
-impl Found for Shown {
+impl Estimate for MomentsEstimate {
     fn moments(&self) -> Option<&Moments> {
         Some(&self.moments)
     }
@@ -100,7 +102,7 @@ impl Found for Shown {
     }
 
     fn csv_titles(&self) -> Vec<String> {
-        let columns = &self.setting.columns;
+        let columns = &self.scaled.columns;
         let mut titles: Vec<_> = columns.iter().map(|column| format!("first_{column}")).collect();
         titles.push("first_noise".into());
         let prefix = if self.squares_epoch_sums() { "squared_sum" } else { "second" };
@@ -124,7 +126,7 @@ impl Found for Shown {
     }
 
     fn titles(&self) -> Vec<String> {
-        let columns = self.setting.columns.iter().take(SHOWN);
+        let columns = self.scaled.columns.iter().take(TABLE_COLUMNS);
         let of = |prefix: &'static str| columns.clone().map(move |name| format!("{prefix}{name}"));
         let squares = if self.squares_epoch_sums() { "(Σ)² " } else { "Σ² " };
         match self.moments.second().is_empty() {
@@ -135,8 +137,8 @@ impl Found for Shown {
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let noise = self.moments.noise;
-        let sums = self.moments.first().iter().take(SHOWN).map(|&sum| Cell::Value(sum, noise.first));
-        let squares = self.squares().filter(|((i, j), _)| i == j).take(SHOWN);
+        let sums = self.moments.first().iter().take(TABLE_COLUMNS).map(|&sum| Cell::Value(sum, noise.first));
+        let squares = self.squares().filter(|((i, j), _)| i == j).take(TABLE_COLUMNS);
         Ok(sums.chain(squares.map(|(_, square)| Cell::Value(square, noise.second))).collect())
     }
 }

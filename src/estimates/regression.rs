@@ -44,10 +44,13 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
 use super::gaussian::{ends, quality};
-use super::{Band, Cell, Estimate, Estimator, Flag, Found, Log, Plot, SHOWN, Series, Setting, number};
+use super::{
+    Band, Cell, Estimate, EstimatorKind, Flag, LogFacts, Plot, PlotSeries, ScaledView, TABLE_COLUMNS,
+    ViewEstimator, number,
+};
 use crate::document::{Field, Section};
 
-pub(super) const ESTIMATOR: Estimator = Estimator {
+pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Least squares line of one column on others",
     needs: SecondMoment::Full,
@@ -71,7 +74,7 @@ fn fields(formula: &str) -> Result<toml::Table, String> {
 }
 
 /// Reads `target` and `on`.
-fn read(section: &Section<'_>, log: &Log<'_>) -> Option<Arc<dyn Estimate>> {
+fn read(section: &Section<'_>, log: &LogFacts<'_>) -> Option<Arc<dyn ViewEstimator>> {
     let target = section.require("target", section.text("target"), "target = \"y\"");
     let on = section.require("on", section.get("on"), "on = [\"x1\", \"x2\"]").and_then(Field::texts);
     let (target_name, on) = (target.as_ref().map(|target| target.value), on?);
@@ -97,32 +100,32 @@ struct Regression {
     on: Vec<usize>,
 }
 
-impl Estimate for Regression {
+impl ViewEstimator for Regression {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn find(&self, moments: Moments, setting: &Arc<Setting>) -> Arc<dyn Found> {
-        let line = self.line(&moments, setting);
-        let names = self.on.iter().map(|&column| setting.columns[column].clone()).collect();
-        let target = setting.columns[self.target].clone();
-        Arc::new(Shown { setting: Arc::clone(setting), target, names, moments, line })
+    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
+        let line = self.line(&moments, scaled);
+        let names = self.on.iter().map(|&column| scaled.columns[column].clone()).collect();
+        let target = scaled.columns[self.target].clone();
+        Arc::new(RegressionEstimate { scaled: Arc::clone(scaled), target, names, moments, line })
     }
 
-    fn plot(&self, setting: &Setting) -> Plot {
-        let intercept = Series {
+    fn plot(&self, scaled: &ScaledView) -> Plot {
+        let intercept = PlotSeries {
             name: "intercept".into(),
             value: json!(["intercept"]),
             band: Band::Interval(json!(["intercept_interval"])),
         };
-        let slopes = self.on.iter().map(|&column| &setting.columns[column]).map(|name| Series {
+        let slopes = self.on.iter().map(|&column| &scaled.columns[column]).map(|name| PlotSeries {
             name: name.clone(),
             value: json!(["coefficients", name]),
             band: Band::Interval(json!(["coefficients_interval", name])),
         });
         Plot {
-            title: format!("Coefficients of {}", setting.columns[self.target]),
-            band: setting.view.intervals.promise("an epoch"),
+            title: format!("Coefficients of {}", scaled.columns[self.target]),
+            band: scaled.view.intervals.promise("an epoch"),
             series: [intercept].into_iter().chain(slopes).collect(),
             matrix: false,
         }
@@ -131,7 +134,7 @@ impl Estimate for Regression {
 
 /// A line, in the units of the columns.
 #[derive(Debug)]
-struct Line {
+struct RegressionLine {
     /// Intercept and slopes.
     coefficients: DVector<f64>,
     /// Standard deviations of their noise.
@@ -145,7 +148,7 @@ struct Line {
 }
 
 impl Regression {
-    fn line(&self, moments: &Moments, setting: &Setting) -> Result<Line, DensityError> {
+    fn line(&self, moments: &Moments, scaled: &ScaledView) -> Result<RegressionLine, DensityError> {
         let (sums, variances) = (self.sums(moments), self.variances(moments));
         let (count, count_noise) = (moments.count(), moments.noise.count);
         if !(count > 0.0 && count > MIN_COUNT_TO_NOISE * count_noise) {
@@ -186,7 +189,7 @@ impl Regression {
         let residual_noise = variances[(size, size)] + 4.0 * product_levels.dot(&squares) + quartic;
         let residual = (residual / count, residual_noise.sqrt() / count);
 
-        let confidence = setting.view.confidence(moments.epoch);
+        let confidence = scaled.view.confidence(moments.epoch);
         let sampling = match confidence.subject {
             _ if ridge > 0.0 => f64::INFINITY,
             IntervalSubject::Records => 0.0,
@@ -195,7 +198,7 @@ impl Regression {
                 freedom => residual.0.max(residual.1) * count / freedom,
             },
         };
-        let units = self.units(setting);
+        let units = self.units(scaled);
         let deviations = |covariance: &DMatrix<f64>| {
             (&units * covariance * units.transpose()).diagonal().map(|variance| variance.max(0.0).sqrt())
         };
@@ -205,10 +208,10 @@ impl Regression {
             false => DVector::from_element(size, f64::INFINITY),
         };
         let mut coefficients = units * theta;
-        coefficients[0] += setting.centres[self.target];
-        let square = setting.half_widths[self.target].powi(2);
+        coefficients[0] += scaled.centres[self.target];
+        let square = scaled.half_widths[self.target].powi(2);
         let residual = (residual.0 * square, residual.1 * square);
-        let line = Line { coefficients, noise, reach, ridge: ridge / count, residual };
+        let line = RegressionLine { coefficients, noise, reach, ridge: ridge / count, residual };
         let numbers = line.coefficients.iter().chain(&line.noise).chain([&residual.0, &residual.1]);
         if numbers.copied().all(f64::is_finite) { Ok(line) } else { Err(DensityError::OutOfRange) }
     }
@@ -240,8 +243,8 @@ impl Regression {
     }
 
     /// Converts coefficients to the units of the columns, except for the middle of the target.
-    fn units(&self, setting: &Setting) -> DMatrix<f64> {
-        let Setting { centres, half_widths, .. } = setting;
+    fn units(&self, scaled: &ScaledView) -> DMatrix<f64> {
+        let ScaledView { centres, half_widths, .. } = scaled;
         let mut units = DMatrix::identity(self.on.len() + 1, self.on.len() + 1);
         for (place, &column) in (1..).zip(&self.on) {
             units[(place, place)] = half_widths[column].recip();
@@ -259,23 +262,23 @@ impl Regression {
 }
 
 #[derive(Debug)]
-struct Shown {
-    setting: Arc<Setting>,
+struct RegressionEstimate {
+    scaled: Arc<ScaledView>,
     target: String,
     /// Names of the columns of `on`.
     names: Vec<String>,
     moments: Moments,
-    line: Result<Line, DensityError>,
+    line: Result<RegressionLine, DensityError>,
 }
 
-impl Shown {
-    fn of_line(&self, value: impl Fn(&Line) -> f64) -> Option<f64> {
+impl RegressionEstimate {
+    fn of_line(&self, value: impl Fn(&RegressionLine) -> f64) -> Option<f64> {
         self.line.as_ref().ok().map(value)
     }
 
     /// The interval of the intercept (0) or a slope.
     fn interval(&self, place: usize) -> Option<Interval> {
-        let Line { coefficients, reach, .. } = self.line.as_ref().ok()?;
+        let RegressionLine { coefficients, reach, .. } = self.line.as_ref().ok()?;
         let (value, reach) = (coefficients[place], reach[place]);
         reach.is_finite().then_some(Interval { lower: value - reach, upper: value + reach })
     }
@@ -286,13 +289,13 @@ impl Shown {
     }
 }
 
-impl Found for Shown {
+impl Estimate for RegressionEstimate {
     fn moments(&self) -> Option<&Moments> {
         Some(&self.moments)
     }
 
     fn json(&self, object: &mut Map<String, Value>) {
-        let intervals = self.setting.view.intervals;
+        let intervals = self.scaled.view.intervals;
         let coefficient = |place: usize| json!(self.of_line(|line| line.coefficients[place]));
         let noise = |place: usize| json!(self.of_line(|line| line.noise[place]));
         let interval = |place: usize| ends(self.interval(place));
@@ -328,7 +331,7 @@ impl Found for Shown {
         let all = |value: &dyn Fn(usize) -> Option<f64>| {
             (0..=self.names.len()).map(|place| number(value(place))).collect::<Vec<_>>()
         };
-        let of_line = |value: fn(&Line) -> f64| number(self.of_line(value));
+        let of_line = |value: fn(&RegressionLine) -> f64| number(self.of_line(value));
         let others = [
             of_line(|line| line.ridge),
             of_line(|line| line.residual.0),
@@ -346,11 +349,11 @@ impl Found for Shown {
     }
 
     fn legend(&self) -> String {
-        self.setting.view.intervals.legend()
+        self.scaled.view.intervals.legend()
     }
 
     fn titles(&self) -> Vec<String> {
-        let slopes = self.names.iter().take(SHOWN).map(|name| format!("coef {name}"));
+        let slopes = self.names.iter().take(TABLE_COLUMNS).map(|name| format!("coef {name}"));
         let ends = [format!("{} at 0", self.target)].into_iter().chain(slopes);
         ends.chain(["residual sd".into()]).collect()
     }
@@ -366,7 +369,7 @@ impl Found for Shown {
             true => Cell::Value(variance.sqrt(), variance.sqrt() - (variance - reach).sqrt()),
             false => Cell::AtMost((variance + reach).max(line.residual.1).sqrt()),
         };
-        let shown = 0..=self.names.len().min(SHOWN);
+        let shown = 0..=self.names.len().min(TABLE_COLUMNS);
         Ok(shown.map(coefficient).chain([deviation]).collect())
     }
 
@@ -379,7 +382,7 @@ impl Found for Shown {
     }
 
     fn count_reach(&self) -> f64 {
-        self.setting.view.intervals.count_reach()
+        self.scaled.view.intervals.count_reach()
     }
 }
 #[cfg(test)]

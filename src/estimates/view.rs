@@ -9,7 +9,7 @@ use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
-use super::{ESTIMATORS, Estimate, Estimator, Log, moments};
+use super::{ESTIMATORS, EstimatorKind, LogFacts, ViewEstimator, moments};
 use crate::document::Section;
 
 /// A workload over the releases. Views cost no privacy and may change between runs.
@@ -19,8 +19,8 @@ pub struct View {
     pub name: String,
     /// The workload.
     pub workload: Workload,
-    /// The estimate to show.
-    pub estimate: Arc<dyn Estimate>,
+    /// The estimator.
+    pub estimator: Arc<dyn ViewEstimator>,
     /// `squares`: whether squares of noisy sums keep their bias, for method pp.
     pub squares: SquareBias,
     /// `covariance`: how a noisy estimate is turned into a covariance.
@@ -33,11 +33,11 @@ pub struct View {
 
 impl View {
     /// Returns a view of each key, with default settings and the usual estimate of the log.
-    pub fn usual(name: &str, workload: Workload, log: &Log<'_>) -> Self {
+    pub fn usual(name: &str, workload: Workload, log: &LogFacts<'_>) -> Self {
         View {
             name: name.into(),
             workload,
-            estimate: Estimator::usual(log).asked("", log).unwrap_or_else(|_| moments::estimate()),
+            estimator: EstimatorKind::usual(log).from_flag("", log).unwrap_or_else(|_| moments::estimator()),
             squares: SquareBias::default(),
             covariance: Projection::default(),
             intervals: Intervals::default(),
@@ -105,7 +105,7 @@ impl Intervals {
 }
 
 /// Reads `[[views]]`; without any, one view of the running average.
-pub(crate) fn views(root: &Section<'_>, log: &Log<'_>) -> Option<Vec<View>> {
+pub(crate) fn views(root: &Section<'_>, log: &LogFacts<'_>) -> Option<Vec<View>> {
     let mut names = HashSet::new();
     let sections = root.sections("views").into_iter();
     let views: Vec<_> = sections.map(|section| view(&section, &mut names, log)).collect();
@@ -115,7 +115,7 @@ pub(crate) fn views(root: &Section<'_>, log: &Log<'_>) -> Option<Vec<View>> {
     views.into_iter().collect()
 }
 
-fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &Log<'_>) -> Option<View> {
+fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<'_>) -> Option<View> {
     let name = section.require("name", section.text("name"), "name = \"last week\"");
     if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
         name.report(format!("the view {:?} is named twice: change one name", name.value));
@@ -123,8 +123,8 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &Log<'_>) 
     let workload = section.require("workload", section.text("workload"), "workload = \"window:7\"");
     let workload = workload
         .and_then(|field| field.map(|text| text.parse::<Workload>().map_err(|error| error.to_string())));
-    let estimator = estimator(section, log);
-    let estimate = estimator.and_then(|estimator| (estimator.read)(section, log));
+    let kind = estimator_kind(section, log);
+    let estimator = kind.and_then(|kind| (kind.read)(section, log));
     let biases = [("debiased", SquareBias::Removed), ("raw", SquareBias::Kept)];
     let squares = section.word("squares", &biases);
     if let (Some(field), true) = (section.get("squares"), log.method != Method::Pp) {
@@ -135,13 +135,13 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &Log<'_>) 
     let intervals = intervals(section);
     let total = total(section, log);
     // The fields of an unknown estimator are unknown too.
-    if estimator.is_some() {
+    if kind.is_some() {
         section.finish();
     }
     Some(View {
         name: name?.value.into(),
         workload: workload?.value,
-        estimate: estimate?,
+        estimator: estimator?,
         squares: squares.unwrap_or_default(),
         covariance,
         intervals,
@@ -150,8 +150,8 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &Log<'_>) 
 }
 
 /// Reads the name of the estimator.
-fn estimator(view: &Section<'_>, log: &Log<'_>) -> Option<&'static Estimator> {
-    let Some(field) = view.get("estimate") else { return Some(Estimator::usual(log)) };
+fn estimator_kind(view: &Section<'_>, log: &LogFacts<'_>) -> Option<&'static EstimatorKind> {
+    let Some(field) = view.get("estimate") else { return Some(EstimatorKind::usual(log)) };
     let words: Vec<_> = ESTIMATORS.iter().map(|estimator| (estimator.name, estimator)).collect();
     let estimator = view.word("estimate", &words)?;
     if let Some((what, so)) = estimator.lacks(log) {
@@ -164,7 +164,7 @@ fn estimator(view: &Section<'_>, log: &Log<'_>) -> Option<&'static Estimator> {
 }
 
 /// Returns whether a view shows the total over keys.
-fn total(view: &Section<'_>, log: &Log<'_>) -> bool {
+fn total(view: &Section<'_>, log: &LogFacts<'_>) -> bool {
     let total = view.word("keys", &[("each", false), ("total", true)]).unwrap_or(false);
     if let (true, Some(field)) = (total, view.get("keys")) {
         if !log.keyed {

@@ -1,22 +1,28 @@
 //! Followers of the public log: estimates from releases, epoch by epoch.
 //!
 //! ```text
-//! public log ─ read ─ decode ─ view ─ total ─ estimate ─ caller
+//! public log ─ read ─ view ─ total ─ estimate ─ caller
+//!                   └ decode windows ──────────┘
 //! ```
 //!
 //! A [`Follower`] is a separate dataflow over the public log alone. It runs on the thread that
 //! calls it: in the process of a run, in another one, or on another machine with a copy of the log.
-//! A follower cannot affect a run. Tables, sinks and pages all use it.
+//! A follower cannot affect a run. Tables, sinks and pages all use it, and all wait for the log with
+//! [`StopFlag::wait`].
+//!
+//! The operators are public, for other dataflows over a log: [`DecodeWindows`], [`Totals`] and
+//! [`Estimates`], beside [`Views`].
 
-mod subject;
-mod totals;
+mod operators;
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use hushflow_operators::{Fault, ReleasedEpoch, Views};
 use thiserror::Error;
@@ -24,17 +30,20 @@ use timely::WorkerConfig;
 use timely::communication::Allocator;
 use timely::communication::allocator::thread::Thread;
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::operators::vec::{Filter, Map as _};
+use timely::dataflow::operators::vec::Filter;
 use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, Scope, StreamVec};
 use timely::worker::Worker;
 
-use crate::estimates::{Found, View};
-use crate::publication::{MomentPublication, Publication, WindowPublication};
-use crate::state::{PublicReader, ReleaseFrame, Stamp, StateError};
+use crate::estimates::View;
+use crate::pipeline::PublicParameters;
+use crate::publication::{Publication, PublicationError};
+use crate::state::{PublicHeader, PublicReader, ReleaseFrame, Stamp, StateError};
 
-pub use subject::Subject;
-pub use totals::{Totals, add_up};
+pub use operators::{DecodeWindows, Estimates, KeyEstimate, Totals};
+
+/// How often to check the log for a release.
+const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a log cannot be followed further.
 #[derive(Debug, Error)]
@@ -53,52 +62,121 @@ pub enum FollowError {
     },
 }
 
-/// The estimate of one key in one epoch, under one view.
-#[derive(Clone, Debug)]
-pub struct Shown {
-    /// The view's number; 0 for estimates of windows.
-    pub view: usize,
-    /// The epoch.
-    pub epoch: u64,
-    /// The key; the number of keys stands for their total.
-    pub key: u32,
-    /// The estimate.
-    pub found: Arc<dyn Found>,
+/// What to follow in a log.
+#[derive(Clone)]
+pub struct Subject {
+    /// The publication of the log.
+    pub publication: Publication,
+    /// Views of its moments. Estimates of windows need none.
+    pub views: Vec<View>,
 }
 
-/// One epoch, as a follower shows it.
+impl Subject {
+    /// Reads the publication from a log's header, for these views.
+    ///
+    /// # Errors
+    /// [`PublicationError`] if the header cannot be read.
+    pub fn from_header(header: &PublicHeader, views: Vec<View>) -> Result<Self, PublicationError> {
+        Ok(Subject { publication: Publication::from_header(header)?, views })
+    }
+
+    /// Returns the public parameters.
+    pub fn parameters(&self) -> &PublicParameters {
+        self.publication.parameters()
+    }
+
+    /// Returns the number of epochs.
+    pub fn horizon(&self) -> u64 {
+        self.publication.horizon()
+    }
+}
+
+/// A flag that is set when nothing more will be published, or when no more is wanted. Followers then
+/// read the rest and end.
+#[derive(Clone, Debug, Default)]
+pub struct StopFlag(Arc<AtomicBool>);
+
+impl From<Arc<AtomicBool>> for StopFlag {
+    fn from(flag: Arc<AtomicBool>) -> Self {
+        StopFlag(flag)
+    }
+}
+
+impl StopFlag {
+    /// Sets the flag.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Returns the flag.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Waits for a log: tries `read` again until it returns something new. Returns `Pending` if it
+    /// did not within `patience`, and `Ready(None)` if the flag is set and all has been read.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn wait<T, E>(
+        &self,
+        patience: Duration,
+        mut read: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Poll<Option<T>>, E> {
+        let begun = Instant::now();
+        loop {
+            // Checked before the log is read, so that all of it is read afterwards.
+            let is_last = self.is_set();
+            let found = read()?;
+            if found.is_some() || is_last {
+                return Ok(Poll::Ready(found));
+            }
+            let left = patience.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Ok(Poll::Pending);
+            }
+            // Whoever sets the flag may wake the thread.
+            thread::park_timeout(left.min(INTERVAL));
+        }
+    }
+}
+
+/// Opens the log in `directory`; `None` if no run has begun it yet.
+///
+/// # Errors
+/// [`StateError`] if it cannot be read.
+pub fn open_log(directory: &Path) -> Result<Option<PublicReader>, StateError> {
+    match PublicReader::open(directory) {
+        Err(StateError::Missing { .. }) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Estimates of one epoch.
 #[derive(Clone, Debug)]
-pub struct Epoch {
+pub struct EpochEstimates {
     /// The epoch.
     pub number: u64,
     /// Stamp of the run and its history.
     pub stamp: Stamp,
     /// Estimates view by view, and within a view key by key. Empty for an epoch that was not
-    /// wanted.
-    pub shown: Vec<Shown>,
+    /// selected.
+    pub estimates: Vec<KeyEstimate>,
 }
 
 /// Follows a public log from its first epoch on.
 pub struct Follower {
     reader: PublicReader,
-    /// The release after the last shown one, if it has been read.
+    /// The release after the last estimated one, if it has been read.
     ahead: Option<Result<ReleaseFrame, StateError>>,
     last: u64,
-    flow: Flow,
+    dataflow: Dataflow,
 }
 
 impl Follower {
-    /// Opens the log in `directory`. Empty `keys` mean all.
-    ///
-    /// # Errors
-    /// [`StateError::Missing`] if no run has begun the log yet.
-    pub fn open(directory: &Path, subject: &Subject, keys: &[u32]) -> Result<Self, FollowError> {
-        Ok(Self::of(PublicReader::open(directory)?, subject, keys))
-    }
-
-    /// Follows a log that is open but unread.
-    pub fn of(reader: PublicReader, subject: &Subject, keys: &[u32]) -> Self {
-        Self { reader, ahead: None, last: 0, flow: Flow::new(subject, keys) }
+    /// Follows a log that is open but unread. Empty `keys` mean all.
+    pub fn new(reader: PublicReader, subject: &Subject, keys: &[u32]) -> Self {
+        Self { reader, ahead: None, last: 0, dataflow: Dataflow::new(subject, keys) }
     }
 
     /// Returns the last epoch that was read; 0 before the first.
@@ -106,19 +184,22 @@ impl Follower {
         self.last
     }
 
-    /// Reads the next epoch if it has been published. Estimates are computed only for `wanted`
-    /// epochs, because they take time. `wanted` is called once per epoch, with the epoch and
+    /// Reads the next epoch if it has been published. Estimates are computed only for epochs that
+    /// `select` accepts, because they take time. It is called once per epoch, with the epoch and
     /// whether it is the newest in the log.
     ///
     /// # Errors
     /// [`FollowError`]. The follower is unusable afterwards.
-    pub fn next(&mut self, wanted: impl FnOnce(u64, bool) -> bool) -> Result<Option<Epoch>, FollowError> {
+    pub fn next(
+        &mut self,
+        select: impl FnOnce(u64, bool) -> bool,
+    ) -> Result<Option<EpochEstimates>, FollowError> {
         let Some(frame) = self.read().transpose()? else { return Ok(None) };
         self.ahead = self.read();
         let (number, stamp) = (frame.epoch, frame.stamp());
-        let shown = self.flow.push(frame, wanted(number, self.ahead.is_none()))?;
+        let estimates = self.dataflow.push(frame, select(number, self.ahead.is_none()))?;
         self.last = number;
-        Ok(Some(Epoch { number, stamp, shown }))
+        Ok(Some(EpochEstimates { number, stamp, estimates }))
     }
 
     fn read(&mut self) -> Option<Result<ReleaseFrame, StateError>> {
@@ -126,51 +207,66 @@ impl Follower {
     }
 }
 
-struct Flow {
+/// The public dataflow, with its own worker on the caller's thread.
+struct Dataflow {
     worker: Worker,
     input: InputHandle<u64, CapacityContainerBuilder<Vec<ReleasedEpoch>>>,
     probe: ProbeHandle<u64>,
     fault: Fault,
-    wanted: Rc<Cell<bool>>,
-    shown: Rc<RefCell<Vec<Shown>>>,
+    /// Whether to estimate the current epoch.
+    is_selected: Rc<Cell<bool>>,
+    estimates: Rc<RefCell<Vec<KeyEstimate>>>,
 }
 
-impl Flow {
+impl Dataflow {
     fn new(subject: &Subject, keys: &[u32]) -> Self {
         let allocator = Allocator::Thread(Thread::default());
-        let mut flow = Flow {
+        let mut dataflow = Dataflow {
             worker: Worker::new(WorkerConfig::default(), allocator, Some(Instant::now())),
             input: InputHandle::new(),
             probe: ProbeHandle::new(),
             fault: Fault::new(),
-            wanted: Rc::default(),
-            shown: Rc::default(),
+            is_selected: Rc::default(),
+            estimates: Rc::default(),
         };
-        let (worker, input) = (&mut flow.worker, &mut flow.input);
-        let part = Part { fault: &flow.fault, wanted: &flow.wanted, keys };
-        let (shown, probe) = (&flow.shown, &flow.probe);
+        let Dataflow { worker, input, probe, fault, is_selected, estimates } = &mut dataflow;
+        let selects = || {
+            let (is_selected, keys) = (Rc::clone(is_selected), keys.to_vec());
+            move |key| is_selected.get() && (keys.is_empty() || keys.contains(&key))
+        };
         worker.dataflow(|scope: Scope<'_, u64>| {
             let released = scope.input_from(input);
-            let show = |estimates: StreamVec<'_, u64, Shown>| {
-                let shown = Rc::clone(shown);
-                estimates.inspect(move |found| shown.borrow_mut().push(found.clone())).probe_with(probe);
+            let collect = |stream: StreamVec<'_, u64, KeyEstimate>| {
+                let estimates = Rc::clone(estimates);
+                stream
+                    .inspect(move |estimate| estimates.borrow_mut().push(estimate.clone()))
+                    .probe_with(probe);
             };
             match &subject.publication {
-                Publication::Windows(windows) => show(part.windows(released, windows)),
-                Publication::Moments(moments) => {
+                Publication::Windows(publication) => {
+                    let (windows, selects) =
+                        (released.decode_windows(publication.clone(), fault.clone()), selects());
+                    collect(windows.filter(move |window| selects(window.key)));
+                }
+                Publication::Moments(publication) => {
                     for (number, view) in subject.views.iter().enumerate() {
-                        show(part.moments(released.clone(), moments, (number, view)));
+                        let weighted = publication.view(&view.workload).with_square_bias(view.squares);
+                        let moments = released.clone().view(move || weighted, fault.clone());
+                        let moments = if view.total { moments.total(publication.keys()) } else { moments };
+                        let selects = selects();
+                        let moments = moments.filter(move |moments| selects(moments.key));
+                        collect(moments.estimate(number, publication.scaled_view(view)));
                     }
                 }
             }
         });
-        flow
+        dataflow
     }
 
     /// Feeds a release to the dataflow and returns its estimates.
-    fn push(&mut self, frame: ReleaseFrame, wanted: bool) -> Result<Vec<Shown>, FollowError> {
+    fn push(&mut self, frame: ReleaseFrame, is_selected: bool) -> Result<Vec<KeyEstimate>, FollowError> {
         let epoch = frame.epoch;
-        self.wanted.set(wanted);
+        self.is_selected.set(is_selected);
         self.input.advance_to(epoch);
         self.input.send(ReleasedEpoch::released_before(epoch, frame.values));
         self.input.advance_to(epoch + 1);
@@ -180,75 +276,8 @@ impl Flow {
         if let Some(problem) = self.fault.reason() {
             return Err(FollowError::Release { epoch, problem: problem.to_owned() });
         }
-        let mut shown = self.shown.take();
-        shown.sort_by_key(|found| found.view);
-        Ok(shown)
-    }
-}
-
-struct Part<'a> {
-    fault: &'a Fault,
-    wanted: &'a Rc<Cell<bool>>,
-    keys: &'a [u32],
-}
-
-impl Part<'_> {
-    /// Returns a filter for the wanted keys, if the current epoch is wanted.
-    fn filter(&self) -> impl Fn(u32) -> bool + 'static {
-        let (wanted, keys) = (Rc::clone(self.wanted), self.keys.to_vec());
-        move |key| wanted.get() && (keys.is_empty() || keys.contains(&key))
-    }
-
-    fn moments<'scope>(
-        &self,
-        released: StreamVec<'scope, u64, ReleasedEpoch>,
-        publication: &MomentPublication,
-        (number, view): (usize, &View),
-    ) -> StreamVec<'scope, u64, Shown> {
-        let weighted = publication.view(&view.workload).with_square_bias(view.squares);
-        let mut totals = Totals::of(publication, view.total);
-        let is_asked_for = self.filter();
-        let moments = released.view(move || weighted, self.fault.clone());
-        let shown = moments.flat_map(move |moments| totals.push(moments));
-        let setting = publication.setting(view);
-        shown.filter(move |moments| is_asked_for(moments.key)).map(move |moments| Shown {
-            view: number,
-            epoch: moments.epoch,
-            key: moments.key,
-            found: setting.view.estimate.find(moments, &setting),
-        })
-    }
-
-    fn windows<'scope>(
-        &self,
-        released: StreamVec<'scope, u64, ReleasedEpoch>,
-        publication: &WindowPublication,
-    ) -> StreamVec<'scope, u64, Shown> {
-        let (publication, fault, is_asked_for) = (publication.clone(), self.fault.clone(), self.filter());
-        let windows = released.flat_map(move |released| {
-            let Some(found) = publication.read(&released.to_vec()) else {
-                fault.raise("it holds no estimates of windows");
-                return Vec::new();
-            };
-            let shown = |(key, found)| Shown { view: 0, epoch: released.epoch, key, found };
-            (0..).zip(found).map(shown).collect()
-        });
-        windows.filter(move |shown| is_asked_for(shown.key))
-    }
-}
-
-/// A flag that is set when nothing more will be published. Followers then read the rest and end.
-#[derive(Clone, Debug, Default)]
-pub struct Over(Arc<AtomicBool>);
-
-impl Over {
-    /// Sets the flag.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Returns the flag. Check it before reading the log, so that the read covers everything.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        let mut estimates = self.estimates.take();
+        estimates.sort_by_key(|estimate| estimate.view);
+        Ok(estimates)
     }
 }

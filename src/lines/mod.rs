@@ -1,7 +1,7 @@
 //! Lines of releases, for people and for programs. All output is public.
 //!
 //! A [`Writer`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
-//! epoch. It writes the fields that identify the line; the estimate's [`Found`] writes the others.
+//! epoch. It writes the fields that identify the line; the estimate's [`Estimate`] writes the others.
 
 use std::io::{self, Write};
 
@@ -10,8 +10,8 @@ use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Found};
-use crate::follow::{Epoch, Shown, Subject};
+use crate::estimates::{Cell, Estimate};
+use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
 use crate::state::Stamp;
 
@@ -49,8 +49,8 @@ impl Writer {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn write(&mut self, epoch: &Epoch, out: &mut impl Write) -> io::Result<()> {
-        epoch.shown.iter().try_for_each(|shown| self.write_line(shown, &epoch.stamp, out))
+    pub fn write(&mut self, epoch: &EpochEstimates, out: &mut impl Write) -> io::Result<()> {
+        epoch.estimates.iter().try_for_each(|estimate| self.write_line(estimate, &epoch.stamp, out))
     }
 
     /// Writes one line, of the release with this `stamp`, to `out`, and the header before the first
@@ -58,9 +58,21 @@ impl Writer {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn write_line(&mut self, shown: &Shown, stamp: &Stamp, out: &mut impl Write) -> io::Result<()> {
+    pub fn write_line(
+        &mut self,
+        estimate: &KeyEstimate,
+        stamp: &Stamp,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
         let heads = !std::mem::replace(&mut self.headed, true);
-        let line = Line { subject: &self.subject, shown, found: &*shown.found };
+        let KeyEstimate { view, epoch, key, estimate } = estimate;
+        let line = EstimateLine {
+            subject: &self.subject,
+            view: *view,
+            epoch: *epoch,
+            key: *key,
+            estimate: &**estimate,
+        };
         match self.format {
             Format::Table if heads => writeln!(out, "{}", line.table_header())?,
             Format::Csv if heads => writeln!(out, "{}", line.csv_header())?,
@@ -75,34 +87,37 @@ impl Writer {
     }
 }
 
-struct Line<'a> {
+/// A line: the estimate of one key in one epoch, under one view.
+struct EstimateLine<'a> {
     subject: &'a Subject,
-    shown: &'a Shown,
-    found: &'a dyn Found,
+    view: usize,
+    epoch: u64,
+    key: u32,
+    estimate: &'a dyn Estimate,
 }
 
-impl Line<'_> {
+impl EstimateLine<'_> {
     fn key(&self) -> &str {
-        self.subject.parameters().key_name(self.shown.key)
+        self.subject.parameters().key_name(self.key)
     }
 
     /// Start of the epoch, RFC 3339; empty if epochs are counted.
     fn start(&self) -> String {
         match &self.subject.parameters().epochs.schedule {
-            Schedule::ByTime(by) => time(by.start, by.length, self.shown.epoch),
+            Schedule::ByTime(by) => time(by.start, by.length, self.epoch),
             Schedule::ByCount(_) => String::new(),
         }
     }
 
     /// Name of the view; empty for estimates of windows.
     fn view(&self) -> &str {
-        self.subject.views.get(self.shown.view).map_or("", |view| view.name.as_str())
+        self.subject.views.get(self.view).map_or("", |view| view.name.as_str())
     }
 
     fn json(&self, stamp: &Stamp) -> String {
-        let (publication, found) = (&self.subject.publication, self.found);
+        let publication = &self.subject.publication;
         let mut object = Map::new();
-        object.insert("epoch".into(), self.shown.epoch.into());
+        object.insert("epoch".into(), self.epoch.into());
         let start = self.start();
         if !start.is_empty() {
             object.insert("start".into(), start.into());
@@ -111,14 +126,14 @@ impl Line<'_> {
         if let Publication::Windows(windows) = publication {
             object.insert("estimator".into(), windows.estimator().to_string().into());
         }
-        if let Some(view) = self.subject.views.get(self.shown.view) {
+        if let Some(view) = self.subject.views.get(self.view) {
             object.insert("view".into(), view.name.as_str().into());
             object.insert("workload".into(), view.workload.to_string().into());
         }
         object.insert("private".into(), publication.is_private().into());
         object.insert("generation".into(), stamp.generation.into());
         object.insert("chain".into(), stamp.chain.short().into());
-        if let Some(moments) = found.moments() {
+        if let Some(moments) = self.estimate.moments() {
             object.insert("count".into(), moments.count().into());
             object.insert("count_noise".into(), moments.noise.count.into());
             if let SecondMomentSource::EpochSums(bias) = moments.source {
@@ -126,17 +141,17 @@ impl Line<'_> {
                 object.insert("squares".into(), json!(bias));
             }
         }
-        found.json(&mut object);
+        self.estimate.json(&mut object);
         Value::Object(object).to_string()
     }
 
     fn csv_header(&self) -> String {
-        let (by, counts): (_, &[_]) = match self.found.moments() {
+        let (by, counts): (_, &[_]) = match self.estimate.moments() {
             Some(_) => ("view", &["count", "count_noise"]),
             None => ("estimator", &[]),
         };
         let titles = ["epoch", "start", "key", by].into_iter().chain(counts.iter().copied());
-        csv_line(titles.map(String::from).chain(self.found.csv_titles()))
+        csv_line(titles.map(String::from).chain(self.estimate.csv_titles()))
     }
 
     fn csv(&self) -> String {
@@ -144,43 +159,43 @@ impl Line<'_> {
             Publication::Windows(windows) => windows.estimator().to_string(),
             Publication::Moments(_) => self.view().into(),
         };
-        let mut fields = vec![self.shown.epoch.to_string(), self.start(), self.key().into(), by];
-        if let Some(moments) = self.found.moments() {
+        let mut fields = vec![self.epoch.to_string(), self.start(), self.key().into(), by];
+        if let Some(moments) = self.estimate.moments() {
             fields.extend([moments.count(), moments.noise.count].map(|number| number.to_string()));
         }
-        fields.extend(self.found.csv());
+        fields.extend(self.estimate.csv());
         csv_line(fields)
     }
 
     fn table_header(&self) -> String {
-        let mut text = format!("±: {}\n", self.found.legend());
+        let mut text = format!("±: {}\n", self.estimate.legend());
         text.push_str(&self.table_lead("epoch", "from", "view", "key"));
-        if self.found.moments().is_some() {
-            let view = self.subject.views.get(self.shown.view);
+        if self.estimate.moments().is_some() {
+            let view = self.subject.views.get(self.view);
             let sums = view.is_some_and(|view| view.workload == Workload::Prefix);
             push_cell(&mut text, if sums { "records" } else { "weight" });
         }
-        for title in self.found.titles() {
+        for title in self.estimate.titles() {
             push_cell(&mut text, &cut(&title));
         }
-        if self.found.quality().is_some() {
+        if self.estimate.quality().is_some() {
             text.push_str("  quality");
         }
         text
     }
 
     fn table(&self) -> String {
-        let (epoch, start) = (self.shown.epoch.to_string(), self.start());
+        let (epoch, start) = (self.epoch.to_string(), self.start());
         // `2013-01-05T05:00:00Z` without zeros at the end.
         let start = start.strip_suffix(":00Z").unwrap_or(&start);
         let mut text = self.table_lead(&epoch, start, self.view(), self.key());
-        if let Some(moments) = self.found.moments() {
-            push_value(&mut text, moments.count(), moments.noise.count * self.found.count_reach());
+        if let Some(moments) = self.estimate.moments() {
+            push_value(&mut text, moments.count(), moments.noise.count * self.estimate.count_reach());
         }
-        match self.found.cells() {
+        match self.estimate.cells() {
             Ok(cells) => {
                 cells.iter().for_each(|cell| push(&mut text, cell));
-                if let Some(quality) = self.found.quality() {
+                if let Some(quality) = self.estimate.quality() {
                     text.extend(["  ", quality]);
                 }
             }

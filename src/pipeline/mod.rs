@@ -26,7 +26,7 @@ use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::estimates::{Log, View};
+use crate::estimates::{LogFacts, View};
 use crate::ledger::Budget;
 use crate::state::Settings;
 use crate::strategies::Wanted;
@@ -237,9 +237,9 @@ impl PublicParameters {
     }
 
     /// Returns what estimators know of the log.
-    pub fn log(&self) -> Log<'_> {
+    pub fn log_facts(&self) -> LogFacts<'_> {
         let PublicParameters { columns, key, epochs, privacy, release, .. } = self;
-        Log {
+        LogFacts {
             columns: Some(columns.iter().map(|column| column.name.as_str()).collect()),
             second_moments: of_records(release.method, privacy.second_moments, Some(epochs)),
             method: release.method,

@@ -25,7 +25,7 @@ use hushflow_mechanism::workload::Workload;
 
 use super::{Column, Key, Pipeline, Privacy, Release, Sink, of_records};
 use crate::document::{Document, Field, Problem, Section};
-use crate::estimates::{Log, views};
+use crate::estimates::{LogFacts, views};
 use crate::state::{Keep, Settings};
 use crate::time::parse_duration;
 use crate::whole::{SETTINGS, read_text};
@@ -63,7 +63,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     if let Some(named) = named {
         estimator::refuse(section, named, privacy.as_ref());
     }
-    let log = Log {
+    let log = LogFacts {
         columns: columns.as_ref().map(|columns| columns.iter().map(|column| column.name.as_str()).collect()),
         second_moments: of_records(method, second_moments, epochs.as_ref()),
         method,

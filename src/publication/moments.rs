@@ -6,7 +6,7 @@ use hushflow_mechanism::accounting::discrete::Discreteness;
 use hushflow_mechanism::accounting::{MARGIN, gaussian};
 use hushflow_mechanism::epochs::{CountSchedule, Schedule};
 use hushflow_mechanism::estimate::density::{Density, DensityError};
-use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters};
+use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
 use hushflow_mechanism::moments::{Clipper, Layout};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::strategy::{Strategy, StrategyChoice, StrategyError, build_chosen};
@@ -16,7 +16,7 @@ use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
 use super::{Publication, PublicationError, check_width, guarantee};
-use crate::estimates::{self, Setting};
+use crate::estimates::{self, ScaledView};
 use crate::ledger::Charge;
 use crate::pipeline::PublicParameters;
 use crate::state::PublicHeader;
@@ -255,14 +255,19 @@ impl MomentPublication {
         levels
     }
 
-    /// Returns what the estimates of a view need to know of this log.
-    pub fn setting(&self, view: &estimates::View) -> Arc<Setting> {
-        Arc::new(Setting {
+    /// Returns the view with the names and scales of this log's columns.
+    pub fn scaled_view(&self, view: &estimates::View) -> Arc<ScaledView> {
+        Arc::new(ScaledView {
             view: view.clone(),
             columns: self.parameters.columns.iter().map(|column| column.name.clone()).collect(),
             centres: self.clipper.centres().to_vec(),
             half_widths: self.clipper.half_widths().to_vec(),
         })
+    }
+
+    /// Whether sums over keys are meaningful: not for the method `pp`.
+    pub fn has_totals(&self) -> bool {
+        self.parameters.release.method != Method::Pp
     }
 
     /// Converts a density to the units of the columns.

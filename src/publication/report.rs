@@ -8,7 +8,7 @@ use hushflow_estimators::mean::{MeanAnswer, MeanError, MeanMethod, MeanRefusal, 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Found, SHOWN};
+use crate::estimates::{Cell, Estimate, TABLE_COLUMNS};
 
 /// The report of a mean.
 #[derive(Clone, Debug, Serialize)]
@@ -163,7 +163,7 @@ impl Window {
     }
 }
 
-impl Found for Window {
+impl Estimate for Window {
     fn json(&self, object: &mut Map<String, Value>) {
         object.insert("columns".into(), self.columns.to_vec().into());
         object.extend(self.fields.clone());
@@ -197,7 +197,7 @@ impl Found for Window {
 
     fn titles(&self) -> Vec<String> {
         let what = if self.is_covariance { "sd" } else { "mean" };
-        self.columns.iter().take(SHOWN).map(|column| format!("{what} {column}")).collect()
+        self.columns.iter().take(TABLE_COLUMNS).map(|column| format!("{what} {column}")).collect()
     }
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
@@ -216,6 +216,6 @@ impl Found for Window {
                 (None, _) => Cell::Empty,
             },
         };
-        Ok((0..self.columns.len().min(SHOWN)).map(cell).collect())
+        Ok((0..self.columns.len().min(TABLE_COLUMNS)).map(cell).collect())
     }
 }

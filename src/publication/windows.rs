@@ -23,7 +23,7 @@ use hushflow_operators::Windows;
 
 use super::report::{self, Window};
 use super::{PublicationError, guarantee};
-use crate::estimates::Found;
+use crate::estimates::Estimate;
 use crate::ledger::Charge;
 use crate::pipeline::{Estimator, PublicParameters};
 
@@ -117,7 +117,7 @@ impl WindowPublication {
     }
 
     /// Returns the estimates in a release, key by key; `None` if it is no such release.
-    pub fn read(&self, mut values: &[i128]) -> Option<Vec<Arc<dyn Found>>> {
+    pub fn read(&self, mut values: &[i128]) -> Option<Vec<Arc<dyn Estimate>>> {
         let columns: Arc<[String]> =
             self.parameters.columns.iter().map(|column| column.name.clone()).collect();
         let is_covariance = matches!(self.estimator, Estimator::Covariance { .. });
@@ -130,7 +130,7 @@ impl WindowPublication {
                 }
             };
             let columns = Arc::clone(&columns);
-            Some(Arc::new(Window { columns, is_covariance, fields }) as Arc<dyn Found>)
+            Some(Arc::new(Window { columns, is_covariance, fields }) as Arc<dyn Estimate>)
         };
         let windows = (0..self.parameters.keys()).map(window).collect::<Option<_>>()?;
         values.is_empty().then_some(windows)

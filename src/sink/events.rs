@@ -1,19 +1,22 @@
-//! Serves releases as server-sent events at an address: one event per epoch, with the JSON lines of
-//! all views.
+//! Serves a log as server-sent events: one event per epoch, with its JSON lines.
 //!
-//! `?since=EPOCH` selects where a new reader begins. A returning reader continues after the last
-//! epoch that it has seen ([`EventStream`]).
+//! The id of an event is its epoch. `?since=EPOCH` selects where a new reader begins. A reader that
+//! reconnects sends the last id in `Last-Event-ID`, as browsers do, and gets every epoch once. Each
+//! reader has its own thread, which follows the log as fast as that reader takes events. A slow
+//! reader delays only itself, and is disconnected if it does not take an event in time. Readers
+//! [take turns](crate::http::Turn) to compute, so together they use at most one processor.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::SinkError;
-use super::event_stream::{Backlog, EventStream};
-use super::following::Log;
-use crate::follow::Over;
-use crate::http::{Answer, Request, Server, Status};
+use super::{LineReader, SinkInput};
+use crate::follow::{FollowError, StopFlag};
+use crate::http::{Answer, Events, HttpError, Request, Server, Status, Turn};
+use crate::lines::Format;
 
 /// How often to check whether readers are still connected.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -21,27 +24,28 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// How long readers may take for the remaining events after the run has ended.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A served log.
-pub(super) struct Events {
+/// Limits of one turn of a reader.
+const TURN_EPOCHS: usize = 64;
+const TURN_BYTES: usize = 256 << 10;
+
+/// How often a reader gets a sign of life if nothing happens.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// A log that is served as events.
+pub(super) struct EventServer {
     address: SocketAddr,
+    /// Has one more reference for each reader.
     readers: Arc<()>,
 }
 
-struct Readers {
-    log: Log,
-    over: Over,
-    /// Has one more reference for each reader.
-    count: Arc<()>,
-}
-
-impl Events {
-    /// Serves `log` at `address` as long as the process lives. After `over` is set, readers get the
+impl EventServer {
+    /// Serves a log at `address` as long as the process lives. After `stop` is set, readers get the
     /// remaining events.
-    pub(super) fn serve(address: &str, log: Log, over: &Over) -> Result<Self, SinkError> {
+    pub(super) fn start(address: &str, input: &SinkInput, stop: &StopFlag) -> Result<Self, HttpError> {
         let server = Server::bind(address)?;
-        let events = Events { address: server.address(), readers: Arc::default() };
-        let readers = Readers { log, over: over.clone(), count: Arc::clone(&events.readers) };
-        server.serve(move |request| readers.answer(request))?;
+        let events = EventServer { address: server.address(), readers: Arc::default() };
+        let (readers, input, stop) = (Arc::clone(&events.readers), input.clone(), stop.clone());
+        server.serve(move |request| answer(request, &input, &stop, &readers))?;
         Ok(events)
     }
 
@@ -59,27 +63,117 @@ impl Events {
     }
 }
 
-impl Readers {
-    fn answer(&self, request: &Request) -> Answer {
-        if request.path != "/events" {
-            return Answer::Refused(Status::NotFound, "there is only /events".into());
-        }
-        let since = request.get("since").map_or(Ok(1), str::parse);
-        let horizon = self.log.subject.horizon();
-        let Some(since) = since.ok().filter(|since| (1..=horizon).contains(since)) else {
-            return Answer::Refused(
-                Status::BadRequest,
-                format!("since: expected an epoch, from 1 to {horizon}"),
-            );
-        };
-        let Log { directory, subject } = self.log.clone();
-        let seen = request.last_event.unwrap_or(since - 1);
-        let (backlog, over, keys) = (Backlog::Whole, self.over.clone(), Vec::new());
-        let stream = EventStream { directory, subject, keys, seen, backlog, over };
-        let counted = Arc::clone(&self.count);
-        Answer::Events(Box::new(move |events| {
-            let _counted = counted;
-            stream.tell(events)
-        }))
+fn answer(request: &Request, input: &SinkInput, stop: &StopFlag, readers: &Arc<()>) -> Answer {
+    if request.path != "/events" {
+        return Answer::Refused(Status::NotFound, "there is only /events".into());
     }
+    let since = request.get("since").map_or(Ok(1), str::parse);
+    let horizon = input.subject.horizon();
+    let Some(since) = since.ok().filter(|since| (1..=horizon).contains(since)) else {
+        return Answer::Refused(Status::BadRequest, format!("since: expected an epoch, from 1 to {horizon}"));
+    };
+    let seen = request.last_event.unwrap_or(since - 1);
+    let (input, stop, reader) = (input.clone(), stop.clone(), Arc::clone(readers));
+    let stream = EventStream { input, keys: Vec::new(), seen, backlog: Backlog::Whole, stop };
+    Answer::Events(Box::new(move |events| {
+        let _reader = reader;
+        stream.send(events)
+    }))
+}
+
+/// How much of the past a new reader gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Backlog {
+    /// Every epoch.
+    Whole,
+    /// About `most` of the epochs up to `published`, evenly spaced, and the newest.
+    Subsampled {
+        /// The last past epoch.
+        published: u64,
+        /// The number of events.
+        most: u64,
+    },
+}
+
+/// The events for one reader.
+pub(crate) struct EventStream {
+    /// The log and what to follow in it.
+    pub(crate) input: SinkInput,
+    /// The selected keys; all if empty.
+    pub(crate) keys: Vec<u32>,
+    /// The last epoch that the reader has seen.
+    pub(crate) seen: u64,
+    /// How much of the past to send.
+    pub(crate) backlog: Backlog,
+    /// Set when no more epochs will come: the stream ends after the last one.
+    pub(crate) stop: StopFlag,
+}
+
+impl EventStream {
+    /// Sends the epochs in the log, and new ones as they are published, up to the horizon.
+    pub(crate) fn send(&self, events: &mut Events<'_>) -> io::Result<()> {
+        let horizon = self.input.subject.horizon();
+        let (mut reader, mut last, mut sent) = (None, self.seen, Instant::now());
+        while last < horizon {
+            let patience = HEARTBEAT.saturating_sub(sent.elapsed());
+            match self.stop.wait(patience, || self.read_batch(&mut reader)) {
+                Ok(Poll::Ready(Some(batch))) => {
+                    for (epoch, lines) in &batch.events {
+                        events.send(*epoch, lines)?;
+                        sent = Instant::now();
+                    }
+                    last = last.max(batch.last);
+                }
+                Ok(Poll::Ready(None)) => return events.tell("pause", "the run is over"),
+                Ok(Poll::Pending) => {}
+                // The serving process reports the cause to its operator.
+                Err(_) => return events.tell("fault", "the log can't be read any further"),
+            }
+            if sent.elapsed() >= HEARTBEAT {
+                events.beat()?;
+                sent = Instant::now();
+            }
+        }
+        events.tell("end", "the last epoch has been published")
+    }
+
+    /// Reads on in the log, up to the limits of a turn; `None` if there is nothing new.
+    fn read_batch(&self, reader: &mut Option<LineReader>) -> Result<Option<EventBatch>, FollowError> {
+        let _turn = Turn::wait();
+        if reader.is_none() {
+            *reader = LineReader::open(&self.input, Format::Json, &self.keys)?;
+        }
+        let Some(reader) = reader else { return Ok(None) };
+        let (before, mut bytes, mut events) = (reader.last(), 0, Vec::new());
+        for _ in 0..TURN_EPOCHS {
+            if bytes >= TURN_BYTES {
+                break;
+            }
+            let Some(epoch) = reader.next(|epoch, newest| self.is_due(epoch, newest))? else { break };
+            if !epoch.lines.is_empty() {
+                bytes += epoch.lines.len();
+                let lines = String::from_utf8_lossy(&epoch.lines).trim_end().to_owned();
+                events.push((epoch.mark.epoch, lines));
+            }
+        }
+        Ok((reader.last() > before).then(|| EventBatch { events, last: reader.last() }))
+    }
+
+    fn is_due(&self, epoch: u64, newest: bool) -> bool {
+        let due = match self.backlog {
+            Backlog::Whole => true,
+            Backlog::Subsampled { published, most } => {
+                let stride = published.saturating_sub(self.seen).div_ceil(most).max(1);
+                newest || epoch > published || epoch.saturating_sub(self.seen).is_multiple_of(stride)
+            }
+        };
+        epoch > self.seen && due
+    }
+}
+
+/// The events of one turn, by epoch.
+struct EventBatch {
+    events: Vec<(u64, String)>,
+    /// The last epoch that was read.
+    last: u64,
 }

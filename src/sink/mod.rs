@@ -1,14 +1,142 @@
 //! Sinks: destinations of a pipeline's releases besides the public log. Everything here is public.
 //!
-//! Each sink [follows](Following) the public log on its own thread. Sinks are files, streams on
-//! servers, server-sent events, and standard output.
+//! Each sink follows the public log on [its own thread](SinkThread). Sinks are files, streams on
+//! servers, server-sent events, and standard output. No error message holds more than the log does.
 
-mod error;
-mod event_stream;
 mod events;
-mod following;
+mod thread;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::connect::{Mark, Trouble};
+use crate::follow::{FollowError, Follower, Subject, open_log};
+use crate::http::HttpError;
+use crate::lines::{Format, Writer};
+use crate::state::StateError;
 
 pub use crate::connect::standard::StandardOutput;
-pub use error::SinkError;
-pub(crate) use event_stream::{Backlog, EventStream};
-pub use following::{Following, Log};
+pub(crate) use events::{Backlog, EventStream};
+pub use thread::{SinkThread, TakenAddress};
+
+/// The input of a sink: a public log, and what to follow in it.
+#[derive(Clone)]
+pub struct SinkInput {
+    /// Directory of the log, which may not have been started yet.
+    pub directory: PathBuf,
+    /// The publication and views.
+    pub subject: Arc<Subject>,
+}
+
+/// Reads a log as lines, epoch by epoch from the first.
+struct LineReader {
+    follower: Follower,
+    writer: Writer,
+}
+
+/// The lines of an epoch.
+struct EpochLines {
+    mark: Mark,
+    /// The lines of all views and keys, each with its line end.
+    lines: Vec<u8>,
+}
+
+impl LineReader {
+    /// Opens the log; `None` if no run has begun it yet. Empty `keys` mean all.
+    fn open(input: &SinkInput, format: Format, keys: &[u32]) -> Result<Option<Self>, StateError> {
+        let Some(reader) = open_log(&input.directory)? else { return Ok(None) };
+        let follower = Follower::new(reader, &input.subject, keys);
+        Ok(Some(LineReader { follower, writer: Writer::new(&input.subject, format) }))
+    }
+
+    /// Returns the last epoch that was read.
+    fn last(&self) -> u64 {
+        self.follower.last()
+    }
+
+    /// Returns the next epoch if it has been published, without lines if it is not
+    /// [selected](Follower::next).
+    fn next(&mut self, select: impl FnOnce(u64, bool) -> bool) -> Result<Option<EpochLines>, FollowError> {
+        let Some(epoch) = self.follower.next(select)? else { return Ok(None) };
+        let mut lines = Vec::new();
+        self.writer.write(&epoch, &mut lines).expect("memory takes every line");
+        let (generation, chain) = (epoch.stamp.generation, epoch.stamp.chain.short());
+        Ok(Some(EpochLines { mark: Mark { epoch: epoch.number, generation, chain }, lines }))
+    }
+}
+
+/// Why a sink can't continue.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SinkError {
+    /// An error of the operating system.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file, or the server and its stream.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A server refused a request.
+    #[error("{}: {problem}", path.display())]
+    Server {
+        /// The server and its stream.
+        path: PathBuf,
+        /// The reason, in the server's words.
+        problem: String,
+    },
+    /// The address can't be listened on.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The public log can't be followed.
+    #[error(transparent)]
+    Follow(#[from] FollowError),
+    /// Nobody reads standard output.
+    #[error("standard output: {0}")]
+    Output(#[source] io::Error),
+    /// No thread can be started.
+    #[error("no thread for a sink: {0}: let this user start more threads (ulimit -u)")]
+    Thread(#[source] io::Error),
+    /// The sink holds releases of another history than the log's.
+    #[error(
+        "{name}: epoch {epoch} that it holds is not of the history in the state directory: let the sink have a new place, \
+         or restore the directory"
+    )]
+    OtherHistory {
+        /// The sink.
+        name: String,
+        /// The last epoch in it.
+        epoch: u64,
+    },
+    /// The sink has releases that the log doesn't have.
+    #[error(
+        "{name}: it holds epoch {epoch}, but the log ends at epoch {end}: let the sink have a new place, or restore the \
+         state directory"
+    )]
+    Ahead {
+        /// The sink.
+        name: String,
+        /// The last epoch in it.
+        epoch: u64,
+        /// The last epoch of the log.
+        end: u64,
+    },
+}
+
+impl SinkError {
+    /// Converts a problem with the outlet of this name.
+    fn of(name: &str, trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Gone(source) => SinkError::Output(source),
+            Trouble::Passing(source) => SinkError::Io { path: name.into(), source },
+            Trouble::Refused { path, problem } => SinkError::Server { path, problem },
+            Trouble::NoStream => {
+                SinkError::Server { path: name.into(), problem: "the stream is gone".into() }
+            }
+            Trouble::Lost { path, what } => SinkError::Server { path, problem: format!("the stream {what}") },
+        }
+    }
+}

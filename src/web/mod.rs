@@ -12,7 +12,7 @@
 //! that the page's owner chose. Their noise levels are computed once for the epochs in the log. The
 //! server computes for one client at a time.
 //!
-//! Each connection follows the log separately (`sink::event_stream`). A client that joins a long
+//! Each connection follows the log separately (`sink::events`). A client that joins a long
 //! log late gets a subsampled backlog, at most [`BACKLOG`] epochs including the newest, and then
 //! every epoch.
 
@@ -31,10 +31,10 @@ use hushflow_mechanism::workload::Workload;
 use serde_json::{Value, json};
 
 use crate::estimates::View;
-use crate::follow::{Over, Subject, add_up};
+use crate::follow::{StopFlag, Subject};
 use crate::http::{Answer, Request, Server, Status};
 use crate::publication::{MomentPublication, Publication};
-use crate::sink::{Backlog, EventStream};
+use crate::sink::{Backlog, EventStream, SinkInput};
 
 pub use crate::http::HttpError;
 
@@ -49,7 +49,7 @@ const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
 /// Contents of the page.
-pub struct Site {
+pub struct PageContents {
     /// The state directory, or one with a copy of its public log.
     pub directory: PathBuf,
     /// The publication of that log.
@@ -72,24 +72,24 @@ pub struct Page {
 }
 
 impl Page {
-    /// Serves `site` at `address`, `HOST:PORT`, for the life of the process.
+    /// Serves `contents` at `address`, `HOST:PORT`, for the life of the process.
     ///
     /// # Errors
     /// [`HttpError`] if it cannot listen there.
-    pub fn serve(site: Site, address: &str) -> Result<Self, HttpError> {
+    pub fn serve(contents: PageContents, address: &str) -> Result<Self, HttpError> {
         let server = Server::bind(address)?;
         let published = Arc::new(AtomicU64::new(0));
         let page = Self { address: server.address(), published: Arc::clone(&published) };
-        let shown = site.publication.keys() + u32::from(has_total(&site.publication));
-        let names = (0..shown).map(|key| (site.publication.key_name(key).to_owned(), key));
-        let mut workloads = vec![site.publication.levels(&site.view.workload)];
-        for workload in &site.workloads {
+        let keys = contents.publication.keys() + u32::from(offers_total(&contents.publication));
+        let names = (0..keys).map(|key| (contents.publication.key_name(key).to_owned(), key));
+        let mut workloads = vec![contents.publication.levels(&contents.view.workload)];
+        for workload in &contents.workloads {
             if !workloads.iter().any(|levels| levels.workload() == workload) {
-                workloads.push(site.publication.levels(workload));
+                workloads.push(contents.publication.levels(workload));
             }
         }
-        let visit = Visit { names: names.collect(), workloads, site, published };
-        server.serve(move |request| visit.answer(request))?;
+        let handler = PageHandler { names: names.collect(), workloads, contents, published };
+        server.serve(move |request| handler.answer(request))?;
         Ok(page)
     }
 
@@ -99,27 +99,28 @@ impl Page {
     }
 
     /// Sets the last published epoch: a new client gets at most [`BACKLOG`] epochs up to it.
-    pub fn tell_published(&self, epoch: u64) {
+    pub fn set_published(&self, epoch: u64) {
         self.published.store(epoch, Ordering::Relaxed);
     }
 }
 
 /// Whether the total over keys is offered as one more key called `all`.
-fn has_total(publication: &MomentPublication) -> bool {
+fn offers_total(publication: &MomentPublication) -> bool {
     let total = publication.key_name(publication.keys());
     let taken = (0..publication.keys()).any(|key| publication.key_name(key) == total);
-    !taken && add_up(publication)
+    !taken && publication.has_totals()
 }
 
-struct Visit {
-    site: Site,
+/// Answers requests for a page.
+struct PageHandler {
+    contents: PageContents,
     names: HashMap<String, u32>,
     /// The workloads on offer, the view's first.
     workloads: Vec<Arc<ViewNoise>>,
     published: Arc<AtomicU64>,
 }
 
-impl Visit {
+impl PageHandler {
     fn answer(&self, request: &Request) -> Answer {
         match request.path.as_str() {
             "/" => Answer::Document("text/html; charset=utf-8", PAGE.into()),
@@ -127,7 +128,7 @@ impl Visit {
             "/page.css" => Answer::Document("text/css; charset=utf-8", STYLE.into()),
             "/about" => Answer::Document("application/json", Cow::Owned(self.about().to_string())),
             "/events" => match self.stream(request) {
-                Ok(stream) => Answer::Events(Box::new(move |events| stream.tell(events))),
+                Ok(stream) => Answer::Events(Box::new(move |events| stream.send(events))),
                 Err(why) => Answer::Refused(Status::BadRequest, why),
             },
             _ => Answer::Refused(Status::NotFound, "there is no such page: go to /".into()),
@@ -136,13 +137,13 @@ impl Visit {
 
     /// Public facts about the log before its first epoch.
     fn about(&self) -> Value {
-        let Site { publication, view, key, ledger, .. } = &self.site;
+        let PageContents { publication, view, key, ledger, .. } = &self.contents;
         let parameters = publication.parameters();
         let (start, length) = match &parameters.epochs.schedule {
             Schedule::ByTime(by) => (Some(by.start), Some(by.length)),
             Schedule::ByCount(_) => (None, None),
         };
-        let more = u32::from(has_total(publication) && publication.keys() <= LISTED_KEYS);
+        let more = u32::from(offers_total(publication) && publication.keys() <= LISTED_KEYS);
         let listed = publication.keys().min(LISTED_KEYS) + more;
         let names: Vec<_> = (0..listed).map(|key| publication.key_name(key)).collect();
         json!({
@@ -165,8 +166,8 @@ impl Visit {
             "length": length,
             "view": { "key": publication.key_name(*key), "workload": view.workload.to_string() },
             "workloads": self.offered(),
-            "estimate": view.estimate.name(),
-            "plot": view.estimate.plot(&publication.setting(view)),
+            "estimate": view.estimator.name(),
+            "plot": view.estimator.plot(&publication.scaled_view(view)),
             "projection": view.covariance.name(),
             "level": view.intervals.level,
             "joint": view.intervals.joint,
@@ -182,7 +183,7 @@ impl Visit {
 
     /// Returns the stream that a client requests, or why it is refused.
     fn stream(&self, request: &Request) -> Result<EventStream, String> {
-        let Site { directory, publication, view, key, .. } = &self.site;
+        let PageContents { directory, publication, view, key, .. } = &self.contents;
         let key = match request.get("key") {
             None => *key,
             Some(name) => *self.names.get(name).ok_or("this log has no such key")?,
@@ -201,16 +202,13 @@ impl Visit {
         let workload = levels.workload().clone();
         let view = View { workload, total: key == publication.keys(), ..view.clone() };
         let published = self.published.load(Ordering::Relaxed);
+        let subject = Subject { publication: Publication::Moments(publication.clone()), views: vec![view] };
         Ok(EventStream {
-            directory: directory.clone(),
-            subject: Arc::new(Subject {
-                publication: Publication::Moments(publication.clone()),
-                views: vec![view],
-            }),
+            input: SinkInput { directory: directory.clone(), subject: Arc::new(subject) },
             keys: vec![key],
             seen: request.last_event.unwrap_or(0),
             backlog: Backlog::Subsampled { published, most: BACKLOG },
-            over: Over::default(),
+            stop: StopFlag::default(),
         })
     }
 }

@@ -303,7 +303,41 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
 }
 
 #[test]
-fn only_events_are_served_and_a_taken_address_is_told_at_once() {
+fn a_run_whose_address_is_taken_goes_on_and_listens_once_it_is_free() {
+    let mut case = Case::new();
+    let mut first = case.start(&case.pipeline("path = 'http-listen://127.0.0.1:0'"));
+    let (address, _more) = served(&mut first);
+    let (pipeline, state) =
+        (case.pipeline(&format!("path = 'http-listen://{address}'")), case.lab.path("second"));
+    let mut second = run(&pipeline, &state, 1).spawn().expect("the run starts");
+    let lines = BufReader::new(second.stderr.take().expect("a pipe")).lines();
+    let mut lines = lines.map(|line| line.expect("a line"));
+    let expected = format!("warning: can't listen at {address}: Address already in use");
+    assert!(lines.any(|line| line.starts_with(&expected)), "no warning");
+    case.grow(2000);
+    await_until("the second run publishes", || releases(&state).len() >= 18);
+    let mut serve = harness::hushflow(["serve"]);
+    finish(serve.arg(&pipeline).arg("--state").arg(&state)).failed(1, &["can't listen at"]);
+    stop(&first);
+    wait(first).succeeded();
+    let expected = format!("http://{address}/events serves the releases as events");
+    assert_eq!(lines.find(|line| line.starts_with("http://")), Some(expected));
+    assert_eq!(Reader::ask(&address, 0).next().map(|(number, _)| number), Some(1));
+    stop(&second);
+    wait(second).succeeded();
+}
+
+#[test]
+fn a_run_whose_address_stays_taken_publishes_everything() {
+    let mut case = Case::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address");
+    case.complete(&case.pipeline(&format!("path = 'http-listen://{address}'")));
+    assert_eq!(case.shown().len(), 40 * 7);
+}
+
+#[test]
+fn only_events_are_served() {
     let mut case = Case::new();
     let pipeline = case.pipeline("path = 'http-listen://127.0.0.1:0'");
     case.grow(2000);
@@ -316,8 +350,6 @@ fn only_events_are_served_and_a_taken_address_is_told_at_once() {
     assert!(status("/").contains("404"));
     assert!(status("/events?since=0").contains("400"));
     assert!(status("/events?since=x").contains("400"));
-    let taken = case.pipeline(&format!("path = 'http-listen://{address}'"));
-    finish(&mut run(&taken, &case.lab.path("other"), 1)).failed(1, &["can't listen at"]);
     let reader = send(&address, "GET /events?since=18 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     std::thread::sleep(Duration::from_millis(300));
     stop(&live);

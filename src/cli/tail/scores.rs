@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hushflow::estimates::{Found, quality};
+use hushflow::estimates::{Estimate, quality};
 use hushflow::format::table::{MissingRows, Table};
 use hushflow::lines::{Format, csv_line};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
@@ -62,15 +62,15 @@ pub(super) struct Scores {
 }
 
 impl Scores {
-    /// Reads the references. `shown` is the number of keys to score; 0 means all.
+    /// Reads the references. `keys` is the number of keys to score; 0 means all.
     pub(super) fn new(
         arguments: &ScoresArguments,
         publication: MomentPublication,
-        shown: usize,
+        keys: usize,
         format: Format,
     ) -> Result<Self, CliError> {
         let parameters = publication.parameters();
-        if arguments.truth.is_some() && shown != 1 && parameters.keys() > 1 {
+        if arguments.truth.is_some() && keys != 1 && parameters.keys() > 1 {
             return Err(CliError::usage(
                 "--truth: the file describes one density: choose one --key, or --total",
             ));
@@ -82,9 +82,9 @@ impl Scores {
     }
 
     /// Writes the scores of the density of one key and epoch.
-    pub(super) fn write(&mut self, found: &dyn Found, out: &mut impl Write) -> Result<(), CliError> {
+    pub(super) fn write(&mut self, estimate: &dyn Estimate, out: &mut impl Write) -> Result<(), CliError> {
         // `Output` has refused estimates without densities.
-        let (Some(moments), Some(density)) = (found.moments(), found.density()) else { return Ok(()) };
+        let (Some(moments), Some(density)) = (estimate.moments(), estimate.density()) else { return Ok(()) };
         let line = self.line(moments, density)?;
         let cells =
             |text: fn(&Value) -> String| TITLES.iter().map(move |&(title, width)| (title, width, text));
@@ -117,7 +117,7 @@ impl Scores {
         let key = self.publication.key_name(moments.key);
         let quality = quality(density);
         let density = density.ok();
-        let rows = self.held_out.as_ref().map(|held_out| held_out.of(moments.key));
+        let rows = self.held_out.as_ref().map(|held_out| held_out.of_key(moments.key));
         let score = match (density, &rows) {
             (Some(density), Some(rows)) => score(density, rows)?,
             _ => None,
@@ -172,7 +172,7 @@ impl HeldOut {
 
     /// Returns the rows of a key. The total, whose index follows those of the keys, has the rows of
     /// all keys of the log.
-    fn of(&self, key: u32) -> Vec<&[f64]> {
+    fn of_key(&self, key: u32) -> Vec<&[f64]> {
         let width = self.table.columns().len();
         let row = |&place: &usize| &self.table.values()[place * width..][..width];
         match &self.of_keys {
@@ -187,7 +187,7 @@ impl HeldOut {
 
 /// The density in a line of `tail --json`.
 #[derive(Deserialize)]
-struct Said {
+struct MeanAndCovariance {
     mean: Map<String, Value>,
     covariance: Vec<Vec<f64>>,
 }
@@ -196,14 +196,15 @@ fn truth(path: &Path, parameters: &PublicParameters) -> Result<Density, CliError
     let wrong = |what: String| CliError::usage(format!("--truth {}: {what}", path.display()));
     let text = read_text(path, SETTINGS).map_err(|error| wrong(error.to_string()))?;
     let expected = "expected one JSON object such as {\"mean\": {\"x\": 0.5}, \"covariance\": [[1.5]]}";
-    let said: Said = serde_json::from_str(&text).map_err(|error| wrong(format!("{error}: {expected}")))?;
+    let given: MeanAndCovariance =
+        serde_json::from_str(&text).map_err(|error| wrong(format!("{error}: {expected}")))?;
     let names = || parameters.columns.iter().map(|column| &column.name);
     let mean = |name: &String| {
-        let number = said.mean.get(name).and_then(Value::as_f64);
+        let number = given.mean.get(name).and_then(Value::as_f64);
         number.ok_or_else(|| wrong(format!("the mean has no number for the column {name:?}")))
     };
     let mean = names().map(mean).collect::<Result<Vec<f64>, _>>()?;
-    let (size, rows) = (mean.len(), &said.covariance);
+    let (size, rows) = (mean.len(), &given.covariance);
     if rows.len() != size || rows.iter().any(|row| row.len() != size) {
         return Err(wrong(format!("expected a covariance of {size} rows of {size} numbers")));
     }

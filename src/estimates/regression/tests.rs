@@ -25,16 +25,16 @@ fn line_on() -> Regression {
     Regression { on: vec![0, 2], ..LINE }
 }
 
-fn log(second_moments: SecondMoment) -> Log<'static> {
-    Log { columns: Some(vec!["x1", "y", "x2"]), second_moments, method: Method::Jme, keyed: false }
+fn log(second_moments: SecondMoment) -> LogFacts<'static> {
+    LogFacts { columns: Some(vec!["x1", "y", "x2"]), second_moments, method: Method::Jme, keyed: false }
 }
 
 /// Columns of these centres and half-widths.
-fn setting(intervals: Intervals, units: [(f64, f64); 3]) -> Setting {
+fn scaled(intervals: Intervals, units: [(f64, f64); 3]) -> ScaledView {
     let view = View { intervals, ..View::usual("v", Workload::Prefix, &log(SecondMoment::Full)) };
     let columns = ["x1", "y", "x2"].map(String::from).to_vec();
     let (centres, half_widths) = units.into_iter().unzip();
-    Setting { view, columns, centres, half_widths }
+    ScaledView { view, columns, centres, half_widths }
 }
 
 const SCALED: [(f64, f64); 3] = [(0.0, 1.0); 3];
@@ -88,8 +88,8 @@ fn releases(exact: Vec<f64>, noise: MomentNoise, seed: u64) -> impl Iterator<Ite
 #[test]
 fn a_line_without_noise_is_recovered_in_the_units_of_the_columns() {
     let units = [(10.0, 2.0), (-5.0, 0.5), (100.0, 40.0)];
-    let setting = setting(Intervals::default(), units);
-    let line = line_on().line(&moments(exact(1000.0), noise(0.0, 0.0, 0.0)), &setting).unwrap();
+    let scaled = scaled(Intervals::default(), units);
+    let line = line_on().line(&moments(exact(1000.0), noise(0.0, 0.0, 0.0)), &scaled).unwrap();
     let slopes = [SLOPES[0] * 0.5 / 2.0, SLOPES[1] * 0.5 / 40.0];
     let intercept = -5.0 + INTERCEPT * 0.5 - slopes[0] * 10.0 - slopes[1] * 100.0;
     let expected = DVector::from_row_slice(&[intercept, slopes[0], slopes[1]]);
@@ -106,11 +106,11 @@ fn a_line_without_noise_is_recovered_in_the_units_of_the_columns() {
 fn check_coverage(level_of_noise: MomentNoise, seed: u64) {
     let trials = 20_000;
     let truth = DVector::from_row_slice(&[INTERCEPT, SLOPES[0], SLOPES[1]]);
-    let setting = setting(Intervals::default(), SCALED);
+    let scaled = scaled(Intervals::default(), SCALED);
     let (mut held, mut sum, mut squares) = ([0; 3], DVector::zeros(3), DVector::zeros(3));
     let (mut noises, mut residual) = (DVector::zeros(3), (0.0, 0.0));
     for released in releases(exact(1000.0), level_of_noise, seed).take(trials) {
-        let line = line_on().line(&released, &setting).unwrap();
+        let line = line_on().line(&released, &scaled).unwrap();
         assert_eq!(line.ridge, 0.0);
         let error = &line.coefficients - &truth;
         (0..3).for_each(|place| held[place] += usize::from(error[place].abs() <= line.reach[place]));
@@ -142,10 +142,10 @@ fn intervals_hold_the_line_of_the_records_as_often_as_they_say() {
 /// The plain solution is biased by 0.0094, and the limit is seven standard errors of a mean.
 #[test]
 fn the_correction_removes_the_bias_of_the_inverse() {
-    let setting = setting(Intervals::default(), SCALED);
+    let scaled = scaled(Intervals::default(), SCALED);
     let (mut corrected, mut plain) = (0.0, 0.0);
     for released in releases(exact(1000.0), noise(0.1, 8.0, 11.0), 4).take(60_000) {
-        let line = line_on().line(&released, &setting).unwrap();
+        let line = line_on().line(&released, &scaled).unwrap();
         let uncorrected = coefficients(&line_on().sums(&released), 3, 0.0).unwrap();
         corrected += (line.coefficients[2] - SLOPES[1]) / 60_000.0;
         plain += (uncorrected[2] - SLOPES[1]) / 60_000.0;
@@ -158,7 +158,7 @@ fn the_correction_removes_the_bias_of_the_inverse() {
 #[test]
 fn intervals_hold_the_line_of_the_population() {
     let intervals = Intervals { population: true, ..Intervals::default() };
-    let setting = setting(intervals, SCALED);
+    let scaled = scaled(intervals, SCALED);
     let mut random = NoiseSource::Seeded(5).generator(2, 0).unwrap();
     let population = population();
     let mut held = 0;
@@ -171,7 +171,7 @@ fn intervals_hold_the_line_of_the_population() {
             sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
         }
         let released = releases(sums, noise(0.1, 0.5, 0.7), seed).next().unwrap();
-        let line = line_on().line(&released, &setting).unwrap();
+        let line = line_on().line(&released, &scaled).unwrap();
         held += usize::from((line.coefficients[1] - SLOPES[0]).abs() <= line.reach[1]);
     }
     let share = held as f64 / 4000.0;
@@ -180,15 +180,15 @@ fn intervals_hold_the_line_of_the_population() {
 
 #[test]
 fn noise_that_hides_the_columns_leaves_no_interval() {
-    let setting = Arc::new(setting(Intervals::default(), SCALED));
-    let found = line_on().find(moments(exact(1000.0), noise(0.0, 50.0, 70.0)), &setting);
+    let scaled = Arc::new(scaled(Intervals::default(), SCALED));
+    let found = line_on().estimate(moments(exact(1000.0), noise(0.0, 50.0, 70.0)), &scaled);
     assert_eq!(found.quality(), Some("noise-dominated"));
     let mut line = Map::new();
     found.json(&mut line);
     assert!(line["ridge"].as_f64().unwrap() > 0.0 && line["coefficients"]["x1"].is_f64());
     assert!(line["intercept_interval"].is_null() && line["coefficients_interval"]["x2"].is_null());
     assert!(matches!(found.cells().unwrap()[..], [Cell::Plain(_), Cell::Plain(_), Cell::Plain(_), _]));
-    let lost = line_on().find(moments(exact(10.0), noise(5.0, 1.0, 1.0)), &setting);
+    let lost = line_on().estimate(moments(exact(10.0), noise(5.0, 1.0, 1.0)), &scaled);
     assert_eq!(lost.quality(), Some("too-few-records"));
     lost.json(&mut line);
     assert!(line["intercept"].is_null() && line["coefficients"]["x1"].is_null());
@@ -201,8 +201,8 @@ fn noise_that_hides_the_columns_leaves_no_interval() {
 #[test]
 fn joint_intervals_share_what_they_may_miss() {
     let reach = |joint| {
-        let setting = setting(Intervals { joint, ..Intervals::default() }, SCALED);
-        line_on().line(&moments(exact(1000.0), noise(0.0, 1.0, 1.4)), &setting).unwrap().reach[1]
+        let scaled = scaled(Intervals { joint, ..Intervals::default() }, SCALED);
+        line_on().line(&moments(exact(1000.0), noise(0.0, 1.0, 1.4)), &scaled).unwrap().reach[1]
     };
     assert!((reach(true) / reach(false) - 2.394 / 1.960).abs() < 1e-3);
 }
@@ -210,7 +210,7 @@ fn joint_intervals_share_what_they_may_miss() {
 #[test]
 fn a_formula_names_columns() {
     let check = |formula: &str, expected: Result<&str, &str>| {
-        let found = ESTIMATOR.asked(formula, &log(SecondMoment::Full));
+        let found = ESTIMATOR.from_flag(formula, &log(SecondMoment::Full));
         let found = found.map(|line| format!("{line:?}"));
         assert_eq!(found.as_deref().map_err(String::as_str), expected, "{formula}");
     };

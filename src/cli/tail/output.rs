@@ -1,0 +1,211 @@
+//! What `hushflow tail` writes: lines, scores or a sample; on a terminal, a table redrawn in place.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write, stdout};
+
+use console::Term;
+use hushflow::follow::{KeyEstimate, Subject};
+use hushflow::lines::{Format, Writer, csv_line};
+use hushflow::mechanism::estimate::density::{Density, DensityError};
+use hushflow::mechanism::noise::NoiseSource;
+use hushflow::publication::{MomentPublication, Publication};
+use hushflow::state::Stamp;
+use serde_json::{Map, Value};
+
+use super::super::CliError;
+use super::TailArguments;
+use super::scores::Scores;
+
+/// Output for each key and epoch.
+pub(super) enum Output {
+    /// The estimates.
+    Lines(Box<Writer>),
+    /// Scores of their densities.
+    Scores(Box<Scores>),
+    /// Records drawn from the newest densities.
+    Sample(Box<Sample>),
+}
+
+impl Output {
+    pub(super) fn new(arguments: &TailArguments, subject: &Subject) -> Result<Self, CliError> {
+        let (format, scores) = (arguments.format.format(), &arguments.scores);
+        let lines = || Self::Lines(Box::new(Writer::new(subject, format)));
+        let Publication::Moments(publication) = &subject.publication else { return Ok(lines()) };
+        let has_densities = subject.views.iter().all(|view| view.estimator.has_densities());
+        if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
+            return Err(CliError::usage(
+                "--sample, --held-out and --truth need densities, and this view has none: use --view gaussian on a \
+                 log with second moments of records",
+            ));
+        }
+        let publication = publication.clone();
+        Ok(match arguments.sample {
+            Some(size) => Self::Sample(Box::new(Sample::new(publication, size, arguments.seed, format))),
+            None if scores.wanted() => {
+                let keys = if arguments.total { 1 } else { arguments.key.len() };
+                Self::Scores(Box::new(Scores::new(scores, publication, keys, format)?))
+            }
+            None => lines(),
+        })
+    }
+
+    pub(super) fn write(
+        &mut self,
+        estimate: &KeyEstimate,
+        stamp: &Stamp,
+        out: &mut impl Write,
+    ) -> Result<(), CliError> {
+        match self {
+            Self::Lines(writer) => Ok(writer.write_line(estimate, stamp, out)?),
+            Self::Scores(scores) => scores.write(&*estimate.estimate, out),
+            Self::Sample(sample) => {
+                sample.keep(estimate);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the output that follows the last epoch.
+    pub(super) fn finish(self, out: &mut impl Write) -> Result<(), CliError> {
+        match self {
+            Self::Sample(sample) => sample.write(out),
+            Self::Lines(_) | Self::Scores(_) => Ok(()),
+        }
+    }
+}
+
+/// Synthetic records from the newest density of each key, at no privacy cost.
+pub(super) struct Sample {
+    publication: MomentPublication,
+    size: u32,
+    source: NoiseSource,
+    format: Format,
+    /// Densities by key, in the units of the columns.
+    newest: BTreeMap<u32, Result<Density, DensityError>>,
+}
+
+impl Sample {
+    fn new(publication: MomentPublication, size: u32, seed: Option<u64>, format: Format) -> Self {
+        let source = seed.map_or(NoiseSource::System, NoiseSource::Seeded);
+        Self { publication, size, source, format, newest: BTreeMap::new() }
+    }
+
+    /// Keeps the newest density of a key.
+    fn keep(&mut self, estimate: &KeyEstimate) {
+        if let Some(density) = estimate.estimate.density() {
+            self.newest.insert(estimate.key, density.cloned().map_err(|error| *error));
+        }
+    }
+
+    /// Writes the samples of all keys.
+    fn write(self, out: &mut impl Write) -> Result<(), CliError> {
+        let columns = self.publication.parameters().columns.iter().map(|column| column.name.clone());
+        let keyed = self.publication.parameters().key.as_ref().map(|key| key.column.clone());
+        let names: Vec<String> = keyed.iter().cloned().chain(columns).collect();
+        if self.format != Format::Json {
+            writeln!(out, "{}", csv_line(names.clone()))?;
+        }
+        for (&key, density) in &self.newest {
+            let name = self.publication.key_name(key);
+            let failed = |reason: String| CliError::failed(format!("no sample of {name}: {reason}"));
+            let density = density.as_ref().map_err(|error| failed(error.to_string()))?;
+            let sampler = density.sampler().ok_or_else(|| failed(DensityError::Singular.to_string()))?;
+            // u64::MAX is no epoch, so these random numbers differ from those of any release.
+            let mut random = self.source.generator(u64::MAX, key.into())?;
+            for _ in 0..self.size {
+                let record = sampler.draw(&mut random);
+                let label = keyed.as_ref().map(|_| Value::from(name));
+                let fields = label.into_iter().chain(record.iter().map(|&value| value.into()));
+                writeln!(out, "{}", self.line(&names, fields))?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+
+    fn line(&self, names: &[String], fields: impl Iterator<Item = Value>) -> String {
+        match self.format {
+            Format::Json => {
+                Value::Object(names.iter().cloned().zip(fields).collect::<Map<_, _>>()).to_string()
+            }
+            Format::Table | Format::Csv => csv_line(fields.map(|field| match field {
+                Value::String(text) => text,
+                number => number.to_string(),
+            })),
+        }
+    }
+}
+
+/// A table at the bottom of the terminal with one line for each key.
+pub(super) struct LiveTable {
+    terminal: Term,
+    head: Vec<String>,
+    rows: Vec<String>,
+    /// Lines on the screen.
+    drawn: usize,
+    changed: bool,
+}
+
+impl LiveTable {
+    /// Returns `None` where standard output is not a terminal.
+    pub(super) fn new() -> Option<Self> {
+        let terminal = stdout().is_terminal().then(Term::buffered_stdout)?;
+        Some(Self { terminal, head: Vec::new(), rows: Vec::new(), drawn: 0, changed: false })
+    }
+
+    /// Begins the next epoch.
+    pub(super) fn begin_epoch(&mut self) {
+        self.rows.clear();
+        self.changed = true;
+    }
+
+    /// Adds a line; the first one is preceded by the header.
+    pub(super) fn push(&mut self, text: &str) {
+        let mut lines: Vec<String> = text.lines().map(String::from).collect();
+        self.rows.extend(lines.pop());
+        self.head.append(&mut lines);
+    }
+
+    /// Replaces the table by that of the newest epoch.
+    ///
+    /// # Errors
+    /// Returns errors of the terminal.
+    pub(super) fn draw(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.changed) {
+            return Ok(());
+        }
+        let (height, width) = self.terminal.size();
+        let lines = fitting(&self.head, &self.rows, height.into(), width.into());
+        self.terminal.clear_last_lines(self.drawn)?;
+        lines.iter().try_for_each(|line| self.terminal.write_line(line))?;
+        self.drawn = lines.len();
+        self.terminal.flush()
+    }
+}
+
+/// Returns the lines that fit a screen, cut to its width; one line is left for the cursor.
+fn fitting(head: &[String], rows: &[String], height: usize, width: usize) -> Vec<String> {
+    let room = height.saturating_sub(1 + head.len()).max(2);
+    let shown = if rows.len() > room { room - 1 } else { rows.len() };
+    let hidden = rows.len() - shown;
+    let more = (hidden > 0).then(|| format!("… and {hidden} more keys: --key chooses"));
+    let lines = head.iter().chain(&rows[..shown]).cloned().chain(more);
+    lines.map(|line| line.chars().take(width.saturating_sub(1)).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_holds_what_fits_it() {
+        let lines = |texts: &[&str]| texts.iter().map(|text| String::from(*text)).collect::<Vec<_>>();
+        let (head, rows) = (lines(&["key mean"]), lines(&["a 1", "b 2", "c 3"]));
+        assert_eq!(fitting(&head, &rows, 24, 80), lines(&["key mean", "a 1", "b 2", "c 3"]));
+        assert_eq!(fitting(&head, &rows, 5, 6), lines(&["key m", "a 1", "b 2", "c 3"]));
+        assert_eq!(
+            fitting(&head, &rows, 4, 80),
+            lines(&["key mean", "a 1", "… and 2 more keys: --key chooses"])
+        );
+        assert_eq!(fitting(&head, &rows, 0, 0), lines(&["", "", ""]));
+    }
+}

@@ -1,0 +1,313 @@
+//! Threads that carry a public log to sinks until the log is complete.
+//!
+//! The log is the queue, so no queue can overflow. A sink holds at most two epochs at a time. A
+//! slow or unreachable destination blocks nothing and catches up later. A restarted sink continues
+//! after what its destination holds, which must belong to the log's own history.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::events::EventServer;
+use super::{EpochLines, LineReader, SinkError, SinkInput};
+use crate::connect::standard::Standard;
+use crate::connect::{Held, Outlet, Target};
+use crate::control::{Backoff, Control};
+use crate::follow::{FollowError, StopFlag};
+use crate::http::HttpError;
+use crate::lines::Format;
+use crate::pipeline::Sink;
+
+/// How often to check whether standard output is read.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// Attempts to write the remaining epochs after the end.
+const LAST_ATTEMPTS: u32 = 3;
+
+/// How long a server may take for an answer, and for the remaining epochs, once the run is stopped.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What a sink does if its address can't be listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenAddress {
+    /// It fails.
+    Refuse,
+    /// It reports the failure, and listens as soon as the address is free.
+    Retry,
+}
+
+/// A thread that carries a log to a sink.
+pub struct SinkThread {
+    stop: StopFlag,
+    thread: JoinHandle<Result<(), SinkError>>,
+    /// Number of epochs written to standard output.
+    taken: Arc<AtomicU64>,
+}
+
+impl SinkThread {
+    /// Carries `input` to a sink of a pipeline. Errors are retried and reported to `control`. Once
+    /// it stops the run, a server that does not answer is abandoned; the next run continues where
+    /// the sink is. A sink that listens passes its address to `announce`.
+    ///
+    /// # Errors
+    /// [`SinkError::Http`] if an address can't be listened on and `taken` refuses that.
+    pub fn start(
+        sink: &Sink,
+        input: SinkInput,
+        control: &Control,
+        taken: TakenAddress,
+        announce: fn(SocketAddr),
+    ) -> Result<Self, SinkError> {
+        let (stop, control) = (StopFlag::default(), control.with_grace(GRACE));
+        let thread = match sink.target().target(&control) {
+            Target::Outlet(outlet) => {
+                carry(sink.target().name(), outlet, input, Format::Json, &stop, control)
+            }
+            Target::Events(address) => {
+                let flag = stop.clone();
+                let listen = move || {
+                    EventServer::start(&address, &input, &flag).inspect(|server| announce(server.address()))
+                };
+                match listen() {
+                    Err(error) if taken == TakenAddress::Refuse => return Err(error.into()),
+                    server => serve_events(server, listen, &stop, control),
+                }
+            }
+        };
+        Ok(SinkThread { stop, thread: thread?, taken: Arc::default() })
+    }
+
+    /// Writes the epochs of a log after `since` to standard output.
+    ///
+    /// # Errors
+    /// [`SinkError::Thread`].
+    pub fn print(input: SinkInput, format: Format, since: u64) -> Result<Self, SinkError> {
+        let (stop, taken) = (StopFlag::default(), Arc::new(AtomicU64::new(0)));
+        let outlet = Box::new(Standard::after(since, Arc::clone(&taken)));
+        let thread = carry("standard output".into(), outlet, input, format, &stop, Control::new())?;
+        Ok(SinkThread { stop, thread, taken })
+    }
+
+    /// Announces that no more epochs will come.
+    fn stop(&self) {
+        self.stop.set();
+        self.thread.thread().unpark();
+    }
+
+    /// Like [`finish`](Self::finish), for standard output. Returns `None` if the run is stopped and
+    /// nobody has read the output for `patience`.
+    pub fn finish_while_taken(
+        self,
+        is_stopped: impl Fn() -> bool,
+        patience: Duration,
+    ) -> Option<Result<(), SinkError>> {
+        self.stop();
+        let (mut taken, mut since) = (0, Instant::now());
+        while !self.thread.is_finished() {
+            let now = self.taken.load(Ordering::Relaxed);
+            if now != taken {
+                (taken, since) = (now, Instant::now());
+            }
+            if is_stopped() && since.elapsed() >= patience {
+                return None;
+            }
+            thread::sleep(INTERVAL);
+        }
+        Some(self.finish())
+    }
+
+    /// Waits until everything published is written.
+    ///
+    /// # Errors
+    /// The error that prevented it. The next run continues where this one stopped.
+    pub fn finish(self) -> Result<(), SinkError> {
+        self.stop();
+        // A thread that panicked has already reported it.
+        self.thread.join().unwrap_or(Ok(()))
+    }
+}
+
+fn spawn(
+    work: impl FnOnce() -> Result<(), SinkError> + Send + 'static,
+) -> Result<JoinHandle<Result<(), SinkError>>, SinkError> {
+    thread::Builder::new().name("sink".into()).spawn(work).map_err(SinkError::Thread)
+}
+
+/// Starts the thread of a sink that listens, which retries until its address is free.
+fn serve_events(
+    mut server: Result<EventServer, HttpError>,
+    listen: impl Fn() -> Result<EventServer, HttpError> + Send + 'static,
+    stop: &StopFlag,
+    control: Control,
+) -> Result<JoinHandle<Result<(), SinkError>>, SinkError> {
+    let stop = stop.clone();
+    spawn(move || {
+        let mut backoff = Backoff::default();
+        loop {
+            match server {
+                Ok(server) => {
+                    while !stop.is_set() {
+                        thread::park();
+                    }
+                    server.finish();
+                    return Ok(());
+                }
+                Err(_) if stop.is_set() => return Ok(()),
+                Err(error) => {
+                    if backoff.failed() {
+                        control.notice(&format!("{error}; trying again"));
+                    }
+                    pause(backoff.pause(), &stop);
+                    server = listen();
+                }
+            }
+        }
+    })
+}
+
+/// Starts the thread of a sink that lines are written to. `name` is for messages.
+fn carry(
+    name: String,
+    outlet: Box<dyn Outlet>,
+    input: SinkInput,
+    format: Format,
+    stop: &StopFlag,
+    control: Control,
+) -> Result<JoinHandle<Result<(), SinkError>>, SinkError> {
+    let stop = stop.clone();
+    spawn(move || {
+        Carrier { input, format, name, outlet, reader: None, held: None, pending: None }.run(&stop, &control)
+    })
+}
+
+/// An outlet, and how far it is written.
+struct Carrier {
+    input: SinkInput,
+    format: Format,
+    /// The sink's name for messages.
+    name: String,
+    outlet: Box<dyn Outlet>,
+    reader: Option<LineReader>,
+    held: Option<Held>,
+    /// The epoch that was read last, until it is written.
+    pending: Option<EpochLines>,
+}
+
+impl Carrier {
+    fn run(mut self, stop: &StopFlag, control: &Control) -> Result<(), SinkError> {
+        let (mut backoff, mut failures) = (Backoff::default(), 0);
+        let mut ended: Option<Instant> = None;
+        loop {
+            let is_last = stop.is_set();
+            if is_last {
+                ended.get_or_insert_with(Instant::now);
+            }
+            let written = stop.wait(Duration::MAX, || {
+                let written = self.write_next()?;
+                (backoff, failures) = (Backoff::default(), 0);
+                Ok(written)
+            });
+            match written {
+                Ok(Poll::Ready(None)) => return self.check_end(),
+                Ok(_) => {}
+                // A closed standard output does not come back.
+                Err(error @ SinkError::Output(_)) => return Err(error),
+                Err(error) => {
+                    // The next attempt checks again what the destination holds.
+                    self.held = None;
+                    if matches!(error, SinkError::Follow(_)) {
+                        self.reader = None;
+                    }
+                    failures += 1;
+                    if is_last && (failures >= LAST_ATTEMPTS || is_given_up(control, ended)) {
+                        return Err(error);
+                    }
+                    // A stale connection is not worth reporting.
+                    if failures == 2 {
+                        control.notice(&format!("{error}; trying again"));
+                    }
+                    backoff.failed();
+                    match is_last {
+                        true => thread::sleep(backoff.pause()),
+                        false => pause(backoff.pause(), stop),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the next published epoch, after those that the destination holds; `None` if there is
+    /// none yet.
+    fn write_next(&mut self) -> Result<Option<()>, SinkError> {
+        if self.reader.is_none() {
+            self.reopen()?;
+        }
+        if self.reader.is_some() && self.held.is_none() {
+            let held = self.outlet.open().map_err(|trouble| SinkError::of(&self.name, trouble))?;
+            self.go_back_to(held.whole)?;
+            self.held = Some(held);
+        }
+        let (Some(reader), Some(held)) = (&mut self.reader, &mut self.held) else { return Ok(None) };
+        loop {
+            if self.pending.is_none() {
+                self.pending = reader.next(|epoch, _| epoch > held.whole)?;
+            }
+            let Some(EpochLines { mark, lines }) = &self.pending else { return Ok(None) };
+            if let Some(found) = held.last.as_ref().filter(|found| !found.agrees(mark)) {
+                let epoch = found.epoch;
+                self.reader = None;
+                return Err(SinkError::OtherHistory { name: self.name.clone(), epoch });
+            }
+            let is_new = mark.epoch > held.whole;
+            if is_new {
+                let written = self.outlet.append(mark.epoch, lines);
+                written.map_err(|trouble| SinkError::of(&self.name, trouble))?;
+                held.whole = mark.epoch;
+                held.last.take_if(|found| found.epoch <= mark.epoch);
+            }
+            self.pending = None;
+            if is_new {
+                return Ok(Some(()));
+            }
+        }
+    }
+
+    /// Rereads the log if the destination lacks an epoch after `whole` that was already read.
+    fn go_back_to(&mut self, whole: u64) -> Result<(), FollowError> {
+        let waiting = self.pending.as_ref().map(|pending| pending.mark.epoch);
+        let next = waiting.or(self.reader.as_ref().map(|reader| reader.last() + 1));
+        if next.is_some_and(|next| whole + 1 < next) {
+            self.reopen()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the log from its first epoch again, once a run has begun it.
+    fn reopen(&mut self) -> Result<(), FollowError> {
+        (self.reader, self.pending) = (LineReader::open(&self.input, self.format, &[])?, None);
+        Ok(())
+    }
+
+    /// Checks that the destination has no epochs after the end of the log.
+    fn check_end(self) -> Result<(), SinkError> {
+        let end = self.reader.map_or(0, |reader| reader.last());
+        let last = self.held.and_then(|held| held.last).map_or(0, |mark| mark.epoch);
+        if last > end { Err(SinkError::Ahead { name: self.name, epoch: last, end }) } else { Ok(()) }
+    }
+}
+
+/// Whether the run was stopped and the sink's grace period since the end is over.
+fn is_given_up(control: &Control, ended: Option<Instant>) -> bool {
+    control.is_stopped() && ended.is_some_and(|ended| ended.elapsed() >= GRACE)
+}
+
+/// Sleeps, but wakes when the end is announced.
+fn pause(pause: Duration, stop: &StopFlag) {
+    let end = Instant::now() + pause;
+    while Instant::now() < end && !stop.is_set() {
+        thread::park_timeout(end.saturating_duration_since(Instant::now()));
+    }
+}
