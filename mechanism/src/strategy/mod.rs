@@ -52,6 +52,7 @@ pub const COEFFICIENT_BITS: u32 = 40;
 pub static KINDS: &[&Kind] = &[
     &toeplitz::IDENTITY,
     &buffered::BLT,
+    &buffered::VARIABLE_BLT,
     &buffered::POWER_LAW,
     &toeplitz::BANDED_INVERSE_SQUARE_ROOT,
     &toeplitz::BANDED_SQUARE_ROOT,

@@ -294,15 +294,9 @@ mod tests {
         let buffer =
             |&(complement, weight): &(f64, f64)| ExponentialBuffer { decay: 1.0 - complement, weight };
         let buffers = Buffers::Toeplitz(buffers.iter().map(buffer).collect());
-        let name = format!("blt:{}", buffers_len(&buffers)).parse().unwrap();
-        Buffered::new(name, BufferedParameters { horizon: Some(1 << 30), buffers }).unwrap()
-    }
-
-    fn buffers_len(buffers: &Buffers) -> usize {
-        match buffers {
-            Buffers::Toeplitz(buffers) => buffers.len(),
-            Buffers::PowerLaw(buffers) => buffers.len(),
-        }
+        let parameters = BufferedParameters { horizon: Some(1 << 30), buffers };
+        let name = format!("blt:{}", parameters.count()).parse().unwrap();
+        Buffered::new(name, parameters).unwrap()
     }
 
     #[test]

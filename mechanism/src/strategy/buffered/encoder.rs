@@ -37,7 +37,7 @@
 //! Computations use the complements 1 − θ, which keep their digits if θ is near 1.
 
 use super::steps::{BufferCoefficients, BufferStep};
-use super::{Buffered, BufferedParameters, Buffers, Decoder, ExponentialBuffer, StepError};
+use super::{Buffered, Buffers, Decoder, ExponentialBuffer, StepError};
 use crate::strategy::step::{Identification, fingerprint, refused, sums};
 use crate::strategy::{COEFFICIENT_BITS, Encoder, IntegerRow};
 use zeroize::Zeroizing;
@@ -64,7 +64,7 @@ impl<const B: usize> BufferedEncoder<B> {
     pub(super) fn new(strategy: &Buffered, coordinates: usize) -> Self {
         Self {
             strategy: strategy.clone(),
-            extra_bits: fraction_bits(&strategy.parameters) - COEFFICIENT_BITS,
+            extra_bits: fraction_bits(strategy) - COEFFICIENT_BITS,
             steps: 0,
             magnitudes: Zeroizing::new([0; B]),
             buffers: Zeroizing::new(vec![[0; B]; coordinates]),
@@ -186,40 +186,44 @@ fn scaled_up(magnitude: u128, decay: u64) -> u128 {
 }
 
 /// `n (2⁻⁴⁰ + 2^-F Σ_j E_j)²`, rounded up.
-pub(super) fn rounding_squared(parameters: &BufferedParameters) -> f64 {
-    deviation_squared(parameters, fraction_bits(parameters))
+pub(super) fn rounding_squared(strategy: &Buffered) -> f64 {
+    deviation_squared(strategy, fraction_bits(strategy))
 }
 
 /// F.
-fn fraction_bits(parameters: &BufferedParameters) -> u32 {
-    let enough = |bits: &u32| deviation_squared(parameters, *bits) <= ACCEPTED;
+fn fraction_bits(strategy: &Buffered) -> u32 {
+    let enough = |bits: &u32| deviation_squared(strategy, *bits) <= ACCEPTED;
     (COEFFICIENT_BITS..MAX_BITS).find(enough).unwrap_or(MAX_BITS)
 }
 
 /// The E_j, and upper bounds of the h_j.
-fn kept_and_inputs(parameters: &BufferedParameters) -> Vec<(f64, f64)> {
-    let steps = parameters.steps() as f64;
-    match &parameters.buffers {
+fn kept_and_inputs(strategy: &Buffered) -> Vec<(f64, f64)> {
+    let steps = strategy.parameters.steps() as f64;
+    if let BufferCoefficients::Variable(variable) = &strategy.coefficients {
+        return variable.kept.iter().take(strategy.parameters.count()).map(|kept| (*kept, 1.0)).collect();
+    }
+    match &strategy.parameters.buffers {
         Buffers::Toeplitz(buffers) => {
             buffers.iter().map(|b| (steps.min(1.0 / (1.0 - b.decay)), b.weight)).collect()
         }
         Buffers::PowerLaw(buffers) => buffers.iter().map(|b| (steps / (b.decay + 1.0) + 1.0, 1.0)).collect(),
+        Buffers::Variable(_) => Vec::new(),
     }
 }
 
 /// X, rounded down.
-pub(super) fn input_limit(parameters: &BufferedParameters) -> u128 {
-    let grid = 2f64.powi(fraction_bits(parameters) as i32);
-    let buffers = kept_and_inputs(parameters);
+pub(super) fn input_limit(strategy: &Buffered) -> u128 {
+    let grid = 2f64.powi(fraction_bits(strategy) as i32);
+    let buffers = kept_and_inputs(strategy);
     let (least, each) = buffers
         .iter()
         .fold((0.0, 1.0), |(least, each), (kept, input)| (least + kept * 1.001, each + kept * 1.001 * input));
     ((2f64.powi(124) - least) / (grid * each) * 0.999) as u128
 }
 
-fn deviation_squared(parameters: &BufferedParameters, bits: u32) -> f64 {
-    let steps = parameters.steps() as f64;
-    let kept: f64 = kept_and_inputs(parameters).iter().map(|(kept, _)| kept).sum();
+fn deviation_squared(strategy: &Buffered, bits: u32) -> f64 {
+    let steps = strategy.parameters.steps() as f64;
+    let kept: f64 = kept_and_inputs(strategy).iter().map(|(kept, _)| kept).sum();
     let result = if bits > COEFFICIENT_BITS { 0.5f64.powi(COEFFICIENT_BITS as i32) } else { 0.0 };
     let step = result + kept * 0.5f64.powi(bits as i32);
     // Fewer than 20 operations, all on positive numbers.
@@ -235,8 +239,16 @@ impl Buffered {
             Buffers::PowerLaw(buffers) => {
                 buffers.iter().flat_map(|b| [b.growth, b.decay, b.weight].map(f64::to_bits)).collect()
             }
+            Buffers::Variable(buffers) => {
+                let numbers = buffers.iter().flat_map(|b| b.decay.iter().chain(&b.weight));
+                numbers.map(|number| number.to_bits()).collect()
+            }
         };
-        let family = u64::from(matches!(self.coefficients, BufferCoefficients::PowerLaw { .. }));
+        let family: u64 = match self.coefficients {
+            BufferCoefficients::Constant(_) => 0,
+            BufferCoefficients::PowerLaw { .. } => 1,
+            BufferCoefficients::Variable(_) => 2,
+        };
         let bytes = [family, self.parameters.horizon.unwrap_or(0)].into_iter().chain(numbers);
         fingerprint(bytes.flat_map(u64::to_le_bytes))
     }
@@ -254,11 +266,11 @@ pub struct InverseBuffer {
 }
 
 impl Buffered {
-    /// C⁻¹ in the form of C, slowest buffer first; `None` for a power law, which has no such form.
+    /// C⁻¹ in the form of C, slowest buffer first; `None` for others than Toeplitz, which have no such form.
     pub fn inverse(&self) -> Option<Vec<InverseBuffer>> {
         match &self.parameters.buffers {
             Buffers::Toeplitz(buffers) => Some(inverse(buffers)),
-            Buffers::PowerLaw(_) => None,
+            Buffers::PowerLaw(_) | Buffers::Variable(_) => None,
         }
     }
 }

@@ -7,7 +7,8 @@
 //! With constant coefficients this is a buffered linear Toeplitz matrix, BLT (Dvijotham, McMahan,
 //! Pillutla, Steinke and Thakurta, "Efficient and near-optimal noise generation for streaming
 //! differential privacy", 2024). A power law, whose decays are powers of time, does the same for
-//! the running average, which looks alike at every time scale.
+//! the running average, which looks alike at every time scale. `variable` has coefficients that
+//! follow both ends of a horizon: the same memory at nearly the error of the best C.
 //!
 //! With b buffers the encoder takes 16 b bytes per coordinate, the decoder 8 b. A step takes b
 //! multiplications per coordinate. All entries of C are at least 0, so no two columns point away
@@ -26,6 +27,7 @@ mod rows;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod variable;
 
 use super::step::check_step;
 use super::{
@@ -38,7 +40,7 @@ use correlator::BufferedCorrelator;
 pub use encoder::InverseBuffer;
 use encoder::{BufferedDecoder, BufferedEncoder};
 pub use fit::FitError;
-pub(super) use fit::{BLT, POWER_LAW};
+pub(super) use fit::{BLT, POWER_LAW, VARIABLE_BLT};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use steps::BufferCoefficients;
@@ -158,7 +160,7 @@ impl Strategy for Buffered {
         ColumnGeometry {
             max_norm_squared: rows::lasting_norm_squared(self),
             negative_overlap: 0.0,
-            rounding_squared: encoder::rounding_squared(&self.parameters),
+            rounding_squared: encoder::rounding_squared(self),
         }
     }
 
@@ -171,7 +173,7 @@ impl Strategy for Buffered {
     }
 
     fn input_limit(&self) -> Option<u128> {
-        Some(encoder::input_limit(&self.parameters))
+        Some(encoder::input_limit(self))
     }
 
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {
@@ -183,7 +185,7 @@ impl Strategy for Buffered {
     }
 
     fn correlates(&self) -> Option<&dyn Correlates> {
-        // The diagonal of a power law is not one.
+        // Other diagonals are not one.
         matches!(self.parameters.buffers, Buffers::Toeplitz(_)).then_some(self)
     }
 }
@@ -207,6 +209,15 @@ pub const ENDLESS_TOEPLITZ_STEPS: u64 = 1 << 32;
 /// Most steps of a power law made for an unbounded stream: one step a minute for 31 years.
 pub const ENDLESS_POWER_LAW_STEPS: u64 = 1 << 24;
 
+/// Most steps of a strategy whose coefficients vary with time: it keeps a gain for every step.
+pub const MAX_VARIABLE_STEPS: u64 = 1 << 20;
+
+/// Largest number of coefficients of a curve.
+const MAX_KNOTS: usize = 256;
+
+/// Largest magnitude of a coefficient of a curve, a logarithm.
+const MAX_LOGARITHM: f64 = 40.0;
+
 const MAX_EXPONENT: f64 = 64.0;
 
 /// All parameters needed to rebuild exactly the same C.
@@ -226,6 +237,8 @@ pub enum Buffers {
     Toeplitz(Vec<ExponentialBuffer>),
     /// `C[t,i] ∝ Σ_j w_j i^(a_j) t^(−b_j)` below a diagonal of ones, columns scaled to norm 1.
     PowerLaw(Vec<PowerLawBuffer>),
+    /// `C[t,i] ∝ δ_ti + Σ_j v_j(i) Π_(i<l<t) θ_j(l)`, columns scaled to norm 1.
+    Variable(Vec<VariableBuffer>),
 }
 
 /// A buffer of a Toeplitz strategy.
@@ -248,12 +261,24 @@ pub struct PowerLawBuffer {
     pub weight: f64,
 }
 
+/// A buffer that varies with time: coefficients of cubic B-splines over `log((t − ½)/(n + ½ − t))`,
+/// with uniform knots from the first to the last step of the horizon n. All curves of a strategy
+/// have the same number of coefficients, 4 to 256, each between −40 and 40.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VariableBuffer {
+    /// The logarithm of θ/(1 − θ), where θ is the decay per step.
+    pub decay: Vec<f64>,
+    /// The logarithm of v, the contribution to the next step.
+    pub weight: Vec<f64>,
+}
+
 impl BufferedParameters {
-    /// Most steps that the strategy can run.
+    /// Most steps that the strategy can run; 0 if it needs a horizon and has none.
     pub fn steps(&self) -> u64 {
         self.horizon.unwrap_or(match self.buffers {
             Buffers::Toeplitz(_) => ENDLESS_TOEPLITZ_STEPS,
             Buffers::PowerLaw(_) => ENDLESS_POWER_LAW_STEPS,
+            Buffers::Variable(_) => 0,
         })
     }
 
@@ -262,6 +287,7 @@ impl BufferedParameters {
         match &self.buffers {
             Buffers::Toeplitz(buffers) => buffers.len(),
             Buffers::PowerLaw(buffers) => buffers.len(),
+            Buffers::Variable(buffers) => buffers.len(),
         }
     }
 
@@ -281,6 +307,7 @@ impl BufferedParameters {
         let limit = match self.buffers {
             Buffers::Toeplitz(_) => ENDLESS_TOEPLITZ_STEPS,
             Buffers::PowerLaw(_) => ENDLESS_POWER_LAW_STEPS,
+            Buffers::Variable(_) => MAX_VARIABLE_STEPS,
         };
         crate::strategy::check_horizon(name, self.steps(), limit)?;
         let reason = match &self.buffers {
@@ -291,6 +318,10 @@ impl BufferedParameters {
                 None => "expected decays in units of 2^-64 and weights in units of 2^-40",
             },
             Buffers::PowerLaw(buffers) => match power_law_reason(buffers) {
+                Some(reason) => reason,
+                None => return Ok(()),
+            },
+            Buffers::Variable(buffers) => match variable_reason(buffers) {
                 Some(reason) => reason,
                 None => return Ok(()),
             },
@@ -316,6 +347,19 @@ fn toeplitz_reason(buffers: &[ExponentialBuffer]) -> Option<&'static str> {
         () if !buffers.is_sorted_by(|a, b| a.decay > b.decay) => Some("expected decays to fall"),
         () if back.is_nan() || back >= 1.0 => {
             Some("its inverse does not forget: expected the sum of weight/(1 + decay) below 1")
+        }
+        () => None,
+    }
+}
+
+fn variable_reason(buffers: &[VariableBuffer]) -> Option<&'static str> {
+    let knots = buffers.first().map_or(0, |buffer| buffer.decay.len());
+    let mut curves = buffers.iter().flat_map(|buffer| [&buffer.decay, &buffer.weight]);
+    let lengths = (4..=MAX_KNOTS).contains(&knots) && curves.clone().all(|curve| curve.len() == knots);
+    match () {
+        () if !lengths => Some("expected curves of 4 to 256 coefficients, all of the same number"),
+        () if !curves.all(|curve| curve.iter().all(|value| value.abs() <= MAX_LOGARITHM)) => {
+            Some("expected coefficients of curves between -40 and 40")
         }
         () => None,
     }

@@ -66,6 +66,7 @@ pub(super) fn samples<'a>(strategy: &'a Buffered, workload: &Workload, steps: u6
     let fewer = match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) => toeplitz_samples(strategy, workload, steps),
         Buffers::PowerLaw(_) => leaps(strategy, workload, steps),
+        Buffers::Variable(_) => None,
     };
     match fewer {
         Some(samples) => Box::new(samples.into_iter()),
@@ -97,13 +98,15 @@ fn toeplitz_samples(strategy: &Buffered, workload: &Workload, steps: u64) -> Opt
 }
 
 #[derive(Clone, Copy)]
-struct WorkloadSums {
-    decay: f64,
-    summed: bool,
+pub(super) struct WorkloadSums {
+    pub(super) decay: f64,
+    /// Whether the workload adds up the decayed sum.
+    pub(super) summed: bool,
 }
 
 impl WorkloadSums {
-    fn new(workload: &Workload) -> Option<Self> {
+    /// `None` for workloads that need more.
+    pub(super) fn new(workload: &Workload) -> Option<Self> {
         let with = |decay: &Decay, summed| Some(Self { decay: decay.get(), summed });
         match workload {
             Workload::Prefix | Workload::Average => Some(Self { decay: 1.0, summed: false }),
@@ -253,10 +256,10 @@ pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, Matrix
     let (matrix, roundings) = match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) if steps > MAX_COLUMNS => return Err(MatrixError::Columns { found: steps }),
         Buffers::Toeplitz(buffers) => (Matrix::toeplitz(coefficients(buffers, steps), steps)?, ROOM + 2),
-        Buffers::PowerLaw(_) if steps > limit => {
+        Buffers::PowerLaw(_) | Buffers::Variable(_) if steps > limit => {
             return Err(MatrixError::WrittenOut { found: steps, limit });
         }
-        Buffers::PowerLaw(_) => (Matrix::dense(dense(strategy, steps))?, ROOM + steps),
+        Buffers::PowerLaw(_) | Buffers::Variable(_) => (Matrix::dense(dense(strategy, steps))?, ROOM + steps),
     };
     let relative = roundings as f64 * 2f64.powi(-50) * (1.0 + 2f64.powi(-30));
     // Powers below the least float become 0; no column loses more than this.
@@ -304,8 +307,8 @@ fn column(steps: &[BufferStep]) -> impl Iterator<Item = f64> {
 pub(super) fn max_norm_squared(strategy: &Buffered, steps: u64) -> f64 {
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(buffers) => participation_norm_squared(buffers, steps, 1, steps),
-        Buffers::PowerLaw(_) if steps > SUMMED_STEPS => 1.0,
-        Buffers::PowerLaw(_) => {
+        Buffers::PowerLaw(_) | Buffers::Variable(_) if steps > SUMMED_STEPS => 1.0,
+        Buffers::PowerLaw(_) | Buffers::Variable(_) => {
             let all = all_steps(&strategy.coefficients, steps);
             let norm = |i: usize| column(&all[i..]).map(|c| c * c).sum::<f64>();
             (1.0 + MARGIN) * (0..all.len()).map(norm).fold(0.0, f64::max)
@@ -317,7 +320,7 @@ pub(super) fn max_norm_squared(strategy: &Buffered, steps: u64) -> f64 {
 pub(super) fn lasting_norm_squared(strategy: &Buffered) -> f64 {
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) => max_norm_squared(strategy, strategy.parameters.steps()),
-        Buffers::PowerLaw(_) => 1.0,
+        Buffers::PowerLaw(_) | Buffers::Variable(_) => 1.0,
     }
 }
 

@@ -5,6 +5,8 @@
 //!
 //! *Toeplitz:* g = 1, and h_j = ω_j and θ_j are the same at every step.
 //!
+//! *Variable:* see `variable`.
+//!
 //! *Power law:* `g_t = 1/N_t`, `h_tj = g_t w_j t^(a_j) (t+1)^(−b_j)` and `θ_tj = (t/(t+1))^(b_j)`,
 //! all rounded down, so that no entry of C exceeds `w_j i^(a_j) t^(−b_j) / N_i`. If N_i is at least
 //! the norm of the column before scaling, column norms are below 1 whatever the rounding. N_i² is 1
@@ -13,6 +15,7 @@
 //! convex. The exponents −b_j − b_k are below −1, so the integral stays finite as n → ∞: the norms
 //! converge, and one bound holds for any n.
 
+use super::variable::Variable;
 use super::{BufferedParameters, Buffers, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer, TWO_40, TWO_64};
 use libm::{exp, log, log1p, pow};
 
@@ -43,6 +46,7 @@ pub(super) enum BufferCoefficients {
         /// Last step that the column norms cover; `None` for all.
         horizon: Option<u64>,
     },
+    Variable(Variable),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +63,7 @@ impl BufferCoefficients {
             Buffers::PowerLaw(buffers) => {
                 Self::PowerLaw { buffers: buffers.clone(), horizon: parameters.horizon }
             }
+            Buffers::Variable(buffers) => Self::Variable(Variable::new(buffers, parameters.steps())),
         }
     }
 
@@ -66,6 +71,7 @@ impl BufferCoefficients {
         match self {
             Self::Constant(step) => *step,
             Self::PowerLaw { buffers, horizon } => power_law(buffers, *horizon, t),
+            Self::Variable(variable) => variable.step(t),
         }
     }
 }

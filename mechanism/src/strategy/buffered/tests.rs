@@ -29,6 +29,20 @@ fn power_law(horizon: Option<u64>, buffers: &[(f64, f64, f64)]) -> Buffered {
     Buffered::new("power-law:1".parse().unwrap(), BufferedParameters { horizon, buffers }).unwrap()
 }
 
+/// Buffers whose curves swing, by `turns` over the horizon.
+fn variable(horizon: u64, buffers: usize, knots: usize, turns: f64) -> Buffered {
+    let curve = |level: f64, size: f64| -> Vec<f64> {
+        (0..knots).map(|knot| level + size * (turns * knot as f64 / knots as f64).sin()).collect()
+    };
+    let buffer = |j: usize| VariableBuffer {
+        decay: curve(1.5 * j as f64 - 1.0, 0.7),
+        weight: curve(-1.2 - 0.7 * j as f64, 0.5),
+    };
+    let buffers = Buffers::Variable((0..buffers).map(buffer).collect());
+    let parameters = BufferedParameters { horizon: Some(horizon), buffers };
+    Buffered::new("variable-blt:1".parse().unwrap(), parameters).unwrap()
+}
+
 const THREE: [(f64, f64); 3] = [(0.999, 0.03), (0.95, 0.12), (0.5, 0.33)];
 const TWO_POWERS: [(f64, f64, f64); 2] = [(1.227, 1.672, 0.911), (14.06, 14.46, 1.999)];
 
@@ -42,6 +56,9 @@ fn strategies(steps: u64) -> Vec<Buffered> {
         power_law(Some(steps), &[(1.6295, 2.0381, 1.173)]),
         power_law(None, &TWO_POWERS),
         power_law(Some(2 * steps), &[(0.0, 0.51, 0.1), (0.5, 1.0, 0.3), (30.0, 64.0, 5.0)]),
+        variable(steps, 1, 4, 3.0),
+        variable(steps, 3, 12, 9.0),
+        variable(2 * steps, 8, 5, 2.0),
     ]
 }
 
@@ -95,6 +112,14 @@ fn parameters_that_make_no_strategy_are_refused() {
     }
     check(law(1.0, 65.0, 1.0), "at most 64");
     check(law(1.0, 2.0, f64::INFINITY), "weights above 0");
+    let curves =
+        |decay: Vec<f64>, weight: Vec<f64>| Buffers::Variable(vec![VariableBuffer { decay, weight }]);
+    check(curves(vec![0.0; 3], vec![0.0; 3]), "4 to 256 coefficients");
+    check(curves(vec![0.0; 5], vec![0.0; 4]), "all of the same number");
+    check(curves(vec![f64::NAN; 4], vec![0.0; 4]), "between -40 and 40");
+    check(curves(vec![0.0; 4], vec![41.0; 4]), "between -40 and 40");
+    let no_horizon = BufferedParameters { horizon: None, buffers: curves(vec![0.0; 4], vec![0.0; 4]) };
+    assert!(Buffered::new("variable-blt:1".parse().unwrap(), no_horizon).is_err());
     let endless = |horizon| {
         let parameters = BufferedParameters { horizon: Some(horizon), buffers: one(0.5, 0.5) };
         Buffered::new("blt:1".parse().unwrap(), parameters).map(|s| s.name())
@@ -192,6 +217,17 @@ fn power_law_columns_have_norm_one() {
 }
 
 #[test]
+fn columns_that_vary_have_norm_one() {
+    for strategy in [variable(2000, 1, 4, 1.0), variable(2000, 5, 12, 20.0)] {
+        let c = strategy.matrix(2000).unwrap().entries();
+        for i in 0..2000 {
+            let norm = c.column(i).norm_squared();
+            assert!(norm <= 1.0 && norm > 1.0 - 1e-10, "column {i}: {norm}");
+        }
+    }
+}
+
+#[test]
 fn participation_norms_are_those_of_the_sums_of_columns() {
     let strategy = toeplitz(Some(100), &THREE);
     let c = strategy.matrix(100).unwrap().product(&[1.0]);
@@ -230,13 +266,14 @@ fn row_norms_keep_their_digits_over_a_million_steps() {
 
 fn deviation(strategy: &Buffered, stream: &[i64], step: usize, change: i64) -> f64 {
     let [mut one, mut other] = [strategy.encoder(1), strategy.encoder(1)];
-    let c = strategy.matrix(stream.len() as u64).unwrap().product(&[1.0]);
+    let unit: Vec<f64> = (0..=step).map(|t| if t == step { 1.0 } else { 0.0 }).collect();
+    let column = strategy.matrix(stream.len() as u64).unwrap().product(&unit);
     let mut sum = 0.0;
     for (t, &x) in stream.iter().enumerate() {
         let (mut y, mut z) = ([0], [0]);
         one.encode(&[x.into()], &mut y).unwrap();
         other.encode(&[i128::from(x) + if t == step { i128::from(change) } else { 0 }], &mut z).unwrap();
-        let exact = if t < step { 0.0 } else { c[t - step] * change as f64 };
+        let exact = column[t] * change as f64;
         sum += ((z[0] - y[0]) as f64 / 2f64.powi(40) - exact).powi(2);
     }
     sum
@@ -249,7 +286,8 @@ proptest! {
     fn rounding_adds_no_more_than_is_charged(
         stream in prop::collection::vec(-1i64 << 40..1 << 40, 300), step in 0usize..300, change in -3i64..4
     ) {
-        for strategy in [toeplitz(Some(300), &THREE), toeplitz(Some(300), &[(1.0 - 2f64.powi(-20), 0.25)])] {
+        let slow = toeplitz(Some(300), &[(1.0 - 2f64.powi(-20), 0.25)]);
+        for strategy in [toeplitz(Some(300), &THREE), slow, variable(300, 4, 9, 11.0)] {
             let charged = strategy.geometry().rounding_squared;
             prop_assert!(charged <= 2f64.powi(-28));
             prop_assert!(deviation(&strategy, &stream, step, change) <= charged);
@@ -266,7 +304,9 @@ proptest! {
 /// refused, leave the state unchanged, and are refused again after a restart.
 #[test]
 fn sums_stay_in_range() {
-    for strategy in [toeplitz(Some(1000), &THREE), toeplitz(Some(5), &[(0.5, 0.25)])] {
+    for strategy in
+        [toeplitz(Some(1000), &THREE), toeplitz(Some(5), &[(0.5, 0.25)]), variable(1000, 4, 9, 11.0)]
+    {
         let limit = strategy.input_limit().unwrap() as i128;
         assert!(limit > 1 << 75);
         let [mut encoder, mut restored] = [strategy.encoder(1), strategy.encoder(1)];

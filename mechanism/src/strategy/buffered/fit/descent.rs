@@ -1,7 +1,7 @@
 //! Minimises a smooth function of a few variables: BFGS with the weak Wolfe conditions (Nocedal and
 //! Wright, Numerical Optimization, chapters 3 and 6).
 //!
-//! Implemented here because it is short, fits have at most 24 variables, and plain loops give the
+//! Implemented here because it is short, fits have at most a few hundred variables, and plain loops give the
 //! same digits on every machine.
 //!
 //! # Dual numbers
@@ -28,23 +28,54 @@ pub(super) type Function<'a> = dyn Fn(&[f64]) -> (f64, Vec<f64>) + 'a;
 /// Descends from `start` until a step gains less than `tolerance`, or for `steps` steps. Values
 /// that are not finite count as infinite.
 pub(super) fn minimize(function: &Function<'_>, start: &[f64], steps: usize, tolerance: f64) -> DescentPoint {
-    let mut point = evaluate(function, start.to_vec());
-    let mut inverse = identity(start.len());
-    for step in 0..steps {
-        let mut direction: Vec<f64> = inverse.iter().map(|row| -dot(row, &point.gradient)).collect();
-        if step == 0 {
-            let longest = direction.iter().fold(FIRST_STEP, |longest, d| longest.max(d.abs()));
-            direction.iter_mut().for_each(|d| *d *= FIRST_STEP / longest);
-        }
-        let Some(next) = search(function, &point, &direction) else { break };
-        update(&mut inverse, &point, &next, step == 0);
-        let gain = point.value - next.value;
-        point = next;
-        if gain <= tolerance {
-            break;
-        }
+    Descent::patient(0).run(function, start, steps, tolerance)
+}
+
+/// A descent that can go on with a similar function.
+#[derive(Clone, Debug)]
+pub(super) struct Descent {
+    /// Estimate of the inverse Hessian; empty before the first step.
+    inverse: Vec<Vec<f64>>,
+    /// Number of steps in a row that may gain less than the tolerance before the last.
+    patience: usize,
+}
+
+impl Descent {
+    /// Allows that number of steps in a row to gain less than the tolerance.
+    pub(super) fn patient(patience: usize) -> Self {
+        Self { inverse: Vec::new(), patience }
     }
-    point
+
+    /// As [`minimize`], with what earlier runs found out about the curvature.
+    pub(super) fn run(
+        &mut self,
+        function: &Function<'_>,
+        start: &[f64],
+        steps: usize,
+        tolerance: f64,
+    ) -> DescentPoint {
+        let mut point = evaluate(function, start.to_vec());
+        let unknown = self.inverse.is_empty();
+        if unknown {
+            self.inverse = identity(start.len());
+        }
+        let mut idle = 0;
+        for step in 0..steps {
+            let mut direction: Vec<f64> = self.inverse.iter().map(|row| -dot(row, &point.gradient)).collect();
+            let longest = direction.iter().fold(FIRST_STEP, |longest, d| longest.max(d.abs()));
+            if step == 0 && (unknown || longest > FIRST_STEP) {
+                direction.iter_mut().for_each(|d| *d *= FIRST_STEP / longest);
+            }
+            let Some(next) = search(function, &point, &direction) else { break };
+            update(&mut self.inverse, &point, &next, unknown && step == 0);
+            idle = if point.value - next.value <= tolerance { idle + 1 } else { 0 };
+            point = next;
+            if idle > self.patience {
+                break;
+            }
+        }
+        point
+    }
 }
 
 fn evaluate(function: &Function<'_>, variables: Vec<f64>) -> DescentPoint {

@@ -10,8 +10,11 @@ mod bound;
 mod descent;
 mod power_law;
 mod toeplitz;
+mod variable;
+mod variable_loss;
 
 pub(in crate::strategy) use power_law::POWER_LAW;
+pub(in crate::strategy) use variable::VARIABLE_BLT;
 
 use super::{
     BufferedParameters, Buffers, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer, MAX_BUFFERS,

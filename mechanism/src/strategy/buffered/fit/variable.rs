@@ -1,0 +1,224 @@
+//! Fits the curves of buffers that vary with time.
+//!
+//! A fit begins with a short horizon, where steps are cheap, from several starts. It goes on at
+//! eight times the horizon with the curves stretched: on the logarithmic axis, time scales between 1
+//! and n keep their positions. Each stage keeps what the last one learnt about the curvature.
+//! Nothing is random, and nothing depends on the clock or the number of threads.
+
+use super::{
+    BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon, descent::Descent,
+    variable_loss::VariableLoss,
+};
+use crate::{
+    optimize::{OnProgress, OptimizerProgress},
+    strategy::{
+        Factorization, Fit, Kind, Objective, OptimisedStrategy, SearchError,
+        buffered::{
+            self, Buffered, BufferedParameters, Buffers, MAX_VARIABLE_STEPS, VariableBuffer,
+            rows::WorkloadSums,
+        },
+    },
+    workload::Workload,
+};
+use libm::{exp, log};
+
+/// `variable-blt:b`: b buffers whose decays and weights vary with time.
+pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
+    number: Some(("buffers", MAX_BUFFERS)),
+    horizon: MAX_VARIABLE_STEPS,
+    compared: |kind, purpose| match WorkloadSums::new(&purpose.workload) {
+        Some(_) if purpose.horizon <= COMPARED_STEPS => {
+            [2, 3, 5].map(|buffers| kind.numbered(buffers)).into()
+        }
+        _ => Vec::new(),
+    },
+    fit: Fit::Parameters {
+        search: |name, purpose, progress| {
+            let buffers = name.number().get();
+            fit_variable(&purpose.workload, purpose.horizon, purpose.objective, buffers, progress)
+                .map(OptimisedStrategy::from)
+                .map_err(|source| SearchError::Fit { strategy: name.to_string(), source })
+        },
+        objective: true,
+    },
+    strategy: Some(buffered::of_parameters),
+    ..Kind::new("variable-blt", "b buffers that vary with time, fitted: constant memory, near the best C")
+};
+
+/// Longest horizon for which a comparison fits them.
+const COMPARED_STEPS: u64 = 1 << 17;
+
+/// Coefficients of a curve.
+const KNOTS: usize = 12;
+
+/// Longest horizon of the first stage, and the ratio to the next one.
+const FIRST_STEPS: u64 = 64;
+const STAGE_RATIO: u64 = 4;
+
+/// Steps of a descent: fewer for long horizons, where each takes longer.
+fn descent_steps(horizon: u64) -> usize {
+    ((1 << 21) / horizon).clamp(40, 600) as usize
+}
+
+/// Steps in a row that may gain almost nothing.
+const PATIENCE: usize = 5;
+
+/// Shares of the logarithmic axis over which the first time constants are spread.
+const SPREADS: [f64; 3] = [1.0, 0.8, 0.6];
+
+/// Exponents of the norm of the errors that stands for their maximum, one after the other.
+const MAXIMUM_NORMS: [f64; 3] = [4.0, 16.0, 64.0];
+
+/// Fits buffers that vary with time to a workload, for records that take part once.
+///
+/// # Errors
+/// [`FitError::Buffers`], [`FitError::Horizon`], and [`FitError::Workload`] for workloads whose
+/// memory is not exponential.
+fn fit_variable(
+    workload: &Workload,
+    steps: u64,
+    objective: Objective,
+    buffers: u32,
+    progress: OnProgress<'_>,
+) -> Result<BufferedFit, FitError> {
+    check_buffers(buffers)?;
+    let workload_name = workload.to_string();
+    let Some(sums) = WorkloadSums::new(workload) else {
+        let reason = "it must be `prefix`, `average`, `exponential:β`, `momentum:β` or `adam:β`";
+        return Err(FitError::Workload { workload: workload_name, reason });
+    };
+    check_horizon(workload, Some(steps))?;
+    if steps > MAX_VARIABLE_STEPS {
+        return Err(FitError::Horizon { workload: workload_name, found: steps, limit: MAX_VARIABLE_STEPS });
+    }
+    let (mut before, mut iteration, mut goes_on) = (0, 0, true);
+    let mut best: Vec<(Descent, Vec<f64>)> = Vec::new();
+    for stage in stages(steps, objective) {
+        let loss = VariableLoss::new(workload, sums, stage.steps, KNOTS, stage.norm);
+        let starts = match best.pop() {
+            None => {
+                SPREADS.map(|spread| (Descent::patient(PATIENCE), start(stage.steps, buffers, spread))).into()
+            }
+            Some((descent, curves)) => vec![(descent, stretched(curves, before, stage.steps))],
+        };
+        before = stage.steps;
+        let mut lowest = f64::INFINITY;
+        for (mut descent, start) in starts {
+            let length = if goes_on { stage.descent } else { 0 };
+            let end = descent.run(&|curves| loss.log(curves), &start, length, TOLERANCE);
+            if end.value < lowest || best.is_empty() {
+                lowest = end.value;
+                best = vec![(descent, end.variables)];
+            }
+            iteration += 1;
+            let reached = OptimizerProgress { iteration, objective: exp(0.5 * lowest), ..Default::default() };
+            goes_on = goes_on && progress(&reached).is_continue();
+        }
+    }
+    let parameters = parameters(steps, &best.pop().map(|(_, curves)| curves).unwrap_or_default());
+    let value = value(workload, objective, &parameters);
+    Ok(BufferedFit { parameters, value, lower_bound: None })
+}
+
+/// A descent at a horizon, for a norm of the errors.
+struct Stage {
+    steps: u64,
+    norm: f64,
+    descent: usize,
+}
+
+/// From the shortest horizon to the longest, and there from norm to norm.
+fn stages(steps: u64, objective: Objective) -> Vec<Stage> {
+    let mut horizons = vec![steps];
+    while let Some(&horizon) = horizons.last().filter(|horizon| **horizon > FIRST_STEPS) {
+        horizons.push(horizon.div_ceil(STAGE_RATIO));
+    }
+    let norms: &[f64] = match objective {
+        Objective::Rmse => &[1.0],
+        Objective::MaxError => &MAXIMUM_NORMS,
+    };
+    let all = horizons.into_iter().rev().flat_map(|steps| norms.iter().map(move |&norm| (steps, norm)));
+    all.map(|(steps, norm)| Stage { steps, norm, descent: descent_steps(steps) }).collect()
+}
+
+/// Time constants spread over the logarithmic axis, with entries of C that fall with the root of
+/// the lag.
+fn start(steps: u64, buffers: u32, spread: f64) -> Vec<f64> {
+    let scale = |j: u32| log(steps.max(2) as f64) * spread * (f64::from(j) + 0.5) / f64::from(buffers);
+    // Curves without a slope would keep a symmetry that the best ones lack.
+    let curve = |j: u32, level: f64| {
+        (0..KNOTS).map(move |knot| level + 0.01 * libm::sin((knot as u32 * (j + 1)) as f64))
+    };
+    let decays = (0..buffers).flat_map(|j| curve(j, scale(j)));
+    let weights = (0..buffers).flat_map(|j| curve(j, log(0.5) - 0.5 * scale(j)));
+    decays.chain(weights).collect()
+}
+
+/// The curves of a longer horizon.
+fn stretched(mut curves: Vec<f64>, before: u64, steps: u64) -> Vec<f64> {
+    let ratio = log(steps.max(2) as f64) / log(before.max(2) as f64);
+    curves.iter_mut().for_each(|coefficient| *coefficient *= ratio);
+    curves
+}
+
+/// The decay curves of all buffers come first, then those of their weights.
+fn parameters(steps: u64, curves: &[f64]) -> BufferedParameters {
+    let limited = |curve: &[f64]| curve.iter().map(|value| value.clamp(-40.0, 40.0)).collect();
+    let (decays, weights) = curves.split_at(curves.len() / 2);
+    let curves = decays.chunks(KNOTS).zip(weights.chunks(KNOTS));
+    let buffers =
+        curves.map(|(decay, weight)| VariableBuffer { decay: limited(decay), weight: limited(weight) });
+    BufferedParameters { horizon: Some(steps), buffers: Buffers::Variable(buffers.collect()) }
+}
+
+/// The objective of the strategy as it runs.
+fn value(workload: &Workload, objective: Objective, parameters: &BufferedParameters) -> f64 {
+    let Ok(strategy) = Buffered::new(VARIABLE_BLT.name(), parameters.clone()) else { return f64::INFINITY };
+    let steps = parameters.steps();
+    let rows = strategy.decoder_row_norms(workload, steps);
+    match objective {
+        Objective::Rmse => (rows.map(|row| row * row).sum::<f64>() / steps as f64).sqrt(),
+        Objective::MaxError => rows.fold(0.0, f64::max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::ControlFlow;
+
+    fn fitted(workload: &str, steps: u64, objective: Objective, buffers: u32) -> f64 {
+        let (workload, progress) = (workload.parse().unwrap(), &mut |_: &_| ControlFlow::Continue(()));
+        fit_variable(&workload, steps, objective, buffers, progress).unwrap().value
+    }
+
+    /// Certified optima of the total squared error over 512 steps.
+    #[test]
+    fn few_buffers_reach_the_optimum() {
+        for (workload, optimum) in [("prefix", 3842.16), ("average", 512.0 * 0.0767625f64.powi(2))] {
+            for (buffers, excess) in [(3, 0.003), (5, 0.0005)] {
+                let value = fitted(workload, 512, Objective::Rmse, buffers);
+                let ratio = value * value * 512.0 / optimum;
+                assert!(ratio < 1.0 + excess, "{workload}, {buffers} buffers: {ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn timing() {
+        for b in [3, 5] {
+            for w in ["prefix", "average", "exponential:0.99", "momentum:0.9", "adam:0.99"] {
+                let began = std::time::Instant::now();
+                eprintln!(
+                    "{w} {b} {} {:?}",
+                    fitted(w, 512, Objective::Rmse, b).powi(2) * 512.0,
+                    began.elapsed()
+                );
+            }
+        }
+        let began = std::time::Instant::now();
+        eprintln!("{} {:?}", fitted("prefix", 100_000, Objective::Rmse, 5).powi(2) * 1e5, began.elapsed());
+        eprintln!("{}", fitted("prefix", 512, Objective::MaxError, 3));
+        eprintln!("{}", fitted("prefix", 512, Objective::MaxError, 5));
+    }
+}
