@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     optimize::{OnProgress, OptimizerProgress},
+    participation::Participation,
     strategy::{
         Factorization, Fit, Kind, Objective, OptimisedStrategy, SearchError,
         buffered::{
@@ -27,7 +28,7 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     number: Some(("buffers", MAX_BUFFERS)),
     horizon: MAX_VARIABLE_STEPS,
     compared: |kind, purpose| match WorkloadSums::new(&purpose.workload) {
-        Some(_) if purpose.horizon <= COMPARED_STEPS => {
+        Some(_) if purpose.horizon <= COMPARED_STEPS && purpose.participation == Participation::Single => {
             [2, 3, 5].map(|buffers| kind.numbered(buffers)).into()
         }
         _ => Vec::new(),
@@ -202,23 +203,5 @@ mod tests {
                 assert!(ratio < 1.0 + excess, "{workload}, {buffers} buffers: {ratio}");
             }
         }
-    }
-
-    #[test]
-    fn timing() {
-        for b in [3, 5] {
-            for w in ["prefix", "average", "exponential:0.99", "momentum:0.9", "adam:0.99"] {
-                let began = std::time::Instant::now();
-                eprintln!(
-                    "{w} {b} {} {:?}",
-                    fitted(w, 512, Objective::Rmse, b).powi(2) * 512.0,
-                    began.elapsed()
-                );
-            }
-        }
-        let began = std::time::Instant::now();
-        eprintln!("{} {:?}", fitted("prefix", 100_000, Objective::Rmse, 5).powi(2) * 1e5, began.elapsed());
-        eprintln!("{}", fitted("prefix", 512, Objective::MaxError, 3));
-        eprintln!("{}", fitted("prefix", 512, Objective::MaxError, 5));
     }
 }
