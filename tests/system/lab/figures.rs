@@ -9,7 +9,7 @@ const FACTORIZATION_ERRORS: &str = include_str!("../../vectors/factorization_err
 const PARTICIPATION_LOSSES: &str = include_str!("../../vectors/memf_table1.json");
 
 /// One strategy for every way to write one.
-const STRATEGIES: [&str; 23] = [
+const STRATEGIES: [&str; 24] = [
     "optimal",
     "coa",
     "auto",
@@ -25,6 +25,7 @@ const STRATEGIES: [&str; 23] = [
     "normalized-matrix-square-root",
     "blt:1",
     "blt:3",
+    "variable-blt:2",
     "power-law:1",
     "tree",
     "honaker",
@@ -39,6 +40,7 @@ const STRATEGIES: [&str; 23] = [
 fn applies(strategy: &str, workload: &str) -> bool {
     match strategy {
         "power-law:1" => workload == "average",
+        "variable-blt:2" => !workload.starts_with("window") && !workload.starts_with("matrix"),
         "log-perturbed-root" => ["prefix", "average"].contains(&workload),
         _ => true,
     }

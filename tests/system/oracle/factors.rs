@@ -87,6 +87,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
             "banded-square-root:3",
             "banded-inverse-square-root:3",
             "blt:2",
+            "variable-blt:2",
             "power-law:2",
             "tree-optimal-decoder",
             "fft-optimal-decoder",
