@@ -425,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_joins_a_closed_epoch(schedule in any_schedule(), event: i64, time: i64, row: u64) {
+        fn a_closed_epoch_takes_no_record(schedule in any_schedule(), event: i64, time: i64, row: u64) {
             let clock = Clock { time, row, closed: 0 };
             if let Some(epoch) = schedule.assign(event, clock).epoch() {
                 prop_assert!(epoch >= schedule.oldest_open(clock));

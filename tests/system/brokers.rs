@@ -11,7 +11,7 @@ use crate::servers::{Client, Proxy, Server, installed};
 
 const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
 
-struct Case {
+struct BrokerStream {
     lab: Lab,
     names: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -19,13 +19,13 @@ struct Case {
     random: Random,
 }
 
-impl Case {
+impl BrokerStream {
     fn new() -> Self {
         let (lab, header, rows, expected) = STREAM.laid_out();
         let fields = |line: &String| line.trim_end().split(',').map(String::from).collect::<Vec<_>>();
         let (names, rows) = (fields(&header), rows.iter().map(fields).collect());
         std::fs::create_dir(lab.path("server")).expect("a directory");
-        Case { names, rows, expected, random: Random(11), lab }
+        BrokerStream { names, rows, expected, random: Random(11), lab }
     }
 
     fn pipeline(&self, path: &str) -> PathBuf {
@@ -102,7 +102,7 @@ fn skipped(server: &str) {
 }
 
 /// Publishes a row to Redis, then again with the same id, like a sender that missed the answer.
-fn to_redis(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
+fn to_redis(case: &BrokerStream, port: u16, client: &mut Option<Client>, row: usize) {
     let id = format!("{}-{}", 1 + row / 1000, row % 1000);
     let fields =
         case.names.iter().zip(&case.rows[row]).flat_map(|(name, value)| [name.as_str(), value.as_str()]);
@@ -123,7 +123,7 @@ fn to_redis(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
 #[test]
 fn redis_is_killed_and_cut_and_repeated_and_every_entry_counts_once() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
-    let mut case = Case::new();
+    let mut case = BrokerStream::new();
     let mut server = Server::redis(program, &case.lab.path("server"));
     let proxy = Proxy::to(server.port);
     let client = std::cell::RefCell::new(None);
@@ -135,7 +135,7 @@ fn redis_is_killed_and_cut_and_repeated_and_every_entry_counts_once() {
 #[test]
 fn entries_of_redis_that_cannot_be_used_are_counted() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
-    let case = Case::new();
+    let case = BrokerStream::new();
     let server = Server::redis(program, &case.lab.path("server"));
     let pipeline = case.pipeline(&format!("redis://127.0.0.1:{}/0", server.port));
     let run = case.start(&pipeline, &["--until-idle", "1500ms", "--counters"]);
@@ -163,7 +163,7 @@ fn entries_of_redis_that_cannot_be_used_are_counted() {
 #[test]
 fn a_stream_of_redis_that_went_back_is_refused() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
-    let case = Case::new();
+    let case = BrokerStream::new();
     let server = Server::redis(program, &case.lab.path("server"));
     let pipeline = case.pipeline(&format!("redis://127.0.0.1:{}", server.port));
     let mut client = None;
@@ -204,7 +204,7 @@ fn create_stream(port: u16) {
 }
 
 /// Publishes a row to JetStream, then again with the same id, like a sender that missed the answer.
-fn to_nats(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
+fn to_nats(case: &BrokerStream, port: u16, client: &mut Option<Client>, row: usize) {
     if row.is_multiple_of(300) {
         *client = Some(Client::nats(port));
     }
@@ -221,7 +221,7 @@ fn to_nats(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
 #[test]
 fn jetstream_is_killed_and_cut_and_repeated_and_every_message_counts_once() {
     let Some(program) = installed("nats-server") else { return skipped("nats-server") };
-    let mut case = Case::new();
+    let mut case = BrokerStream::new();
     let mut server = Server::nats(program, &case.lab.path("server"));
     create_stream(server.port);
     let proxy = Proxy::to(server.port);
@@ -234,7 +234,7 @@ fn jetstream_is_killed_and_cut_and_repeated_and_every_message_counts_once() {
 #[test]
 fn messages_of_jetstream_that_cannot_be_used_are_counted_and_a_stream_that_went_back_is_refused() {
     let Some(program) = installed("nats-server") else { return skipped("nats-server") };
-    let case = Case::new();
+    let case = BrokerStream::new();
     let server = Server::nats(program, &case.lab.path("server"));
     let pipeline = case.pipeline(&format!("nats://127.0.0.1:{}", server.port));
     // The stream may be created after the run starts.

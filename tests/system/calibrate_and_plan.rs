@@ -99,7 +99,7 @@ fn plan_agrees_with_the_reference_noise() {
 }
 
 #[test]
-fn plan_tells_the_noise_of_each_moment_and_of_the_mean() {
+fn plan_prints_the_noise_of_each_moment_and_of_the_mean() {
     let found = json(
         "plan -w prefix -n 4 -s identity --epsilon 1 --delta 1e-6 --clip-norm 2 --records-per-epoch 100 -d 3",
     );
@@ -161,7 +161,7 @@ fn plan_advises_on_second_moments() {
 }
 
 #[test]
-fn plan_tells_the_memory_of_a_long_history() {
+fn plan_prints_the_memory_of_a_long_history() {
     let long = json("plan --workload prefix --horizon 20000 --strategy square-root");
     assert_eq!(long["memory_per_coordinate"], 16 * 19_999);
 }

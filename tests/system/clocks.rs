@@ -213,7 +213,7 @@ fn counts(state: &Path) -> Vec<i128> {
 }
 
 #[test]
-fn an_idle_source_is_not_waited_for_and_what_it_says_then_is_late() {
+fn an_idle_source_does_not_delay_epochs_and_its_later_rows_are_late() {
     for (late, fifth) in [("fold", 49), ("drop", 20)] {
         let lab = Lab::new();
         let (path, state) = (growing(&lab, late), lab.path("state"));
@@ -264,7 +264,7 @@ fn each_source_goes_on_where_a_killed_run_has_left_it() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn incompatible_sources_are_refused() {
     let lab = Lab::new();
     let source =
         |name: &str, more: &str| format!("[[sources]]\nname = '{name}'\npath = '{name}.csv'\n{more}\n");

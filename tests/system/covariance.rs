@@ -47,7 +47,7 @@ fn sample(rows: usize) -> (String, [[f64; 4]; 4]) {
 }
 
 #[test]
-fn the_report_says_what_was_found_and_what_was_spent() {
+fn the_report_has_the_estimate_and_its_cost() {
     let lab = Lab::new();
     let (text, moments) = sample(2000);
     let (file, dot) = (lab.write("x.csv", text), lab.path("graph.dot"));
@@ -266,7 +266,7 @@ fn pace_beats_the_whole_matrix_on_breast_cancer() {
 
 /// y is a third of a plus a half of b minus a fifth, with bounds whose middles are not 0.
 #[test]
-fn a_column_is_told_by_the_others() {
+fn a_column_is_predicted_from_the_others() {
     let lab = Lab::new();
     let mut text = String::from("a,y,b\n");
     for row in 0..20_000 {

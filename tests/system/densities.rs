@@ -142,7 +142,7 @@ fn divergences_are_from_the_density_in_the_file() {
 }
 
 #[test]
-fn what_has_no_answer_is_refused() {
+fn impossible_requests_for_densities_are_refused() {
     let lab = Lab::new();
     let state = flights(&lab);
     let refused = |arguments: &[&str], code, part: &str| {

@@ -174,7 +174,7 @@ fn access_that_is_taken_away_during_a_run_ends_it_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn access_that_was_taken_away_is_named_and_nothing_is_lost() {
+fn a_revoked_permission_is_named_and_no_epoch_is_lost() {
     let (lab, pipeline) = lab();
     let state = lab.path("state");
     finish(&mut run(&pipeline, &state, 1)).succeeded();

@@ -37,7 +37,7 @@ fn width(interval: &Value) -> f64 {
 }
 
 #[test]
-fn intervals_are_as_wide_as_what_they_promise() {
+fn intervals_are_as_wide_as_their_level_requires() {
     let lab = Lab::new();
     let state = flights(&lab);
     let delay = |line: &Value| line["mean_interval"]["dep_delay"].clone();
@@ -104,7 +104,7 @@ fn the_projection_is_chosen_by_name() {
 }
 
 #[test]
-fn a_pipeline_says_what_its_views_promise() {
+fn a_pipeline_sets_the_intervals_of_its_views() {
     let lab = Lab::new();
     let settings = "covariance = \"shrink\"\nlevel = 0.9\njoint = true\npopulation = true";
     let pipeline = pipeline(&lab, settings);
@@ -116,7 +116,7 @@ fn a_pipeline_says_what_its_views_promise() {
 }
 
 #[test]
-fn what_can_not_be_promised_is_refused() {
+fn impossible_intervals_are_refused() {
     let refused = |arguments: &[&str], part: &str| {
         finish(hushflow(["tail", "nowhere"]).args(arguments)).failed(2, &[part]);
     };

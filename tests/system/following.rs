@@ -123,7 +123,7 @@ fn a_reader_that_has_seen_enough_is_success() {
 }
 
 #[test]
-fn what_is_asked_for_is_shown_and_nothing_else() {
+fn only_the_requested_epochs_and_keys_are_shown() {
     let lab = Lab::new();
     let state = published(&lab);
     let shown = |arguments: &[&str]| {

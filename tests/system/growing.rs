@@ -13,18 +13,18 @@ use crate::harness::{Lab, Random, Stream, await_until, finish, releases, run, st
 
 const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 
-struct Case {
+struct GrowingStream {
     lab: Lab,
     header: String,
     rows: Vec<String>,
     expected: Vec<Vec<i128>>,
 }
 
-impl Case {
+impl GrowingStream {
     fn new() -> Self {
         let (lab, header, rows, expected) = STREAM.laid_out();
         fs::create_dir(lab.path("in")).expect("a directory");
-        Case { lab, header, rows, expected }
+        GrowingStream { lab, header, rows, expected }
     }
 
     fn pipeline(&self, path: &str) -> PathBuf {
@@ -56,7 +56,7 @@ const UNTIL_IDLE: [&str; 2] = ["--until-idle", "1s"];
 
 #[test]
 fn a_directory_that_grows_is_read_once_whatever_kills_the_run() {
-    let case = Case::new();
+    let case = GrowingStream::new();
     let pipeline = case.pipeline("in/*.csv");
     case.lab.write("in/hidden.tmp", "no,such,columns\n");
     let mut random = Random(5);
@@ -98,7 +98,7 @@ fn a_directory_that_grows_is_read_once_whatever_kills_the_run() {
 
 #[test]
 fn half_a_line_waits_for_its_rest() {
-    let case = Case::new();
+    let case = GrowingStream::new();
     let pipeline = case.pipeline("in/a.csv");
     let run = case.start(&pipeline, &[]);
     let text = case.header.clone() + &case.rows.concat();
@@ -120,7 +120,7 @@ fn half_a_line_waits_for_its_rest() {
 
 #[test]
 fn files_that_are_behind_may_go_and_numbers_stay() {
-    let case = Case::new();
+    let case = GrowingStream::new();
     let pipeline = case.pipeline("in");
     for (name, rows) in [("in/a", 0..1000), ("in/b", 1000..2000), ("in/c", 2000..3000)] {
         case.append(name, &(case.header.clone() + &case.rows[rows].concat()));
@@ -138,7 +138,7 @@ fn files_that_are_behind_may_go_and_numbers_stay() {
 /// A name is bytes: it may contain a line end, and need not be UTF-8.
 #[test]
 fn files_of_any_name_are_read_once() {
-    let case = Case::new();
+    let case = GrowingStream::new();
     let pipeline = case.pipeline("in");
     let names: [&[u8]; 4] = [b"0\r", b"1\n2", b"3 \xff", b"4.csv"];
     for (name, (rows, epochs)) in names.iter().zip(case.rows.chunks(1000).zip([8, 18, 28, 38])) {
@@ -153,8 +153,8 @@ fn files_of_any_name_are_read_once() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_an_error_and_no_end() {
-    let case = Case::new();
+fn a_list_that_cannot_be_followed_is_an_error_and_not_the_end() {
+    let case = GrowingStream::new();
     let pipeline = case.pipeline("in/a.csv");
     let text = |rows: usize| case.header.clone() + &case.rows[..rows].concat();
     let begin = |rows| {
@@ -182,6 +182,6 @@ fn what_cannot_be_followed_is_an_error_and_no_end() {
     finish(&mut run_of(&case, &plain)).failed(1, &["another kind of source"]);
 }
 
-fn run_of(case: &Case, pipeline: &Path) -> std::process::Command {
+fn run_of(case: &GrowingStream, pipeline: &Path) -> std::process::Command {
     run(pipeline, &case.state(), 1)
 }

@@ -202,7 +202,7 @@ fn an_impossible_value_is_named() {
 }
 
 #[test]
-fn what_only_the_mechanism_refuses_names_the_file_and_the_section() {
+fn errors_of_the_mechanism_name_the_file_and_the_section() {
     let check = |old: &str, new: &str, parts: &[&str]| {
         assert!(EVERY_FIELD.contains(old), "{old}");
         refused(&EVERY_FIELD.replacen(old, new, 1), parts);
@@ -453,7 +453,7 @@ fn check_canaries(name: &str, content: &str, policy: &str) {
 }
 
 #[test]
-fn values_of_rows_are_never_told() {
+fn messages_never_contain_values_of_rows() {
     let [decimal, integer, text, large] = CANARIES;
     for policy in ["skip", "reject"] {
         for bad in [

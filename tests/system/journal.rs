@@ -17,7 +17,7 @@ use crate::harness::{
 
 /// A stream in a file, a pipeline that reads it from the standard input, and the sums of an
 /// undisturbed run.
-struct Case {
+struct JournalStream {
     lab: Lab,
     pipeline: PathBuf,
     /// The same pipeline with a socket.
@@ -27,14 +27,14 @@ struct Case {
     expected: Vec<Vec<i128>>,
 }
 
-impl Case {
+impl JournalStream {
     fn new(stream: &Stream) -> Self {
         let (lab, header, rows, expected) = stream.laid_out();
         let pipeline = lab.write("pipeline.toml", with_journal(&stream.pipeline("-", "")));
         let socket = format!("unix-listen://{}", lab.path("socket").display());
         let listening = stream.pipeline(&socket, "").replacen("[source]", "[source]\nacknowledge = true", 1);
         let listening = lab.write("listening.toml", listening);
-        Case { lab, pipeline, listening, header, rows, expected }
+        JournalStream { lab, pipeline, listening, header, rows, expected }
     }
 
     fn run(&self, state: &Path, workers: usize) -> Command {
@@ -84,7 +84,7 @@ type Ways = (Box<dyn Write + Send>, Box<dyn Read + Send>);
 
 /// A sender that forgets acknowledged rows, so it can't send them again.
 struct Sender<'a> {
-    case: &'a Case,
+    case: &'a JournalStream,
     /// Rows that it knows to be safe.
     safe: u64,
 }
@@ -192,7 +192,7 @@ fn pour(mut input: impl Write, header: &str, rows: &[String]) {
 #[test]
 fn killed_runs_count_every_record_once_whatever_the_disk_forgets() {
     let stream = Stream { rows: 6_000, epochs: 120 };
-    let case = Case::new(&stream);
+    let case = JournalStream::new(&stream);
     let mut random = Random(1);
     let (mut killed, mut partial, mut round) = (0, 0, 0);
     while killed < kills(40) {
@@ -227,8 +227,8 @@ fn killed_runs_count_every_record_once_whatever_the_disk_forgets() {
 
 /// Checks that the test can fail: acknowledged records lost by a disk are detected.
 #[test]
-fn losing_what_was_acknowledged_is_noticed() {
-    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+fn a_lost_acknowledged_record_is_noticed() {
+    let case = JournalStream::new(&Stream { rows: 2000, epochs: 20 });
     let state = case.lab.path("state");
     case.feed_and_kill(&state, &(case.header.clone() + &case.rows[..20].concat()), 20);
     let segment = last_segment(&state).expect("a segment");
@@ -242,7 +242,7 @@ fn losing_what_was_acknowledged_is_noticed() {
 
 #[test]
 fn sessions_may_name_their_columns_in_another_order_and_none_may_lack_one() {
-    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+    let case = JournalStream::new(&Stream { rows: 2000, epochs: 20 });
     let state = case.lab.path("state");
     let (first, rest) = case.rows.split_at(700);
     let (second, third) = rest.split_at(700);
@@ -257,8 +257,8 @@ fn sessions_may_name_their_columns_in_another_order_and_none_may_lack_one() {
 }
 
 #[test]
-fn what_is_in_the_journal_is_counted_without_more_input_and_then_gone() {
-    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+fn journalled_records_are_counted_without_more_input_and_then_deleted() {
+    let case = JournalStream::new(&Stream { rows: 2000, epochs: 20 });
     let state = case.lab.path("state");
     case.feed_and_kill(&state, &(case.header.clone() + &case.rows.concat()), 2000);
     let verified = finish(hushflow(["verify", "--json"]).arg(&state)).succeeded().json();
@@ -273,8 +273,8 @@ fn what_is_in_the_journal_is_counted_without_more_input_and_then_gone() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_loses_nothing() {
-    let case = Case::new(&Stream { rows: 4000, epochs: 20 });
+fn a_full_disk_is_reported_and_loses_no_record() {
+    let case = JournalStream::new(&Stream { rows: 4000, epochs: 20 });
     let state = case.lab.path("state");
     let mut limited = Command::new("sh");
     limited.args([
@@ -305,7 +305,7 @@ fn a_full_disk_is_told_and_loses_nothing() {
 
 #[test]
 fn a_journal_that_was_damaged_or_lost_is_refused() {
-    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+    let case = JournalStream::new(&Stream { rows: 2000, epochs: 20 });
     let state = case.lab.path("state");
     case.feed_and_kill(&state, &(case.header.clone() + &case.rows[..1000].concat()), 1000);
     // Few rows, so that the last rows of the first session still wait for their epoch to close.
@@ -330,7 +330,7 @@ fn a_journal_that_was_damaged_or_lost_is_refused() {
 
 #[test]
 fn a_journal_can_be_switched_on_and_not_off() {
-    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+    let case = JournalStream::new(&Stream { rows: 2000, epochs: 20 });
     let state = case.lab.path("state");
     let plain = case.lab.write("plain.toml", Stream { rows: 2000, epochs: 20 }.pipeline("-", ""));
     let mut child = run(&plain, &state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");

@@ -77,7 +77,7 @@ fn killed_runs_publish_every_epoch_once_whatever_the_disk_forgets() {
 
 /// Checks that the test can fail: lost bytes that had been synced are detected.
 #[test]
-fn losing_what_was_synced_is_noticed() {
+fn a_lost_synced_epoch_is_noticed() {
     let lab = Lab::new();
     let stream = Stream { rows: 2000, epochs: 20 };
     lab.write("data.csv", stream.csv());

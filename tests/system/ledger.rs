@@ -211,7 +211,7 @@ fn a_ledger_that_is_damaged_gone_or_rolled_back_stops_the_run_and_fails_the_chec
 }
 
 #[test]
-fn a_ledger_that_cannot_be_written_lets_nobody_in_and_those_who_paid_go_on() {
+fn a_ledger_that_cannot_be_written_refuses_new_runs_and_paid_ones_go_on() {
     let data = Data::new();
     data.run(&data.shared("first")).succeeded();
     std::fs::create_dir(data.state("shared").join("ledger.new")).expect("a directory in the way");
@@ -292,7 +292,7 @@ fn a_budget_is_changed_for_all_or_not_at_all() {
 }
 
 #[test]
-fn a_budget_that_comes_later_binds_those_who_have_paid() {
+fn a_later_budget_binds_runs_that_have_paid() {
     let data = Data::new();
     data.run(&data.pipeline("first", "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n", ("", "")))
         .succeeded();
@@ -320,7 +320,7 @@ fn neither_ledger_nor_anchor_may_be_copied_with_the_state() {
 }
 
 #[test]
-fn what_is_wrong_in_the_section_is_told_with_its_place() {
+fn mistakes_in_the_section_are_reported_with_line_and_column() {
     let data = Data::new();
     let check = |more: &str, parts: &[&str]| {
         data.run(&data.pipeline("wrong", more, ("", ""))).failed(2, parts);
@@ -345,7 +345,7 @@ fn what_is_wrong_in_the_section_is_told_with_its_place() {
 }
 
 #[test]
-fn other_parameters_than_those_that_were_paid_for_are_told() {
+fn parameters_other_than_the_paid_ones_are_reported() {
     let data = Data::new();
     let pipeline = data.shared("first");
     data.run(&pipeline).succeeded();

@@ -18,18 +18,18 @@ use crate::harness::{
 const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 
 /// A pipeline, its state directory, a key file, and addresses for its processes.
-struct Case {
+struct LinkedRun {
     lab: Lab,
     pipeline: PathBuf,
     hosts: Vec<String>,
 }
 
-impl Case {
+impl LinkedRun {
     fn new(processes: usize) -> Self {
         let lab = Lab::new();
         lab.write("data.csv", STREAM.csv());
         let pipeline = lab.write("pipeline.toml", STREAM.pipeline("data.csv", ""));
-        let case = Case { pipeline, hosts: free_addresses(processes), lab };
+        let case = LinkedRun { pipeline, hosts: free_addresses(processes), lab };
         case.key("cluster.key");
         case
     }
@@ -110,7 +110,7 @@ fn await_line(lines: &Receiver<String>, part: &str) -> String {
 /// Both before all are connected and during the run.
 #[test]
 fn random_bytes_and_silence_neither_stop_nor_join_a_cluster() {
-    let case = Case::new(2);
+    let case = LinkedRun::new(2);
     let first = case.start(0);
     let mut random = Random(14);
     let mut stranger = |address: &str| {
@@ -138,7 +138,7 @@ fn random_bytes_and_silence_neither_stop_nor_join_a_cluster() {
 
 #[test]
 fn impostors_are_refused() {
-    let case = Case::new(3);
+    let case = LinkedRun::new(3);
     let ours = case.lab.path("cluster.key");
     let elsewhere = |number: usize| {
         let mut hosts = case.hosts.clone();
@@ -168,7 +168,7 @@ fn impostors_are_refused() {
 
 #[test]
 fn all_hear_at_once_that_one_was_killed_before_all_have_met() {
-    let case = Case::new(3);
+    let case = LinkedRun::new(3);
     let (first, first_says) = case.start(0);
     let (mut third, _third_says) = case.start(2);
     await_line(&first_says, "another process has called");
@@ -182,11 +182,11 @@ fn all_hear_at_once_that_one_was_killed_before_all_have_met() {
 /// The first process waits for a header. The others connect to it all the same, and it notices when
 /// one of them ends.
 #[test]
-fn a_silent_source_keeps_nobody_from_meeting() {
-    let mut case = Case::new(2);
+fn a_silent_source_does_not_keep_processes_from_meeting() {
+    let mut case = LinkedRun::new(2);
     let from_file = case.pipeline.clone();
     case.pipeline = case.lab.write("silent.toml", STREAM.pipeline("-", ""));
-    let met = |case: &Case| {
+    let met = |case: &LinkedRun| {
         let ((first, first_says), (second, second_says)) = (case.start(0), case.start(1));
         await_line(&first_says, "another process has called");
         await_line(&second_says, "another process was reached");
@@ -253,7 +253,7 @@ fn find<'a>(needles: &'a [(String, Vec<u8>)], record: &[u8]) -> Option<&'a str> 
 
 #[test]
 fn a_recording_of_the_network_holds_no_name_no_sum_no_row_and_no_key() {
-    let mut case = Case::new(2);
+    let mut case = LinkedRun::new(2);
     let text = STREAM.csv();
     let rows = text.lines().skip(1).zip(0..).map(|(row, at)| format!("{row},entity-number-{}\n", at % 97));
     let text = format!("{},user\n{}", text.lines().next().expect("a header"), rows.collect::<String>());
@@ -312,7 +312,7 @@ fn a_recording_of_the_network_holds_no_name_no_sum_no_row_and_no_key() {
 
 #[test]
 fn without_a_key_only_loopback_addresses_are_taken() {
-    let case = Case::new(1);
+    let case = LinkedRun::new(1);
     let hosts = [case.hosts[0].clone(), "192.0.2.7:2101".to_owned()];
     for process in [0, 1] {
         finish(&mut case.process(process, &hosts, None)).failed(1, &["192.0.2.7:2101", "hushflow key"]);

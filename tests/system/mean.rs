@@ -68,7 +68,7 @@ fn without_the_reading_the_mean_is_the_same() {
 
 /// Whitening costs what it reports, and the corrupt reading still changes nothing.
 #[test]
-fn whitening_is_paid_for_and_told() {
+fn whitening_is_charged_and_reported() {
     let found = json(&format!(
         "mean {WEATHER} --columns {COLUMNS} --scale whiten --method prime-ht --epsilon 2 --delta 1e-6 --corruption 0.01 --seed 1"
     ));
@@ -143,7 +143,7 @@ fn bad_rows_have_a_mean_or_a_reason() {
 /// A refusal that follows from released numbers, here a centre whose ball is beyond floating point,
 /// is charged like an answer. One that public numbers decide is free.
 #[test]
-fn what_follows_from_releases_is_paid_for() {
+fn an_estimate_that_fails_after_its_releases_is_charged() {
     let directory = tempfile::tempdir().unwrap();
     let (file, ledger) = (directory.path().join("far.csv"), directory.path().join("ledger"));
     std::fs::write(&file, format!("a\n{}", "1.7e308\n".repeat(20_000))).unwrap();
@@ -164,7 +164,7 @@ fn what_follows_from_releases_is_paid_for() {
 }
 
 #[test]
-fn a_ledger_is_charged_before_anything_is_told() {
+fn a_ledger_is_charged_before_the_estimate_is_printed() {
     let directory = tempfile::tempdir().unwrap();
     let ledger = directory.path().join("ledger");
     let line = format!(

@@ -159,7 +159,7 @@ fn the_bias_of_squares_is_the_readers_choice() {
 }
 
 #[test]
-fn settings_that_no_method_has_are_told_with_their_place() {
+fn unknown_settings_of_a_method_are_reported_with_line_and_column() {
     let check = |old: &str, new: &str, parts: &[&str]| {
         let text = pipeline("ime", 400, "full", MOMENTS);
         assert!(text.contains(old), "{old}");
@@ -193,7 +193,7 @@ fn settings_that_no_method_has_are_told_with_their_place() {
 }
 
 #[test]
-fn plan_tells_what_each_method_costs() {
+fn plan_prints_the_cost_of_each_method() {
     let plan = |more: &str| {
         let line = format!("plan -w prefix -n 16 -s identity -d 3 --json {more}");
         finish(&mut hushflow(line.split_whitespace())).succeeded().json().remove(0)

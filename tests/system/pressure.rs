@@ -121,7 +121,7 @@ fn pour(input: &mut impl Write, byte: u8, mut count: usize) {
 }
 
 #[test]
-fn blanks_without_end_are_refused_and_what_was_acknowledged_counts() {
+fn endless_blanks_are_refused_and_acknowledged_rows_count() {
     let case = Blanks::new();
     let pipeline = case.pipeline("-", "journal = true");
     let (first, rest) = case.lines.split_at(900);

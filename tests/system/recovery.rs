@@ -226,7 +226,7 @@ fn sums_that_no_start_needs_are_gone_and_nothing_else_is() {
 /// A directory restored from a copy draws published epochs again. Its anchor detects it; without
 /// one, a reader of the releases does.
 #[test]
-fn a_restored_directory_is_refused_by_its_anchor_and_told_by_its_chain() {
+fn a_restored_directory_is_refused_by_its_anchor_and_shown_by_its_chain() {
     let lab = Lab::new();
     let stream = Stream { rows: 2000, epochs: 20 };
     let csv = stream.csv();

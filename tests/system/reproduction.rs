@@ -50,7 +50,7 @@ fn a_figure_is_written_judged_and_the_same_for_the_same_seed() {
 }
 
 #[test]
-fn what_can_not_be_drawn_is_refused() {
+fn figures_that_cannot_be_drawn_are_refused() {
     let lab = Lab::new();
     let refused = |arguments: &[&str], part: &str, status: i32| {
         let output = reproduce(arguments);

@@ -28,7 +28,7 @@ fn every_target_answers_for_its_seeds() {
 }
 
 #[test]
-fn seeds_are_what_the_project_writes() {
+fn seeds_match_the_files_that_the_project_writes() {
     for (target, name, bytes) in fuzz::seeds() {
         let path = seeds(target).join(name);
         if std::env::var_os("HUSHFLOW_WRITE_SEEDS").is_some() {

@@ -88,7 +88,7 @@ fn a_directory_is_shown_as_a_page() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused() {
+fn directories_that_cannot_be_served_are_refused() {
     let (lab, [alone, followed], state) = case();
     finish(&mut run(&alone, &state, 1)).succeeded();
     finish(&mut serve(&followed, &[])).failed(2, &["no public log", "--public DIR"]);

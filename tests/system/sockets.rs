@@ -13,17 +13,17 @@ use crate::harness::{self, Ended, Lab, Stream, await_until, finish, hushflow, ru
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
 /// A stream in lines, and the expected sums.
-struct Case {
+struct SocketStream {
     lab: Lab,
     header: String,
     rows: Vec<String>,
     expected: Vec<Vec<i128>>,
 }
 
-impl Case {
+impl SocketStream {
     fn new() -> Self {
         let (lab, header, rows, expected) = STREAM.laid_out();
-        Case { lab, header, rows, expected }
+        SocketStream { lab, header, rows, expected }
     }
 
     fn rows(&self, range: std::ops::Range<usize>) -> String {
@@ -90,7 +90,7 @@ fn numbers(stream: &TcpStream) -> impl Iterator<Item = u64> + use<> {
 
 #[test]
 fn connections_follow_each_other_and_half_records_are_dropped() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let (run, address) = case.listen("", &UNTIL_IDLE);
     let half = &case.rows[700][..20];
     for (from, to, rest) in [(0, 700, half), (700, 1000, "\"never closed\n"), (1000, 2000, "")] {
@@ -103,8 +103,8 @@ fn connections_follow_each_other_and_half_records_are_dropped() {
 }
 
 #[test]
-fn a_peer_that_goes_on_behind_what_is_acknowledged_loses_and_doubles_nothing() {
-    let case = Case::new();
+fn a_peer_that_continues_after_its_acknowledgement_loses_and_doubles_no_row() {
+    let case = SocketStream::new();
     let mut safe = 0;
     for round in 0..4 {
         let (mut run, address) = case.listen("acknowledge = true", &["--until-idle", "20s"]);
@@ -134,7 +134,7 @@ fn a_peer_that_goes_on_behind_what_is_acknowledged_loses_and_doubles_nothing() {
 
 #[test]
 fn columns_may_come_in_another_order_on_each_connection() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let (run, address) = case.listen("", &UNTIL_IDLE);
     let reversed = |line: &str| line.trim().rsplit(',').collect::<Vec<_>>().join(",") + "\r\n";
     for part in 0..4 {
@@ -147,14 +147,14 @@ fn columns_may_come_in_another_order_on_each_connection() {
 
 #[test]
 fn columns_may_be_named_in_the_pipeline_and_lines_may_be_json() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let names: Vec<String> = case.header.trim().split(',').map(|name| format!("{name:?}")).collect();
     let (run, address) = case.listen(&format!("header = [{}]", names.join(", ")), &UNTIL_IDLE);
     connect(&address).write_all(case.rows(0..900).as_bytes()).expect("the run listens");
     connect(&address).write_all(case.rows(900..2000).as_bytes()).expect("the run listens");
     case.check(run);
 
-    let case = Case::new();
+    let case = SocketStream::new();
     let path = case.lab.path("socket");
     let pipeline = case.pipeline(&format!("unix-listen://{}", path.display()), "");
     let text = std::fs::read_to_string(&pipeline)
@@ -181,7 +181,7 @@ fn columns_may_be_named_in_the_pipeline_and_lines_may_be_json() {
 
 #[test]
 fn a_peer_that_is_connected_to_may_go_and_come_back() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let server = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = server.local_addr().expect("a bound port");
     let pipeline = case.pipeline(&format!("tcp://{address}"), "");
@@ -204,7 +204,7 @@ fn a_peer_that_is_connected_to_may_go_and_come_back() {
 /// No junk stops the run, and none appears in a message.
 #[test]
 fn junk_is_refused_or_counted() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let (run, address) = case.listen("", &UNTIL_IDLE);
     let send = |bytes: &[u8]| {
         let mut peer = connect(&address);
@@ -234,7 +234,7 @@ fn junk_is_refused_or_counted() {
 
 #[test]
 fn a_signal_ends_a_run_in_good_order_and_the_next_one_goes_on() {
-    let case = Case::new();
+    let case = SocketStream::new();
     for from in [0, 1000] {
         let (run, address) = case.listen("acknowledge = true", &[]);
         let mut peer = connect(&address);
@@ -254,7 +254,7 @@ fn a_signal_ends_a_run_in_good_order_and_the_next_one_goes_on() {
 
 #[test]
 fn every_source_is_stopped_by_a_signal() {
-    let case = Case::new();
+    let case = SocketStream::new();
     for more in ["", "journal = true"] {
         let pipeline = case.pipeline("-", more);
         let state = case.lab.path(&format!("state {more}"));
@@ -270,7 +270,7 @@ fn every_source_is_stopped_by_a_signal() {
 
 #[test]
 fn wrong_use_is_explained() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let check = |path: &str, more: &str, parts: &[&str]| {
         let pipeline = case.pipeline(path, more);
         finish(&mut run(&pipeline, &case.state(), 1)).failed(2, parts);
@@ -312,7 +312,7 @@ const HELLO: &[u8] = b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\n1,2,3\n";
 /// Also if nobody else is connected.
 #[test]
 fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
-    let case = Case::new();
+    let case = SocketStream::new();
     for more in ["acknowledge = true", ""] {
         let (run, address) = case.listen(more, &["--counters", "--until-idle", "4s"]);
         for _ in 0..3 {
@@ -338,7 +338,7 @@ fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
 /// They send nothing, and the one that has the place sends half a line.
 #[test]
 fn idle_strangers_hold_no_place() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let (run, address) = case.listen("", &[]);
     let mut half = connect(&address);
     half.write_all(&case.header.as_bytes()[..9]).expect("the run listens");
@@ -356,7 +356,7 @@ fn idle_strangers_hold_no_place() {
 /// stranger.
 #[test]
 fn a_queue_of_silent_strangers_delays_a_peer_that_waits_for_its_number_only_shortly() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let (run, address) = case.listen("acknowledge = true", &[]);
     let first = connect(&address);
     let silent = (0..65).filter_map(|_| TcpStream::connect(&address).ok());
@@ -384,7 +384,7 @@ fn a_queue_of_silent_strangers_delays_a_peer_that_waits_for_its_number_only_shor
 
 #[test]
 fn blank_lines_hold_no_place() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let (run, address) = case.listen("", &[]);
     let mut blank = connect(&address);
     blank.write_all(b"\n").expect("the run listens");
@@ -404,8 +404,8 @@ fn blank_lines_hold_no_place() {
 }
 
 #[test]
-fn a_source_with_a_key_takes_rows_from_those_who_show_its_token() {
-    let case = Case::new();
+fn a_source_with_a_key_takes_rows_only_from_peers_with_its_token() {
+    let case = SocketStream::new();
     let key = case.lab.path("source.key");
     finish(hushflow(["key"]).arg(&key)).succeeded();
     let token = finish(hushflow(["key", "--token"]).arg(&key)).succeeded().out;
@@ -448,7 +448,7 @@ fn a_source_with_a_key_takes_rows_from_those_who_show_its_token() {
 /// A row that would move the clock by more than a tenth of the horizon, or ten epochs, is rejected.
 #[test]
 fn one_row_from_a_network_does_not_publish_the_whole_horizon() {
-    let case = Case::new();
+    let case = SocketStream::new();
     let (run, address) = case.listen("", &UNTIL_IDLE);
     let leap = case.rows[0].replace("2020-01-01T", "2031-01-01T");
     let text = [&case.header, &leap, &case.rows(0..2000)].map(String::as_str).concat();

@@ -206,7 +206,7 @@ const SIGMA: f64 = 4.224_678_9;
 /// One row of an entity is two steps away, and four if it may become another entity's. A single
 /// pipeline of (1, 1e-6) then exceeds a budget of 1.5 about records.
 #[test]
-fn what_is_promised_of_entities_counts_more_about_one_record() {
+fn a_guarantee_for_entities_charges_more_than_one_for_records() {
     let data = Data::new();
     let tight = format!("{OPEN}budget = {{ epsilon = 1.5, delta = 1e-6, unit = 'record' }}\n");
     let parts = ["0 entries have spent (0.0", "it would be (2."];

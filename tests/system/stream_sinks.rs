@@ -18,20 +18,20 @@ use serde_json::Value;
 const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 
 /// A growing stream, and the sink of its releases.
-pub(crate) struct Case {
+pub(crate) struct SinkStream {
     pub(crate) lab: Lab,
     rows: Vec<String>,
     written: usize,
 }
 
-impl Case {
+impl SinkStream {
     pub(crate) fn new() -> Self {
         let lab = Lab::new();
         for folder in ["in", "server"] {
             std::fs::create_dir(lab.path(folder)).expect("a directory");
         }
         let rows = STREAM.csv().lines().map(|line| format!("{line}\n")).collect();
-        let mut case = Case { lab, rows, written: 0 };
+        let mut case = SinkStream { lab, rows, written: 0 };
         case.grow(1);
         case
     }
@@ -157,7 +157,7 @@ fn in_nats(port: u16) -> Vec<Value> {
 /// A server that takes connections and never answers is no reason to wait.
 #[test]
 fn a_stop_does_not_wait_for_a_silent_server() {
-    let mut case = Case::new();
+    let mut case = SinkStream::new();
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = silent.local_addr().expect("a bound port").port();
     let pipeline = case.pipeline(&format!("path = 'redis://127.0.0.1:{port}'\nstream = 'releases'"));
@@ -172,7 +172,7 @@ fn a_stop_does_not_wait_for_a_silent_server() {
 #[test]
 fn redis_has_every_line_once() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
-    let mut case = Case::new();
+    let mut case = SinkStream::new();
     let server = Server::redis(program, &case.lab.path("server"));
     case.disturb("redis", server, in_redis);
 }
@@ -180,15 +180,15 @@ fn redis_has_every_line_once() {
 #[test]
 fn jetstream_has_every_line_once() {
     let Some(program) = installed("nats-server") else { return skipped("nats-server") };
-    let mut case = Case::new();
+    let mut case = SinkStream::new();
     let server = Server::nats(program, &case.lab.path("server"));
     case.disturb("nats", server, in_nats);
 }
 
 #[test]
-fn what_a_broker_has_lost_is_written_again_and_what_is_none_of_ours_is_left_alone() {
+fn lines_that_a_broker_lost_are_written_again_and_foreign_ones_are_left_alone() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
-    let mut case = Case::new();
+    let mut case = SinkStream::new();
     // Nobody listens there yet.
     let port = free_port();
     let pipeline = case.pipeline(&format!("path = 'redis://127.0.0.1:{port}'\nstream = 'releases'"));
@@ -258,7 +258,7 @@ impl Reader {
 
 #[test]
 fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
-    let mut case = Case::new();
+    let mut case = SinkStream::new();
     let pipeline = case.pipeline("path = 'http-listen://127.0.0.1:0'");
     let (mut found, mut seen) = (Vec::new(), 0);
     let mut take = |reader: &mut Reader, events: u64| {
@@ -304,7 +304,7 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
 
 #[test]
 fn a_run_whose_address_is_taken_goes_on_and_listens_once_it_is_free() {
-    let mut case = Case::new();
+    let mut case = SinkStream::new();
     let mut first = case.start(&case.pipeline("path = 'http-listen://127.0.0.1:0'"));
     let (address, _more) = served(&mut first);
     let (pipeline, state) =
@@ -329,7 +329,7 @@ fn a_run_whose_address_is_taken_goes_on_and_listens_once_it_is_free() {
 
 #[test]
 fn a_run_whose_address_stays_taken_publishes_everything() {
-    let mut case = Case::new();
+    let mut case = SinkStream::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address");
     case.complete(&case.pipeline(&format!("path = 'http-listen://{address}'")));
@@ -338,7 +338,7 @@ fn a_run_whose_address_stays_taken_publishes_everything() {
 
 #[test]
 fn only_events_are_served() {
-    let mut case = Case::new();
+    let mut case = SinkStream::new();
     let pipeline = case.pipeline("path = 'http-listen://127.0.0.1:0'");
     case.grow(2000);
     let mut live = case.start(&pipeline);

@@ -137,7 +137,7 @@ fn words_stay_in_their_rooms() {
 }
 
 #[test]
-fn every_file_says_what_it_holds() {
+fn every_file_begins_with_a_module_doc() {
     let silent = sources().into_iter().filter(|source| !source.text.starts_with("//! "));
     check(silent.map(|source| format!("{}: begins without a //! line", source.path)).collect());
 }

@@ -35,7 +35,7 @@ fn a_total_is_the_sum_of_its_keys() {
 }
 
 #[test]
-fn a_view_of_totals_is_what_tail_makes_of_them() {
+fn a_view_of_totals_agrees_with_tail() {
     let lab = Lab::new();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let text = std::fs::read_to_string(directory.join("flights.toml")).expect("the example");

@@ -69,7 +69,7 @@ fn scrape(address: &str) -> (String, BTreeMap<String, f64>) {
 }
 
 #[test]
-fn metrics_count_what_happened_and_say_what_they_may_tell() {
+fn metrics_count_events_and_name_what_is_private() {
     let lab = Lab::new();
     let (child, input, address, _) = begin(&lab, &["--metrics", "127.0.0.1:0"]);
     await_until("both are counted", || scrape(&address).1["hushflow_last_committed_epoch"] == 2.0);
@@ -114,15 +114,15 @@ fn metrics_count_what_happened_and_say_what_they_may_tell() {
 }
 
 #[test]
-fn exact_counts_are_told_where_nobody_else_listens() {
-    for (arguments, told) in
+fn exact_counts_are_served_on_loopback_or_on_request() {
+    for (arguments, is_private) in
         [(&["--metrics", "0.0.0.0:0"][..], false), (&["--metrics", "0.0.0.0:0", "--metrics-private"], true)]
     {
         let lab = Lab::new();
         let (child, input, address, _) = begin(&lab, arguments);
         let (text, samples) = scrape(&address.replace("0.0.0.0", "127.0.0.1"));
-        assert_eq!(text.contains("PRIVATE") && text.contains("exceptional"), told, "{text}");
-        assert_eq!(text.contains("rows_read"), told, "{text}");
+        assert_eq!(text.contains("PRIVATE") && text.contains("exceptional"), is_private, "{text}");
+        assert_eq!(text.contains("rows_read"), is_private, "{text}");
         assert_eq!(samples["hushflow_horizon_epochs"], 100.0);
         drop(input);
         assert!(wait(child).code == Some(0));
@@ -131,25 +131,25 @@ fn exact_counts_are_told_where_nobody_else_listens() {
 }
 
 #[test]
-fn a_log_tells_where_a_run_goes_on_and_how_it_ends() {
+fn logs_report_where_a_run_resumes_and_how_it_ends() {
     let lab = Lab::new();
     lab.write("data.csv", ROWS);
     let text = PIPELINE.replace("path = '-'", "path = 'data.csv'");
     let pipeline = lab.write("p.toml", &text);
-    let told = |pipeline: &PathBuf, arguments: &[&str]| {
+    let is_private = |pipeline: &PathBuf, arguments: &[&str]| {
         let ended = finish(run(pipeline, &lab.path("state"), 1).args(arguments));
         let lines = ended.err.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         (lines.collect::<Vec<_>>(), ended)
     };
     let json = ["--log", "debug", "--log-format", "json"];
-    let (lines, _) = told(&pipeline, &json);
+    let (lines, _) = is_private(&pipeline, &json);
     let of =
         |message: &str| lines.iter().find(|line| line["message"] == message).cloned().unwrap_or_default();
     assert_eq!(of("a run begins")["pipeline"], "watched");
     assert_eq!(of("the run resumes after the last committed epoch")["first_epoch"], 1);
     assert_eq!(of("the epoch is durable and published")["level"], "DEBUG");
     assert_eq!(of("the run ended cleanly")["last_epoch"], 3);
-    let (lines, _) = told(&pipeline, &["--log", "info", "--log-format", "json"]);
+    let (lines, _) = is_private(&pipeline, &["--log", "info", "--log-format", "json"]);
     let again = lines.iter().find(|line| line["first_epoch"] == 4);
     assert!(again.is_some_and(|line| line["generation"] == 2), "{lines:?}");
     assert!(lines.iter().all(|line| line["level"] == "INFO"), "{lines:?}");
@@ -160,9 +160,9 @@ fn a_log_tells_where_a_run_goes_on_and_how_it_ends() {
     assert!(ended.err.contains("ERROR") && ended.err.contains("a fault has ended the run"), "{}", ended.err);
     assert!(!ended.err.contains("nothing"), "{}", ended.err);
     ended.failed(1, &["data.csv"]);
-    let (_, plain) = told(&pipeline, &["--log", "info"]);
+    let (_, plain) = is_private(&pipeline, &["--log", "info"]);
     assert!(plain.err.contains("INFO") && plain.err.contains("a run begins"), "{}", plain.err);
-    let (_, silent) = told(&pipeline, &[]);
+    let (_, silent) = is_private(&pipeline, &[]);
     assert!(!silent.err.contains("a run begins"), "{}", silent.err);
     finish(&mut hushflow(["run", "p.toml", "--log-format", "json"])).failed(2, &["--log"]);
 }
@@ -177,7 +177,7 @@ fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f
         command.args(["--metrics", "127.0.0.1:0", "--log", "debug", "--log-format", "json"]);
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         let (address, rest) = served(&mut child);
-        let told = std::thread::spawn(move || rest.collect::<Vec<_>>());
+        let is_private = std::thread::spawn(move || rest.collect::<Vec<_>>());
         let mut input = child.stdin.take().unwrap();
         input.write_all(rows.as_bytes()).unwrap();
         await_until("the epochs are published", || releases(&state).len() == epochs);
@@ -192,7 +192,7 @@ fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f
         let samples = samples.into_iter().filter(|(name, _)| is_public(name)).collect();
         drop(input);
         assert_eq!(child.wait().unwrap().code(), Some(0));
-        let lines = told.join().unwrap().into_iter().map(|line| {
+        let lines = is_private.join().unwrap().into_iter().map(|line| {
             let mut line: Value = serde_json::from_str(&line).unwrap_or(Value::String(line));
             line.as_object_mut().map(|fields| fields.remove("timestamp"));
             line.to_string()
@@ -207,7 +207,7 @@ fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f
 /// For streams that differ in rows that are unusable, of another key, late or early, everything
 /// labelled public is equal.
 #[test]
-fn what_is_called_public_is_the_same_for_neighbours() {
+fn public_metrics_are_the_same_for_neighbours() {
     const ROWS: usize = 4200;
     let stream = |unusual: &[(usize, &str)]| {
         let mut rows = String::from("event,arrival,key,x\n");

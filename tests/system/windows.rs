@@ -86,7 +86,7 @@ pub(crate) fn window(data: &str, key: &str, from: &str, to: &str) -> String {
 
 /// The first window of the first key has the command's noise; both use the same rows.
 #[test]
-fn windows_are_what_the_commands_find() {
+fn windows_agree_with_the_batch_commands() {
     let lab = Lab::new();
     let rows = lab.write("ewr.csv", window(WEATHER, "EWR", "2013-01-01T05", "2013-04-02T05"));
     let rows = rows.to_str().unwrap();
@@ -340,7 +340,7 @@ fn the_ledger_is_charged_once_for_all_windows() {
 }
 
 #[test]
-fn what_no_window_can_be_asked_is_refused_with_its_place() {
+fn impossible_settings_of_windows_are_refused_with_line_and_column() {
     let lab = Lab::new();
     let check = |change: (&str, &str), message: &str| {
         let text = std::fs::read_to_string(weather(&lab, WEATHER, 91, MEAN, "")).unwrap();
@@ -411,7 +411,7 @@ fn releases_made(lab: &Lab) -> usize {
 /// Constant columns, fewer rows than columns, one row, values outside the bounds, NaN, one column:
 /// each release is an estimate or a typed reason, and no run fails.
 #[test]
-fn bad_windows_are_released_as_what_they_are() {
+fn windows_without_an_estimate_are_released_as_such() {
     let lab = Lab::new();
     let rows = |header: &str, row: &dyn Fn(usize) -> String, number: usize| {
         (0..number).fold(header.to_owned() + "\n", |text, place| text + &row(place) + "\n")

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_has_the_deviation_that_is_said() {
+    fn noise_has_the_reported_deviation() {
         let mut budget = CovarianceBudget::new(Rho::new(2.0).unwrap());
         let mut rng = ChaCha20Rng::seed_from_u64(3);
         let sensitivity = 2f64.powi(40);

@@ -191,7 +191,7 @@ fn neighbours_are_hard_to_tell_apart() {
 /// allows. For the tight triangle, whose sensitivity the pair attains, it is at least nine tenths
 /// of it. The paper's SSP claims √2 of what it reveals. A count misleads with a chance of 10⁻⁷.
 #[test]
-fn counting_proves_nearly_what_is_claimed() {
+fn a_counting_attack_proves_nearly_the_claimed_epsilon() {
     let rho: f64 = 0.5;
     for (method, least) in [(CovarianceMethod::SspTight, 0.9), (CovarianceMethod::Ssp, 0.6)] {
         let mut event = EventPair::default();

@@ -167,7 +167,7 @@ fn bad_questions_are_refused_with_reasons() {
 }
 
 #[test]
-fn parts_add_up_to_what_was_asked() {
+fn shares_of_a_budget_add_up_to_the_budget() {
     let rows = mixture(20_000, 3, 0.05, normal);
     for method in [
         MeanMethod::Prime,
@@ -268,7 +268,7 @@ proptest! {
 /// statistic's success bounds μ from below, with each count at 10⁻⁷: a correct mechanism fails with
 /// a chance below 10⁻⁶.
 #[test]
-fn neighbours_cannot_be_told_apart_better_than_claimed() {
+fn neighbours_cannot_be_distinguished_better_than_claimed() {
     let (n, runs) = (300, 4_000u64);
     let asked = question(MeanMethod::Prime, 8.0, 1e-3, 0.05, 1);
     let clean: Vec<f64> = (0..n).map(|i| f64::from(i % 21) / 10.0 - 1.0).collect();

@@ -257,7 +257,7 @@ mod tests {
         /// For randomised response, the worst case of a pure mechanism, δ at every ε' is within δ
         /// of the equivalent.
         #[test]
-        fn nothing_pure_exceeds_its_equivalent(epsilon in 1e-6..30.0_f64, share in 0.0..1.0_f64) {
+        fn a_pure_mechanism_stays_within_its_equivalent(epsilon in 1e-6..30.0_f64, share in 0.0..1.0_f64) {
             let sigma = of_pure(eps(epsilon)).unwrap();
             let other = share * epsilon;
             let delta = ((epsilon.exp() - other.exp()) / (1.0 + epsilon.exp())).max(0.0);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_spends_nothing() {
+    fn an_empty_composition_spends_nothing() {
         assert_eq!(Spending::NOTHING.delta(eps(0.0)), 0.0);
         assert_eq!(Spending::NOTHING.epsilon(del(1e-30)), Some(eps(0.0)));
         assert_eq!((Spending::NOTHING.mu(), Spending::NOTHING.rho()), (0.0, 0.0));

@@ -330,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_input_panics_or_gives_what_is_no_number(
+        fn no_input_panics_or_gives_a_number_that_is_not_finite(
             coordinates in proptest::collection::vec(any::<f64>(), 6), levels in any::<[f64; 2]>(),
             tame in any::<bool>(),
         ) {

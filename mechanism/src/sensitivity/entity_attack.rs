@@ -278,7 +278,7 @@ const KINDS: [(usize, SecondMoment); 3] =
     [(1, SecondMoment::Full), (2, SecondMoment::Full), (3, SecondMoment::Diagonal)];
 
 #[test]
-fn nothing_beats_the_claims_for_one_strategy() {
+fn no_attack_exceeds_the_claims_for_one_strategy() {
     let strategies = strategies(STEPS);
     let checked = strategies.iter().flat_map(|matrix| KINDS.map(|kind| (matrix, kind)));
     let exact: usize = checked
@@ -350,7 +350,7 @@ fn opposite_records_with_diagonal_moments_stay_within_the_claims() {
 }
 
 #[test]
-fn nothing_beats_the_claims_for_two_strategies() {
+fn no_attack_exceeds_the_claims_for_two_strategies() {
     let strategies = strategies(STEPS);
     let pairs = [(1, 0), (0, 1), (5, 6), (7, 2), (3, 1), (8, 9), (4, 5)];
     let mut exact = 0;
@@ -363,7 +363,7 @@ fn nothing_beats_the_claims_for_two_strategies() {
 }
 
 #[test]
-fn nothing_beats_the_claims_for_batches() {
+fn no_attack_exceeds_the_claims_for_batches() {
     let strategies = strategies(STEPS);
     let mut random = ChaCha8Rng::seed_from_u64(9);
     let mut exact = 0;

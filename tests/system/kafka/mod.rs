@@ -19,21 +19,21 @@ use cluster::Cluster;
 const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
 
 /// The rows of a stream, and their expected sums.
-struct Case {
+struct KafkaStream {
     lab: Lab,
     rows: Vec<String>,
     expected: Vec<Vec<i128>>,
     cluster: Cluster,
 }
 
-impl Case {
+impl KafkaStream {
     fn new() -> Self {
         let lab = Lab::new();
         let text = STREAM.csv();
         lab.write("data.csv", &text);
         let expected = expected_sums(&lab.write("file.toml", STREAM.pipeline("data.csv", "")));
         let rows = text.lines().skip(1).map(String::from).collect();
-        Case { lab, rows, expected, cluster: Cluster::new(&[("rows", 1), ("parts", 2)]) }
+        KafkaStream { lab, rows, expected, cluster: Cluster::new(&[("rows", 1), ("parts", 2)]) }
     }
 
     fn pipeline(&self, topic: &str, more: &str) -> PathBuf {
@@ -70,7 +70,7 @@ impl Case {
 
 #[test]
 fn a_partition_is_read_once_whatever_goes_away() {
-    let case = Case::new();
+    let case = KafkaStream::new();
     let pipeline = case.pipeline("rows", "");
     let mut random = Random(13);
     let mut live = case.start(&pipeline);
@@ -108,7 +108,7 @@ fn a_partition_is_read_once_whatever_goes_away() {
 
 #[test]
 fn one_partition_is_chosen() {
-    let case = Case::new();
+    let case = KafkaStream::new();
     case.refused(&case.pipeline("parts", ""), &["kafka://", "2 partitions", "no order", "partition = 0"]);
     case.refused(&case.pipeline("parts", "partition = 7"), &["there is no 7"]);
     case.publish(("parts", 0), 0, 10);
@@ -122,8 +122,8 @@ fn one_partition_is_chosen() {
 }
 
 #[test]
-fn what_a_partition_has_lost_is_refused() {
-    let mut case = Case::new();
+fn a_partition_that_lost_messages_is_refused() {
+    let mut case = KafkaStream::new();
     case.publish(("rows", 0), 0, 1000);
     let pipeline = case.pipeline("rows", "");
     case.until_idle(&pipeline);
@@ -138,7 +138,7 @@ fn what_a_partition_has_lost_is_refused() {
 
 #[test]
 fn messages_that_cannot_be_used_are_counted() {
-    let case = Case::new();
+    let case = KafkaStream::new();
     // The topic may be created after the run starts.
     let pipeline = case.pipeline("later", "");
     let mut run = run(&pipeline, &case.state(), 2);
@@ -168,7 +168,7 @@ fn lines(cluster: &Cluster, topic: &str) -> Vec<Value> {
 #[test]
 fn a_topic_has_every_line_once() {
     let cluster = Cluster::new(&[("releases", 1)]);
-    let mut case = sinks::Case::new();
+    let mut case = sinks::KafkaStream::new();
     let pipeline = case.pipeline(&format!("path = 'kafka://{}'\nstream = 'releases'", cluster.address()));
     let mut random = Random(5);
     let mut live = case.start(&pipeline);
@@ -213,7 +213,7 @@ fn a_topic_has_every_line_once() {
 fn topics_that_are_not_for_a_sink_are_left_alone() {
     let cluster = Cluster::new(&[("used", 1), ("parts", 2)]);
     cluster.publish(("used", 0), [Some(b"not a release".as_slice())].into_iter());
-    let mut case = sinks::Case::new();
+    let mut case = sinks::KafkaStream::new();
     case.grow(1000);
     for (topic, part) in [("used", "was not written by a sink"), ("parts", "2 partitions")] {
         let pipeline = case.pipeline(&format!("path = 'kafka://{}'\nstream = '{topic}'", cluster.address()));

@@ -180,7 +180,7 @@ fn one_step_is_answered_by_every_strategy() {
 }
 
 #[test]
-fn more_than_fits_means_what_fits() {
+fn more_participations_than_fit_count_as_those_that_fit() {
     let lab = Lab::new();
     let loss = |line: &str| number(&json(&lab, line)["loss"]);
     for strategy in ["square-root", "blt:2", "optimal", "tree-optimal-decoder"] {

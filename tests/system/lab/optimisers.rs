@@ -177,7 +177,7 @@ fn blt_reaches_the_reference_levels() {
 }
 
 #[test]
-fn what_was_found_is_kept_and_written_for_others() {
+fn found_strategies_are_saved_and_reused() {
     let lab = Lab::new();
     let found = json(&lab, "optimize --method coa --workload window:7 --horizon 40 -o best.json");
     let loss = number(&found["objective"]);
@@ -203,7 +203,7 @@ fn what_was_found_is_kept_and_written_for_others() {
 }
 
 #[test]
-fn an_unfinished_search_is_told_and_not_kept() {
+fn an_unfinished_search_is_reported_and_not_saved() {
     let lab = Lab::new();
     let line = "optimize --method coa --workload prefix --horizon 40 --iterations 1";
     let ended = hush(&lab, line).succeeded();

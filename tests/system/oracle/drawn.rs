@@ -92,7 +92,7 @@ fn leaks() -> Vec<Leak> {
 }
 
 #[test]
-fn noise_is_what_the_header_says() {
+fn noise_has_the_scale_in_the_header() {
     let told: Vec<_> = leaks().iter().map(|leak| format!("LEAK {}: {}", leak.kind, leak.detail)).collect();
     assert!(told.is_empty(), "{}", told.join("\n"));
 }

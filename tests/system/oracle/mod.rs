@@ -282,7 +282,7 @@ fn neighbours_are_as_far_apart_as_the_ledger_says_and_alike_in_all_else() {
 /// Two leaks fixed earlier: a blanked row of an entity let a later one pass, and rows were counted
 /// in batches of usable ones.
 #[test]
-fn what_leaked_once_leaks_no_more() {
+fn closed_leaks_stay_closed() {
     let passing = [(Factor::Unit, "entity"), (Factor::Neighbours, "zero-out"), (Factor::Claim, "third")];
     let counting = [
         (Factor::Neighbours, "zero-out"),

@@ -61,6 +61,6 @@ fn judge(_: &Case, [one, other]: &[Seen; 2]) -> Verdict {
 }
 
 #[test]
-fn equal_sums_leave_no_trace_of_what_they_are_made_of() {
+fn streams_of_equal_sums_give_equal_output() {
     SAME_SUMS.test(USUAL).expect_no_leaks();
 }

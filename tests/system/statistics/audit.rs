@@ -9,7 +9,7 @@
 use nalgebra::{DMatrix, DMatrixView};
 
 use super::bounds::Distance;
-use super::experiment::{BOUNDS, Case, Experiment, Row};
+use super::experiment::{BOUNDS, Experiment, ExperimentCase, ExperimentRow};
 
 /// Runs with each input.
 const RUNS: usize = 20;
@@ -17,7 +17,7 @@ const RUNS: usize = 20;
 /// Units per run.
 const UNITS: usize = 2500;
 
-const BASE: Case = Case {
+const BASE: ExperimentCase = ExperimentCase {
     method: "jme",
     strategy: "square-root",
     made_for: "prefix",
@@ -32,7 +32,8 @@ const BASE: Case = Case {
     views: &["prefix"],
 };
 
-const TWO_COLUMNS: Case = Case { dimension: 2, clip_norm: std::f64::consts::SQRT_2, ..BASE };
+const TWO_COLUMNS: ExperimentCase =
+    ExperimentCase { dimension: 2, clip_norm: std::f64::consts::SQRT_2, ..BASE };
 
 /// A record of a unit: key of the unit and epoch, from 0, and the bound that all its values equal.
 type Record = (usize, usize, f64);
@@ -42,8 +43,8 @@ const LOWER: f64 = BOUNDS.0;
 
 /// The record in every unit, and in each cell one record in the middle that is the same in both
 /// inputs.
-fn rows(case: &Case, keys_of_unit: usize, record: Option<Record>) -> Vec<Row> {
-    let row = |key, epoch, value| Row { key, epoch, values: vec![value; case.dimension] };
+fn rows(case: &ExperimentCase, keys_of_unit: usize, record: Option<Record>) -> Vec<ExperimentRow> {
+    let row = |key, epoch, value| ExperimentRow { key, epoch, values: vec![value; case.dimension] };
     let cells = (0..case.keys).flat_map(|key| (0..case.epochs).map(move |epoch| (key, epoch)));
     let same = cells.map(|(key, epoch)| row(key, epoch, (LOWER + UPPER) / 2.0));
     let units = (0..case.keys).step_by(keys_of_unit);
@@ -67,8 +68,8 @@ struct Published {
 }
 
 impl Audit {
-    fn new(case: Case, keys_of_unit: usize, records: [Option<Record>; 2]) -> Self {
-        let case = Case { keys: UNITS * keys_of_unit, ..case };
+    fn new(case: ExperimentCase, keys_of_unit: usize, records: [Option<Record>; 2]) -> Self {
+        let case = ExperimentCase { keys: UNITS * keys_of_unit, ..case };
         let inputs = records.map(|record| publish(case, &rows(&case, keys_of_unit, record)));
         let difference = &inputs[0].exact - &inputs[1].exact;
         Audit { difference, mu: 1.0 / case.noise_multiplier(), inputs }
@@ -100,7 +101,7 @@ fn unit(of: &DMatrix<f64>, number: usize) -> DMatrixView<'_, f64> {
     of.columns(number * width, width)
 }
 
-fn publish(case: Case, rows: &[Row]) -> Published {
+fn publish(case: ExperimentCase, rows: &[ExperimentRow]) -> Published {
     let experiment = Experiment::new(case, rows);
     let exact = experiment.in_noise_units(&experiment.strategy * &experiment.sums);
     let released = (0..RUNS).map(|run| experiment.in_noise_units(experiment.release(run))).collect();
@@ -110,7 +111,7 @@ fn publish(case: Case, rows: &[Row]) -> Published {
 /// Checks that the pair's distance is `share` of the claim, which is 1 where the sensitivity is
 /// attained.
 #[track_caller]
-fn check(case: Case, keys_of_unit: usize, records: [Option<Record>; 2], share: f64) {
+fn check(case: ExperimentCase, keys_of_unit: usize, records: [Option<Record>; 2], share: f64) {
     let audit = Audit::new(case, keys_of_unit, records);
     let expected = audit.expected();
     let found_share = expected / audit.mu;
@@ -131,7 +132,7 @@ fn values_replaced_by_their_opposite() {
     let records = [Some((0, 0, UPPER)), Some((0, 0, LOWER))];
     check(BASE, 1, records, 1.0);
     check(TWO_COLUMNS, 1, records, 1.0);
-    check(Case { neighbours: "replace-one-in-place", ..BASE }, 1, records, 1.0);
+    check(ExperimentCase { neighbours: "replace-one-in-place", ..BASE }, 1, records, 1.0);
 }
 
 #[test]
@@ -142,14 +143,14 @@ fn moved_to_another_key() {
 #[test]
 fn moved_to_another_epoch() {
     let records = [Some((0, 0, UPPER)), Some((0, 2, UPPER))];
-    check(Case { strategy: "identity", ..BASE }, 1, records, 1.0);
+    check(ExperimentCase { strategy: "identity", ..BASE }, 1, records, 1.0);
     check(TWO_COLUMNS, 1, records, 0.7505);
     // The columns of these epochs point away from each other. Without that, the claim would be
     // 1.018 times as large, and this pair 1.033 of it apart.
-    check(Case { made_for: "window:2", ..BASE }, 1, records, 0.9852);
+    check(ExperimentCase { made_for: "window:2", ..BASE }, 1, records, 0.9852);
 }
 
 #[test]
 fn left_out() {
-    check(Case { neighbours: "zero-out", ..TWO_COLUMNS }, 1, [Some((0, 0, UPPER)), None], 1.0);
+    check(ExperimentCase { neighbours: "zero-out", ..TWO_COLUMNS }, 1, [Some((0, 0, UPPER)), None], 1.0);
 }

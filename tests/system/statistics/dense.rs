@@ -19,7 +19,7 @@
 
 use nalgebra::DMatrix;
 
-use super::experiment::Case;
+use super::experiment::ExperimentCase;
 
 /// Returns A for a workload of the command line, with steps from 0.
 pub(crate) fn workload(name: &str, epochs: usize) -> DMatrix<f64> {
@@ -73,7 +73,7 @@ pub(crate) const JOINT_WEIGHT: f64 = 0.5;
 
 /// Standard deviations of the noise of C's output, for the coordinates of one key in order; 0 if
 /// exact.
-pub(crate) fn levels(case: &Case, noise_multiplier: f64, strategy: &DMatrix<f64>) -> Vec<f64> {
+pub(crate) fn levels(case: &ExperimentCase, noise_multiplier: f64, strategy: &DMatrix<f64>) -> Vec<f64> {
     let (zeta, in_place) = (case.clip_norm, case.neighbours == "replace-one-in-place");
     let [count, first, second] = relative_levels(case, strategy).map(|level| level * noise_multiplier);
     let [count, first, second] = [if in_place { 0.0 } else { count }, first * zeta, second * zeta * zeta];
@@ -83,7 +83,7 @@ pub(crate) fn levels(case: &Case, noise_multiplier: f64, strategy: &DMatrix<f64>
 }
 
 /// The levels of count, first and second moments, for σ = ζ = 1.
-fn relative_levels(case: &Case, strategy: &DMatrix<f64>) -> [f64; 3] {
+fn relative_levels(case: &ExperimentCase, strategy: &DMatrix<f64>) -> [f64; 3] {
     let gram = strategy.transpose() * strategy;
     let longest = gram.diagonal().max();
     let overlap = (-gram.min()).max(0.0);
@@ -126,7 +126,7 @@ fn relative_levels(case: &Case, strategy: &DMatrix<f64>) -> [f64; 3] {
 }
 
 /// For JME. r_d is defined for ν up to its free threshold and, from two columns on, beyond it.
-fn joint(case: &Case, nu: f64, longest: f64, overlap: f64) -> f64 {
+fn joint(case: &ExperimentCase, nu: f64, longest: f64, overlap: f64) -> f64 {
     let in_place = if case.dimension == 1 || nu <= 0.5 { 4.0 } else { 2.0 + 2.0 * nu + 1.0 / (2.0 * nu) };
     match case.neighbours {
         "zero-out" => (1.5 + nu) * longest,

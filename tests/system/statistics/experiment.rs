@@ -18,7 +18,7 @@ pub(crate) const BOUNDS: (f64, f64) = (-1.0, 4.0);
 
 /// A pipeline.
 #[derive(Clone, Copy)]
-pub(crate) struct Case {
+pub(crate) struct ExperimentCase {
     pub(crate) method: &'static str,
     pub(crate) strategy: &'static str,
     /// The workload that the strategy is made for.
@@ -35,7 +35,7 @@ pub(crate) struct Case {
     pub(crate) views: &'static [&'static str],
 }
 
-impl Case {
+impl ExperimentCase {
     /// Index pairs of the released second moments.
     pub(crate) fn second_entries(&self) -> Vec<(usize, usize)> {
         if self.method == "pp" {
@@ -118,7 +118,7 @@ clip_norm = {}
 
 /// A record; key and epoch count from 0.
 #[derive(Clone)]
-pub(crate) struct Row {
+pub(crate) struct ExperimentRow {
     pub(crate) key: usize,
     pub(crate) epoch: usize,
     pub(crate) values: Vec<f64>,
@@ -126,7 +126,7 @@ pub(crate) struct Row {
 
 /// A case with its rows, and everything that follows from both without noise.
 pub(crate) struct Experiment {
-    pub(crate) case: Case,
+    pub(crate) case: ExperimentCase,
     lab: Lab,
     /// Exact sums: a row per epoch, a column per coordinate of a key.
     pub(crate) sums: DMatrix<f64>,
@@ -136,7 +136,7 @@ pub(crate) struct Experiment {
 }
 
 impl Experiment {
-    pub(crate) fn new(case: Case, rows: &[Row]) -> Self {
+    pub(crate) fn new(case: ExperimentCase, rows: &[ExperimentRow]) -> Self {
         let lab = Lab::new();
         lab.write("pipeline.toml", case.text());
         lab.write("rows.csv", csv(&case, rows));
@@ -267,7 +267,7 @@ fn lines(command: &mut Command) -> Vec<Value> {
 }
 
 /// Returns values and noise levels of a line, in the order of the coordinates.
-fn moments(case: &Case, line: &Value) -> Vec<(f64, f64)> {
+fn moments(case: &ExperimentCase, line: &Value) -> Vec<(f64, f64)> {
     let number = |value: &Value| value.as_f64().expect("a number");
     let count = (number(&line["count"]), number(&line["count_noise"]));
     let first = (0..case.dimension).map(|j| (number(&line["first"][j]), number(&line["first_noise"])));
@@ -281,9 +281,9 @@ fn moments(case: &Case, line: &Value) -> Vec<(f64, f64)> {
     std::iter::once(count).chain(first).chain(second).collect()
 }
 
-fn csv(case: &Case, rows: &[Row]) -> String {
+fn csv(case: &ExperimentCase, rows: &[ExperimentRow]) -> String {
     let names: Vec<String> = (0..case.dimension).map(|j| format!("x{j}")).collect();
-    let line = |row: &Row| {
+    let line = |row: &ExperimentRow| {
         let values: Vec<String> = row.values.iter().map(f64::to_string).collect();
         format!("k{},2024-01-{:02}T12:00:00Z,{}\n", row.key, row.epoch + 1, values.join(","))
     };
@@ -292,7 +292,7 @@ fn csv(case: &Case, rows: &[Row]) -> String {
 }
 
 /// Returns exact sums of the clipped and quantised rows, in centred and scaled coordinates.
-fn sums(case: &Case, rows: &[Row]) -> DMatrix<f64> {
+fn sums(case: &ExperimentCase, rows: &[ExperimentRow]) -> DMatrix<f64> {
     let clipper =
         Clipper::new(&vec![BOUNDS; case.dimension], case.clip_norm).expect("bounds and a clip norm");
     let joint = (case.method == "joint-clip").then_some(dense::JOINT_WEIGHT);
@@ -315,7 +315,7 @@ fn sums(case: &Case, rows: &[Row]) -> DMatrix<f64> {
 
 /// Returns the value of 1 in the integer sums of a column: 1, ζ/2²⁰ or the square of that, divided
 /// by √ν if records are clipped together with their squares.
-fn unit(case: &Case, column: usize) -> f64 {
+fn unit(case: &ExperimentCase, column: usize) -> f64 {
     let first = case.clip_norm / f64::from(1 << 20);
     match column % case.coordinates() {
         0 => 1.0,

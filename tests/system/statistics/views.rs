@@ -3,12 +3,12 @@
 use nalgebra::DMatrix;
 
 use super::bounds::{faults_of_noise, faults_of_view};
-use super::experiment::{BOUNDS, Case, Experiment, Row};
+use super::experiment::{BOUNDS, Experiment, ExperimentCase, ExperimentRow};
 
 /// Runs of each case, unless `HUSHFLOW_RUNS` is set.
 const RUNS: usize = 50;
 
-const BASE: Case = Case {
+const BASE: ExperimentCase = ExperimentCase {
     method: "jme",
     strategy: "square-root",
     made_for: "prefix",
@@ -29,10 +29,10 @@ fn wanted_runs() -> Option<usize> {
 }
 
 /// Rows spread over keys and epochs. Some lie outside their bounds, and the third epoch has none.
-fn rows(case: &Case) -> Vec<Row> {
+fn rows(case: &ExperimentCase) -> Vec<ExperimentRow> {
     let fraction = |i: usize, step: f64| (i as f64 * step).fract();
     let (lower, upper) = (BOUNDS.0 - 0.5, BOUNDS.1 + 0.5);
-    let row = |i| Row {
+    let row = |i| ExperimentRow {
         key: i % case.keys.max(1),
         epoch: (fraction(i, 0.618_034) * case.epochs as f64) as usize,
         values: (0..case.dimension)
@@ -59,7 +59,7 @@ fn noise(errors: &[DMatrix<f64>], decoder: &DMatrix<f64>) -> Vec<DMatrix<f64>> {
 }
 
 #[track_caller]
-fn check(case: Case) {
+fn check(case: ExperimentCase) {
     let experiment = Experiment::new(case, &rows(&case));
     let errors = errors(&experiment, wanted_runs().unwrap_or(RUNS));
     let kinds = experiment.kinds();
@@ -68,7 +68,7 @@ fn check(case: Case) {
         let found = faults_of_view(errors, &experiment.decoder(view), &kinds);
         faults.extend(found.into_iter().map(|fault| format!("{view}: {fault}")));
     }
-    let Case { strategy, made_for, keys, dimension, neighbours, .. } = case;
+    let ExperimentCase { strategy, made_for, keys, dimension, neighbours, .. } = case;
     let name = format!("{strategy} for {made_for}, {keys} keys, {dimension} columns, {neighbours}");
     assert!(faults.is_empty(), "{name}:\n{}", faults.join("\n"));
 }
@@ -78,7 +78,7 @@ fn check_strategy(strategy: &'static str, made_for: &'static str, covering: &[(u
     let chosen = if wanted_runs().is_some() { &all } else { covering };
     for &(keys, dimension) in chosen {
         let clip_norm = (dimension as f64).sqrt();
-        check(Case { strategy, made_for, keys, dimension, clip_norm, ..BASE });
+        check(ExperimentCase { strategy, made_for, keys, dimension, clip_norm, ..BASE });
     }
 }
 
@@ -110,18 +110,18 @@ fn square_root_for_a_window() {
 
 #[test]
 fn neighbours_and_moments_of_other_kinds() {
-    let one_column = Case { dimension: 1, clip_norm: 1.0, ..BASE };
+    let one_column = ExperimentCase { dimension: 1, clip_norm: 1.0, ..BASE };
     let in_place = "replace-one-in-place";
-    check(Case { neighbours: in_place, ..BASE });
-    check(Case { neighbours: in_place, ..one_column });
-    check(Case { neighbours: "zero-out", ..BASE });
-    check(Case { second_moments: "diagonal", ..BASE });
+    check(ExperimentCase { neighbours: in_place, ..BASE });
+    check(ExperimentCase { neighbours: in_place, ..one_column });
+    check(ExperimentCase { neighbours: "zero-out", ..BASE });
+    check(ExperimentCase { second_moments: "diagonal", ..BASE });
     // Shorter than √2, so records are clipped. ν = λζ² is 0.72 compared with the free half, or a
     // tenth of that.
-    let clipped = Case { clip_norm: 0.6, ..BASE };
-    check(Case { second_moment_weight: Some(2.0), ..clipped });
-    check(Case { second_moment_weight: Some(0.2), ..clipped });
-    check(Case { second_moment_weight: Some(2.0), neighbours: in_place, ..clipped });
+    let clipped = ExperimentCase { clip_norm: 0.6, ..BASE };
+    check(ExperimentCase { second_moment_weight: Some(2.0), ..clipped });
+    check(ExperimentCase { second_moment_weight: Some(0.2), ..clipped });
+    check(ExperimentCase { second_moment_weight: Some(2.0), neighbours: in_place, ..clipped });
 }
 
 /// The methods compared with JME; of PP only its releases.
@@ -129,23 +129,28 @@ fn neighbours_and_moments_of_other_kinds() {
 fn other_methods() {
     for method in ["ime", "cs", "pp", "joint-clip"] {
         // Half of the rows are longer than 0.6.
-        let case = Case { method, clip_norm: 0.6, views: &["prefix", "window:5"], ..BASE };
+        let case = ExperimentCase { method, clip_norm: 0.6, views: &["prefix", "window:5"], ..BASE };
         check(case);
-        check(Case {
+        check(ExperimentCase {
             strategy: "identity",
             dimension: 1,
             keys: 0,
             neighbours: "replace-one-in-place",
             ..case
         });
-        check(Case { made_for: "window:5", neighbours: "zero-out", second_moments: "diagonal", ..case });
+        check(ExperimentCase {
+            made_for: "window:5",
+            neighbours: "zero-out",
+            second_moments: "diagonal",
+            ..case
+        });
     }
 }
 
 /// Many keys make a large sample: a level that is off by 3 % would be detected.
 #[test]
 fn large_samples() {
-    check(Case { keys: 100, epochs: 8, views: &["average"], ..BASE });
+    check(ExperimentCase { keys: 100, epochs: 8, views: &["average"], ..BASE });
 }
 
 #[test]

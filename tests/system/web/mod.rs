@@ -119,7 +119,7 @@ fn events_are_the_lines_of_tail_and_go_on_where_a_client_stopped() {
 }
 
 #[test]
-fn the_page_says_what_is_promised_and_nothing_of_the_machine() {
+fn the_page_states_the_guarantee_and_nothing_about_the_machine() {
     let lab = Lab::new();
     let state = published(&lab);
     let site = Site::of(&state, &["--workload", "window:3"]);
@@ -184,7 +184,7 @@ release.strategy = 'identity'
 }
 
 #[test]
-fn whoever_is_not_meant_is_refused() {
+fn requests_for_other_paths_and_hosts_are_refused() {
     let lab = Lab::new();
     let state = published(&lab);
     let site = Site::of(&state, &[]);
@@ -248,7 +248,7 @@ release.strategy = 'identity'
 /// Clients that read nothing of more bytes than a connection buffers, while a run publishes, and
 /// one that follows.
 #[test]
-fn whoever_stalls_holds_up_neither_the_run_nor_the_others() {
+fn a_stalled_reader_delays_neither_the_run_nor_other_readers() {
     let lab = Lab::new();
     let (pipeline, csv) = plain(&lab, 24, 1500, 10);
     let state = lab.path("state");
@@ -330,7 +330,7 @@ fn same(found: &Value, expected: &Value) -> bool {
 }
 
 #[test]
-fn a_browser_shows_what_tail_says() {
+fn a_browser_shows_the_numbers_of_tail() {
     let lab = Lab::new();
     let state = published(&lab);
     let others = ["window:7", "exponential:0.75", "average"];

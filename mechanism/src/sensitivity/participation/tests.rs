@@ -346,7 +346,7 @@ fn climb(matrix: &Matrix, pattern: &[usize], mut u: DMatrix<f64>) -> f64 {
 }
 
 #[test]
-fn nothing_beats_the_claim_and_what_is_exact_is_reached() {
+fn no_attack_exceeds_the_claim_and_exact_claims_are_reached() {
     let mut random = ChaCha8Rng::seed_from_u64(5);
     let (mut exact, mut scalar, mut bounds) = (0, 0, 0);
     for (matrix, schema) in strategies(STEPS).iter().flat_map(|matrix| SCHEMAS.map(|schema| (matrix, schema)))
