@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use divan::counter::ItemsCount;
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
-use hushflow::runtime::{Options, run};
+use hushflow::runtime::{RunOptions, run};
 use hushflow::state::{EpochFrame, PublicHeader, Store};
 use tempfile::TempDir;
 
@@ -146,5 +146,5 @@ fn piped_records(bencher: divan::Bencher<'_, '_>, (medium, journal): (StateMediu
 fn publish(pipeline: &Pipeline, state: PathBuf) {
     let publication =
         Publication::of_pipeline(pipeline, &state, &mut |_| ()).expect("the parameters are sound");
-    run(pipeline, &publication, &Options::new(1, state), |_| ()).expect("the run succeeds");
+    run(pipeline, &publication, &RunOptions::new(1, state), |_| ()).expect("the run succeeds");
 }

@@ -12,8 +12,8 @@ use divan::counter::{BytesCount, ItemsCount};
 use hushflow::operators::timely;
 use hushflow::pipeline::Pipeline;
 use hushflow::prelude::*;
-use hushflow::runtime::{Options, run};
-use hushflow::source::{BATCH_RECORDS, Event, SourceReader};
+use hushflow::runtime::{RunOptions, run};
+use hushflow::source::{BATCH_RECORDS, SourceEvent, SourceReader};
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::Input;
 use timely::dataflow::operators::vec::ToStream;
@@ -68,9 +68,9 @@ fn source_reader(bencher: divan::Bencher<'_, '_>) {
         let mut records = 0;
         loop {
             match reader.next_event().expect("the example data are clean") {
-                Event::Batch(batch) => records += divan::black_box(batch).len(),
-                Event::Mark(_) => {}
-                Event::End => return records,
+                SourceEvent::Batch(batch) => records += divan::black_box(batch).len(),
+                SourceEvent::Mark(_) => {}
+                SourceEvent::End => return records,
             }
         }
     });
@@ -86,7 +86,7 @@ fn whole_pipeline(bencher: divan::Bencher<'_, '_>, workers: usize) {
         let publication =
             Publication::of_pipeline(&pipeline, &state, &mut |_| ()).expect("the parameters are sound");
         let summary =
-            run(&pipeline, &publication, &Options::new(workers, state), |_| ()).expect("the run succeeds");
+            run(&pipeline, &publication, &RunOptions::new(workers, state), |_| ()).expect("the run succeeds");
         summary.counters.rows as usize
     });
 }

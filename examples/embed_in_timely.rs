@@ -82,7 +82,10 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
         name: "embedded".into(),
         rows: RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip },
         columns: vec![pipeline::Column { name: "dep_delay".into(), lower: -60.0, upper: 240.0 }],
-        key: Some(pipeline::Key { column: "origin".into(), values: AIRPORTS.map(String::from).to_vec() }),
+        key: Some(pipeline::KeyColumn {
+            column: "origin".into(),
+            values: AIRPORTS.map(String::from).to_vec(),
+        }),
         entity: None,
         estimator: None,
         id: None,

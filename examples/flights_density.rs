@@ -18,7 +18,7 @@ use hushflow::mechanism::view::Moments;
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::{MomentPublication, Publication};
-use hushflow::runtime::{Options, run};
+use hushflow::runtime::{RunOptions, run};
 use hushflow::state::PublicReader;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let state = directory.path().join("state");
     let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
-    let summary = run(&pipeline, &publication, &Options::new(1, &state), |_| ())?;
+    let summary = run(&pipeline, &publication, &RunOptions::new(1, &state), |_| ())?;
 
     // From here on only the public log is used. It contains everything needed to read it.
     let mut log = PublicReader::open(&state)?;

@@ -21,7 +21,7 @@ use hushflow::mechanism::estimate::density::Density;
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::{MomentPublication, Publication};
-use hushflow::runtime::{Options, run};
+use hushflow::runtime::{RunOptions, run};
 use hushflow::state::PublicReader;
 use jiff::Timestamp;
 use jiff::civil::{Date, date};
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let state = directory.path().join("state");
     let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
-    run(&pipeline, &publication, &Options::new(1, &state), |_| ())?;
+    run(&pipeline, &publication, &RunOptions::new(1, &state), |_| ())?;
 
     let recent = densities(&state, &"exponential:0.9".parse()?)?;
     let week = densities(&state, &format!("window:{WINDOW}").parse()?)?;

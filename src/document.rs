@@ -1,7 +1,7 @@
 //! Reads a TOML document: values keep their position, and all problems of a file are reported at
 //! once.
 //!
-//! A [`Section`] returns the fields of one table. An invalid field adds a [`Problem`] with its
+//! A [`Section`] returns the fields of one table. An invalid field adds a [`PipelineProblem`] with its
 //! line, column and dotted name, and reads as absent. [`Section::finish`] reports fields that were
 //! never read.
 
@@ -16,7 +16,7 @@ use crate::spelling::closest;
 
 /// A problem in a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct PipelineProblem {
     /// The line, from 1.
     pub line: usize,
     /// The column in characters, from 1.
@@ -27,7 +27,7 @@ pub struct Problem {
     pub message: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for PipelineProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.field.is_empty() { "" } else { ": " };
         write!(f, "{}:{}: {}{separator}{}", self.line, self.column, self.field, self.message)
@@ -37,7 +37,7 @@ impl fmt::Display for Problem {
 /// The text of a document and the problems found in it so far.
 pub(crate) struct Document<'a> {
     text: &'a str,
-    problems: RefCell<Vec<Problem>>,
+    problems: RefCell<Vec<PipelineProblem>>,
 }
 
 impl<'a> Document<'a> {
@@ -59,7 +59,7 @@ impl<'a> Document<'a> {
         let before = self.text.get(..span.start).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
         let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
-        self.problems.borrow_mut().push(Problem {
+        self.problems.borrow_mut().push(PipelineProblem {
             line,
             column,
             field: field.into(),
@@ -68,7 +68,7 @@ impl<'a> Document<'a> {
     }
 
     /// Returns the problems in file order.
-    pub(crate) fn into_problems(self) -> Vec<Problem> {
+    pub(crate) fn into_problems(self) -> Vec<PipelineProblem> {
         let mut problems = self.problems.into_inner();
         problems.sort();
         problems

@@ -33,7 +33,7 @@ const OTHERS: u32 = 0o077;
 
 /// A shared secret. It is never printed, and wiped when dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(Zeroizing<[u8; BYTES]>);
+pub struct SharedKey(Zeroizing<[u8; BYTES]>);
 
 /// What a sender presents to a source, as the first line of a connection: 64 hexadecimal digits.
 /// `Debug` does not print it.
@@ -88,7 +88,7 @@ pub enum KeyError {
     },
 }
 
-impl Key {
+impl SharedKey {
     /// Creates a key file with mode 0600. It is on disk when this returns.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Key {
         let mut file = file.map_err(failed)?;
         let line = Zeroizing::new(format!("{PREFIX}{}\n", *digits(&bytes)));
         file.write_all(line.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-        Ok(Key(bytes))
+        Ok(SharedKey(bytes))
     }
 
     /// Reads a key file.
@@ -136,7 +136,7 @@ impl Key {
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let line = line.strip_suffix('\r').unwrap_or(line);
         let digits = line.strip_prefix(PREFIX).ok_or_else(form)?;
-        parsed(digits.as_bytes()).map(Key).ok_or_else(form)
+        parsed(digits.as_bytes()).map(SharedKey).ok_or_else(form)
     }
 
     /// Returns the token that a sender presents to a source with this key.
@@ -169,7 +169,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
@@ -210,30 +210,30 @@ mod tests {
     fn a_key_file_is_made_once_for_its_owner_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cluster.key");
-        let key = Key::create(&path).unwrap();
+        let key = SharedKey::create(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
-        assert!(Key::load(&path).unwrap() == key);
-        assert!(matches!(Key::create(&path), Err(KeyError::Exists { .. })));
-        assert!(Key::load(&path).unwrap() == key, "it is as it was");
-        assert!(Key::create(&directory.path().join("other.key")).unwrap() != key);
+        assert!(SharedKey::load(&path).unwrap() == key);
+        assert!(matches!(SharedKey::create(&path), Err(KeyError::Exists { .. })));
+        assert!(SharedKey::load(&path).unwrap() == key, "it is as it was");
+        assert!(SharedKey::create(&directory.path().join("other.key")).unwrap() != key);
         for mode in [0o640, 0o604, 0o620, 0o602, 0o601] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let error = Key::load(&path).unwrap_err().to_string();
+            let error = SharedKey::load(&path).unwrap_err().to_string();
             assert!(error.contains("chmod 600") && error.contains(&format!("{mode:04o}")), "{error}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
-        assert!(Key::load(&path).is_ok());
+        assert!(SharedKey::load(&path).is_ok());
     }
 
     #[test]
     fn what_is_no_key_is_refused_and_not_shown() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cluster.key");
-        Key::create(&path).unwrap();
+        SharedKey::create(&path).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let check = |content: &[u8], accepted: bool| {
             fs::write(&path, content).unwrap();
-            let loaded = Key::load(&path);
+            let loaded = SharedKey::load(&path);
             assert_eq!(loaded.is_ok(), accepted, "{}", String::from_utf8_lossy(content));
             let shown = format!("{loaded:?}");
             assert!(!shown.contains(text.trim_start_matches(PREFIX).trim()), "{shown}");
@@ -247,7 +247,7 @@ mod tests {
         check(b"", false);
         check(b"\xff\xfe", false);
         check(&[b'0'; 1 << 20], false);
-        assert!(matches!(Key::load(directory.path()), Err(KeyError::Form { .. })));
+        assert!(matches!(SharedKey::load(directory.path()), Err(KeyError::Form { .. })));
         let pipe = directory.path().join("pipe");
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -257,14 +257,14 @@ mod tests {
             0,
         )
         .unwrap();
-        assert!(matches!(Key::load(&pipe), Err(KeyError::Form { .. })), "it is not waited for");
-        assert!(matches!(Key::load("/no/such/key".as_ref()), Err(KeyError::Read { .. })));
+        assert!(matches!(SharedKey::load(&pipe), Err(KeyError::Form { .. })), "it is not waited for");
+        assert!(matches!(SharedKey::load("/no/such/key".as_ref()), Err(KeyError::Read { .. })));
     }
 
     #[test]
     fn a_token_follows_from_the_key_and_does_not_show_it() {
         let directory = tempfile::tempdir().unwrap();
-        let [a, b] = ["a", "b"].map(|name| Key::create(&directory.path().join(name)).unwrap());
+        let [a, b] = ["a", "b"].map(|name| SharedKey::create(&directory.path().join(name)).unwrap());
         let token = a.token();
         assert_eq!(token.digits().len(), Token::LENGTH);
         assert!(token == a.token() && token != b.token());

@@ -23,8 +23,8 @@ use std::time::{Duration, SystemTime};
 
 use hushflow_mechanism::epochs::Schedule;
 
-use crate::http::{Answer, Request, Server, Status};
-use crate::source::Counters;
+use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
+use crate::source::RowCounters;
 
 pub use crate::http::HttpError;
 
@@ -84,7 +84,7 @@ impl Metrics {
     }
 
     /// Records the row counts so far.
-    pub(crate) fn tell_read(&self, counters: &Counters) {
+    pub(crate) fn tell_read(&self, counters: &RowCounters) {
         self.rows.store(counters.rows, Relaxed);
         for (told, (_, count)) in self.exceptional.iter().zip(reasons(counters)) {
             told.store(count, Relaxed);
@@ -115,7 +115,7 @@ impl Metrics {
         page.family(Reach::Private, "rows_read_total", "counter", about, rows);
         let about = "Rows that were unusable, late or out of range, by what became of them; exact counts of this run.";
         let counts =
-            reasons(&Counters::default()).map(|(reason, _)| reason).into_iter().zip(&self.exceptional);
+            reasons(&RowCounters::default()).map(|(reason, _)| reason).into_iter().zip(&self.exceptional);
         let counts = counts.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), count.load(Relaxed)));
         page.family(Reach::Private, "exceptional_rows_total", "counter", about, counts);
         page.text
@@ -171,16 +171,16 @@ impl Metrics {
     /// # Errors
     /// [`HttpError`] if it can't listen at the address.
     pub fn serve(self: &Arc<Self>, address: &str, expose_private: bool) -> Result<SocketAddr, HttpError> {
-        let server = Server::bind(address)?;
+        let server = HttpServer::bind(address)?;
         let address = server.address();
         let with_private = expose_private || address.ip().is_loopback();
         let metrics = Arc::clone(self);
-        let answer = move |request: &Request| match request.path.as_str() {
-            "/metrics" => Answer::Document(
+        let answer = move |request: &HttpRequest| match request.path.as_str() {
+            "/metrics" => HttpAnswer::Document(
                 "text/plain; version=0.0.4; charset=utf-8",
                 metrics.text(SystemTime::now(), with_private).into(),
             ),
-            _ => Answer::Refused(Status::NotFound, "there is no such page: go to /metrics".into()),
+            _ => HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /metrics".into()),
         };
         server.serve(answer)?;
         Ok(address)
@@ -188,7 +188,7 @@ impl Metrics {
 }
 
 /// Returns the counts of rows that do not count in their own epoch, by reason.
-fn reasons(counters: &Counters) -> [(&'static str, u64); 10] {
+fn reasons(counters: &RowCounters) -> [(&'static str, u64); 10] {
     [
         ("missing", counters.missing),
         ("malformed", counters.malformed),

@@ -28,7 +28,7 @@ const COLOURS: [RGBColor; 9] = [
 
 /// A named line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct PlotCurve {
     /// Its name in the legend.
     pub name: String,
     /// Points from left to right; both numbers above 0.
@@ -37,7 +37,7 @@ pub struct Line {
 
 /// A value y at x, with a band.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct PlotPoint {
     /// Above 0.
     pub x: f64,
     /// Above 0.
@@ -48,7 +48,7 @@ pub struct Point {
     pub high: f64,
 }
 
-impl Point {
+impl PlotPoint {
     /// Makes a point without a band.
     pub fn exact(x: f64, y: f64) -> Self {
         Self { x, y, low: y, high: y }
@@ -57,7 +57,7 @@ impl Point {
 
 /// Style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum PlotStyle {
     /// A line without its band.
     Line,
     /// A line with its band.
@@ -70,20 +70,20 @@ pub enum Mark {
 
 /// A named series of points.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub struct PlotSeries {
     /// Its name in the legend.
     pub name: String,
     /// Its style.
-    pub mark: Mark,
+    pub mark: PlotStyle,
     /// Series with the same number have the same colour.
     pub colour: usize,
     /// From left to right.
-    pub points: Vec<Point>,
+    pub points: Vec<PlotPoint>,
 }
 
 /// Position of a legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Corner {
+pub enum LegendCorner {
     /// For rising curves.
     UpperLeft,
     /// For curves that fall fast at first.
@@ -102,9 +102,9 @@ pub struct Panel {
     /// Label of y.
     pub y: String,
     /// Position of the legend.
-    pub legend: Corner,
+    pub legend: LegendCorner,
     /// Later ones are drawn over earlier ones.
-    pub series: Vec<Series>,
+    pub series: Vec<PlotSeries>,
 }
 
 /// Why a plot can't be made.
@@ -119,18 +119,18 @@ pub struct PlotError {
 ///
 /// # Errors
 /// [`PlotError`] if the file can't be written or there is nothing to draw.
-pub fn error_per_step(path: &Path, title: &str, lines: &[Line]) -> Result<(), PlotError> {
-    let series = lines.iter().enumerate().map(|(colour, line)| Series {
+pub fn error_per_step(path: &Path, title: &str, lines: &[PlotCurve]) -> Result<(), PlotError> {
+    let series = lines.iter().enumerate().map(|(colour, line)| PlotSeries {
         name: line.name.clone(),
-        mark: Mark::Line,
+        mark: PlotStyle::Line,
         colour,
-        points: line.points.iter().map(|&(x, y)| Point::exact(x, y)).collect(),
+        points: line.points.iter().map(|&(x, y)| PlotPoint::exact(x, y)).collect(),
     });
     let panel = Panel {
         title: title.into(),
         x: "epoch".into(),
         y: "standard deviation of the error".into(),
-        legend: Corner::UpperLeft,
+        legend: LegendCorner::UpperLeft,
         series: series.collect(),
     };
     write_panels(path, &[panel])
@@ -159,11 +159,11 @@ pub fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), PlotError> {
 }
 
 /// Ranges of the axes.
-type Ranges = [std::ops::Range<f64>; 2];
+type AxisRanges = [std::ops::Range<f64>; 2];
 
 /// Returns the ranges of x and y; bands may extend below.
-fn ranges(panel: &Panel) -> Result<Ranges, &'static str> {
-    let range = |value: fn(&Point) -> f64, top: fn(&Point) -> f64| {
+fn ranges(panel: &Panel) -> Result<AxisRanges, &'static str> {
+    let range = |value: fn(&PlotPoint) -> f64, top: fn(&PlotPoint) -> f64| {
         let points = || panel.series.iter().flat_map(|series| &series.points);
         let low = points().map(value).fold(f64::INFINITY, f64::min);
         let high = points().map(top).fold(0.0, f64::max);
@@ -184,9 +184,9 @@ fn tick(value: f64) -> String {
 }
 
 /// Result of drawing.
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+type DrawResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: Ranges) -> Drawn {
+fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: AxisRanges) -> DrawResult {
     let floor = y.start;
     let mut chart = ChartBuilder::on(area)
         .margin(12)
@@ -211,19 +211,19 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: Ranges
             let lower = series.points.iter().rev().map(|point| (point.x, point.low.max(floor)));
             upper.chain(lower).collect::<Vec<_>>()
         };
-        if series.mark == Mark::Band {
+        if series.mark == PlotStyle::Band {
             chart.draw_series([Polygon::new(band(), colour.mix(0.15))])?;
         }
         let drawn = match series.mark {
-            Mark::Line | Mark::Band => {
+            PlotStyle::Line | PlotStyle::Band => {
                 chart.draw_series(LineSeries::new(places(), colour.stroke_width(2)))?
             }
-            Mark::Dashes => {
+            PlotStyle::Dashes => {
                 let style = colour.stroke_width(2);
                 chart.draw_series(DashedLineSeries::new(places().collect::<Vec<_>>(), 7, 5, style))?
             }
-            Mark::Circles => {
-                let bar = |point: &Point| [(point.x, point.low.max(floor)), (point.x, point.high)];
+            PlotStyle::Circles => {
+                let bar = |point: &PlotPoint| [(point.x, point.low.max(floor)), (point.x, point.high)];
                 let bars = series.points.iter().map(|point| PathElement::new(bar(point), colour));
                 chart.draw_series(bars)?;
                 chart.draw_series(places().map(|place| Circle::new(place, 4, colour.stroke_width(2))))?;
@@ -237,9 +237,9 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: Ranges
     chart
         .configure_series_labels()
         .position(match panel.legend {
-            Corner::UpperLeft => SeriesLabelPosition::UpperLeft,
-            Corner::UpperRight => SeriesLabelPosition::UpperRight,
-            Corner::LowerLeft => SeriesLabelPosition::LowerLeft,
+            LegendCorner::UpperLeft => SeriesLabelPosition::UpperLeft,
+            LegendCorner::UpperRight => SeriesLabelPosition::UpperRight,
+            LegendCorner::LowerLeft => SeriesLabelPosition::LowerLeft,
         })
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(200, 200, 200))
@@ -250,8 +250,8 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: Ranges
 mod tests {
     use super::*;
 
-    fn line(name: &str, points: &[(f64, f64)]) -> Line {
-        Line { name: name.into(), points: points.to_vec() }
+    fn line(name: &str, points: &[(f64, f64)]) -> PlotCurve {
+        PlotCurve { name: name.into(), points: points.to_vec() }
     }
 
     #[test]
@@ -283,8 +283,8 @@ mod tests {
     fn panels_have_bands_and_points_of_their_own() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("panels.svg");
-        let point = |x: f64| Point { x, y: x, low: -1.0, high: 2.0 * x };
-        let series = |name: &str, mark| Series {
+        let point = |x: f64| PlotPoint { x, y: x, low: -1.0, high: 2.0 * x };
+        let series = |name: &str, mark| PlotSeries {
             name: name.into(),
             mark,
             colour: 0,
@@ -294,10 +294,14 @@ mod tests {
             title: title.into(),
             x: "steps".into(),
             y: "error".into(),
-            legend: Corner::LowerLeft,
+            legend: LegendCorner::LowerLeft,
             series: vec![series("theory", mark)],
         };
-        let panels = [panel("left", Mark::Band), panel("right", Mark::Dashes), panel("below", Mark::Circles)];
+        let panels = [
+            panel("left", PlotStyle::Band),
+            panel("right", PlotStyle::Dashes),
+            panel("below", PlotStyle::Circles),
+        ];
         write_panels(&path, &panels).unwrap();
         let svg = std::fs::read_to_string(&path).unwrap();
         for text in ["left", "right", "below", "width=\"1200\"", "height=\"880\"", "<polygon", "<circle"] {

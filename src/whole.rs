@@ -18,24 +18,24 @@ pub(crate) const NUMBERS: u64 = 1 << 29;
 /// Those of [`std::fs::read_to_string`], and [`ErrorKind::FileTooLarge`].
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     let mut text = String::new();
-    Limited::open(path, limit)?.read_to_string(&mut text)?;
+    LimitedFile::open(path, limit)?.read_to_string(&mut text)?;
     Ok(text)
 }
 
 /// A file that returns an error after a number of bytes.
-pub(crate) struct Limited {
+pub(crate) struct LimitedFile {
     file: File,
     limit: u64,
     left: u64,
 }
 
-impl Limited {
+impl LimitedFile {
     pub(crate) fn open(path: &Path, limit: u64) -> io::Result<Self> {
         Ok(Self { file: File::open(path)?, limit, left: limit })
     }
 }
 
-impl Read for Limited {
+impl Read for LimitedFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // One byte more than is left distinguishes a file that ends from one that continues.
         let most = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX).min(buffer.len());

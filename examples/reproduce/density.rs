@@ -22,7 +22,7 @@ use nalgebra::{DMatrix, DVector, SymmetricEigen};
 
 use super::figures::{Effort, FigureContent, FigureFinding, ReproductionError, geometric, in_place};
 use super::simulate::{mean_and_deviation, moments, release};
-use hushflow::plot::{Corner, Mark, Panel, Point, Series};
+use hushflow::plot::{LegendCorner, Panel, PlotPoint, PlotSeries, PlotStyle};
 
 const DIMENSION: usize = 5;
 
@@ -80,17 +80,17 @@ struct Curve {
 }
 
 impl Curve {
-    fn series(&self, name: String, mark: Mark, colour: usize) -> Series {
-        let point = |&(step, mean, deviation): &(u64, f64, f64)| Point {
+    fn series(&self, name: String, mark: PlotStyle, colour: usize) -> PlotSeries {
+        let point = |&(step, mean, deviation): &(u64, f64, f64)| PlotPoint {
             x: step as f64,
             y: mean,
             low: mean - deviation,
             high: mean + deviation,
         };
-        Series { name, mark, colour, points: self.points.iter().map(point).collect() }
+        PlotSeries { name, mark, colour, points: self.points.iter().map(point).collect() }
     }
 
-    fn named(&self, mark: Mark) -> Series {
+    fn named(&self, mark: PlotStyle) -> PlotSeries {
         self.series(self.estimator.name.into(), mark, self.estimator.colour)
     }
 
@@ -139,7 +139,8 @@ pub(super) fn figure(
     let all = [JOINT, JOINT_DEBIASED, SQUARED, SQUARED_DEBIASED, WITHOUT_NOISE];
     let clipped = curves(private, &all, &[FLOOR])?;
     // Bands of biased PP would hide all others.
-    let mark = |curve: &Curve| if curve.estimator.name == SQUARED.name { Mark::Line } else { Mark::Band };
+    let mark =
+        |curve: &Curve| if curve.estimator.name == SQUARED.name { PlotStyle::Line } else { PlotStyle::Band };
     let compared = with_default.iter().chain(&others).map(|curve| curve.named(mark(curve)));
     let panels = vec![
         panel(format!("(a) as in the paper: not clipped, not private; floor {FLOOR}"), compared.collect()),
@@ -147,7 +148,7 @@ pub(super) fn figure(
         panel("(c) the same, PP debiased over the floor".into(), over_floors(&with_floors, SQUARED_DEBIASED)),
         panel(
             format!("(d) private: clipped at ζ = {}; floor {FLOOR}", private.clip_norm),
-            clipped.iter().map(|curve| curve.named(Mark::Line)).collect(),
+            clipped.iter().map(|curve| curve.named(PlotStyle::Line)).collect(),
         ),
     ];
     let triples =
@@ -168,19 +169,20 @@ pub(super) fn figure(
     Ok((panels, findings))
 }
 
-fn panel(title: String, series: Vec<Series>) -> Panel {
+fn panel(title: String, series: Vec<PlotSeries>) -> Panel {
     Panel {
         title,
         x: "step".into(),
         y: "KL divergence from the truth".into(),
-        legend: Corner::LowerLeft,
+        legend: LegendCorner::LowerLeft,
         series,
     }
 }
 
-fn over_floors(curves: &[Curve], estimator: DensityEstimator) -> Vec<Series> {
+fn over_floors(curves: &[Curve], estimator: DensityEstimator) -> Vec<PlotSeries> {
     let own = curves.iter().filter(|curve| curve.estimator.name == estimator.name).enumerate();
-    own.map(|(colour, curve)| curve.series(format!("floor {}", curve.floor), Mark::Line, colour)).collect()
+    own.map(|(colour, curve)| curve.series(format!("floor {}", curve.floor), PlotStyle::Line, colour))
+        .collect()
 }
 
 /// Compares JME with both kinds of PP.

@@ -30,7 +30,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::simulate::RunMean;
-use hushflow::plot::{Corner, Mark, Panel, PlotError, Point, Series, write_panels};
+use hushflow::plot::{LegendCorner, Panel, PlotError, PlotPoint, PlotSeries, PlotStyle, write_panels};
 
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,9 +287,9 @@ pub(crate) fn runs<const N: usize>(
     colour: usize,
     circles: &[Circle<N>],
     method: usize,
-) -> Series {
+) -> PlotSeries {
     let points = circles.iter().map(|circle| of_estimate(circle.noise, circle.found[method]));
-    Series { name: name.into(), mark: Mark::Circles, colour, points: points.collect() }
+    PlotSeries { name: name.into(), mark: PlotStyle::Circles, colour, points: points.collect() }
 }
 
 /// Errors of JME and PP against the noise, from low to high in `count` points, and circles of runs.
@@ -299,36 +299,36 @@ pub(crate) fn comparison_panel(
     (low, high, count): (f64, f64, usize),
     published: Option<&dyn Fn(f64) -> f64>,
     comparison: &dyn Fn(f64) -> MethodComparison,
-    runs: impl IntoIterator<Item = Series>,
+    runs: impl IntoIterator<Item = PlotSeries>,
 ) -> Panel {
     let curve = |name: &str, mark, colour, squared_error: &dyn Fn(f64) -> Bounds| {
         let points = geometric(low, high, count).map(|x| {
             let Bounds { lower, upper } = squared_error(x).map(f64::sqrt);
-            Point { x, y: upper, low: lower, high: upper }
+            PlotPoint { x, y: upper, low: lower, high: upper }
         });
-        Series { name: name.into(), mark, colour, points: points.collect() }
+        PlotSeries { name: name.into(), mark, colour, points: points.collect() }
     };
     let exact = |error| Bounds { lower: error, upper: error };
     let published =
-        published.map(|error| curve("JME, as published", Mark::Dashes, 0, &|noise| exact(error(noise))));
+        published.map(|error| curve("JME, as published", PlotStyle::Dashes, 0, &|noise| exact(error(noise))));
     let curves = [
-        curve("JME", Mark::Line, 0, &|noise| exact(comparison(noise).joint)),
-        curve("PP", Mark::Band, 1, &|noise| comparison(noise).post_processing.biased()),
-        curve("PP, debiased", Mark::Band, 2, &|noise| comparison(noise).post_processing.debiased()),
+        curve("JME", PlotStyle::Line, 0, &|noise| exact(comparison(noise).joint)),
+        curve("PP", PlotStyle::Band, 1, &|noise| comparison(noise).post_processing.biased()),
+        curve("PP, debiased", PlotStyle::Band, 2, &|noise| comparison(noise).post_processing.debiased()),
     ];
     Panel {
         title: title.into(),
         x: "noise deviation σ (twice the noise multiplier)".into(),
         y: "root expected squared error".into(),
-        legend: Corner::UpperLeft,
+        legend: LegendCorner::UpperLeft,
         series: published.into_iter().chain(curves).chain(runs).collect(),
     }
 }
 
 /// A circle at the root of a mean, with a bar of four standard errors either way.
-pub(crate) fn of_estimate(x: f64, RunMean { mean, standard_error }: RunMean) -> Point {
+pub(crate) fn of_estimate(x: f64, RunMean { mean, standard_error }: RunMean) -> PlotPoint {
     let bar = 4.0 * standard_error;
-    Point { x, y: mean.sqrt(), low: (mean - bar).max(0.0).sqrt(), high: (mean + bar).sqrt() }
+    PlotPoint { x, y: mean.sqrt(), low: (mean - bar).max(0.0).sqrt(), high: (mean + bar).sqrt() }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::figures::{
     Effort, FAR, FigureContent, FigureFinding, ReproductionError, geometric, in_place, of_estimate,
 };
 use super::simulate::{Quantity, SimulatedStream, SquaredErrors, equal_entries};
-use hushflow::plot::{Corner, Mark, Panel, Point, Series};
+use hushflow::plot::{LegendCorner, Panel, PlotPoint, PlotSeries, PlotStyle};
 
 const DIMENSION: usize = 10;
 
@@ -82,15 +82,15 @@ pub(super) fn figure(
     let curves = |entries| {
         weighted_methods(60).into_iter().enumerate().map(move |(colour, (name, methods))| {
             let points = methods.iter().map(|method| method.errors(entries, frobenius));
-            let points = points.map(|(x, y)| Point::exact(x, y)).collect();
-            Series { name: name.into(), mark: Mark::Line, colour, points }
+            let points = points.map(|(x, y)| PlotPoint::exact(x, y)).collect();
+            PlotSeries { name: name.into(), mark: PlotStyle::Line, colour, points }
         })
     };
     let panel = |title: &str, series| Panel {
         title: title.into(),
         x: "root expected squared error of first moments".into(),
         y: "of second moments".into(),
-        legend: Corner::UpperRight,
+        legend: LegendCorner::UpperRight,
         series,
     };
     let (circles, farthest) = circles(effort, &strategy, frobenius)?;
@@ -107,7 +107,7 @@ fn circles(
     effort: Effort,
     strategy: &Arc<dyn Strategy>,
     frobenius: f64,
-) -> Result<(Vec<Series>, f64), ReproductionError> {
+) -> Result<(Vec<PlotSeries>, f64), ReproductionError> {
     let (mut circles, mut farthest) = (Vec::new(), 0.0_f64);
     for (colour, (name, methods)) in weighted_methods(4).into_iter().enumerate() {
         let mut points = Vec::new();
@@ -120,7 +120,7 @@ fn circles(
             }
             points.push(of_estimate(first.mean.sqrt(), second));
         }
-        circles.push(Series { name: format!("{name}, runs"), mark: Mark::Circles, colour, points });
+        circles.push(PlotSeries { name: format!("{name}, runs"), mark: PlotStyle::Circles, colour, points });
     }
     Ok((circles, farthest))
 }

@@ -3,7 +3,7 @@
 use super::state::in_memory;
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::MomentPublication;
-use hushflow::source::{Event, Mark, SourceReader};
+use hushflow::source::{EpochMark, SourceEvent, SourceReader};
 use hushflow::state::PublicHeader;
 use hushflow::strategies::SavedStrategy;
 use hushflow::strategies::matrix::read_matrix;
@@ -88,13 +88,13 @@ release.strategy = 'identity'
 }
 
 /// Returns all marks, and whether the rows ended without an error.
-fn drain(reader: &mut SourceReader) -> (Vec<Mark>, bool) {
+fn drain(reader: &mut SourceReader) -> (Vec<EpochMark>, bool) {
     let mut marks = Vec::new();
     loop {
         match reader.next_event() {
-            Ok(Event::Mark(mark)) => marks.push(mark),
-            Ok(Event::Batch(batch)) => assert_eq!(batch.records.values.len(), 2 * batch.len()),
-            Ok(Event::End) => return (marks, true),
+            Ok(SourceEvent::Mark(mark)) => marks.push(mark),
+            Ok(SourceEvent::Batch(batch)) => assert_eq!(batch.records.values.len(), 2 * batch.len()),
+            Ok(SourceEvent::End) => return (marks, true),
             Err(error) => {
                 assert!(!error.to_string().is_empty());
                 return (marks, false);

@@ -3,8 +3,10 @@
 use hushflow::control::Control;
 use hushflow::metrics::Metrics;
 use hushflow::pipeline::Pipeline;
-use hushflow::runtime::link::{Answered, Call, GREETING, Greeting, Link, SHORT_FRAME, Session, answer};
-use hushflow::source::{Event, Position, Resume, SourceReader};
+use hushflow::runtime::link::{
+    CallerHandshake, EncryptedLink, GREETING, Greeting, HandshakeAnswer, LinkSession, SHORT_FRAME, answer,
+};
+use hushflow::source::{Position, ResumePoint, SourceEvent, SourceReader};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -41,7 +43,7 @@ release.strategy = 'identity'
             }
         });
         let position = Position { offset, ..Position::START };
-        read_events(&pipeline, Resume { position, ..Resume::START });
+        read_events(&pipeline, ResumePoint { position, ..ResumePoint::START });
         // Lets the server end if no reader has connected.
         drop(TcpStream::connect(address));
     });
@@ -54,7 +56,7 @@ fn serve(mut peer: TcpStream, sent: &[u8]) -> io::Result<u64> {
 }
 
 /// Reads until the server has closed the connection for the first time.
-fn read_events(pipeline: &Pipeline, from: Resume) {
+fn read_events(pipeline: &Pipeline, from: ResumePoint) {
     let control = Control::new();
     let stop = control.stop_flag();
     let control = control.on_notice(move |_| stop.store(true, Ordering::Relaxed));
@@ -64,9 +66,9 @@ fn read_events(pipeline: &Pipeline, from: Resume) {
     };
     loop {
         match reader.next_event() {
-            Ok(Event::Batch(batch)) => assert_eq!(batch.records.values.len(), batch.len()),
-            Ok(Event::Mark(_)) => {}
-            Ok(Event::End) => return,
+            Ok(SourceEvent::Batch(batch)) => assert_eq!(batch.records.values.len(), batch.len()),
+            Ok(SourceEvent::Mark(_)) => {}
+            Ok(SourceEvent::End) => return,
             Err(error) => return assert!(!error.to_string().is_empty()),
         }
     }
@@ -85,7 +87,7 @@ pub(crate) fn greeting(input: &[u8]) {
         0 => assert!(answer(None, &padded::<GREETING>(sent), |caller| *caller).is_err()),
         1 => confirm(sent),
         2 => {
-            let (call, _) = Call::begin(None, &greeting_of(&[])).expect("entropy");
+            let (call, _) = CallerHandshake::begin(None, &greeting_of(&[])).expect("entropy");
             assert!(call.answered(&padded::<GREETING>(sent)).is_err());
         }
         _ => frames(sent),
@@ -113,10 +115,10 @@ fn greeting_of(bytes: &[u8]) -> Greeting {
 }
 
 /// Two processes that greet each other with these numbers.
-fn sessions(sent: &[u8]) -> [Session; 2] {
+fn sessions(sent: &[u8]) -> [LinkSession; 2] {
     let own = greeting_of(sent);
-    let (call, hello) = Call::begin(None, &own).expect("entropy");
-    let Answered { caller, answer: back, session: called } =
+    let (call, hello) = CallerHandshake::begin(None, &own).expect("entropy");
+    let HandshakeAnswer { caller, answer: back, session: called } =
         answer(None, &hello, |caller| *caller).expect("a greeting");
     let (found, calling) = call.answered(&back).expect("an answer");
     assert!(caller == own && found == own);
@@ -135,10 +137,10 @@ fn frames(sent: &[u8]) {
     let [calling, called] = sessions(&[]);
     let (near, far) = UnixStream::pair().expect("two ends");
     let mut wire = near.try_clone().expect("a handle");
-    Link::new(near, calling).and_then(|mut link| link.write_all(b"ours")).expect("room");
+    EncryptedLink::new(near, calling).and_then(|mut link| link.write_all(b"ours")).expect("room");
     wire.write_all(sent).and_then(|()| wire.shutdown(Shutdown::Write)).expect("room");
     let mut received = Vec::new();
-    let ended = Link::new(far, called).expect("a link").read_to_end(&mut received);
+    let ended = EncryptedLink::new(far, called).expect("a link").read_to_end(&mut received);
     assert!(ended.is_err() && received == b"ours", "{} bytes were taken", received.len());
 }
 

@@ -18,7 +18,7 @@ use hushflow::publication::{MomentPublication, PublicationError, chosen};
 use serde::Serialize;
 
 use super::output::{number, print, print_json, table};
-use super::progress::{Bar, Counter};
+use super::progress::{ProgressCounter, SearchStatus};
 use super::{CliError, number_in, thousands};
 
 /// Default number of epochs.
@@ -85,7 +85,7 @@ fn confidence(value: f64) -> Result<f64, &'static str> {
 
 /// The claim and the findings.
 #[derive(Debug, Serialize)]
-struct Report {
+struct AuditReport {
     name: String,
     epsilon: f64,
     delta: f64,
@@ -133,9 +133,9 @@ fn report(
     publication: &MomentPublication,
     audited: &AuditClaim,
     findings: Vec<AuditFinding>,
-) -> Report {
+) -> AuditReport {
     let parameters = publication.parameters();
-    Report {
+    AuditReport {
         name: parameters.name.clone(),
         epsilon: audited.epsilon.value(),
         delta: audited.delta.value(),
@@ -162,7 +162,7 @@ fn mechanism(
     participation: Participation,
     of_file: Participation,
 ) -> Result<(MomentPublication, MatrixMechanism), CliError> {
-    let bar = Bar::new();
+    let bar = SearchStatus::new();
     let chosen = chosen(pipeline, &mut |progress| bar.tell(progress)).map_err(PublicationError::Search)?;
     bar.finish();
     let publication = MomentPublication::calibrate_chosen(pipeline.public_parameters(), chosen, true)?;
@@ -188,7 +188,7 @@ fn audit_all(
     settings: &AuditSettings,
 ) -> Result<Vec<AuditFinding>, CliError> {
     let subject = RealPath::new(audited.mechanism.clone())?;
-    let counter = Counter::new(settings.trials.saturating_mul(canaries.len() as u64), "runs");
+    let counter = ProgressCounter::new(settings.trials.saturating_mul(canaries.len() as u64), "runs");
     let next = AtomicUsize::new(0);
     let audit_some = || {
         let take = || {
@@ -215,7 +215,7 @@ fn audit_all(
     Ok(found.into_iter().map(|(_, finding)| finding).collect())
 }
 
-impl Report {
+impl AuditReport {
     fn text(&self) -> String {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let titles = ["canary", "distance", "ε at least", "of any", "share", "odd", ""];

@@ -37,7 +37,7 @@ pub(crate) struct CalibrateArguments {
 
 /// A noise multiplier and its guarantee.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Guarantee {
+struct CalibrationReport {
     epsilon: f64,
     /// 0 where it is below the smallest positive floating-point number.
     delta: f64,
@@ -50,9 +50,9 @@ struct Guarantee {
     mu: f64,
 }
 
-impl Guarantee {
+impl CalibrationReport {
     fn new(epsilon: Epsilon, delta: f64, log_delta: f64, noise_multiplier: NoiseMultiplier) -> Self {
-        Guarantee {
+        CalibrationReport {
             epsilon: epsilon.value(),
             delta,
             log_delta,
@@ -65,7 +65,7 @@ impl Guarantee {
     /// Returns the guarantee that the two given numbers determine.
     fn of(arguments: &CalibrateArguments) -> Result<Self, CliError> {
         let of_delta = |epsilon, delta: Delta, noise_multiplier| {
-            Guarantee::new(epsilon, delta.value(), delta.value().ln(), noise_multiplier)
+            CalibrationReport::new(epsilon, delta.value(), delta.value().ln(), noise_multiplier)
         };
         match (arguments.epsilon, arguments.delta, arguments.noise_multiplier) {
             (Some(epsilon), Some(delta), None) => {
@@ -74,7 +74,7 @@ impl Guarantee {
             (None, Some(delta), Some(sigma)) => Ok(of_delta(gaussian::epsilon(sigma, delta), delta, sigma)),
             (Some(epsilon), None, Some(sigma)) => {
                 let log_delta = gaussian::log_delta(sigma, epsilon);
-                Ok(Guarantee::new(epsilon, gaussian::delta(sigma, epsilon), log_delta, sigma))
+                Ok(CalibrationReport::new(epsilon, gaussian::delta(sigma, epsilon), log_delta, sigma))
             }
             (epsilon, delta, sigma) => Err(wrong_number(epsilon, delta, sigma)),
         }
@@ -110,6 +110,6 @@ fn wrong_number(epsilon: Option<Epsilon>, delta: Option<Delta>, sigma: Option<No
 
 /// Prints the guarantee.
 pub(crate) fn execute(arguments: &CalibrateArguments) -> Result<(), CliError> {
-    let guarantee = Guarantee::of(arguments)?;
+    let guarantee = CalibrationReport::of(arguments)?;
     Ok(if arguments.json { print_json(&guarantee) } else { print(&guarantee.text()) }?)
 }

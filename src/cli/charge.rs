@@ -4,7 +4,7 @@ use std::io::{Write, stderr};
 use std::path::PathBuf;
 
 use clap::Args;
-use hushflow::ledger::{Charge, Home, data_set_name, enter_once};
+use hushflow::ledger::{Charge, LedgerHome, data_set_name, enter_once};
 
 use super::CliError;
 
@@ -43,7 +43,7 @@ impl ChargeArguments {
         if self.ledger.is_some() {
             return Ok(self.ledger.clone());
         }
-        if let Some(home) = Home::find()? {
+        if let Some(home) = LedgerHome::find()? {
             return Ok(Some(home.of_data(self.data_set.as_deref())?));
         }
         say_alone("--ledger DIR");

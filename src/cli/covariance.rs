@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use super::charge::ChargeArguments;
 use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
-use regression::Asked;
+use regression::RegressionRequest;
 
 /// Default δ of the (ε, δ) that is printed for a ρ.
 const TOLD_DELTA: f64 = 1e-6;
@@ -68,8 +68,8 @@ pub(crate) struct CovarianceArguments {
           value_parser = bounds)]
     bounds: Vec<(f64, f64)>,
     /// What the guarantee hides: the values of a row, or also its presence
-    #[arg(long, value_enum, default_value_t = Relation::ReplaceOne)]
-    neighbours: Relation,
+    #[arg(long, value_enum, default_value_t = NeighboursArgument::ReplaceOne)]
+    neighbours: NeighboursArgument,
     /// Centre by a private mean, with this share of the budget
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", allow_negative_numbers = true)]
     centre: Option<f64>,
@@ -96,8 +96,8 @@ pub(crate) struct CovarianceArguments {
           conflicts_with_all = ["centre", "count_clipped", "projection", "dot", "diagonal_share", "selection_share", "rounds"])]
     target: Option<String>,
     /// How to treat rows with a missing value
-    #[arg(long, value_enum, default_value_t = Missing::Reject)]
-    missing: Missing,
+    #[arg(long, value_enum, default_value_t = CovarianceMissingRows::Reject)]
+    missing: CovarianceMissingRows,
     /// Draw the noise from a seed, for simulations: NOT private
     #[arg(long)]
     seed: Option<u64>,
@@ -112,7 +112,7 @@ pub(crate) struct CovarianceArguments {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Relation {
+enum NeighboursArgument {
     /// One row is replaced by another: the number of rows is public
     #[value(alias = "replace-one-in-place")]
     ReplaceOne,
@@ -121,7 +121,7 @@ enum Relation {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Missing {
+enum CovarianceMissingRows {
     /// Fail
     Reject,
     /// Leave the row out: the guarantee covers the other rows
@@ -164,16 +164,16 @@ impl CovarianceArguments {
 
     fn neighbours(&self) -> Neighbours {
         match self.neighbours {
-            Relation::ReplaceOne => Neighbours::ReplaceOneInPlace,
-            Relation::ZeroOut => Neighbours::ZeroOut,
+            NeighboursArgument::ReplaceOne => Neighbours::ReplaceOneInPlace,
+            NeighboursArgument::ZeroOut => Neighbours::ZeroOut,
         }
     }
 
     fn table(&self) -> Result<Table, CliError> {
         let missing = match self.missing {
-            Missing::Reject => MissingRows::Reject,
-            Missing::Skip => MissingRows::Skip,
-            Missing::Centre => MissingRows::Keep,
+            CovarianceMissingRows::Reject => MissingRows::Reject,
+            CovarianceMissingRows::Skip => MissingRows::Skip,
+            CovarianceMissingRows::Centre => MissingRows::Keep,
         };
         Ok(Table::read(&self.file, self.columns.as_deref(), missing)?)
     }
@@ -239,7 +239,7 @@ impl CovarianceArguments {
         &self,
         sample: &CovarianceSample<'_>,
         rho: Rho,
-    ) -> Result<Result<Found, CovarianceError>, CliError> {
+    ) -> Result<Result<CovarianceResult, CovarianceError>, CliError> {
         let mut generator =
             self.source().generator(1, 0).map_err(|error| CliError::failed(error.to_string()))?;
         let mut budget = CovarianceBudget::new(rho);
@@ -255,7 +255,7 @@ impl CovarianceArguments {
         };
         match found {
             Err(error) if !error.follows_from_releases() => Err(error.into()),
-            found => Ok(found.map(|estimate| Found { estimate, clipped })),
+            found => Ok(found.map(|estimate| CovarianceResult { estimate, clipped })),
         }
     }
 
@@ -319,13 +319,13 @@ impl CovarianceArguments {
 }
 
 /// The estimate, and the number of clipped rows with the standard deviation of its noise.
-struct Found {
+struct CovarianceResult {
     estimate: CovarianceEstimate,
     clipped: Option<(f64, f64)>,
 }
 
 /// The printed answer.
-struct Report<'a> {
+struct CovarianceReport<'a> {
     arguments: &'a CovarianceArguments,
     columns: &'a [String],
     bounds: &'a [(f64, f64)],
@@ -337,7 +337,7 @@ struct Report<'a> {
     seconds: f64,
 }
 
-impl Report<'_> {
+impl CovarianceReport<'_> {
     fn json(&self) -> Value {
         let mut object = self.arguments.promise(self.rho, (self.epsilon, self.delta));
         object.extend([
@@ -400,16 +400,19 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     // Check the arguments before reading the file.
     arguments.rho(1)?;
     arguments.check()?;
-    let ledger = arguments.charge.ledger(matches!(arguments.missing, Missing::Skip), "centre")?;
+    let ledger =
+        arguments.charge.ledger(matches!(arguments.missing, CovarianceMissingRows::Skip), "centre")?;
     let table = arguments.table()?;
     let bounds = arguments.bounds_of(table.columns())?;
     let rho = arguments.rho(bounds.len())?;
     let columns = table.columns();
-    let target = arguments.target.as_deref().map(|target| Asked::place(columns, target)).transpose()?;
+    let target =
+        arguments.target.as_deref().map(|target| RegressionRequest::place(columns, target)).transpose()?;
     let sample = CovarianceSample::new(&bounds, table.values(), arguments.neighbours())?;
     if let Some(target) = target {
         let ledger = ledger.as_ref();
-        return Asked { arguments, columns, bounds: &bounds, rho, delta, target, ledger }.answer(&sample);
+        return RegressionRequest { arguments, columns, bounds: &bounds, rho, delta, target, ledger }
+            .answer(&sample);
     }
     let estimate = arguments.estimate(&sample, rho)?;
     let spending = arguments.spending(bounds.len(), rho)?;
@@ -417,12 +420,12 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     // An answer, or an error that depends on private releases, is printed only after the ledger is
     // charged.
     arguments.enter("covariance", ledger.as_ref(), &spending, (epsilon, delta))?;
-    let Found { estimate, clipped } = estimate?;
+    let CovarianceResult { estimate, clipped } = estimate?;
     if let Some(path) = &arguments.dot {
         std::fs::write(path, estimate.dot(columns))
             .map_err(|error| CliError::failed(format!("{}: can't be written: {error}", path.display())))?;
     }
-    let report = Report {
+    let report = CovarianceReport {
         arguments,
         columns,
         bounds: &bounds,

@@ -4,7 +4,7 @@ use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
-use hushflow::key::Key;
+use hushflow::key::SharedKey;
 use serde_json::json;
 
 use super::CliError;
@@ -36,13 +36,13 @@ pub(crate) struct KeyArguments {
 pub(crate) fn execute(arguments: &KeyArguments) -> Result<(), CliError> {
     let file = arguments.file.display();
     if arguments.token {
-        let token = Key::load(&arguments.file)?.token();
+        let token = SharedKey::load(&arguments.file)?.token();
         return match arguments.json {
             true => Ok(print_json(&json!({ "token": token.digits() }))?),
             false => Ok(writeln!(stdout(), "{}", token.digits())?),
         };
     }
-    Key::create(&arguments.file)?;
+    SharedKey::create(&arguments.file)?;
     if arguments.json {
         return Ok(print_json(&json!({ "file": arguments.file.to_string_lossy(), "created": true }))?);
     }

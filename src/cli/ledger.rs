@@ -5,7 +5,7 @@ use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hushflow::ledger::{Book, Budget, Charge, Entry, Ledger, NoGuarantee, set_budget};
+use hushflow::ledger::{Book, Budget, Charge, CompositionError, Ledger, LedgerEntry, set_budget};
 use hushflow::mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow::mechanism::accounting::bounded_range::RhoSpending;
 use hushflow::mechanism::accounting::composition::Spending;
@@ -72,7 +72,7 @@ pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
     }
     let book = Book::open(&directory)?;
     let adjacency = arguments.adjacency(&book.ledger);
-    let account = Account::of(book, adjacency, arguments.delta);
+    let account = LedgerComposition::of(book, adjacency, arguments.delta);
     let printed =
         if arguments.json { print_json(&account.json()) } else { account.print(&mut stdout().lock()) };
     Ok(printed?)
@@ -110,7 +110,7 @@ pub(super) fn public_account(directory: &Path) -> Value {
     let Ok(book) = Book::open(directory) else { return Value::Null };
     let mut account = {
         let adjacency = book.ledger.adjacency();
-        Account::of(book, adjacency, None).json()
+        LedgerComposition::of(book, adjacency, None).json()
     };
     only(&mut account, &ACCOUNT);
     let entries = account["entries"].as_array_mut();
@@ -126,14 +126,14 @@ fn only(object: &mut Value, names: &[&str]) {
 }
 
 /// A ledger and its composition.
-struct Account {
+struct LedgerComposition {
     book: Book,
     adjacency: Adjacency,
     delta: Delta,
-    composition: Result<Spending, NoGuarantee>,
+    composition: Result<Spending, CompositionError>,
 }
 
-impl Account {
+impl LedgerComposition {
     fn of(book: Book, adjacency: Adjacency, delta: Option<Delta>) -> Self {
         let Ledger { budget, entries, .. } = &book.ledger;
         let largest = entries.iter().map(|entry| entry.charge.delta).reduce(f64::max);
@@ -257,8 +257,8 @@ fn limit(budget: &Budget) -> Value {
     })
 }
 
-fn line(entry: &Entry) -> Value {
-    let Entry { identity, started, charge } = entry;
+fn line(entry: &LedgerEntry) -> Value {
+    let LedgerEntry { identity, started, charge } = entry;
     let spent = spent(charge);
     json!({
         "identity": identity,
@@ -280,8 +280,8 @@ fn line(entry: &Entry) -> Value {
     })
 }
 
-fn row(entry: &Entry) -> Vec<String> {
-    let Entry { started, charge, .. } = entry;
+fn row(entry: &LedgerEntry) -> Vec<String> {
+    let LedgerEntry { started, charge, .. } = entry;
     let spent = spent(charge);
     let guarantee = |value: Option<f64>| value.map_or("-".into(), number);
     vec![

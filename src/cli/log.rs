@@ -11,14 +11,14 @@ pub(super) struct LogArguments {
     /// Log on standard error where the run continues, when it ends and why; debug also logs every
     /// commit
     #[arg(long, value_enum, value_name = "LEVEL")]
-    log: Option<Level>,
+    log: Option<LogLevel>,
     /// Format of the log
     #[arg(long, value_enum, default_value_t = LogFormat::Text, requires = "log", value_name = "FORMAT")]
     log_format: LogFormat,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Level {
+enum LogLevel {
     Info,
     Debug,
 }
@@ -36,8 +36,8 @@ impl LogArguments {
     pub(super) fn begin(self) {
         let level = match self.log {
             None => return,
-            Some(Level::Info) => LevelFilter::INFO,
-            Some(Level::Debug) => LevelFilter::DEBUG,
+            Some(LogLevel::Info) => LevelFilter::INFO,
+            Some(LogLevel::Debug) => LevelFilter::DEBUG,
         };
         let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_ansi(false);
         match self.log_format {

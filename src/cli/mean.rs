@@ -68,8 +68,8 @@ pub(crate) struct MeanArguments {
     #[arg(long, value_name = "R", allow_hyphen_values = true, value_parser = number_in(range))]
     range: Option<f64>,
     /// How to treat rows with a missing value
-    #[arg(long, value_enum, default_value_t = MissingName::Keep)]
-    missing: MissingName,
+    #[arg(long, value_enum, default_value_t = MeanMissingRows::Keep)]
+    missing: MeanMissingRows,
     /// Draw the noise from a seed, for simulations: NOT private
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
@@ -81,18 +81,18 @@ pub(crate) struct MeanArguments {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum MissingName {
+enum MeanMissingRows {
     Keep,
     Skip,
     Reject,
 }
 
-impl From<MissingName> for MissingRows {
-    fn from(name: MissingName) -> Self {
+impl From<MeanMissingRows> for MissingRows {
+    fn from(name: MeanMissingRows) -> Self {
         match name {
-            MissingName::Keep => MissingRows::Keep,
-            MissingName::Skip => MissingRows::Skip,
-            MissingName::Reject => MissingRows::Reject,
+            MeanMissingRows::Keep => MissingRows::Keep,
+            MeanMissingRows::Skip => MissingRows::Skip,
+            MeanMissingRows::Reject => MissingRows::Reject,
         }
     }
 }
@@ -134,7 +134,7 @@ fn scale(text: &str, columns: usize) -> Result<Scale, CliError> {
 
 /// The printed answer.
 #[derive(Debug, Serialize)]
-struct Report {
+struct MeanSummary {
     epsilon: f64,
     delta: f64,
     corruption: f64,
@@ -148,9 +148,9 @@ struct Report {
     seconds: f64,
 }
 
-impl Report {
+impl MeanSummary {
     fn new(arguments: &MeanArguments, data: &Table, answer: MeanAnswer, seconds: f64) -> Self {
-        Report {
+        MeanSummary {
             epsilon: arguments.epsilon.value(),
             delta: arguments.delta.value(),
             corruption: arguments.corruption,
@@ -215,7 +215,7 @@ impl Report {
 pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     let start = Instant::now();
     arguments.check_range()?;
-    let ledger = arguments.charge.ledger(matches!(arguments.missing, MissingName::Skip), "keep")?;
+    let ledger = arguments.charge.ledger(matches!(arguments.missing, MeanMissingRows::Skip), "keep")?;
     let data = Table::read(&arguments.file, arguments.columns.as_deref(), arguments.missing.into())?;
     let question = Question {
         method: arguments.method,
@@ -241,6 +241,6 @@ pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
         arguments.charge.enter(ledger.as_ref(), charge)?;
     }
     let answer = found?;
-    let report = Report::new(arguments, &data, answer, start.elapsed().as_secs_f64());
+    let report = MeanSummary::new(arguments, &data, answer, start.elapsed().as_secs_f64());
     Ok(if arguments.json { print_json(&report) } else { print(&report.text()) }?)
 }

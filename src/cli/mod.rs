@@ -27,7 +27,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hushflow::lines::Format;
+use hushflow::lines::OutputFormat;
 use hushflow::sink::SinkError;
 
 /// Publishes running moments of a data stream, epoch by epoch. One differential privacy guarantee
@@ -115,12 +115,12 @@ enum FormatName {
 }
 
 impl FormatArgument {
-    fn format(self) -> Format {
+    fn format(self) -> OutputFormat {
         match self.format {
-            _ if self.json => Format::Json,
-            FormatName::Table => Format::Table,
-            FormatName::Json => Format::Json,
-            FormatName::Csv => Format::Csv,
+            _ if self.json => OutputFormat::Json,
+            FormatName::Table => OutputFormat::Table,
+            FormatName::Json => OutputFormat::Json,
+            FormatName::Csv => OutputFormat::Csv,
         }
     }
 }
@@ -176,7 +176,7 @@ macro_rules! status_of {
 }
 
 status_of! {
-    hushflow::ledger::HomeError => 2,
+    hushflow::ledger::LedgerHomeError => 2,
     hushflow::key::KeyError => 1,
     hushflow::ledger::LedgerError => 1,
     hushflow::pipeline::PipelineError => 2,

@@ -16,12 +16,14 @@ use hushflow::mechanism::strategy::{
 };
 use hushflow::mechanism::workload::Workload;
 use hushflow::strategies::matrix::read_matrix;
-use hushflow::strategies::{Candidate, Progress, Request, SavedStrategy, StrategiesError, remember, search};
+use hushflow::strategies::{
+    Candidate, SavedStrategy, SearchProgress, StrategiesError, StrategyRequest, remember, search,
+};
 use serde::Serialize;
 
 use super::output::{number, print, print_json, table};
 use super::plan::{list, read_workload, word};
-use super::progress::Bar;
+use super::progress::SearchStatus;
 use super::{CliError, number_in};
 
 /// Another word for `optimal`.
@@ -120,7 +122,7 @@ impl OptimizeArguments {
 
 /// Result of the optimiser.
 #[derive(Debug, Serialize)]
-struct Report {
+struct OptimizeReport {
     method: String,
     workload: String,
     horizon: u64,
@@ -142,12 +144,12 @@ struct Report {
     /// Parameters of buffers.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<StrategyParameters>,
-    trace: Vec<Trace>,
+    trace: Vec<TracePoint>,
 }
 
 /// One line of the trace.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Trace {
+struct TracePoint {
     iteration: usize,
     objective: f64,
     relative_gap: Option<f64>,
@@ -160,7 +162,7 @@ fn gap(value: f64) -> Result<f64, &'static str> {
 
 /// Runs one optimiser.
 pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
-    let bar = Bar::new();
+    let bar = SearchStatus::new();
     let name = arguments.strategy()?;
     let (report, saved) = match name.fit() {
         Fit::Program { several } => dense(arguments, &name, several, &bar)?,
@@ -181,14 +183,14 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
 }
 
 /// A workload.
-struct Asked {
+struct WorkloadObjective {
     form: QuadraticForm,
     rows: f64,
     /// Only if it is causal.
     workload: Option<Workload>,
 }
 
-fn asked(arguments: &OptimizeArguments) -> Result<Asked, CliError> {
+fn asked(arguments: &OptimizeArguments) -> Result<WorkloadObjective, CliError> {
     let failed = |error: OptimizeError| CliError::usage(error.to_string());
     let steps = |default: Option<u64>| {
         let steps = arguments.horizon.or(default);
@@ -205,7 +207,7 @@ fn asked(arguments: &OptimizeArguments) -> Result<Asked, CliError> {
         let steps = steps(None)?;
         let rows = steps as f64 * (steps as f64 + 1.0) / 2.0;
         let form = QuadraticForm::all_ranges(steps).map_err(failed)?;
-        return Ok(Asked { form, rows, workload: None });
+        return Ok(WorkloadObjective { form, rows, workload: None });
     }
     if let Some(path) = arguments.workload.strip_prefix("matrix:") {
         let matrix = read_matrix(Path::new(path)).map_err(|error| CliError::usage(error.to_string()))?;
@@ -216,21 +218,25 @@ fn asked(arguments: &OptimizeArguments) -> Result<Asked, CliError> {
             )));
         }
         let form = QuadraticForm::from_matrix(&matrix).map_err(failed)?;
-        return Ok(Asked { form, rows: rows as f64, workload: Workload::from_matrix(path, matrix).ok() });
+        return Ok(WorkloadObjective {
+            form,
+            rows: rows as f64,
+            workload: Workload::from_matrix(path, matrix).ok(),
+        });
     }
     let workload = read_workload(&arguments.workload).map_err(CliError::usage)?;
     let steps = steps(None)?;
     let form = QuadraticForm::from_workload(&workload, steps).map_err(failed)?;
-    Ok(Asked { form, rows: steps as f64, workload: Some(workload) })
+    Ok(WorkloadObjective { form, rows: steps as f64, workload: Some(workload) })
 }
 
 fn dense(
     arguments: &OptimizeArguments,
     name: &StrategyName,
     several: bool,
-    bar: &Bar,
-) -> Result<(Report, Option<SavedStrategy>), CliError> {
-    let Asked { form, rows, workload } = asked(arguments)?;
+    bar: &SearchStatus,
+) -> Result<(OptimizeReport, Option<SavedStrategy>), CliError> {
+    let WorkloadObjective { form, rows, workload } = asked(arguments)?;
     if workload.is_none() && arguments.output.is_some() {
         return Err(CliError::usage(
             "--output: the workload is not causal (row t of a stream has zeros after entry t), so no strategy can be \
@@ -243,9 +249,9 @@ fn dense(
     let mut trace = Vec::new();
     let told = &mut |at: &optimize::OptimizerProgress| {
         let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
-        bar.tell(&Progress { strategy: name.clone(), iteration, objective, lower_bound });
+        bar.tell(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
         let relative_gap = Some(at.relative_gap()).filter(|gap| gap.is_finite());
-        trace.push(Trace { iteration, objective, relative_gap, seconds: begin.elapsed().as_secs_f64() });
+        trace.push(TracePoint { iteration, objective, relative_gap, seconds: begin.elapsed().as_secs_f64() });
         ControlFlow::Continue(())
     };
     let schedule = arguments.participation.on(form.steps());
@@ -271,7 +277,7 @@ fn dense(
     let parameters =
         Dense::new(name.clone(), &optimum.strategy).map_err(|error| CliError::failed(error.to_string()))?;
     let fitted = Some(StrategyParameters::Dense(parameters.parameters().clone()));
-    let request = Request::new(name.to_string(), &workload, steps, arguments.participation);
+    let request = StrategyRequest::new(name.to_string(), &workload, steps, arguments.participation);
     let chosen = StrategyChoice { name: name.clone(), fitted };
     let saved = SavedStrategy::new(request, chosen, optimum.objective, Some(optimum.lower_bound));
     Ok((report, Some(saved)))
@@ -283,10 +289,10 @@ fn report_of(
     rows: f64,
     optimum: &Optimum,
     seconds: f64,
-    trace: Vec<Trace>,
-) -> Report {
+    trace: Vec<TracePoint>,
+) -> OptimizeReport {
     let relative_gap = optimum.relative_gap();
-    Report {
+    OptimizeReport {
         method: arguments.method.clone(),
         workload: arguments.workload.clone(),
         horizon: form.steps() as u64,
@@ -309,8 +315,8 @@ fn report_of(
 fn fitted(
     arguments: &OptimizeArguments,
     name: &StrategyName,
-    bar: &Bar,
-) -> Result<(Report, Option<SavedStrategy>), CliError> {
+    bar: &SearchStatus,
+) -> Result<(OptimizeReport, Option<SavedStrategy>), CliError> {
     let workload = read_workload(&arguments.workload).map_err(CliError::usage)?;
     let horizon = arguments.horizon.or(workload.horizon());
     let horizon =
@@ -323,10 +329,10 @@ fn fitted(
     let begin = Instant::now();
     let mut trace = Vec::new();
     let failed = |error: StrategiesError| CliError::usage(error.to_string());
-    let (saved, bound) = search(name, &purpose, &mut |progress: &Progress| {
+    let (saved, bound) = search(name, &purpose, &mut |progress: &SearchProgress| {
         bar.tell(progress);
-        let Progress { iteration, objective, .. } = *progress;
-        trace.push(Trace {
+        let SearchProgress { iteration, objective, .. } = *progress;
+        trace.push(TracePoint {
             iteration,
             objective,
             relative_gap: None,
@@ -342,7 +348,7 @@ fn fitted(
         Objective::MaxError => (error.max_error, bound),
     };
     let relative_gap = lower_bound.map(|bound| (objective / bound - 1.0).max(0.0));
-    let report = Report {
+    let report = OptimizeReport {
         method: arguments.method.clone(),
         workload: arguments.workload.clone(),
         horizon,
@@ -368,10 +374,10 @@ fn fitted(
 }
 
 /// Formats the report as text.
-fn told(report: &Report, output: Option<&Path>) -> String {
+fn told(report: &OptimizeReport, output: Option<&Path>) -> String {
     let gap = |gap: Option<f64>| gap.map_or("-".into(), |gap| format!("{gap:.1e}"));
     let titles = ["iteration", "objective", "gap", "seconds"].map(String::from).to_vec();
-    let line = |at: &Trace| {
+    let line = |at: &TracePoint| {
         vec![
             at.iteration.to_string(),
             number(at.objective),

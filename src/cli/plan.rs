@@ -17,7 +17,7 @@ use hushflow::mechanism::strategy::{
 };
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
-use hushflow::plot::{Line, error_per_step};
+use hushflow::plot::{PlotCurve, error_per_step};
 use hushflow::publication::PublicationError;
 use hushflow::strategies::matrix::read_matrix;
 use hushflow::strategies::{Candidate, StrategiesError};
@@ -25,10 +25,10 @@ use serde::de::DeserializeOwned;
 use serde::de::value::StrDeserializer;
 
 use super::output::{print, print_json};
-use super::progress::Bar;
+use super::progress::SearchStatus;
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
-use forecast::{Forecast, Limit, Plan};
+use forecast::{Forecast, RequestedBudget, StreamPlan};
 use windows::WindowPlan;
 
 mod advice;
@@ -184,14 +184,14 @@ pub(super) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
 
 impl PlanArguments {
     /// Returns the settings of the pipeline file, if there is one, overridden by the flags.
-    fn plan(&self, file: Option<&PublicParameters>) -> Result<Plan, CliError> {
+    fn plan(&self, file: Option<&PublicParameters>) -> Result<StreamPlan, CliError> {
         let privacy = file.map(|file| file.privacy);
         let workload = self.workload.clone().or_else(|| Some(file?.release.workload.clone()));
         let workload = workload.ok_or_else(|| missing("--workload", "--workload prefix"))?;
         let horizon = self.horizon.or_else(|| Some(file?.epochs.schedule.horizon())).or(workload.horizon());
         let second = self.moments.or_else(|| Some(privacy?.second_moments));
         let neighbours = self.neighbours.or_else(|| Some(privacy?.neighbours));
-        Ok(Plan {
+        Ok(StreamPlan {
             purpose: Purpose {
                 workload,
                 horizon: horizon
@@ -229,15 +229,15 @@ impl PlanArguments {
         }
     }
 
-    fn budget(&self, privacy: Option<Privacy>) -> Result<Limit, CliError> {
+    fn budget(&self, privacy: Option<Privacy>) -> Result<RequestedBudget, CliError> {
         if let Some(noise_multiplier) = self.noise_multiplier {
-            return Ok(Limit::NoiseMultiplier(noise_multiplier));
+            return Ok(RequestedBudget::NoiseMultiplier(noise_multiplier));
         }
         let of_file = privacy.map(|privacy| Ok((Epsilon::new(privacy.epsilon)?, Delta::new(privacy.delta)?)));
         let (epsilon, delta) = of_file.transpose().map_err(PublicationError::Accounting)?.unzip();
         match (self.epsilon.or(epsilon), self.delta.or(delta)) {
-            (Some(epsilon), Some(delta)) => Ok(Limit::Guarantee(epsilon, delta)),
-            (None, None) => Ok(Limit::None),
+            (Some(epsilon), Some(delta)) => Ok(RequestedBudget::Guarantee(epsilon, delta)),
+            (None, None) => Ok(RequestedBudget::None),
             (Some(_), None) => Err(missing("--delta", "--delta 1e-6")),
             (None, Some(_)) => Err(missing("--epsilon", "--epsilon 1")),
         }
@@ -268,7 +268,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     }
     let parameters = file.as_ref().map(Pipeline::public_parameters);
     let plan = arguments.plan(parameters.as_ref())?;
-    let bar = Bar::new();
+    let bar = SearchStatus::new();
     if let Some(name) = &arguments.strategy {
         let forecast = forecast(&plan, name, &bar)?;
         bar.finish();
@@ -297,13 +297,21 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     Ok(printed?)
 }
 
-fn forecast(plan: &Plan, name: &StrategyName, bar: &Bar) -> Result<Forecast, PublicationError> {
+fn forecast(
+    plan: &StreamPlan,
+    name: &StrategyName,
+    bar: &SearchStatus,
+) -> Result<Forecast, PublicationError> {
     bar.name(name);
     let candidate = Candidate::new(name, &plan.purpose, &mut |progress| bar.tell(progress))?;
     plan.forecast(&candidate)
 }
 
-fn forecast_of_file(plan: &Plan, file: &Pipeline, bar: &Bar) -> Result<Forecast, PublicationError> {
+fn forecast_of_file(
+    plan: &StreamPlan,
+    file: &Pipeline,
+    bar: &SearchStatus,
+) -> Result<Forecast, PublicationError> {
     bar.name(&file.release.strategy);
     let candidate =
         Candidate::of_wanted(&file.wanted_strategy(), &plan.purpose, &mut |progress| bar.tell(progress))?;
@@ -331,8 +339,10 @@ fn applicable(forecast: Result<Forecast, PublicationError>) -> Result<Option<For
 /// Plots the errors of the best strategies.
 fn draw(arguments: &PlanArguments, forecasts: &[Forecast]) -> Result<(), CliError> {
     let Some(path) = &arguments.plot else { return Ok(()) };
-    let line =
-        |forecast: &Forecast| Line { name: forecast.strategy.to_string(), points: forecast.curve.clone() };
+    let line = |forecast: &Forecast| PlotCurve {
+        name: forecast.strategy.to_string(),
+        points: forecast.curve.clone(),
+    };
     let lines: Vec<_> = forecasts.iter().take(PLOTTED).map(line).collect();
     let title = forecasts
         .first()

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use hushflow::strategies::Progress;
+use hushflow::strategies::SearchProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A status line of a search on standard error, if that is a terminal.
-pub(super) struct Bar(ProgressBar);
+pub(super) struct SearchStatus(ProgressBar);
 
-impl Bar {
+impl SearchStatus {
     pub(super) fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {msg} {elapsed}") {
@@ -25,8 +25,8 @@ impl Bar {
     }
 
     /// Shows the progress of a search.
-    pub(super) fn tell(&self, progress: &Progress) {
-        let Progress { iteration, objective, lower_bound, .. } = progress;
+    pub(super) fn tell(&self, progress: &SearchProgress) {
+        let SearchProgress { iteration, objective, lower_bound, .. } = progress;
         self.name(&progress.strategy);
         let gap = match *lower_bound > 0.0 {
             true => format!(", gap {:.1e}", objective / lower_bound - 1.0),
@@ -42,9 +42,9 @@ impl Bar {
 }
 
 /// A progress bar on standard error, if that is a terminal.
-pub(super) struct Counter(ProgressBar);
+pub(super) struct ProgressCounter(ProgressBar);
 
-impl Counter {
+impl ProgressCounter {
     pub(super) fn new(total: u64, what: &'static str) -> Self {
         let bar = ProgressBar::new(total).with_message(what);
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {msg} {eta}") {

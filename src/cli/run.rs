@@ -11,11 +11,11 @@ use std::time::Duration;
 use clap::Args;
 use hushflow::control::Control;
 use hushflow::follow::Subject;
-use hushflow::key::Key;
-use hushflow::ledger::Home;
+use hushflow::key::SharedKey;
+use hushflow::ledger::LedgerHome;
 use hushflow::pipeline::{Pipeline, Sink, Source};
 use hushflow::publication::Publication;
-use hushflow::runtime::{Acknowledge, Cluster, Options, Summary, run, shared_ledger};
+use hushflow::runtime::{Acknowledge, Cluster, RunOptions, RunSummary, run, shared_ledger};
 use hushflow::sink::{SinkError, SinkInput, SinkThread, TakenAddress};
 use hushflow::time::parse_duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -107,7 +107,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
         CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
     })?;
-    let key = arguments.key.as_deref().map(Key::load).transpose()?;
+    let key = arguments.key.as_deref().map(SharedKey::load).transpose()?;
     let cluster = arguments.process.map(|process| Cluster {
         process,
         hosts: arguments.hosts.clone(),
@@ -115,12 +115,12 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         patience: PATIENCE,
         on_fault: end_process,
     });
-    let options = Options {
+    let options = RunOptions {
         cluster,
         acknowledge: acknowledge(arguments, &pipeline)?,
         control: control(arguments, &pipeline)?,
-        ledgers: Home::find()?,
-        ..Options::new(arguments.workers.into(), state)
+        ledgers: LedgerHome::find()?,
+        ..RunOptions::new(arguments.workers.into(), state)
     };
     if arguments.process.unwrap_or(0) == 0 && shared_ledger(&pipeline, &options)?.is_none() {
         say_alone("[ledger] directory");
@@ -156,7 +156,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
 /// Starts the sinks, in the process that writes the log. A taken address doesn't stop the run.
 fn start_sinks(
     pipeline: &Pipeline,
-    options: &Options,
+    options: &RunOptions,
     input: &SinkInput,
 ) -> Result<Vec<SinkThread>, SinkError> {
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
@@ -233,7 +233,7 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
 
 /// Waits until all output is written. If the run was stopped, gives up when nobody reads the
 /// output.
-fn finish(output: SinkThread, options: &Options) -> Result<(), SinkError> {
+fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
     match output.finish_while_taken(|| options.control.is_stopped(), READERS) {
         Some(outcome) => outcome,
         None => {
@@ -244,7 +244,7 @@ fn finish(output: SinkThread, options: &Options) -> Result<(), SinkError> {
 }
 
 /// Prints the summary, and the command that reads the log.
-fn report(input: &SinkInput, options: &Options, summary: &Summary, counters: bool) {
+fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, counters: bool) {
     if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
         return;
     }

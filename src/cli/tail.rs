@@ -13,7 +13,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use hushflow::estimates::{ESTIMATORS, EstimatorKind, Intervals, LogFacts, View, ViewEstimator};
 use hushflow::follow::{Follower, StopFlag, Subject, open_log};
-use hushflow::lines::Format;
+use hushflow::lines::OutputFormat;
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::view::SquareBias;
@@ -181,7 +181,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     }
     let mut out = BufWriter::new(StandardOutput);
     let format = arguments.format.format();
-    let mut table = if arguments.follow && format == Format::Table { LiveTable::new() } else { None };
+    let mut table = if arguments.follow && format == OutputFormat::Table { LiveTable::new() } else { None };
     let mut output = Output::new(arguments, &subject)?;
     let mut follower = Follower::new(reader, &subject, &keys);
     let (mut line, mut patience) = (Vec::new(), Duration::ZERO);

@@ -8,7 +8,7 @@ use hushflow::ledger::{LedgerError, standing};
 use hushflow::publication::Publication;
 use hushflow::runtime::{followed, journaled};
 use hushflow::state::{
-    Enrolment, PublicReader, Settings, StateError, is_public_alone, verify_followed, verify_ingest,
+    Enrolment, PublicReader, StateError, StateSettings, is_public_alone, verify_followed, verify_ingest,
     verify_ingest_from, verify_public, verify_with,
 };
 use serde_json::json;
@@ -49,10 +49,10 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
         return execute_public(arguments);
     }
     let ingest = verify_ingest(path)?;
-    let settings = Settings {
+    let settings = StateSettings {
         anchor: arguments.anchor.clone(),
         public: arguments.public.clone(),
-        ..Settings::default()
+        ..StateSettings::default()
     };
     let report = verify_with(path, &settings)?;
     let promise = promise(arguments);

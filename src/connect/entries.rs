@@ -14,13 +14,15 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::{Equal, Formats, Opened, Opening, Origin, Position, SourceError, Trouble};
+use super::{
+    AllowedFormats, DynamicEq, OpenFile, Origin, OriginRequest, Position, RequestError, SourceError,
+};
 use crate::control::{Backoff, Control};
-use crate::format::form::{Form, Shape};
-use crate::format::row::{Outcome, Row, Rows};
+use crate::format::form::{EntryParser, RowLayout};
+use crate::format::row::{FileRows, Row, RowOutcome};
 
 /// A server's stream as named in a pipeline.
-pub(super) trait ServerStream: Equal + fmt::Debug + Clone + Send + Sync + 'static {
+pub(super) trait ServerStream: DynamicEq + fmt::Debug + Clone + Send + Sync + 'static {
     /// Name of the system and the stream for messages, without a secret.
     fn name(&self) -> String;
 
@@ -29,20 +31,20 @@ pub(super) trait ServerStream: Equal + fmt::Debug + Clone + Send + Sync + 'stati
     fn identity(&self) -> Vec<u8>;
 
     /// Formats in which entries may be written.
-    fn formats(&self) -> Formats {
-        Formats::MESSAGES
+    fn formats(&self) -> AllowedFormats {
+        AllowedFormats::MESSAGES
     }
 
     /// Connects, and reads from a position on.
-    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble>;
+    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, RequestError>;
 }
 
-impl<S: ServerStream> super::Reads for S {
+impl<S: ServerStream> super::SourceConfig for S {
     fn name(&self) -> String {
         ServerStream::name(self)
     }
 
-    fn formats(&self) -> Formats {
+    fn formats(&self) -> AllowedFormats {
         ServerStream::formats(self)
     }
 
@@ -50,7 +52,7 @@ impl<S: ServerStream> super::Reads for S {
         Some(ServerStream::identity(self))
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+    fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
         let (stream, shape, control) = (self.clone(), opening.shape.clone(), opening.control.clone());
         Ok(Box::new(StreamOrigin { stream, shape, control }))
     }
@@ -60,7 +62,7 @@ impl<S: ServerStream> super::Reads for S {
 pub(crate) trait Entries: Send {
     /// Reads the next entry into `row` and returns the position after it; `None` if none has
     /// arrived for a moment.
-    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble>;
+    fn next(&mut self, row: &mut Row, form: &mut EntryParser) -> Result<Option<Position>, RequestError>;
 
     /// Whether the next entry can be read without waiting. False is always safe.
     fn is_at_hand(&self) -> bool;
@@ -74,7 +76,7 @@ pub(super) fn identity(database: u32, partition: u32, stream: &str) -> Vec<u8> {
 /// An open stream.
 struct StreamOrigin<S> {
     stream: S,
-    shape: Shape,
+    shape: RowLayout,
     control: Control,
 }
 
@@ -83,12 +85,12 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
         self.stream.name().into()
     }
 
-    fn open(&mut self, position: Position) -> Result<Option<Opened>, SourceError> {
+    fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
         if position.file > 0 {
             return Ok(None);
         }
-        let form = Form::new(&self.shape, self.stream.name().as_ref())?;
-        Ok(Some(Opened::Rows(Box::new(StreamRows {
+        let form = EntryParser::new(&self.shape, self.stream.name().as_ref())?;
+        Ok(Some(OpenFile::Rows(Box::new(StreamRows {
             stream: self.stream.clone(),
             control: self.control.clone(),
             form,
@@ -104,7 +106,7 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
 struct StreamRows<S> {
     stream: S,
     control: Control,
-    form: Form,
+    form: EntryParser,
     position: Position,
     entries: Option<Box<dyn Entries>>,
     backoff: Backoff,
@@ -113,7 +115,7 @@ struct StreamRows<S> {
 }
 
 impl<S: ServerStream> StreamRows<S> {
-    fn next(&mut self, row: &mut Row) -> Result<Option<Position>, Trouble> {
+    fn next(&mut self, row: &mut Row) -> Result<Option<Position>, RequestError> {
         if self.entries.is_none() {
             self.entries = Some(self.stream.connect(&self.control, self.position)?);
             self.last = Instant::now();
@@ -132,27 +134,27 @@ impl<S: ServerStream> StreamRows<S> {
     }
 }
 
-impl<S: ServerStream> Rows for StreamRows<S> {
-    fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
+impl<S: ServerStream> FileRows for StreamRows<S> {
+    fn read(&mut self, row: &mut Row) -> io::Result<RowOutcome> {
         while !self.control.is_over(self.last) {
             match self.next(row) {
                 Ok(Some(position)) => {
                     (self.position, self.last) = (position, Instant::now());
                     self.backoff.reset();
-                    return Ok(Outcome::Row);
+                    return Ok(RowOutcome::Row);
                 }
                 Ok(None) => self.backoff.reset(),
-                Err(Trouble::Passing(error) | Trouble::Gone(error)) => self.pause(&error),
-                Err(Trouble::NoStream) => self.pause(&io::Error::other("the stream is not there")),
-                Err(Trouble::Refused { path, problem }) => {
+                Err(RequestError::Passing(error) | RequestError::Gone(error)) => self.pause(&error),
+                Err(RequestError::NoStream) => self.pause(&io::Error::other("the stream is not there")),
+                Err(RequestError::Refused { path, problem }) => {
                     return Err(io::Error::other(SourceError::Server { path, problem }));
                 }
-                Err(Trouble::Lost { path, what }) => {
+                Err(RequestError::Lost { path, what }) => {
                     return Err(io::Error::other(SourceError::Lost { path, what }));
                 }
             }
         }
-        Ok(Outcome::End)
+        Ok(RowOutcome::End)
     }
 
     fn place(&self) -> (u64, u64) {

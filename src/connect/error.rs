@@ -124,7 +124,7 @@ pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
 
 /// Why a request to a system failed.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RequestError {
     /// Another attempt may succeed.
     Passing(io::Error),
     /// The reader of the output is gone for good.
@@ -146,30 +146,30 @@ pub(crate) enum Trouble {
     },
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for RequestError {
     fn from(error: io::Error) -> Self {
-        Trouble::Passing(error)
+        RequestError::Passing(error)
     }
 }
 
 /// A problem that a retry may fix, in the server's words or ours.
-pub(super) fn passing(words: impl Into<String>) -> Trouble {
-    Trouble::Passing(io::Error::other(words.into()))
+pub(super) fn passing(words: impl Into<String>) -> RequestError {
+    RequestError::Passing(io::Error::other(words.into()))
 }
 
 /// A problem that a retry does not fix.
-pub(super) fn refusal(name: String, words: &str) -> Trouble {
+pub(super) fn refusal(name: String, words: &str) -> RequestError {
     let problem: String = words.chars().filter(|c| !c.is_control()).take(200).collect();
-    Trouble::Refused { path: name.into(), problem }
+    RequestError::Refused { path: name.into(), problem }
 }
 
 /// Reports that a stream has lost entries, or was replaced.
-pub(super) fn lost(name: String, what: String) -> Trouble {
-    Trouble::Lost { path: name.into(), what }
+pub(super) fn lost(name: String, what: String) -> RequestError {
+    RequestError::Lost { path: name.into(), what }
 }
 
 /// Refuses a stream whose last entry was not written by a sink.
-pub(super) fn foreign(name: String) -> Trouble {
+pub(super) fn foreign(name: String) -> RequestError {
     let problem = "the last entry was not written by a sink: name a stream that is for it alone".into();
-    Trouble::Refused { path: name.into(), problem }
+    RequestError::Refused { path: name.into(), problem }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::server::has_port;
-use super::{Said, System, Target, Writes, report_sink};
+use super::{SinkConfig, SinkTarget, System, SystemSection, report_sink};
 use crate::control::Control;
 
 pub(super) const SYSTEM: System = System {
@@ -15,17 +15,17 @@ pub(super) const SYSTEM: System = System {
 
 /// `path = "http-listen://address:port"`.
 #[derive(Debug, PartialEq, Eq)]
-struct Address(String);
+struct EventsAddress(String);
 
-fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
     if !has_port(said.rest) {
         report_sink(said.path);
         return None;
     }
-    Some(Arc::new(Address(said.rest.into())))
+    Some(Arc::new(EventsAddress(said.rest.into())))
 }
 
-impl Writes for Address {
+impl SinkConfig for EventsAddress {
     fn name(&self) -> String {
         format!("http-listen://{}", self.0)
     }
@@ -35,7 +35,7 @@ impl Writes for Address {
         Some(self.name()).filter(|name| !name.ends_with(":0"))
     }
 
-    fn target(&self, _control: &Control) -> Target {
-        Target::Events(self.0.clone())
+    fn target(&self, _control: &Control) -> SinkTarget {
+        SinkTarget::Events(self.0.clone())
     }
 }

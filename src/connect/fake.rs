@@ -6,7 +6,7 @@ use std::thread::{JoinHandle, spawn};
 
 use super::Sink;
 use crate::format::Format;
-use crate::format::form::{Form, Shape};
+use crate::format::form::{EntryParser, RowLayout};
 use crate::pipeline::{Pipeline, Source};
 
 /// Starts a server for one client and returns its address. Each answer with a word waits for a line
@@ -32,8 +32,8 @@ pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) 
 }
 
 /// A form in which column `x` is a field of an entry or of a JSON object.
-pub(super) fn form(format: Format) -> Form {
-    Form::new(&Shape { format, header: None, wanted: vec!["x".into()] }, "s".as_ref()).unwrap()
+pub(super) fn form(format: Format) -> EntryParser {
+    EntryParser::new(&RowLayout { format, header: None, wanted: vec!["x".into()] }, "s".as_ref()).unwrap()
 }
 
 fn pipeline(source: &str, sinks: &str) -> Result<Pipeline, String> {

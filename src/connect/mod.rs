@@ -4,13 +4,13 @@
 //! its reader, its writer and the tag of its positions. No other module names a system: the
 //! pipeline, the source reader, the runs and the sinks use the table.
 //!
-//! A source implements [`Reads`]: it opens an [`Origin`], which delivers bytes or rows from a
+//! A source implements [`SourceConfig`]: it opens an [`Origin`], which delivers bytes or rows from a
 //! [`Position`] on. A source that can't be read again is copied into the [`journal`], which is an
 //! origin too. [`crate::format`] cuts bytes into rows, whatever their origin. A sink implements
-//! [`Writes`]: it opens an [`Outlet`].
+//! [`SinkConfig`]: it opens an [`LineOutlet`].
 //!
 //! **Connections.** No general client is used: it would bring an asynchronous runtime, or buffers
-//! of whole answers, into the process that holds raw rows. A [`Wire`](wire::Wire) reads lines and
+//! of whole answers, into the process that holds raw rows. A [`ServerConnection`](wire::ServerConnection) reads lines and
 //! lengths, limits both, and never waits forever. Kafka's protocol is too large for that: its
 //! client is librdkafka, behind the feature `kafka`.
 
@@ -42,10 +42,12 @@ use crate::document::{Field, Section};
 use crate::format::Format;
 
 pub use error::SourceError;
-pub(crate) use error::{Trouble, io_error};
+pub(crate) use error::{RequestError, io_error};
 pub use origin::Position;
-pub(crate) use origin::{Formats, Headless, Journaling, Lists, Opened, Opening, Origin, Reads};
-pub(crate) use writer::{Held, Mark, Outlet, Target, Writes};
+pub(crate) use origin::{
+    AllowedFormats, FileLists, HeaderlessFile, Journaling, OpenFile, Origin, OriginRequest, SourceConfig,
+};
+pub(crate) use writer::{EpochStamp, LineOutlet, OutletContent, SinkConfig, SinkTarget};
 
 /// All systems.
 static SYSTEMS: &[System] = &[
@@ -59,7 +61,7 @@ static SYSTEMS: &[System] = &[
 ];
 
 /// A text field of the pipeline file.
-pub(crate) type Text<'a> = Field<'a, &'a str>;
+pub(crate) type TextField<'a> = Field<'a, &'a str>;
 
 /// A kind of server, device or location that records come from or releases go to.
 pub(crate) struct System {
@@ -74,13 +76,13 @@ pub(crate) struct System {
     /// Tags of its positions in the private log, different from those of every other system.
     tags: &'static [u8],
     /// Fields of `[source]` that belong to it.
-    source_fields: &'static [Own],
+    source_fields: &'static [SystemField],
     /// Reads a source, if it can be one.
-    source: Option<Read<dyn Reads>>,
+    source: Option<SectionReader<dyn SourceConfig>>,
     /// Fields of `[[sinks]]` that belong to it.
-    sink_fields: &'static [Own],
+    sink_fields: &'static [SystemField],
     /// Reads a sink, if it can be one.
-    sink: Option<Read<dyn Writes>>,
+    sink: Option<SectionReader<dyn SinkConfig>>,
 }
 
 impl System {
@@ -99,14 +101,14 @@ impl System {
 }
 
 /// Reads the section of a source or sink. A function that returns none has reported why.
-type Read<T> = fn(&Said<'_, '_>) -> Option<Arc<T>>;
+type SectionReader<T> = fn(&SystemSection<'_, '_>) -> Option<Arc<T>>;
 
 /// The part of a section that locates its source or sink.
-struct Said<'a, 's> {
+struct SystemSection<'a, 's> {
     section: &'s Section<'a>,
     /// `path`, and all paths if there are several files.
-    path: &'s Text<'a>,
-    paths: &'s [Text<'a>],
+    path: &'s TextField<'a>,
+    paths: &'s [TextField<'a>],
     /// The part of the path before `://`, and the part after it.
     scheme: &'s str,
     rest: &'s str,
@@ -115,7 +117,7 @@ struct Said<'a, 's> {
 }
 
 /// A field that only some systems have.
-struct Own {
+struct SystemField {
     key: &'static str,
     /// Message if another source or sink has the field; `{}` stands for the schemes that may have
     /// it.
@@ -123,22 +125,23 @@ struct Own {
 }
 
 /// The name of a stream.
-const STREAM: Own = Own { key: "stream", elsewhere: "the name of a stream is for {}: leave it out" };
+const STREAM: SystemField =
+    SystemField { key: "stream", elsewhere: "the name of a stream is for {}: leave it out" };
 
 /// The input of a source.
 #[derive(Clone)]
 pub struct Input {
     system: &'static System,
-    source: Arc<dyn Reads>,
+    source: Arc<dyn SourceConfig>,
 }
 
 /// A destination of releases.
 #[derive(Clone)]
-pub struct Sink(Arc<dyn Writes>);
+pub struct Sink(Arc<dyn SinkConfig>);
 
 impl Input {
     /// Reads `path` of `[source]`, and the fields that belong to its kind of source.
-    pub(crate) fn read(section: &Section<'_>, paths: &[Text<'_>], base: &Path) -> Option<Self> {
+    pub(crate) fn read(section: &Section<'_>, paths: &[TextField<'_>], base: &Path) -> Option<Self> {
         let other = paths.iter().find(|path| path.value == "-");
         let other = other.or(paths.iter().find(|path| !parts(path.value).0.is_empty()));
         let path = other.unwrap_or(&paths[0]);
@@ -159,12 +162,12 @@ impl Input {
             report_source(path);
             return None;
         };
-        let source = system.source?(&Said { section, path, paths, scheme, rest, base })?;
+        let source = system.source?(&SystemSection { section, path, paths, scheme, rest, base })?;
         Some(Input { system, source })
     }
 
     /// Returns its kind and capabilities.
-    pub(crate) fn source(&self) -> &dyn Reads {
+    pub(crate) fn source(&self) -> &dyn SourceConfig {
         &*self.source
     }
 
@@ -193,11 +196,11 @@ impl Sink {
             return None;
         };
         let paths = std::slice::from_ref(path);
-        system.sink?(&Said { section, path, paths, scheme, rest, base }).map(Sink)
+        system.sink?(&SystemSection { section, path, paths, scheme, rest, base }).map(Sink)
     }
 
     /// Returns its kind and capabilities.
-    pub(crate) fn target(&self) -> &dyn Writes {
+    pub(crate) fn target(&self) -> &dyn SinkConfig {
         &*self.0
     }
 }
@@ -238,11 +241,11 @@ impl PartialEq for Sink {
 impl Eq for Sink {}
 
 /// Equality of values of unknown type.
-pub(crate) trait Equal: Any {
+pub(crate) trait DynamicEq: Any {
     fn equals(&self, other: &dyn Any) -> bool;
 }
 
-impl<T: Any + PartialEq> Equal for T {
+impl<T: Any + PartialEq> DynamicEq for T {
     fn equals(&self, other: &dyn Any) -> bool {
         other.downcast_ref::<T>() == Some(self)
     }
@@ -257,7 +260,7 @@ fn parts(path: &str) -> (&str, &str) {
 }
 
 /// Reports fields that belong to other systems than this one.
-fn refuse(section: &Section<'_>, own: Option<&System>, fields: impl Fn(&System) -> &'static [Own]) {
+fn refuse(section: &Section<'_>, own: Option<&System>, fields: impl Fn(&System) -> &'static [SystemField]) {
     let mut refused: Vec<&str> = Vec::new();
     for field in SYSTEMS.iter().flat_map(&fields) {
         let has = |system: &System| fields(system).iter().any(|found| found.key == field.key);
@@ -283,7 +286,7 @@ fn schemes(systems: impl Iterator<Item = &'static System>) -> String {
 const ALONE: &str = "a socket or a broker must be the only path, as path = \"tcp://host:port\"";
 
 /// Reports a path that is not a valid source.
-fn report_source(path: &Text<'_>) {
+fn report_source(path: &TextField<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.source.is_some() && !system.path.is_empty());
     path.report(format!(
         "found {:?}, expected a file, or {} (without encryption: use a private network or a tunnel)",
@@ -294,14 +297,14 @@ fn report_source(path: &Text<'_>) {
 
 /// Reports a path that is not a valid sink. The message does not quote it, because it may hold a
 /// password.
-fn report_sink(path: &Text<'_>) {
+fn report_sink(path: &TextField<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.sink.is_some() && !system.path.is_empty());
     let others = listed(others.map(|system| system.path.into()), "or");
     path.report(format!("expected a file such as \"out/releases.ndjson\", or {others}"));
 }
 
 /// Reports a broker path that can't be parsed, also without quoting it.
-fn report_broker(path: &Text<'_>) {
+fn report_broker(path: &TextField<'_>) {
     let forms = SYSTEMS.iter().map(|system| system.full_path).filter(|form| !form.is_empty());
     path.report(format!("expected {}", listed(forms.map(String::from), "or")));
 }

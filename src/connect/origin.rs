@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::journal::{Intake, Session};
-use super::{Equal, SourceError};
+use super::journal::{Intake, JournalSession};
+use super::{DynamicEq, SourceError};
 use crate::control::Control;
 use crate::format::Format;
-use crate::format::bytes::Stream;
-use crate::format::form::Shape;
-use crate::format::row::Rows;
+use crate::format::bytes::ByteStream;
+use crate::format::form::RowLayout;
+use crate::format::row::FileRows;
 use crate::state::Store;
 
 /// A position between two rows of a source.
@@ -36,12 +36,12 @@ impl Position {
 }
 
 /// A source as named in a pipeline.
-pub(crate) trait Reads: Equal + fmt::Debug + Send + Sync {
+pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
     /// The source's name for messages, without a secret.
     fn name(&self) -> String;
 
     /// Formats in which its records may be written.
-    fn formats(&self) -> Formats;
+    fn formats(&self) -> AllowedFormats;
 
     /// Index of its positions' tag among its system's tags.
     fn kind(&self, _format: Format) -> usize {
@@ -72,13 +72,13 @@ pub(crate) trait Reads: Equal + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`SourceError::NeedsRun`] for a source that can be read into a journal only.
-    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError>;
+    fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError>;
 
     /// Starts copying the input into a journal, for sources that may have one.
     ///
     /// # Errors
     /// If the source can't be opened.
-    fn take_in(&self, _session: Session, _control: &Control) -> std::io::Result<Intake> {
+    fn take_in(&self, _session: JournalSession, _control: &Control) -> std::io::Result<Intake> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 }
@@ -94,7 +94,7 @@ pub(crate) enum Journaling {
 }
 
 /// The formats of a source's records.
-pub(crate) struct Formats {
+pub(crate) struct AllowedFormats {
     /// The default format; without one the extension of the path decides.
     pub(crate) usual: Option<Format>,
     pub(crate) allowed: &'static [Format],
@@ -104,32 +104,36 @@ pub(crate) struct Formats {
     pub(crate) are_messages: bool,
 }
 
-impl Formats {
+impl AllowedFormats {
     /// Formats of a text stream.
-    pub(super) const TEXT: Formats =
-        Formats { usual: None, allowed: &[Format::Csv, Format::Ndjson], expected: None, are_messages: false };
+    pub(super) const TEXT: AllowedFormats = AllowedFormats {
+        usual: None,
+        allowed: &[Format::Csv, Format::Ndjson],
+        expected: None,
+        are_messages: false,
+    };
 
     /// Formats of entries that are texts with one record each.
-    pub(super) const MESSAGES: Formats = Formats {
+    pub(super) const MESSAGES: AllowedFormats = AllowedFormats {
         usual: Some(Format::Ndjson),
         expected: Some("a message is text: use format = \"ndjson\" or format = \"csv\""),
         are_messages: true,
-        ..Formats::TEXT
+        ..AllowedFormats::TEXT
     };
 }
 
 /// Where and how to open a source.
-pub(crate) struct Opening<'a> {
-    pub(crate) shape: &'a Shape,
+pub(crate) struct OriginRequest<'a> {
+    pub(crate) shape: &'a RowLayout,
     pub(crate) position: Position,
     pub(crate) control: &'a Control,
     /// The state directory's lists of files, if there is one.
-    pub(crate) lists: Option<Lists<'a>>,
+    pub(crate) lists: Option<FileLists<'a>>,
 }
 
 /// The list of a source in the state directory.
 #[derive(Clone, Copy)]
-pub(crate) struct Lists<'a> {
+pub(crate) struct FileLists<'a> {
     pub(crate) store: &'a Store,
     /// The number of the source's list.
     pub(crate) number: u64,
@@ -144,11 +148,11 @@ pub(crate) trait Origin: Send {
 
     /// Opens a file from the position on; `None` after the last one. Waits for a file that may
     /// still appear.
-    fn open(&mut self, position: Position) -> Result<Option<Opened>, SourceError>;
+    fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError>;
 
     /// How to treat a file that ends before its header.
-    fn headless(&self, _file: u32) -> Headless {
-        Headless::Fault
+    fn headless(&self, _file: u32) -> HeaderlessFile {
+        HeaderlessFile::Fault
     }
 
     /// Whether it delivers new input after a restart, so that positions of earlier runs mean
@@ -159,23 +163,23 @@ pub(crate) trait Origin: Send {
 }
 
 /// An open file from a position on.
-pub(crate) enum Opened {
+pub(crate) enum OpenFile {
     /// Its bytes.
     Bytes {
-        stream: Stream,
+        stream: ByteStream,
         /// Stream that begins with the file's header, unless `stream` does.
-        header: Option<Stream>,
+        header: Option<ByteStream>,
         /// Whether the bytes continue a line that was the file's last one when it was read up to
         /// there.
         is_rest: bool,
     },
     /// Its rows, if they are not text.
-    Rows(Box<dyn Rows>),
+    Rows(Box<dyn FileRows>),
 }
 
 /// How to treat a file that ends before its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Headless {
+pub(crate) enum HeaderlessFile {
     Fault,
     /// Skip it: its writer has moved on to a later file.
     Passed,

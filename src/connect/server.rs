@@ -6,7 +6,7 @@ use crate::document::Section;
 
 /// A server, and our credentials for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct BrokerServer {
     /// `host:port`, or several of them separated by commas.
     pub(super) address: String,
     pub(super) credentials: Option<Credentials>,
@@ -28,7 +28,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-impl Server {
+impl BrokerServer {
     /// Parses the part after `scheme://` into the server, with the given default port, and the part
     /// after a slash. None if it can't be parsed.
     pub(super) fn of(rest: &str, port: u16) -> Option<(Self, &str)> {
@@ -46,7 +46,7 @@ impl Server {
         let address = if has_port(place) { place.into() } else { format!("{place}:{port}") };
         // An invalid port, but not an IPv6 address.
         let odd_port = !has_port(place) && place.contains(':') && !place.ends_with(']');
-        (has_port(&address) && !odd_port).then_some((Server { address, credentials }, behind))
+        (has_port(&address) && !odd_port).then_some((BrokerServer { address, credentials }, behind))
     }
 }
 

@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Maximum length of a line in bytes.
 const LINE_LIMIT: usize = 1 << 16;
 
-pub(crate) struct Wire {
+pub(crate) struct ServerConnection {
     stream: TcpStream,
     control: Control,
     bytes: Zeroizing<Vec<u8>>,
@@ -25,7 +25,7 @@ pub(crate) struct Wire {
     end: usize,
 }
 
-impl Wire {
+impl ServerConnection {
     pub(crate) fn connect(address: &str, control: &Control) -> io::Result<Self> {
         let stream = connect(address, control)?;
         stream.set_nodelay(true)?;
@@ -33,7 +33,7 @@ impl Wire {
         stream.set_write_timeout(Some(GLANCE))?;
         keep_alive(&stream)?;
         let bytes = Zeroizing::new(vec![0; LINE_LIMIT]);
-        Ok(Wire { stream, control: control.clone(), bytes, at: 0, end: 0 })
+        Ok(ServerConnection { stream, control: control.clone(), bytes, at: 0, end: 0 })
     }
 
     pub(crate) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -146,14 +146,14 @@ pub(crate) fn number<T: std::str::FromStr>(text: &[u8]) -> io::Result<T> {
 
 /// An ordered id of two numbers, written `7-0`. For Redis entries it is `milliseconds-number`. For
 /// lines that a sink writes to any server it is `epoch-line`.
-pub(super) type Id = (u64, u64);
+pub(super) type EntryId = (u64, u64);
 
-pub(super) fn parse_id(id: &[u8]) -> io::Result<Id> {
+pub(super) fn parse_id(id: &[u8]) -> io::Result<EntryId> {
     let dash = id.iter().position(|&byte| byte == b'-').ok_or_else(garbled)?;
     Ok((number(&id[..dash])?, number(&id[dash + 1..])?))
 }
 
-pub(super) fn shown_id((first, second): Id) -> String {
+pub(super) fn shown_id((first, second): EntryId) -> String {
     format!("{first}-{second}")
 }
 

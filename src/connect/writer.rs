@@ -6,12 +6,12 @@ use std::fmt;
 
 use serde_json::Value;
 
-pub(super) use super::wire::Id;
-use super::{Equal, Trouble};
+pub(super) use super::wire::EntryId;
+use super::{DynamicEq, RequestError};
 use crate::control::Control;
 
 /// A sink as named in a pipeline. No other writer may use its destination.
-pub(crate) trait Writes: Equal + fmt::Debug + Send + Sync {
+pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
     /// The sink's name for messages, without a secret.
     fn name(&self) -> String;
 
@@ -21,64 +21,65 @@ pub(crate) trait Writes: Equal + fmt::Debug + Send + Sync {
     }
 
     /// Returns the target. An outlet waits as long as `control` allows.
-    fn target(&self, control: &Control) -> Target;
+    fn target(&self, control: &Control) -> SinkTarget;
 }
 
 /// The target of a sink.
-pub(crate) enum Target {
+pub(crate) enum SinkTarget {
     /// Lines are written.
-    Outlet(Box<dyn Outlet>),
+    Outlet(Box<dyn LineOutlet>),
     /// Events are served at this address to anyone who connects.
     Events(String),
 }
 
 /// A destination of lines.
-pub(crate) trait Outlet: Send {
+pub(crate) trait LineOutlet: Send {
     /// Opens it, also again after an error, and finds what it holds.
-    fn open(&mut self) -> Result<Held, Trouble>;
+    fn open(&mut self) -> Result<OutletContent, RequestError>;
 
     /// Writes the lines of the epoch after the last whole one, skipping those that are already
     /// there.
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble>;
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), RequestError>;
 }
 
 /// Contents of an outlet before anything is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct OutletContent {
     /// Last epoch up to which all epochs are complete.
     pub(crate) whole: u64,
     /// The last epoch that is there at least in part.
-    pub(crate) last: Option<Mark>,
+    pub(crate) last: Option<EpochStamp>,
 }
 
 /// The server-specific part of an outlet.
-pub(super) trait Writer: Send {
+pub(super) trait ServerWriter: Send {
     /// Reconnects. Returns the id of the last line that the stream has ever had, and the mark of
     /// the last line that it still holds.
-    fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble>;
+    fn open(&mut self) -> Result<(EntryId, Option<EpochStamp>), RequestError>;
 
     /// Sends lines with their ids; `taken` is called for each line that the system has stored.
-    fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble>;
+    fn send(&mut self, lines: &[(EntryId, &str)], taken: &mut dyn FnMut(EntryId))
+    -> Result<(), RequestError>;
 }
 
 /// Identifies an epoch and its history. Every line contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct EpochStamp {
     pub(crate) epoch: u64,
     pub(crate) generation: u64,
     pub(crate) chain: String,
 }
 
-impl Mark {
+impl EpochStamp {
     /// Returns the mark of a line, if a sink wrote it.
     pub(crate) fn of(line: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(line).ok()?;
         let chain = value["chain"].as_str()?.into();
-        Some(Mark { epoch: value["epoch"].as_u64()?, generation: value["generation"].as_u64()?, chain })
+        Some(EpochStamp { epoch: value["epoch"].as_u64()?, generation: value["generation"].as_u64()?, chain })
     }
 
     /// Whether one log can hold both: a later epoch is never drawn by an earlier run.
-    pub(crate) fn agrees(&self, other: &Mark) -> bool {
+    pub(crate) fn agrees(&self, other: &EpochStamp) -> bool {
         match self.epoch.cmp(&other.epoch) {
             std::cmp::Ordering::Less => self.generation <= other.generation,
             std::cmp::Ordering::Equal => self == other,
@@ -91,28 +92,28 @@ impl Mark {
 pub(super) struct StreamOutlet<W> {
     writer: W,
     /// The last line in it.
-    last: Id,
+    last: EntryId,
     /// The last line of the last epoch that this sink has written completely since it started.
-    done: Option<Id>,
+    done: Option<EntryId>,
 }
 
-impl<W: Writer + 'static> StreamOutlet<W> {
-    pub(super) fn target(writer: W) -> Target {
-        Target::Outlet(Box::new(StreamOutlet { writer, last: (0, 0), done: None }))
+impl<W: ServerWriter + 'static> StreamOutlet<W> {
+    pub(super) fn target(writer: W) -> SinkTarget {
+        SinkTarget::Outlet(Box::new(StreamOutlet { writer, last: (0, 0), done: None }))
     }
 }
 
-impl<W: Writer> Outlet for StreamOutlet<W> {
-    fn open(&mut self) -> Result<Held, Trouble> {
+impl<W: ServerWriter> LineOutlet for StreamOutlet<W> {
+    fn open(&mut self) -> Result<OutletContent, RequestError> {
         let (last, mark) = self.writer.open()?;
         self.last = last;
         let (epoch, _) = last;
         // Unless this sink has finished the last epoch, more of its lines may be missing.
         let whole = if self.done == Some(last) { epoch } else { epoch.saturating_sub(1) };
-        Ok(Held { whole, last: mark })
+        Ok(OutletContent { whole, last: mark })
     }
 
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble> {
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), RequestError> {
         let before = self.last;
         let ids = numbered(lines).map(|(number, line)| ((epoch, number), line));
         for batch in batches(ids.filter(|&(id, _)| id > before)) {
@@ -135,7 +136,9 @@ const BATCH_LINES: usize = 256;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Splits lines into batches within these limits.
-fn batches<'a>(lines: impl Iterator<Item = (Id, &'a str)>) -> impl Iterator<Item = Vec<(Id, &'a str)>> {
+fn batches<'a>(
+    lines: impl Iterator<Item = (EntryId, &'a str)>,
+) -> impl Iterator<Item = Vec<(EntryId, &'a str)>> {
     let mut lines = lines.peekable();
     std::iter::from_fn(move || {
         let mut batch = vec![lines.next()?];
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn no_history_goes_back() {
-        let mark = |epoch, generation, chain: &str| Mark { epoch, generation, chain: chain.into() };
+        let mark = |epoch, generation, chain: &str| EpochStamp { epoch, generation, chain: chain.into() };
         let held = mark(5, 2, "a");
         let check = |other, expected| assert_eq!(held.agrees(&other), expected, "{other:?}");
         check(mark(5, 2, "a"), true);
@@ -171,9 +174,11 @@ mod tests {
     #[test]
     fn lines_of_others_are_no_marks() {
         let line = br#"{"epoch":3,"key":"a","generation":1,"chain":"0a"}"#;
-        assert_eq!(Mark::of(line), Some(Mark { epoch: 3, generation: 1, chain: "0a".into() }));
+        assert_eq!(EpochStamp::of(line), Some(EpochStamp { epoch: 3, generation: 1, chain: "0a".into() }));
         assert!(
-            ["", "{}", "[]", "{\"epoch\":3}", "\u{1}"].iter().all(|line| Mark::of(line.as_bytes()).is_none())
+            ["", "{}", "[]", "{\"epoch\":3}", "\u{1}"]
+                .iter()
+                .all(|line| EpochStamp::of(line.as_bytes()).is_none())
         );
     }
 

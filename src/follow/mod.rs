@@ -38,7 +38,7 @@ use timely::worker::Worker;
 use crate::estimates::View;
 use crate::pipeline::PublicParameters;
 use crate::publication::{Publication, PublicationError};
-use crate::state::{PublicHeader, PublicReader, ReleaseFrame, Stamp, StateError};
+use crate::state::{HistoryStamp, PublicHeader, PublicReader, ReleaseFrame, StateError};
 
 pub use operators::{DecodeWindows, Estimates, KeyEstimate, Totals};
 
@@ -158,7 +158,7 @@ pub struct EpochEstimates {
     /// The epoch.
     pub number: u64,
     /// Stamp of the run and its history.
-    pub stamp: Stamp,
+    pub stamp: HistoryStamp,
     /// Estimates view by view, and within a view key by key. Empty for an epoch that was not
     /// selected.
     pub estimates: Vec<KeyEstimate>,

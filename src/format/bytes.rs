@@ -10,9 +10,9 @@ use super::error::FormatError;
 pub(crate) const STANDARD_INPUT: &str = "<standard input>";
 
 /// Input whose reads are repeated after an interrupting signal.
-pub(crate) struct Uninterrupted<R>(pub(crate) R);
+pub(crate) struct RetryingReader<R>(pub(crate) R);
 
-impl<R: Read> Read for Uninterrupted<R> {
+impl<R: Read> Read for RetryingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.read(buffer) {
@@ -24,20 +24,20 @@ impl<R: Read> Read for Uninterrupted<R> {
 }
 
 /// Bytes with their offset in the file.
-pub(crate) struct Stream {
+pub(crate) struct ByteStream {
     reader: BufReader<Box<dyn Read + Send>>,
     offset: u64,
 }
 
-impl Stream {
+impl ByteStream {
     pub(crate) fn new(input: impl Read + Send + 'static, offset: u64) -> Self {
-        Stream { reader: BufReader::with_capacity(1 << 16, Box::new(Uninterrupted(input))), offset }
+        ByteStream { reader: BufReader::with_capacity(1 << 16, Box::new(RetryingReader(input))), offset }
     }
 
     /// Opens a whole file.
-    pub(crate) fn of_file(path: &Path) -> Result<Stream, FormatError> {
+    pub(crate) fn of_file(path: &Path) -> Result<ByteStream, FormatError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
-        Ok(Stream::new(file, 0))
+        Ok(ByteStream::new(file, 0))
     }
 
     /// Returns whether memory holds a complete line that is not blank.
@@ -51,7 +51,7 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+impl Read for ByteStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         self.offset += read as u64;
@@ -59,7 +59,7 @@ impl Read for Stream {
     }
 }
 
-impl BufRead for Stream {
+impl BufRead for ByteStream {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.reader.fill_buf()
     }

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use csv_core::{ReadRecordResult, Reader};
 
-use super::bytes::{Stream, io_error};
+use super::bytes::{ByteStream, io_error};
 use super::error::{Defect, FormatError};
-use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
+use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 
 /// A CSV file after its header.
 pub(crate) struct CsvRows {
-    stream: Stream,
+    stream: ByteStream,
     parser: Reader,
     /// The number of fields in the header.
     width: usize,
@@ -24,12 +24,12 @@ pub(crate) struct CsvRows {
 
 impl CsvRows {
     /// Reads the header of `stream` and finds the wanted columns in it.
-    pub(crate) fn open(stream: Stream, path: &Path, wanted: &[String]) -> Result<Self, FormatError> {
+    pub(crate) fn open(stream: ByteStream, path: &Path, wanted: &[String]) -> Result<Self, FormatError> {
         Self::open_with(stream, path, |header| wanted.iter().map(|name| find(header, name, path)).collect())
     }
 
     /// Reads the header of `stream` and takes all its columns.
-    pub(crate) fn open_all(stream: Stream, path: &Path) -> Result<(Self, Vec<String>), FormatError> {
+    pub(crate) fn open_all(stream: ByteStream, path: &Path) -> Result<(Self, Vec<String>), FormatError> {
         let mut names = Vec::new();
         let rows = Self::open_with(stream, path, |header| {
             names = header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
@@ -39,7 +39,7 @@ impl CsvRows {
     }
 
     fn open_with(
-        stream: Stream,
+        stream: ByteStream,
         path: &Path,
         columns: impl FnOnce(&[&[u8]]) -> Result<Vec<usize>, FormatError>,
     ) -> Result<Self, FormatError> {
@@ -47,11 +47,11 @@ impl CsvRows {
         let mut rows = CsvRows { stream, parser, width: 0, columns: Vec::new(), ends, line: 1 };
         let mut row = Row::default();
         match rows.read_fields(&mut row).map_err(|source| io_error(path, source))? {
-            (Outcome::End, _) => Err(FormatError::NoHeader { path: path.into() }),
-            (Outcome::TooLong, _) => {
+            (RowOutcome::End, _) => Err(FormatError::NoHeader { path: path.into() }),
+            (RowOutcome::TooLong, _) => {
                 Err(FormatError::RecordTooLong { path: path.into(), line: rows.line, limit: RECORD_LIMIT })
             }
-            (Outcome::Row, width) => {
+            (RowOutcome::Row, width) => {
                 let header: Vec<&[u8]> = (0..width).map(|i| row.text[rows.range(i)].trim_ascii()).collect();
                 rows.columns = columns(&header)?;
                 rows.width = width;
@@ -61,14 +61,14 @@ impl CsvRows {
     }
 
     /// Continues in `stream`, which is the same file at another position, in line `line`.
-    pub(crate) fn resume(mut self, stream: Stream, line: u64) -> Self {
+    pub(crate) fn resume(mut self, stream: ByteStream, line: u64) -> Self {
         self.stream = stream;
         self.parser.set_line(line);
         self
     }
 
     /// Continues in `stream`, whatever came before.
-    pub(crate) fn begin(&mut self, stream: Stream) {
+    pub(crate) fn begin(&mut self, stream: ByteStream) {
         self.parser.reset();
         self.stream = stream;
     }
@@ -79,7 +79,7 @@ impl CsvRows {
     }
 
     /// Reads the next record; returns the number of its fields.
-    fn read_fields(&mut self, row: &mut Row) -> io::Result<(Outcome, usize)> {
+    fn read_fields(&mut self, row: &mut Row) -> io::Result<(RowOutcome, usize)> {
         self.skip_line_ends()?;
         self.line = self.parser.line();
         let (mut written, mut fields, mut length) = (0, 0, 0);
@@ -92,17 +92,17 @@ impl CsvRows {
             fields += more_fields;
             length += read;
             if length > RECORD_LIMIT {
-                return Ok((Outcome::TooLong, fields));
+                return Ok((RowOutcome::TooLong, fields));
             }
             let grown = match result {
                 ReadRecordResult::InputEmpty => true,
                 ReadRecordResult::OutputFull => grow(&mut row.text),
                 ReadRecordResult::OutputEndsFull => grow(&mut self.ends),
-                ReadRecordResult::Record => return Ok((Outcome::Row, fields)),
-                ReadRecordResult::End => return Ok((Outcome::End, 0)),
+                ReadRecordResult::Record => return Ok((RowOutcome::Row, fields)),
+                ReadRecordResult::End => return Ok((RowOutcome::End, 0)),
             };
             if !grown {
-                return Ok((Outcome::TooLong, fields));
+                return Ok((RowOutcome::TooLong, fields));
             }
         }
     }
@@ -123,13 +123,13 @@ impl CsvRows {
     }
 }
 
-impl Rows for CsvRows {
-    fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
+impl FileRows for CsvRows {
+    fn read(&mut self, row: &mut Row) -> io::Result<RowOutcome> {
         let (outcome, fields) = self.read_fields(row)?;
         row.fields.clear();
         row.defect = (fields != self.width).then_some(Defect::FieldCount);
-        if outcome == Outcome::Row && row.defect.is_none() {
-            row.fields.extend(self.columns.iter().map(|&column| Field::Text(self.range(column))));
+        if outcome == RowOutcome::Row && row.defect.is_none() {
+            row.fields.extend(self.columns.iter().map(|&column| RowField::Text(self.range(column))));
         }
         Ok(outcome)
     }

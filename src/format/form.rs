@@ -4,15 +4,15 @@ use std::io::Cursor;
 use std::path::Path;
 
 use super::Format;
-use super::bytes::Stream;
+use super::bytes::ByteStream;
 use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
 use super::ndjson::read_object;
-use super::row::{Field, Outcome, Row, Rows};
+use super::row::{FileRows, Row, RowField, RowOutcome};
 
 /// How the rows of a source are written, and what is wanted of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct RowLayout {
     pub(crate) format: Format,
     /// The header row of CSV that comes without one.
     pub(crate) header: Option<Vec<u8>>,
@@ -21,32 +21,32 @@ pub(crate) struct Shape {
 }
 
 /// The wanted columns, and how to read an entry.
-pub(crate) struct Form {
+pub(crate) struct EntryParser {
     /// The columns of a row.
     wanted: Vec<String>,
-    text: Text,
+    text: EntryFormat,
 }
 
-enum Text {
+enum EntryFormat {
     /// There is none.
     None,
     Object,
     Line(Box<CsvRows>),
 }
 
-impl Form {
+impl EntryParser {
     /// # Errors
     /// [`FormatError::NoColumn`] if the pipeline's own header lacks a column.
-    pub(crate) fn new(shape: &Shape, name: &Path) -> Result<Self, FormatError> {
+    pub(crate) fn new(shape: &RowLayout, name: &Path) -> Result<Self, FormatError> {
         let text = match (shape.format, &shape.header) {
             (Format::Csv, Some(header)) => {
-                let header = Stream::new(Cursor::new(header.clone()), 0);
-                Text::Line(Box::new(CsvRows::open(header, name, &shape.wanted)?))
+                let header = ByteStream::new(Cursor::new(header.clone()), 0);
+                EntryFormat::Line(Box::new(CsvRows::open(header, name, &shape.wanted)?))
             }
-            (Format::Fields, _) => Text::None,
-            _ => Text::Object,
+            (Format::Fields, _) => EntryFormat::None,
+            _ => EntryFormat::Object,
         };
-        Ok(Form { wanted: shape.wanted.clone(), text })
+        Ok(EntryParser { wanted: shape.wanted.clone(), text })
     }
 
     /// The columns of a row.
@@ -57,7 +57,7 @@ impl Form {
     /// Reads a record into a row.
     pub(crate) fn read(&mut self, text: &[u8], row: &mut Row) {
         match &mut self.text {
-            Text::Line(rows) => rows.read_alone(text, row),
+            EntryFormat::Line(rows) => rows.read_alone(text, row),
             _ => read_object(text, &self.wanted, row),
         }
     }
@@ -65,7 +65,7 @@ impl Form {
     /// Makes the row of an entry that can't be used.
     pub(crate) fn refuse(&self, defect: Defect, row: &mut Row) {
         row.fields.clear();
-        row.fields.resize(self.wanted.len(), Field::Missing);
+        row.fields.resize(self.wanted.len(), RowField::Missing);
         row.defect = Some(defect);
     }
 }
@@ -73,9 +73,9 @@ impl Form {
 impl CsvRows {
     /// Reads a text that is one record.
     fn read_alone(&mut self, text: &[u8], row: &mut Row) {
-        self.begin(Stream::new(Cursor::new(text.to_vec()), 0));
-        let read = Rows::read(self, row);
-        let whole = matches!(read, Ok(Outcome::Row)) && self.is_at_end();
+        self.begin(ByteStream::new(Cursor::new(text.to_vec()), 0));
+        let read = FileRows::read(self, row);
+        let whole = matches!(read, Ok(RowOutcome::Row)) && self.is_at_end();
         if !whole {
             row.defect = Some(Defect::FieldCount);
         }
@@ -90,11 +90,11 @@ mod tests {
     fn a_text_is_one_record() {
         let form = |format, wanted: &str| {
             let header = (format == Format::Csv).then(|| b"a,b\n".to_vec());
-            Form::new(&Shape { format, header, wanted: vec![wanted.into()] }, "s".as_ref())
+            EntryParser::new(&RowLayout { format, header, wanted: vec![wanted.into()] }, "s".as_ref())
         };
         let (mut csv, mut json) = (form(Format::Csv, "b").unwrap(), form(Format::Ndjson, "b").unwrap());
         let mut row = Row::default();
-        let mut check = |form: &mut Form, text: &str, expected: Result<f64, Defect>| {
+        let mut check = |form: &mut EntryParser, text: &str, expected: Result<f64, Defect>| {
             form.read(text.as_bytes(), &mut row);
             let found = row.defect.map_or_else(|| row.number(0), Err);
             assert_eq!(found, expected, "{text:?}");

@@ -10,8 +10,8 @@ use super::row::RECORD_LIMIT;
 
 /// Follows a stream from its first byte.
 pub(crate) struct Framing {
-    grammar: &'static Grammar,
-    state: State,
+    grammar: &'static FramingTable,
+    state: FramingState,
     /// Number of completed records.
     pub(crate) records: u64,
     /// The line of the next byte, from 1.
@@ -24,7 +24,7 @@ pub(crate) struct Framing {
 
 /// What the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FramingState {
     /// No record yet, or only blanks of one.
     Between,
     /// The first byte of a field, except a record's first field.
@@ -35,11 +35,11 @@ enum State {
     QuoteInQuoted,
 }
 
-use State::{Between, FieldStart, Plain, QuoteInQuoted, Quoted};
+use FramingState::{Between, FieldStart, Plain, QuoteInQuoted, Quoted};
 
 /// A state machine in tables, for speed. Every byte passes through it, except runs of bytes without
 /// marks.
-struct Grammar {
+struct FramingTable {
     /// The bytes that end a line or open quotes, possibly repeated.
     marks: [u8; 3],
     /// Bytes that no plain line contains.
@@ -49,10 +49,10 @@ struct Grammar {
     /// Class of every byte: 0, 1, 2, or 3 for a line end.
     class: [u8; 256],
     /// Next state by state and class.
-    next: [[State; 4]; 5],
+    next: [[FramingState; 4]; 5],
 }
 
-static CSV: Grammar = Grammar {
+static CSV: FramingTable = FramingTable {
     marks: *b"\"\r\n",
     doubtful: *b"\"\r\r",
     doubtful_at_end: b'"',
@@ -66,7 +66,7 @@ static CSV: Grammar = Grammar {
     ],
 };
 
-static NDJSON: Grammar = Grammar {
+static NDJSON: FramingTable = FramingTable {
     marks: *b"\n\n\n",
     doubtful: *b"\t\r\x0c",
     doubtful_at_end: b' ',
@@ -88,18 +88,18 @@ const STRIDE: usize = 32;
 const BLOCK: usize = 1 << 13;
 
 /// Counts of a block of plain lines. They exclude the record of the last line, which has not ended.
-struct Lines {
+struct LineCounts {
     /// Lines that have ended.
     ended: u64,
     /// Ended lines after the first that were not empty.
     full: u64,
 }
 
-impl Grammar {
+impl FramingTable {
     /// Counts the lines of a block if all are plain and one has ended. Then `\n` ends a record
     /// unless another `\n`, or nothing, precedes it. Written without a branch for each byte, so
     /// that the compiler vectorises it.
-    fn plain_lines(&self, block: &[u8]) -> Option<Lines> {
+    fn plain_lines(&self, block: &[u8]) -> Option<LineCounts> {
         let (&first, rest) = block.split_first()?;
         let is_doubtful = |byte: u8| self.doubtful.iter().fold(false, |any, &mark| any | (byte == mark));
         let (mut ended, mut full) = (u64::from(first == b'\n'), 0);
@@ -116,17 +116,17 @@ impl Grammar {
             ended += u64::from(ends);
             full += u64::from(ends_of_full);
         }
-        (ended > 0 && !doubtful).then_some(Lines { ended, full })
+        (ended > 0 && !doubtful).then_some(LineCounts { ended, full })
     }
 
     /// Returns the state after a byte.
-    fn after(&self, state: State, byte: u8) -> State {
+    fn after(&self, state: FramingState, byte: u8) -> FramingState {
         self.next[state as usize][usize::from(self.class[usize::from(byte)])]
     }
 
     /// Returns the state after bytes without marks, outside quotes: unchanged if all are blanks,
     /// else decided by the last byte.
-    fn after_run(&self, state: State, run: &[u8]) -> State {
+    fn after_run(&self, state: FramingState, run: &[u8]) -> FramingState {
         let blank = |&byte: &u8| self.class[usize::from(byte)] == 1;
         match run.last() {
             Some(&last) if !run.iter().all(blank) => self.after(Plain, last),
@@ -275,10 +275,10 @@ impl Framing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bytes::Stream;
+    use super::super::bytes::ByteStream;
     use super::super::csv::CsvRows;
     use super::super::ndjson::NdjsonRows;
-    use super::super::row::{Outcome, Row, Rows};
+    use super::super::row::{FileRows, Row, RowOutcome};
     use super::*;
     use proptest::prelude::*;
 
@@ -332,7 +332,7 @@ mod tests {
         for excess in 0..3 {
             let length = RECORD_LIMIT - 2 + excess;
             let fits = length < RECORD_LIMIT;
-            let expected = if fits { Outcome::Row } else { Outcome::TooLong };
+            let expected = if fits { RowOutcome::Row } else { RowOutcome::TooLong };
             let csv =
                 format!("\n\n{},{}\n", "\"\"".repeat(length / 4), "x".repeat(length - 1 - length / 4 * 2));
             let (head, blanks) = ("{\"x\":1}", " ".repeat(length - 7));
@@ -344,8 +344,8 @@ mod tests {
                 let mut framing = Framing::new(format);
                 framing.last_end(text.as_bytes());
                 assert_eq!((framing.is_too_long(), framing.records), (!fits, u64::from(fits)), "{length}");
-                let stream = |text: String| Stream::new(std::io::Cursor::new(text), 0);
-                let mut rows: Box<dyn Rows> = match format {
+                let stream = |text: String| ByteStream::new(std::io::Cursor::new(text), 0);
+                let mut rows: Box<dyn FileRows> = match format {
                     Format::Csv => {
                         let header = CsvRows::open(stream("x,y\n".into()), "p".as_ref(), &wanted).unwrap();
                         Box::new(header.resume(stream(text), 1))

@@ -1,7 +1,7 @@
 //! Formats: rows of CSV, NDJSON and Parquet, whatever transport delivers their bytes.
 //!
-//! A format turns bytes into rows of wanted fields. It knows no transport: a `Stream` of bytes may
-//! be a file, a session of a journal or data from a socket, and a `Form` reads one message at a
+//! A format turns bytes into rows of wanted fields. It knows no transport: a `ByteStream` of bytes may
+//! be a file, a session of a journal or data from a socket, and a `EntryParser` reads one message at a
 //! time.
 
 pub(crate) mod bytes;

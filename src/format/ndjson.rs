@@ -6,13 +6,13 @@ use std::io::{self, BufRead, Read};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::bytes::Stream;
+use super::bytes::ByteStream;
 use super::error::Defect;
-use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
+use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 
 /// An NDJSON file.
 pub(crate) struct NdjsonRows {
-    stream: Stream,
+    stream: ByteStream,
     wanted: Vec<String>,
     text: Vec<u8>,
     /// The number of the last line read.
@@ -21,12 +21,12 @@ pub(crate) struct NdjsonRows {
 
 impl NdjsonRows {
     /// Continues in `stream`, whose first line is `line`.
-    pub(crate) fn open(stream: Stream, line: u64, wanted: &[String]) -> Self {
+    pub(crate) fn open(stream: ByteStream, line: u64, wanted: &[String]) -> Self {
         NdjsonRows { stream, wanted: wanted.into(), text: Vec::new(), line: line - 1 }
     }
 
     /// Reads the next line that is not blank.
-    fn read_line(&mut self) -> io::Result<Outcome> {
+    fn read_line(&mut self) -> io::Result<RowOutcome> {
         loop {
             self.text.clear();
             let limit = RECORD_LIMIT as u64 + 1;
@@ -37,22 +37,22 @@ impl NdjsonRows {
                 self.text.drain(..3);
             }
             if read == 0 {
-                return Ok(Outcome::End);
+                return Ok(RowOutcome::End);
             }
             if read > RECORD_LIMIT {
-                return Ok(Outcome::TooLong);
+                return Ok(RowOutcome::TooLong);
             }
             if !self.text.trim_ascii().is_empty() {
-                return Ok(Outcome::Row);
+                return Ok(RowOutcome::Row);
             }
         }
     }
 }
 
-impl Rows for NdjsonRows {
-    fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
+impl FileRows for NdjsonRows {
+    fn read(&mut self, row: &mut Row) -> io::Result<RowOutcome> {
         let outcome = self.read_line()?;
-        if outcome != Outcome::Row {
+        if outcome != RowOutcome::Row {
             return Ok(outcome);
         }
         read_object(&self.text, &self.wanted, row);
@@ -76,19 +76,19 @@ impl Rows for NdjsonRows {
 pub(crate) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
     row.text.clear();
     row.fields.clear();
-    row.fields.resize(wanted.len(), Field::Missing);
+    row.fields.resize(wanted.len(), RowField::Missing);
     let mut json = serde_json::Deserializer::from_slice(text);
-    let object = Object { wanted, row }.deserialize(&mut json).and_then(|()| json.end());
+    let object = RowVisitor { wanted, row }.deserialize(&mut json).and_then(|()| json.end());
     row.defect = object.is_err().then_some(Defect::NotAnObject);
 }
 
 /// Copies the wanted fields of an object into a row and skips the others.
-struct Object<'a> {
+struct RowVisitor<'a> {
     wanted: &'a [String],
     row: &'a mut Row,
 }
 
-impl<'de> DeserializeSeed<'de> for Object<'_> {
+impl<'de> DeserializeSeed<'de> for RowVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -96,7 +96,7 @@ impl<'de> DeserializeSeed<'de> for Object<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Object<'_> {
+impl<'de> Visitor<'de> for RowVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,15 +104,15 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(slot) = map.next_key_seed(Name(self.wanted))? {
+        while let Some(slot) = map.next_key_seed(FieldIndex(self.wanted))? {
             match slot {
                 None => drop(map.next_value::<IgnoredAny>()?),
                 Some(slot) => {
                     let value = map.next_value::<&RawValue>()?.get();
-                    let first = std::mem::replace(&mut self.row.fields[slot], Field::Missing);
+                    let first = std::mem::replace(&mut self.row.fields[slot], RowField::Missing);
                     self.row.fields[slot] = match first {
-                        Field::Missing => field(value, &mut self.row.text),
-                        _ => Field::Defective(Defect::FieldTwice),
+                        RowField::Missing => field(value, &mut self.row.text),
+                        _ => RowField::Defective(Defect::FieldTwice),
                     };
                 }
             }
@@ -122,9 +122,9 @@ impl<'de> Visitor<'de> for Object<'_> {
 }
 
 /// Index of a field's name among the wanted ones.
-struct Name<'a>(&'a [String]);
+struct FieldIndex<'a>(&'a [String]);
 
-impl<'de> DeserializeSeed<'de> for Name<'_> {
+impl<'de> DeserializeSeed<'de> for FieldIndex<'_> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
@@ -132,7 +132,7 @@ impl<'de> DeserializeSeed<'de> for Name<'_> {
     }
 }
 
-impl Visitor<'_> for Name<'_> {
+impl Visitor<'_> for FieldIndex<'_> {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,17 +145,17 @@ impl Visitor<'_> for Name<'_> {
 }
 
 /// Reads a JSON value as a field: strings without quotes and escapes, numbers as written.
-fn field(json: &str, text: &mut Vec<u8>) -> Field {
+fn field(json: &str, text: &mut Vec<u8>) -> RowField {
     let start = text.len();
     match json.as_bytes() {
-        b"null" => return Field::Defective(Defect::Missing),
+        b"null" => return RowField::Defective(Defect::Missing),
         [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => text.extend_from_slice(inner),
         [b'"', ..] => match serde_json::from_str::<String>(json) {
             Ok(unescaped) => text.extend_from_slice(unescaped.as_bytes()),
-            Err(_) => return Field::Defective(Defect::NotScalar),
+            Err(_) => return RowField::Defective(Defect::NotScalar),
         },
         [b'-' | b'0'..=b'9', ..] => text.extend_from_slice(json.as_bytes()),
-        _ => return Field::Defective(Defect::NotScalar),
+        _ => return RowField::Defective(Defect::NotScalar),
     }
-    Field::Text(start..text.len())
+    RowField::Text(start..text.len())
 }

@@ -37,10 +37,10 @@ use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::bytes::io_error;
 use super::error::{Defect, FormatError};
-use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
-use disk::{Disk, Failure, PAGE_LIMIT, Pages};
-use meaning::{Meaning, find};
-use pages::{Checked, is_within};
+use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
+use disk::{ColumnPages, PAGE_LIMIT, ParquetFile, ReadFailure};
+use meaning::{ColumnMeaning, find};
+use pages::{CheckedPages, is_within};
 
 /// Rows decoded at once.
 const BATCH: usize = 1024;
@@ -55,16 +55,16 @@ pub fn file_being_decoded() -> Option<PathBuf> {
 }
 
 /// Marks a file as being decoded while it lives.
-struct Decoding;
+struct DecodingGuard;
 
-impl Decoding {
+impl DecodingGuard {
     fn begin(path: &Path) -> Self {
         DECODED.set(Some(path.into()));
-        Decoding
+        DecodingGuard
     }
 }
 
-impl Drop for Decoding {
+impl Drop for DecodingGuard {
     fn drop(&mut self) {
         DECODED.set(None);
     }
@@ -73,25 +73,25 @@ impl Drop for Decoding {
 /// The rows of a file.
 pub(crate) struct ParquetRows {
     path: PathBuf,
-    disk: Disk,
+    disk: ParquetFile,
     file: ParquetMetaData,
     /// The index and the meaning of every wanted column.
-    wanted: Vec<(usize, Meaning)>,
+    wanted: Vec<(usize, ColumnMeaning)>,
     /// The row group, the number of rows in earlier groups, and the number of its own rows
     /// returned.
     group: usize,
     before: u64,
     given: u64,
-    columns: Vec<Column>,
+    columns: Vec<ColumnDecoder>,
     /// Rows decoded, and how many of them have been returned.
     decoded: usize,
     next: usize,
 }
 
 /// A wanted column of a row group, and a decoded part of it.
-struct Column {
-    reader: Reader,
-    meaning: Meaning,
+struct ColumnDecoder {
+    reader: ColumnValues,
+    meaning: ColumnMeaning,
     /// The definition level of a present value.
     defined: i16,
     levels: Vec<i16>,
@@ -100,24 +100,24 @@ struct Column {
 }
 
 /// A reader and its decoded values.
-enum Reader {
-    Boolean(Typed<parquet::data_type::BoolType>),
-    Int32(Typed<parquet::data_type::Int32Type>),
-    Int64(Typed<parquet::data_type::Int64Type>),
-    Float(Typed<parquet::data_type::FloatType>),
-    Double(Typed<parquet::data_type::DoubleType>),
-    Bytes(Typed<parquet::data_type::ByteArrayType>),
-    Fixed(Typed<parquet::data_type::FixedLenByteArrayType>),
+enum ColumnValues {
+    Boolean(TypedColumn<parquet::data_type::BoolType>),
+    Int32(TypedColumn<parquet::data_type::Int32Type>),
+    Int64(TypedColumn<parquet::data_type::Int64Type>),
+    Float(TypedColumn<parquet::data_type::FloatType>),
+    Double(TypedColumn<parquet::data_type::DoubleType>),
+    Bytes(TypedColumn<parquet::data_type::ByteArrayType>),
+    Fixed(TypedColumn<parquet::data_type::FixedLenByteArrayType>),
 }
 
-struct Typed<T: DataType> {
+struct TypedColumn<T: DataType> {
     reader: ColumnReaderImpl<T>,
     values: Vec<T::T>,
 }
 
-impl<T: DataType> Typed<T> {
+impl<T: DataType> TypedColumn<T> {
     fn new(reader: ColumnReaderImpl<T>) -> Self {
-        Typed { reader, values: Vec::with_capacity(BATCH) }
+        TypedColumn { reader, values: Vec::with_capacity(BATCH) }
     }
 
     /// Decodes the next rows; returns their number.
@@ -136,12 +136,12 @@ impl ParquetRows {
     ) -> Result<Self, FormatError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
         let refused = |problem| FormatError::Parquet { path: path.into(), problem };
-        let disk = Disk::new(file).map_err(|source| io_error(path, source))?;
+        let disk = ParquetFile::new(file).map_err(|source| io_error(path, source))?;
         let damaged = |_| match disk.failure() {
-            Some(Failure::Io(source)) => io_error(path, source),
+            Some(ReadFailure::Io(source)) => io_error(path, source),
             _ => refused("it is no Parquet file, or was not written to its end".into()),
         };
-        let decoding = Decoding::begin(path);
+        let decoding = DecodingGuard::begin(path);
         let file = ParquetMetaDataReader::new().parse_and_finish(&disk).map_err(damaged)?;
         let groups = file.num_row_groups();
         let at = usize::try_from(group).ok().filter(|&group| group <= groups);
@@ -178,8 +178,8 @@ impl ParquetRows {
     /// Builds the error of a column that can't be decoded: damage, unless reading the file failed.
     fn damaged(&self, slot: usize) -> io::Error {
         let what = match self.disk.failure() {
-            Some(Failure::Io(error)) => return error,
-            Some(Failure::TooLarge) => {
+            Some(ReadFailure::Io(error)) => return error,
+            Some(ReadFailure::TooLarge) => {
                 format!("a page has more than {PAGE_LIMIT} bytes: write the file with smaller pages")
             }
             None => "it can't be decoded: the file is damaged".into(),
@@ -209,7 +209,7 @@ impl ParquetRows {
                 self.refused(format!("row group {group} has {length} rows but was read up to row {passed}"))
             );
         }
-        let _decoding = Decoding::begin(&self.path);
+        let _decoding = DecodingGuard::begin(&self.path);
         let group = self.file.row_group(self.group);
         let mut columns = Vec::new();
         for (slot, &(number, meaning)) in self.wanted.iter().enumerate() {
@@ -222,8 +222,8 @@ impl ParquetRows {
                     format!("its pages are packed by {codec}, which this program was built without: {MEND}");
                 return Err(self.refused(problem));
             }
-            let mut column =
-                Column::open(&self.disk, group, (number, meaning)).ok_or_else(|| self.damaged(slot))?;
+            let mut column = ColumnDecoder::open(&self.disk, group, (number, meaning))
+                .ok_or_else(|| self.damaged(slot))?;
             column.pass(passed).ok_or_else(|| self.damaged(slot))?;
             columns.push(column);
         }
@@ -236,7 +236,7 @@ impl ParquetRows {
         let left = self.length(self.group)? - self.given;
         let expected = usize::try_from(left).unwrap_or(usize::MAX).min(BATCH);
         let mut columns = std::mem::take(&mut self.columns);
-        let _decoding = Decoding::begin(&self.path);
+        let _decoding = DecodingGuard::begin(&self.path);
         for (slot, column) in columns.iter_mut().enumerate() {
             if !matches!(column.decode(), Ok(rows) if rows == expected) {
                 return Err(self.damaged(slot));
@@ -262,11 +262,11 @@ fn is_unpacked(codec: Compression) -> bool {
     }
 }
 
-impl Rows for ParquetRows {
-    fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
+impl FileRows for ParquetRows {
+    fn read(&mut self, row: &mut Row) -> io::Result<RowOutcome> {
         while self.next == self.decoded {
             if self.group == self.file.num_row_groups() {
-                return Ok(Outcome::End);
+                return Ok(RowOutcome::End);
             }
             if !self.decode()? {
                 self.before += self.given;
@@ -287,7 +287,7 @@ impl Rows for ParquetRows {
         }
         self.next += 1;
         self.given += 1;
-        Ok(Outcome::Row)
+        Ok(RowOutcome::Row)
     }
 
     fn is_at_hand(&self) -> bool {
@@ -303,38 +303,44 @@ impl Rows for ParquetRows {
     }
 }
 
-impl Column {
-    fn open(disk: &Disk, group: &RowGroupMetaData, (number, meaning): (usize, Meaning)) -> Option<Self> {
+impl ColumnDecoder {
+    fn open(
+        disk: &ParquetFile,
+        group: &RowGroupMetaData,
+        (number, meaning): (usize, ColumnMeaning),
+    ) -> Option<Self> {
         let chunk = group.column(number);
         let described = chunk.column_descr_ptr();
-        let pages = Arc::new(Pages::new(disk, chunk.compression()));
+        let pages = Arc::new(ColumnPages::new(disk, chunk.compression()));
         let pages = SerializedPageReader::new(pages, chunk, usize::try_from(group.num_rows()).ok()?, None);
-        let pages = Box::new(Checked::new(Box::new(pages.ok()?), &described));
+        let pages = Box::new(CheckedPages::new(Box::new(pages.ok()?), &described));
         let reader = match get_column_reader(described, pages) {
-            ColumnReader::BoolColumnReader(reader) => Reader::Boolean(Typed::new(reader)),
-            ColumnReader::Int32ColumnReader(reader) => Reader::Int32(Typed::new(reader)),
-            ColumnReader::Int64ColumnReader(reader) => Reader::Int64(Typed::new(reader)),
-            ColumnReader::FloatColumnReader(reader) => Reader::Float(Typed::new(reader)),
-            ColumnReader::DoubleColumnReader(reader) => Reader::Double(Typed::new(reader)),
-            ColumnReader::ByteArrayColumnReader(reader) => Reader::Bytes(Typed::new(reader)),
-            ColumnReader::FixedLenByteArrayColumnReader(reader) => Reader::Fixed(Typed::new(reader)),
+            ColumnReader::BoolColumnReader(reader) => ColumnValues::Boolean(TypedColumn::new(reader)),
+            ColumnReader::Int32ColumnReader(reader) => ColumnValues::Int32(TypedColumn::new(reader)),
+            ColumnReader::Int64ColumnReader(reader) => ColumnValues::Int64(TypedColumn::new(reader)),
+            ColumnReader::FloatColumnReader(reader) => ColumnValues::Float(TypedColumn::new(reader)),
+            ColumnReader::DoubleColumnReader(reader) => ColumnValues::Double(TypedColumn::new(reader)),
+            ColumnReader::ByteArrayColumnReader(reader) => ColumnValues::Bytes(TypedColumn::new(reader)),
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => {
+                ColumnValues::Fixed(TypedColumn::new(reader))
+            }
             ColumnReader::Int96ColumnReader(_) => return None,
         };
         let defined = chunk.column_descr().max_def_level();
-        Some(Column { reader, meaning, defined, levels: Vec::with_capacity(BATCH), next: 0 })
+        Some(ColumnDecoder { reader, meaning, defined, levels: Vec::with_capacity(BATCH), next: 0 })
     }
 
     /// Skips rows; `None` if there are too few.
     fn pass(&mut self, rows: u64) -> Option<()> {
         let rows = usize::try_from(rows).ok()?;
         let passed = match &mut self.reader {
-            Reader::Boolean(typed) => typed.reader.skip_records(rows),
-            Reader::Int32(typed) => typed.reader.skip_records(rows),
-            Reader::Int64(typed) => typed.reader.skip_records(rows),
-            Reader::Float(typed) => typed.reader.skip_records(rows),
-            Reader::Double(typed) => typed.reader.skip_records(rows),
-            Reader::Bytes(typed) => typed.reader.skip_records(rows),
-            Reader::Fixed(typed) => typed.reader.skip_records(rows),
+            ColumnValues::Boolean(typed) => typed.reader.skip_records(rows),
+            ColumnValues::Int32(typed) => typed.reader.skip_records(rows),
+            ColumnValues::Int64(typed) => typed.reader.skip_records(rows),
+            ColumnValues::Float(typed) => typed.reader.skip_records(rows),
+            ColumnValues::Double(typed) => typed.reader.skip_records(rows),
+            ColumnValues::Bytes(typed) => typed.reader.skip_records(rows),
+            ColumnValues::Fixed(typed) => typed.reader.skip_records(rows),
         };
         passed.ok().filter(|&passed| passed == rows).map(drop)
     }
@@ -345,79 +351,81 @@ impl Column {
         self.next = 0;
         let levels = &mut self.levels;
         match &mut self.reader {
-            Reader::Boolean(typed) => typed.decode(levels),
-            Reader::Int32(typed) => typed.decode(levels),
-            Reader::Int64(typed) => typed.decode(levels),
-            Reader::Float(typed) => typed.decode(levels),
-            Reader::Double(typed) => typed.decode(levels),
-            Reader::Bytes(typed) => typed.decode(levels),
-            Reader::Fixed(typed) => typed.decode(levels),
+            ColumnValues::Boolean(typed) => typed.decode(levels),
+            ColumnValues::Int32(typed) => typed.decode(levels),
+            ColumnValues::Int64(typed) => typed.decode(levels),
+            ColumnValues::Float(typed) => typed.decode(levels),
+            ColumnValues::Double(typed) => typed.decode(levels),
+            ColumnValues::Bytes(typed) => typed.decode(levels),
+            ColumnValues::Fixed(typed) => typed.decode(levels),
         }
     }
 
     /// Returns the value of a decoded row; `None` if it was not decoded.
-    fn field(&mut self, row: usize, text: &mut Vec<u8>) -> Option<Field> {
+    fn field(&mut self, row: usize, text: &mut Vec<u8>) -> Option<RowField> {
         if self.defined > 0 && *self.levels.get(row)? != self.defined {
-            return Some(Field::Missing);
+            return Some(RowField::Missing);
         }
         let at = self.next;
         self.next += 1;
         let meaning = self.meaning;
         Some(match &self.reader {
-            Reader::Boolean(typed) => Field::Number(f64::from(u8::from(*typed.values.get(at)?))),
-            Reader::Int32(typed) => {
+            ColumnValues::Boolean(typed) => RowField::Number(f64::from(u8::from(*typed.values.get(at)?))),
+            ColumnValues::Int32(typed) => {
                 let value = *typed.values.get(at)?;
-                let unsigned = meaning == Meaning::Unsigned;
+                let unsigned = meaning == ColumnMeaning::Unsigned;
                 whole(if unsigned { i128::from(value as u32) } else { value.into() }, meaning, text)
             }
-            Reader::Int64(typed) => {
+            ColumnValues::Int64(typed) => {
                 let value = *typed.values.get(at)?;
-                let unsigned = meaning == Meaning::Unsigned;
+                let unsigned = meaning == ColumnMeaning::Unsigned;
                 whole(if unsigned { i128::from(value as u64) } else { value.into() }, meaning, text)
             }
-            Reader::Float(typed) => Field::Number((*typed.values.get(at)?).into()),
-            Reader::Double(typed) => Field::Number(*typed.values.get(at)?),
-            Reader::Bytes(typed) => bytes(typed.values.get(at)?.data(), meaning, text),
-            Reader::Fixed(typed) => bytes(typed.values.get(at)?.data(), meaning, text),
+            ColumnValues::Float(typed) => RowField::Number((*typed.values.get(at)?).into()),
+            ColumnValues::Double(typed) => RowField::Number(*typed.values.get(at)?),
+            ColumnValues::Bytes(typed) => bytes(typed.values.get(at)?.data(), meaning, text),
+            ColumnValues::Fixed(typed) => bytes(typed.values.get(at)?.data(), meaning, text),
         })
     }
 }
 
 /// Converts a whole number.
-fn whole(value: i128, meaning: Meaning, text: &mut Vec<u8>) -> Field {
+fn whole(value: i128, meaning: ColumnMeaning, text: &mut Vec<u8>) -> RowField {
     match meaning {
-        Meaning::Time(nanoseconds) => {
+        ColumnMeaning::Time(nanoseconds) => {
             let micros = (value * i128::from(nanoseconds)).div_euclid(1000);
-            i64::try_from(micros).map_or(Field::Defective(Defect::NotATime), Field::Time)
+            i64::try_from(micros).map_or(RowField::Defective(Defect::NotATime), RowField::Time)
         }
-        Meaning::Decimal(scale) if scale != 0 => write(text, format_args!("{value}e{}", -i64::from(scale))),
+        ColumnMeaning::Decimal(scale) if scale != 0 => {
+            write(text, format_args!("{value}e{}", -i64::from(scale)))
+        }
         _ => write(text, format_args!("{value}")),
     }
 }
 
 /// Converts bytes.
-fn bytes(bytes: &[u8], meaning: Meaning, text: &mut Vec<u8>) -> Field {
+fn bytes(bytes: &[u8], meaning: ColumnMeaning, text: &mut Vec<u8>) -> RowField {
     if bytes.len() > RECORD_LIMIT {
-        return Field::Defective(Defect::TooLong);
+        return RowField::Defective(Defect::TooLong);
     }
     match (meaning, bytes) {
-        (Meaning::Decimal(_), [first, rest @ ..]) if rest.len() < 16 => {
+        (ColumnMeaning::Decimal(_), [first, rest @ ..]) if rest.len() < 16 => {
             // Two's complement, most significant byte first.
             let sign = if *first < 0x80 { 0 } else { -1 };
             whole(bytes.iter().fold(sign, |value, &byte| value << 8 | i128::from(byte)), meaning, text)
         }
-        (Meaning::Decimal(_), _) => Field::Defective(Defect::NotANumber),
+        (ColumnMeaning::Decimal(_), _) => RowField::Defective(Defect::NotANumber),
         _ => {
             let start = text.len();
             text.extend_from_slice(bytes);
-            Field::Text(start..text.len())
+            RowField::Text(start..text.len())
         }
     }
 }
 
-fn write(text: &mut Vec<u8>, value: std::fmt::Arguments<'_>) -> Field {
+fn write(text: &mut Vec<u8>, value: std::fmt::Arguments<'_>) -> RowField {
     use io::Write;
     let start = text.len();
     text.write_fmt(value).expect("memory takes every number");
-    Field::Text(start..text.len())
+    RowField::Text(start..text.len())
 }

@@ -16,29 +16,29 @@ pub(crate) struct Row {
     /// The text that contains the fields.
     pub(crate) text: Vec<u8>,
     /// A field for every wanted column.
-    pub(crate) fields: Vec<Field>,
+    pub(crate) fields: Vec<RowField>,
     /// A defect of the whole row.
     pub(crate) defect: Option<Defect>,
     /// Cached for the next time.
-    last_date: Cell<KnownDate>,
+    last_date: Cell<CachedDate>,
 }
 
 /// Days from 1970-01-01 to a date. Streams repeat the same date many times.
 #[derive(Clone, Copy)]
-struct KnownDate {
+struct CachedDate {
     text: [u8; 10],
     days: i64,
 }
 
-impl Default for KnownDate {
+impl Default for CachedDate {
     fn default() -> Self {
-        KnownDate { text: *b"1970-01-01", days: 0 }
+        CachedDate { text: *b"1970-01-01", days: 0 }
     }
 }
 
 /// A field of a row.
 #[derive(Clone, PartialEq)]
-pub(crate) enum Field {
+pub(crate) enum RowField {
     /// Absent.
     Missing,
     /// Its range in the row's text.
@@ -52,10 +52,10 @@ pub(crate) enum Field {
 }
 
 /// A reader of one file's rows.
-pub(crate) trait Rows: Send {
+pub(crate) trait FileRows: Send {
     /// Reads the next row, or reports the end or a row that is too long. It never waits for a byte
     /// after that row.
-    fn read(&mut self, row: &mut Row) -> std::io::Result<Outcome>;
+    fn read(&mut self, row: &mut Row) -> std::io::Result<RowOutcome>;
 
     /// Returns the offset in bytes and the line where the next row begins, or the end of the line
     /// before it.
@@ -71,7 +71,7 @@ pub(crate) trait Rows: Send {
 
 /// Result of reading a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RowOutcome {
     /// A row was read.
     Row,
     /// The input has ended.
@@ -83,16 +83,16 @@ pub(crate) enum Outcome {
 impl Row {
     /// Whether there is anything in a field, be it usable or not.
     pub(crate) fn is_there(&self, slot: usize) -> bool {
-        !matches!(self.fields[slot], Field::Missing)
+        !matches!(self.fields[slot], RowField::Missing)
     }
 
     /// Returns the text of a field without surrounding blanks.
     pub(crate) fn text(&self, slot: usize) -> Result<&[u8], Defect> {
         match &self.fields[slot] {
-            Field::Missing => Err(Defect::Missing),
-            Field::Number(_) | Field::Time(_) => Err(Defect::NotAText),
-            Field::Defective(defect) => Err(*defect),
-            Field::Text(range) => match self.text[range.clone()].trim_ascii() {
+            RowField::Missing => Err(Defect::Missing),
+            RowField::Number(_) | RowField::Time(_) => Err(Defect::NotAText),
+            RowField::Defective(defect) => Err(*defect),
+            RowField::Text(range) => match self.text[range.clone()].trim_ascii() {
                 [] => Err(Defect::Missing),
                 text => Ok(text),
             },
@@ -101,8 +101,8 @@ impl Row {
 
     pub(crate) fn number(&self, slot: usize) -> Result<f64, Defect> {
         let number = match self.fields[slot] {
-            Field::Number(number) => number,
-            Field::Time(_) => return Err(Defect::NotANumber),
+            RowField::Number(number) => number,
+            RowField::Time(_) => return Err(Defect::NotANumber),
             _ => {
                 let text = self.text(slot)?;
                 let other_form = || std::str::from_utf8(text).ok()?.parse().ok();
@@ -115,8 +115,8 @@ impl Row {
     /// Returns microseconds since 1970.
     pub(crate) fn time(&self, slot: usize) -> Result<i64, Defect> {
         match self.fields[slot] {
-            Field::Time(time) => return Ok(time),
-            Field::Number(_) => return Err(Defect::NotATime),
+            RowField::Time(time) => return Ok(time),
+            RowField::Number(_) => return Err(Defect::NotATime),
             _ => {}
         }
         let text = self.text(slot)?;
@@ -151,10 +151,10 @@ fn short_decimal(text: &[u8]) -> Option<f64> {
 
 /// Parses the most common form of a time, `2013-01-01T10:59:00Z`, much faster than a general
 /// parser.
-fn utc_second(text: &[u8], last_date: &Cell<KnownDate>) -> Option<i64> {
+fn utc_second(text: &[u8], last_date: &Cell<CachedDate>) -> Option<i64> {
     let (date, time) = text.split_first_chunk()?;
     if last_date.get().text != *date {
-        last_date.set(KnownDate { text: *date, days: days_of(date)? });
+        last_date.set(CachedDate { text: *date, days: days_of(date)? });
     }
     Some((last_date.get().days * 86_400 + second_of_day(time)?) * 1_000_000)
 }
@@ -205,7 +205,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn row(text: &str) -> Row {
-        Row { text: text.into(), fields: vec![Field::Text(0..text.len())], ..Row::default() }
+        Row { text: text.into(), fields: vec![RowField::Text(0..text.len())], ..Row::default() }
     }
 
     #[test]

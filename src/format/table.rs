@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use zeroize::Zeroize;
 
-use super::bytes::{STANDARD_INPUT, Stream, io_error};
+use super::bytes::{ByteStream, STANDARD_INPUT, io_error};
 use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
-use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
+use super::row::{FileRows, RECORD_LIMIT, Row, RowOutcome};
 
 /// Words for a missing value, in lower case.
 const ABSENT: [&str; 7] = ["na", "n/a", "nan", "null", "none", "?", "-nan"];
@@ -48,7 +48,8 @@ impl Table {
     /// [`TableError`] names the line and column that can't be used, never their contents.
     pub fn read(path: &Path, columns: Option<&[String]>, missing: MissingRows) -> Result<Self, TableError> {
         let standard_input = path == Path::new("-");
-        let stream = if standard_input { Stream::new(io::stdin(), 0) } else { Stream::of_file(path)? };
+        let stream =
+            if standard_input { ByteStream::new(io::stdin(), 0) } else { ByteStream::of_file(path)? };
         let path = if standard_input { Path::new(STANDARD_INPUT) } else { path };
         let (rows, columns) = match columns {
             Some(columns) => (CsvRows::open(stream, path, columns)?, columns.to_vec()),
@@ -60,7 +61,7 @@ impl Table {
         if columns.iter().all(|name| name.parse::<f64>().is_ok()) {
             return Err(TableError::HeaderOfNumbers { path: path.into() });
         }
-        Reading { path, columns, missing, values: Vec::new(), labels: None, incomplete: 0 }
+        TableReader { path, columns, missing, values: Vec::new(), labels: None, incomplete: 0 }
             .all(rows)
             .map(|(table, _)| table)
     }
@@ -77,9 +78,9 @@ impl Table {
         missing: MissingRows,
     ) -> Result<(Self, Vec<String>), TableError> {
         let wanted = [columns, &[label.into()]].concat();
-        let rows = CsvRows::open(Stream::of_file(path)?, path, &wanted)?;
+        let rows = CsvRows::open(ByteStream::of_file(path)?, path, &wanted)?;
         let (columns, labels) = (columns.to_vec(), Some(Vec::new()));
-        Reading { path, columns, missing, values: Vec::new(), labels, incomplete: 0 }.all(rows)
+        TableReader { path, columns, missing, values: Vec::new(), labels, incomplete: 0 }.all(rows)
     }
 
     /// Returns the column names, in the order of a row's values.
@@ -111,7 +112,7 @@ impl Drop for Table {
 }
 
 /// A table being read.
-struct Reading<'a> {
+struct TableReader<'a> {
     path: &'a Path,
     columns: Vec<String>,
     missing: MissingRows,
@@ -121,20 +122,20 @@ struct Reading<'a> {
     incomplete: u64,
 }
 
-impl Reading<'_> {
+impl TableReader<'_> {
     fn all(mut self, mut rows: CsvRows) -> Result<(Table, Vec<String>), TableError> {
         let mut row = Row::default();
         loop {
             match rows.read(&mut row).map_err(|source| io_error(self.path, source))? {
-                Outcome::End => break,
-                Outcome::TooLong => {
+                RowOutcome::End => break,
+                RowOutcome::TooLong => {
                     let (path, line) = (self.path.into(), rows.line());
                     return Err(FormatError::RecordTooLong { path, line, limit: RECORD_LIMIT }.into());
                 }
-                Outcome::Row => self.add(&row, rows.line())?,
+                RowOutcome::Row => self.add(&row, rows.line())?,
             }
         }
-        let Reading { columns, values, labels, incomplete, .. } = self;
+        let TableReader { columns, values, labels, incomplete, .. } = self;
         Ok((Table { columns, values, incomplete }, labels.unwrap_or_default()))
     }
 

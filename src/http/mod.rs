@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-pub(crate) use places::Turn;
-use places::{Place, Places, yield_to_others};
-use request::{REQUEST_LIMIT, Refusal, host_of, parse};
-pub(crate) use request::{Request, Status};
+pub(crate) use places::ComputeTurn;
+use places::{ConnectionSlot, ConnectionSlots, yield_to_others};
+use request::{HttpRefusal, REQUEST_LIMIT, host_of, parse};
+pub(crate) use request::{HttpRequest, HttpStatus};
 
 /// Time for a request to arrive.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ pub enum HttpError {
     },
 }
 
-pub(crate) struct Server {
+pub(crate) struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
     /// The host of the requested address, without the port.
@@ -69,18 +69,18 @@ pub(crate) struct Server {
 }
 
 /// Sends events until there are no more or the client is gone.
-pub(crate) type Sender = Box<dyn FnOnce(&mut Events<'_>) -> io::Result<()>>;
+pub(crate) type EventSender = Box<dyn FnOnce(&mut EventWriter<'_>) -> io::Result<()>>;
 
-pub(crate) enum Answer {
+pub(crate) enum HttpAnswer {
     /// A document of this media type.
     Document(&'static str, Cow<'static, str>),
     /// Events, until the sender returns.
-    Events(Sender),
+    Events(EventSender),
     /// A status other than 200, and the reason.
-    Refused(Status, String),
+    Refused(HttpStatus, String),
 }
 
-impl Server {
+impl HttpServer {
     /// Listens at `address`, `HOST:PORT`.
     ///
     /// # Errors
@@ -103,10 +103,10 @@ impl Server {
     /// [`HttpError::Thread`].
     pub(crate) fn serve(
         self,
-        answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+        answer: impl Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static,
     ) -> Result<(), HttpError> {
-        let Server { listener, address, host } = self;
-        let places = Places::of_this_process();
+        let HttpServer { listener, address, host } = self;
+        let places = ConnectionSlots::of_this_process();
         let accept = move || accept(&listener, &places, &Arc::new((host, answer)));
         let started = thread::Builder::new().name("http".into()).spawn(accept);
         started.map(drop).map_err(|source| HttpError::Thread { address, source })
@@ -114,9 +114,9 @@ impl Server {
 }
 
 /// Starts a thread for each connection within the limit, and refuses the others.
-fn accept<A>(listener: &TcpListener, places: &Places, site: &Arc<(String, A)>) -> !
+fn accept<A>(listener: &TcpListener, places: &ConnectionSlots, site: &Arc<(String, A)>) -> !
 where
-    A: Fn(&Request) -> Answer + Send + Sync + 'static,
+    A: Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static,
 {
     yield_to_others();
     loop {
@@ -147,7 +147,7 @@ fn refuse(stream: TcpStream) {
     let _ = stream
         .set_nonblocking(true)
         .and_then(|()| {
-            document(&mut answer, Status::Unavailable.line(), "text/plain; charset=utf-8", refused)
+            document(&mut answer, HttpStatus::Unavailable.line(), "text/plain; charset=utf-8", refused)
         })
         .and_then(|()| (&stream).write_all(&answer))
         .and_then(|()| stream.shutdown(Shutdown::Write))
@@ -156,12 +156,12 @@ fn refuse(stream: TcpStream) {
 }
 
 /// A connection with a deadline for each step, however slowly the client sends or reads.
-struct Connection {
+struct HttpConnection {
     stream: TcpStream,
     deadline: Instant,
 }
 
-impl Connection {
+impl HttpConnection {
     fn within(&mut self, patience: Duration) -> &mut Self {
         self.deadline = Instant::now() + patience;
         self
@@ -173,14 +173,14 @@ impl Connection {
     }
 }
 
-impl Read for Connection {
+impl Read for HttpConnection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(self.left()?))?;
         self.stream.read(buffer)
     }
 }
 
-impl Write for Connection {
+impl Write for HttpConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.left()?))?;
         self.stream.write(bytes)
@@ -193,24 +193,24 @@ impl Write for Connection {
 
 fn converse(
     stream: TcpStream,
-    _place: &Place,
+    _place: &ConnectionSlot,
     host: &str,
-    answer: &impl Fn(&Request) -> Answer,
+    answer: &impl Fn(&HttpRequest) -> HttpAnswer,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut connection = Connection { stream, deadline: Instant::now() };
+    let mut connection = HttpConnection { stream, deadline: Instant::now() };
     let request = read_request(connection.within(REQUEST_PATIENCE), host)?;
     let answer =
-        request.map_or_else(|(status, why)| Answer::Refused(status, why), |request| answer(&request));
+        request.map_or_else(|(status, why)| HttpAnswer::Refused(status, why), |request| answer(&request));
     connection.within(ANSWER_PATIENCE);
     match answer {
-        Answer::Document(kind, text) => document(&mut connection, "200 OK", kind, &text)?,
-        Answer::Refused(status, why) => {
+        HttpAnswer::Document(kind, text) => document(&mut connection, "200 OK", kind, &text)?,
+        HttpAnswer::Refused(status, why) => {
             document(&mut connection, status.line(), "text/plain; charset=utf-8", &format!("{why}\n"))?;
         }
-        Answer::Events(send) => {
+        HttpAnswer::Events(send) => {
             head(&mut connection, "200 OK", "text/event-stream", "")?;
-            send(&mut Events(&mut connection))?;
+            send(&mut EventWriter(&mut connection))?;
         }
     }
     // Closing with unread bytes would discard the answer.
@@ -236,9 +236,9 @@ fn head(out: &mut impl Write, status: &str, kind: &str, more: &str) -> io::Resul
 }
 
 /// A client that receives events. A slow one blocks only its own sender.
-pub(crate) struct Events<'a>(&'a mut Connection);
+pub(crate) struct EventWriter<'a>(&'a mut HttpConnection);
 
-impl Events<'_> {
+impl EventWriter<'_> {
     /// Sends an event. A returning client names the `number` of its last event. The client joins
     /// the lines of `data` again.
     ///
@@ -270,7 +270,7 @@ impl Events<'_> {
     }
 }
 
-fn read_request(connection: &mut Connection, host: &str) -> io::Result<Result<Request, Refusal>> {
+fn read_request(connection: &mut HttpConnection, host: &str) -> io::Result<Result<HttpRequest, HttpRefusal>> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
         let mut piece = [0; 1024];
@@ -279,7 +279,7 @@ fn read_request(connection: &mut Connection, host: &str) -> io::Result<Result<Re
             Ok(length) => bytes.extend_from_slice(&piece[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                return Ok(Err((Status::RequestTimeout, "the request did not come in time".into())));
+                return Ok(Err((HttpStatus::RequestTimeout, "the request did not come in time".into())));
             }
             Err(error) => return Err(error),
         }
@@ -287,7 +287,7 @@ fn read_request(connection: &mut Connection, host: &str) -> io::Result<Result<Re
             return Ok(read);
         }
         if bytes.len() > REQUEST_LIMIT {
-            return Ok(Err((Status::TooLarge, format!("a request has at most {REQUEST_LIMIT} bytes"))));
+            return Ok(Err((HttpStatus::TooLarge, format!("a request has at most {REQUEST_LIMIT} bytes"))));
         }
     }
 }

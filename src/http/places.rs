@@ -20,7 +20,7 @@ const DESCRIPTORS_EACH: usize = 4;
 static CONNECTED: AtomicUsize = AtomicUsize::new(0);
 
 /// The connection slots of a server.
-pub(super) struct Places {
+pub(super) struct ConnectionSlots {
     limit: usize,
     taken: Arc<AtomicUsize>,
     limit_of_all: usize,
@@ -28,12 +28,12 @@ pub(super) struct Places {
 }
 
 /// An occupied slot, until it is dropped.
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     taken: Arc<AtomicUsize>,
     taken_of_all: &'static AtomicUsize,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// Derives the limits from this process's descriptors, after raising their number to the
     /// system's maximum.
     pub(super) fn of_this_process() -> Self {
@@ -55,13 +55,13 @@ impl Places {
         }
     }
 
-    pub(super) fn take(&self) -> Option<Place> {
+    pub(super) fn take(&self) -> Option<ConnectionSlot> {
         take_one(&self.taken, self.limit)?;
         if take_one(self.taken_of_all, self.limit_of_all).is_none() {
             self.taken.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Place { taken: Arc::clone(&self.taken), taken_of_all: self.taken_of_all })
+        Some(ConnectionSlot { taken: Arc::clone(&self.taken), taken_of_all: self.taken_of_all })
     }
 }
 
@@ -70,7 +70,7 @@ fn take_one(taken: &AtomicUsize, limit: usize) -> Option<usize> {
     taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.taken.fetch_sub(1, Ordering::Relaxed);
         self.taken_of_all.fetch_sub(1, Ordering::Relaxed);
@@ -90,25 +90,26 @@ pub(super) fn yield_to_others() {
 }
 
 /// The queue of readers that want to compute, in the order of requests.
-struct Turns {
-    line: Mutex<Line>,
+struct ComputeQueue {
+    line: Mutex<QueueState>,
     moved: Condvar,
 }
 
 #[derive(Default)]
-struct Line {
+struct QueueState {
     /// Number of the next to queue.
     last: u64,
     /// Number of the current one.
     first: u64,
 }
 
-static TURNS: Turns = Turns { line: Mutex::new(Line { last: 0, first: 0 }), moved: Condvar::new() };
+static TURNS: ComputeQueue =
+    ComputeQueue { line: Mutex::new(QueueState { last: 0, first: 0 }), moved: Condvar::new() };
 
 /// The right to compute for a reader, until it is dropped. Never held while waiting for a client.
-pub(crate) struct Turn(());
+pub(crate) struct ComputeTurn(());
 
-impl Turn {
+impl ComputeTurn {
     /// Waits for this thread's turn. The thread must not already hold one.
     pub(crate) fn wait() -> Self {
         let mut line = TURNS.lock();
@@ -117,19 +118,19 @@ impl Turn {
         while line.first != own {
             line = TURNS.moved.wait(line).unwrap_or_else(PoisonError::into_inner);
         }
-        Turn(())
+        ComputeTurn(())
     }
 }
 
-impl Drop for Turn {
+impl Drop for ComputeTurn {
     fn drop(&mut self) {
         TURNS.lock().first += 1;
         TURNS.moved.notify_all();
     }
 }
 
-impl Turns {
-    fn lock(&self) -> MutexGuard<'_, Line> {
+impl ComputeQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,11 +142,11 @@ mod tests {
     #[test]
     fn readers_leave_half_of_the_descriptors() {
         static TAKEN: AtomicUsize = AtomicUsize::new(0);
-        let all = |places: &Places| std::iter::from_fn(|| places.take()).collect::<Vec<_>>();
+        let all = |places: &ConnectionSlots| std::iter::from_fn(|| places.take()).collect::<Vec<_>>();
         for (descriptors, of_one, of_all) in
             [(0, 1, 1), (16, 1, 2), (128, 8, 16), (1024, 64, 128), (usize::MAX, 64, 256)]
         {
-            let servers = [(); 4].map(|()| Places::among(descriptors, &TAKEN));
+            let servers = [(); 4].map(|()| ConnectionSlots::among(descriptors, &TAKEN));
             let taken: Vec<_> = servers.iter().map(all).collect();
             assert_eq!(taken[0].len(), of_one, "{descriptors}");
             let connected: usize = taken.iter().map(Vec::len).sum();
@@ -165,7 +166,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        let _turn = Turn::wait();
+                        let _turn = ComputeTurn::wait();
                         assert_eq!(computing.fetch_add(1, Ordering::SeqCst), 0);
                         std::thread::yield_now();
                         computing.fetch_sub(1, Ordering::SeqCst);

@@ -12,7 +12,7 @@ pub(super) const REQUEST_LIMIT: usize = 8 << 10;
 
 const FIELD_LIMIT: usize = 64;
 
-pub(crate) struct Request {
+pub(crate) struct HttpRequest {
     /// The path, without the query.
     pub(crate) path: String,
     query: Vec<(String, String)>,
@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) last_event: Option<u64>,
 }
 
-impl Request {
+impl HttpRequest {
     /// Returns the first value of this name in the query.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
@@ -28,7 +28,7 @@ impl Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum HttpStatus {
     BadRequest = 400,
     NotFound = 404,
     MethodNotAllowed = 405,
@@ -38,48 +38,48 @@ pub(crate) enum Status {
     Unavailable = 503,
 }
 
-pub(super) type Refusal = (Status, String);
+pub(super) type HttpRefusal = (HttpStatus, String);
 
-impl Status {
+impl HttpStatus {
     pub(super) fn line(self) -> &'static str {
         match self {
-            Status::BadRequest => "400 Bad Request",
-            Status::NotFound => "404 Not Found",
-            Status::MethodNotAllowed => "405 Method Not Allowed",
-            Status::RequestTimeout => "408 Request Timeout",
-            Status::MisdirectedRequest => "421 Misdirected Request",
-            Status::TooLarge => "431 Request Header Fields Too Large",
-            Status::Unavailable => "503 Service Unavailable",
+            HttpStatus::BadRequest => "400 Bad Request",
+            HttpStatus::NotFound => "404 Not Found",
+            HttpStatus::MethodNotAllowed => "405 Method Not Allowed",
+            HttpStatus::RequestTimeout => "408 Request Timeout",
+            HttpStatus::MisdirectedRequest => "421 Misdirected Request",
+            HttpStatus::TooLarge => "431 Request Header Fields Too Large",
+            HttpStatus::Unavailable => "503 Service Unavailable",
         }
     }
 }
 
 /// Parses the request at the start of these bytes, or returns `None` if it is incomplete.
-pub(super) fn parse(bytes: &[u8], host: &str) -> Option<Result<Request, Refusal>> {
+pub(super) fn parse(bytes: &[u8], host: &str) -> Option<Result<HttpRequest, HttpRefusal>> {
     let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(bytes) {
         Ok(httparse::Status::Partial) => None,
         Ok(httparse::Status::Complete(_)) => Some(check(&request, host)),
         Err(httparse::Error::TooManyHeaders) => {
-            Some(Err((Status::TooLarge, format!("a request has at most {FIELD_LIMIT} fields"))))
+            Some(Err((HttpStatus::TooLarge, format!("a request has at most {FIELD_LIMIT} fields"))))
         }
         Err(_) => Some(bad("this is not HTTP/1.1")),
     }
 }
 
-fn bad<T>(why: &str) -> Result<T, Refusal> {
-    Err((Status::BadRequest, why.into()))
+fn bad<T>(why: &str) -> Result<T, HttpRefusal> {
+    Err((HttpStatus::BadRequest, why.into()))
 }
 
-fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<Request, Refusal> {
+fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<HttpRequest, HttpRefusal> {
     let field = |name: &str| {
         let mut found = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
         let value = found.next().map(|field| from_utf8(field.value).unwrap_or_default().trim());
         if found.next().is_some() { bad("a field is there twice") } else { Ok(value) }
     };
     if request.method != Some("GET") {
-        return Err((Status::MethodNotAllowed, "only GET is answered".into()));
+        return Err((HttpStatus::MethodNotAllowed, "only GET is answered".into()));
     }
     if field("Transfer-Encoding")?.is_some() || field("Content-Length")?.is_some_and(|length| length != "0") {
         return bad("a request has no body");
@@ -87,7 +87,7 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<Request, Ref
     let named = field("Host")?.map_or_else(|| bad("a request names its Host"), Ok)?;
     if !is_ours(named, host) {
         return Err((
-            Status::MisdirectedRequest,
+            HttpStatus::MisdirectedRequest,
             "the Host is not this server: use its address, or localhost".into(),
         ));
     }
@@ -101,7 +101,7 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<Request, Ref
     let query = pairs.collect::<Option<_>>().map_or_else(|| bad("the query is not well encoded"), Ok)?;
     let last_event = field("Last-Event-ID")?.filter(|text| !text.is_empty()).map(str::parse);
     let last_event = last_event.transpose().or_else(|_| bad("Last-Event-ID is no number of ours"))?;
-    Ok(Request { path: path.into(), query, last_event })
+    Ok(HttpRequest { path: path.into(), query, last_event })
 }
 
 /// Whether a `Host` names this server. A name that anyone can register does not.
@@ -142,7 +142,7 @@ fn decode(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn status_of(request: &str) -> Result<Request, Status> {
+    fn status_of(request: &str) -> Result<HttpRequest, HttpStatus> {
         parse(request.as_bytes(), "stats.example").expect("a whole request").map_err(|(status, _)| status)
     }
 
@@ -158,23 +158,23 @@ mod tests {
         for host in
             ["evil.example", "localhost.evil.example:8080", "127.0.0.1.evil.example", "::1", "", "[::1"]
         {
-            assert_eq!(get(&format!("Host: {host}\r\n")), Err(Status::MisdirectedRequest), "{host}");
+            assert_eq!(get(&format!("Host: {host}\r\n")), Err(HttpStatus::MisdirectedRequest), "{host}");
         }
         for (fields, status) in [
-            ("", Status::BadRequest),
-            ("Host: localhost\r\nHost: localhost\r\n", Status::BadRequest),
-            ("Host: localhost\r\nContent-Length: 3\r\n", Status::BadRequest),
-            ("Host: localhost\r\nTransfer-Encoding: chunked\r\n", Status::BadRequest),
-            ("Host: localhost\r\nLast-Event-ID: -1\r\n", Status::BadRequest),
-            (&"X: y\r\n".repeat(FIELD_LIMIT + 1), Status::TooLarge),
+            ("", HttpStatus::BadRequest),
+            ("Host: localhost\r\nHost: localhost\r\n", HttpStatus::BadRequest),
+            ("Host: localhost\r\nContent-Length: 3\r\n", HttpStatus::BadRequest),
+            ("Host: localhost\r\nTransfer-Encoding: chunked\r\n", HttpStatus::BadRequest),
+            ("Host: localhost\r\nLast-Event-ID: -1\r\n", HttpStatus::BadRequest),
+            (&"X: y\r\n".repeat(FIELD_LIMIT + 1), HttpStatus::TooLarge),
         ] {
             assert_eq!(get(fields), Err(status), "{fields}");
         }
         for method in ["POST", "HEAD", "OPTIONS"] {
             let found = status_of(&format!("{method} / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-            assert_eq!(found.err(), Some(Status::MethodNotAllowed), "{method}");
+            assert_eq!(found.err(), Some(HttpStatus::MethodNotAllowed), "{method}");
         }
-        assert_eq!(status_of("GET /\r\n\r\n").err(), Some(Status::BadRequest));
+        assert_eq!(status_of("GET /\r\n\r\n").err(), Some(HttpStatus::BadRequest));
         assert!(parse(b"GET / HTTP/1.1\r\nHost: local", "").is_none());
     }
 
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!((request.path.as_str(), request.last_event), ("/e", Some(7)));
         for broken in ["%", "%4", "%zz", "%ff"] {
             let found = status_of(&format!("GET /?k={broken} HTTP/1.1\r\nHost: [::1]\r\n\r\n"));
-            assert_eq!(found.err(), Some(Status::BadRequest), "{broken}");
+            assert_eq!(found.err(), Some(HttpStatus::BadRequest), "{broken}");
         }
     }
 }

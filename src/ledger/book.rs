@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, Charge, Entry, Ledger, LedgerError, Refusal};
-use crate::state::{Enrolment, LedgerFile, Pay, Reservation};
+use super::{Budget, Charge, Ledger, LedgerEntry, LedgerError, LedgerRefusal};
+use crate::state::{Enrolment, LedgerFile, LedgerPayment, Reservation};
 use crate::time;
 
 /// A state directory's own ledger, relative to it.
@@ -66,7 +66,7 @@ fn write(file: &LedgerFile, ledger: &Ledger) -> Result<(), LedgerError> {
 /// A pipeline's request to a ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
+pub struct LedgerRequest {
     /// What it will spend.
     pub charge: Charge,
     /// Its stated budget for all pipelines together.
@@ -79,14 +79,14 @@ pub struct Request {
     pub started: String,
 }
 
-impl Request {
+impl LedgerRequest {
     /// Adds the entry to the ledger.
-    fn enter(self, ledger: Ledger, identity: String) -> Result<Ledger, Refusal> {
+    fn enter(self, ledger: Ledger, identity: String) -> Result<Ledger, LedgerRefusal> {
         let Self { charge, budget, data_set, shared, started } = self;
         if shared && data_set.is_none() {
-            return Err(Refusal::NoData { stands: ledger.data_set });
+            return Err(LedgerRefusal::NoData { stands: ledger.data_set });
         }
-        ledger.of_data(data_set.as_deref())?.with(Entry { identity, started, charge }, budget)
+        ledger.of_data(data_set.as_deref())?.with(LedgerEntry { identity, started, charge }, budget)
     }
 
     /// Adds the entry even if it exceeds the budget.
@@ -94,7 +94,7 @@ impl Request {
         let Self { charge, budget, data_set, started, .. } = self;
         ledger.budget = ledger.budget.or(budget);
         ledger.data_set = ledger.data_set.or(data_set);
-        ledger.entries.push(Entry::reserved(started, charge));
+        ledger.entries.push(LedgerEntry::reserved(started, charge));
         ledger
     }
 }
@@ -113,8 +113,8 @@ impl Request {
 pub fn enter(
     path: &Path,
     enrolment: Option<&Enrolment>,
-    request: Request,
-) -> Result<Option<Pay>, LedgerError> {
+    request: LedgerRequest,
+) -> Result<Option<LedgerPayment>, LedgerError> {
     if let Some(enrolment) = enrolment.filter(|enrolment| enrolment.has_begun()) {
         let mut file = opened(path, enrolment)?;
         if request.budget.is_some() && read(&file)?.is_some_and(|ledger| ledger.budget.is_none()) {
@@ -137,17 +137,17 @@ pub fn enter(
         drop(reservation);
         Ok(())
     };
-    Ok(Some(Pay { entered, enter: Box::new(enter) }))
+    Ok(Some(LedgerPayment { entered, enter: Box::new(enter) }))
 }
 
 /// Reserves room beside entries and other reservations.
-fn reserve(file: &LedgerFile, ledger: Ledger, request: &Request) -> Result<Reservation, LedgerError> {
+fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result<Reservation, LedgerError> {
     let path = file.path();
     let content =
         |error: serde_json::Error| LedgerError::Content { path: path.into(), reason: error.to_string() };
     let mut counted = ledger;
     for text in Reservation::all(path)? {
-        let other: Request = serde_json::from_slice(&text).map_err(content)?;
+        let other: LedgerRequest = serde_json::from_slice(&text).map_err(content)?;
         counted = other.count(counted);
     }
     let refused = |refusal| LedgerError::Refused { path: path.into(), refusal };
@@ -165,11 +165,11 @@ pub fn enter_once(path: &Path, charge: Charge, data_set: Option<String>) -> Resu
     let mut ledger = read(&file)?.unwrap_or_default();
     let (started, entries) = (time::now(), ledger.entries.len());
     let identity = format!("{}, {} at {started}", charge.method, entries + 1);
-    let request = Request { charge, budget: None, data_set, shared: true, started };
+    let request = LedgerRequest { charge, budget: None, data_set, shared: true, started };
     // Count the reservations of others.
     let reserved = Reservation::all(path)?;
     let refused = |refusal| LedgerError::Refused { path: file.path().into(), refusal };
-    let counted = reserved.iter().filter_map(|text| serde_json::from_slice::<Request>(text).ok());
+    let counted = reserved.iter().filter_map(|text| serde_json::from_slice::<LedgerRequest>(text).ok());
     let counted = counted.fold(ledger.clone(), |counted, other| other.count(counted));
     request.clone().enter(counted, identity.clone()).map_err(refused)?;
     ledger = request.enter(ledger, identity).map_err(refused)?;
@@ -184,7 +184,7 @@ pub fn enter_once(path: &Path, charge: Charge, data_set: Option<String>) -> Resu
 pub(crate) fn enter_in(
     file: &LedgerFile,
     enrolment: &Enrolment,
-    request: Request,
+    request: LedgerRequest,
 ) -> Result<(), LedgerError> {
     let ledger = read(file)?.unwrap_or_default();
     let identity = enrolment.identity();

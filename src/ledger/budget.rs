@@ -8,7 +8,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use super::{Charge, Ledger, Refusal};
+use super::{Charge, Ledger, LedgerRefusal};
 
 /// The (ε, δ) for all pipelines over a data set together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Budget {
 
 /// Why a budget does not suffice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Exceeded {
+pub struct BudgetExceeded {
     /// The budget.
     pub budget: Budget,
     /// Number of entries, including reservations of current runs.
@@ -69,8 +69,8 @@ impl Budget {
         Ok((Epsilon::new(self.epsilon)?, Delta::new(self.delta)?))
     }
 
-    pub(super) fn covers(&self, ledger: &Ledger) -> Result<(), Refusal> {
-        let no_guarantee = |reason| Refusal::NoGuarantee { budget: Box::new(self.clone()), reason };
+    pub(super) fn covers(&self, ledger: &Ledger) -> Result<(), LedgerRefusal> {
+        let no_guarantee = |reason| LedgerRefusal::NoGuarantee { budget: Box::new(self.clone()), reason };
         let spent = ledger.composition(&self.adjacency()).map_err(no_guarantee)?;
         let (epsilon, delta) = self.numbers().map_err(|error| no_guarantee(error.into()))?;
         if spent.delta(epsilon) <= delta.value() {
@@ -78,11 +78,11 @@ impl Budget {
         }
         let together = spent.epsilon(delta).map(|epsilon| epsilon.value());
         let budget = Box::new(self.clone());
-        Err(Refusal::Overspent { budget, entries: ledger.entries.len(), together })
+        Err(LedgerRefusal::Overspent { budget, entries: ledger.entries.len(), together })
     }
 
-    pub(super) fn admit(&self, ledger: &Ledger, charge: &Charge) -> Result<(), Refusal> {
-        let no_guarantee = |reason| Refusal::NoGuarantee { budget: Box::new(self.clone()), reason };
+    pub(super) fn admit(&self, ledger: &Ledger, charge: &Charge) -> Result<(), LedgerRefusal> {
+        let no_guarantee = |reason| LedgerRefusal::NoGuarantee { budget: Box::new(self.clone()), reason };
         let (about, nesting) = (self.adjacency(), ledger.nesting_with(charge));
         let spent = ledger.spent(&about, &nesting).map_err(no_guarantee)?;
         let asked = charge.spending_about(&about, &nesting).map_err(no_guarantee)?;
@@ -92,7 +92,7 @@ impl Budget {
             return Ok(());
         }
         let epsilon_of = |spending: Spending| Some(spending.epsilon(delta)?.value());
-        Err(Refusal::Exceeded(Box::new(Exceeded {
+        Err(LedgerRefusal::Exceeded(Box::new(BudgetExceeded {
             budget: self.clone(),
             entries: ledger.entries.len(),
             reserved: ledger.entries.iter().filter(|entry| entry.is_reserved()).count(),
@@ -144,9 +144,9 @@ pub(super) fn reached(epsilon: Option<f64>, delta: f64) -> String {
     }
 }
 
-impl fmt::Display for Exceeded {
+impl fmt::Display for BudgetExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Exceeded { budget, entries, reserved, spent, together, asked, left } = self;
+        let BudgetExceeded { budget, entries, reserved, spent, together, asked, left } = self;
         let delta = budget.delta;
         let pair = |epsilon: &Option<f64>| reached(*epsilon, delta);
         write!(

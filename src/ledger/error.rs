@@ -6,13 +6,13 @@ use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::accounting::adjacency::Incomparable;
 use thiserror::Error;
 
-use super::{Budget, Exceeded, budget::reached};
+use super::{Budget, BudgetExceeded, budget::reached};
 use crate::state::StateError;
 
 /// Why the entries of a ledger have no joint guarantee.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
-pub enum NoGuarantee {
+pub enum CompositionError {
     /// One of them is not private.
     #[error("the noise of pipeline {pipeline:?} is drawn from a seed, so its releases protect nobody")]
     Seeded {
@@ -35,7 +35,7 @@ pub enum NoGuarantee {
 /// Why a pipeline is refused.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum LedgerRefusal {
     /// The stated budget differs from the ledger's.
     #[error(
         "the budget of this data set is {stands}, and others count on it, but the pipeline file says {stated}: state the \
@@ -77,11 +77,11 @@ pub enum Refusal {
         /// The budget.
         budget: Box<Budget>,
         /// The reason.
-        reason: NoGuarantee,
+        reason: CompositionError,
     },
     /// The budget does not suffice.
     #[error("{0}")]
-    Exceeded(Box<Exceeded>),
+    Exceeded(Box<BudgetExceeded>),
     /// A pipeline has paid, but the entries exceed a budget that was set later.
     #[error(
         "the budget of this data set is {budget}, but what is entered, {entries} with this pipeline, spends {}: nothing was \
@@ -143,7 +143,7 @@ pub enum LedgerError {
         /// The directory of the ledger.
         path: PathBuf,
         /// The reason.
-        refusal: Refusal,
+        refusal: LedgerRefusal,
     },
     /// The entry that paid for a state directory is gone.
     #[error(

@@ -18,12 +18,12 @@ const MAX_CONFIG: u64 = 1 << 20;
 
 /// A directory with one ledger per data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home(PathBuf);
+pub struct LedgerHome(PathBuf);
 
 /// Why the directory cannot be found or used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum HomeError {
+pub enum LedgerHomeError {
     /// The configuration file exists but cannot be read.
     #[error("{}: can't be read: {source}", path.display())]
     Io {
@@ -54,7 +54,7 @@ pub enum HomeError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Config {
+struct UserConfig {
     ledger: Option<PathBuf>,
 }
 
@@ -62,14 +62,14 @@ fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-impl Home {
+impl LedgerHome {
     /// Returns the directory that `HUSHFLOW_LEDGER` names, or else `ledger` in
     /// `hushflow/config.toml` of the user's configuration (`XDG_CONFIG_HOME`, or `.config` in the
     /// home directory). `None` if neither does.
     ///
     /// # Errors
-    /// [`HomeError`] for an unreadable configuration, because it may name a directory.
-    pub fn find() -> Result<Option<Self>, HomeError> {
+    /// [`LedgerHomeError`] for an unreadable configuration, because it may name a directory.
+    pub fn find() -> Result<Option<Self>, LedgerHomeError> {
         if let Some(directory) = variable(VARIABLE) {
             return absolute(&directory).map(Some);
         }
@@ -77,9 +77,9 @@ impl Home {
         folder.map_or(Ok(None), |folder| Self::configured(&folder.join("hushflow/config.toml")))
     }
 
-    fn configured(file: &Path) -> Result<Option<Self>, HomeError> {
-        let io = |source| HomeError::Io { path: file.into(), source };
-        let config = |reason: String| HomeError::Config { path: file.into(), reason };
+    fn configured(file: &Path) -> Result<Option<Self>, LedgerHomeError> {
+        let io = |source| LedgerHomeError::Io { path: file.into(), source };
+        let config = |reason: String| LedgerHomeError::Config { path: file.into(), reason };
         let text = match whole::read_text(file, MAX_CONFIG) {
             Ok(text) => text,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -90,7 +90,7 @@ impl Home {
             }
             Err(error) => return Err(io(error)),
         };
-        let Config { ledger } = toml::from_str(&text).map_err(|error| config(error.message().into()))?;
+        let UserConfig { ledger } = toml::from_str(&text).map_err(|error| config(error.message().into()))?;
         if ledger.as_deref().is_some_and(|ledger| ledger.starts_with("~")) {
             return Err(config(
                 "found a path that begins with ~, which only shells expand: write it in full".into(),
@@ -105,19 +105,19 @@ impl Home {
     /// owner alone, if needed.
     ///
     /// # Errors
-    /// [`HomeError::NoData`] if the data set has no name, and [`HomeError::Io`].
-    pub fn of_data(&self, data_set: Option<&str>) -> Result<PathBuf, HomeError> {
-        let Some(data_set) = data_set else { return Err(HomeError::NoData { path: self.0.clone() }) };
+    /// [`LedgerHomeError::NoData`] if the data set has no name, and [`LedgerHomeError::Io`].
+    pub fn of_data(&self, data_set: Option<&str>) -> Result<PathBuf, LedgerHomeError> {
+        let Some(data_set) = data_set else { return Err(LedgerHomeError::NoData { path: self.0.clone() }) };
         let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.0);
-        made.map_err(|source| HomeError::Io { path: self.0.clone(), source })?;
+        made.map_err(|source| LedgerHomeError::Io { path: self.0.clone(), source })?;
         Ok(self.0.join(data_set))
     }
 }
 
-fn absolute(directory: &Path) -> Result<Home, HomeError> {
+fn absolute(directory: &Path) -> Result<LedgerHome, LedgerHomeError> {
     std::path::absolute(directory)
-        .map(Home)
-        .map_err(|source| HomeError::Io { path: directory.into(), source })
+        .map(LedgerHome)
+        .map_err(|source| LedgerHomeError::Io { path: directory.into(), source })
 }
 
 /// Checks the name of a data set, which is also a directory name.
@@ -152,14 +152,14 @@ mod tests {
     fn a_configuration_names_a_directory_beside_it_or_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
-        assert_eq!(Home::configured(&file).unwrap(), None);
+        assert_eq!(LedgerHome::configured(&file).unwrap(), None);
         let check = |text: &str| {
             fs::write(&file, text).unwrap();
-            Home::configured(&file)
+            LedgerHome::configured(&file)
         };
         assert_eq!(check("").unwrap(), None);
-        assert_eq!(check("ledger = 'all'").unwrap(), Some(Home(folder.path().join("all"))));
-        assert_eq!(check("ledger = '/all'").unwrap(), Some(Home("/all".into())));
+        assert_eq!(check("ledger = 'all'").unwrap(), Some(LedgerHome(folder.path().join("all"))));
+        assert_eq!(check("ledger = '/all'").unwrap(), Some(LedgerHome("/all".into())));
         for text in ["ledger = 1", "ledgers = 'x'", "ledger ="] {
             let message = check(text).unwrap_err().to_string();
             assert!(message.contains("expected ledger = \"DIR\""), "{message}");
@@ -170,7 +170,7 @@ mod tests {
         }
         let endless = folder.path().join("endless.toml");
         std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
-        let message = Home::configured(&endless).unwrap_err().to_string();
+        let message = LedgerHome::configured(&endless).unwrap_err().to_string();
         assert!(message.contains("found more than 1048576 bytes"), "{message}");
     }
 }

@@ -20,10 +20,10 @@ mod tests;
 
 #[cfg(test)]
 pub(crate) use book::enter_in;
-pub use book::{Book, Request, enter, enter_once, set_budget, standing};
-pub use budget::{Budget, Exceeded};
-pub use error::{LedgerError, NoGuarantee, Refusal};
-pub use home::{Home, HomeError, data_set_name};
+pub use book::{Book, LedgerRequest, enter, enter_once, set_budget, standing};
+pub use budget::{Budget, BudgetExceeded};
+pub use error::{CompositionError, LedgerError, LedgerRefusal};
+pub use home::{LedgerHome, LedgerHomeError, data_set_name};
 
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::{MeanMethod, shares_of_range};
@@ -176,14 +176,16 @@ impl Charge {
     }
 
     /// Returns its spending about other streams.
-    fn spending_about(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, NoGuarantee> {
+    fn spending_about(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
         let pipeline = || self.pipeline.clone();
         if !self.private {
-            return Err(NoGuarantee::Seeded { pipeline: pipeline() });
+            return Err(CompositionError::Seeded { pipeline: pipeline() });
         }
         let steps = self.adjacency().steps_to(wanted, nesting);
-        let steps = steps
-            .map_err(|reason| NoGuarantee::Incomparable { pipeline: pipeline(), reason: Box::new(reason) })?;
+        let steps = steps.map_err(|reason| CompositionError::Incomparable {
+            pipeline: pipeline(),
+            reason: Box::new(reason),
+        })?;
         Ok(self.spending()?.over_steps(steps)?)
     }
 
@@ -217,7 +219,7 @@ impl Charge {
 /// An entry of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// The state directory whose releases it pays for.
     pub identity: String,
     /// Time of the entry by its machine's clock, RFC 3339.
@@ -226,7 +228,7 @@ pub struct Entry {
     pub charge: Charge,
 }
 
-impl Entry {
+impl LedgerEntry {
     /// Makes the entry of a run that has not paid yet.
     fn reserved(started: String, charge: Charge) -> Self {
         Self { identity: String::new(), started, charge }
@@ -247,7 +249,7 @@ pub struct Ledger {
     /// Joint budget of all pipelines.
     pub budget: Option<Budget>,
     /// All pipelines, in order of arrival.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LedgerEntry>,
 }
 
 impl Ledger {
@@ -264,19 +266,19 @@ impl Ledger {
     }
 
     /// Returns the entry of a state directory, with its number from 1.
-    pub fn entry(&self, identity: &str) -> Option<(usize, &Entry)> {
+    pub fn entry(&self, identity: &str) -> Option<(usize, &LedgerEntry)> {
         (1..).zip(&self.entries).find(|(_, entry)| entry.identity == identity)
     }
 
     /// Returns the spending of all entries together about such streams.
     ///
     /// # Errors
-    /// [`NoGuarantee`] names the first entry without a guarantee.
-    pub fn composition(&self, wanted: &Adjacency) -> Result<Spending, NoGuarantee> {
+    /// [`CompositionError`] names the first entry without a guarantee.
+    pub fn composition(&self, wanted: &Adjacency) -> Result<Spending, CompositionError> {
         self.spent(wanted, &self.nesting())
     }
 
-    fn spent(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, NoGuarantee> {
+    fn spent(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
         self.entries.iter().try_fold(Spending::NOTHING, |sum, entry| {
             Ok(sum.and(entry.charge.spending_about(wanted, nesting)?)?)
         })
@@ -319,12 +321,12 @@ impl Ledger {
     /// Assigns the ledger to this data set, or leaves it unchanged for `None`.
     ///
     /// # Errors
-    /// [`Refusal::OtherData`] if it belongs to another data set.
-    pub fn of_data(mut self, data_set: Option<&str>) -> Result<Self, Refusal> {
+    /// [`LedgerRefusal::OtherData`] if it belongs to another data set.
+    pub fn of_data(mut self, data_set: Option<&str>) -> Result<Self, LedgerRefusal> {
         match (&self.data_set, data_set) {
             (Some(stands), Some(named)) if stands != named => {
                 let (stands, named) = (stands.clone(), named.into());
-                return Err(Refusal::OtherData { stands, named });
+                return Err(LedgerRefusal::OtherData { stands, named });
             }
             (None, Some(named)) => self.data_set = Some(named.into()),
             _ => {}
@@ -335,13 +337,13 @@ impl Ledger {
     /// Adds an entry and the budget that its pipeline states.
     ///
     /// # Errors
-    /// [`Refusal`] if the stated budget differs from the ledger's, or if it does not suffice.
-    pub fn with(mut self, entry: Entry, stated: Option<Budget>) -> Result<Self, Refusal> {
+    /// [`LedgerRefusal`] if the stated budget differs from the ledger's, or if it does not suffice.
+    pub fn with(mut self, entry: LedgerEntry, stated: Option<Budget>) -> Result<Self, LedgerRefusal> {
         if let (Some(stands), Some(stated)) = (&self.budget, &stated)
             && stands != stated
         {
             let (stands, stated) = (Box::new(stands.clone()), Box::new(stated.clone()));
-            return Err(Refusal::OtherBudget { stands, stated });
+            return Err(LedgerRefusal::OtherBudget { stands, stated });
         }
         self.budget = self.budget.or(stated);
         if let Some(budget) = &self.budget {
@@ -354,8 +356,8 @@ impl Ledger {
     /// Adds a budget that the pipeline of an existing entry states now.
     ///
     /// # Errors
-    /// [`Refusal`] if that budget, or the existing one, is exceeded.
-    pub fn stating(mut self, stated: Option<Budget>) -> Result<Self, Refusal> {
+    /// [`LedgerRefusal`] if that budget, or the existing one, is exceeded.
+    pub fn stating(mut self, stated: Option<Budget>) -> Result<Self, LedgerRefusal> {
         self.budget.iter().chain(&stated).try_for_each(|budget| budget.covers(&self))?;
         self.budget = self.budget.or(stated);
         Ok(self)

@@ -28,14 +28,14 @@ fn charge(neighbours: Neighbours, noise_multiplier: f64) -> Charge {
     }
 }
 
-fn entry(charge: Charge) -> Entry {
-    Entry { identity: "00".into(), started: "2026-01-01T00:00:00Z".into(), charge }
+fn entry(charge: Charge) -> LedgerEntry {
+    LedgerEntry { identity: "00".into(), started: "2026-01-01T00:00:00Z".into(), charge }
 }
 
-fn request(budget: Option<Budget>) -> Request {
+fn request(budget: Option<Budget>) -> LedgerRequest {
     let data_set = Some("flights".into());
     let charge = charge(Neighbours::ReplaceOne, 4.0);
-    Request { charge, budget, data_set, shared: true, started: String::new() }
+    LedgerRequest { charge, budget, data_set, shared: true, started: String::new() }
 }
 
 fn about(neighbours: Neighbours) -> Adjacency {
@@ -89,12 +89,14 @@ fn seeded_noise_breaks_the_composition_and_fits_no_budget() {
     let seeded = Charge { private: false, ..charge(Neighbours::ReplaceOne, 4.0) };
     let broken = ledger(&[charge(Neighbours::ReplaceOne, 4.0), seeded.clone()]);
     let reason = broken.composition(&about(Neighbours::ReplaceOne)).unwrap_err();
-    assert!(matches!(reason, NoGuarantee::Seeded { .. }) && reason.to_string().contains("protect nobody"));
+    assert!(
+        matches!(reason, CompositionError::Seeded { .. }) && reason.to_string().contains("protect nobody")
+    );
     let refused = Ledger::default().with(entry(seeded), Some(budget(100.0, Neighbours::ReplaceOne)));
-    assert!(matches!(refused, Err(Refusal::NoGuarantee { .. })));
+    assert!(matches!(refused, Err(LedgerRefusal::NoGuarantee { .. })));
     let refused =
         broken.with(entry(charge(Neighbours::ReplaceOne, 4.0)), Some(budget(100.0, Neighbours::ReplaceOne)));
-    assert!(matches!(refused, Err(Refusal::NoGuarantee { .. })), "not even beside it");
+    assert!(matches!(refused, Err(LedgerRefusal::NoGuarantee { .. })), "not even beside it");
 }
 
 #[test]
@@ -114,10 +116,10 @@ fn a_budget_stands_once_it_is_entered() {
     let ledger = ledger.with(one(), Some(two.clone())).unwrap().with(one(), None).unwrap();
     assert_eq!((ledger.budget.clone(), ledger.entries.len()), (Some(two.clone()), 3));
     let refused = ledger.clone().with(one(), Some(three.clone())).unwrap_err();
-    assert_eq!(refused, Refusal::OtherBudget { stands: Box::new(two), stated: Box::new(three) });
+    assert_eq!(refused, LedgerRefusal::OtherBudget { stands: Box::new(two), stated: Box::new(three) });
     let wasteful = entry(charge(Neighbours::ReplaceOne, 0.1));
     assert!(
-        matches!(ledger.with(wasteful, None), Err(Refusal::Exceeded(_))),
+        matches!(ledger.with(wasteful, None), Err(LedgerRefusal::Exceeded(_))),
         "also for those that state none"
     );
 }
@@ -138,7 +140,7 @@ fn a_refusal_says_what_is_spent_asked_and_left() {
     ] {
         assert!(message.contains(part), "{part:?} in {message}");
     }
-    let Refusal::Exceeded(exceeded) = refused else { panic!("{message}") };
+    let LedgerRefusal::Exceeded(exceeded) = refused else { panic!("{message}") };
     let left = exceeded.left.unwrap();
     let calibrated = |epsilon: f64| {
         let (epsilon, delta) = (Epsilon::new(epsilon).unwrap(), Delta::new(1e-6).unwrap());
@@ -203,7 +205,7 @@ fn where_no_epsilon_is_left_nothing_is() {
     let refused = ledger(&[charge(Neighbours::ReplaceOne, 1.0)])
         .with(entry(charge(Neighbours::ReplaceOne, 4.0)), Some(wide))
         .unwrap_err();
-    let Refusal::Exceeded(exceeded) = refused else { panic!("{refused}") };
+    let LedgerRefusal::Exceeded(exceeded) = refused else { panic!("{refused}") };
     assert!(exceeded.left.is_none_or(|left| left > 1e-9), "{exceeded}");
 }
 
@@ -242,7 +244,7 @@ fn eight_threads_never_exceed_a_budget_and_lose_no_entry() {
         let opened = crate::state::Store::open_enrolled::<LedgerError>(
             &state,
             &header,
-            &crate::state::Settings::default(),
+            &crate::state::StateSettings::default(),
             &path,
             enter,
         );
@@ -314,22 +316,22 @@ fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
 
 #[test]
 fn a_ledger_is_that_of_one_data_set() {
-    let unnamed = Request { data_set: None, ..request(None) };
+    let unnamed = LedgerRequest { data_set: None, ..request(None) };
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("ledger");
     let refusal = |request| match enter(&path, None, request).err() {
         Some(LedgerError::Refused { refusal, .. }) => Some(refusal),
         other => panic!("{other:?}"),
     };
-    assert_eq!(refusal(unnamed.clone()), Some(Refusal::NoData { stands: None }));
+    assert_eq!(refusal(unnamed.clone()), Some(LedgerRefusal::NoData { stands: None }));
     enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), Some("flights".into())).unwrap();
-    let other = Request { data_set: Some("weather".into()), ..request(None) };
-    assert!(matches!(refusal(other), Some(Refusal::OtherData { .. })));
+    let other = LedgerRequest { data_set: Some("weather".into()), ..request(None) };
+    assert!(matches!(refusal(other), Some(LedgerRefusal::OtherData { .. })));
     let unnamed = refusal(unnamed).unwrap();
-    assert_eq!(unnamed, Refusal::NoData { stands: Some("flights".into()) });
+    assert_eq!(unnamed, LedgerRefusal::NoData { stands: Some("flights".into()) });
     assert!(unnamed.to_string().contains("data_set = \"flights\" under [ledger]"), "{unnamed}");
     let nobody = enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), None);
-    assert!(matches!(nobody, Err(LedgerError::Refused { refusal: Refusal::NoData { .. }, .. })));
+    assert!(matches!(nobody, Err(LedgerError::Refused { refusal: LedgerRefusal::NoData { .. }, .. })));
     assert_eq!(Book::open(&path).unwrap().ledger.data_set.as_deref(), Some("flights"));
 }
 
@@ -354,7 +356,7 @@ fn a_reservation_holds_its_room_for_as_long_as_its_run() {
     set_budget(&path, |_| tight).unwrap();
     let state = outer.path().join("state");
     let header = crate::state::PublicHeader { parameters: vec![], private: true };
-    let settings = crate::state::Settings::default();
+    let settings = crate::state::StateSettings::default();
     let opened =
         crate::state::Store::open_enrolled::<LedgerError>(&state, &header, &settings, &path, |_| Ok(second));
     let frame =

@@ -1,6 +1,6 @@
 //! Lines of releases, for people and for programs. All output is public.
 //!
-//! A [`Writer`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
+//! A [`LineWriter`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
 //! epoch. It writes the fields that identify the line; the estimate's [`Estimate`] writes the others.
 
 use std::io::{self, Write};
@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 use crate::estimates::{Cell, Estimate};
 use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
-use crate::state::Stamp;
+use crate::state::HistoryStamp;
 
 /// Width of a cell of a table.
 const CELL: usize = 19;
 
 /// Output format of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum OutputFormat {
     /// An aligned table, for people.
     Table,
     /// One JSON object per line.
@@ -33,16 +33,16 @@ pub enum Format {
 ///
 /// The output is a parameter of every call: writers that share an output must share its buffer too,
 /// or full buffers would cut their lines.
-pub struct Writer {
+pub struct LineWriter {
     subject: Subject,
-    format: Format,
+    format: OutputFormat,
     headed: bool,
 }
 
-impl Writer {
+impl LineWriter {
     /// Makes a writer for the estimates of a log.
-    pub fn new(subject: &Subject, format: Format) -> Self {
-        Writer { subject: subject.clone(), format, headed: false }
+    pub fn new(subject: &Subject, format: OutputFormat) -> Self {
+        LineWriter { subject: subject.clone(), format, headed: false }
     }
 
     /// Writes the lines of an epoch to `out`.
@@ -61,7 +61,7 @@ impl Writer {
     pub fn write_line(
         &mut self,
         estimate: &KeyEstimate,
-        stamp: &Stamp,
+        stamp: &HistoryStamp,
         out: &mut impl Write,
     ) -> io::Result<()> {
         let heads = !std::mem::replace(&mut self.headed, true);
@@ -74,14 +74,14 @@ impl Writer {
             estimate: &**estimate,
         };
         match self.format {
-            Format::Table if heads => writeln!(out, "{}", line.table_header())?,
-            Format::Csv if heads => writeln!(out, "{}", line.csv_header())?,
+            OutputFormat::Table if heads => writeln!(out, "{}", line.table_header())?,
+            OutputFormat::Csv if heads => writeln!(out, "{}", line.csv_header())?,
             _ => {}
         }
         let text = match self.format {
-            Format::Table => line.table(),
-            Format::Csv => line.csv(),
-            Format::Json => line.json(stamp),
+            OutputFormat::Table => line.table(),
+            OutputFormat::Csv => line.csv(),
+            OutputFormat::Json => line.json(stamp),
         };
         writeln!(out, "{text}")
     }
@@ -114,7 +114,7 @@ impl EstimateLine<'_> {
         self.subject.views.get(self.view).map_or("", |view| view.name.as_str())
     }
 
-    fn json(&self, stamp: &Stamp) -> String {
+    fn json(&self, stamp: &HistoryStamp) -> String {
         let publication = &self.subject.publication;
         let mut object = Map::new();
         object.insert("epoch".into(), self.epoch.into());

@@ -11,7 +11,7 @@ use super::scales;
 /// The estimator of every window. All its parameters are public.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Estimator {
+pub enum WindowEstimator {
     /// A robust mean.
     Mean {
         /// Estimation method.
@@ -33,7 +33,7 @@ pub enum Estimator {
     },
 }
 
-impl fmt::Display for Estimator {
+impl fmt::Display for WindowEstimator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mean { method, .. } => method.fmt(f),

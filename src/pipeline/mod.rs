@@ -28,14 +28,14 @@ use thiserror::Error;
 
 use crate::estimates::{LogFacts, View};
 use crate::ledger::Budget;
-use crate::state::Settings;
-use crate::strategies::Wanted;
+use crate::state::StateSettings;
+use crate::strategies::RequestedStrategy;
 use crate::whole::{SETTINGS, read_text};
 
 pub use crate::connect::{Input, Sink};
-pub use crate::document::Problem;
+pub use crate::document::PipelineProblem;
 pub use crate::format::Format;
-pub use estimator::Estimator;
+pub use estimator::WindowEstimator;
 pub use source::{Source, SourceClock};
 
 /// A validated pipeline file.
@@ -52,7 +52,7 @@ pub struct Pipeline {
     /// `[[columns]]`: the coordinates of a record, at least one, with distinct names.
     pub columns: Vec<Column>,
     /// `[key]`: public groups; without it, all records form one group.
-    pub key: Option<Key>,
+    pub key: Option<KeyColumn>,
     /// `[entity]`: entities that are protected as a whole; without it, single records are
     /// protected.
     pub entity: Option<EntityUnit>,
@@ -63,7 +63,7 @@ pub struct Pipeline {
     /// `[release]`: how noise is correlated over time.
     pub release: Release,
     /// `[release] method`, if it names an estimator of windows; `release` is then unused.
-    pub estimator: Option<Estimator>,
+    pub estimator: Option<WindowEstimator>,
     /// Path of the strategy, if it is read from a file.
     pub strategy_file: Option<PathBuf>,
     /// `[[views]]`: what readers see; by default one view of the running average.
@@ -73,7 +73,7 @@ pub struct Pipeline {
     /// `[state] directory`: directory of the logs.
     pub state_directory: Option<PathBuf>,
     /// `[state] keep`, `anchor`, `public`: settings of the state directory.
-    pub state: Settings,
+    pub state: StateSettings,
     /// `[ledger]`: the shared ledger of the data and its budget.
     pub ledger: LedgerSettings,
     /// `[simulation]`: noise from a seed, which is **not private**; by default noise comes from the
@@ -129,7 +129,7 @@ pub struct Column {
 
 /// The public groups of records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Key {
+pub struct KeyColumn {
     /// Column that holds the key.
     pub column: String,
     /// All keys, at least one, without duplicates. Rows with other keys are counted and skipped.
@@ -277,7 +277,7 @@ pub struct PublicParameters {
     /// [`Pipeline::columns`].
     pub columns: Vec<Column>,
     /// [`Pipeline::key`].
-    pub key: Option<Key>,
+    pub key: Option<KeyColumn>,
     /// [`Pipeline::entity`]; absent if single records are protected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entity: Option<EntityUnit>,
@@ -289,7 +289,7 @@ pub struct PublicParameters {
     pub release: Release,
     /// [`Pipeline::estimator`]; absent if moments are released.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub estimator: Option<Estimator>,
+    pub estimator: Option<WindowEstimator>,
 }
 
 /// Errors of reading a pipeline file.
@@ -305,22 +305,22 @@ pub enum PipelineError {
         source: std::io::Error,
     },
     /// The file is invalid.
-    #[error("{}", Lines { path, problems })]
+    #[error("{}", ProblemLines { path, problems })]
     Invalid {
         /// The pipeline file.
         path: PathBuf,
         /// All problems in file order, at least one.
-        problems: Vec<Problem>,
+        problems: Vec<PipelineProblem>,
     },
 }
 
 /// Formats one problem per line.
-struct Lines<'a> {
+struct ProblemLines<'a> {
     path: &'a Path,
-    problems: &'a [Problem],
+    problems: &'a [PipelineProblem],
 }
 
-impl fmt::Display for Lines<'_> {
+impl fmt::Display for ProblemLines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {
             let newline = if index == 0 { "" } else { "\n" };
@@ -378,12 +378,12 @@ impl Pipeline {
     }
 
     /// Returns the strategy that `[release]` requests.
-    pub fn wanted_strategy(&self) -> Wanted {
+    pub fn wanted_strategy(&self) -> RequestedStrategy {
         let name = match (&self.release.strategy, &self.strategy_file) {
             (StrategyName::File(_), Some(path)) => StrategyName::File(path.display().to_string()),
             (name, _) => name.clone(),
         };
-        Wanted { name, memory_limit: self.release.memory_limit.unwrap_or(u64::MAX) }
+        RequestedStrategy { name, memory_limit: self.release.memory_limit.unwrap_or(u64::MAX) }
     }
 
     /// Returns the purpose of the strategy.

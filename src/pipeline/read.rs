@@ -23,14 +23,14 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{StrategyName, default_strategy};
 use hushflow_mechanism::workload::Workload;
 
-use super::{Column, Key, Pipeline, Privacy, Release, Sink, of_records};
-use crate::document::{Document, Field, Problem, Section};
+use super::{Column, KeyColumn, Pipeline, Privacy, Release, Sink, of_records};
+use crate::document::{Document, Field, PipelineProblem, Section};
 use crate::estimates::{LogFacts, views};
-use crate::state::{Keep, Settings};
+use crate::state::{StateSettings, SumRetention};
 use crate::time::parse_duration;
 use crate::whole::{SETTINGS, read_text};
 
-pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>> {
+pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<PipelineProblem>> {
     let document = Document::new(text);
     let parsed = document.parse();
     let base = path.parent().unwrap_or(Path::new(""));
@@ -42,7 +42,7 @@ pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>
 fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let name =
         section.require("name", section.text("name"), "name = \"flights\"").map(|name| name.value.into());
-    let mut roles = Roles::default();
+    let mut roles = ColumnRoles::default();
     let columns = columns(section, &mut roles);
     let key = optional(section, "key", |section| key(section, base, &mut roles));
     let entity = entity::entity(section, &mut roles);
@@ -78,7 +78,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     });
     let noise = optional(section, "simulation", |section| simulation(section, base, named.is_some()));
     section.finish();
-    let sources::Sources { sources, rows, id } = sources?;
+    let sources::SourceSections { sources, rows, id } = sources?;
     let (state_directory, state) = state?.unwrap_or_default();
     let estimator = match estimator {
         Some(estimator) => Some(estimator?),
@@ -168,9 +168,9 @@ fn optional<'a, T>(
 
 /// Columns that already have a role: each column has at most one.
 #[derive(Default)]
-struct Roles<'a>(HashSet<&'a str>);
+struct ColumnRoles<'a>(HashSet<&'a str>);
 
-impl<'a> Roles<'a> {
+impl<'a> ColumnRoles<'a> {
     fn claim(&mut self, column: &Field<'a, &'a str>) {
         if !self.0.insert(column.value) {
             column.report(format!("the column {:?} is named twice: each column has one role", column.value));
@@ -178,7 +178,7 @@ impl<'a> Roles<'a> {
     }
 }
 
-fn columns<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Vec<Column>> {
+fn columns<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Vec<Column>> {
     let sections = root.sections("columns");
     if sections.is_empty() {
         root.require::<()>("columns", None, "a section [[columns]] with name, lower and upper");
@@ -188,7 +188,7 @@ fn columns<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Vec<Column>>
     columns.into_iter().collect()
 }
 
-fn column<'a>(section: Section<'a>, roles: &mut Roles<'a>) -> Option<Column> {
+fn column<'a>(section: Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Column> {
     let name =
         section.require("name", section.text("name"), "name = \"age\"").inspect(|name| roles.claim(name));
     let lower = section.require("lower", section.number("lower"), "lower = 0");
@@ -201,7 +201,7 @@ fn column<'a>(section: Section<'a>, roles: &mut Roles<'a>) -> Option<Column> {
     Some(Column { name: name?.value.into(), lower, upper })
 }
 
-fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut Roles<'a>) -> Option<Key> {
+fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut ColumnRoles<'a>) -> Option<KeyColumn> {
     let column = section.require("column", section.text("column"), "column = \"city\"");
     let column = column.inspect(|column| roles.claim(column));
     let values = match (section.get("values"), section.text("values_file")) {
@@ -217,7 +217,7 @@ fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut Roles<'a>) -> Option<
             return None;
         }
     };
-    Some(Key { column: column?.value.into(), values })
+    Some(KeyColumn { column: column?.value.into(), values })
 }
 
 fn key_values(fields: Vec<Field<'_, &str>>) -> Vec<String> {
@@ -377,24 +377,24 @@ fn method(section: &Section<'_>) -> Option<Method> {
 }
 
 /// Reads the state directory and its settings.
-fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, Settings)> {
+fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, StateSettings)> {
     let path = |key| section.text(key).map(|path| base.join(path.value));
     let keep = section.get("keep").and_then(|field| field.text_of(KEEP)?.map(|text| keep(text)));
-    let keep = keep.map_or_else(Keep::default, |keep| keep.value);
-    Some((path("directory"), Settings { keep, anchor: path("anchor"), public: path("public") }))
+    let keep = keep.map_or_else(SumRetention::default, |keep| keep.value);
+    Some((path("directory"), StateSettings { keep, anchor: path("anchor"), public: path("public") }))
 }
 
 /// Valid values of `keep`.
 const KEEP: &str = "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"";
 
-fn keep(text: &str) -> Result<Keep, String> {
+fn keep(text: &str) -> Result<SumRetention, String> {
     let epochs = text.strip_suffix("epochs").or(text.strip_suffix("epoch"));
     let keep = match epochs {
-        _ if text == "all" => Some(Keep::All),
-        Some(number) => number.trim().parse().ok().map(Keep::Epochs),
+        _ if text == "all" => Some(SumRetention::All),
+        Some(number) => number.trim().parse().ok().map(SumRetention::Epochs),
         None => parse_duration(text)
             .and_then(|micros| u64::try_from(micros).ok())
-            .map(|micros| Keep::Seconds(micros.div_ceil(1_000_000))),
+            .map(|micros| SumRetention::Seconds(micros.div_ceil(1_000_000))),
     };
     keep.ok_or_else(|| format!("found {text:?}, expected {KEEP}"))
 }

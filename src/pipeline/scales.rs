@@ -6,30 +6,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum ScaleSetting {
     Known(Vec<f64>),
-    Named(Named),
+    Named(ScaleName),
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Named {
+enum ScaleName {
     Whiten,
 }
 
 pub(super) fn serialize<S: Serializer>(scale: &Scale, serializer: S) -> Result<S::Ok, S::Error> {
     let written = match scale {
-        Scale::Known(scales) => Some(Written::Known(scales.clone())),
+        Scale::Known(scales) => Some(ScaleSetting::Known(scales.clone())),
         Scale::Estimated => None,
-        Scale::Whitened => Some(Written::Named(Named::Whiten)),
+        Scale::Whitened => Some(ScaleSetting::Named(ScaleName::Whiten)),
     };
     written.serialize(serializer)
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scale, D::Error> {
-    Ok(match Option::<Written>::deserialize(deserializer)? {
-        Some(Written::Known(scales)) => Scale::Known(scales),
-        Some(Written::Named(Named::Whiten)) => Scale::Whitened,
+    Ok(match Option::<ScaleSetting>::deserialize(deserializer)? {
+        Some(ScaleSetting::Known(scales)) => Scale::Known(scales),
+        Some(ScaleSetting::Named(ScaleName::Whiten)) => Scale::Whitened,
         None => Scale::Estimated,
     })
 }

@@ -9,7 +9,7 @@ use hushflow_operators::MeasurementError;
 use thiserror::Error;
 
 use super::RELEASE_LIMIT;
-use crate::pipeline::Estimator;
+use crate::pipeline::WindowEstimator;
 use crate::strategies::StrategiesError;
 
 /// Why parameters allow no publication.
@@ -71,7 +71,7 @@ pub enum PublicationError {
     #[error(
         "this is about estimates of windows ({0}), which have no moments, strategy or view: `hushflow tail` and programs read them as they are"
     )]
-    Windows(Box<Estimator>),
+    Windows(Box<WindowEstimator>),
     /// The noise does not match `private` in the header.
     #[error(
         "the publication says private = {private}, which its noise is not: use the operating system's noise \

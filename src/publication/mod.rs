@@ -22,7 +22,7 @@ pub use windows::{WindowEstimate, WindowPublication};
 use crate::ledger::Charge;
 use crate::pipeline::{Pipeline, PublicParameters};
 use crate::state::{MAX_PAYLOAD, PublicHeader, PublicReader};
-use crate::strategies::{Progress, StrategiesError};
+use crate::strategies::{SearchProgress, StrategiesError};
 
 /// Maximum count of numbers in a release, over all keys. At sixteen bytes for each exact sum and
 /// each released value they fill a frame of the log, so every release can be committed.
@@ -56,7 +56,7 @@ impl Publication {
     pub fn of_pipeline(
         pipeline: &Pipeline,
         state: &Path,
-        progress: &mut dyn FnMut(&Progress),
+        progress: &mut dyn FnMut(&SearchProgress),
     ) -> Result<Self, PublicationError> {
         let (parameters, private) = (pipeline.public_parameters(), pipeline.noise.is_private());
         let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
@@ -163,7 +163,7 @@ impl Publication {
 /// [`StrategiesError`].
 pub fn chosen(
     pipeline: &Pipeline,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&SearchProgress),
 ) -> Result<StrategyChoice, StrategiesError> {
     let purpose = pipeline.strategy_purpose();
     Ok(pipeline.wanted_strategy().find(&purpose, progress)?.chosen)

@@ -25,13 +25,13 @@ use super::report::{self, Window};
 use super::{PublicationError, guarantee};
 use crate::estimates::Estimate;
 use crate::ledger::Charge;
-use crate::pipeline::{Estimator, PublicParameters};
+use crate::pipeline::{PublicParameters, WindowEstimator};
 
 /// Public parameters of estimates of windows, and the values that follow from them.
 #[derive(Clone, Debug)]
 pub struct WindowPublication {
     parameters: PublicParameters,
-    estimator: Estimator,
+    estimator: WindowEstimator,
     private: bool,
     charge: Charge,
     noise_multiplier: f64,
@@ -77,7 +77,7 @@ impl WindowPublication {
     }
 
     /// Returns the estimator of every window.
-    pub fn estimator(&self) -> &Estimator {
+    pub fn estimator(&self) -> &WindowEstimator {
         &self.estimator
     }
 
@@ -101,12 +101,12 @@ impl WindowPublication {
         let (epsilon, delta) = guarantee(parameters)?;
         let columns = parameters.columns.len();
         Ok(match &self.estimator {
-            Estimator::Mean { method, corruption, scale, range } => {
+            WindowEstimator::Mean { method, corruption, scale, range } => {
                 let (method, corruption, scale, range) = (*method, *corruption, scale.clone(), *range);
                 let question = Question { method, epsilon, delta, corruption, scale, range };
                 WindowEstimate::Mean { question, columns }
             }
-            Estimator::Covariance { method, centre } => WindowEstimate::Covariance {
+            WindowEstimator::Covariance { method, centre } => WindowEstimate::Covariance {
                 method: *method,
                 centre: *centre,
                 rho: rho(*method, columns, (epsilon, delta))?,
@@ -120,7 +120,7 @@ impl WindowPublication {
     pub fn read(&self, mut values: &[i128]) -> Option<Vec<Arc<dyn Estimate>>> {
         let columns: Arc<[String]> =
             self.parameters.columns.iter().map(|column| column.name.clone()).collect();
-        let is_covariance = matches!(self.estimator, Estimator::Covariance { .. });
+        let is_covariance = matches!(self.estimator, WindowEstimator::Covariance { .. });
         let window = |_| {
             let fields = match is_covariance {
                 true => report::of_window_covariance(Numbers::read(&mut values)?, &columns),
@@ -195,7 +195,7 @@ fn rho(
 /// Spending of one window, which is that of all.
 fn charge(
     parameters: &PublicParameters,
-    estimator: &Estimator,
+    estimator: &WindowEstimator,
     private: bool,
 ) -> Result<Charge, PublicationError> {
     let (epsilon, delta) = guarantee(parameters)?;
@@ -203,10 +203,10 @@ fn charge(
     // Only its privacy matters here.
     let source = if private { NoiseSource::System } else { NoiseSource::Seeded(0) };
     let window = match estimator {
-        Estimator::Mean { method, range, .. } => {
+        WindowEstimator::Mean { method, range, .. } => {
             Charge::of_mean(name, (*method, range.is_some()), (epsilon, delta), source)?
         }
-        Estimator::Covariance { method, .. } => {
+        WindowEstimator::Covariance { method, .. } => {
             let columns = parameters.columns.len();
             let spending = method.spending(columns, rho(*method, columns, (epsilon, delta))?)?;
             let neighbours = parameters.privacy.neighbours;

@@ -16,8 +16,8 @@ use timely::communication::allocator::zero_copy::initialize::initialize_networki
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 
-use super::meeting::Links;
-use crate::key::Key;
+use super::meeting::ProcessLinks;
+use crate::key::SharedKey;
 
 /// Addresses of the processes of a run.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Cluster {
     /// `host:port` of every process, by number.
     pub hosts: Vec<String>,
     /// The secret that all processes share. Without one they must be on loopback addresses.
-    pub key: Option<Key>,
+    pub key: Option<SharedKey>,
     /// How long to wait for the other processes.
     pub patience: Duration,
     /// Ends this process after a fault. It must not return: the others wait for a process that
@@ -151,7 +151,7 @@ pub fn is_missing_worker(panic: &PanicHookInfo<'_>) -> bool {
 /// number of this process and its links to the others.
 pub(super) fn execute<T: Send + 'static>(
     workers: usize,
-    cluster: Option<(usize, Links)>,
+    cluster: Option<(usize, ProcessLinks)>,
     fault: &Fault,
     work: impl Fn(&mut Worker) -> T + Send + Sync + 'static,
 ) -> Result<Vec<T>, super::RunError> {

@@ -25,18 +25,18 @@ use std::collections::{BTreeMap, HashSet};
 
 use hushflow_operators::Records;
 
-use crate::source::Batch;
+use crate::source::RecordBatch;
 
 /// Fingerprints of the records in open epochs.
 #[derive(Default)]
-pub(super) struct Copies {
+pub(super) struct DuplicateFilter {
     seen: BTreeMap<u64, HashSet<u128>>,
     found: u64,
 }
 
-impl Copies {
+impl DuplicateFilter {
     /// Keeps the first of all copies.
-    pub(super) fn take_out(&mut self, batch: &mut Batch) {
+    pub(super) fn take_out(&mut self, batch: &mut RecordBatch) {
         let fingerprints = std::mem::take(&mut batch.fingerprints);
         if fingerprints.is_empty() {
             return;
@@ -87,19 +87,19 @@ fn leave<T>(column: &mut Vec<T>, kept: &[bool], width: usize) {
 mod tests {
     use super::*;
 
-    fn batch(rows: &[(u64, u128, f64)]) -> Batch {
+    fn batch(rows: &[(u64, u128, f64)]) -> RecordBatch {
         let records = Records {
             keys: vec![0; rows.len()],
             epochs: rows.iter().map(|row| row.0).collect(),
             values: rows.iter().flat_map(|row| [row.2, -row.2]).collect(),
             ..Records::default()
         };
-        Batch { records, fingerprints: rows.iter().map(|row| row.1).collect() }
+        RecordBatch { records, fingerprints: rows.iter().map(|row| row.1).collect() }
     }
 
     #[test]
     fn each_record_of_an_epoch_is_left_once() {
-        let mut copies = Copies::default();
+        let mut copies = DuplicateFilter::default();
         let mut check = |rows: &[(u64, u128, f64)], left: &[f64]| {
             let mut batch = batch(rows);
             copies.take_out(&mut batch);
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn without_ids_all_records_are_left() {
-        let mut copies = Copies::default();
-        let mut batch = Batch { fingerprints: vec![], ..batch(&[(1, 7, 0.5), (1, 7, 0.5)]) };
+        let mut copies = DuplicateFilter::default();
+        let mut batch = RecordBatch { fingerprints: vec![], ..batch(&[(1, 7, 0.5), (1, 7, 0.5)]) };
         copies.take_out(&mut batch);
         assert_eq!((batch.len(), copies.found()), (2, 0));
     }

@@ -20,10 +20,10 @@ use timely::scheduling::SyncActivator;
 use tracing::info;
 
 use crate::metrics::Metrics;
-use crate::source::{Batch, Counters, Event, Resume, SourceReader};
-use crate::state::Ingest;
+use crate::source::{RecordBatch, ResumePoint, RowCounters, SourceEvent, SourceReader};
+use crate::state::IngestJournal;
 
-use super::copies::Copies;
+use super::copies::DuplicateFilter;
 
 /// Most batches that wait for a worker.
 const WAITING_BATCHES: usize = 8;
@@ -38,21 +38,21 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_micros(500);
 
 /// Messages from the reader to a worker.
-enum Message {
+enum FeedMessage {
     Records(Records),
     /// All epochs up to this one are closed; the position at which each source resumes.
-    Closed(u64, Vec<Resume>),
+    Closed(u64, Vec<ResumePoint>),
     /// End of the input.
     End,
 }
 
 /// The workers' ends of the channels.
 #[derive(Clone)]
-pub(super) struct Feed(Arc<Vec<Inbox>>);
+pub(super) struct WorkerFeed(Arc<Vec<Inbox>>);
 
 /// A worker's end.
 struct Inbox {
-    messages: Receiver<Message>,
+    messages: Receiver<FeedMessage>,
     /// Set once the source operator is built. Its first activation is timely's.
     activator: Arc<OnceLock<SyncActivator>>,
 }
@@ -60,14 +60,14 @@ struct Inbox {
 /// The reader's end for one worker. Fields are dropped in their order, so the last wake finds the
 /// channel closed.
 struct Outbox {
-    messages: Sender<Message>,
-    waker: Waker,
+    messages: Sender<FeedMessage>,
+    waker: SourceWaker,
 }
 
 /// Wakes a worker's source operator, the last time when the reader ends.
-struct Waker(Arc<OnceLock<SyncActivator>>);
+struct SourceWaker(Arc<OnceLock<SyncActivator>>);
 
-impl Waker {
+impl SourceWaker {
     fn wake(&self) {
         if let Some(activator) = self.0.get() {
             // An error means that the worker has ended.
@@ -76,25 +76,25 @@ impl Waker {
     }
 }
 
-impl Drop for Waker {
+impl Drop for SourceWaker {
     fn drop(&mut self) {
         self.wake();
     }
 }
 
 /// The reader's ends of the channels.
-pub(super) struct Dealer {
+pub(super) struct RecordDealer {
     workers: Vec<Outbox>,
     /// The next worker to receive a batch.
     turn: usize,
     fault: Fault,
     metrics: Arc<Metrics>,
-    copies: Copies,
+    copies: DuplicateFilter,
     /// The journal being read, if any. It is informed of closed epochs.
-    ingest: Option<Arc<Ingest>>,
+    ingest: Option<Arc<IngestJournal>>,
 }
 
-impl Feed {
+impl WorkerFeed {
     /// Returns a function that gives the number of messages waiting for the workers, 0 once the
     /// feed is dropped.
     pub(super) fn waiting(&self) -> impl Fn() -> usize + Send + Sync + 'static {
@@ -104,34 +104,34 @@ impl Feed {
 }
 
 /// Creates the channels from a reader to the workers of its process.
-pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) -> (Dealer, Feed) {
+pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) -> (RecordDealer, WorkerFeed) {
     let channel = |_| {
         let (sender, messages) = bounded(WAITING_BATCHES);
         let activator = Arc::default();
-        let waker = Waker(Arc::clone(&activator));
+        let waker = SourceWaker(Arc::clone(&activator));
         (Outbox { messages: sender, waker }, Inbox { messages, activator })
     };
     let (workers, inboxes) = (0..workers).map(channel).unzip();
-    let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), Copies::default());
-    let dealer = Dealer { workers, turn: 0, fault, metrics, copies, ingest: None };
-    (dealer, Feed(Arc::new(inboxes)))
+    let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
+    let dealer = RecordDealer { workers, turn: 0, fault, metrics, copies, ingest: None };
+    (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
-impl Dealer {
+impl RecordDealer {
     /// Sets the journal that is being read.
-    pub(super) fn of_journal(self, ingest: Option<Arc<Ingest>>) -> Self {
-        Dealer { ingest, ..self }
+    pub(super) fn of_journal(self, ingest: Option<Arc<IngestJournal>>) -> Self {
+        RecordDealer { ingest, ..self }
     }
 
     /// Reads the source to its end, on a thread of its own. Returns the row counts.
-    pub(super) fn deal(mut self, mut reader: SourceReader) -> Counters {
+    pub(super) fn deal(mut self, mut reader: SourceReader) -> RowCounters {
         loop {
             let event = reader.next_event();
             self.tell(*reader.counters());
             let delivered = match event {
-                Ok(Event::Batch(batch)) => self.batch(batch),
-                Ok(Event::Mark(mark)) => self.close(mark.epoch, mark.rows, &[mark.resume]),
-                Ok(Event::End) => self.end(),
+                Ok(SourceEvent::Batch(batch)) => self.batch(batch),
+                Ok(SourceEvent::Mark(mark)) => self.close(mark.epoch, mark.rows, &[mark.resume]),
+                Ok(SourceEvent::End) => self.end(),
                 Err(error) => {
                     self.fault.raise(error);
                     false
@@ -148,47 +148,47 @@ impl Dealer {
     }
 
     /// Reports `counters`, with the copies found, to the metrics.
-    pub(super) fn tell(&self, counters: Counters) {
+    pub(super) fn tell(&self, counters: RowCounters) {
         self.metrics.tell_read(&self.counted(counters));
     }
 
     /// Adds the copies found to `counters`.
-    pub(super) fn counted(&self, counters: Counters) -> Counters {
-        Counters { copies: self.copies.found(), ..counters }
+    pub(super) fn counted(&self, counters: RowCounters) -> RowCounters {
+        RowCounters { copies: self.copies.found(), ..counters }
     }
 
     /// Hands records to the next worker, without copies. Returns whether they were accepted, as do
     /// `close` and `end`.
-    pub(super) fn batch(&mut self, mut batch: Batch) -> bool {
+    pub(super) fn batch(&mut self, mut batch: RecordBatch) -> bool {
         self.copies.take_out(&mut batch);
         if batch.is_empty() {
             return !self.fault.is_raised();
         }
         self.turn = (self.turn + 1) % self.workers.len();
-        self.deliver(&self.workers[self.turn], Message::Records(batch.records))
+        self.deliver(&self.workers[self.turn], FeedMessage::Records(batch.records))
     }
 
     /// Reports to all workers that the epochs up to `epoch` are closed; `rows` is the number of
     /// rows of all sources at which their clocks closed it.
-    pub(super) fn close(&mut self, epoch: u64, rows: u64, resumes: &[Resume]) -> bool {
+    pub(super) fn close(&mut self, epoch: u64, rows: u64, resumes: &[ResumePoint]) -> bool {
         self.copies.forget(epoch);
         self.metrics.tell_closed(epoch, rows);
         if let Some(ingest) = &self.ingest {
             ingest.closed(epoch);
         }
-        self.workers.iter().all(|worker| self.deliver(worker, Message::Closed(epoch, resumes.into())))
+        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::Closed(epoch, resumes.into())))
     }
 
     /// Reports the end to all workers; nothing is accepted afterwards.
     pub(super) fn end(&self) -> bool {
         info!("the source has ended");
-        self.workers.iter().all(|worker| self.deliver(worker, Message::End));
+        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::End));
         false
     }
 
     /// Waits for room in the channel, unless there is a fault. Returns whether the message was
     /// accepted.
-    fn deliver(&self, worker: &Outbox, mut message: Message) -> bool {
+    fn deliver(&self, worker: &Outbox, mut message: FeedMessage) -> bool {
         loop {
             match worker.messages.send_timeout(message, PATIENCE) {
                 Ok(()) => {
@@ -203,12 +203,12 @@ impl Dealer {
 }
 
 /// Output streams of a worker's source operator.
-pub(super) struct Sources<'scope> {
+pub(super) struct SourceStreams<'scope> {
     /// Records, at or before the time of their epoch.
     pub(super) records: StreamVec<'scope, u64, Records>,
     /// Positions at which the sources resume after each epoch; only from the process's first
     /// worker.
-    pub(super) marks: StreamVec<'scope, u64, Vec<Resume>>,
+    pub(super) marks: StreamVec<'scope, u64, Vec<ResumePoint>>,
     /// The last closed epoch, once the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
 }
@@ -217,17 +217,17 @@ pub(super) struct Sources<'scope> {
 /// nothing.
 pub(super) fn source<'scope>(
     scope: Scope<'scope, u64>,
-    feed: Option<&Feed>,
+    feed: Option<&WorkerFeed>,
     worker: usize,
     first_epoch: u64,
     committed: ProbeHandle<u64>,
     fault: Fault,
-) -> Sources<'scope> {
+) -> SourceStreams<'scope> {
     let mut builder = OperatorBuilder::new("Source".to_owned(), scope);
     let address = builder.operator_info().address;
     let again = scope.activator_for(Rc::clone(&address));
     let (records, record_stream) = builder.new_output::<Vec<Records>>();
-    let (marks, mark_stream) = builder.new_output::<Vec<Vec<Resume>>>();
+    let (marks, mark_stream) = builder.new_output::<Vec<Vec<ResumePoint>>>();
     let (ends, end_stream) = builder.new_output::<Vec<u64>>();
     let (mut records, mut marks, mut ends) =
         (OutputBuilder::from(records), OutputBuilder::from(marks), OutputBuilder::from(ends));
@@ -243,14 +243,14 @@ pub(super) fn source<'scope>(
             capability
         });
         let mut held: Option<Vec<Capability<u64>>> = messages.is_some().then(|| held.collect());
-        let mut parked: Option<Message> = None;
+        let mut parked: Option<FeedMessage> = None;
         move |_frontiers| {
             let (Some(capabilities), Some(messages)) = (held.as_mut(), messages.as_ref()) else { return };
             let (mut records, mut marks, mut ends) = (records.activate(), marks.activate(), ends.activate());
             for _ in 0..WAITING_BATCHES {
                 match parked.take().map_or_else(|| messages.try_recv(), Ok) {
-                    Ok(Message::Records(batch)) => records.session(&capabilities[0]).give(batch),
-                    Ok(Message::Closed(epoch, resumes)) => {
+                    Ok(FeedMessage::Records(batch)) => records.session(&capabilities[0]).give(batch),
+                    Ok(FeedMessage::Closed(epoch, resumes)) => {
                         let open = *capabilities[0].time();
                         let last = epoch.min(last_to_close(&committed, first_epoch));
                         if worker == 0 {
@@ -263,11 +263,11 @@ pub(super) fn source<'scope>(
                             capabilities.iter_mut().for_each(|capability| capability.downgrade(&(last + 1)));
                         }
                         if last < epoch {
-                            parked = Some(Message::Closed(epoch, resumes));
+                            parked = Some(FeedMessage::Closed(epoch, resumes));
                             return again.activate_after(IDLE);
                         }
                     }
-                    Ok(Message::End) => {
+                    Ok(FeedMessage::End) => {
                         ends.session(&capabilities[2]).give(capabilities[0].time() - 1);
                         held = None;
                         return;
@@ -282,7 +282,7 @@ pub(super) fn source<'scope>(
             again.activate();
         }
     });
-    Sources { records: record_stream, marks: mark_stream, ends: end_stream }
+    SourceStreams { records: record_stream, marks: mark_stream, ends: end_stream }
 }
 
 /// Returns the last epoch that may be closed now. A jump of the clock closes any number of epochs

@@ -4,12 +4,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::journal::Recorded;
-use super::{Options, RunError};
-use crate::connect::Lists;
-use crate::connect::journal::{Intake, Session, Sessions};
+use super::journal::TaggedPosition;
+use super::{RunError, RunOptions};
+use crate::connect::FileLists;
+use crate::connect::journal::{Intake, JournalSession, JournalSessions};
 use crate::pipeline::{Pipeline, Source};
-use crate::source::{Position, Resume, SourceError, SourceReader, shape};
+use crate::source::{Position, ResumePoint, SourceError, SourceReader, shape};
 use crate::state::Store;
 
 /// A listener for the number of safe records. It counts all records that the state directory's
@@ -50,22 +50,22 @@ fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
 }
 
 /// Readers of a pipeline's sources, and the threads that copy one of them into a journal.
-pub(super) type Opened = (Vec<SourceReader>, Option<Intake>);
+pub(super) type OpenSources = (Vec<SourceReader>, Option<Intake>);
 
 /// Opens the sources at the positions of the last committed epoch.
 pub(super) fn sources(
     pipeline: &Pipeline,
     store: &Store,
-    recorded: Option<Vec<Recorded>>,
+    recorded: Option<Vec<TaggedPosition>>,
     committed: u64,
-    options: &Options,
-) -> Result<Opened, RunError> {
+    options: &RunOptions,
+) -> Result<OpenSources, RunError> {
     let journaled = pipeline.sources.iter().any(|source| source.journal);
-    let kept = recorded.iter().flatten().any(Recorded::is_journal) || store.has_ingest()?;
+    let kept = recorded.iter().flatten().any(TaggedPosition::is_journal) || store.has_ingest()?;
     if kept && !journaled {
         return Err(RunError::JournalOff);
     }
-    let opening = Opening { pipeline, store, committed, options };
+    let opening = SourceOpener { pipeline, store, committed, options };
     let (mut readers, mut taking) = (Vec::new(), None);
     for (number, source) in pipeline.sources.iter().enumerate() {
         let recorded = recorded.as_ref().and_then(|recorded| recorded.get(number).copied());
@@ -77,48 +77,53 @@ pub(super) fn sources(
 }
 
 /// Inputs needed to open a source.
-struct Opening<'a> {
+struct SourceOpener<'a> {
     pipeline: &'a Pipeline,
     store: &'a Store,
     committed: u64,
-    options: &'a Options,
+    options: &'a RunOptions,
 }
 
-impl Opening<'_> {
+impl SourceOpener<'_> {
     fn source(
         &self,
         source: &Source,
         number: usize,
-        recorded: Option<Recorded>,
+        recorded: Option<TaggedPosition>,
     ) -> Result<(SourceReader, Option<Intake>), RunError> {
         let (control, committed) = (&self.options.control, self.committed);
-        let resume = recorded.map_or(Resume::START, |Recorded { resume, .. }| resume);
+        let resume = recorded.map_or(ResumePoint::START, |TaggedPosition { resume, .. }| resume);
         if source.journal {
             // Records read by earlier runs without a journal are past; only their clock continues.
-            let in_journal = recorded.as_ref().is_some_and(Recorded::is_journal);
-            let resume = if in_journal { resume } else { Resume { position: Position::START, ..resume } };
+            let in_journal = recorded.as_ref().is_some_and(TaggedPosition::is_journal);
+            let resume =
+                if in_journal { resume } else { ResumePoint { position: Position::START, ..resume } };
             return self.journaled(source, resume);
         }
         recorded.map_or(Ok(()), |recorded| is_position_in(source.tag(), recorded.partition))?;
         let number = if self.pipeline.has_several_sources() { number as u64 + 1 } else { 0 };
-        let lists = Lists { store: self.store, number, is_resumed: recorded.is_some() };
+        let lists = FileLists { store: self.store, number, is_resumed: recorded.is_some() };
         let read = (self.pipeline, source);
         Ok((SourceReader::listed(read, control, resume, committed, Some(lists))?, None))
     }
 
-    fn journaled(&self, source: &Source, resume: Resume) -> Result<(SourceReader, Option<Intake>), RunError> {
+    fn journaled(
+        &self,
+        source: &Source,
+        resume: ResumePoint,
+    ) -> Result<(SourceReader, Option<Intake>), RunError> {
         let (input, name) = (source.input.source(), source.input.to_string());
-        let Options { control, acknowledge, .. } = self.options;
+        let RunOptions { control, acknowledge, .. } = self.options;
         let ingest = Arc::new(self.store.ingest(resume.position.into(), source.journal_limit)?);
         control.begin();
         let shape = shape(self.pipeline, source);
-        let session = Session::new(Arc::clone(&ingest), shape, name.clone().into());
+        let session = JournalSession::new(Arc::clone(&ingest), shape, name.clone().into());
         let refused = |source| SourceError::Io { path: name.clone().into(), source };
         let mut intake = input.take_in(session, control).map_err(refused)?;
         if let Some(Acknowledge(listener)) = acknowledge.clone() {
             intake.tell(Box::new(move |records| listener(records))).map_err(refused)?;
         }
-        let (sessions, read) = (Box::new(Sessions { ingest, name }), (self.pipeline, source));
+        let (sessions, read) = (Box::new(JournalSessions { ingest, name }), (self.pipeline, source));
         Ok((SourceReader::over(sessions, read, control, resume, self.committed)?, Some(intake)))
     }
 }

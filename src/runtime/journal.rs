@@ -20,13 +20,15 @@ use super::histories::EntityHistories;
 use crate::connect::{files, journal};
 use crate::metrics::Metrics;
 use crate::publication::{Calibration, MomentPublication, PublicationError};
-use crate::source::Resume;
-use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, StateError, Store};
+use crate::source::ResumePoint;
+use crate::state::{
+    EpochFrame, IngestJournal, IngestPosition, RecoveredState, SourcePosition, StateError, Store,
+};
 
 /// State from which a run begins. In a cluster a worker has only the states and histories that it
 /// owns.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Start {
+pub(super) struct RunStart {
     /// The first epoch to release.
     pub(super) first_epoch: u64,
     /// Noise and strategy of the log, used by all processes; `None` without moments.
@@ -39,30 +41,30 @@ pub(super) struct Start {
 
 /// Data stored with an epoch beside its sums.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) enum Mark {
+pub(super) enum EpochExtra {
     /// Positions at which the sources resume after it.
-    Resume(Vec<Resume>),
+    Resume(Vec<ResumePoint>),
     /// Entities that took part in it.
     Admitted(Vec<Entity>),
 }
 
 /// Encoder states by shard, as in checkpoints.
-type States = Vec<(u32, Zeroizing<Vec<u8>>)>;
+type ShardStates = Vec<(u32, Zeroizing<Vec<u8>>)>;
 
 /// Decodes a checkpoint, with entities if they are protected.
 fn restored(
     bytes: &[u8],
     limits: Option<EntityLimits>,
-) -> Result<(States, Option<EntityHistories>), bincode::Error> {
+) -> Result<(ShardStates, Option<EntityHistories>), bincode::Error> {
     let Some(limits) = limits else { return Ok((options().deserialize(bytes)?, None)) };
     let (states, histories) = options().deserialize(bytes)?;
     Ok((states, Some(EntityHistories::restored(limits, histories))))
 }
 
-impl Start {
+impl RunStart {
     /// State after `committed` epochs that left no state behind.
     pub(super) fn after(committed: u64) -> Self {
-        Start {
+        RunStart {
             first_epoch: committed + 1,
             calibration: None,
             states: BTreeMap::new(),
@@ -75,7 +77,7 @@ impl Start {
         let owns_shard = |(shard, _): &(&u32, _)| shard_owner(**shard, workers) == worker;
         let owns = |(entity, _): &&(Entity, EntityHistory)| entity.owner(workers) == worker;
         let states = self.states.iter().filter(owns_shard);
-        Start {
+        RunStart {
             first_epoch: self.first_epoch,
             calibration: self.calibration.clone(),
             states: states.map(|(&shard, state)| (shard, state.clone())).collect(),
@@ -87,7 +89,7 @@ impl Start {
     /// after it.
     pub(super) fn recover(
         publication: &MomentPublication,
-        recovered: Recovered,
+        recovered: RecoveredState,
         source: NoiseSource,
     ) -> Result<(Self, Option<EntityHistories>), RunError> {
         let limits = publication.parameters().entity.as_ref().map(|entity| entity.limits);
@@ -125,19 +127,19 @@ impl Start {
         let states = (0..).zip(machines.iter().map(ReleaseShard::save)).collect();
         let calibration = Some(publication.calibration().clone());
         let known = histories.as_ref().map(EntityHistories::to_vec).unwrap_or_default();
-        Ok((Start { first_epoch: committed + 1, calibration, states, histories: known }, histories))
+        Ok((RunStart { first_epoch: committed + 1, calibration, states, histories: known }, histories))
     }
 }
 
 /// The position at which a source resumes.
 #[derive(Clone, Copy)]
-pub(super) struct Recorded {
-    pub(super) resume: Resume,
+pub(super) struct TaggedPosition {
+    pub(super) resume: ResumePoint,
     /// Its source tag, see [`Source::tag`](crate::pipeline::Source).
     pub(super) partition: u32,
 }
 
-impl Recorded {
+impl TaggedPosition {
     /// Returns whether it is a position in the ingest journal.
     pub(super) fn is_journal(&self) -> bool {
         self.partition == u32::from(journal::TAG)
@@ -145,12 +147,15 @@ impl Recorded {
 
     /// Returns the positions of the last committed epoch, one for each of `sources` sources; `None`
     /// before the first epoch.
-    pub(super) fn of(recovered: &Recovered, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
+    pub(super) fn of(recovered: &RecoveredState, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
         if recovered.positions.is_empty() {
             return Ok(None);
         }
         let read = |recorded: &SourcePosition| {
-            Ok(Recorded { resume: options().deserialize(&recorded.payload)?, partition: recorded.partition })
+            Ok(TaggedPosition {
+                resume: options().deserialize(&recorded.payload)?,
+                partition: recorded.partition,
+            })
         };
         let recorded: Result<Vec<_>, bincode::Error> = recovered.positions.iter().map(read).collect();
         let recorded = recorded.ok().filter(|recorded| recorded.len() == sources);
@@ -159,9 +164,9 @@ impl Recorded {
 }
 
 /// Returns where the next run resumes in the ingest journal, if one of these positions is in it.
-pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
+pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPosition> {
     let position = positions.iter().find(|position| position.partition == u32::from(journal::TAG))?;
-    let resume: Resume = options().deserialize(&position.payload).ok()?;
+    let resume: ResumePoint = options().deserialize(&position.payload).ok()?;
     Some(resume.position.into())
 }
 
@@ -171,13 +176,13 @@ pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let followed =
         (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
     let file = |position: &SourcePosition| {
-        options().deserialize::<Resume>(&position.payload).ok().map(|resume| resume.position.file)
+        options().deserialize::<ResumePoint>(&position.payload).ok().map(|resume| resume.position.file)
     };
     followed.filter_map(|(source, position)| Some((source, file(position)?))).collect()
 }
 
 /// Encodes the position at which a source resumes.
-fn recorded(resume: &Resume, partition: u32) -> Result<SourcePosition, bincode::Error> {
+fn recorded(resume: &ResumePoint, partition: u32) -> Result<SourcePosition, bincode::Error> {
     Ok(SourcePosition { partition, offset: resume.position.offset, payload: options().serialize(resume)? })
 }
 
@@ -186,14 +191,14 @@ pub(super) struct Journal {
     store: Store,
     /// Source tag stored with each position.
     partitions: Vec<u32>,
-    ingest: Option<Arc<Ingest>>,
+    ingest: Option<Arc<IngestJournal>>,
     /// Histories of entities after the committed epochs, if entities are protected.
     histories: Option<EntityHistories>,
     metrics: Arc<Metrics>,
 }
 
-impl CommitLog<Mark> for Journal {
-    fn commit(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), Box<dyn Error>> {
+impl CommitLog<EpochExtra> for Journal {
+    fn commit(&mut self, epochs: &[EpochCommit<EpochExtra>]) -> Result<(), Box<dyn Error>> {
         let frames = epochs
             .iter()
             .map(|epoch| {
@@ -229,7 +234,7 @@ impl CommitLog<Mark> for Journal {
         self.advance(since)?;
         let journaled = self.partitions.iter().position(|&partition| partition == u32::from(journal::TAG));
         let last = epochs.last().zip(journaled).and_then(|(epoch, source)| resumes(epoch).nth(source));
-        if let (Some(ingest), Some(Resume { position, .. })) = (&self.ingest, last) {
+        if let (Some(ingest), Some(ResumePoint { position, .. })) = (&self.ingest, last) {
             ingest.committed(self.store.committed(), (*position).into())?;
         }
         Ok(())
@@ -240,14 +245,14 @@ impl Journal {
     /// `histories`: of the entities after the epochs in the store.
     pub(super) fn new(
         store: Store,
-        (partitions, ingest): (Vec<u32>, Option<Arc<Ingest>>),
+        (partitions, ingest): (Vec<u32>, Option<Arc<IngestJournal>>),
         histories: Option<EntityHistories>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Journal { store, partitions, ingest, histories, metrics }
     }
 
-    fn advance(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), RunError> {
+    fn advance(&mut self, epochs: &[EpochCommit<EpochExtra>]) -> Result<(), RunError> {
         let Some(histories) = &mut self.histories else { return Ok(()) };
         epochs.iter().try_for_each(|epoch| histories.advance(epoch.released.epoch, admitted(epoch)))
     }
@@ -259,7 +264,7 @@ impl Journal {
 
     /// Writes encoder states and histories, unless they exceed the limit of a frame. In that case
     /// the next start replays the log.
-    fn checkpoint(&mut self, epoch: &EpochCommit<Mark>) -> Result<(), StateError> {
+    fn checkpoint(&mut self, epoch: &EpochCommit<EpochExtra>) -> Result<(), StateError> {
         let states = match &self.histories {
             None => options().serialize(&epoch.states),
             Some(histories) => options().serialize(&(&epoch.states, histories.to_vec())),
@@ -277,19 +282,19 @@ impl Journal {
 }
 
 /// Returns the positions at which the sources resume after an epoch.
-fn resumes(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = &Resume> {
+fn resumes(epoch: &EpochCommit<EpochExtra>) -> impl Iterator<Item = &ResumePoint> {
     let lists = epoch.marks.iter().filter_map(|mark| match mark {
-        Mark::Resume(resumes) => Some(resumes),
-        Mark::Admitted(_) => None,
+        EpochExtra::Resume(resumes) => Some(resumes),
+        EpochExtra::Admitted(_) => None,
     });
     lists.flatten()
 }
 
 /// Returns the entities that took part in an epoch.
-fn admitted(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = Entity> {
+fn admitted(epoch: &EpochCommit<EpochExtra>) -> impl Iterator<Item = Entity> {
     let lists = epoch.marks.iter().filter_map(|mark| match mark {
-        Mark::Resume(_) => None,
-        Mark::Admitted(entities) => Some(entities),
+        EpochExtra::Resume(_) => None,
+        EpochExtra::Admitted(entities) => Some(entities),
     });
     lists.flatten().copied()
 }

@@ -10,7 +10,7 @@
 //! | greeting | caller | 96 | an ephemeral key; encrypted: caller, callee, and what it runs ([`Greeting`]) |
 //! | answer | called | 96 | an ephemeral key; encrypted: the same of the called process |
 //! | confirmation | caller | 19 | a frame: the caller has read the answer, so the greeting is no recording |
-//! | verdict | called | 19 | a frame: [`Verdict`] |
+//! | verdict | called | 19 | a frame: [`GreetingVerdict`] |
 //!
 //! A greeting made without the key does not decrypt, and its sender is dropped. Greetings name both
 //! ends, so none can be sent back to its sender or forwarded to another process. The keys of a link
@@ -31,9 +31,9 @@ use std::sync::Arc;
 
 use snow::{Builder, HandshakeState, StatelessTransportState};
 
-pub use stream::Link;
+pub use stream::EncryptedLink;
 
-use crate::key::Key;
+use crate::key::SharedKey;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
@@ -81,7 +81,7 @@ pub struct Greeting {
 /// The called process's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Verdict {
+pub enum GreetingVerdict {
     /// The link is accepted.
     Welcome = 1,
     /// A process with the caller's number is connected and stays connected.
@@ -90,10 +90,10 @@ pub enum Verdict {
     Different = 3,
 }
 
-impl Verdict {
+impl GreetingVerdict {
     /// Returns the verdict with this number.
     pub fn of(byte: u8) -> Option<Self> {
-        [Verdict::Welcome, Verdict::Taken, Verdict::Different]
+        [GreetingVerdict::Welcome, GreetingVerdict::Taken, GreetingVerdict::Different]
             .into_iter()
             .find(|verdict| *verdict as u8 == byte)
     }
@@ -101,16 +101,16 @@ impl Verdict {
 
 /// Bytes not made by a process with the key, or not for this step of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotOurs;
+pub struct InvalidHandshake;
 
-impl From<snow::Error> for NotOurs {
+impl From<snow::Error> for InvalidHandshake {
     fn from(_: snow::Error) -> Self {
-        NotOurs
+        InvalidHandshake
     }
 }
 
-impl From<NotOurs> for io::Error {
-    fn from(_: NotOurs) -> Self {
+impl From<InvalidHandshake> for io::Error {
+    fn from(_: InvalidHandshake) -> Self {
         io::Error::new(ErrorKind::InvalidData, "what came was not made with this key")
     }
 }
@@ -138,92 +138,95 @@ impl Greeting {
 }
 
 /// Begins a handshake with a key, or with the public one.
-fn handshake(key: Option<&Key>, calls: bool) -> Result<HandshakeState, NotOurs> {
-    let secret = key.map_or(&NO_KEY, Key::bytes);
-    let pattern = PATTERN.parse().map_err(|_| NotOurs)?;
+fn handshake(key: Option<&SharedKey>, calls: bool) -> Result<HandshakeState, InvalidHandshake> {
+    let secret = key.map_or(&NO_KEY, SharedKey::bytes);
+    let pattern = PATTERN.parse().map_err(|_| InvalidHandshake)?;
     let builder = Builder::new(pattern).prologue(PROLOGUE)?.psk(0, secret)?;
     Ok(if calls { builder.build_initiator()? } else { builder.build_responder()? })
 }
 
-fn write(state: &mut HandshakeState, greeting: &Greeting) -> Result<[u8; GREETING], NotOurs> {
+fn write(state: &mut HandshakeState, greeting: &Greeting) -> Result<[u8; GREETING], InvalidHandshake> {
     let mut message = [0; GREETING];
     let written = state.write_message(&greeting.encode(), &mut message)?;
-    if written == GREETING { Ok(message) } else { Err(NotOurs) }
+    if written == GREETING { Ok(message) } else { Err(InvalidHandshake) }
 }
 
-fn read(state: &mut HandshakeState, message: &[u8; GREETING]) -> Result<Greeting, NotOurs> {
+fn read(state: &mut HandshakeState, message: &[u8; GREETING]) -> Result<Greeting, InvalidHandshake> {
     let mut plain = [0; GREETING];
     let read = state.read_message(message, &mut plain)?;
-    plain.first_chunk().filter(|_| read == PLAIN).map(Greeting::decode).ok_or(NotOurs)
+    plain.first_chunk().filter(|_| read == PLAIN).map(Greeting::decode).ok_or(InvalidHandshake)
 }
 
 /// The caller's side of a handshake in progress.
-pub struct Call(HandshakeState);
+pub struct CallerHandshake(HandshakeState);
 
-impl Call {
+impl CallerHandshake {
     /// Begins a handshake; returns the greeting to send.
     ///
     /// # Errors
-    /// [`NotOurs`] if the system has no entropy for an ephemeral key.
-    pub fn begin(key: Option<&Key>, greeting: &Greeting) -> Result<(Self, [u8; GREETING]), NotOurs> {
+    /// [`InvalidHandshake`] if the system has no entropy for an ephemeral key.
+    pub fn begin(
+        key: Option<&SharedKey>,
+        greeting: &Greeting,
+    ) -> Result<(Self, [u8; GREETING]), InvalidHandshake> {
         let mut state = handshake(key, true)?;
         let message = write(&mut state, greeting)?;
-        Ok((Call(state), message))
+        Ok((CallerHandshake(state), message))
     }
 
     /// Processes the answer.
     ///
     /// # Errors
-    /// [`NotOurs`] unless it was made with the key for this greeting.
-    pub fn answered(mut self, answer: &[u8; GREETING]) -> Result<(Greeting, Session), NotOurs> {
+    /// [`InvalidHandshake`] unless it was made with the key for this greeting.
+    pub fn answered(mut self, answer: &[u8; GREETING]) -> Result<(Greeting, LinkSession), InvalidHandshake> {
         let greeting = read(&mut self.0, answer)?;
-        Ok((greeting, Session::of(self.0)?))
+        Ok((greeting, LinkSession::of(self.0)?))
     }
 }
 
 /// The called side's part of a handshake.
-pub struct Answered {
+pub struct HandshakeAnswer {
     /// The caller's greeting. The caller is unproven until a frame of the session arrives, because
     /// the greeting may be a recording.
     pub caller: Greeting,
     /// The answer to send.
     pub answer: [u8; GREETING],
     /// The session.
-    pub session: Session,
+    pub session: LinkSession,
 }
 
 /// Processes a greeting on the called side.
 ///
 /// # Errors
-/// [`NotOurs`] if the greeting was not made with the key.
+/// [`InvalidHandshake`] if the greeting was not made with the key.
 pub fn answer(
-    key: Option<&Key>,
+    key: Option<&SharedKey>,
     greeting: &[u8; GREETING],
     own: impl FnOnce(&Greeting) -> Greeting,
-) -> Result<Answered, NotOurs> {
+) -> Result<HandshakeAnswer, InvalidHandshake> {
     let mut state = handshake(key, false)?;
     let caller = read(&mut state, greeting)?;
     let answer = write(&mut state, &own(&caller))?;
-    Ok(Answered { caller, answer, session: Session::of(state)? })
+    Ok(HandshakeAnswer { caller, answer, session: LinkSession::of(state)? })
 }
 
 /// The keys and counters of a link.
-pub struct Session {
+pub struct LinkSession {
     ciphers: Arc<StatelessTransportState>,
     sent: u64,
     received: u64,
 }
 
-impl Session {
-    fn of(state: HandshakeState) -> Result<Self, NotOurs> {
-        Ok(Session { ciphers: Arc::new(state.into_stateless_transport_mode()?), sent: 0, received: 0 })
+impl LinkSession {
+    fn of(state: HandshakeState) -> Result<Self, InvalidHandshake> {
+        Ok(LinkSession { ciphers: Arc::new(state.into_stateless_transport_mode()?), sent: 0, received: 0 })
     }
 
     /// Encrypts a frame of one byte.
     ///
     /// # Errors
-    /// [`NotOurs`] if the counter has run out.
-    pub fn seal(&mut self, byte: u8) -> Result<[u8; SHORT_FRAME], NotOurs> {
+    /// [`InvalidHandshake`] if the counter has run out.
+    pub fn seal(&mut self, byte: u8) -> Result<[u8; SHORT_FRAME], InvalidHandshake> {
         let mut frame = [0; SHORT_FRAME];
         seal(&self.ciphers, &mut self.sent, &[byte], &mut frame)?;
         Ok(frame)
@@ -232,12 +235,12 @@ impl Session {
     /// Decrypts a frame of one byte.
     ///
     /// # Errors
-    /// [`NotOurs`] unless it is the next frame of the other side.
-    pub fn open(&mut self, frame: &[u8; SHORT_FRAME]) -> Result<u8, NotOurs> {
+    /// [`InvalidHandshake`] unless it is the next frame of the other side.
+    pub fn open(&mut self, frame: &[u8; SHORT_FRAME]) -> Result<u8, InvalidHandshake> {
         let mut byte = [0; 1 + TAG];
         let (length, sealed) = frame.split_at(LENGTH);
         if length != (sealed.len() as u16).to_be_bytes() {
-            return Err(NotOurs);
+            return Err(InvalidHandshake);
         }
         open(&self.ciphers, &mut self.received, sealed, &mut byte)?;
         Ok(byte[0])
@@ -250,7 +253,7 @@ fn seal(
     sent: &mut u64,
     plain: &[u8],
     frame: &mut [u8],
-) -> Result<usize, NotOurs> {
+) -> Result<usize, InvalidHandshake> {
     let sealed = ciphers.write_message(*sent, plain, &mut frame[LENGTH..])?;
     frame[..LENGTH].copy_from_slice(&(sealed as u16).to_be_bytes());
     *sent += 1;
@@ -262,7 +265,7 @@ fn open(
     received: &mut u64,
     sealed: &[u8],
     plain: &mut [u8],
-) -> Result<usize, NotOurs> {
+) -> Result<usize, InvalidHandshake> {
     let length = ciphers.read_message(*received, sealed, plain)?;
     *received += 1;
     Ok(length)
@@ -272,18 +275,18 @@ fn open(
 mod tests {
     use super::*;
 
-    pub(super) fn keys() -> [Key; 2] {
+    pub(super) fn keys() -> [SharedKey; 2] {
         let directory = tempfile::tempdir().unwrap();
-        ["a", "b"].map(|name| Key::create(&directory.path().join(name)).unwrap())
+        ["a", "b"].map(|name| SharedKey::create(&directory.path().join(name)).unwrap())
     }
 
     fn greeting(process: u32, to: u32) -> Greeting {
         Greeting { process, to, processes: 3, workers: 2, pipeline: [7; 32] }
     }
 
-    pub(super) fn sessions(key: &Key) -> [Session; 2] {
-        let (call, hello) = Call::begin(Some(key), &greeting(2, 1)).unwrap();
-        let Answered { caller, answer: back, session: called } =
+    pub(super) fn sessions(key: &SharedKey) -> [LinkSession; 2] {
+        let (call, hello) = CallerHandshake::begin(Some(key), &greeting(2, 1)).unwrap();
+        let HandshakeAnswer { caller, answer: back, session: called } =
             answer(Some(key), &hello, |_| greeting(1, 2)).unwrap();
         let (found, calling) = call.answered(&back).unwrap();
         assert_eq!((caller, found), (greeting(2, 1), greeting(1, 2)));
@@ -296,11 +299,11 @@ mod tests {
         let [mut calling, mut called] = sessions(&key);
         let frame = calling.seal(0).unwrap();
         assert_eq!(called.open(&frame), Ok(0));
-        assert_eq!(called.open(&frame), Err(NotOurs), "a frame counts once");
-        let verdict = called.seal(Verdict::Taken as u8).unwrap();
-        assert_eq!(called.open(&verdict), Err(NotOurs), "nor can it be sent back");
-        assert_eq!(calling.open(&verdict).map(Verdict::of), Ok(Some(Verdict::Taken)));
-        assert_eq!([0, 4].map(Verdict::of), [None; 2]);
+        assert_eq!(called.open(&frame), Err(InvalidHandshake), "a frame counts once");
+        let verdict = called.seal(GreetingVerdict::Taken as u8).unwrap();
+        assert_eq!(called.open(&verdict), Err(InvalidHandshake), "nor can it be sent back");
+        assert_eq!(calling.open(&verdict).map(GreetingVerdict::of), Ok(Some(GreetingVerdict::Taken)));
+        assert_eq!([0, 4].map(GreetingVerdict::of), [None; 2]);
     }
 
     #[test]
@@ -308,16 +311,16 @@ mod tests {
         let [key, other] = keys();
         let own = |_: &Greeting| greeting(1, 2);
         for wrong in [Some(&other), None] {
-            let (_, hello) = Call::begin(wrong, &greeting(2, 1)).unwrap();
+            let (_, hello) = CallerHandshake::begin(wrong, &greeting(2, 1)).unwrap();
             assert!(answer(Some(&key), &hello, own).is_err());
-            let (call, hello) = Call::begin(Some(&key), &greeting(2, 1)).unwrap();
+            let (call, hello) = CallerHandshake::begin(Some(&key), &greeting(2, 1)).unwrap();
             assert!(answer(wrong, &hello, own).is_err());
             // An answer under another key, as if its sender had read the greeting.
-            let (_, theirs) = Call::begin(wrong, &greeting(2, 1)).unwrap();
+            let (_, theirs) = CallerHandshake::begin(wrong, &greeting(2, 1)).unwrap();
             let forged = answer(wrong, &theirs, own).unwrap().answer;
             assert!(call.answered(&forged).is_err());
         }
-        let (_, hello) = Call::begin(Some(&key), &greeting(2, 1)).unwrap();
+        let (_, hello) = CallerHandshake::begin(Some(&key), &greeting(2, 1)).unwrap();
         for place in 0..GREETING {
             let mut changed = hello;
             changed[place] ^= 1;
@@ -325,7 +328,7 @@ mod tests {
         }
         // A replayed greeting is answered, but under keys that the replayer does not have.
         let first = answer(Some(&key), &hello, own).unwrap().answer;
-        let Answered { answer: second, mut session, .. } = answer(Some(&key), &hello, own).unwrap();
+        let HandshakeAnswer { answer: second, mut session, .. } = answer(Some(&key), &hello, own).unwrap();
         assert!(first != second);
         assert!(session.open(&[0; SHORT_FRAME]).is_err());
     }

@@ -20,9 +20,12 @@ use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
 use super::cluster::{Cluster, ClusterError};
-use super::link::{Answered, Call, GREETING, Greeting, Link, NotOurs, SHORT_FRAME, Session, Verdict, answer};
+use super::link::{
+    CallerHandshake, EncryptedLink, GREETING, Greeting, GreetingVerdict, HandshakeAnswer, InvalidHandshake,
+    LinkSession, SHORT_FRAME, answer,
+};
 use crate::control::Control;
-use crate::key::Key;
+use crate::key::SharedKey;
 use crate::tcp::{connect, keep_alive};
 
 /// Time limit for the handshake of one connection.
@@ -39,7 +42,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Links to all other processes, by number.
-pub(super) type Links = Vec<Option<Link<TcpStream>>>;
+pub(super) type ProcessLinks = Vec<Option<EncryptedLink<TcpStream>>>;
 
 /// Connects to all other processes, unless the run is stopped first. `pipeline` identifies the run.
 pub(super) fn meet(
@@ -47,7 +50,7 @@ pub(super) fn meet(
     workers: usize,
     pipeline: &[u8],
     control: &Control,
-) -> Result<Links, ClusterError> {
+) -> Result<ProcessLinks, ClusterError> {
     let (process, processes) = (cluster.process, cluster.hosts.len());
     let address = cluster.hosts.get(process).ok_or(ClusterError::Process { process, processes })?;
     check_addresses(cluster)?;
@@ -63,7 +66,8 @@ pub(super) fn meet(
     let (reached, calls) = channel();
     let reasons = (0..process).map(|to| start_call(cluster, own, to, &reached)).collect::<Result<_, _>>()?;
     let links = (0..processes).map(|_| None).collect();
-    let meeting = Meeting { cluster, control, own, links, callers: Vec::new(), dropped: 0, odd: None };
+    let meeting =
+        ClusterBootstrap { cluster, control, own, links, callers: Vec::new(), dropped: 0, odd: None };
     meeting.attend(&listener, &calls, reasons)
 }
 
@@ -100,19 +104,19 @@ fn difference(own: &Greeting, other: &Greeting) -> Option<&'static str> {
 }
 
 /// Why a process has not been reached yet.
-type Reason = Arc<Mutex<String>>;
+type FailureReason = Arc<Mutex<String>>;
 
 /// A link to a process, or the reason why there can be none.
-type Reached = (usize, Result<Link<TcpStream>, ClusterError>);
+type LinkResult = (usize, Result<EncryptedLink<TcpStream>, ClusterError>);
 
 /// Calls a process from a separate thread until it answers or the meeting is over.
 fn start_call(
     cluster: &Cluster,
     own: Greeting,
     to: usize,
-    reached: &Sender<Reached>,
-) -> Result<Reason, ClusterError> {
-    let reason = Reason::default();
+    reached: &Sender<LinkResult>,
+) -> Result<FailureReason, ClusterError> {
+    let reason = FailureReason::default();
     let wanted = Arc::downgrade(&reason);
     let (address, key, reached) = (cluster.hosts[to].clone(), cluster.key.clone(), reached.clone());
     thread::Builder::new()
@@ -129,10 +133,10 @@ fn start_call(
 
 fn call(
     address: &str,
-    key: Option<&Key>,
+    key: Option<&SharedKey>,
     own: Greeting,
     wanted: &Weak<Mutex<String>>,
-) -> Option<Result<Link<TcpStream>, ClusterError>> {
+) -> Option<Result<EncryptedLink<TcpStream>, ClusterError>> {
     let mut pause = FIRST_PAUSE;
     while wanted.strong_count() > 0 {
         match attempt(address, key, &own) {
@@ -150,9 +154,9 @@ fn call(
 /// Makes one call. After an error, another attempt is worthwhile.
 fn attempt(
     address: &str,
-    key: Option<&Key>,
+    key: Option<&SharedKey>,
     own: &Greeting,
-) -> io::Result<Result<Link<TcpStream>, ClusterError>> {
+) -> io::Result<Result<EncryptedLink<TcpStream>, ClusterError>> {
     let process = own.to as usize;
     // With a time limit: a machine that is not up yet may not even refuse.
     let mut stream = connect(address, &Control::new())?;
@@ -161,7 +165,7 @@ fn attempt(
     }
     let deadline = Instant::now() + HANDSHAKE;
     stream.set_write_timeout(Some(HANDSHAKE))?;
-    let (call, greeting) = Call::begin(key, own)?;
+    let (call, greeting) = CallerHandshake::begin(key, own)?;
     stream.write_all(&greeting)?;
     let answer = read_until(&mut stream, deadline).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => {
@@ -179,14 +183,14 @@ fn attempt(
         return Ok(Err(ClusterError::Different { process, difference }));
     }
     let verdict = session.open(&read_until(&mut stream, deadline)?)?;
-    match Verdict::of(verdict) {
-        Some(Verdict::Welcome) => {}
-        Some(Verdict::Taken) => return Ok(Err(ClusterError::Taken { process })),
-        Some(Verdict::Different) => {
+    match GreetingVerdict::of(verdict) {
+        Some(GreetingVerdict::Welcome) => {}
+        Some(GreetingVerdict::Taken) => return Ok(Err(ClusterError::Taken { process })),
+        Some(GreetingVerdict::Different) => {
             let difference = "finds that this process differs from it";
             return Ok(Err(ClusterError::Different { process, difference }));
         }
-        None => return Err(NotOurs.into()),
+        None => return Err(InvalidHandshake.into()),
     }
     info!(process, address, "another process was reached");
     settle(stream, session).map(Ok)
@@ -212,35 +216,35 @@ fn read_until<const N: usize>(stream: &mut TcpStream, deadline: Instant) -> io::
 }
 
 /// Makes a link of a connection after the handshake.
-fn settle(stream: TcpStream, session: Session) -> io::Result<Link<TcpStream>> {
+fn settle(stream: TcpStream, session: LinkSession) -> io::Result<EncryptedLink<TcpStream>> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
     stream.set_nodelay(true)?;
     keep_alive(&stream)?;
-    Link::new(stream, session)
+    EncryptedLink::new(stream, session)
 }
 
 /// State of the called side.
-struct Meeting<'a> {
+struct ClusterBootstrap<'a> {
     cluster: &'a Cluster,
     control: &'a Control,
     own: Greeting,
-    links: Links,
+    links: ProcessLinks,
     callers: Vec<Caller>,
     dropped: u64,
     /// What differed in the last process dropped for a difference.
     odd: Option<&'static str>,
 }
 
-impl Meeting<'_> {
+impl ClusterBootstrap<'_> {
     /// Waits until all processes are connected.
     fn attend(
         mut self,
         listener: &TcpListener,
-        calls: &Receiver<Reached>,
-        reasons: Vec<Reason>,
-    ) -> Result<Links, ClusterError> {
+        calls: &Receiver<LinkResult>,
+        reasons: Vec<FailureReason>,
+    ) -> Result<ProcessLinks, ClusterError> {
         let deadline = Instant::now() + self.cluster.patience;
         loop {
             for (process, reached) in calls.try_iter() {
@@ -262,7 +266,7 @@ impl Meeting<'_> {
         }
     }
 
-    fn absent(&self, process: usize, missing: usize, reasons: &[Reason]) -> ClusterError {
+    fn absent(&self, process: usize, missing: usize, reasons: &[FailureReason]) -> ClusterError {
         let seconds = self.cluster.patience.as_secs();
         let Some(reason) = reasons.get(process) else {
             let reason = match (self.odd, self.dropped) {
@@ -324,19 +328,24 @@ impl Meeting<'_> {
     }
 
     /// Connects a process that has the key, if it belongs to the run and is new.
-    fn judge(&mut self, caller: Caller, other: Greeting, mut session: Session) -> Result<(), ClusterError> {
+    fn judge(
+        &mut self,
+        caller: Caller,
+        other: Greeting,
+        mut session: LinkSession,
+    ) -> Result<(), ClusterError> {
         let process = other.process as usize;
         let expected = self.own.process < other.process;
         let difference = difference(&self.own, &other).or((!expected).then_some("calls a process after it"));
         let verdict = match difference {
-            Some(_) => Verdict::Different,
-            None if self.links[process].is_some() => Verdict::Taken,
-            None => Verdict::Welcome,
+            Some(_) => GreetingVerdict::Different,
+            None if self.links[process].is_some() => GreetingVerdict::Taken,
+            None => GreetingVerdict::Welcome,
         };
         let said = session.seal(verdict as u8).map_err(io::Error::from);
         let said = said.and_then(|frame| (&caller.stream).write_all(&frame));
         match (verdict, difference) {
-            (Verdict::Welcome, _) => {
+            (GreetingVerdict::Welcome, _) => {
                 let address = caller.address;
                 match said.and_then(|()| settle(caller.stream, session)) {
                     Ok(link) => {
@@ -372,7 +381,7 @@ impl Meeting<'_> {
 }
 
 /// Returns the existing links with the numbers of their processes.
-fn connected(links: &Links) -> impl Iterator<Item = (usize, &Link<TcpStream>)> {
+fn connected(links: &ProcessLinks) -> impl Iterator<Item = (usize, &EncryptedLink<TcpStream>)> {
     links.iter().enumerate().filter_map(|(process, link)| Some((process, link.as_ref()?)))
 }
 
@@ -395,13 +404,13 @@ fn wait_for<'a>(
 }
 
 /// Ends this process when another one ends, until it is dropped: used while nobody reads the links.
-pub(super) struct Watch {
+pub(super) struct PeerWatch {
     /// The thread ends when this is dropped.
     _wanted: Sender<()>,
 }
 
-impl Watch {
-    pub(super) fn begin(links: &Links, end: fn(&str) -> !) -> Result<Self, ClusterError> {
+impl PeerWatch {
+    pub(super) fn begin(links: &ProcessLinks, end: fn(&str) -> !) -> Result<Self, ClusterError> {
         let streams = connected(links).map(|(process, link)| Ok((process, link.stream().try_clone()?)));
         let linked = streams.collect::<io::Result<Vec<_>>>().map_err(ClusterError::Network)?;
         let (wanted, is_wanted) = channel();
@@ -417,7 +426,7 @@ impl Watch {
             }
         };
         thread::Builder::new().name("links".into()).spawn(watch).map_err(ClusterError::Network)?;
-        Ok(Watch { _wanted: wanted })
+        Ok(PeerWatch { _wanted: wanted })
     }
 }
 
@@ -430,7 +439,7 @@ struct Caller {
     heard: [u8; GREETING],
     filled: usize,
     /// Set once its greeting has been answered.
-    answered: Option<(Greeting, Session)>,
+    answered: Option<(Greeting, LinkSession)>,
 }
 
 impl Caller {
@@ -441,9 +450,9 @@ impl Caller {
     /// Reads available bytes. Returns the caller's identity once proven, or why it is dropped.
     fn hear(
         &mut self,
-        key: Option<&Key>,
+        key: Option<&SharedKey>,
         own: &Greeting,
-    ) -> Result<Option<(Greeting, Session)>, &'static str> {
+    ) -> Result<Option<(Greeting, LinkSession)>, &'static str> {
         loop {
             let length = if self.answered.is_some() { SHORT_FRAME } else { GREETING };
             match self.stream.read(&mut self.heard[self.filled..length]) {
@@ -457,7 +466,7 @@ impl Caller {
                 continue;
             }
             self.filled = 0;
-            let no_key = |NotOurs| "it does not have the key";
+            let no_key = |InvalidHandshake| "it does not have the key";
             match (self.answered.take(), self.heard.first_chunk::<SHORT_FRAME>()) {
                 (Some((greeting, mut session)), Some(frame)) => {
                     session.open(frame).map_err(no_key)?;
@@ -465,7 +474,7 @@ impl Caller {
                 }
                 _ => {
                     let reply = |caller: &Greeting| Greeting { to: caller.process, ..*own };
-                    let Answered { caller: greeting, answer, session } =
+                    let HandshakeAnswer { caller: greeting, answer, session } =
                         answer(key, &self.heard, reply).map_err(no_key)?;
                     self.stream.write_all(&answer).map_err(|_| "its connection failed")?;
                     self.answered = Some((greeting, session));

@@ -9,38 +9,38 @@ fn free_addresses(number: usize) -> Vec<String> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
-fn key() -> Key {
-    Key::create(&tempfile::tempdir().unwrap().path().join("key")).unwrap()
+fn key() -> SharedKey {
+    SharedKey::create(&tempfile::tempdir().unwrap().path().join("key")).unwrap()
 }
 
-fn cluster(process: usize, hosts: &[String], key: Option<&Key>, seconds: u64) -> Cluster {
+fn cluster(process: usize, hosts: &[String], key: Option<&SharedKey>, seconds: u64) -> Cluster {
     let (hosts, key, patience) = (hosts.to_vec(), key.cloned(), Duration::from_secs(seconds));
     Cluster { process, hosts, key, patience, on_fault: |reason| panic!("{reason}") }
 }
 
 /// A process in a separate thread.
-struct Started(JoinHandle<Result<Links, String>>);
+struct ProcessThread(JoinHandle<Result<ProcessLinks, String>>);
 
-fn start(cluster: Cluster, workers: usize, pipeline: &'static [u8]) -> Started {
-    Started(thread::spawn(move || {
+fn start(cluster: Cluster, workers: usize, pipeline: &'static [u8]) -> ProcessThread {
+    ProcessThread(thread::spawn(move || {
         meet(&cluster, workers, pipeline, &Control::new()).map_err(|error| error.to_string())
     }))
 }
 
-impl Started {
+impl ProcessThread {
     fn error(self) -> String {
         self.0.join().unwrap().map(|_| ()).unwrap_err()
     }
 }
 
 /// Returns the number of links of each process. All keep their links until the last one has them.
-fn ends(processes: impl IntoIterator<Item = Started>) -> Vec<Result<usize, String>> {
+fn ends(processes: impl IntoIterator<Item = ProcessThread>) -> Vec<Result<usize, String>> {
     let ended: Vec<_> = processes.into_iter().map(|process| process.0.join().unwrap()).collect();
     ended.into_iter().map(|links| Ok(links?.iter().flatten().count())).collect()
 }
 
 fn connect_all(
-    key: Option<&Key>,
+    key: Option<&SharedKey>,
     pipelines: &[&'static [u8]],
     workers: &[usize],
 ) -> Vec<Result<usize, String>> {
@@ -89,7 +89,7 @@ fn a_process_with_another_key_or_none_is_dropped() {
 }
 
 /// Calls process 0 as process 2 of three.
-fn called_by_the_third(hosts: &[String], key: &Key) -> Result<Link<TcpStream>, ClusterError> {
+fn called_by_the_third(hosts: &[String], key: &SharedKey) -> Result<EncryptedLink<TcpStream>, ClusterError> {
     let pipeline = Sha256::digest(b"p").into();
     let own = Greeting { process: 2, to: 0, processes: 3, workers: 1, pipeline };
     loop {

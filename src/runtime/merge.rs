@@ -13,7 +13,7 @@
 //! are dropped, as the pipeline says.
 //!
 //! Idleness depends on this machine's clock, which a later reader can't reproduce. So the number of
-//! each source's next row is recorded with each epoch ([`Resume::late_from`]). Among the rows after
+//! each source's next row is recorded with each epoch ([`ResumePoint::late_from`]). Among the rows after
 //! the recorded position, those before that number have counted if their epoch is closed; those
 //! from that number on are late. A run that resumes waits for each source until it has reached that
 //! row again.
@@ -29,49 +29,49 @@ use hushflow_operators::Fault;
 use tracing::debug;
 
 use super::copies::retain;
-use super::feed::{Dealer, EPOCHS_AHEAD, PATIENCE};
+use super::feed::{EPOCHS_AHEAD, PATIENCE, RecordDealer};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
-use crate::source::{Batch, Counters, Event, Mark, Resume, SourceReader};
+use crate::source::{EpochMark, RecordBatch, ResumePoint, RowCounters, SourceEvent, SourceReader};
 
 /// Most events of a source that may wait.
 const WAITING_EVENTS: usize = 4;
 
 /// Message from the reader of a source.
-struct Told {
-    event: Event,
+struct SourceMessage {
+    event: SourceEvent,
     /// The number of the source's next row.
     next_row: u64,
-    counters: Counters,
+    counters: RowCounters,
 }
 
 /// State of merging.
 pub(super) struct Merge {
-    clocks: Clocks,
+    clocks: MergeProgress,
     late: LatePolicy,
     horizon: u64,
     control: Control,
     /// Late records of sources that were not waited for.
-    counters: Counters,
+    counters: RowCounters,
 }
 
 /// Progress of each source and of all together.
-struct Clocks {
-    sources: Vec<Clock>,
+struct MergeProgress {
+    sources: Vec<SourceProgress>,
     /// Epochs up to this one are closed.
     closed: u64,
 }
 
 /// Progress of a source.
-struct Clock {
+struct SourceProgress {
     name: String,
     /// Silence after which it is idle.
     patience: Option<Duration>,
     /// Its own clock has closed the epochs up to this one.
     closed: u64,
     /// Marks of epochs still open; `resume` is the position of the last mark before them.
-    marks: VecDeque<Mark>,
-    resume: Resume,
+    marks: VecDeque<EpochMark>,
+    resume: ResumePoint,
     /// Rows up to that mark.
     rows: u64,
     next_row: u64,
@@ -81,15 +81,15 @@ struct Clock {
     ended: bool,
 }
 
-impl Clock {
+impl SourceProgress {
     /// State before the first event, after the last committed epoch.
     fn new(name: &str, patience: Option<Duration>, committed: u64) -> Self {
-        Clock {
+        SourceProgress {
             name: name.into(),
             patience,
             closed: committed,
             marks: VecDeque::new(),
-            resume: Resume::START,
+            resume: ResumePoint::START,
             rows: 0,
             next_row: 0,
             known_to: 0,
@@ -103,7 +103,7 @@ impl Clock {
     }
 
     /// Records that its own clock has closed more epochs, some of which may be closed already.
-    fn advance(&mut self, mark: Mark, closed: u64) {
+    fn advance(&mut self, mark: EpochMark, closed: u64) {
         self.closed = mark.epoch;
         self.marks.push_back(mark);
         self.pass(closed);
@@ -117,28 +117,28 @@ impl Clock {
     }
 
     /// Returns the mark that closes `epoch`, if its own clock has reached it.
-    fn closing(&self, epoch: u64) -> Option<&Mark> {
+    fn closing(&self, epoch: u64) -> Option<&EpochMark> {
         self.marks.iter().find(|mark| mark.epoch >= epoch)
     }
 
     /// Returns where it resumes after `epoch`.
-    fn resume_after(&self, epoch: u64) -> Resume {
+    fn resume_after(&self, epoch: u64) -> ResumePoint {
         let resume = self.closing(epoch).map_or(self.resume, |mark| mark.resume);
-        Resume { late_from: self.next_row, ..resume }
+        ResumePoint { late_from: self.next_row, ..resume }
     }
 }
 
 /// Epochs that close together.
-struct Closed {
+struct ClosedEpochs {
     /// The last of them.
     epoch: u64,
     /// The number of rows at which the clocks closed it.
     rows: u64,
     /// The position at which each source resumes.
-    resumes: Vec<Resume>,
+    resumes: Vec<ResumePoint>,
 }
 
-impl Clocks {
+impl MergeProgress {
     /// Returns the last epoch that may be closed now.
     fn due(&self) -> u64 {
         let active = self.sources.iter().filter(|source| source.is_active()).map(|source| source.closed);
@@ -147,7 +147,7 @@ impl Clocks {
     }
 
     /// Closes the next epochs with the same resume positions.
-    fn close_next(&mut self) -> Option<Closed> {
+    fn close_next(&mut self) -> Option<ClosedEpochs> {
         let due = self.due();
         if due <= self.closed {
             return None;
@@ -155,51 +155,54 @@ impl Clocks {
         let marks = self.sources.iter().filter_map(|source| source.marks.front());
         let epoch = marks.map(|mark| mark.epoch).fold(due, u64::min);
         let resumes = self.sources.iter().map(|source| source.resume_after(epoch)).collect();
-        let rows = |source: &Clock| source.closing(epoch).map_or(source.rows, |mark| mark.rows);
+        let rows = |source: &SourceProgress| source.closing(epoch).map_or(source.rows, |mark| mark.rows);
         let rows = self.sources.iter().map(rows).sum();
         self.closed = epoch;
         self.sources.iter_mut().for_each(|source| source.pass(epoch));
-        Some(Closed { epoch, rows, resumes })
+        Some(ClosedEpochs { epoch, rows, resumes })
     }
 }
 
 impl Merge {
     /// Merges the sources of a pipeline after the last committed epoch.
     pub(super) fn new(pipeline: &Pipeline, committed: u64, control: &Control) -> Self {
-        let clock = |source: &Source| Clock::new(&source.name, source.idle, committed);
+        let clock = |source: &Source| SourceProgress::new(&source.name, source.idle, committed);
         let late = match &pipeline.epochs.schedule {
             Schedule::ByTime(by) => by.late,
             Schedule::ByCount(_) => LatePolicy::Fold,
         };
         Merge {
-            clocks: Clocks { sources: pipeline.sources.iter().map(clock).collect(), closed: committed },
+            clocks: MergeProgress {
+                sources: pipeline.sources.iter().map(clock).collect(),
+                closed: committed,
+            },
             late,
             horizon: pipeline.epochs.schedule.horizon(),
             control: control.clone(),
-            counters: Counters::default(),
+            counters: RowCounters::default(),
         }
     }
 
     /// Reads all sources to their ends and deals their events; returns the row counts.
-    pub(super) fn deal(mut self, readers: Vec<SourceReader>, mut dealer: Dealer) -> Counters {
+    pub(super) fn deal(mut self, readers: Vec<SourceReader>, mut dealer: RecordDealer) -> RowCounters {
         for (clock, reader) in self.clocks.sources.iter_mut().zip(&readers) {
             (clock.resume, clock.next_row) = (reader.here(), reader.next_row());
             clock.known_to = reader.late_from();
         }
-        let mut sources: Vec<Heard> =
-            readers.into_iter().map(|reader| Heard::of(reader, dealer.fault().clone())).collect();
+        let mut sources: Vec<SourceThread> =
+            readers.into_iter().map(|reader| SourceThread::of(reader, dealer.fault().clone())).collect();
         while self.step(&mut sources, &mut dealer) {}
         self.counted(&sources, &dealer)
     }
 
-    fn counted(&self, sources: &[Heard], dealer: &Dealer) -> Counters {
+    fn counted(&self, sources: &[SourceThread], dealer: &RecordDealer) -> RowCounters {
         let mut counters = self.counters;
         sources.iter().for_each(|source| counters += source.counters);
         dealer.counted(counters)
     }
 
     /// Deals one event, or finds an idle source; returns whether to go on.
-    fn step(&mut self, sources: &mut [Heard], dealer: &mut Dealer) -> bool {
+    fn step(&mut self, sources: &mut [SourceThread], dealer: &mut RecordDealer) -> bool {
         let taken = match self.wait(sources) {
             Some((number, told)) => self.take(number, told, sources, dealer),
             None => !dealer.fault().is_raised(),
@@ -214,7 +217,7 @@ impl Merge {
                 debug!(source = clock.name, idle, "whether its clock counts has changed");
             }
         }
-        while let Some(Closed { epoch, rows, resumes }) = self.clocks.close_next() {
+        while let Some(ClosedEpochs { epoch, rows, resumes }) = self.clocks.close_next() {
             if !dealer.close(epoch, rows, &resumes) {
                 return false;
             }
@@ -226,9 +229,9 @@ impl Merge {
     }
 
     /// Waits up to [`PATIENCE`] for the next event of a source that is not too far ahead.
-    fn wait(&self, sources: &[Heard]) -> Option<(usize, Option<Told>)> {
+    fn wait(&self, sources: &[SourceThread]) -> Option<(usize, Option<SourceMessage>)> {
         let reach = self.clocks.closed.saturating_add(EPOCHS_AHEAD);
-        let wanted = |clock: &Clock| !clock.ended && clock.closed <= reach;
+        let wanted = |clock: &SourceProgress| !clock.ended && clock.closed <= reach;
         let wanted: Vec<usize> =
             (0..sources.len()).filter(|&number| wanted(&self.clocks.sources[number])).collect();
         let mut select = Select::new();
@@ -247,11 +250,11 @@ impl Merge {
     fn take(
         &mut self,
         number: usize,
-        told: Option<Told>,
-        sources: &mut [Heard],
-        dealer: &mut Dealer,
+        told: Option<SourceMessage>,
+        sources: &mut [SourceThread],
+        dealer: &mut RecordDealer,
     ) -> bool {
-        let Some(Told { event, next_row, counters }) = told else {
+        let Some(SourceMessage { event, next_row, counters }) = told else {
             dealer.fault().raise("the reader of a source has stopped without saying why");
             return false;
         };
@@ -259,18 +262,18 @@ impl Merge {
         clock.next_row = next_row;
         (sources[number].last, sources[number].counters) = (Instant::now(), counters);
         match event {
-            Event::Batch(mut batch) => {
+            SourceEvent::Batch(mut batch) => {
                 self.judge(&mut batch);
                 dealer.tell(self.counted(sources, dealer));
                 dealer.batch(batch)
             }
-            Event::Mark(mark) => {
+            SourceEvent::Mark(mark) => {
                 clock.advance(mark, self.clocks.closed);
                 true
             }
             // After a stop, open epochs stay open.
-            Event::End if self.control.is_stopped() => dealer.end(),
-            Event::End => {
+            SourceEvent::End if self.control.is_stopped() => dealer.end(),
+            SourceEvent::End => {
                 debug!(source = clock.name, "a source has ended");
                 clock.ended = true;
                 true
@@ -279,7 +282,7 @@ impl Merge {
     }
 
     /// Moves records of closed epochs to the oldest open one, or drops them.
-    fn judge(&mut self, batch: &mut Batch) {
+    fn judge(&mut self, batch: &mut RecordBatch) {
         let (closed, open) = (self.clocks.closed, self.clocks.closed + 1);
         let late = batch.records.epochs.iter().filter(|&&epoch| epoch <= closed).count() as u64;
         match self.late {
@@ -300,14 +303,14 @@ impl Merge {
 }
 
 /// A source read on a thread of its own.
-struct Heard {
-    told: Receiver<Told>,
+struct SourceThread {
+    told: Receiver<SourceMessage>,
     /// Time of its last message.
     last: Instant,
-    counters: Counters,
+    counters: RowCounters,
 }
 
-impl Heard {
+impl SourceThread {
     fn of(reader: SourceReader, fault: Fault) -> Self {
         let (tells, told) = bounded(WAITING_EVENTS);
         // Never joined: it may wait for a source that stays silent.
@@ -318,7 +321,7 @@ impl Heard {
         if let Err(error) = started {
             fault.raise(format_args!("no thread for a source: {error}"));
         }
-        Heard { told, last: Instant::now(), counters: Counters::default() }
+        SourceThread { told, last: Instant::now(), counters: RowCounters::default() }
     }
 
     fn is_silent(&self, patience: Duration) -> bool {
@@ -327,14 +330,14 @@ impl Heard {
 }
 
 /// Sends all events of a source, until it ends or the receiver is gone.
-fn tell(mut reader: SourceReader, tells: &Sender<Told>, fault: &Fault) {
+fn tell(mut reader: SourceReader, tells: &Sender<SourceMessage>, fault: &Fault) {
     loop {
         let event = match reader.next_event() {
             Ok(event) => event,
             Err(error) => return fault.raise(error),
         };
-        let ends = matches!(event, Event::End);
-        let told = Told { event, next_row: reader.next_row(), counters: *reader.counters() };
+        let ends = matches!(event, SourceEvent::End);
+        let told = SourceMessage { event, next_row: reader.next_row(), counters: *reader.counters() };
         if tells.send(told).is_err() || ends {
             return;
         }
@@ -346,26 +349,26 @@ mod tests {
     use super::*;
     use crate::source::Position;
 
-    fn clocks(number: usize) -> Clocks {
-        let clock = |number: usize| Clock::new(&number.to_string(), None, 0);
-        Clocks { sources: (0..number).map(clock).collect(), closed: 0 }
+    fn clocks(number: usize) -> MergeProgress {
+        let clock = |number: usize| SourceProgress::new(&number.to_string(), None, 0);
+        MergeProgress { sources: (0..number).map(clock).collect(), closed: 0 }
     }
 
-    impl Clocks {
+    impl MergeProgress {
         /// The source's own clock closes epochs up to `epoch`, at row `row`, when the source is at
         /// `next_row`.
         fn mark(&mut self, source: usize, epoch: u64, row: u64, next_row: u64) {
             let position = Position { offset: row, ..Position::START };
-            let resume = Resume { position, ..Resume::START };
+            let resume = ResumePoint { position, ..ResumePoint::START };
             self.sources[source].next_row = next_row;
-            self.sources[source].advance(Mark { epoch, resume, rows: 100 * row }, self.closed);
+            self.sources[source].advance(EpochMark { epoch, resume, rows: 100 * row }, self.closed);
         }
 
         /// Returns what can be closed now: the epoch, and the offset and row of each position.
         fn close_all(&mut self) -> Vec<(u64, Vec<(u64, u64)>)> {
             std::iter::from_fn(|| self.close_next())
-                .map(|Closed { epoch, resumes, .. }| {
-                    let place = |resume: &Resume| (resume.position.offset, resume.late_from);
+                .map(|ClosedEpochs { epoch, resumes, .. }| {
+                    let place = |resume: &ResumePoint| (resume.position.offset, resume.late_from);
                     (epoch, resumes.iter().map(place).collect())
                 })
                 .collect()
@@ -428,7 +431,7 @@ mod tests {
             let mut rows = Vec::new();
             for epoch in 1..=9 {
                 clocks.mark(1, epoch, 1, 1);
-                while let Some(Closed { epoch, rows: sum, .. }) = clocks.close_next() {
+                while let Some(ClosedEpochs { epoch, rows: sum, .. }) = clocks.close_next() {
                     rows.push((epoch, sum));
                 }
             }

@@ -46,23 +46,23 @@ use tracing::{error, info};
 
 use crate::connect::journal::Intake;
 use crate::control::Control;
-use crate::ledger::{Home, HomeError, LedgerError};
+use crate::ledger::{LedgerError, LedgerHome, LedgerHomeError};
 use crate::metrics::Metrics;
 use crate::pipeline::{Pipeline, Source};
 use crate::publication::{Publication, PublicationError};
-use crate::source::{Counters, SourceError};
-use crate::state::{Recovered, StateError};
+use crate::source::{RowCounters, SourceError};
+use crate::state::{RecoveredState, StateError};
 use cluster::execute;
-use feed::{Feed, channels};
+use feed::{WorkerFeed, channels};
 use histories::EntityHistories;
-use ingest::{Opened, sources as open_sources};
-use journal::{Journal, Recorded, Start};
-use meeting::{Links, Watch, meet};
+use ingest::{OpenSources, sources as open_sources};
+use journal::{Journal, RunStart, TaggedPosition};
+use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
-use moments::Moments;
+use moments::MomentContent;
 use paying::open_store;
 use stopping::{PATIENCE, STOPPED};
-use windows::WindowEstimates;
+use windows::WindowContent;
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
 pub use ingest::Acknowledge;
@@ -90,7 +90,7 @@ pub enum RunError {
     Ledger(#[from] LedgerError),
     /// The directory of all ledgers can't be used.
     #[error(transparent)]
-    Home(#[from] HomeError),
+    Home(#[from] LedgerHomeError),
     /// The source can't be opened.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -133,7 +133,7 @@ pub enum RunError {
 
 /// Settings of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RunOptions {
     /// Worker threads of this process, at least 1.
     pub workers: usize,
     /// The state directory.
@@ -147,14 +147,14 @@ pub struct Options {
     /// Metrics of the run.
     pub metrics: Arc<Metrics>,
     /// Directory of all ledgers, for a pipeline that names none.
-    pub ledgers: Option<Home>,
+    pub ledgers: Option<LedgerHome>,
 }
 
-impl Options {
+impl RunOptions {
     /// One process with `workers` threads, at least 1, and its state in `state`. By default nobody
     /// is notified, and the run stops only when its source ends.
     pub fn new(workers: usize, state: impl Into<PathBuf>) -> Self {
-        Options {
+        RunOptions {
             workers,
             state: state.into(),
             cluster: None,
@@ -167,13 +167,13 @@ impl Options {
 }
 
 /// Result of a run.
-pub struct Summary {
+pub struct RunSummary {
     /// The epochs that this run committed.
     pub epochs: std::ops::Range<u64>,
     /// The number of this run in the state directory.
     pub generation: u64,
     /// Row counts; private, for the operator only.
-    pub counters: Counters,
+    pub counters: RowCounters,
 }
 
 /// Runs a pipeline until its source ends, and writes its releases to the public log.
@@ -188,52 +188,52 @@ pub struct Summary {
 pub fn run(
     pipeline: &Pipeline,
     publication: &Publication,
-    options: &Options,
+    options: &RunOptions,
     begins: impl FnOnce(u64),
-) -> Result<Summary, RunError> {
+) -> Result<RunSummary, RunError> {
     match publication.clone() {
         Publication::Moments(moments) => {
-            drive(pipeline, publication, options, Moments { publication: moments }, begins)
+            drive(pipeline, publication, options, MomentContent { publication: moments }, begins)
         }
         Publication::Windows(windows) => {
-            drive(pipeline, publication, options, WindowEstimates { publication: windows }, begins)
+            drive(pipeline, publication, options, WindowContent { publication: windows }, begins)
         }
     }
 }
 
 /// What a run releases: the dataflow behind the source, and its state.
-trait Content: Send + Sync + 'static {
+trait RunContent: Send + Sync + 'static {
     /// Whether releasing an epoch may take too long to wait for once a run is stopped.
     const ANSWERS_SLOWLY: bool = false;
 
     /// Restores the state after all committed epochs.
     fn recover(
         &self,
-        recovered: Recovered,
+        recovered: RecoveredState,
         noise: NoiseSource,
-    ) -> Result<(Start, Option<EntityHistories>), RunError>;
-    fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>);
+    ) -> Result<(RunStart, Option<EntityHistories>), RunError>;
+    fn build(&self, worker: &mut Worker, run: RunContext<'_>, journal: Option<Journal>);
 }
 
 /// Shared parts of every dataflow of a run.
-struct Running<'a> {
+struct RunContext<'a> {
     noise: NoiseSource,
-    feed: Option<&'a Feed>,
+    feed: Option<&'a WorkerFeed>,
     fault: &'a Fault,
     control: &'a Control,
-    start: Start,
+    start: RunStart,
     committed: &'a ProbeHandle<u64>,
     /// The epoch after the last one committed.
     last: Rc<Cell<u64>>,
 }
 
-fn drive<C: Content>(
+fn drive<C: RunContent>(
     pipeline: &Pipeline,
     publication: &Publication,
-    options: &Options,
+    options: &RunOptions,
     content: C,
     begins: impl FnOnce(u64),
-) -> Result<Summary, RunError> {
+) -> Result<RunSummary, RunError> {
     let noise = pipeline.noise;
     // Nothing can be released without entropy, so check before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
@@ -263,7 +263,7 @@ fn drive<C: Content>(
     let reading =
         reading.transpose().map_err(|error| RunError::Start(format!("no thread for the source: {error}")))?;
     let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
-    let process = Process {
+    let process = ProcessState {
         content,
         noise,
         fault: fault.clone(),
@@ -294,67 +294,67 @@ fn drive<C: Content>(
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);
     info!(generation, last_epoch = epochs.end - 1, "the run ended cleanly");
-    Ok(Summary { epochs, generation, counters })
+    Ok(RunSummary { epochs, generation, counters })
 }
 
 /// Connects to the other processes before anything is opened: a source may be silent for long, and
-/// a run that can't start must spend no budget. While the returned [`Watch`] lives, a process that
+/// a run that can't start must spend no budget. While the returned [`PeerWatch`] lives, a process that
 /// ends before the dataflow starts is noticed.
 fn find_others(
     cluster: &Cluster,
-    options: &Options,
+    options: &RunOptions,
     publication: &Publication,
     noise: NoiseSource,
-) -> Result<(Links, Watch), RunError> {
+) -> Result<(ProcessLinks, PeerWatch), RunError> {
     let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
     // Includes the kind of noise: one process with seeded noise would make all releases
     // non-private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
     let links = meet(cluster, options.workers, &identity, &options.control)?;
-    let watch = Watch::begin(&links, cluster.on_fault)?;
+    let watch = PeerWatch::begin(&links, cluster.on_fault)?;
     Ok((links, watch))
 }
 
 /// State of the first worker of the first process.
-struct Lead {
-    start: Start,
+struct FirstWorker {
+    start: RunStart,
     journal: Journal,
 }
 
 /// Opens state and sources, and restores encoders and positions of the last run.
-fn open<C: Content>(
+fn open<C: RunContent>(
     pipeline: &Pipeline,
     publication: &Publication,
-    options: &Options,
+    options: &RunOptions,
     content: &C,
     noise: NoiseSource,
-) -> Result<(Lead, Opened), RunError> {
+) -> Result<(FirstWorker, OpenSources), RunError> {
     let (store, recovered) = open_store(pipeline, publication, options)?;
-    let recorded = Recorded::of(&recovered, pipeline.sources.len())?;
+    let recorded = TaggedPosition::of(&recovered, pipeline.sources.len())?;
     let (start, histories) = content.recover(recovered, noise)?;
     let committed = start.first_epoch - 1;
     let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
     let ingest = taking.as_ref().map(Intake::ingest);
     let partitions = pipeline.sources.iter().map(Source::tag).collect();
     let journal = Journal::new(store, (partitions, ingest), histories, Arc::clone(&options.metrics));
-    Ok((Lead { start, journal }, (readers, taking)))
+    Ok((FirstWorker { start, journal }, (readers, taking)))
 }
 
 /// Shared by the workers of a process.
-struct Process<C: Content> {
+struct ProcessState<C: RunContent> {
     content: C,
     noise: NoiseSource,
     fault: Fault,
     control: Control,
-    feed: Option<Feed>,
+    feed: Option<WorkerFeed>,
     /// Known in the first process, which sends it to the others.
-    start: Option<Start>,
-    lead: Mutex<Option<Lead>>,
+    start: Option<RunStart>,
+    lead: Mutex<Option<FirstWorker>>,
     /// Ends this process after a fault, if it belongs to a cluster.
     on_cluster_fault: Option<fn(&str) -> !>,
 }
 
-impl<C: Content> Process<C> {
+impl<C: RunContent> ProcessState<C> {
     /// Runs one worker; returns the epoch after the last one committed.
     fn work(&self, worker: &mut Worker) -> u64 {
         let start = match &self.start {
@@ -368,7 +368,7 @@ impl<C: Content> Process<C> {
         } else {
             None
         };
-        let running = Running {
+        let running = RunContext {
             noise: self.noise,
             feed: self.feed.as_ref(),
             fault: &self.fault,
@@ -400,10 +400,10 @@ impl<C: Content> Process<C> {
 }
 
 /// Sends every worker of every process its start, with only the private state that it owns.
-fn tell(worker: &mut Worker, start: Option<&Start>) -> Start {
-    let told: Rc<RefCell<Option<Start>>> = Rc::default();
+fn tell(worker: &mut Worker, start: Option<&RunStart>) -> RunStart {
+    let told: Rc<RefCell<Option<RunStart>>> = Rc::default();
     let probe = ProbeHandle::new();
-    let mut input: InputHandle<u64, CapacityContainerBuilder<Vec<(u64, Start)>>> = InputHandle::new();
+    let mut input: InputHandle<u64, CapacityContainerBuilder<Vec<(u64, RunStart)>>> = InputHandle::new();
     let sink = Rc::clone(&told);
     worker.dataflow::<u64, _, _>(|scope| {
         let starts = scope.input_from(&mut input).exchange(|(to, _)| *to);

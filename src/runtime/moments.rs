@@ -10,26 +10,26 @@ use timely::worker::Worker;
 
 use super::feed::source;
 use super::histories::EntityHistories;
-use super::journal::{Journal, Mark, Start};
-use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
+use super::journal::{EpochExtra, Journal, RunStart};
+use super::{CHECKPOINT_INTERVAL, RunContent, RunContext, RunError};
 use crate::publication::MomentPublication;
-use crate::state::Recovered;
+use crate::state::RecoveredState;
 
 /// Content of a run that releases moments.
-pub(super) struct Moments {
+pub(super) struct MomentContent {
     pub(super) publication: MomentPublication,
 }
 
-impl Content for Moments {
+impl RunContent for MomentContent {
     fn recover(
         &self,
-        recovered: Recovered,
+        recovered: RecoveredState,
         noise: NoiseSource,
-    ) -> Result<(Start, Option<EntityHistories>), RunError> {
-        Start::recover(&self.publication, recovered, noise)
+    ) -> Result<(RunStart, Option<EntityHistories>), RunError> {
+        RunStart::recover(&self.publication, recovered, noise)
     }
 
-    fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>) {
+    fn build(&self, worker: &mut Worker, run: RunContext<'_>, journal: Option<Journal>) {
         // All processes release with the noise and strategy of the log.
         let publication = match run.start.calibration.clone() {
             Some(calibration) => self.publication.clone().with_calibration(calibration),
@@ -50,26 +50,26 @@ impl Content for Moments {
     }
 }
 
-impl Moments {
+impl MomentContent {
     fn build_of(
         &self,
         publication: &MomentPublication,
         measurement: &Measurement,
         worker: &mut Worker,
-        run: Running<'_>,
+        run: RunContext<'_>,
         journal: Option<Journal>,
     ) {
-        let Running { feed, fault, start, committed, last, .. } = run;
-        let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
+        let RunContext { feed, fault, start, committed, last, .. } = run;
+        let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
         let (number, first_epoch) = (worker.index(), start.first_epoch);
         let has_entities = publication.parameters().entity.is_some();
         worker.dataflow::<u64, _, _>(|scope| {
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-            let (records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Resume));
+            let (records, mut marks) = (sources.records.epochs(), sources.marks.map(EpochExtra::Resume));
             // Equal on every worker, because it follows from public parameters.
             let clipped = if has_entities {
                 let bounded = records.bound(measurement, fault.clone());
-                marks = marks.concat(bounded.admitted.map(Mark::Admitted));
+                marks = marks.concat(bounded.admitted.map(EpochExtra::Admitted));
                 bounded.records.clip(measurement, fault.clone())
             } else {
                 records.clip(measurement, fault.clone())

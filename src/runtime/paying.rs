@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{Options, RunError};
-use crate::ledger::{Book, Request, enter};
+use super::{RunError, RunOptions};
+use crate::ledger::{Book, LedgerRequest, enter};
 use crate::pipeline::Pipeline;
 use crate::publication::Publication;
-use crate::state::{Enrolment, Recovered, StateError, Store};
+use crate::state::{Enrolment, RecoveredState, StateError, Store};
 use crate::time;
 
 /// Returns the directory of the shared ledger that pays for a run's releases: the one that the
@@ -16,7 +16,7 @@ use crate::time;
 ///
 /// # Errors
 /// [`RunError`] if this can't be determined.
-pub fn shared_ledger(pipeline: &Pipeline, options: &Options) -> Result<Option<PathBuf>, RunError> {
+pub fn shared_ledger(pipeline: &Pipeline, options: &RunOptions) -> Result<Option<PathBuf>, RunError> {
     if let Some(directory) = &pipeline.ledger.directory {
         let absolute = std::path::absolute(directory);
         return absolute
@@ -38,11 +38,11 @@ pub fn shared_ledger(pipeline: &Pipeline, options: &Options) -> Result<Option<Pa
 pub(super) fn open_store(
     pipeline: &Pipeline,
     publication: &Publication,
-    options: &Options,
-) -> Result<(Store, Recovered), RunError> {
+    options: &RunOptions,
+) -> Result<(Store, RecoveredState), RunError> {
     let (charge, header) = (publication.charge()?, publication.header()?);
     let shared = shared_ledger(pipeline, options)?;
-    let request = Request {
+    let request = LedgerRequest {
         charge,
         budget: pipeline.ledger.budget.clone(),
         data_set: pipeline.ledger.data_set.clone(),

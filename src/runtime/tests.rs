@@ -9,7 +9,7 @@ use hushflow_operators::{Entity, EntityHistory, shard_owner};
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::key::Key;
+use crate::key::SharedKey;
 use crate::state::PublicReader;
 
 /// A pipeline over `rows.csv` in `directory`, with one column `x` between −1 and 1 and seeded noise.
@@ -22,7 +22,7 @@ fn pipeline(directory: &Path, rows: &str, rest: &str) -> Pipeline {
     Pipeline::parse(&text, &directory.join("p.toml")).unwrap()
 }
 
-fn run_pipeline(pipeline: &Pipeline, options: &Options) -> Result<(), String> {
+fn run_pipeline(pipeline: &Pipeline, options: &RunOptions) -> Result<(), String> {
     let publication = Publication::of_pipeline(pipeline, &options.state, &mut |_| ()).unwrap();
     run(pipeline, &publication, options, |_| ()).map(drop).map_err(|error| error.to_string())
 }
@@ -30,7 +30,7 @@ fn run_pipeline(pipeline: &Pipeline, options: &Options) -> Result<(), String> {
 /// Runs to the end and returns the releases in the log.
 fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
     let state = directory.join("state");
-    let options = Options::new(2, state.clone());
+    let options = RunOptions::new(2, state.clone());
     let (done, ended) = unbounded();
     std::thread::spawn(move || {
         let _ = done.send(run_pipeline(&pipeline, &options));
@@ -77,7 +77,7 @@ fn rows_that_a_file_gains_are_counted_by_the_next_run() {
 fn a_process_with_seeded_noise_is_refused_by_one_without() {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let hosts = listeners.map(|listener| listener.local_addr().unwrap().to_string()).to_vec();
-    let key = Key::create(&tempfile::tempdir().unwrap().path().join("key")).unwrap();
+    let key = SharedKey::create(&tempfile::tempdir().unwrap().path().join("key")).unwrap();
     let sources = [NoiseSource::System, NoiseSource::Seeded(7)];
     let processes = sources.into_iter().enumerate().map(|(process, noise)| {
         let (hosts, key) = (hosts.clone(), Some(key.clone()));
@@ -88,7 +88,7 @@ fn a_process_with_seeded_noise_is_refused_by_one_without() {
             let on_fault = |reason: &str| panic!("{reason}");
             let cluster = Cluster { process, hosts, key, patience: Duration::from_secs(10), on_fault };
             let options =
-                Options { cluster: Some(cluster), ..Options::new(2, directory.path().join("state")) };
+                RunOptions { cluster: Some(cluster), ..RunOptions::new(2, directory.path().join("state")) };
             run_pipeline(&pipeline, &options).unwrap_err()
         })
     });
@@ -103,9 +103,9 @@ fn a_worker_is_told_of_what_it_owns_and_of_nothing_else() {
     let history = EntityHistory { participations: 1, last: 3 };
     let states = (0..64).map(|shard| (shard, Zeroizing::new(vec![shard as u8]))).collect();
     let histories = (0..500).map(|at| (Entity((at << 64) | (at * at)), history)).collect();
-    let start = Start { states, histories, ..Start::after(3) };
+    let start = RunStart { states, histories, ..RunStart::after(3) };
     for workers in [1, 2, 5, 64, 100] {
-        let parts: Vec<Start> = (0..workers).map(|worker| start.of_worker(worker, workers)).collect();
+        let parts: Vec<RunStart> = (0..workers).map(|worker| start.of_worker(worker, workers)).collect();
         for (worker, part) in parts.iter().enumerate() {
             assert_eq!(part.first_epoch, 4);
             assert!(part.states.keys().all(|&shard| shard_owner(shard, workers) == worker));
@@ -148,7 +148,7 @@ fn a_run_whose_other_processes_stay_away_opens_nothing() {
         patience: Duration::from_millis(200),
         on_fault: |reason| panic!("{reason}"),
     };
-    let options = Options { cluster: Some(cluster), ..Options::new(1, &state) };
+    let options = RunOptions { cluster: Some(cluster), ..RunOptions::new(1, &state) };
     let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ()).unwrap();
     let ended = run(&pipeline, &publication, &options, |_| ()).map(|_| ());
     assert!(matches!(ended, Err(RunError::Cluster(ClusterError::Missing { .. }))), "{ended:?}");

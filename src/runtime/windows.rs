@@ -18,37 +18,37 @@ use zeroize::Zeroizing;
 
 use super::feed::source;
 use super::histories::EntityHistories;
-use super::journal::{Journal, Mark, Start};
+use super::journal::{EpochExtra, Journal, RunStart};
 use super::stopping::until_stopped;
-use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
+use super::{CHECKPOINT_INTERVAL, RunContent, RunContext, RunError};
 use crate::publication::WindowPublication;
-use crate::state::Recovered;
+use crate::state::RecoveredState;
 
 /// Content of a run that releases estimates of windows.
-pub(super) struct WindowEstimates {
+pub(super) struct WindowContent {
     pub(super) publication: WindowPublication,
 }
 
-impl Content for WindowEstimates {
+impl RunContent for WindowContent {
     const ANSWERS_SLOWLY: bool = true;
 
     fn recover(
         &self,
-        mut recovered: Recovered,
+        mut recovered: RecoveredState,
         _noise: NoiseSource,
-    ) -> Result<(Start, Option<EntityHistories>), RunError> {
+    ) -> Result<(RunStart, Option<EntityHistories>), RunError> {
         let kept = recovered.checkpoint.map_or(0, |checkpoint| checkpoint.epoch);
         let committed = recovered.replay.try_fold(kept, |_, frame| frame.map(|frame| frame.epoch))?;
-        Ok((Start::after(committed), None))
+        Ok((RunStart::after(committed), None))
     }
 
-    fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>) {
-        let Running { noise, feed, fault, control, start, committed, last } = run;
+    fn build(&self, worker: &mut Worker, run: RunContext<'_>, journal: Option<Journal>) {
+        let RunContext { noise, feed, fault, control, start, committed, last } = run;
         let estimate = match self.publication.window_estimate() {
             Ok(estimate) => Arc::new(estimate),
             Err(error) => return fault.raise(error),
         };
-        let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
+        let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
         let (first_epoch, number, control) = (start.first_epoch, worker.index(), control.clone());
         let windows = self.publication.windows(first_epoch, CHECKPOINT_INTERVAL);
         worker.dataflow::<u64, _, _>(|scope| {
@@ -62,7 +62,7 @@ impl Content for WindowEstimates {
                     let mut generator = generator.map_err(|error| error.to_string())?;
                     until_stopped(&control, move || Ok(estimate.numbers(&rows, &mut generator)))
                 })
-                .commit(sources.marks.map(Mark::Resume), &windows, log, fault.clone())
+                .commit(sources.marks.map(EpochExtra::Resume), &windows, log, fault.clone())
                 .inspect(move |released| last.set(released.epoch + 1))
                 .probe_with(committed);
         });

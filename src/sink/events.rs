@@ -4,7 +4,7 @@
 //! reconnects sends the last id in `Last-Event-ID`, as browsers do, and gets every epoch once. Each
 //! reader has its own thread, which follows the log as fast as that reader takes events. A slow
 //! reader delays only itself, and is disconnected if it does not take an event in time. Readers
-//! [take turns](crate::http::Turn) to compute, so together they use at most one processor.
+//! [take turns](crate::http::ComputeTurn) to compute, so together they use at most one processor.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use super::{LineReader, SinkInput};
 use crate::follow::{FollowError, StopFlag};
-use crate::http::{Answer, Events, HttpError, Request, Server, Status, Turn};
-use crate::lines::Format;
+use crate::http::{ComputeTurn, EventWriter, HttpAnswer, HttpError, HttpRequest, HttpServer, HttpStatus};
+use crate::lines::OutputFormat;
 
 /// How often to check whether readers are still connected.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ impl EventServer {
     /// Serves a log at `address` as long as the process lives. After `stop` is set, readers get the
     /// remaining events.
     pub(super) fn start(address: &str, input: &SinkInput, stop: &StopFlag) -> Result<Self, HttpError> {
-        let server = Server::bind(address)?;
+        let server = HttpServer::bind(address)?;
         let events = EventServer { address: server.address(), readers: Arc::default() };
         let (readers, input, stop) = (Arc::clone(&events.readers), input.clone(), stop.clone());
         server.serve(move |request| answer(request, &input, &stop, &readers))?;
@@ -63,19 +63,22 @@ impl EventServer {
     }
 }
 
-fn answer(request: &Request, input: &SinkInput, stop: &StopFlag, readers: &Arc<()>) -> Answer {
+fn answer(request: &HttpRequest, input: &SinkInput, stop: &StopFlag, readers: &Arc<()>) -> HttpAnswer {
     if request.path != "/events" {
-        return Answer::Refused(Status::NotFound, "there is only /events".into());
+        return HttpAnswer::Refused(HttpStatus::NotFound, "there is only /events".into());
     }
     let since = request.get("since").map_or(Ok(1), str::parse);
     let horizon = input.subject.horizon();
     let Some(since) = since.ok().filter(|since| (1..=horizon).contains(since)) else {
-        return Answer::Refused(Status::BadRequest, format!("since: expected an epoch, from 1 to {horizon}"));
+        return HttpAnswer::Refused(
+            HttpStatus::BadRequest,
+            format!("since: expected an epoch, from 1 to {horizon}"),
+        );
     };
     let seen = request.last_event.unwrap_or(since - 1);
     let (input, stop, reader) = (input.clone(), stop.clone(), Arc::clone(readers));
     let stream = EventStream { input, keys: Vec::new(), seen, backlog: Backlog::Whole, stop };
-    Answer::Events(Box::new(move |events| {
+    HttpAnswer::Events(Box::new(move |events| {
         let _reader = reader;
         stream.send(events)
     }))
@@ -111,7 +114,7 @@ pub(crate) struct EventStream {
 
 impl EventStream {
     /// Sends the epochs in the log, and new ones as they are published, up to the horizon.
-    pub(crate) fn send(&self, events: &mut Events<'_>) -> io::Result<()> {
+    pub(crate) fn send(&self, events: &mut EventWriter<'_>) -> io::Result<()> {
         let horizon = self.input.subject.horizon();
         let (mut reader, mut last, mut sent) = (None, self.seen, Instant::now());
         while last < horizon {
@@ -139,9 +142,9 @@ impl EventStream {
 
     /// Reads on in the log, up to the limits of a turn; `None` if there is nothing new.
     fn read_batch(&self, reader: &mut Option<LineReader>) -> Result<Option<EventBatch>, FollowError> {
-        let _turn = Turn::wait();
+        let _turn = ComputeTurn::wait();
         if reader.is_none() {
-            *reader = LineReader::open(&self.input, Format::Json, &self.keys)?;
+            *reader = LineReader::open(&self.input, OutputFormat::Json, &self.keys)?;
         }
         let Some(reader) = reader else { return Ok(None) };
         let (before, mut bytes, mut events) = (reader.last(), 0, Vec::new());

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::connect::{Mark, Trouble};
+use crate::connect::{EpochStamp, RequestError};
 use crate::follow::{FollowError, Follower, Subject, open_log};
 use crate::http::HttpError;
-use crate::lines::{Format, Writer};
+use crate::lines::{LineWriter, OutputFormat};
 use crate::state::StateError;
 
 pub use crate::connect::standard::StandardOutput;
@@ -34,22 +34,22 @@ pub struct SinkInput {
 /// Reads a log as lines, epoch by epoch from the first.
 struct LineReader {
     follower: Follower,
-    writer: Writer,
+    writer: LineWriter,
 }
 
 /// The lines of an epoch.
 struct EpochLines {
-    mark: Mark,
+    mark: EpochStamp,
     /// The lines of all views and keys, each with its line end.
     lines: Vec<u8>,
 }
 
 impl LineReader {
     /// Opens the log; `None` if no run has begun it yet. Empty `keys` mean all.
-    fn open(input: &SinkInput, format: Format, keys: &[u32]) -> Result<Option<Self>, StateError> {
+    fn open(input: &SinkInput, format: OutputFormat, keys: &[u32]) -> Result<Option<Self>, StateError> {
         let Some(reader) = open_log(&input.directory)? else { return Ok(None) };
         let follower = Follower::new(reader, &input.subject, keys);
-        Ok(Some(LineReader { follower, writer: Writer::new(&input.subject, format) }))
+        Ok(Some(LineReader { follower, writer: LineWriter::new(&input.subject, format) }))
     }
 
     /// Returns the last epoch that was read.
@@ -64,7 +64,7 @@ impl LineReader {
         let mut lines = Vec::new();
         self.writer.write(&epoch, &mut lines).expect("memory takes every line");
         let (generation, chain) = (epoch.stamp.generation, epoch.stamp.chain.short());
-        Ok(Some(EpochLines { mark: Mark { epoch: epoch.number, generation, chain }, lines }))
+        Ok(Some(EpochLines { mark: EpochStamp { epoch: epoch.number, generation, chain }, lines }))
     }
 }
 
@@ -128,15 +128,17 @@ pub enum SinkError {
 
 impl SinkError {
     /// Converts a problem with the outlet of this name.
-    fn of(name: &str, trouble: Trouble) -> Self {
+    fn of(name: &str, trouble: RequestError) -> Self {
         match trouble {
-            Trouble::Gone(source) => SinkError::Output(source),
-            Trouble::Passing(source) => SinkError::Io { path: name.into(), source },
-            Trouble::Refused { path, problem } => SinkError::Server { path, problem },
-            Trouble::NoStream => {
+            RequestError::Gone(source) => SinkError::Output(source),
+            RequestError::Passing(source) => SinkError::Io { path: name.into(), source },
+            RequestError::Refused { path, problem } => SinkError::Server { path, problem },
+            RequestError::NoStream => {
                 SinkError::Server { path: name.into(), problem: "the stream is gone".into() }
             }
-            Trouble::Lost { path, what } => SinkError::Server { path, problem: format!("the stream {what}") },
+            RequestError::Lost { path, what } => {
+                SinkError::Server { path, problem: format!("the stream {what}") }
+            }
         }
     }
 }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use super::events::EventServer;
 use super::{EpochLines, LineReader, SinkError, SinkInput};
-use crate::connect::standard::Standard;
-use crate::connect::{Held, Outlet, Target};
+use crate::connect::standard::StandardWriter;
+use crate::connect::{LineOutlet, OutletContent, SinkTarget};
 use crate::control::{Backoff, Control};
 use crate::follow::{FollowError, StopFlag};
 use crate::http::HttpError;
-use crate::lines::Format;
+use crate::lines::OutputFormat;
 use crate::pipeline::Sink;
 
 /// How often to check whether standard output is read.
@@ -63,10 +63,10 @@ impl SinkThread {
     ) -> Result<Self, SinkError> {
         let (stop, control) = (StopFlag::default(), control.with_grace(GRACE));
         let thread = match sink.target().target(&control) {
-            Target::Outlet(outlet) => {
-                carry(sink.target().name(), outlet, input, Format::Json, &stop, control)
+            SinkTarget::Outlet(outlet) => {
+                carry(sink.target().name(), outlet, input, OutputFormat::Json, &stop, control)
             }
-            Target::Events(address) => {
+            SinkTarget::Events(address) => {
                 let flag = stop.clone();
                 let listen = move || {
                     EventServer::start(&address, &input, &flag).inspect(|server| announce(server.address()))
@@ -84,9 +84,9 @@ impl SinkThread {
     ///
     /// # Errors
     /// [`SinkError::Thread`].
-    pub fn print(input: SinkInput, format: Format, since: u64) -> Result<Self, SinkError> {
+    pub fn print(input: SinkInput, format: OutputFormat, since: u64) -> Result<Self, SinkError> {
         let (stop, taken) = (StopFlag::default(), Arc::new(AtomicU64::new(0)));
-        let outlet = Box::new(Standard::after(since, Arc::clone(&taken)));
+        let outlet = Box::new(StandardWriter::after(since, Arc::clone(&taken)));
         let thread = carry("standard output".into(), outlet, input, format, &stop, Control::new())?;
         Ok(SinkThread { stop, thread, taken })
     }
@@ -171,9 +171,9 @@ fn serve_events(
 /// Starts the thread of a sink that lines are written to. `name` is for messages.
 fn carry(
     name: String,
-    outlet: Box<dyn Outlet>,
+    outlet: Box<dyn LineOutlet>,
     input: SinkInput,
-    format: Format,
+    format: OutputFormat,
     stop: &StopFlag,
     control: Control,
 ) -> Result<JoinHandle<Result<(), SinkError>>, SinkError> {
@@ -186,12 +186,12 @@ fn carry(
 /// An outlet, and how far it is written.
 struct Carrier {
     input: SinkInput,
-    format: Format,
+    format: OutputFormat,
     /// The sink's name for messages.
     name: String,
-    outlet: Box<dyn Outlet>,
+    outlet: Box<dyn LineOutlet>,
     reader: Option<LineReader>,
-    held: Option<Held>,
+    held: Option<OutletContent>,
     /// The epoch that was read last, until it is written.
     pending: Option<EpochLines>,
 }

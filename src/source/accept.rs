@@ -2,8 +2,8 @@
 
 use hushflow_operators::Entity;
 
-use super::roles::{Roles, entity, fingerprint};
-use super::{Resume, SourceReader};
+use super::roles::{FieldRoles, entity, fingerprint};
+use super::{ResumePoint, SourceReader};
 use crate::connect::SourceError;
 use crate::format::Defect;
 use crate::pipeline::{Pipeline, RowPolicies, RowPolicy};
@@ -12,8 +12,8 @@ const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it 
     time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
 
 /// The pipeline's rules for rows.
-pub(super) struct Rules {
-    roles: Roles,
+pub(super) struct RowRules {
+    roles: FieldRoles,
     policies: RowPolicies,
     /// Whether to pass on a record with unusable values as NaN, because public counts must include
     /// it.
@@ -22,9 +22,9 @@ pub(super) struct Rules {
     needs_places: bool,
 }
 
-impl Rules {
-    pub(super) fn new(pipeline: &Pipeline, roles: Roles) -> Self {
-        Rules {
+impl RowRules {
+    pub(super) fn new(pipeline: &Pipeline, roles: FieldRoles) -> Self {
+        RowRules {
             roles,
             policies: pipeline.rows,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
@@ -34,33 +34,33 @@ impl Rules {
 }
 
 /// Why a row can't be used: the field, unless it is the whole row, and the defect.
-pub(super) struct Refusal {
+pub(super) struct UnusableRow {
     slot: Option<usize>,
     defect: Defect,
 }
 
-impl Refusal {
-    fn of(slot: usize) -> impl FnOnce(Defect) -> Refusal {
-        move |defect| Refusal { slot: Some(slot), defect }
+impl UnusableRow {
+    fn of(slot: usize) -> impl FnOnce(Defect) -> UnusableRow {
+        move |defect| UnusableRow { slot: Some(slot), defect }
     }
 }
 
 impl SourceReader {
     /// Adds the current row, which begins at `before`, to the batch. Returns why it can't be used,
     /// if so.
-    pub(super) fn accept(&mut self, before: Resume) -> Result<(), Refusal> {
+    pub(super) fn accept(&mut self, before: ResumePoint) -> Result<(), UnusableRow> {
         if let Some(defect) = self.rows.row.defect {
-            return Err(Refusal { slot: None, defect });
+            return Err(UnusableRow { slot: None, defect });
         }
         if let Some(slot) = self.rules.roles.clock {
-            let arrival = self.rows.row.time(slot).map_err(Refusal::of(slot))?;
+            let arrival = self.rows.row.time(slot).map_err(UnusableRow::of(slot))?;
             if self.leaps(arrival) {
                 return Ok(());
             }
             self.epochs.advance(arrival);
         }
         let event_time = match self.rules.roles.time {
-            Some(slot) => self.rows.row.time(slot).map_err(Refusal::of(slot))?,
+            Some(slot) => self.rows.row.time(slot).map_err(UnusableRow::of(slot))?,
             None => 0,
         };
         let Some(key) = self.key()? else {
@@ -69,7 +69,7 @@ impl SourceReader {
         };
         let entity = self.entity()?;
         if let Some(slot) = self.rules.roles.id {
-            self.rows.row.text(slot).map_err(Refusal::of(slot))?;
+            self.rows.row.text(slot).map_err(UnusableRow::of(slot))?;
         }
         let start = self.batch.records.values.len();
         let read = self.read_values();
@@ -123,28 +123,28 @@ impl SourceReader {
         Some(fingerprint(id, key, event_time, entity, values))
     }
 
-    fn key(&self) -> Result<Option<u32>, Refusal> {
+    fn key(&self) -> Result<Option<u32>, UnusableRow> {
         let Some((slot, numbers)) = &self.rules.roles.key else { return Ok(Some(0)) };
-        let text = self.rows.row.text(*slot).map_err(Refusal::of(*slot))?;
+        let text = self.rows.row.text(*slot).map_err(UnusableRow::of(*slot))?;
         Ok(numbers.get(text).copied())
     }
 
     /// Returns the entity of the record, if entities are protected.
-    fn entity(&self) -> Result<Option<Entity>, Refusal> {
+    fn entity(&self) -> Result<Option<Entity>, UnusableRow> {
         let Some(slot) = self.rules.roles.entity else { return Ok(None) };
-        let name = self.rows.row.text(slot).map_err(Refusal::of(slot))?;
+        let name = self.rows.row.text(slot).map_err(UnusableRow::of(slot))?;
         Ok(Some(entity(name)))
     }
 
-    fn read_values(&mut self) -> Result<(), Refusal> {
+    fn read_values(&mut self) -> Result<(), UnusableRow> {
         for slot in 0..self.rules.roles.dimension {
-            self.batch.records.values.push(self.rows.row.number(slot).map_err(Refusal::of(slot))?);
+            self.batch.records.values.push(self.rows.row.number(slot).map_err(UnusableRow::of(slot))?);
         }
         Ok(())
     }
 
     /// Counts an unusable row, or stops with an error.
-    pub(super) fn refuse(&mut self, Refusal { slot, defect }: Refusal) -> Result<(), SourceError> {
+    pub(super) fn refuse(&mut self, UnusableRow { slot, defect }: UnusableRow) -> Result<(), SourceError> {
         let (policy, counter) = match defect {
             Defect::Missing => (self.rules.policies.missing, &mut self.counters.missing),
             _ => (self.rules.policies.malformed, &mut self.counters.malformed),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use hushflow_mechanism::epochs::{Assignment, Clock, DropReason, Schedule};
 
-use super::{Counters, Mark, Resume};
+use super::{EpochMark, ResumePoint, RowCounters};
 use crate::pipeline::Source;
 
 /// The clock of the epochs.
@@ -24,12 +24,12 @@ pub(super) struct EpochClock {
     /// The row from which on rows of closed epochs are late.
     late_from: u64,
     /// The rows with a later epoch than every row before them.
-    firsts: VecDeque<(u64, Resume)>,
+    firsts: VecDeque<(u64, ResumePoint)>,
 }
 
 impl EpochClock {
     /// Starts after the last committed epoch; `is_anew` if the rows of earlier runs may come again.
-    pub(super) fn new(source: &Source, resume: Resume, committed: u64, is_anew: bool) -> Self {
+    pub(super) fn new(source: &Source, resume: ResumePoint, committed: u64, is_anew: bool) -> Self {
         // Rows of a new standard input are numbered from 0, while the clock never goes back.
         let clock = if is_anew { Clock { row: 0, ..resume.clock } } else { resume.clock };
         EpochClock {
@@ -105,7 +105,7 @@ impl EpochClock {
     }
 
     /// Returns the epoch that the current record joins, if any.
-    pub(super) fn assign(&mut self, event_time: i64, counters: &mut Counters) -> Option<u64> {
+    pub(super) fn assign(&mut self, event_time: i64, counters: &mut RowCounters) -> Option<u64> {
         let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
         // An earlier run may have seen this row by an earlier clock, but not by one before its own arrival.
         let clock = Clock { time: self.arrived, ..self.clock };
@@ -126,7 +126,7 @@ impl EpochClock {
     }
 
     /// Notes that the row that begins at `before` holds a record of this epoch.
-    pub(super) fn note(&mut self, epoch: u64, before: Resume) {
+    pub(super) fn note(&mut self, epoch: u64, before: ResumePoint) {
         if self.firsts.back().is_none_or(|&(last, _)| last < epoch) {
             self.firsts.push_back((epoch, before));
         }
@@ -134,7 +134,7 @@ impl EpochClock {
 
     /// Closes as many due epochs as share a position to resume from. That is the first row of a
     /// later epoch, or the next row if there is none.
-    pub(super) fn mark(&mut self, next: Resume) -> Mark {
+    pub(super) fn mark(&mut self, next: ResumePoint) -> EpochMark {
         while self.firsts.front().is_some_and(|&(epoch, _)| epoch <= self.closed + 1) {
             self.firsts.pop_front();
         }
@@ -143,6 +143,6 @@ impl EpochClock {
             None => (self.due, next),
         };
         self.closed = epoch;
-        Mark { epoch, resume, rows: self.clock.row }
+        EpochMark { epoch, resume, rows: self.clock.row }
     }
 }

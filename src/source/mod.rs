@@ -1,7 +1,7 @@
 //! Sources: rows of any [input](crate::pipeline::Input), as batches of records with their epochs.
 //!
-//! A [`SourceReader`] is pulled by one thread. It returns [`Event`]s: batches of records, and a
-//! [`Mark`] each time the public clock closes epochs. A mark names the last closed epoch and where
+//! A [`SourceReader`] is pulled by one thread. It returns [`SourceEvent`]s: batches of records, and a
+//! [`EpochMark`] each time the public clock closes epochs. A mark names the last closed epoch and where
 //! to resume. It comes after every record of the epochs that it closes.
 //!
 //! **Resuming.** A mark's position is the latest one that misses no record of a later epoch.
@@ -9,7 +9,7 @@
 //! epochs are skipped. Standard input can't be read again, and a second run may get old or new
 //! rows. So after a restart its rows of closed epochs are dropped and counted, never moved to later
 //! epochs: a row that is piped in twice is not counted twice. With a journal, all input is new. It
-//! is kept in the state directory's [journal](crate::state::Ingest), whose sessions are read like
+//! is kept in the state directory's [journal](crate::state::IngestJournal), whose sessions are read like
 //! files. Sockets always have a journal.
 //!
 //! **The end of the input** closes the current epoch if a clock has started. Rows that are later
@@ -17,7 +17,7 @@
 //!
 //! **Several sources** have a reader and a clock each. So the epoch of a record does not depend on
 //! other sources, and a resumed reader assigns it again. [`crate::runtime`] closes an epoch when
-//! all clocks that count have passed it. [`Resume`] records which rows were not waited for.
+//! all clocks that count have passed it. [`ResumePoint`] records which rows were not waited for.
 //!
 //! **Clock jumps** beyond the pipeline's limit are ignored: the row is counted and dropped, and
 //! does not move the clock.
@@ -53,7 +53,7 @@ pub const BATCH_RECORDS: usize = 4096;
 
 /// Records, and fingerprints that identify duplicates.
 #[derive(Default)]
-pub struct Batch {
+pub struct RecordBatch {
     /// In row order.
     pub records: Records,
     /// One for each record if the pipeline names an id column, else empty. Two records of an epoch
@@ -61,7 +61,7 @@ pub struct Batch {
     pub fingerprints: Vec<u128>,
 }
 
-impl Batch {
+impl RecordBatch {
     /// Number of records.
     pub fn len(&self) -> usize {
         self.records.len()
@@ -74,25 +74,25 @@ impl Batch {
 }
 
 /// The next result of a source.
-pub enum Event {
+pub enum SourceEvent {
     /// The records of at most [`BATCH_RECORDS`] rows; possibly none, because the end of a batch
     /// depends on the number of rows and not on their contents. One of several sources returns its
     /// batch before it waits, even if empty, to show that it isn't idle.
-    Batch(Batch),
+    Batch(RecordBatch),
     /// Epochs have closed.
-    Mark(Mark),
+    Mark(EpochMark),
     /// The input has ended or the last epoch has closed. All marks came before.
     End,
 }
 
 /// Every epoch up to `epoch` is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct EpochMark {
     /// The last closed epoch.
     pub epoch: u64,
     /// Where to resume if this epoch, or any other that this mark closes, was the last committed
     /// one.
-    pub resume: Resume,
+    pub resume: ResumePoint,
     /// Rows of the input up to the one that closed the epoch. Public: it depends on arrivals alone,
     /// also after a restart.
     pub rows: u64,
@@ -100,7 +100,7 @@ pub struct Mark {
 
 /// Where a source resumes after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resume {
+pub struct ResumePoint {
     /// The position of the next row.
     pub position: Position,
     /// State of the public clock there; `clock.row` is the number of the next row over all files.
@@ -111,15 +111,16 @@ pub struct Resume {
     pub late_from: u64,
 }
 
-impl Resume {
+impl ResumePoint {
     /// Before the first row.
-    pub const START: Resume = Resume { position: Position::START, clock: Clock::START, late_from: u64::MAX };
+    pub const START: ResumePoint =
+        ResumePoint { position: Position::START, clock: Clock::START, late_from: u64::MAX };
 }
 
 /// Outcome of the rows of this run. Exact counts are private and only for the operator, so the type
 /// can't be printed. Rows that are read again after a restart count again.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct RowCounters {
     /// Rows read.
     pub rows: u64,
     /// Rows that lack a value.
@@ -146,10 +147,10 @@ pub struct Counters {
     pub already_closed: u64,
 }
 
-impl std::ops::AddAssign for Counters {
+impl std::ops::AddAssign for RowCounters {
     fn add_assign(&mut self, other: Self) {
-        let Counters { rows, missing, malformed, unknown_key, folded, late, .. } = other;
-        let Counters { before_start, after_horizon, leaping, copies, torn, already_closed, .. } = other;
+        let RowCounters { rows, missing, malformed, unknown_key, folded, late, .. } = other;
+        let RowCounters { before_start, after_horizon, leaping, copies, torn, already_closed, .. } = other;
         self.rows += rows;
         self.missing += missing;
         self.malformed += malformed;

@@ -1,25 +1,25 @@
 //! Reads a source: rows in, batches and marks out.
 
-use super::accept::Rules;
+use super::accept::RowRules;
 use super::clock::EpochClock;
-use super::roles::Roles;
+use super::roles::FieldRoles;
 use super::rows::RowReader;
-use super::{BATCH_RECORDS, Batch, Counters, Event, Resume};
-use crate::connect::{Lists, Opening, Origin, Position, SourceError};
+use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, SourceEvent};
+use crate::connect::{FileLists, Origin, OriginRequest, Position, SourceError};
 use crate::control::Control;
-use crate::format::form::Shape;
+use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
 
 /// Reads a source of a pipeline.
 pub struct SourceReader {
     pub(super) control: Control,
     pub(super) rows: RowReader,
-    pub(super) rules: Rules,
+    pub(super) rules: RowRules,
     pub(super) epochs: EpochClock,
     /// Its index among the sources, and the number of sources.
     pub(super) place: (u64, u64),
-    pub(super) batch: Batch,
-    pub(super) counters: Counters,
+    pub(super) batch: RecordBatch,
+    pub(super) counters: RowCounters,
     /// Rows read since the last event.
     unheard: usize,
     ended: bool,
@@ -31,14 +31,14 @@ impl SourceReader {
     /// # Errors
     /// If the first file can't be opened or its header lacks a column.
     pub fn open(pipeline: &Pipeline) -> Result<Self, SourceError> {
-        Self::resume(pipeline, Resume::START, 0)
+        Self::resume(pipeline, ResumePoint::START, 0)
     }
 
     /// Reads on from the position of the mark that closed `committed`, the last committed epoch.
     ///
     /// # Errors
     /// As [`open`](Self::open), and if a file is now shorter than the position to resume from.
-    pub fn resume(pipeline: &Pipeline, resume: Resume, committed: u64) -> Result<Self, SourceError> {
+    pub fn resume(pipeline: &Pipeline, resume: ResumePoint, committed: u64) -> Result<Self, SourceError> {
         let source = &pipeline.sources[0];
         Self::controlled((pipeline, source), &Control::new(), resume, committed)
     }
@@ -50,7 +50,7 @@ impl SourceReader {
     pub fn controlled(
         read: (&Pipeline, &Source),
         control: &Control,
-        resume: Resume,
+        resume: ResumePoint,
         committed: u64,
     ) -> Result<Self, SourceError> {
         Self::listed(read, control, resume, committed, None)
@@ -60,13 +60,13 @@ impl SourceReader {
     pub(crate) fn listed(
         (pipeline, source): (&Pipeline, &Source),
         control: &Control,
-        resume: Resume,
+        resume: ResumePoint,
         committed: u64,
-        lists: Option<Lists<'_>>,
+        lists: Option<FileLists<'_>>,
     ) -> Result<Self, SourceError> {
         control.begin();
-        let (_, shape) = Roles::new(pipeline, source);
-        let opening = Opening { shape: &shape, position: resume.position, control, lists };
+        let (_, shape) = FieldRoles::new(pipeline, source);
+        let opening = OriginRequest { shape: &shape, position: resume.position, control, lists };
         let origin = source.input.source().open(&opening)?;
         Self::over(origin, (pipeline, source), control, resume, committed)
     }
@@ -79,22 +79,22 @@ impl SourceReader {
         origin: Box<dyn Origin>,
         (pipeline, source): (&Pipeline, &Source),
         control: &Control,
-        resume: Resume,
+        resume: ResumePoint,
         committed: u64,
     ) -> Result<Self, SourceError> {
         control.begin();
-        let (roles, shape) = Roles::new(pipeline, source);
+        let (roles, shape) = FieldRoles::new(pipeline, source);
         let is_anew = origin.begins_anew();
         let position = if is_anew { Position::START } else { resume.position };
         let expects_header = !source.goes_on() && source.header.is_none();
         Ok(SourceReader {
             control: control.clone(),
             rows: RowReader::open(origin, shape, expects_header, control, position)?,
-            rules: Rules::new(pipeline, roles),
+            rules: RowRules::new(pipeline, roles),
             epochs: EpochClock::new(source, resume, committed, is_anew),
             place: (0, 1),
-            batch: Batch::default(),
-            counters: Counters::default(),
+            batch: RecordBatch::default(),
+            counters: RowCounters::default(),
             unheard: 0,
             ended: false,
         })
@@ -116,13 +116,13 @@ impl SourceReader {
     }
 
     /// Returns the outcome of the rows so far.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &RowCounters {
         &self.counters
     }
 
     /// Returns the position of the next row.
-    pub(crate) fn here(&self) -> Resume {
-        Resume { position: self.rows.position(), clock: self.epochs.clock, ..Resume::START }
+    pub(crate) fn here(&self) -> ResumePoint {
+        ResumePoint { position: self.rows.position(), clock: self.epochs.clock, ..ResumePoint::START }
     }
 
     /// Waits for the next event. Batches end after [`BATCH_RECORDS`] rows and before every mark. A
@@ -130,24 +130,24 @@ impl SourceReader {
     ///
     /// # Errors
     /// If the input can't be read, a record is too long, or the pipeline's policy rejects a row.
-    pub fn next_event(&mut self) -> Result<Event, SourceError> {
+    pub fn next_event(&mut self) -> Result<SourceEvent, SourceError> {
         loop {
             if self.control.is_stopped() {
-                return Ok(Event::End);
+                return Ok(SourceEvent::End);
             }
             let pending = self.epochs.is_due();
             let over = self.ended || self.epochs.is_over();
             let due = self.unheard >= BATCH_RECORDS || self.is_due();
             if due || ((pending || over) && self.unheard > 0) {
                 self.unheard = 0;
-                return Ok(Event::Batch(std::mem::take(&mut self.batch)));
+                return Ok(SourceEvent::Batch(std::mem::take(&mut self.batch)));
             }
             if pending {
                 let next = self.here();
-                return Ok(Event::Mark(self.epochs.mark(next)));
+                return Ok(SourceEvent::Mark(self.epochs.mark(next)));
             }
             if over {
-                return Ok(Event::End);
+                return Ok(SourceEvent::End);
             }
             match self.advance() {
                 Err(error) if !self.control.is_stopped() => return Err(error),
@@ -174,7 +174,7 @@ impl SourceReader {
             self.epochs.end();
             return Ok(());
         };
-        let before = Resume { position, clock: self.epochs.clock, ..Resume::START };
+        let before = ResumePoint { position, clock: self.epochs.clock, ..ResumePoint::START };
         self.counters.rows += 1;
         self.unheard += 1;
         self.epochs.begin_row();
@@ -192,6 +192,6 @@ impl SourceReader {
 }
 
 /// Returns the shape of a source's rows, and the columns that its pipeline wants.
-pub(crate) fn shape(pipeline: &Pipeline, source: &Source) -> Shape {
-    Roles::new(pipeline, source).1
+pub(crate) fn shape(pipeline: &Pipeline, source: &Source) -> RowLayout {
+    FieldRoles::new(pipeline, source).1
 }

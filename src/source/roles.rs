@@ -8,11 +8,11 @@ use hushflow_operators::Entity;
 use sha2::{Digest, Sha256};
 
 use crate::format::csv::header_row;
-use crate::format::form::Shape;
+use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
 
 /// The meaning of each wanted field of a row.
-pub(super) struct Roles {
+pub(super) struct FieldRoles {
     /// The first fields are the d values.
     pub(super) dimension: usize,
     /// Field of the key, and the number of each key.
@@ -27,9 +27,9 @@ pub(super) struct Roles {
     pub(super) clock: Option<usize>,
 }
 
-impl Roles {
+impl FieldRoles {
     /// Returns the roles, and the shape of the rows to which they refer.
-    pub(super) fn new(pipeline: &Pipeline, source: &Source) -> (Self, Shape) {
+    pub(super) fn new(pipeline: &Pipeline, source: &Source) -> (Self, RowLayout) {
         let mut wanted: Vec<String> = pipeline.columns.iter().map(|column| column.name.clone()).collect();
         let dimension = wanted.len();
         let mut slot = |name: &String| {
@@ -48,8 +48,9 @@ impl Roles {
             Schedule::ByTime(by) if by.clock == ClockSource::EventTime => time,
             _ => source.arrival.as_ref().map(slot),
         };
-        let shape = Shape { format: source.format, header: source.header.as_deref().map(header_row), wanted };
-        (Roles { dimension, key, entity, id, time, clock }, shape)
+        let shape =
+            RowLayout { format: source.format, header: source.header.as_deref().map(header_row), wanted };
+        (FieldRoles { dimension, key, entity, id, time, clock }, shape)
     }
 }
 

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::connect::{Headless, Opened, Origin, Position, SourceError, io_error};
+use crate::connect::{HeaderlessFile, OpenFile, Origin, Position, SourceError, io_error};
 use crate::control::Control;
-use crate::format::bytes::Stream;
+use crate::format::bytes::ByteStream;
 use crate::format::csv::CsvRows;
-use crate::format::form::Shape;
+use crate::format::form::RowLayout;
 use crate::format::ndjson::NdjsonRows;
-use crate::format::row::{Outcome, RECORD_LIMIT, Row, Rows};
+use crate::format::row::{FileRows, RECORD_LIMIT, Row, RowOutcome};
 use crate::format::{Defect, Format, FormatError};
 
 const REST: &str = "an earlier run has read the beginning of a line as the last row of the file, and the line has gone on since: its rest is \
@@ -18,11 +18,11 @@ const REST: &str = "an earlier run has read the beginning of a line as the last 
 /// Reads rows, and opens one file after the other.
 pub(super) struct RowReader {
     origin: Box<dyn Origin>,
-    shape: Shape,
+    shape: RowLayout,
     /// Whether an empty input is an error, because a header is required.
     expects_header: bool,
     control: Control,
-    rows: Option<Box<dyn Rows>>,
+    rows: Option<Box<dyn FileRows>>,
     /// The current row.
     pub(super) row: Row,
     /// Whether the next row is the rest of one that an earlier run has read.
@@ -35,7 +35,7 @@ impl RowReader {
     /// Opens the file of a position.
     pub(super) fn open(
         origin: Box<dyn Origin>,
-        shape: Shape,
+        shape: RowLayout,
         expects_header: bool,
         control: &Control,
         position: Position,
@@ -87,18 +87,18 @@ impl RowReader {
             let path = || self.origin.name(before.file);
             let Some(rows) = &mut self.rows else { return Ok(None) };
             match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
-                Outcome::Row => {
+                RowOutcome::Row => {
                     if std::mem::take(&mut self.continues) {
                         self.row.defect = Some(Defect::Continued);
                         self.control.notice(&format!("{}: {REST}", path().display()));
                     }
                     return Ok(Some(before));
                 }
-                Outcome::TooLong => {
+                RowOutcome::TooLong => {
                     let line = rows.line();
                     return Err(FormatError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT }.into());
                 }
-                Outcome::End => {
+                RowOutcome::End => {
                     let (end, _) = rows.place();
                     self.position = Position { file: before.file + 1, ..Position::START };
                     self.open_file()?;
@@ -115,18 +115,18 @@ impl RowReader {
     fn open_file(&mut self) -> Result<(), SourceError> {
         let Position { file, line, .. } = self.position;
         let opened = self.origin.open(self.position)?;
-        self.continues = matches!(opened, Some(Opened::Bytes { is_rest: true, .. }));
+        self.continues = matches!(opened, Some(OpenFile::Bytes { is_rest: true, .. }));
         if file == 0 && opened.is_none() && self.shape.format == Format::Csv && self.expects_header {
             // The journal is still empty.
             return Err(FormatError::NoHeader { path: self.origin.name(file) }.into());
         }
         self.rows = match (opened, self.shape.format) {
             (None, _) => None,
-            (Some(Opened::Rows(rows)), _) => Some(rows),
-            (Some(Opened::Bytes { stream, header, .. }), Format::Csv) => {
+            (Some(OpenFile::Rows(rows)), _) => Some(rows),
+            (Some(OpenFile::Bytes { stream, header, .. }), Format::Csv) => {
                 match (self.open_csv(stream, header), self.origin.headless(file)) {
-                    (Err(FormatError::NoHeader { .. }), Headless::Early) => None,
-                    (Err(FormatError::NoHeader { .. }), Headless::Passed) => {
+                    (Err(FormatError::NoHeader { .. }), HeaderlessFile::Early) => None,
+                    (Err(FormatError::NoHeader { .. }), HeaderlessFile::Passed) => {
                         self.rows = None;
                         self.position = Position { file: file + 1, ..Position::START };
                         return self.open_file();
@@ -134,7 +134,7 @@ impl RowReader {
                     (rows, _) => Some(Box::new(rows?)),
                 }
             }
-            (Some(Opened::Bytes { stream, .. }), _) => {
+            (Some(OpenFile::Bytes { stream, .. }), _) => {
                 Some(Box::new(NdjsonRows::open(stream, line, &self.shape.wanted)))
             }
         };
@@ -142,10 +142,11 @@ impl RowReader {
     }
 
     /// Reads the header of a CSV file. The rows follow in the same stream or in another one.
-    fn open_csv(&self, stream: Stream, header: Option<Stream>) -> Result<CsvRows, FormatError> {
+    fn open_csv(&self, stream: ByteStream, header: Option<ByteStream>) -> Result<CsvRows, FormatError> {
         let Position { file, line, .. } = self.position;
         let (path, wanted) = (self.origin.name(file), &self.shape.wanted);
-        let given = self.shape.header.as_ref().map(|header| Stream::new(io::Cursor::new(header.clone()), 0));
+        let given =
+            self.shape.header.as_ref().map(|header| ByteStream::new(io::Cursor::new(header.clone()), 0));
         match (given, header) {
             (Some(given), _) => Ok(CsvRows::open(given, &path, wanted)?.resume(stream, line)),
             (None, None) => CsvRows::open(stream, &path, wanted),

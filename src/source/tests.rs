@@ -31,16 +31,16 @@ fn pipeline(files: &[(&str, &[u8])], rest: &str) -> (TempDir, Pipeline) {
 }
 
 /// The sorted records of every epoch: (key, values as bits).
-type Contents = BTreeMap<u64, Vec<(u32, Vec<u64>)>>;
+type EpochRecords = BTreeMap<u64, Vec<(u32, Vec<u64>)>>;
 
 /// Reads everything left: records, and marks with the rows that came before them.
-fn drain(reader: &mut SourceReader) -> Result<(Contents, Vec<Mark>), SourceError> {
-    let (mut records, mut marks) = (Contents::new(), Vec::<Mark>::new());
+fn drain(reader: &mut SourceReader) -> Result<(EpochRecords, Vec<EpochMark>), SourceError> {
+    let (mut records, mut marks) = (EpochRecords::new(), Vec::<EpochMark>::new());
     loop {
         match reader.next_event()? {
-            Event::End => break,
-            Event::Mark(mark) => marks.push(mark),
-            Event::Batch(batch) => {
+            SourceEvent::End => break,
+            SourceEvent::Mark(mark) => marks.push(mark),
+            SourceEvent::Batch(batch) => {
                 let batch = batch.records;
                 let dimension = batch.values.len() / batch.len().max(1);
                 let rows = batch.values.chunks(dimension.max(1));
@@ -56,7 +56,7 @@ fn drain(reader: &mut SourceReader) -> Result<(Contents, Vec<Mark>), SourceError
     Ok((records, marks))
 }
 
-fn values(records: &Contents) -> Vec<f64> {
+fn values(records: &EpochRecords) -> Vec<f64> {
     records.values().flatten().flat_map(|(_, bits)| bits.iter().map(|&bits| f64::from_bits(bits))).collect()
 }
 
@@ -250,7 +250,7 @@ fn the_stream_is_over_after_the_horizon() {
     let mut reader = SourceReader::open(&pipeline).unwrap();
     let (records, marks) = drain(&mut reader).unwrap();
     assert_eq!((values(&records), marks.len(), reader.counters().rows), (vec![1.0, 2.0], 2, 2));
-    assert!(matches!(reader.next_event(), Ok(Event::End)));
+    assert!(matches!(reader.next_event(), Ok(SourceEvent::End)));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn an_input_that_cannot_be_read_again_counts_no_row_twice() {
     assert_eq!(marks[0].epoch, 1);
     // The same rows are piped in again: those of epoch 1 are dropped, including the early and the
     // late one.
-    let resume = Resume { clock: Clock { row: 0, ..marks[0].resume.clock }, ..Resume::START };
+    let resume = ResumePoint { clock: Clock { row: 0, ..marks[0].resume.clock }, ..ResumePoint::START };
     let mut reader = SourceReader::resume(&pipeline, resume, 1).unwrap();
     reader.epochs.counted_before = 1;
     let (records, _) = drain(&mut reader).unwrap();
@@ -308,7 +308,7 @@ fn check_resume(files: &[(&str, &[u8])], rest: &str) {
         for committed in [closed + 1, mark.epoch] {
             let mut reader = SourceReader::resume(&pipeline, mark.resume, committed).unwrap();
             let (rest, later) = drain(&mut reader).unwrap();
-            let expected: Contents =
+            let expected: EpochRecords =
                 whole.clone().into_iter().filter(|(epoch, _)| *epoch > committed).collect();
             assert_eq!(rest, expected, "resumed after epoch {committed}");
             if committed == mark.epoch {
@@ -390,7 +390,7 @@ fn the_rest_of_a_row_that_was_read_as_the_last_one_is_none() {
     let check = |name: &str, [before, after]: [&str; 2], expected: &[f64], malformed| {
         let (directory, pipeline) = pipeline(&[(name, before.as_bytes())], BY_COUNT);
         let (mut first, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
-        let Mark { epoch, resume, .. } = marks.last().copied().unwrap();
+        let EpochMark { epoch, resume, .. } = marks.last().copied().unwrap();
         std::fs::write(directory.path().join(name), format!("{before}{after}")).unwrap();
         let mut reader = SourceReader::resume(&pipeline, resume, epoch).unwrap();
         first.append(&mut drain(&mut reader).unwrap().0);
@@ -430,15 +430,15 @@ fn what_rows_hold_does_not_show_in_when_they_are_given() {
             let event = reader.next_event().unwrap();
             given.push(reader.counters().rows);
             match event {
-                Event::Batch(_) => {}
-                Event::Mark(mark) => {
+                SourceEvent::Batch(_) => {}
+                SourceEvent::Mark(mark) => {
                     closed.push((mark.epoch, mark.rows));
                     resumes.push(mark);
                 }
-                Event::End => break,
+                SourceEvent::End => break,
             }
         }
-        for Mark { epoch, resume, .. } in resumes {
+        for EpochMark { epoch, resume, .. } in resumes {
             let mut later = SourceReader::resume(&pipeline, resume, epoch).unwrap();
             let (_, marks) = drain(&mut later).unwrap();
             let marks: Vec<_> = marks.into_iter().map(|mark| (mark.epoch, mark.rows)).collect();

@@ -9,13 +9,13 @@
 //! and the anchor never moves backwards.
 
 use super::{
-    Settings,
-    chain::{Link, Standing},
+    StateSettings,
+    chain::{ChainLink, LogHead},
     error::{StateError, refused},
-    format::{Role, file_header, kind},
+    format::{FileRole, file_header, kind},
     frames::{PublicHeader, encode},
     log::{damaged, only_frame},
-    storage::{Directory, Storage, swap_in},
+    storage::{DirectoryStorage, Storage, swap_in},
 };
 use std::{
     io,
@@ -25,16 +25,16 @@ use std::{
 /// The anchor of one log.
 pub(super) struct Anchor {
     storage: Box<dyn Storage>,
-    fingerprint: Link,
+    fingerprint: ChainLink,
     /// Its content, unless another process has moved it.
-    standing: Option<Standing>,
+    standing: Option<LogHead>,
 }
 
 /// Content of an anchor, and whether the surveyed log agrees with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Anchored {
+pub(super) struct AnchorContent {
     pub(super) path: PathBuf,
-    pub(super) standing: Standing,
+    pub(super) standing: LogHead,
     /// Whether the log has the anchored link at the anchored epoch.
     pub(super) agrees: bool,
 }
@@ -45,8 +45,8 @@ const BESIDE: &str = "anchor.new";
 
 /// Path of the anchor of the log with this fingerprint, in a directory of anchors. The directory
 /// must exist: a missing one may be on a disk that is not mounted.
-fn place(anchors: &Path, fingerprint: Link) -> Result<PathBuf, StateError> {
-    match Directory::shared(anchors) {
+fn place(anchors: &Path, fingerprint: ChainLink) -> Result<PathBuf, StateError> {
+    match DirectoryStorage::shared(anchors) {
         Ok(_) => Ok(anchors.join(format!("{}.anchor", fingerprint.short()))),
         Err(StateError::Missing { path }) => Err(refused(
             path,
@@ -58,11 +58,11 @@ fn place(anchors: &Path, fingerprint: Link) -> Result<PathBuf, StateError> {
 
 /// Locks the anchor of a log with this header, if the settings name one.
 pub(super) fn hold(
-    settings: &Settings,
+    settings: &StateSettings,
     header: &PublicHeader,
 ) -> Result<Option<Box<dyn Storage>>, StateError> {
     let Some(anchors) = &settings.anchor else { return Ok(None) };
-    match Directory::exclusive(&place(anchors, header.fingerprint()?)?) {
+    match DirectoryStorage::exclusive(&place(anchors, header.fingerprint()?)?) {
         Ok(directory) => Ok(Some(Box::new(directory))),
         Err(StateError::Locked { path }) => Err(StateError::AnchorHeld { path }),
         Err(error) => Err(error),
@@ -70,8 +70,8 @@ pub(super) fn hold(
 }
 
 /// Opens the anchor of the log with this fingerprint for reading, without a lock.
-pub(super) fn look(anchors: &Path, fingerprint: Link) -> Result<Box<dyn Storage>, StateError> {
-    match Directory::shared(&place(anchors, fingerprint)?) {
+pub(super) fn look(anchors: &Path, fingerprint: ChainLink) -> Result<Box<dyn Storage>, StateError> {
+    match DirectoryStorage::shared(&place(anchors, fingerprint)?) {
         Ok(directory) => Ok(Box::new(directory)),
         Err(StateError::Missing { path }) => Err(StateError::NotAnchored { path }),
         Err(error) => Err(error),
@@ -80,37 +80,37 @@ pub(super) fn look(anchors: &Path, fingerprint: Link) -> Result<Box<dyn Storage>
 
 impl Anchor {
     /// Reads the anchor in `storage`, of the log with this fingerprint.
-    pub(super) fn read_from(storage: Box<dyn Storage>, fingerprint: Link) -> Result<Self, StateError> {
+    pub(super) fn read_from(storage: Box<dyn Storage>, fingerprint: ChainLink) -> Result<Self, StateError> {
         let mut anchor = Self { storage, fingerprint, standing: None };
         anchor.standing = anchor.read()?;
         Ok(anchor)
     }
 
     /// Returns what the log must agree with; `None` if there is no anchor yet.
-    pub(super) fn anchored(&self) -> Option<Anchored> {
-        self.standing.map(|standing| Anchored { path: self.path(), standing, agrees: false })
+    pub(super) fn anchored(&self) -> Option<AnchorContent> {
+        self.standing.map(|standing| AnchorContent { path: self.path(), standing, agrees: false })
     }
 
     /// Records how far the log has come.
-    pub(super) fn move_to(&mut self, standing: Standing) -> Result<(), StateError> {
+    pub(super) fn move_to(&mut self, standing: LogHead) -> Result<(), StateError> {
         self.storage.confirm()?;
         if self.read()? != self.standing {
             return Err(StateError::AnchorMoved { path: self.path() });
         }
         let frame = encode(kind::ANCHOR, 0, &(self.fingerprint, standing))?;
-        let parts = [&file_header(Role::Anchor)[..], &frame];
+        let parts = [&file_header(FileRole::Anchor)[..], &frame];
         swap_in(&*self.storage, BESIDE, NAME, &parts)?;
         self.storage.confirm()?;
         self.standing = Some(standing);
         Ok(())
     }
 
-    fn read(&self) -> Result<Option<Standing>, StateError> {
+    fn read(&self) -> Result<Option<LogHead>, StateError> {
         let Some(file) = self.storage.read(NAME)? else { return Ok(None) };
         let unreadable = "the anchor fails its checksum (to delete it accepts the state directory as it is)";
-        let frame = only_frame(&*file, Role::Anchor, kind::ANCHOR)?;
+        let frame = only_frame(&*file, FileRole::Anchor, kind::ANCHOR)?;
         let frame = frame.ok_or_else(|| damaged(&*file, 0, unreadable))?;
-        let (fingerprint, standing): (Link, Standing) = frame.decode(&*file)?;
+        let (fingerprint, standing): (ChainLink, LogHead) = frame.decode(&*file)?;
         if fingerprint != self.fingerprint {
             return Err(damaged(&*file, 0, "the anchor is that of another log"));
         }

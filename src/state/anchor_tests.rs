@@ -1,9 +1,9 @@
 //! Restored and copied directories, missing anchors, and two runs on copies of one directory.
 
 use super::{
-    EpochFrame, Keep, PublicHeader, PublicReader, Recovered, StateError, Store,
+    EpochFrame, PublicHeader, PublicReader, RecoveredState, StateError, Store, SumRetention,
     anchor::Anchor,
-    simulated::Disk,
+    simulated::SimulatedDisk,
     storage::{PUBLIC_LOG, Storage, segment_name},
     verify::verify_storage,
 };
@@ -27,22 +27,22 @@ fn frame(epoch: u64, draw: i128) -> EpochFrame {
     }
 }
 
-fn anchor_of(disk: &Disk) -> Option<Box<dyn Storage>> {
+fn anchor_of(disk: &SimulatedDisk) -> Option<Box<dyn Storage>> {
     Some(Box::new(disk.folder("anchor/")))
 }
 
-fn open(disk: &Disk) -> Result<(Store, Recovered), StateError> {
-    Store::recover(Box::new(disk.clone()), anchor_of(disk), &header(), Keep::default())
+fn open(disk: &SimulatedDisk) -> Result<(Store, RecoveredState), StateError> {
+    Store::recover(Box::new(disk.clone()), anchor_of(disk), &header(), SumRetention::default())
 }
 
 /// Opens without the anchor, as after deleting the setting.
-fn open_unanchored(disk: &Disk) -> Store {
-    Store::recover(Box::new(disk.clone()), None, &header(), Keep::default()).unwrap().0
+fn open_unanchored(disk: &SimulatedDisk) -> Store {
+    Store::recover(Box::new(disk.clone()), None, &header(), SumRetention::default()).unwrap().0
 }
 
 /// A directory and its anchor after a run of three epochs.
-fn three_epochs() -> Disk {
-    let disk = Disk::default();
+fn three_epochs() -> SimulatedDisk {
+    let disk = SimulatedDisk::default();
     let (mut store, _) = open(&disk).unwrap();
     store.commit(&[frame(1, 0)]).unwrap();
     store.commit(&[frame(2, 0), frame(3, 0)]).unwrap();
@@ -89,7 +89,7 @@ fn a_restored_directory_is_behind_its_anchor() {
         }
     };
     check(1, 3);
-    disk.turn_into(&Disk::default());
+    disk.turn_into(&SimulatedDisk::default());
     check(0, 0);
 }
 
@@ -118,7 +118,7 @@ fn an_anchor_that_was_left_behind_is_compared_with_the_public_log() {
     }
     assert!(disk.content(&segment_name(2)).is_none(), "the private log begins later");
     assert!(open(&disk.after_restart()).is_ok());
-    let other = Disk::default();
+    let other = SimulatedDisk::default();
     open(&other).unwrap().0.commit(&[frame(1, 0), frame(2, 0), frame(3, 1)]).unwrap();
     let others = other.folder("anchor/").content(NAME).unwrap();
     disk.folder("anchor/").put(NAME, &others);
@@ -149,7 +149,7 @@ fn is_shown_twice(call: usize, locks: bool) -> Option<bool> {
         let copy = copy.clone();
         move || {
             let anchor = anchor_of(&copy);
-            let store = Store::recover(Box::new(copy.clone()), anchor, &header(), Keep::default());
+            let store = Store::recover(Box::new(copy.clone()), anchor, &header(), SumRetention::default());
             let _ = store.map(|(mut store, _)| [4, 5].map(|epoch| store.commit(&[frame(epoch, 1)]).is_ok()));
         }
     };

@@ -12,9 +12,9 @@ use std::fmt;
 
 /// A link of the chain: SHA-256 of the history up to a release.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link([u8; 32]);
+pub struct ChainLink([u8; 32]);
 
-impl Link {
+impl ChainLink {
     /// Returns the first link, computed from a header frame's payload: the fingerprint of the log.
     pub(super) fn of_header(payload: &[u8]) -> Self {
         Self(Sha256::digest(payload).into())
@@ -45,14 +45,14 @@ impl Link {
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for ChainLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
         f.pad(&digits)
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for ChainLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -61,28 +61,28 @@ impl fmt::Debug for Link {
 /// Distinguishes releases of the same epoch: the run that drew the noise, and the history it
 /// continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct HistoryStamp {
     /// The run, from 1.
     pub generation: u64,
     /// The link of the history up to the release.
-    pub chain: Link,
+    pub chain: ChainLink,
 }
 
 /// How far a log has come, or has been read: last run, epoch and link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Standing {
+pub(super) struct LogHead {
     /// 0 before the first.
     pub(super) generation: u64,
     /// 0 before the first.
     pub(super) epoch: u64,
     /// The header's link before the first release.
-    pub(super) link: Link,
+    pub(super) link: ChainLink,
 }
 
-impl Standing {
+impl LogHead {
     /// Standing before the first release of the log with this header payload.
     pub(super) fn before(header: &[u8]) -> Self {
-        Self { generation: 0, epoch: 0, link: Link::of_header(header) }
+        Self { generation: 0, epoch: 0, link: ChainLink::of_header(header) }
     }
 
     /// Advances to the release in `frame`: the next epoch, of this generation or a later one, with
@@ -92,7 +92,7 @@ impl Standing {
         file: &dyn StorageFile,
         frame: &Frame,
         release: &ReleasePayload<'_>,
-        stored: Link,
+        stored: ChainLink,
     ) -> Result<(), StateError> {
         let ReleasePayload { generation, epoch, .. } = *release;
         follows(file, frame, "epoch", epoch, self.epoch + 1)?;
@@ -127,7 +127,7 @@ mod tests {
     /// The value of `printf header | sha256sum`, and of its bytes followed by a release's.
     #[test]
     fn links_are_these() {
-        let first = Link::of_header(b"header");
+        let first = ChainLink::of_header(b"header");
         assert_eq!(first.to_string(), "1e0584a25d9f43bf5cbd0aec01eb1af2220ed085b4e7f1837b0d89958cae353a");
         let second = first.next(&ReleasePayload { generation: 1, epoch: 2, values: &[1, 5, 255] });
         assert_eq!(second.to_string(), "5afcdf58ce00b3d335fbee6c06d39c11f3a3efa8cc5b860696a803246c8da411");
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_part_of_a_release_changes_its_link() {
-        let first = Link::of_header(b"header");
+        let first = ChainLink::of_header(b"header");
         let release = || ReleasePayload { generation: 1, epoch: 2, values: &[1, 5, 255] };
         let others = [
             ReleasePayload { generation: 2, ..release() },
@@ -145,6 +145,6 @@ mod tests {
             ReleasePayload { values: &[1, 5], ..release() },
         ];
         others.iter().for_each(|other| assert_ne!(first.next(other), first.next(&release())));
-        assert_ne!(Link::of_header(b"other").next(&release()), first.next(&release()));
+        assert_ne!(ChainLink::of_header(b"other").next(&release()), first.next(&release()));
     }
 }

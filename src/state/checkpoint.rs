@@ -6,9 +6,9 @@
 //! carries the link of its epoch, which ties it to one log.
 
 use super::{
-    chain::Link,
+    chain::ChainLink,
     error::StateError,
-    format::{Role, file_header, kind},
+    format::{FileRole, file_header, kind},
     frames::{Checkpoint, CheckpointPayload, encode},
     log::{Frame, damaged, only_frame},
     storage::{CHECKPOINTS, NEW_CHECKPOINT, Storage, StorageFile, reopen, swap_in},
@@ -18,28 +18,28 @@ use zeroize::Zeroizing;
 
 /// Content of one of the two checkpoint files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum CheckpointSlot {
     Absent,
     /// Fails a checksum; the other file and the private log make up for it.
     Unreadable,
     /// An intact checkpoint; `genuine` once the private log is known to hold its epoch.
     Intact {
         epoch: u64,
-        link: Link,
+        link: ChainLink,
         genuine: bool,
     },
 }
 
 /// Reads both files.
-pub(super) fn look(storage: &dyn Storage) -> Result<[Slot; 2], StateError> {
+pub(super) fn look(storage: &dyn Storage) -> Result<[CheckpointSlot; 2], StateError> {
     Ok([look_at(storage, CHECKPOINTS[0])?, look_at(storage, CHECKPOINTS[1])?])
 }
 
-fn look_at(storage: &dyn Storage, name: &str) -> Result<Slot, StateError> {
-    let Some(file) = storage.read(name)? else { return Ok(Slot::Absent) };
-    let Some(frame) = read_only_frame(&*file)? else { return Ok(Slot::Unreadable) };
+fn look_at(storage: &dyn Storage, name: &str) -> Result<CheckpointSlot, StateError> {
+    let Some(file) = storage.read(name)? else { return Ok(CheckpointSlot::Absent) };
+    let Some(frame) = read_only_frame(&*file)? else { return Ok(CheckpointSlot::Unreadable) };
     let CheckpointPayload { epoch, chain, .. } = frame.decode(&*file)?;
-    Ok(Slot::Intact { epoch, link: chain, genuine: false })
+    Ok(CheckpointSlot::Intact { epoch, link: chain, genuine: false })
 }
 
 /// Loads the checkpoint at `name`, which is known to be intact.
@@ -52,7 +52,7 @@ pub(super) fn load(storage: &dyn Storage, name: &str) -> Result<Checkpoint, Stat
 }
 
 fn read_only_frame(file: &dyn StorageFile) -> Result<Option<Frame>, StateError> {
-    only_frame(file, Role::Checkpoint, kind::CHECKPOINT)
+    only_frame(file, FileRole::Checkpoint, kind::CHECKPOINT)
 }
 
 /// Writes checkpoints alternately.
@@ -62,7 +62,7 @@ pub(super) struct CheckpointWriter {
     /// Index of the file that the next one replaces: not the newest's.
     pub(super) next: usize,
     /// Links of the epochs committed since, in order.
-    pub(super) links: VecDeque<Link>,
+    pub(super) links: VecDeque<ChainLink>,
 }
 
 impl CheckpointWriter {
@@ -92,7 +92,7 @@ impl CheckpointWriter {
         epoch: u64,
         frame: &[u8],
     ) -> Result<(), StateError> {
-        let header = file_header(Role::Checkpoint);
+        let header = file_header(FileRole::Checkpoint);
         swap_in(storage, NEW_CHECKPOINT, CHECKPOINTS[self.next], &[&header, frame])?;
         self.links.drain(..(epoch - self.newest) as usize);
         self.newest = epoch;

@@ -12,9 +12,9 @@
 //! Every attempt draws its releases anew, so drawing an epoch twice is detected.
 
 use super::{
-    EpochFrame, Keep, PublicHeader, PublicReader, Recovered, SourcePosition, StateError, Store,
+    EpochFrame, PublicHeader, PublicReader, RecoveredState, SourcePosition, StateError, Store, SumRetention,
     anchor::Anchor,
-    simulated::{Disk, DiskFault, LOSSES, Loss},
+    simulated::{DiskFault, LOSSES, PowerLoss, SimulatedDisk},
     storage::{PUBLIC_LOG, Storage},
     verify::verify_storage,
 };
@@ -45,14 +45,14 @@ pub(super) fn to_bytes(state: &[i128]) -> Vec<u8> {
     state.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn anchored_epoch(disk: &Disk) -> Result<u64, StateError> {
+fn anchored_epoch(disk: &SimulatedDisk) -> Result<u64, StateError> {
     let anchor = Anchor::read_from(Box::new(disk.folder("anchor/")), header().fingerprint()?)?;
     Ok(anchor.anchored().map_or(0, |anchored| anchored.standing.epoch))
 }
 
 /// An outside observer's knowledge: acknowledgements received and releases seen.
 #[derive(Clone, Default)]
-pub(super) struct World {
+pub(super) struct CrashObserver {
     pub(super) acknowledged: u64,
     seen: BTreeMap<u64, Vec<i128>>,
     attempt: i128,
@@ -61,23 +61,23 @@ pub(super) struct World {
 }
 
 /// A promise that was broken.
-pub(super) type Broken = String;
+pub(super) type BrokenPromise = String;
 
-impl World {
+impl CrashObserver {
     pub(super) fn new(anchored: bool) -> Self {
         Self { anchored, ..Self::default() }
     }
 
-    fn anchor(&self, disk: &Disk) -> Option<Box<dyn Storage>> {
+    fn anchor(&self, disk: &SimulatedDisk) -> Option<Box<dyn Storage>> {
         self.anchored.then(|| Box::new(disk.folder("anchor/")) as Box<dyn Storage>)
     }
 
-    fn recover(&self, disk: &Disk) -> Result<(Store, Recovered), StateError> {
-        Store::recover(Box::new(disk.clone()), self.anchor(disk), &header(), Keep::default())
+    fn recover(&self, disk: &SimulatedDisk) -> Result<(Store, RecoveredState), StateError> {
+        Store::recover(Box::new(disk.clone()), self.anchor(disk), &header(), SumRetention::default())
     }
 
     /// Starts another run, unless the disk fails.
-    pub(super) fn start(&mut self, disk: &Disk) -> Result<Option<Store>, Broken> {
+    pub(super) fn start(&mut self, disk: &SimulatedDisk) -> Result<Option<Store>, BrokenPromise> {
         self.attempt += 1;
         let started = self.recover(disk);
         self.look(disk, EPOCHS)?;
@@ -91,7 +91,7 @@ impl World {
 
     /// Commits up to `EPOCHS`, one or three epochs a batch, with checkpoints in between, until the
     /// disk fails.
-    fn run(&mut self, disk: &Disk) -> Result<(), Broken> {
+    fn run(&mut self, disk: &SimulatedDisk) -> Result<(), BrokenPromise> {
         let Some(mut store) = self.start(disk)? else { return Ok(()) };
         while store.committed() < EPOCHS {
             let first = store.committed() + 1;
@@ -122,7 +122,7 @@ impl World {
     }
 
     /// Reads the public log up to epoch `last`, as anyone can at this moment.
-    pub(super) fn look(&mut self, disk: &Disk, last: u64) -> Result<(), Broken> {
+    pub(super) fn look(&mut self, disk: &SimulatedDisk, last: u64) -> Result<(), BrokenPromise> {
         let Ok(mut reader) = PublicReader::of(Box::new(disk.clone())) else { return Ok(()) };
         for _ in 0..last {
             let Ok(Some(release)) = reader.next_frame() else { break };
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// Starts on `disk` without faults: must succeed and keep every promise.
-    pub(super) fn check_start(&mut self, disk: &Disk) -> Result<(), Broken> {
+    pub(super) fn check_start(&mut self, disk: &SimulatedDisk) -> Result<(), BrokenPromise> {
         let (store, recovered) = self.recover(disk).map_err(|error| format!("refused: {error}"))?;
         let committed = store.committed();
         let published = self.seen.keys().next_back().copied().unwrap_or(0);
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// Checks that what is left starts, starts again with the same result, and runs to the end.
-    fn check(&self, disk: &Disk) -> Result<(), Broken> {
+    fn check(&self, disk: &SimulatedDisk) -> Result<(), BrokenPromise> {
         let mut world = self.clone();
         world.check_start(disk)?;
         let published = disk.content(PUBLIC_LOG);
@@ -179,7 +179,7 @@ impl World {
     }
 }
 
-pub(super) fn stays_stopped(store: &mut Store, disk: &Disk) -> Result<(), Broken> {
+pub(super) fn stays_stopped(store: &mut Store, disk: &SimulatedDisk) -> Result<(), BrokenPromise> {
     let before = disk.after_restart();
     let frame = EpochFrame {
         epoch: store.committed() + 1,
@@ -195,7 +195,7 @@ pub(super) fn stays_stopped(store: &mut Store, disk: &Disk) -> Result<(), Broken
         .ok_or("the store went on after a failure".into())
 }
 
-fn replayed(recovered: Recovered) -> Result<Vec<i128>, Broken> {
+fn replayed(recovered: RecoveredState) -> Result<Vec<i128>, BrokenPromise> {
     let mut state = vec![0, 0];
     if let Some(checkpoint) = &recovered.checkpoint {
         let values = checkpoint.bytes.chunks_exact(16);
@@ -210,8 +210,8 @@ fn replayed(recovered: Recovered) -> Result<Vec<i128>, Broken> {
 /// Calls `case` with every call of `work` that `fault` can strike.
 fn at_every_call(
     fault: DiskFault,
-    start: &Disk,
-    mut case: impl FnMut(usize, &Disk) -> Result<(), Broken>,
+    start: &SimulatedDisk,
+    mut case: impl FnMut(usize, &SimulatedDisk) -> Result<(), BrokenPromise>,
 ) -> usize {
     for call in 0.. {
         let disk = start.after_restart();
@@ -227,8 +227,8 @@ fn at_every_call(
 #[test]
 fn a_power_cut_at_any_call_breaks_no_promise() {
     for anchored in [false, true] {
-        let calls = at_every_call(DiskFault::Power, &Disk::default(), |_, disk| {
-            let mut world = World::new(anchored);
+        let calls = at_every_call(DiskFault::Power, &SimulatedDisk::default(), |_, disk| {
+            let mut world = CrashObserver::new(anchored);
             world.run(disk)?;
             LOSSES.iter().try_for_each(|&loss| {
                 let found = disk.after_power_cut(loss);
@@ -241,10 +241,10 @@ fn a_power_cut_at_any_call_breaks_no_promise() {
 
 #[test]
 fn a_power_cut_at_any_call_of_the_recovery_breaks_no_promise() {
-    at_every_call(DiskFault::Power, &Disk::default(), |_, disk| {
-        let mut world = World::default();
+    at_every_call(DiskFault::Power, &SimulatedDisk::default(), |_, disk| {
+        let mut world = CrashObserver::default();
         world.run(disk)?;
-        for loss in [Loss::Torn, Loss::EarlierHalf, Loss::Some(4)] {
+        for loss in [PowerLoss::Torn, PowerLoss::EarlierHalf, PowerLoss::Some(4)] {
             at_every_call(DiskFault::Power, &disk.after_power_cut(loss), |_, disk| {
                 let recovered = world.recover(disk);
                 let mut world = world.clone();
@@ -265,8 +265,8 @@ fn a_power_cut_at_any_call_of_the_recovery_breaks_no_promise() {
 
 #[test]
 fn a_killed_process_loses_nothing() {
-    at_every_call(DiskFault::Power, &Disk::default(), |_, disk| {
-        let mut world = World::new(true);
+    at_every_call(DiskFault::Power, &SimulatedDisk::default(), |_, disk| {
+        let mut world = CrashObserver::new(true);
         world.run(disk)?;
         world.check(&disk.after_restart())
     });
@@ -274,11 +274,11 @@ fn a_killed_process_loses_nothing() {
 
 #[test]
 fn a_full_disk_publishes_nothing_by_half_and_goes_on_when_there_is_space() {
-    at_every_call(DiskFault::Full, &Disk::default(), |_, disk| {
-        let mut world = World::new(true);
+    at_every_call(DiskFault::Full, &SimulatedDisk::default(), |_, disk| {
+        let mut world = CrashObserver::new(true);
         world.run(disk)?;
         world.check(&disk.after_restart())?;
-        world.check(&disk.after_power_cut(Loss::Everything))
+        world.check(&disk.after_power_cut(PowerLoss::Everything))
     });
 }
 
@@ -287,8 +287,8 @@ fn a_full_disk_publishes_nothing_by_half_and_goes_on_when_there_is_space() {
 /// epoch.
 #[test]
 fn a_failed_sync_is_not_trusted_by_the_next_run() {
-    at_every_call(DiskFault::Sync, &Disk::default(), |_, disk| {
-        let mut world = World::new(true);
+    at_every_call(DiskFault::Sync, &SimulatedDisk::default(), |_, disk| {
+        let mut world = CrashObserver::new(true);
         world.run(disk)?;
         let restarted = disk.after_restart();
         world.check_start(&restarted)?;
@@ -301,9 +301,9 @@ fn a_failed_sync_is_not_trusted_by_the_next_run() {
 /// Checks that the tests above can fail: a disk whose syncs do nothing must be detected.
 #[test]
 fn a_disk_that_lies_about_syncs_is_caught() {
-    let disk = Disk::default();
+    let disk = SimulatedDisk::default();
     disk.lie();
-    let mut world = World::default();
+    let mut world = CrashObserver::default();
     world.run(&disk).unwrap();
-    assert!(world.check(&disk.after_power_cut(Loss::Everything)).is_err());
+    assert!(world.check(&disk.after_power_cut(PowerLoss::Everything)).is_err());
 }

@@ -6,17 +6,17 @@
 //! segments, and a log with a single segment.
 
 use super::{
-    EpochFrame, Keep, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store,
+    EpochFrame, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store, SumRetention,
     format::{FRAME_HEADER_LENGTH, FrameHeader, kind, planted},
     frames::EncodedEpoch,
-    log::{Reading, read_frame},
-    simulated::Disk,
+    log::{FrameRead, read_frame},
+    simulated::SimulatedDisk,
     storage::{CHECKPOINTS, PRIVATE_LOG, PUBLIC_LOG, Storage, segment_name},
     verify::verify_storage,
 };
 use proptest::prelude::*;
 
-type Files = Vec<(String, Vec<u8>)>;
+type FileContents = Vec<(String, Vec<u8>)>;
 
 /// The run of the fixtures with all its segments.
 const FIXTURES: [(&str, &[u8]); 6] = [
@@ -28,32 +28,32 @@ const FIXTURES: [(&str, &[u8]); 6] = [
     (CHECKPOINTS[1], include_bytes!("../../tests/fixtures/state/checkpoint.b")),
 ];
 
-fn whole() -> Disk {
-    let disk = Disk::default();
+fn whole() -> SimulatedDisk {
+    let disk = SimulatedDisk::default();
     FIXTURES.iter().for_each(|(name, bytes)| disk.put(name, bytes));
     disk
 }
 
 /// The private log begins after epoch 1.
-fn compacted() -> Disk {
+fn compacted() -> SimulatedDisk {
     let disk = whole();
     disk.lose(PRIVATE_LOG);
     disk
 }
 
 /// A log without checkpoints, hence in one segment.
-fn in_one_segment() -> Disk {
-    let disk = Disk::default();
-    write_fixtures(&disk, Keep::All, false);
+fn in_one_segment() -> SimulatedDisk {
+    let disk = SimulatedDisk::default();
+    write_fixtures(&disk, SumRetention::All, false);
     disk
 }
 
-fn files(disk: &Disk) -> Files {
+fn files(disk: &SimulatedDisk) -> FileContents {
     let content = |name: String| disk.content(&name).map(|bytes| (name, bytes));
     disk.names().unwrap().into_iter().filter_map(content).collect()
 }
 
-fn logs() -> [Files; 3] {
+fn logs() -> [FileContents; 3] {
     [compacted(), whole(), in_one_segment()].map(|disk| files(&disk))
 }
 
@@ -72,17 +72,17 @@ fn frame(epoch: u64) -> EpochFrame {
     }
 }
 
-fn open(disk: &Disk) -> Result<(Store, super::Recovered), StateError> {
-    open_with(disk, Keep::default())
+fn open(disk: &SimulatedDisk) -> Result<(Store, super::RecoveredState), StateError> {
+    open_with(disk, SumRetention::default())
 }
 
-fn open_with(disk: &Disk, keep: Keep) -> Result<(Store, super::Recovered), StateError> {
+fn open_with(disk: &SimulatedDisk, keep: SumRetention) -> Result<(Store, super::RecoveredState), StateError> {
     Store::recover(Box::new(disk.clone()), None, &header(), keep)
 }
 
 /// Writes the log of the fixtures: two generations, five epochs, and checkpoints of epochs 1 and 3
 /// if asked for.
-fn write_fixtures(disk: &Disk, keep: Keep, checkpoints: bool) {
+fn write_fixtures(disk: &SimulatedDisk, keep: SumRetention, checkpoints: bool) {
     let checkpoint = |store: &mut Store, epoch| {
         if checkpoints {
             store.checkpoint(epoch, format!("state after {epoch}").as_bytes()).unwrap();
@@ -98,8 +98,8 @@ fn write_fixtures(disk: &Disk, keep: Keep, checkpoints: bool) {
     store.commit(&[frame(5)]).unwrap();
 }
 
-fn disk_of(files: &[(String, Vec<u8>)]) -> Disk {
-    let disk = Disk::default();
+fn disk_of(files: &[(String, Vec<u8>)]) -> SimulatedDisk {
+    let disk = SimulatedDisk::default();
     files.iter().for_each(|(name, bytes)| disk.put(name, bytes));
     disk
 }
@@ -108,7 +108,7 @@ fn is_private(name: &str) -> bool {
     name.starts_with("private")
 }
 
-fn releases(disk: &Disk) -> Vec<ReleaseFrame> {
+fn releases(disk: &SimulatedDisk) -> Vec<ReleaseFrame> {
     let mut reader = PublicReader::of(Box::new(disk.clone())).unwrap();
     std::iter::from_fn(|| reader.next_frame().unwrap()).collect()
 }
@@ -124,7 +124,7 @@ fn expected_releases() -> Vec<ReleaseFrame> {
 }
 
 /// Checks that a successful start finds everything unchanged.
-fn check_intact(disk: &Disk) {
+fn check_intact(disk: &SimulatedDisk) {
     let (store, recovered) = open(disk).unwrap();
     assert_eq!(store.committed(), 5);
     let from = recovered.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.epoch);
@@ -144,7 +144,7 @@ fn check_intact(disk: &Disk) {
 }
 
 /// Checks that the error names the file, or the segment that conflicts with it, and a remedy.
-fn check_refused(disk: &Disk, name: &str) {
+fn check_refused(disk: &SimulatedDisk, name: &str) {
     let error = open(disk).err().unwrap();
     let named = if is_private(name) { "private-" } else { name };
     assert!(error.to_string().contains(named), "{error}");
@@ -154,7 +154,7 @@ fn check_refused(disk: &Disk, name: &str) {
 
 /// Checks that a change from `offset` on is refused if nothing can replace the bytes: in the
 /// private log, and in the part of the public log that the private log can't rebuild.
-fn check_changed(disk: &Disk, irreplaceable: usize, name: &str, offset: usize) {
+fn check_changed(disk: &SimulatedDisk, irreplaceable: usize, name: &str, offset: usize) {
     if is_private(name) || name == PUBLIC_LOG && offset < irreplaceable {
         check_refused(disk, name);
     } else {
@@ -171,7 +171,7 @@ fn irreplaceable(files: &[(String, Vec<u8>)]) -> usize {
     let file = disk.read(PUBLIC_LOG).unwrap().unwrap();
     let length = file.length().unwrap();
     let end = |offset| match read_frame(&*file, offset, length).unwrap() {
-        Reading::Frame(frame) => frame.end(),
+        FrameRead::Frame(frame) => frame.end(),
         _ => panic!("no frame at {offset}"),
     };
     end(end(16)) as usize
@@ -179,8 +179,8 @@ fn irreplaceable(files: &[(String, Vec<u8>)]) -> usize {
 
 #[test]
 fn a_run_writes_exactly_the_fixtures() {
-    for (keep, fixtures) in [(Keep::All, whole()), (Keep::default(), compacted())] {
-        let disk = Disk::default();
+    for (keep, fixtures) in [(SumRetention::All, whole()), (SumRetention::default(), compacted())] {
+        let disk = SimulatedDisk::default();
         write_fixtures(&disk, keep, true);
         for (name, bytes) in files(&fixtures) {
             assert!(disk.content(&name) == Some(bytes), "{name}");
@@ -259,7 +259,7 @@ fn damage_before_the_last_batch_is_found_without_any_witness() {
     for byte in 0..bytes.len() - last.private.len() {
         let mut bad = bytes.clone();
         bad[byte] ^= 0x10;
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         disk.put(PRIVATE_LOG, &bad);
         match open(&disk).err() {
             Some(StateError::Damaged { offset, .. }) => assert!(offset <= byte as u64, "byte {byte}"),
@@ -268,7 +268,7 @@ fn damage_before_the_last_batch_is_found_without_any_witness() {
     }
 }
 
-fn without(files: &[(String, Vec<u8>)], lost: &[&str]) -> Disk {
+fn without(files: &[(String, Vec<u8>)], lost: &[&str]) -> SimulatedDisk {
     let disk = disk_of(files);
     lost.iter().for_each(|name| disk.lose(name));
     disk
@@ -286,7 +286,7 @@ fn missing_files_are_mended_or_refused() {
         check_intact(&without(&whole, lost));
     }
     check_intact(&without(&single, &[PUBLIC_LOG]));
-    let refused = |files: &Files, lost: &[&str]| open(&without(files, lost)).err().unwrap();
+    let refused = |files: &FileContents, lost: &[&str]| open(&without(files, lost)).err().unwrap();
     assert!(matches!(refused(&single, &[PRIVATE_LOG]), StateError::PrivateLogLost { .. }));
     assert!(
         matches!(refused(&whole, &[PUBLIC_LOG, first, second, third]), StateError::PrivateLogLost { .. }),
@@ -299,8 +299,8 @@ fn missing_files_are_mended_or_refused() {
     assert!(matches!(refused(&compacted, &[second, third]), StateError::PrivateLogLost { .. }));
 }
 
-fn replace_private_log(disk: &Disk, other: &Disk) {
-    let of = |disk: &Disk| disk.names().unwrap().into_iter().filter(|name| is_private(name));
+fn replace_private_log(disk: &SimulatedDisk, other: &SimulatedDisk) {
+    let of = |disk: &SimulatedDisk| disk.names().unwrap().into_iter().filter(|name| is_private(name));
     of(disk).for_each(|name| disk.lose(&name));
     of(other).for_each(|name| disk.put(&name, &other.content(&name).unwrap()));
 }
@@ -324,7 +324,7 @@ fn a_segment_under_another_number_is_refused() {
 
 #[test]
 fn yesterdays_private_log_is_refused() {
-    let yesterday = Disk::default();
+    let yesterday = SimulatedDisk::default();
     let (mut store, _) = open(&yesterday).unwrap();
     store.commit(&[frame(1), frame(2)]).unwrap();
     let check = |lost: &[&str], witness: &str, epoch: u64| {
@@ -342,8 +342,8 @@ fn yesterdays_private_log_is_refused() {
     check(&[PUBLIC_LOG], CHECKPOINTS[1], 3);
 }
 
-fn other_run() -> Disk {
-    let other = Disk::default();
+fn other_run() -> SimulatedDisk {
+    let other = SimulatedDisk::default();
     let (mut store, _) = open(&other).unwrap();
     let noisier = |epoch| EpochFrame { values: vec![99], ..frame(epoch) };
     store.commit(&(1..=6).map(noisier).collect::<Vec<_>>()).unwrap();
@@ -416,7 +416,7 @@ fn a_reader_that_saw_more_refuses_a_restored_directory() {
 fn other_parameters_another_version_and_another_role_are_refused() {
     let others = PublicHeader { private: true, ..header() };
     for files in logs() {
-        let refused = Store::recover(Box::new(disk_of(&files)), None, &others, Keep::default()).err();
+        let refused = Store::recover(Box::new(disk_of(&files)), None, &others, SumRetention::default()).err();
         assert!(matches!(refused, Some(StateError::HeaderDiffers { .. })));
     }
     let disk = in_one_segment();
@@ -466,7 +466,7 @@ fn planted_skipping_checksums_is_caught() {
         bad[bit / 8] ^= 1 << (bit % 8);
         let disk = disk_of(&files);
         disk.put(name, &bad);
-        let Ok((_, recovered)) = open_with(&disk, Keep::All) else { return false };
+        let Ok((_, recovered)) = open_with(&disk, SumRetention::All) else { return false };
         let frames: Vec<_> = recovered.replay.map_while(Result::ok).collect();
         frames.iter().any(|found| found.sums != frame(found.epoch).sums)
     });

@@ -25,15 +25,15 @@
 //! the pipeline's, the log is begun anew, so a pipeline file that failed can be corrected.
 
 use super::{
-    Recovered, Settings, Store, anchor,
+    RecoveredState, StateSettings, Store, anchor,
     error::{StateError, refused},
-    format::{Role, kind},
+    format::{FileRole, kind},
     frames::PublicHeader,
-    log::Sealed,
-    private_log::Tail,
-    public_log::Rest,
+    log::SealedFile,
+    private_log::LogTail,
+    public_log::PublicTail,
     recovery::decide,
-    storage::{Directory, PUBLIC_LOG, Storage, segment_name},
+    storage::{DirectoryStorage, PUBLIC_LOG, Storage, segment_name},
     survey::Survey,
 };
 use rand::{TryRng, rngs::SysRng};
@@ -45,8 +45,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(super) const ENROLMENT: Sealed =
-    Sealed { name: "enrolment", beside: "enrolment.new", role: Role::Enrolment, kind: kind::ENROLMENT };
+pub(super) const ENROLMENT: SealedFile = SealedFile {
+    name: "enrolment",
+    beside: "enrolment.new",
+    role: FileRole::Enrolment,
+    kind: kind::ENROLMENT,
+};
 
 /// Identity of a state directory, and the ledger that pays for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +67,7 @@ impl Enrolment {
     /// # Errors
     /// [`StateError`] if it can't be read.
     pub fn of(path: &Path) -> Result<Option<Self>, StateError> {
-        Self::on(&Directory::shared(path)?)
+        Self::on(&DirectoryStorage::shared(path)?)
     }
 
     pub(super) fn on(storage: &dyn Storage) -> Result<Option<Self>, StateError> {
@@ -105,7 +109,7 @@ impl Enrolment {
 
 /// Refuses an anchor inside the state directory at `path`, where a restored copy would include it,
 /// and a ledger that is the state directory itself.
-fn apart(path: &Path, settings: &Settings, ledger: &Path) -> Result<(), StateError> {
+fn apart(path: &Path, settings: &StateSettings, ledger: &Path) -> Result<(), StateError> {
     // A path that can't be resolved does not exist yet, or fails when it is opened.
     let real = |path: &Path| path.canonicalize().ok();
     let Some(state) = real(path) else { return Ok(()) };
@@ -122,24 +126,24 @@ fn apart(path: &Path, settings: &Settings, ledger: &Path) -> Result<(), StateErr
 }
 
 /// Enters a directory in its ledger.
-pub type Enter = Box<dyn FnOnce(&Enrolment) -> Result<(), Box<dyn Error + Send + Sync>> + Send>;
+pub type EnterLedger = Box<dyn FnOnce(&Enrolment) -> Result<(), Box<dyn Error + Send + Sync>> + Send>;
 
 /// The payment for a directory.
-pub struct Pay {
+pub struct LedgerPayment {
     /// Whether the ledger already has the entry, made by a run that was cut short before it
     /// published.
     pub entered: bool,
     /// Makes the entry and returns once it is durable.
-    pub enter: Enter,
+    pub enter: EnterLedger,
 }
 
 /// A payment due before the first commit, and the ledger's directory.
-pub(super) struct Payment {
-    pay: Pay,
+pub(super) struct DuePayment {
+    pay: LedgerPayment,
     ledger: PathBuf,
 }
 
-impl Payment {
+impl DuePayment {
     /// Pays: steps 1 to 3 of the module head.
     pub(super) fn settle(self, storage: &dyn Storage) -> Result<(), StateError> {
         // An identity without an entry may also belong to copies, so each draws its own.
@@ -157,8 +161,9 @@ fn forget_unpaid(storage: &dyn Storage, header: &[u8]) -> Result<(), StateError>
     survey.conduct(storage)?;
     let (private, public) = (&survey.facts.private, &survey.facts.public);
     let other = private.header.as_deref().is_some_and(|stored| stored != header);
-    let empty = private.standing.epoch == 0 && private.segments.len() == 1 && private.tail != Tail::Damaged;
-    if !other || !empty || matches!(public.rest, Rest::Ahead { .. } | Rest::Differs { .. }) {
+    let empty =
+        private.standing.epoch == 0 && private.segments.len() == 1 && private.tail != LogTail::Damaged;
+    if !other || !empty || matches!(public.rest, PublicTail::Ahead { .. } | PublicTail::Differs { .. }) {
         return Ok(());
     }
     // The private log goes last: a public log left alone would mean a lost history.
@@ -185,11 +190,11 @@ impl Store {
     pub fn open_enrolled<E: From<StateError>>(
         path: &Path,
         header: &PublicHeader,
-        settings: &Settings,
+        settings: &StateSettings,
         ledger: &Path,
-        enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, E>,
-    ) -> Result<(Self, Recovered), E> {
-        let directory = Directory::exclusive(path)?.publishing_in(settings.public.as_deref())?;
+        enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<LedgerPayment>, E>,
+    ) -> Result<(Self, RecoveredState), E> {
+        let directory = DirectoryStorage::exclusive(path)?.publishing_in(settings.public.as_deref())?;
         apart(path, settings, ledger)?;
         let anchor = anchor::hold(settings, header)?;
         let open = |storage| Self::recover(storage, anchor, header, settings.keep);
@@ -200,10 +205,10 @@ impl Store {
     pub(super) fn recover_enrolled<E: From<StateError>>(
         storage: Box<dyn Storage>,
         header: &PublicHeader,
-        open: impl FnOnce(Box<dyn Storage>) -> Result<(Self, Recovered), StateError>,
+        open: impl FnOnce(Box<dyn Storage>) -> Result<(Self, RecoveredState), StateError>,
         ledger: &Path,
-        enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, E>,
-    ) -> Result<(Self, Recovered), E> {
+        enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<LedgerPayment>, E>,
+    ) -> Result<(Self, RecoveredState), E> {
         let enrolment = Enrolment::on(&*storage)?;
         let begun = enrolment.as_ref().filter(|enrolment| enrolment.has_begun());
         if begun.is_none() {
@@ -224,7 +229,7 @@ impl Store {
             // The ledger may have moved.
             enrolment.clone().begin(&*store.storage, ledger)?;
         }
-        store.payment = pay.map(|pay| Payment { pay, ledger: ledger.into() });
+        store.payment = pay.map(|pay| DuePayment { pay, ledger: ledger.into() });
         Ok((store, recovered))
     }
 }

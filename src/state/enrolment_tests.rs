@@ -6,11 +6,12 @@
 //! - the remains can always be started, and the run finishes.
 
 use super::{
-    Enrolment, EpochFrame, Keep, LedgerFile, Pay, PublicHeader, PublicReader, StateError, Store,
-    simulated::{Disk, DiskFault, LOSSES},
+    Enrolment, EpochFrame, LedgerFile, LedgerPayment, PublicHeader, PublicReader, StateError, Store,
+    SumRetention,
+    simulated::{DiskFault, LOSSES, SimulatedDisk},
     storage::segment_name,
 };
-use crate::ledger::{Charge, Ledger, LedgerError, Request, enter_in};
+use crate::ledger::{Charge, Ledger, LedgerError, LedgerRequest, enter_in};
 use hushflow_mechanism::{accounting::adjacency::Unit, sensitivity::Neighbours};
 use std::path::Path;
 
@@ -32,17 +33,19 @@ fn charge() -> Charge {
 }
 
 /// One run: enters, publishes the missing epochs, or fails.
-fn live(disk: &Disk) -> Result<(), LedgerError> {
+fn live(disk: &SimulatedDisk) -> Result<(), LedgerError> {
     live_with(disk, b"clip_norm = 1", enter(disk))
 }
 
-fn request() -> Request {
+fn request() -> LedgerRequest {
     let started = "2026-01-01T00:00:00Z".into();
-    Request { charge: charge(), budget: None, data_set: None, shared: false, started }
+    LedgerRequest { charge: charge(), budget: None, data_set: None, shared: false, started }
 }
 
 /// Enters as `ledger::enter` does, without reservations, which do not affect payment.
-fn enter(disk: &Disk) -> impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, LedgerError> + use<> {
+fn enter(
+    disk: &SimulatedDisk,
+) -> impl FnOnce(Option<&Enrolment>) -> Result<Option<LedgerPayment>, LedgerError> + use<> {
     let file = LedgerFile::on(Box::new(disk.clone()));
     move |enrolment| {
         if let Some(enrolment) = enrolment.filter(|enrolment| enrolment.has_begun()) {
@@ -52,17 +55,17 @@ fn enter(disk: &Disk) -> impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, 
         let ledger: Ledger = text.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default();
         let entered = enrolment.is_some_and(|enrolment| ledger.entry(&enrolment.identity()).is_some());
         let enter = move |enrolment: &Enrolment| Ok(enter_in(&file, enrolment, request())?);
-        Ok(Some(Pay { entered, enter: Box::new(enter) }))
+        Ok(Some(LedgerPayment { entered, enter: Box::new(enter) }))
     }
 }
 
 fn live_with(
-    disk: &Disk,
+    disk: &SimulatedDisk,
     parameters: &[u8],
-    enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, LedgerError>,
+    enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<LedgerPayment>, LedgerError>,
 ) -> Result<(), LedgerError> {
     let header = PublicHeader { parameters: parameters.to_vec(), private: true };
-    let open = |storage| Store::recover(storage, None, &header, Keep::default());
+    let open = |storage| Store::recover(storage, None, &header, SumRetention::default());
     let (mut store, _) =
         Store::recover_enrolled(Box::new(disk.clone()), &header, open, Path::new("ledger"), enter)?;
     for epoch in store.committed() + 1..=2 {
@@ -77,24 +80,24 @@ fn live_with(
     Ok(())
 }
 
-fn ledger(disk: &Disk) -> Ledger {
+fn ledger(disk: &SimulatedDisk) -> Ledger {
     let text = LedgerFile::on(Box::new(disk.clone())).read().unwrap();
     text.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default()
 }
 
-fn is_public(disk: &Disk) -> bool {
+fn is_public(disk: &SimulatedDisk) -> bool {
     PublicReader::of(Box::new(disk.clone()))
         .is_ok_and(|mut reader| matches!(reader.next_frame(), Ok(Some(_))))
 }
 
 /// Checks that nothing was paid twice, and that a seen release was paid for.
-fn is_paid(disk: &Disk, seen: bool) -> bool {
+fn is_paid(disk: &SimulatedDisk, seen: bool) -> bool {
     let entries = ledger(disk).entries.len();
     entries == 1 || entries == 0 && !seen
 }
 
 /// Checks that the remains are paid for and that a run finishes with one entry.
-fn check(disk: &Disk, seen: bool, what: &str) {
+fn check(disk: &SimulatedDisk, seen: bool, what: &str) {
     assert!(is_paid(disk, seen), "{what}: {} entries, seen: {seen}", ledger(disk).entries.len());
     for start in 1..=2 {
         live(disk).unwrap_or_else(|error| panic!("{what}, start {start}: {error}"));
@@ -102,9 +105,9 @@ fn check(disk: &Disk, seen: bool, what: &str) {
     }
 }
 
-fn at_every_call(fault: DiskFault, mut case: impl FnMut(&Disk, &str)) {
+fn at_every_call(fault: DiskFault, mut case: impl FnMut(&SimulatedDisk, &str)) {
     for call in 0.. {
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         disk.fail_at(call, fault);
         let ended = live(&disk);
         if !disk.struck() {
@@ -130,7 +133,7 @@ fn a_power_cut_at_any_call_leaves_nothing_unpaid_and_nothing_paid_twice() {
 fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     let mut refused = 0;
     for capacity in (0..3000).chain(32_500..36_500).step_by(8) {
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         disk.limit(Some(capacity));
         let ended = live(&disk);
         disk.limit(None);
@@ -146,9 +149,9 @@ fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
 /// and so owes nothing.
 #[test]
 fn a_run_whose_log_was_replaced_pays_nothing() {
-    let disk = Disk::default();
+    let disk = SimulatedDisk::default();
     let header = PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true };
-    let open = |storage| Store::recover(storage, None, &header, Keep::default());
+    let open = |storage| Store::recover(storage, None, &header, SumRetention::default());
     let storage = Box::new(disk.clone());
     let (mut store, _) =
         Store::recover_enrolled(storage, &header, open, Path::new("ledger"), enter(&disk)).unwrap();
@@ -174,7 +177,7 @@ fn a_full_disk_or_a_failed_sync_leaves_nothing_unpaid_and_nothing_paid_twice() {
 
 #[test]
 fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
-    let disk = Disk::default();
+    let disk = SimulatedDisk::default();
     live(&disk).unwrap();
     let log = disk.content(&segment_name(1)).unwrap();
     disk.lose("public.log");
@@ -193,13 +196,13 @@ fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
 
 #[test]
 fn an_entry_that_was_paid_with_must_stay() {
-    let disk = Disk::default();
+    let disk = SimulatedDisk::default();
     live(&disk).unwrap();
     disk.lose("ledger");
     assert!(matches!(live(&disk), Err(LedgerError::Lost { .. })));
     // Nothing had begun here, so the entry was never made.
     let early = |call| {
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         disk.fail_at(call, DiskFault::Power);
         live(&disk).is_err().then(|| disk.after_restart()).filter(|disk| disk.content("enrolment").is_some())
     };
@@ -217,10 +220,10 @@ fn an_entry_that_was_paid_with_must_stay() {
 /// parameters. One that has begun may not.
 #[test]
 fn parameters_that_published_nothing_are_corrected_and_others_are_not() {
-    let disk = Disk::default();
+    let disk = SimulatedDisk::default();
     let open = |parameters: &[u8]| {
         let header = PublicHeader { parameters: parameters.to_vec(), private: true };
-        let open = |storage| Store::recover(storage, None, &header, Keep::default());
+        let open = |storage| Store::recover(storage, None, &header, SumRetention::default());
         let storage = Box::new(disk.clone());
         Store::recover_enrolled(storage, &header, open, Path::new("ledger"), enter(&disk)).map(drop)
     };
@@ -238,10 +241,10 @@ fn parameters_that_published_nothing_are_corrected_and_others_are_not() {
 #[test]
 fn a_power_cut_while_parameters_are_corrected_leaves_what_can_be_started() {
     for call in 0.. {
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         live_with(&disk, b"clip_nrom = 1", |_| Err(LedgerError::Missing { path: "".into() })).unwrap_err();
         let header = PublicHeader { parameters: b"clip_nrom = 1".to_vec(), private: true };
-        Store::recover(Box::new(disk.clone()), None, &header, Keep::default()).map(drop).unwrap();
+        Store::recover(Box::new(disk.clone()), None, &header, SumRetention::default()).map(drop).unwrap();
         disk.fail_at(call, DiskFault::Power);
         let ended = live(&disk);
         if !disk.struck() {
@@ -258,7 +261,7 @@ fn a_power_cut_while_parameters_are_corrected_leaves_what_can_be_started() {
 /// Every flipped bit and every cut of both files is an error with file and offset.
 #[test]
 fn damage_is_never_passed_over() {
-    let whole = Disk::default();
+    let whole = SimulatedDisk::default();
     live(&whole).unwrap();
     for name in ["ledger", "enrolment"] {
         let good = whole.content(name).unwrap();
@@ -284,7 +287,7 @@ fn damage_is_never_passed_over() {
 /// Checks that the tests above can fail.
 #[test]
 fn planted_skipping_the_ledger_is_caught() {
-    let disk = Disk::default();
+    let disk = SimulatedDisk::default();
     live_with(&disk, b"clip_norm = 1", |_| Ok(None)).unwrap();
     assert!(!is_paid(&disk, is_public(&disk)));
 }

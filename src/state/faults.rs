@@ -14,7 +14,7 @@ pub(super) enum DiskFault {
 
 /// What a power cut leaves of unsynced changes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Loss {
+pub(super) enum PowerLoss {
     Everything,
     Nothing,
     /// The first half of the changes arrived.
@@ -32,15 +32,15 @@ pub(super) enum Loss {
 }
 
 /// Every kind of loss.
-pub(super) const LOSSES: [Loss; 10] = [
-    Loss::Everything,
-    Loss::Nothing,
-    Loss::LaterHalf,
-    Loss::EarlierHalf,
-    Loss::Torn,
-    Loss::Zeros,
-    Loss::Garbage,
-    Loss::Some(1),
-    Loss::Some(2),
-    Loss::Some(3),
+pub(super) const LOSSES: [PowerLoss; 10] = [
+    PowerLoss::Everything,
+    PowerLoss::Nothing,
+    PowerLoss::LaterHalf,
+    PowerLoss::EarlierHalf,
+    PowerLoss::Torn,
+    PowerLoss::Zeros,
+    PowerLoss::Garbage,
+    PowerLoss::Some(1),
+    PowerLoss::Some(2),
+    PowerLoss::Some(3),
 ];

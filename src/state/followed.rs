@@ -8,11 +8,11 @@
 use super::{
     Store,
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, file_header, kind},
+    format::{FILE_HEADER_LENGTH, FileRole, file_header, kind},
     frames::encode,
-    log::{Appender, Reading, damaged, has_file_header, is_damaged, read_frame},
+    log::{FrameAppender, FrameRead, damaged, has_file_header, is_damaged, read_frame},
     resume::rewrite,
-    storage::{Directory, Storage, StorageFile, swap_in},
+    storage::{DirectoryStorage, Storage, StorageFile, swap_in},
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -26,14 +26,14 @@ const FRAME_NAMES: usize = 1 << 14;
 
 /// The list of one source, which grows.
 pub struct FollowedList {
-    log: Appender,
+    log: FrameAppender,
     source: u64,
     names: u64,
 }
 
 /// Names of files that were found together.
 #[derive(Serialize, Deserialize)]
-struct Payload {
+struct NamesPayload {
     /// The number of the source, from 1; 0 for the only one.
     source: u64,
     /// The number of the first name.
@@ -42,7 +42,7 @@ struct Payload {
 }
 
 /// Content of a list.
-struct Found {
+struct ListContent {
     names: Vec<Vec<u8>>,
     length: u64,
     /// Offset at which its readable part ends.
@@ -88,17 +88,17 @@ impl FollowedList {
     ) -> Result<(Self, Vec<Vec<u8>>), StateError> {
         let name = list_name(source);
         if storage.read(&name)?.is_none() {
-            swap_in(storage, NEW_LIST, &name, &[&file_header(Role::Followed)])?;
+            swap_in(storage, NEW_LIST, &name, &[&file_header(FileRole::Followed)])?;
         }
         let file = storage.write(&name)?;
-        let found = Found::read(&*file, source)?;
+        let found = ListContent::read(&*file, source)?;
         found.reaches(reached, &*file)?;
         if found.length > found.end {
             file.truncate(found.end)?;
         }
         rewrite(&*file, found.unproven, found.end)?;
         file.sync()?;
-        let list = Self { log: Appender::at(file, found.end), source, names: found.names.len() as u64 };
+        let list = Self { log: FrameAppender::at(file, found.end), source, names: found.names.len() as u64 };
         Ok((list, found.names))
     }
 
@@ -110,7 +110,7 @@ impl FollowedList {
         self.log.confirm()?;
         let synced = self.log.synced();
         for names in names.chunks(FRAME_NAMES) {
-            let payload = Payload { source: self.source, first: self.names, names: names.to_vec() };
+            let payload = NamesPayload { source: self.source, first: self.names, names: names.to_vec() };
             self.log.append(&encode(kind::FOLLOWED, synced, &payload)?)?;
             self.names += names.len() as u64;
         }
@@ -118,19 +118,19 @@ impl FollowedList {
     }
 }
 
-impl Found {
+impl ListContent {
     fn read(file: &dyn StorageFile, source: u64) -> Result<Self, StateError> {
-        if !has_file_header(file, Role::Followed)? {
+        if !has_file_header(file, FileRole::Followed)? {
             return Err(damaged(file, 0, "its beginning was on disk before it got its name"));
         }
         let (length, end) = (file.length()?, FILE_HEADER_LENGTH as u64);
-        let mut found = Found { names: Vec::new(), length, end, unproven: end };
-        while let Reading::Frame(frame) = read_frame(file, found.end, length)? {
+        let mut found = ListContent { names: Vec::new(), length, end, unproven: end };
+        while let FrameRead::Frame(frame) = read_frame(file, found.end, length)? {
             let synced = frame.header.synced_length;
             if frame.header.kind != kind::FOLLOWED || synced < found.unproven || synced > frame.offset {
                 return Err(damaged(file, frame.offset, "no run writes this frame here"));
             }
-            let Payload { source: of, first, names } = frame.decode(file)?;
+            let NamesPayload { source: of, first, names } = frame.decode(file)?;
             if (of, first) != (source, found.names.len() as u64) {
                 return Err(damaged(file, frame.offset, "the frame is of another list of followed files"));
             }
@@ -158,7 +158,7 @@ impl Found {
 /// # Errors
 /// The first problem found.
 pub fn verify_followed(path: impl AsRef<Path>, reached: &[(u64, u32)]) -> Result<(), StateError> {
-    verify_lists(&Directory::shared(path.as_ref())?, reached)
+    verify_lists(&DirectoryStorage::shared(path.as_ref())?, reached)
 }
 
 pub(super) fn verify_lists(storage: &dyn Storage, reached: &[(u64, u32)]) -> Result<(), StateError> {
@@ -166,7 +166,7 @@ pub(super) fn verify_lists(storage: &dyn Storage, reached: &[(u64, u32)]) -> Res
     let there = names.iter().filter_map(|name| source_of(name)).map(|source| (source, None));
     for (source, reached) in there.chain(reached.iter().map(|&(source, file)| (source, Some(file)))) {
         match storage.read(&list_name(source))? {
-            Some(file) => Found::read(&*file, source)?.reaches(reached, &*file)?,
+            Some(file) => ListContent::read(&*file, source)?.reaches(reached, &*file)?,
             None if reached.is_none() => {}
             None => {
                 let (path, expected) =
@@ -180,14 +180,14 @@ pub(super) fn verify_lists(storage: &dyn Storage, reached: &[(u64, u32)]) -> Res
 
 #[cfg(test)]
 mod tests {
-    use super::{super::simulated::Disk, *};
+    use super::{super::simulated::SimulatedDisk, *};
 
     fn names() -> [Vec<u8>; 5] {
         [b"a.csv".to_vec(), b"b\r".to_vec(), b"c\nd".to_vec(), vec![0xff, 0xfe], vec![]]
     }
 
     /// Writes names to a list in three steps; returns its length after each.
-    fn listed(disk: &Disk) -> Vec<usize> {
+    fn listed(disk: &SimulatedDisk) -> Vec<usize> {
         let [a, b, c, d, e] = names();
         let (mut list, none) = FollowedList::open(disk, 2, None).unwrap();
         assert!(none.is_empty());
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn names_of_any_bytes_keep_their_numbers() {
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         listed(&disk);
         let (mut list, found) = FollowedList::open(&disk, 2, Some(4)).unwrap();
         assert_eq!(found, names());
@@ -219,11 +219,11 @@ mod tests {
     /// ones; the rest is found again.
     #[test]
     fn every_flipped_bit_and_every_cut_is_refused_or_forgets_unread_names_alone() {
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         let lengths = listed(&disk);
         let bytes = disk.content("followed-2").unwrap();
         let check = |changed: &[u8], at: usize, reached: u32| {
-            let disk = Disk::default();
+            let disk = SimulatedDisk::default();
             disk.put("followed-2", changed);
             let verified = verify_lists(&disk, &[(2, reached)]);
             match FollowedList::open(&disk, 2, Some(reached)) {
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_list_of_another_source_is_refused() {
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         listed(&disk);
         disk.put("followed-1", &disk.content("followed-2").unwrap());
         assert!(matches!(FollowedList::open(&disk, 1, None), Err(StateError::Damaged { .. })));

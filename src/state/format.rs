@@ -19,7 +19,7 @@ pub const MAX_PAYLOAD: u64 = 1 << 30;
 /// Purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Role {
+pub(super) enum FileRole {
     PrivateLog = 1,
     PublicLog = 2,
     Checkpoint = 3,
@@ -59,7 +59,7 @@ pub(super) enum HeaderFlaw {
 }
 
 /// Returns the header of a file with this role.
-pub(super) fn file_header(role: Role) -> [u8; FILE_HEADER_LENGTH] {
+pub(super) fn file_header(role: FileRole) -> [u8; FILE_HEADER_LENGTH] {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     bytes[0..8].copy_from_slice(&MAGIC);
     bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
@@ -70,7 +70,7 @@ pub(super) fn file_header(role: Role) -> [u8; FILE_HEADER_LENGTH] {
 }
 
 /// Accepts exactly what [`file_header`] lays out.
-pub(super) fn check_file_header(bytes: &[u8], role: Role) -> Result<(), HeaderFlaw> {
+pub(super) fn check_file_header(bytes: &[u8], role: FileRole) -> Result<(), HeaderFlaw> {
     let intact = bytes.len() == FILE_HEADER_LENGTH
         && bytes[0..8] == MAGIC
         && crc32c(&bytes[0..12]).to_le_bytes() == bytes[12..16];
@@ -174,33 +174,37 @@ mod tests {
 
     #[test]
     fn a_file_header_has_these_bytes() {
-        let bytes = file_header(Role::PublicLog);
+        let bytes = file_header(FileRole::PublicLog);
         assert_eq!(&bytes[..12], b"hushflow\x01\x00\x02\x00");
         assert_eq!(bytes[12..], crc32c(&bytes[..12]).to_le_bytes());
     }
 
     #[test]
     fn a_file_header_is_accepted_for_its_role_and_version_only() {
-        let good = file_header(Role::PrivateLog);
-        assert_eq!(check_file_header(&good, Role::PrivateLog), Ok(()));
-        assert_eq!(check_file_header(&good, Role::PublicLog), Err(HeaderFlaw::Role));
-        assert_eq!(check_file_header(&good[..15], Role::PrivateLog), Err(HeaderFlaw::Unreadable));
+        let good = file_header(FileRole::PrivateLog);
+        assert_eq!(check_file_header(&good, FileRole::PrivateLog), Ok(()));
+        assert_eq!(check_file_header(&good, FileRole::PublicLog), Err(HeaderFlaw::Role));
+        assert_eq!(check_file_header(&good[..15], FileRole::PrivateLog), Err(HeaderFlaw::Unreadable));
         for version in [0, 2, 256] {
             let mut other = good;
             other[8..10].copy_from_slice(&u16::to_le_bytes(version));
             let checksum = crc32c(&other[..12]).to_le_bytes();
             other[12..].copy_from_slice(&checksum);
-            assert_eq!(check_file_header(&other, Role::PrivateLog), Err(HeaderFlaw::Version(version)));
+            assert_eq!(check_file_header(&other, FileRole::PrivateLog), Err(HeaderFlaw::Version(version)));
         }
     }
 
     #[test]
     fn every_flipped_bit_of_a_header_is_seen() {
-        let good = file_header(Role::PrivateLog);
+        let good = file_header(FileRole::PrivateLog);
         for bit in 0..8 * FILE_HEADER_LENGTH {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(check_file_header(&bad, Role::PrivateLog), Err(HeaderFlaw::Unreadable), "bit {bit}");
+            assert_eq!(
+                check_file_header(&bad, FileRole::PrivateLog),
+                Err(HeaderFlaw::Unreadable),
+                "bit {bit}"
+            );
         }
         let good = FrameHeader::of(kind::EPOCH, 40, b"payload").to_bytes();
         for bit in 0..8 * FRAME_HEADER_LENGTH {

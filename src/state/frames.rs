@@ -3,7 +3,7 @@
 //! Types that hold exact sums have no `Debug` and no `Display`, and wipe the sums when dropped.
 
 use super::{
-    chain::{Link, Stamp},
+    chain::{ChainLink, HistoryStamp},
     error::StateError,
     format::{FRAME_HEADER_LENGTH, FrameHeader, MAX_PAYLOAD, kind},
     integers::{pack, unpack},
@@ -24,8 +24,8 @@ pub struct PublicHeader {
 
 impl PublicHeader {
     /// Returns the first link of the log with this header.
-    pub(super) fn fingerprint(&self) -> Result<Link, StateError> {
-        Ok(Link::of_header(&self.payload()?))
+    pub(super) fn fingerprint(&self) -> Result<ChainLink, StateError> {
+        Ok(ChainLink::of_header(&self.payload()?))
     }
 
     /// Returns the payload of its frame.
@@ -81,13 +81,13 @@ pub struct ReleaseFrame {
     /// The release y, in grid units.
     pub values: Vec<i128>,
     /// The link of the history up to here.
-    pub chain: Link,
+    pub chain: ChainLink,
 }
 
 impl ReleaseFrame {
     /// Returns what distinguishes it from another release of its epoch.
-    pub fn stamp(&self) -> Stamp {
-        Stamp { generation: self.generation, chain: self.chain }
+    pub fn stamp(&self) -> HistoryStamp {
+        HistoryStamp { generation: self.generation, chain: self.chain }
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) struct SegmentPayload {
     pub(super) begun: u64,
     pub(super) generation: u64,
     pub(super) epoch: u64,
-    pub(super) chain: Link,
+    pub(super) chain: ChainLink,
     pub(super) positions: Vec<SourcePosition>,
 }
 
@@ -154,7 +154,7 @@ pub(super) struct ReleasePayload<'a> {
 pub(super) struct CheckpointPayload<'a> {
     pub(super) generation: u64,
     pub(super) epoch: u64,
-    pub(super) chain: Link,
+    pub(super) chain: ChainLink,
     #[serde(serialize_with = "as_bytes")]
     pub(super) bytes: &'a [u8],
 }
@@ -187,22 +187,22 @@ impl EpochPayload<'_> {
     }
 
     /// Encodes the private log's frame, with its link.
-    fn frame(&self, synced_length: u64, chain: Link) -> Result<Zeroizing<Vec<u8>>, StateError> {
+    fn frame(&self, synced_length: u64, chain: ChainLink) -> Result<Zeroizing<Vec<u8>>, StateError> {
         match self.admitted {
             None => encode(self.kind(), synced_length, &(self, chain)),
-            Some(admitted) => encode(self.kind(), synced_length, &((self, Bytes(admitted)), chain)),
+            Some(admitted) => encode(self.kind(), synced_length, &((self, RawBytes(admitted)), chain)),
         }
     }
 }
 
 impl ReleasePayload<'_> {
     /// Encodes the public log's frame, with its link.
-    pub(super) fn frame(&self, chain: Link) -> Result<Zeroizing<Vec<u8>>, StateError> {
+    pub(super) fn frame(&self, chain: ChainLink) -> Result<Zeroizing<Vec<u8>>, StateError> {
         encode(kind::RELEASE, 0, &(self, chain))
     }
 
     /// Unpacks the frame; `None` if the packed integers are malformed.
-    pub(super) fn unpack(&self, chain: Link) -> Option<ReleaseFrame> {
+    pub(super) fn unpack(&self, chain: ChainLink) -> Option<ReleaseFrame> {
         let Self { generation, epoch, values } = *self;
         Some(ReleaseFrame { generation, epoch, values: unpack(values)?, chain })
     }
@@ -210,7 +210,7 @@ impl ReleasePayload<'_> {
 
 /// Bytes serialized in one call.
 #[derive(Serialize)]
-struct Bytes<'a>(#[serde(serialize_with = "as_bytes")] &'a [u8]);
+struct RawBytes<'a>(#[serde(serialize_with = "as_bytes")] &'a [u8]);
 
 /// Splits bytes into hashes of sixteen; `None` if bytes remain.
 fn hashes(bytes: &[u8]) -> Option<Zeroizing<Vec<u128>>> {
@@ -253,7 +253,7 @@ pub(super) struct EncodedEpoch {
     /// Its frame in the public log.
     pub(super) public: Zeroizing<Vec<u8>>,
     /// Its link.
-    pub(super) link: Link,
+    pub(super) link: ChainLink,
 }
 
 impl EncodedEpoch {
@@ -262,7 +262,7 @@ impl EncodedEpoch {
     pub(super) fn new(
         generation: u64,
         synced_length: u64,
-        before: Link,
+        before: ChainLink,
         frame: &EpochFrame,
     ) -> Result<Self, StateError> {
         let (sums, values) = (pack(&frame.sums), pack(&frame.values));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn encoded() -> EncodedEpoch {
-        EncodedEpoch::new(2, 77, Link::of_header(b"header"), &example()).unwrap()
+        EncodedEpoch::new(2, 77, ChainLink::of_header(b"header"), &example()).unwrap()
     }
 
     #[test]
@@ -331,9 +331,9 @@ mod tests {
     #[test]
     fn frames_return() {
         let EncodedEpoch { private, public, link } = encoded();
-        let (epoch, chain): (EpochPayload<'_>, Link) = decode(&private[24..]).unwrap();
+        let (epoch, chain): (EpochPayload<'_>, ChainLink) = decode(&private[24..]).unwrap();
         assert!(epoch.unpack() == Some(example()) && chain == link);
-        let (release, chain): (ReleasePayload<'_>, Link) = decode(&public[24..]).unwrap();
+        let (release, chain): (ReleasePayload<'_>, ChainLink) = decode(&public[24..]).unwrap();
         let expected = ReleaseFrame { generation: 2, epoch: 3, values: vec![256], chain: link };
         assert_eq!(release.unpack(chain), Some(expected));
     }
@@ -342,7 +342,7 @@ mod tests {
     fn who_took_part_stands_behind_the_values() {
         let admitted = Some(Zeroizing::new(vec![1, u128::MAX]));
         let of_entities = EpochFrame { admitted: admitted.clone(), ..example() };
-        let link = Link::of_header(b"header");
+        let link = ChainLink::of_header(b"header");
         let EncodedEpoch { private, public, link } = EncodedEpoch::new(2, 77, link, &of_entities).unwrap();
         let plain = encoded();
         assert!(public == plain.public && link == plain.link, "nobody sees it");
@@ -351,7 +351,7 @@ mod tests {
         let before = &before[..before.len() - chain.len()];
         assert_eq!(private[24..], [before, &[32, 0, 0, 0, 0, 0, 0, 0], &hashes, chain].concat());
         assert_eq!(private[4], kind::ENTITY_EPOCH);
-        let ((epoch, bytes), _): ((EpochPayload<'_>, &[u8]), Link) = decode(&private[24..]).unwrap();
+        let ((epoch, bytes), _): ((EpochPayload<'_>, &[u8]), ChainLink) = decode(&private[24..]).unwrap();
         let epoch = EpochPayload { admitted: Some(bytes), ..epoch };
         assert!(epoch.unpack() == Some(of_entities));
         assert!(super::hashes(&hashes[1..]).is_none(), "a hash is cut");
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn malformed_payloads_are_refused() {
-        type Chained<'a> = (EpochPayload<'a>, Link);
+        type Chained<'a> = (EpochPayload<'a>, ChainLink);
         let EncodedEpoch { private, .. } = encoded();
         let payload = &private[24..];
         for length in 0..payload.len() {

@@ -2,9 +2,9 @@
 
 use super::{
     error::StateError,
-    format::{Role, kind},
-    log::Sealed,
-    storage::{Directory, Storage},
+    format::{FileRole, kind},
+    log::SealedFile,
+    storage::{DirectoryStorage, Storage},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const LEDGER: Sealed =
-    Sealed { name: "ledger", beside: "ledger.new", role: Role::Ledger, kind: kind::LEDGER };
+const LEDGER: SealedFile =
+    SealedFile { name: "ledger", beside: "ledger.new", role: FileRole::Ledger, kind: kind::LEDGER };
 
 /// How long to wait for other runs to make their entries. An entry takes a few syncs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ impl LedgerFile {
     /// # Errors
     /// [`StateError::Missing`] without such a directory.
     pub fn shared(path: &Path) -> Result<Self, StateError> {
-        Ok(Self::on(Box::new(Directory::shared(path)?)))
+        Ok(Self::on(Box::new(DirectoryStorage::shared(path)?)))
     }
 
     /// Opens the ledger at `path` for reading and writing, and locks it. Creates the directory, not
@@ -47,7 +47,7 @@ impl LedgerFile {
     pub fn exclusive(path: &Path) -> Result<Self, StateError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match Directory::exclusive(path) {
+            match DirectoryStorage::exclusive(path) {
                 Err(StateError::Locked { .. }) if Instant::now() < deadline => {
                     sleep(Duration::from_millis(5))
                 }

@@ -68,7 +68,7 @@ pub(super) fn confirm(path: &Path, handle: impl AsFd) -> Result<(), StateError> 
 mod tests {
     use crate::state::{
         error::StateError,
-        storage::{Directory, PRIVATE_LOG, PUBLIC_LOG, Storage},
+        storage::{DirectoryStorage, PRIVATE_LOG, PUBLIC_LOG, Storage},
     };
     use std::fs;
 
@@ -76,14 +76,14 @@ mod tests {
     fn a_second_writer_is_refused_until_the_first_ends() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
-        let first = Directory::exclusive(&path).unwrap();
-        let second = Directory::exclusive(&path).err().unwrap();
+        let first = DirectoryStorage::exclusive(&path).unwrap();
+        let second = DirectoryStorage::exclusive(&path).err().unwrap();
         assert!(matches!(second, StateError::Locked { .. }));
         assert!(second.to_string().starts_with(&path.display().to_string()));
-        assert!(Directory::shared(&path).is_ok(), "readers need no lock");
+        assert!(DirectoryStorage::shared(&path).is_ok(), "readers need no lock");
         let reader = first.reader().unwrap();
         drop(first);
-        assert!(Directory::exclusive(&path).is_ok());
+        assert!(DirectoryStorage::exclusive(&path).is_ok());
         drop(reader);
     }
 
@@ -92,12 +92,12 @@ mod tests {
     fn a_writer_stays_alone_whatever_is_deleted() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
-        let first = Directory::exclusive(&path).unwrap();
+        let first = DirectoryStorage::exclusive(&path).unwrap();
         first.write(PUBLIC_LOG).unwrap();
         for entry in fs::read_dir(&path).unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();
         }
-        assert!(matches!(Directory::exclusive(&path), Err(StateError::Locked { .. })));
+        assert!(matches!(DirectoryStorage::exclusive(&path), Err(StateError::Locked { .. })));
     }
 
     /// As happens while another thread starts a program.
@@ -105,7 +105,7 @@ mod tests {
     fn a_copy_of_the_handle_that_is_soon_closed_shuts_nobody_out() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
-        drop(Directory::exclusive(&path).unwrap());
+        drop(DirectoryStorage::exclusive(&path).unwrap());
         let held = super::acquire(&path, &fs::File::open(&path).unwrap().into()).unwrap();
         let copy = held.try_clone().unwrap();
         drop(held);
@@ -113,7 +113,7 @@ mod tests {
             std::thread::sleep(super::PATIENCE / 10);
             drop(copy);
         });
-        assert!(Directory::exclusive(&path).is_ok());
+        assert!(DirectoryStorage::exclusive(&path).is_ok());
         closed.join().unwrap();
     }
 
@@ -122,9 +122,9 @@ mod tests {
     fn a_linked_copy_does_not_share_its_private_log() {
         let outer = tempfile::tempdir().unwrap();
         let (path, copy) = (outer.path().join("state"), outer.path().join("copy"));
-        let first = Directory::exclusive(&path).unwrap();
+        let first = DirectoryStorage::exclusive(&path).unwrap();
         let log = first.write(PRIVATE_LOG).unwrap();
-        let second = Directory::exclusive(&copy).unwrap();
+        let second = DirectoryStorage::exclusive(&copy).unwrap();
         fs::hard_link(path.join(PRIVATE_LOG), copy.join(PRIVATE_LOG)).unwrap();
         assert!(matches!(second.write(PRIVATE_LOG), Err(StateError::Locked { .. })));
         drop(log);
@@ -135,7 +135,7 @@ mod tests {
     fn a_file_or_directory_that_was_replaced_is_not_confirmed() {
         let outer = tempfile::tempdir().unwrap();
         let (path, away) = (outer.path().join("state"), outer.path().join("away"));
-        let directory = Directory::exclusive(&path).unwrap();
+        let directory = DirectoryStorage::exclusive(&path).unwrap();
         let log = directory.write(PUBLIC_LOG).unwrap();
         let confirmed = || (directory.confirm().is_ok(), log.confirm().is_ok());
         assert_eq!(confirmed(), (true, true));

@@ -5,11 +5,11 @@
 //! size.
 
 use super::{
-    chain::Link,
+    chain::ChainLink,
     error::StateError,
     format::{
-        FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, HeaderFlaw, Role, VERSION, check_file_header,
-        file_header, kind,
+        FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FileRole, FrameHeader, HeaderFlaw, VERSION,
+        check_file_header, file_header, kind,
     },
     frames::{EpochPayload, decode, encode},
     storage::{Storage, StorageFile, swap_in},
@@ -43,7 +43,7 @@ impl Frame {
     pub(super) fn decode_epoch(
         &self,
         file: &dyn StorageFile,
-    ) -> Result<(EpochPayload<'_>, Link), StateError> {
+    ) -> Result<(EpochPayload<'_>, ChainLink), StateError> {
         if self.header.kind != kind::ENTITY_EPOCH {
             return self.decode(file);
         }
@@ -53,7 +53,7 @@ impl Frame {
 }
 
 /// Result of reading at an offset.
-pub(super) enum Reading {
+pub(super) enum FrameRead {
     /// An intact frame.
     Frame(Frame),
     /// The end of the file.
@@ -65,7 +65,7 @@ pub(super) enum Reading {
 }
 
 /// Reads the frame at `offset` of a file of `length` bytes.
-pub(super) fn read_frame(file: &dyn StorageFile, offset: u64, length: u64) -> Result<Reading, StateError> {
+pub(super) fn read_frame(file: &dyn StorageFile, offset: u64, length: u64) -> Result<FrameRead, StateError> {
     read_frame_into(file, offset, length, Zeroizing::default())
 }
 
@@ -76,19 +76,19 @@ pub(super) fn read_frame_into(
     offset: u64,
     length: u64,
     mut payload: Zeroizing<Vec<u8>>,
-) -> Result<Reading, StateError> {
+) -> Result<FrameRead, StateError> {
     if offset >= length {
-        return Ok(Reading::End);
+        return Ok(FrameRead::End);
     }
     let mut header = [0; FRAME_HEADER_LENGTH];
     if length - offset < header.len() as u64 || file.read_at(offset, &mut header)? < header.len() {
-        return Ok(Reading::Partial);
+        return Ok(FrameRead::Partial);
     }
     let Some(header) = FrameHeader::from_bytes(&header) else {
-        return Ok(Reading::Unreadable);
+        return Ok(FrameRead::Unreadable);
     };
     if length - offset < header.frame_length() {
-        return Ok(Reading::Partial);
+        return Ok(FrameRead::Partial);
     }
     if payload.capacity() < header.length as usize {
         // Never grown: growing would leave a copy in freed memory.
@@ -97,9 +97,9 @@ pub(super) fn read_frame_into(
     payload.resize(header.length as usize, 0);
     file.read_at(offset + FRAME_HEADER_LENGTH as u64, &mut payload)?;
     Ok(if header.accepts(&payload) {
-        Reading::Frame(Frame { offset, header, payload })
+        FrameRead::Frame(Frame { offset, header, payload })
     } else {
-        Reading::Unreadable
+        FrameRead::Unreadable
     })
 }
 
@@ -114,7 +114,7 @@ pub(super) fn find_frame(
         let filled = file.read_at(from, &mut window)?;
         for shift in 0..filled {
             if window[shift..filled].first_chunk().and_then(FrameHeader::from_bytes).is_some()
-                && let Reading::Frame(frame) = read_frame(file, from + shift as u64, length)?
+                && let FrameRead::Frame(frame) = read_frame(file, from + shift as u64, length)?
             {
                 return Ok(Some(frame));
             }
@@ -146,7 +146,7 @@ pub(super) fn is_damaged(file: &dyn StorageFile, end: u64, length: u64) -> Resul
 ///
 /// # Errors
 /// An intact header of another version or role.
-pub(super) fn has_file_header(file: &dyn StorageFile, role: Role) -> Result<bool, StateError> {
+pub(super) fn has_file_header(file: &dyn StorageFile, role: FileRole) -> Result<bool, StateError> {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     let filled = file.read_at(0, &mut bytes)?;
     match check_file_header(&bytes[..filled], role) {
@@ -161,29 +161,33 @@ pub(super) fn has_file_header(file: &dyn StorageFile, role: Role) -> Result<bool
 }
 
 /// Returns the frame of a file of `role` that holds exactly one frame, of `kind`.
-pub(super) fn only_frame(file: &dyn StorageFile, role: Role, kind: u8) -> Result<Option<Frame>, StateError> {
+pub(super) fn only_frame(
+    file: &dyn StorageFile,
+    role: FileRole,
+    kind: u8,
+) -> Result<Option<Frame>, StateError> {
     if !has_file_header(file, role)? {
         return Ok(None);
     }
     let length = file.length()?;
     Ok(match read_frame(file, FILE_HEADER_LENGTH as u64, length)? {
-        Reading::Frame(frame) if frame.end() == length && frame.header.kind == kind => Some(frame),
+        FrameRead::Frame(frame) if frame.end() == length && frame.header.kind == kind => Some(frame),
         _ => None,
     })
 }
 
 /// A kind of small file that is one frame. A reader finds the old content or the new; anything else
 /// is damage.
-pub(super) struct Sealed {
+pub(super) struct SealedFile {
     pub(super) name: &'static str,
     /// Its name while it is being written.
     pub(super) beside: &'static str,
-    pub(super) role: Role,
+    pub(super) role: FileRole,
     /// The kind of its frame.
     pub(super) kind: u8,
 }
 
-impl Sealed {
+impl SealedFile {
     /// Returns the content, if the file exists. Any changed bit is an error.
     pub(super) fn read<T: DeserializeOwned>(&self, storage: &dyn Storage) -> Result<Option<T>, StateError> {
         let Some(file) = storage.read(self.name)? else { return Ok(None) };
@@ -192,13 +196,13 @@ impl Sealed {
             return Err(damaged(&*file, 0, "the file header fails its checksum"));
         }
         match read_frame(&*file, start, length)? {
-            Reading::Frame(frame) if frame.header.kind != self.kind => {
+            FrameRead::Frame(frame) if frame.header.kind != self.kind => {
                 Err(damaged(&*file, start, "a frame of this kind does not belong here"))
             }
-            Reading::Frame(frame) if frame.end() != length => {
+            FrameRead::Frame(frame) if frame.end() != length => {
                 Err(damaged(&*file, frame.end(), "bytes follow where the file should end"))
             }
-            Reading::Frame(frame) => frame.decode(&*file).map(Some),
+            FrameRead::Frame(frame) => frame.decode(&*file).map(Some),
             _ => Err(damaged(&*file, start, "the frame is cut short or fails its checksum")),
         }
     }
@@ -216,13 +220,13 @@ pub(super) fn damaged(file: &dyn StorageFile, offset: u64, what: &'static str) -
 }
 
 /// A file that grows frame by frame.
-pub(super) struct Appender {
+pub(super) struct FrameAppender {
     file: Box<dyn StorageFile>,
     end: u64,
     synced: u64,
 }
 
-impl Appender {
+impl FrameAppender {
     /// Appends at `end`. The bytes before it must be synced or rebuildable.
     pub(super) fn at(file: Box<dyn StorageFile>, end: u64) -> Self {
         Self { file, end, synced: end }

@@ -53,34 +53,35 @@ mod simulated;
 #[cfg(test)]
 mod store_tests;
 
-pub use chain::{Link, Stamp};
-pub use enrolment::{Enrolment, Enter, Pay};
+pub use chain::{ChainLink, HistoryStamp};
+pub use enrolment::{Enrolment, EnterLedger, LedgerPayment};
 pub use error::StateError;
 pub use followed::{FollowedList, verify_followed};
 pub use format::MAX_PAYLOAD;
 pub use frames::{Checkpoint, EpochFrame, PublicHeader, ReleaseFrame, SourcePosition};
 pub use ingest::{
-    Full, Ingest, IngestPlace, IngestReader, IngestReport, Patience, verify_ingest, verify_ingest_from,
+    IngestJournal, IngestPosition, IngestReader, IngestReport, JournalFull, WaitForRoom, verify_ingest,
+    verify_ingest_from,
 };
 pub use ledger_file::LedgerFile;
 pub use reader::PublicReader;
 pub use replay::Replay;
 pub use reservation::Reservation;
-pub use segments::Keep;
-pub use verify::{PublicReport, Report, is_public_alone, verify, verify_public, verify_with};
+pub use segments::SumRetention;
+pub use verify::{PublicReport, StateReport, is_public_alone, verify, verify_public, verify_with};
 
 use anchor::Anchor;
-use chain::Standing;
+use chain::LogHead;
 use checkpoint::CheckpointWriter;
-use enrolment::Payment;
+use enrolment::DuePayment;
 use frames::{EncodedEpoch, SegmentPayload};
-use log::Appender;
-use private_log::Place;
+use log::FrameAppender;
+use private_log::LogPosition;
 use recovery::decide;
 use resume::{resume_private, resume_public};
 use segments::Segments;
 use std::path::{Path, PathBuf};
-use storage::{CHECKPOINTS, Directory, Storage};
+use storage::{CHECKPOINTS, DirectoryStorage, Storage};
 use survey::Survey;
 use tracing::debug;
 
@@ -108,26 +109,26 @@ use tracing::debug;
 /// ```
 pub struct Store {
     storage: Box<dyn Storage>,
-    private: Appender,
-    public: Appender,
+    private: FrameAppender,
+    public: FrameAppender,
     anchor: Option<Anchor>,
     /// This run, the last committed epoch, and its link.
-    standing: Standing,
+    standing: LogHead,
     /// Source positions after that epoch.
     positions: Vec<SourcePosition>,
     segments: Segments,
     checkpoints: CheckpointWriter,
     /// Payment due at the first commit.
-    payment: Option<Payment>,
+    payment: Option<DuePayment>,
     /// Message of the first failure. After it nothing is written.
     stopped: Option<String>,
 }
 
 /// How a state directory is kept. The published releases do not depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct StateSettings {
     /// Exact sums to keep after no start needs them.
-    pub keep: Keep,
+    pub keep: SumRetention,
     /// A directory elsewhere in which every run records its progress. A state directory restored
     /// from an older copy is then refused.
     pub anchor: Option<PathBuf>,
@@ -137,7 +138,7 @@ pub struct Settings {
 }
 
 /// The state from which a run continues.
-pub struct Recovered {
+pub struct RecoveredState {
     /// Source positions when the last committed epoch closed; empty before the first.
     pub positions: Vec<SourcePosition>,
     /// The newest checkpoint.
@@ -153,8 +154,8 @@ impl Store {
     /// # Errors
     /// [`StateError::Locked`] if another run still holds the directory after a second; otherwise
     /// every refusal of `recovery`: other parameters, damage, a private log that was rolled back.
-    pub fn open(path: impl AsRef<Path>, header: &PublicHeader) -> Result<(Self, Recovered), StateError> {
-        Self::open_with(path, header, &Settings::default())
+    pub fn open(path: impl AsRef<Path>, header: &PublicHeader) -> Result<(Self, RecoveredState), StateError> {
+        Self::open_with(path, header, &StateSettings::default())
     }
 
     /// Opens as [`Store::open`] does, with `settings`.
@@ -166,9 +167,10 @@ impl Store {
     pub fn open_with(
         path: impl AsRef<Path>,
         header: &PublicHeader,
-        settings: &Settings,
-    ) -> Result<(Self, Recovered), StateError> {
-        let directory = Directory::exclusive(path.as_ref())?.publishing_in(settings.public.as_deref())?;
+        settings: &StateSettings,
+    ) -> Result<(Self, RecoveredState), StateError> {
+        let directory =
+            DirectoryStorage::exclusive(path.as_ref())?.publishing_in(settings.public.as_deref())?;
         let anchor = anchor::hold(settings, header)?;
         Self::recover(Box::new(directory), anchor, header, settings.keep)
     }
@@ -177,8 +179,8 @@ impl Store {
         storage: Box<dyn Storage>,
         anchor: Option<Box<dyn Storage>>,
         header: &PublicHeader,
-        keep: Keep,
-    ) -> Result<(Self, Recovered), StateError> {
+        keep: SumRetention,
+    ) -> Result<(Self, RecoveredState), StateError> {
         let fingerprint = header.fingerprint()?;
         let mut anchor = anchor.map(|storage| Anchor::read_from(storage, fingerprint)).transpose()?;
         let mut survey = Survey::new(anchor.as_ref().and_then(Anchor::anchored));
@@ -187,16 +189,16 @@ impl Store {
         let facts = &survey.facts.private;
         let epoch = facts.standing.epoch;
         let link = if facts.header.is_some() { facts.standing.link } else { fingerprint };
-        let standing = Standing { generation: plan.generation, epoch, link };
+        let standing = LogHead { generation: plan.generation, epoch, link };
         let private = resume_private(&*storage, &plan, facts, header)?;
         anchor.as_mut().map_or(Ok(()), |anchor| anchor.move_to(standing))?;
         private.confirm()?;
-        let end = Place { segment: facts.end().segment, offset: plan.keep_private };
+        let end = LogPosition { segment: facts.end().segment, offset: plan.keep_private };
         let replay = |from| Ok(Replay::between(storage.reader()?, from, end));
         let unpublished = replay(survey.unpublished_from)?;
         let public = resume_public(&*storage, &plan, &survey, header, unpublished)?;
         let newest = plan.checkpoint.map(|place| CHECKPOINTS[place]);
-        let recovered = Recovered {
+        let recovered = RecoveredState {
             checkpoint: newest.map(|name| checkpoint::load(&*storage, name)).transpose()?,
             replay: replay(survey.replay_from)?,
             positions: survey.positions.clone(),
@@ -240,7 +242,7 @@ impl Store {
     /// the epochs are the next ones in order, and [`StateError::TooLarge`] above [`MAX_PAYLOAD`]:
     /// nothing has been written. Any other error stops the store: end the run and start again, and
     /// recovery finds out which epochs were committed.
-    pub fn commit(&mut self, frames: &[EpochFrame]) -> Result<Vec<Link>, StateError> {
+    pub fn commit(&mut self, frames: &[EpochFrame]) -> Result<Vec<ChainLink>, StateError> {
         self.check_running()?;
         for (expected, frame) in (self.committed() + 1..).zip(frames) {
             if frame.epoch != expected {
@@ -272,7 +274,7 @@ impl Store {
 
     /// Pays for a first commit of `length` bytes after reserving disk space for them, so a full
     /// disk is found before anything is spent.
-    fn pay(&mut self, payment: Payment, length: u64) -> Result<(), StateError> {
+    fn pay(&mut self, payment: DuePayment, length: u64) -> Result<(), StateError> {
         let paid = self.private.reserve(length).and_then(|()| payment.settle(&*self.storage));
         if paid.is_err() {
             // If this fails too, the next start cuts the tail.
@@ -329,7 +331,7 @@ impl Store {
 
     /// Begins a segment and removes those behind the checkpoint of epoch `older`, 0 for none.
     fn compact(&mut self, older: u64) -> Result<(), StateError> {
-        let Standing { generation, epoch, link } = self.standing;
+        let LogHead { generation, epoch, link } = self.standing;
         if let Some(segment) = self.segments.next(epoch) {
             let (begun, positions) = (self.storage.now(), self.positions.clone());
             let begins = SegmentPayload { segment, begun, generation, epoch, chain: link, positions };

@@ -6,11 +6,11 @@
 //! (`docs/formats.md`).
 
 use super::{
-    chain::{Standing, follows},
+    chain::{LogHead, follows},
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, file_header, kind},
+    format::{FILE_HEADER_LENGTH, FileRole, file_header, kind},
     frames::{EpochPayload, GenerationPayload, PublicHeader, SegmentPayload, encode},
-    log::{Frame, Reading, damaged, has_file_header, is_damaged, read_frame},
+    log::{Frame, FrameRead, damaged, has_file_header, is_damaged, read_frame},
     storage::StorageFile,
 };
 use zeroize::Zeroizing;
@@ -21,7 +21,7 @@ pub(super) struct PrivateFacts {
     /// The payload of the header frame, if the log's start is readable.
     pub(super) header: Option<Vec<u8>>,
     /// The segments with a readable start, oldest first.
-    pub(super) segments: Vec<Segment>,
+    pub(super) segments: Vec<LogSegment>,
     /// The number of the last segment read, 0 before the first. The fields below describe it.
     pub(super) last: u64,
     /// Bytes in the file.
@@ -31,14 +31,14 @@ pub(super) struct PrivateFacts {
     /// No readable frame proves that bytes after this offset were synced.
     pub(super) unproven: u64,
     /// What follows the readable part.
-    pub(super) tail: Tail,
+    pub(super) tail: LogTail,
     /// The last run, the last committed epoch, and its link.
-    pub(super) standing: Standing,
+    pub(super) standing: LogHead,
 }
 
 /// A segment of the private log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(super) struct LogSegment {
     /// The number in its name.
     pub(super) number: u64,
     /// The last epoch before it.
@@ -49,7 +49,7 @@ pub(super) struct Segment {
 
 /// A position in the private log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LogPosition {
     /// The segment's number.
     pub(super) segment: u64,
     /// The offset in it.
@@ -58,7 +58,7 @@ pub(super) struct Place {
 
 /// What follows the readable part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tail {
+pub(super) enum LogTail {
     /// Nothing.
     Clean,
     /// What is left of a commit that was not acknowledged.
@@ -68,7 +68,7 @@ pub(super) enum Tail {
 }
 
 /// A frame of the private log, by kind.
-pub(super) enum Entry<'a> {
+pub(super) enum LogEntry<'a> {
     Header,
     /// The log begins with the `first` one.
     Segment {
@@ -81,7 +81,7 @@ pub(super) enum Entry<'a> {
 
 /// Kind of frame that a segment needs next.
 #[derive(Clone, Copy, PartialEq)]
-enum Stage {
+enum ExpectedFrame {
     Header,
     Segment,
     Entries,
@@ -97,8 +97,8 @@ impl PrivateFacts {
             length: 0,
             end: 0,
             unproven: 0,
-            tail: Tail::Clean,
-            standing: Standing::default(),
+            tail: LogTail::Clean,
+            standing: LogHead::default(),
         }
     }
 
@@ -108,8 +108,8 @@ impl PrivateFacts {
     }
 
     /// Returns where the readable part ends.
-    pub(super) fn end(&self) -> Place {
-        Place { segment: self.last.max(1), offset: self.end }
+    pub(super) fn end(&self) -> LogPosition {
+        LogPosition { segment: self.last.max(1), offset: self.end }
     }
 
     /// Reads the next segment, calls `visit` with every frame in order, and classifies the bytes
@@ -118,18 +118,18 @@ impl PrivateFacts {
         &mut self,
         file: &dyn StorageFile,
         number: u64,
-        mut visit: impl FnMut(&Frame, Entry<'_>, &Standing) -> Result<(), StateError>,
+        mut visit: impl FnMut(&Frame, LogEntry<'_>, &LogHead) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        if self.tail != Tail::Clean {
+        if self.tail != LogTail::Clean {
             // A segment with a successor was synced completely.
-            self.tail = Tail::Damaged;
+            self.tail = LogTail::Damaged;
             return Ok(());
         }
         (self.last, self.length, self.end, self.unproven) = (number, file.length()?, 0, 0);
-        if has_file_header(file, Role::PrivateLog)? {
-            let mut stage = Stage::Header;
+        if has_file_header(file, FileRole::PrivateLog)? {
+            let mut stage = ExpectedFrame::Header;
             let mut offset = FILE_HEADER_LENGTH as u64;
-            while let Reading::Frame(frame) = read_frame(file, offset, self.length)? {
+            while let FrameRead::Frame(frame) = read_frame(file, offset, self.length)? {
                 let entry = self.admit(file, &frame, &mut stage)?;
                 visit(&frame, entry, &self.standing)?;
                 offset = frame.end();
@@ -150,8 +150,8 @@ impl PrivateFacts {
         &mut self,
         file: &dyn StorageFile,
         frame: &'f Frame,
-        stage: &mut Stage,
-    ) -> Result<Entry<'f>, StateError> {
+        stage: &mut ExpectedFrame,
+    ) -> Result<LogEntry<'f>, StateError> {
         let synced = frame.header.synced_length;
         if synced < self.unproven || synced > frame.offset {
             return Err(damaged(
@@ -161,31 +161,35 @@ impl PrivateFacts {
             ));
         }
         match (frame.header.kind, *stage) {
-            (kind::HEADER, Stage::Header) => {
-                *stage = Stage::Segment;
+            (kind::HEADER, ExpectedFrame::Header) => {
+                *stage = ExpectedFrame::Segment;
                 self.admit_header(file, frame)
             }
-            (kind::SEGMENT, Stage::Segment) => {
-                *stage = Stage::Entries;
+            (kind::SEGMENT, ExpectedFrame::Segment) => {
+                *stage = ExpectedFrame::Entries;
                 self.admit_segment(file, frame)
             }
-            (kind::GENERATION, Stage::Entries) => {
+            (kind::GENERATION, ExpectedFrame::Entries) => {
                 let GenerationPayload { generation } = frame.decode(file)?;
                 follows(file, frame, "generation", generation, self.standing.generation + 1)?;
                 self.standing.generation = generation;
-                Ok(Entry::Generation)
+                Ok(LogEntry::Generation)
             }
-            (kind::EPOCH | kind::ENTITY_EPOCH, Stage::Entries) => {
+            (kind::EPOCH | kind::ENTITY_EPOCH, ExpectedFrame::Entries) => {
                 let (payload, stored) = frame.decode_epoch(file)?;
                 follows(file, frame, "generation", payload.generation, self.standing.generation)?;
                 self.standing.advance(file, frame, &payload.release(), stored)?;
-                Ok(Entry::Epoch(payload))
+                Ok(LogEntry::Epoch(payload))
             }
             _ => Err(damaged(file, frame.offset, "a frame of this kind does not belong here")),
         }
     }
 
-    fn admit_header(&mut self, file: &dyn StorageFile, frame: &Frame) -> Result<Entry<'static>, StateError> {
+    fn admit_header(
+        &mut self,
+        file: &dyn StorageFile,
+        frame: &Frame,
+    ) -> Result<LogEntry<'static>, StateError> {
         match &self.header {
             Some(header) if *header != *frame.payload => {
                 return Err(damaged(file, frame.offset, "its header is not that of the segments before it"));
@@ -193,43 +197,47 @@ impl PrivateFacts {
             Some(_) => {}
             None => {
                 self.header = Some(frame.payload.to_vec());
-                self.standing = Standing::before(&frame.payload);
+                self.standing = LogHead::before(&frame.payload);
             }
         }
-        Ok(Entry::Header)
+        Ok(LogEntry::Header)
     }
 
     /// Checks a segment frame. The first one gives the state before the log; the others must match
     /// what was read.
-    fn admit_segment(&mut self, file: &dyn StorageFile, frame: &Frame) -> Result<Entry<'static>, StateError> {
+    fn admit_segment(
+        &mut self,
+        file: &dyn StorageFile,
+        frame: &Frame,
+    ) -> Result<LogEntry<'static>, StateError> {
         let begins: SegmentPayload = frame.decode(file)?;
         let SegmentPayload { segment, begun, generation, epoch, chain, .. } = begins;
         follows(file, frame, "segment", segment, self.last)?;
         let first = self.segments.is_empty();
         if first && epoch > 0 {
-            self.standing = Standing { generation, epoch, link: chain };
+            self.standing = LogHead { generation, epoch, link: chain };
         }
         follows(file, frame, "generation", generation, self.standing.generation)?;
         follows(file, frame, "epoch", epoch, self.standing.epoch)?;
         if chain != self.standing.link {
             return Err(StateError::Forked { path: file.path().to_owned(), offset: frame.offset, epoch });
         }
-        self.segments.push(Segment { number: segment, epoch, begun });
-        Ok(Entry::Segment { begins, first })
+        self.segments.push(LogSegment { number: segment, epoch, begun });
+        Ok(LogEntry::Segment { begins, first })
     }
 
-    fn judge_tail(&self, file: &dyn StorageFile) -> Result<Tail, StateError> {
+    fn judge_tail(&self, file: &dyn StorageFile) -> Result<LogTail, StateError> {
         if self.end == self.length {
-            return Ok(Tail::Clean);
+            return Ok(LogTail::Clean);
         }
-        Ok(if is_damaged(file, self.end, self.length)? { Tail::Damaged } else { Tail::Torn })
+        Ok(if is_damaged(file, self.end, self.length)? { LogTail::Damaged } else { LogTail::Torn })
     }
 }
 
 /// Builds the file header and the first frames of a log of `role`, with a segment frame if one is
 /// given.
 pub(super) fn beginning(
-    role: Role,
+    role: FileRole,
     header: &PublicHeader,
     segment: Option<&SegmentPayload>,
 ) -> Result<Vec<u8>, StateError> {

@@ -126,17 +126,17 @@ pub(super) fn open_for_all(directory: &OwnedFd, name: &str, flags: OFlags) -> ru
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EpochFrame, PublicHeader, PublicReader, Settings, Store, verify_with};
+    use super::super::{EpochFrame, PublicHeader, PublicReader, StateSettings, Store, verify_with};
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    struct Places {
+    struct TestDirectories {
         _outer: tempfile::TempDir,
         state: PathBuf,
         public: PathBuf,
     }
 
-    impl Places {
+    impl TestDirectories {
         fn new() -> Self {
             let outer = tempfile::tempdir().unwrap();
             let place = |name| outer.path().join(name);
@@ -145,7 +145,7 @@ mod tests {
 
         fn open_in(&self, state: &Path) -> Result<Store, StateError> {
             let header = PublicHeader { parameters: b"p".to_vec(), private: true };
-            let settings = Settings { public: Some(self.public.clone()), ..Settings::default() };
+            let settings = StateSettings { public: Some(self.public.clone()), ..StateSettings::default() };
             Store::open_with(state, &header, &settings).map(|(store, _)| store)
         }
 
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_log_alone_is_elsewhere_and_everyone_may_read_it() {
-        let places = Places::new();
+        let places = TestDirectories::new();
         places.commit_to(3);
         assert_eq!((mode_of(&places.public), mode_of(&places.log())), (0o755, 0o644));
         assert_eq!(mode_of(&places.public.join(LOCK)), 0o600);
@@ -184,14 +184,14 @@ mod tests {
         let mut reader = PublicReader::open(&places.public).unwrap();
         let released = std::iter::from_fn(|| reader.next_frame().unwrap());
         assert_eq!(released.map(|release| release.epoch).collect::<Vec<_>>(), [1, 2, 3]);
-        let settings = Settings { public: Some(places.public.clone()), ..Settings::default() };
+        let settings = StateSettings { public: Some(places.public.clone()), ..StateSettings::default() };
         let report = verify_with(&places.state, &settings).unwrap();
         assert!(report.problem.is_none() && report.published == 3, "{:?}", report.problem);
     }
 
     #[test]
     fn a_log_that_is_lost_or_behind_is_rebuilt_to_the_last_byte() {
-        let places = Places::new();
+        let places = TestDirectories::new();
         places.commit_to(5);
         let whole = std::fs::read(places.log()).unwrap();
         for length in [0, 3, whole.len() / 2, whole.len() - 1] {
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_log_that_is_further_or_another_one_is_refused_by_its_own_name() {
-        let places = Places::new();
+        let places = TestDirectories::new();
         places.commit_to(2);
         let copy = places.state.with_file_name("copy");
         std::fs::create_dir(&copy).unwrap();
@@ -248,9 +248,9 @@ mod tests {
     /// Deleting the lock file lets another run in, which would draw the same epochs again.
     #[test]
     fn a_run_whose_lock_was_deleted_publishes_nothing_more() {
-        let places = Places::new();
+        let places = TestDirectories::new();
         let header = PublicHeader { parameters: b"p".to_vec(), private: true };
-        let settings = Settings { public: Some(places.public.clone()), ..Settings::default() };
+        let settings = StateSettings { public: Some(places.public.clone()), ..StateSettings::default() };
         let (mut store, _) = Store::open_with(&places.state, &header, &settings).unwrap();
         let before = std::fs::read(places.log()).unwrap();
         std::fs::remove_file(places.public.join(LOCK)).unwrap();
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn one_run_writes_and_nobody_else_may() {
-        let places = Places::new();
+        let places = TestDirectories::new();
         let first = places.open().unwrap();
         let second = places.open_in(&places.state.with_file_name("other")).err().unwrap();
         assert!(matches!(&second, StateError::Locked { path } if *path == places.public), "{second}");
@@ -284,7 +284,7 @@ mod tests {
             drop(places.open().unwrap());
             assert_eq!(mode_of(&places.public), mode, "what its owner has chosen stays");
         }
-        let inside = Places { public: places.state.join("public"), ..places };
+        let inside = TestDirectories { public: places.state.join("public"), ..places };
         assert!(matches!(inside.open().err().unwrap(), StateError::Inside { .. }));
     }
 }

@@ -5,11 +5,11 @@
 //! private log was cut.
 
 use super::{
-    chain::{Link, Standing},
+    chain::{ChainLink, LogHead},
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, kind},
+    format::{FILE_HEADER_LENGTH, FileRole, kind},
     frames::ReleasePayload,
-    log::{Frame, Reading, find_frame, has_file_header, read_frame},
+    log::{Frame, FrameRead, find_frame, has_file_header, read_frame},
     storage::StorageFile,
 };
 
@@ -23,12 +23,12 @@ pub(super) struct PublicFacts {
     /// The last epoch in that prefix, 0 before the first.
     pub(super) epoch: u64,
     /// What follows the prefix.
-    pub(super) rest: Rest,
+    pub(super) rest: PublicTail,
 }
 
 /// What follows the part of the public log that agrees with the private log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum PublicTail {
     /// Nothing.
     Nothing,
     /// The start of a frame, cut off by a crash or still being written.
@@ -46,27 +46,27 @@ pub(super) enum Rest {
 impl PublicFacts {
     /// Facts about a missing log.
     pub(super) fn none() -> Self {
-        Self { length: 0, matched: 0, epoch: 0, rest: Rest::Nothing }
+        Self { length: 0, matched: 0, epoch: 0, rest: PublicTail::Nothing }
     }
 }
 
 /// Compares the public log with the private log, frame by frame.
-pub(super) struct Comparison<'a> {
+pub(super) struct LogComparison<'a> {
     file: Option<&'a dyn StorageFile>,
     /// Standing before the first release.
-    start: Standing,
+    start: LogHead,
     /// Offset of the next expected frame; `None` once one was missing or different.
     expected_at: Option<u64>,
     pub(super) facts: PublicFacts,
 }
 
-impl<'a> Comparison<'a> {
+impl<'a> LogComparison<'a> {
     /// Compares the first `length` bytes of `file`.
     pub(super) fn new(file: Option<&'a dyn StorageFile>, length: u64) -> Result<Self, StateError> {
-        let found = file.map_or(Ok(false), |file| has_file_header(file, Role::PublicLog))?;
+        let found = file.map_or(Ok(false), |file| has_file_header(file, FileRole::PublicLog))?;
         let expected_at = found.then_some(FILE_HEADER_LENGTH as u64);
         let facts = PublicFacts { length, ..PublicFacts::none() };
-        Ok(Self { file, start: Standing::default(), expected_at, facts })
+        Ok(Self { file, start: LogHead::default(), expected_at, facts })
     }
 
     /// Compares the private log's header frame. Called once for all segments.
@@ -74,7 +74,7 @@ impl<'a> Comparison<'a> {
         if self.facts.matched > 0 {
             return Ok(());
         }
-        self.start = Standing::before(payload);
+        self.start = LogHead::before(payload);
         self.expect(kind::HEADER, 0, payload)
     }
 
@@ -82,22 +82,22 @@ impl<'a> Comparison<'a> {
     /// release.
     pub(super) fn follow(
         &mut self,
-        end: &Standing,
-        mut visit: impl FnMut(&Standing),
+        end: &LogHead,
+        mut visit: impl FnMut(&LogHead),
     ) -> Result<(), StateError> {
         let mut standing = self.start;
         while standing.epoch < end.epoch {
             let offset = self.facts.matched;
             let Some((file, frame)) = self.next_release()? else {
-                if self.facts.rest == Rest::Nothing {
-                    self.facts.rest = Rest::Lost { offset };
+                if self.facts.rest == PublicTail::Nothing {
+                    self.facts.rest = PublicTail::Lost { offset };
                 }
                 return Ok(());
             };
-            let (release, stored): (ReleasePayload<'_>, Link) = frame.decode(file)?;
+            let (release, stored): (ReleasePayload<'_>, ChainLink) = frame.decode(file)?;
             standing.advance(file, &frame, &release, stored)?;
             if standing.epoch == end.epoch && standing.link != end.link {
-                self.facts.rest = Rest::Differs { offset, epoch: end.epoch };
+                self.facts.rest = PublicTail::Differs { offset, epoch: end.epoch };
                 return Ok(());
             }
             visit(&standing);
@@ -110,7 +110,7 @@ impl<'a> Comparison<'a> {
     fn next_release(&mut self) -> Result<Option<(&'a dyn StorageFile, Frame)>, StateError> {
         let (Some(file), Some(offset)) = (self.file, self.expected_at.take()) else { return Ok(None) };
         Ok(match read_frame(file, offset, self.facts.length)? {
-            Reading::Frame(frame) if frame.header.kind == kind::RELEASE => Some((file, frame)),
+            FrameRead::Frame(frame) if frame.header.kind == kind::RELEASE => Some((file, frame)),
             _ => None,
         })
     }
@@ -124,11 +124,11 @@ impl<'a> Comparison<'a> {
     /// Compares the next frame of the private log.
     pub(super) fn expect(&mut self, kind: u8, epoch: u64, payload: &[u8]) -> Result<(), StateError> {
         let (Some(file), Some(offset)) = (self.file, self.expected_at.take()) else { return Ok(()) };
-        if let Reading::Frame(frame) = read_frame(file, offset, self.facts.length)? {
+        if let FrameRead::Frame(frame) = read_frame(file, offset, self.facts.length)? {
             if frame.header.kind == kind && *frame.payload == payload {
                 self.matches(&frame, epoch);
             } else {
-                self.facts.rest = Rest::Differs { offset, epoch };
+                self.facts.rest = PublicTail::Differs { offset, epoch };
             }
         }
         Ok(())
@@ -138,7 +138,7 @@ impl<'a> Comparison<'a> {
     /// start is unreadable.
     pub(super) fn finish(mut self, committed: Option<u64>) -> Result<PublicFacts, StateError> {
         if let Some(file) = self.file
-            && self.facts.rest == Rest::Nothing
+            && self.facts.rest == PublicTail::Nothing
         {
             self.facts.rest = rest(file, &self.facts, committed)?;
         }
@@ -146,17 +146,21 @@ impl<'a> Comparison<'a> {
     }
 }
 
-fn rest(file: &dyn StorageFile, facts: &PublicFacts, committed: Option<u64>) -> Result<Rest, StateError> {
+fn rest(
+    file: &dyn StorageFile,
+    facts: &PublicFacts,
+    committed: Option<u64>,
+) -> Result<PublicTail, StateError> {
     let mut from = facts.matched;
     let mut rest = match read_frame(file, from, facts.length)? {
-        Reading::End => return Ok(Rest::Nothing),
-        Reading::Partial => Rest::Partial,
-        Reading::Unreadable | Reading::Frame(_) => Rest::Unreadable,
+        FrameRead::End => return Ok(PublicTail::Nothing),
+        FrameRead::Partial => PublicTail::Partial,
+        FrameRead::Unreadable | FrameRead::Frame(_) => PublicTail::Unreadable,
     };
     while let Some(frame) = find_frame(file, from, facts.length)? {
         let epoch = epoch_of(&frame, file)?;
         if committed.is_none_or(|committed| epoch > committed) {
-            rest = Rest::Ahead { epoch };
+            rest = PublicTail::Ahead { epoch };
         }
         from = frame.end();
     }
@@ -166,7 +170,7 @@ fn rest(file: &dyn StorageFile, facts: &PublicFacts, committed: Option<u64>) -> 
 fn epoch_of(frame: &Frame, file: &dyn StorageFile) -> Result<u64, StateError> {
     match frame.header.kind {
         kind::RELEASE => {
-            let (release, _): (ReleasePayload<'_>, Link) = frame.decode(file)?;
+            let (release, _): (ReleasePayload<'_>, ChainLink) = frame.decode(file)?;
             Ok(release.epoch)
         }
         _ => Ok(0),

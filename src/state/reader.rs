@@ -1,12 +1,12 @@
 //! Reads the public log, also while it grows. Never opens a private file.
 
 use super::{
-    chain::{Link, Standing},
+    chain::{ChainLink, LogHead},
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, kind},
+    format::{FILE_HEADER_LENGTH, FileRole, kind},
     frames::{PublicHeader, ReleaseFrame, ReleasePayload},
-    log::{Frame, Reading, damaged, has_file_header, read_frame},
-    storage::{Directory, PUBLIC_LOG, Storage, StorageFile, reopen},
+    log::{Frame, FrameRead, damaged, has_file_header, read_frame},
+    storage::{DirectoryStorage, PUBLIC_LOG, Storage, StorageFile, reopen},
 };
 use std::path::Path;
 
@@ -32,7 +32,7 @@ pub struct PublicReader {
     file: Box<dyn StorageFile>,
     header: PublicHeader,
     offset: u64,
-    standing: Standing,
+    standing: LogHead,
 }
 
 impl PublicReader {
@@ -42,7 +42,7 @@ impl PublicReader {
     /// # Errors
     /// [`StateError::Missing`] if no run has begun a public log here.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StateError> {
-        Self::of(Box::new(Directory::shared(path.as_ref())?))
+        Self::of(Box::new(DirectoryStorage::shared(path.as_ref())?))
     }
 
     pub(super) fn of(storage: Box<dyn Storage>) -> Result<Self, StateError> {
@@ -51,7 +51,7 @@ impl PublicReader {
         if file.length()? < FILE_HEADER_LENGTH as u64 {
             return Err(missing());
         }
-        if !has_file_header(&*file, Role::PublicLog)? {
+        if !has_file_header(&*file, FileRole::PublicLog)? {
             return Err(damaged(&*file, 0, "the file header fails its checksum"));
         }
         let frame = next(&*file, FILE_HEADER_LENGTH as u64)?.ok_or_else(missing)?;
@@ -59,12 +59,12 @@ impl PublicReader {
             return Err(damaged(&*file, frame.offset, "a log begins with its header"));
         }
         let header = frame.decode(&*file)?;
-        let standing = Standing::before(&frame.payload);
+        let standing = LogHead::before(&frame.payload);
         Ok(Self { storage, file, header, offset: frame.end(), standing })
     }
 
     /// Returns the last run and epoch read.
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> LogHead {
         self.standing
     }
 
@@ -86,7 +86,7 @@ impl PublicReader {
         if frame.header.kind != kind::RELEASE {
             return Err(damaged(&*self.file, frame.offset, "a frame of this kind does not belong here"));
         }
-        let (payload, stored): (ReleasePayload<'_>, Link) = frame.decode(&*self.file)?;
+        let (payload, stored): (ReleasePayload<'_>, ChainLink) = frame.decode(&*self.file)?;
         let mut standing = self.standing;
         standing.advance(&*self.file, &frame, &payload, stored)?;
         let release = payload.unpack(standing.link).ok_or_else(|| {
@@ -113,8 +113,8 @@ impl PublicReader {
 /// Returns the frame at `offset`, `None` until it is complete.
 fn next(file: &dyn StorageFile, offset: u64) -> Result<Option<Frame>, StateError> {
     match read_frame(file, offset, file.length()?)? {
-        Reading::Frame(frame) => Ok(Some(frame)),
-        Reading::End | Reading::Partial => Ok(None),
-        Reading::Unreadable => Err(damaged(file, offset, "the frame fails its checksum")),
+        FrameRead::Frame(frame) => Ok(Some(frame)),
+        FrameRead::End | FrameRead::Partial => Ok(None),
+        FrameRead::Unreadable => Err(damaged(file, offset, "the frame fails its checksum")),
     }
 }

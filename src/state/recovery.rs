@@ -6,35 +6,35 @@
 //! noise again would publish two noisy copies of it.
 
 use super::{
-    anchor::Anchored,
-    chain::Standing,
-    checkpoint::Slot,
+    anchor::AnchorContent,
+    chain::LogHead,
+    checkpoint::CheckpointSlot,
     difference::difference,
     enrolment::ENROLMENT,
     error::StateError,
-    private_log::{PrivateFacts, Tail},
-    public_log::{PublicFacts, Rest},
+    private_log::{LogTail, PrivateFacts},
+    public_log::{PublicFacts, PublicTail},
     storage::{CHECKPOINTS, PRIVATE_LOG, segment_name},
 };
 use std::path::{Path, PathBuf};
 
 /// Contents of a state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct StateFacts {
     pub(super) private: PrivateFacts,
     pub(super) public: PublicFacts,
-    pub(super) checkpoints: [Slot; 2],
+    pub(super) checkpoints: [CheckpointSlot; 2],
     /// Path of the public log, for messages.
     pub(super) public_log: PathBuf,
     /// Whether the enrolment says that something may have been released.
     pub(super) begun: bool,
     /// Content of the anchor, if there is one.
-    pub(super) anchored: Option<Anchored>,
+    pub(super) anchored: Option<AnchorContent>,
 }
 
 /// Actions of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct RecoveryPlan {
     /// Bytes to keep of the private log's last segment; 0: begin a new log.
     pub(super) keep_private: u64,
     /// Offset from which the kept bytes are written once more before the sync.
@@ -49,16 +49,20 @@ pub(super) struct Plan {
 
 /// Returns the plan for `facts` about `directory`, opened with the header whose payload is
 /// `header`, or the reason to refuse.
-pub(super) fn decide(directory: &Path, facts: &Facts, header: &[u8]) -> Result<Plan, StateError> {
-    let Facts { private, public, .. } = facts;
-    if private.tail == Tail::Damaged {
+pub(super) fn decide(
+    directory: &Path,
+    facts: &StateFacts,
+    header: &[u8],
+) -> Result<RecoveryPlan, StateError> {
+    let StateFacts { private, public, .. } = facts;
+    if private.tail == LogTail::Damaged {
         let what = "a frame fails its checksum, and what follows shows that it had been synced";
         return Err(StateError::Damaged { path: last_segment(directory, facts), offset: private.end, what });
     }
     let Some(stored) = &private.header else {
         nothing_was_made(directory, facts)?;
         anchor_agrees(directory, facts)?;
-        return Ok(Plan {
+        return Ok(RecoveryPlan {
             keep_private: 0,
             rewrite_from: 0,
             keep_public: 0,
@@ -73,7 +77,7 @@ pub(super) fn decide(directory: &Path, facts: &Facts, header: &[u8]) -> Result<P
     public_is_no_further(directory, facts)?;
     checkpoints_are_of_this_log(directory, facts)?;
     anchor_agrees(directory, facts)?;
-    Ok(Plan {
+    Ok(RecoveryPlan {
         keep_private: private.end,
         rewrite_from: private.unproven,
         keep_public: public.matched,
@@ -83,17 +87,17 @@ pub(super) fn decide(directory: &Path, facts: &Facts, header: &[u8]) -> Result<P
 }
 
 /// Returns the index of the newest intact checkpoint.
-pub(super) fn newest_checkpoint(slots: &[Slot; 2]) -> Option<usize> {
+pub(super) fn newest_checkpoint(slots: &[CheckpointSlot; 2]) -> Option<usize> {
     let epoch = |place: &usize| match slots[*place] {
-        Slot::Intact { epoch, .. } => Some(epoch),
+        CheckpointSlot::Intact { epoch, .. } => Some(epoch),
         _ => None,
     };
     (0..slots.len()).filter(|place| epoch(place).is_some()).max_by_key(epoch)
 }
 
 /// Refuses files derived from a private log that is missing.
-fn nothing_was_made(directory: &Path, facts: &Facts) -> Result<(), StateError> {
-    let public = matches!(facts.public.rest, Rest::Ahead { .. }).then(|| facts.public_log.clone());
+fn nothing_was_made(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
+    let public = matches!(facts.public.rest, PublicTail::Ahead { .. }).then(|| facts.public_log.clone());
     let checkpoint = newest_checkpoint(&facts.checkpoints).map(|place| directory.join(CHECKPOINTS[place]));
     let enrolment = facts.begun.then(|| directory.join(ENROLMENT.name));
     match public.or(checkpoint).or(enrolment) {
@@ -102,16 +106,16 @@ fn nothing_was_made(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     }
 }
 
-fn public_is_no_further(directory: &Path, facts: &Facts) -> Result<(), StateError> {
+fn public_is_no_further(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
     match facts.public.rest {
-        Rest::Nothing | Rest::Partial | Rest::Unreadable => Ok(()),
-        Rest::Lost { offset } => {
+        PublicTail::Nothing | PublicTail::Partial | PublicTail::Unreadable => Ok(()),
+        PublicTail::Lost { offset } => {
             let what =
                 "a release is missing or fails its checksum, and the private log no longer begins so early";
             Err(StateError::Damaged { path: facts.public_log.clone(), offset, what })
         }
-        Rest::Ahead { epoch } => Err(rolled_back(directory, facts, &facts.public_log, epoch)),
-        Rest::Differs { offset, epoch } => {
+        PublicTail::Ahead { epoch } => Err(rolled_back(directory, facts, &facts.public_log, epoch)),
+        PublicTail::Differs { offset, epoch } => {
             Err(StateError::Conflict { path: facts.public_log.clone(), offset, epoch })
         }
     }
@@ -119,20 +123,20 @@ fn public_is_no_further(directory: &Path, facts: &Facts) -> Result<(), StateErro
 
 /// Checks checkpoints against the log. One from before the log's start can't be checked and is not
 /// used.
-fn checkpoints_are_of_this_log(directory: &Path, facts: &Facts) -> Result<(), StateError> {
+fn checkpoints_are_of_this_log(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
     let base = facts.private.base();
     let mut found = base == 0;
     for (slot, name) in facts.checkpoints.iter().zip(CHECKPOINTS) {
         match *slot {
-            Slot::Intact { epoch, .. } if epoch < base => {}
-            Slot::Intact { epoch, .. } if epoch > facts.private.standing.epoch => {
+            CheckpointSlot::Intact { epoch, .. } if epoch < base => {}
+            CheckpointSlot::Intact { epoch, .. } if epoch > facts.private.standing.epoch => {
                 return Err(rolled_back(directory, facts, &directory.join(name), epoch));
             }
-            Slot::Intact { genuine: true, .. } => found = true,
-            Slot::Intact { epoch, genuine: false, .. } => {
+            CheckpointSlot::Intact { genuine: true, .. } => found = true,
+            CheckpointSlot::Intact { epoch, genuine: false, .. } => {
                 return Err(StateError::ForeignCheckpoint { path: directory.join(name), epoch });
             }
-            Slot::Absent | Slot::Unreadable => {}
+            CheckpointSlot::Absent | CheckpointSlot::Unreadable => {}
         }
     }
     let first = facts.private.segments.first().map_or(1, |segment| segment.number);
@@ -141,9 +145,9 @@ fn checkpoints_are_of_this_log(directory: &Path, facts: &Facts) -> Result<(), St
 }
 
 /// Refuses a log that is behind its anchor or has another link there.
-fn anchor_agrees(directory: &Path, facts: &Facts) -> Result<(), StateError> {
-    let Some(Anchored { path, standing, agrees }) = &facts.anchored else { return Ok(()) };
-    let (Standing { generation, epoch, .. }, anchor) = (facts.private.standing, path.clone());
+fn anchor_agrees(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
+    let Some(AnchorContent { path, standing, agrees }) = &facts.anchored else { return Ok(()) };
+    let (LogHead { generation, epoch, .. }, anchor) = (facts.private.standing, path.clone());
     if generation < standing.generation || epoch < standing.epoch {
         return Err(StateError::BehindAnchor {
             path: directory.to_owned(),
@@ -159,11 +163,11 @@ fn anchor_agrees(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     agrees.then_some(()).ok_or_else(forked)
 }
 
-fn last_segment(directory: &Path, facts: &Facts) -> PathBuf {
+fn last_segment(directory: &Path, facts: &StateFacts) -> PathBuf {
     directory.join(segment_name(facts.private.end().segment))
 }
 
-fn rolled_back(directory: &Path, facts: &Facts, witness: &Path, witnessed: u64) -> StateError {
+fn rolled_back(directory: &Path, facts: &StateFacts, witness: &Path, witnessed: u64) -> StateError {
     StateError::RolledBack {
         path: last_segment(directory, facts),
         offset: facts.private.end,
@@ -175,7 +179,7 @@ fn rolled_back(directory: &Path, facts: &Facts, witness: &Path, witnessed: u64) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{chain::Link, private_log::Segment};
+    use super::super::{chain::ChainLink, private_log::LogSegment};
     use super::*;
 
     const HEADER: &[u8] = b"header";
@@ -183,18 +187,18 @@ mod tests {
     /// Private logs of every kind: missing, or at epoch 0, 1 or 2, complete or begun after epoch 1,
     /// each with every tail.
     fn private_logs() -> impl Iterator<Item = PrivateFacts> {
-        let tails = [Tail::Clean, Tail::Torn, Tail::Damaged];
+        let tails = [LogTail::Clean, LogTail::Torn, LogTail::Damaged];
         let log = |header: Option<&[u8]>, base: u64, epoch: u64, tail| PrivateFacts {
             header: header.map(<[u8]>::to_vec),
             segments: header
-                .map(|_| Segment { number: 1 + base, epoch: base, begun: 0 })
+                .map(|_| LogSegment { number: 1 + base, epoch: base, begun: 0 })
                 .into_iter()
                 .collect(),
             last: 1 + base,
-            length: 100 * (epoch + 1) + if tail == Tail::Clean { 0 } else { 50 },
+            length: 100 * (epoch + 1) + if tail == LogTail::Clean { 0 } else { 50 },
             end: if header.is_some() { 100 * (epoch + 1) } else { 0 },
             unproven: 100 * epoch,
-            standing: Standing { generation: 3 * epoch, epoch, link: Link::default() },
+            standing: LogHead { generation: 3 * epoch, epoch, link: ChainLink::default() },
             tail,
         };
         let made = move |(base, epoch)| tails.map(|tail| log(Some(HEADER), base, epoch, tail));
@@ -203,37 +207,43 @@ mod tests {
     }
 
     fn public_logs() -> impl Iterator<Item = PublicFacts> {
-        let rests = [Rest::Nothing, Rest::Partial, Rest::Unreadable, Rest::Lost { offset: 16 }]
-            .into_iter()
-            .chain((0..3).map(|epoch| Rest::Differs { offset: 16, epoch }))
-            .chain((0..4).map(|epoch| Rest::Ahead { epoch }));
+        let rests = [
+            PublicTail::Nothing,
+            PublicTail::Partial,
+            PublicTail::Unreadable,
+            PublicTail::Lost { offset: 16 },
+        ]
+        .into_iter()
+        .chain((0..3).map(|epoch| PublicTail::Differs { offset: 16, epoch }))
+        .chain((0..4).map(|epoch| PublicTail::Ahead { epoch }));
         rests.flat_map(|rest| {
             (0..3).map(move |epoch| PublicFacts { length: 500, matched: 40 * epoch, epoch, rest })
         })
     }
 
-    fn slots() -> impl Iterator<Item = Slot> {
-        let intact =
-            |epoch| [true, false].map(|genuine| Slot::Intact { epoch, link: Link::default(), genuine });
-        [Slot::Absent, Slot::Unreadable].into_iter().chain((1..4).flat_map(intact))
+    fn slots() -> impl Iterator<Item = CheckpointSlot> {
+        let intact = |epoch| {
+            [true, false].map(|genuine| CheckpointSlot::Intact { epoch, link: ChainLink::default(), genuine })
+        };
+        [CheckpointSlot::Absent, CheckpointSlot::Unreadable].into_iter().chain((1..4).flat_map(intact))
     }
 
-    fn anchors() -> impl Iterator<Item = Option<Anchored>> {
-        let at = |(generation, epoch, agrees)| Anchored {
+    fn anchors() -> impl Iterator<Item = Option<AnchorContent>> {
+        let at = |(generation, epoch, agrees)| AnchorContent {
             path: "anchor".into(),
-            standing: Standing { generation, epoch, link: Link::default() },
+            standing: LogHead { generation, epoch, link: ChainLink::default() },
             agrees,
         };
         [None].into_iter().chain([(0, 0, true), (3, 1, true), (3, 1, false), (4, 1, true)].map(at).map(Some))
     }
 
-    fn all_facts() -> Vec<Facts> {
+    fn all_facts() -> Vec<StateFacts> {
         let mut all = Vec::new();
         for private in private_logs() {
             for public in public_logs() {
                 for (a, b) in slots().flat_map(|a| slots().map(move |b| (a, b))) {
                     for begun in [false, true] {
-                        all.extend(anchors().map(|anchored| Facts {
+                        all.extend(anchors().map(|anchored| StateFacts {
                             private: private.clone(),
                             public: public.clone(),
                             checkpoints: [a, b],
@@ -248,19 +258,19 @@ mod tests {
         all
     }
 
-    fn checkpoint_epochs(facts: &Facts) -> Vec<(u64, bool)> {
+    fn checkpoint_epochs(facts: &StateFacts) -> Vec<(u64, bool)> {
         let intact = facts.checkpoints.iter().filter_map(|slot| match *slot {
-            Slot::Intact { epoch, genuine, .. } => Some((epoch, genuine)),
+            CheckpointSlot::Intact { epoch, genuine, .. } => Some((epoch, genuine)),
             _ => None,
         });
         intact.collect()
     }
 
     /// The specification, stated independently: reasons to refuse a start.
-    fn must_refuse(facts: &Facts) -> bool {
-        let Facts { private, public, .. } = facts;
+    fn must_refuse(facts: &StateFacts) -> bool {
+        let StateFacts { private, public, .. } = facts;
         let checkpoints = checkpoint_epochs(facts);
-        let ahead = matches!(public.rest, Rest::Ahead { .. });
+        let ahead = matches!(public.rest, PublicTail::Ahead { .. });
         let standing = private.standing;
         let unanchored = facts.anchored.as_ref().is_some_and(|anchored| {
             standing.generation < anchored.standing.generation
@@ -268,12 +278,12 @@ mod tests {
                 || !anchored.agrees
         });
         match private.header {
-            _ if private.tail == Tail::Damaged || unanchored => true,
+            _ if private.tail == LogTail::Damaged || unanchored => true,
             None => ahead || facts.begun || !checkpoints.is_empty(),
             Some(_) => {
                 let judged = || checkpoints.iter().filter(|(epoch, _)| *epoch >= private.base());
                 ahead
-                    || matches!(public.rest, Rest::Differs { .. } | Rest::Lost { .. })
+                    || matches!(public.rest, PublicTail::Differs { .. } | PublicTail::Lost { .. })
                     || judged().any(|&(epoch, genuine)| epoch > private.standing.epoch || !genuine)
                     || private.base() > 0 && judged().next().is_none()
             }
@@ -296,7 +306,7 @@ mod tests {
             let newest = checkpoint_epochs(&facts).into_iter().map(|(epoch, _)| epoch).max();
             let chosen = plan.checkpoint.map(|place| facts.checkpoints[place]);
             assert_eq!(chosen.is_some(), newest.is_some(), "{facts:?}");
-            if let Some(Slot::Intact { epoch, .. }) = chosen {
+            if let Some(CheckpointSlot::Intact { epoch, .. }) = chosen {
                 assert_eq!(Some(epoch), newest, "{facts:?}");
             }
         }

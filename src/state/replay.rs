@@ -1,12 +1,12 @@
 //! Reads committed epochs back, across segments.
 
 use super::{
-    chain::Link,
+    chain::ChainLink,
     error::StateError,
     format::{FILE_HEADER_LENGTH, kind},
     frames::{EpochFrame, EpochPayload},
-    log::{Frame, Reading, damaged, read_frame},
-    private_log::Place,
+    log::{Frame, FrameRead, damaged, read_frame},
+    private_log::LogPosition,
     storage::{Storage, StorageFile, reopen, segment_name},
 };
 
@@ -15,22 +15,22 @@ use super::{
 pub struct Replay {
     storage: Box<dyn Storage>,
     /// Position of the next frame.
-    next: Place,
-    end: Place,
+    next: LogPosition,
+    end: LogPosition,
     /// The segment with the next frame, once opened.
     file: Option<Box<dyn StorageFile>>,
 }
 
 impl Replay {
     /// Reads the epoch frames between `from` and `end`, which are known to be readable.
-    pub(super) fn between(storage: Box<dyn Storage>, from: Place, end: Place) -> Self {
+    pub(super) fn between(storage: Box<dyn Storage>, from: LogPosition, end: LogPosition) -> Self {
         Self { storage, next: from, end, file: None }
     }
 
     /// Calls `take` with every epoch, still packed, and its link.
     pub(super) fn for_each_packed(
         mut self,
-        mut take: impl FnMut(EpochPayload<'_>, Link) -> Result<(), StateError>,
+        mut take: impl FnMut(EpochPayload<'_>, ChainLink) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
         while let Some(frame) = self.next_packed()? {
             let (epoch, link) = frame.decode_epoch(self.file()?)?;
@@ -50,23 +50,23 @@ impl Replay {
     /// Returns the next epoch frame, still packed.
     fn next_packed(&mut self) -> Result<Option<Frame>, StateError> {
         while self.next != self.end {
-            let (Place { segment, offset }, end) = (self.next, self.end);
+            let (LogPosition { segment, offset }, end) = (self.next, self.end);
             let last = segment == end.segment;
             let file = self.file()?;
             let length = if last { end.offset } else { file.length()? };
             match read_frame(file, offset, length)? {
-                Reading::Frame(frame) => {
+                FrameRead::Frame(frame) => {
                     self.next.offset = frame.end();
                     if matches!(frame.header.kind, kind::EPOCH | kind::ENTITY_EPOCH) {
                         return Ok(Some(frame));
                     }
                 }
-                Reading::End if last => self.next = self.end,
-                Reading::End => {
+                FrameRead::End if last => self.next = self.end,
+                FrameRead::End => {
                     self.file = None;
-                    self.next = Place { segment: segment + 1, offset: FILE_HEADER_LENGTH as u64 };
+                    self.next = LogPosition { segment: segment + 1, offset: FILE_HEADER_LENGTH as u64 };
                 }
-                Reading::Partial | Reading::Unreadable => {
+                FrameRead::Partial | FrameRead::Unreadable => {
                     return Err(damaged(file, offset, "the frame was readable a moment ago"));
                 }
             }

@@ -2,11 +2,11 @@
 
 use super::{
     error::StateError,
-    format::Role,
+    format::FileRole,
     frames::{PublicHeader, SegmentPayload},
-    log::{self, Appender},
+    log::{self, FrameAppender},
     private_log::{PrivateFacts, beginning, generation_frame},
-    recovery::Plan,
+    recovery::RecoveryPlan,
     replay::Replay,
     segments::begin_segment,
     storage::{PUBLIC_LOG, Storage, StorageFile, segment_name},
@@ -18,10 +18,10 @@ use zeroize::Zeroizing;
 /// written.
 pub(super) fn resume_private(
     storage: &dyn Storage,
-    plan: &Plan,
+    plan: &RecoveryPlan,
     facts: &PrivateFacts,
     header: &PublicHeader,
-) -> Result<Appender, StateError> {
+) -> Result<FrameAppender, StateError> {
     let mut log = match plan.keep_private {
         0 => begin_segment(storage, header, &SegmentPayload::first(header, storage.now())?)?,
         keep => mend(storage, &segment_name(facts.end().segment), facts.length, keep, plan.rewrite_from)?,
@@ -38,7 +38,7 @@ fn mend(
     length: u64,
     keep: u64,
     rewrite_from: u64,
-) -> Result<Appender, StateError> {
+) -> Result<FrameAppender, StateError> {
     let file = storage.write(name)?;
     if length > keep {
         file.truncate(keep)?;
@@ -46,7 +46,7 @@ fn mend(
     rewrite(&*file, rewrite_from, keep)?;
     file.sync()?;
     storage.sync()?;
-    Ok(Appender::at(file, keep))
+    Ok(FrameAppender::at(file, keep))
 }
 
 /// Writes the bytes `from..end` once more. After a failed sync the system may hold these bytes only
@@ -68,20 +68,20 @@ pub(super) fn rewrite(file: &dyn StorageFile, mut from: u64, end: u64) -> Result
 /// Repairs the public log as planned and appends the missing releases.
 pub(super) fn resume_public(
     storage: &dyn Storage,
-    plan: &Plan,
+    plan: &RecoveryPlan,
     survey: &Survey,
     header: &PublicHeader,
     unpublished: Replay,
-) -> Result<Appender, StateError> {
+) -> Result<FrameAppender, StateError> {
     let file = storage.write(PUBLIC_LOG)?;
     if survey.facts.public.length > plan.keep_public {
         file.truncate(plan.keep_public)?;
     }
     // Segments are removed only after this file's next sync, so it must cover these bytes.
     rewrite(&*file, survey.public_unproven, plan.keep_public)?;
-    let mut log = Appender::at(file, plan.keep_public);
+    let mut log = FrameAppender::at(file, plan.keep_public);
     if plan.keep_public == 0 {
-        log.append(&beginning(Role::PublicLog, header, None)?)?;
+        log.append(&beginning(FileRole::PublicLog, header, None)?)?;
     }
     unpublished.for_each_packed(|epoch, link| log.append(&epoch.release().frame(link)?))?;
     Ok(log)

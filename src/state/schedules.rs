@@ -14,8 +14,8 @@
 
 use super::{
     EpochFrame, StateError,
-    crash_tests::{Broken, World, encoder_after, stays_stopped, to_bytes},
-    simulated::{Disk, DiskFault, LOSSES, Loss},
+    crash_tests::{BrokenPromise, CrashObserver, encoder_after, stays_stopped, to_bytes},
+    simulated::{DiskFault, LOSSES, PowerLoss, SimulatedDisk},
     storage::PUBLIC_LOG,
 };
 
@@ -49,18 +49,18 @@ impl Dice {
         [Some(DiskFault::Power), Some(DiskFault::Full), Some(DiskFault::Sync), None][self.below(4) as usize]
     }
 
-    fn loss(&mut self) -> Loss {
+    fn loss(&mut self) -> PowerLoss {
         match self.below(2) {
-            0 => Loss::Some(mix(self.seed, 1000 + self.rolls)),
+            0 => PowerLoss::Some(mix(self.seed, 1000 + self.rolls)),
             _ => LOSSES[self.below(LOSSES.len() as u64) as usize],
         }
     }
 }
 
 /// Plays the schedule of `seed` on `disk`.
-fn play(seed: u64, mut disk: Disk) -> Result<(), Broken> {
+fn play(seed: u64, mut disk: SimulatedDisk) -> Result<(), BrokenPromise> {
     let mut dice = Dice { seed, rolls: 0 };
-    let mut world = World::new(seed % 2 == 1);
+    let mut world = CrashObserver::new(seed % 2 == 1);
     for _ in 0..1 + dice.below(LIVES) {
         if let Some(fault) = dice.fault() {
             disk.fail_at(dice.below(60) as usize, fault);
@@ -80,7 +80,7 @@ fn play(seed: u64, mut disk: Disk) -> Result<(), Broken> {
 }
 
 /// One run: until it fails, is killed, or has committed all epochs.
-fn live(world: &mut World, disk: &Disk, dice: &mut Dice) -> Result<(), Broken> {
+fn live(world: &mut CrashObserver, disk: &SimulatedDisk, dice: &mut Dice) -> Result<(), BrokenPromise> {
     let Some(mut store) = world.start(disk)? else { return Ok(()) };
     while store.committed() < EPOCHS {
         let outcome = match dice.below(8) {
@@ -125,7 +125,7 @@ fn no_schedule_breaks_a_promise() {
         for thread in 0..threads {
             scope.spawn(move || {
                 for seed in (first..last).skip(thread).step_by(threads) {
-                    play(seed, Disk::default()).unwrap_or_else(|broken| {
+                    play(seed, SimulatedDisk::default()).unwrap_or_else(|broken| {
                         panic!("HUSHFLOW_SEED={seed} HUSHFLOW_SCHEDULES=1: {broken}")
                     });
                 }
@@ -135,9 +135,9 @@ fn no_schedule_breaks_a_promise() {
 }
 
 /// Returns the number of schedules up to the first that detects the planted fault.
-fn caught_after(plant: impl Fn(&Disk)) -> Option<u64> {
+fn caught_after(plant: impl Fn(&SimulatedDisk)) -> Option<u64> {
     (0..100).find(|&seed| {
-        let disk = Disk::default();
+        let disk = SimulatedDisk::default();
         plant(&disk);
         play(seed, disk).is_err()
     })
@@ -145,11 +145,11 @@ fn caught_after(plant: impl Fn(&Disk)) -> Option<u64> {
 
 #[test]
 fn planted_skipping_syncs_is_caught() {
-    assert!(caught_after(Disk::lie).is_some());
+    assert!(caught_after(SimulatedDisk::lie).is_some());
 }
 
 /// A sync that returns before its bytes are durable shows releases before they are committed.
 #[test]
 fn planted_publishing_before_the_log_is_synced_is_caught() {
-    assert!(caught_after(Disk::sync_late).is_some());
+    assert!(caught_after(SimulatedDisk::sync_late).is_some());
 }

@@ -6,16 +6,16 @@
 
 use super::{
     error::StateError,
-    format::Role,
+    format::FileRole,
     frames::{PublicHeader, SegmentPayload},
-    log::Appender,
-    private_log::{Segment, beginning},
+    log::FrameAppender,
+    private_log::{LogSegment, beginning},
     storage::{NEW_SEGMENT, Storage, segment_name, swap_in},
 };
 
 /// Exact sums to keep in the private log after no start needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum SumRetention {
     /// All.
     All,
     /// Those of the last n epochs.
@@ -25,7 +25,7 @@ pub enum Keep {
 }
 
 /// Keeps none.
-impl Default for Keep {
+impl Default for SumRetention {
     fn default() -> Self {
         Self::Epochs(0)
     }
@@ -34,15 +34,15 @@ impl Default for Keep {
 /// The segments of the private log.
 pub(super) struct Segments {
     header: PublicHeader,
-    keep: Keep,
+    keep: SumRetention,
     /// Oldest first.
-    segments: Vec<Segment>,
+    segments: Vec<LogSegment>,
 }
 
 impl Segments {
     /// Manages the segments `found`, or, if there are none, a first one that has just been begun.
-    pub(super) fn new(header: PublicHeader, keep: Keep, found: Vec<Segment>) -> Self {
-        let first = || vec![Segment { number: 1, epoch: 0, begun: 0 }];
+    pub(super) fn new(header: PublicHeader, keep: SumRetention, found: Vec<LogSegment>) -> Self {
+        let first = || vec![LogSegment { number: 1, epoch: 0, begun: 0 }];
         Self { header, keep, segments: if found.is_empty() { first() } else { found } }
     }
 
@@ -57,10 +57,10 @@ impl Segments {
         &mut self,
         storage: &dyn Storage,
         begins: &SegmentPayload,
-    ) -> Result<Appender, StateError> {
+    ) -> Result<FrameAppender, StateError> {
         let log = begin_segment(storage, &self.header, begins)?;
         let SegmentPayload { segment: number, epoch, begun, .. } = *begins;
-        self.segments.push(Segment { number, epoch, begun });
+        self.segments.push(LogSegment { number, epoch, begun });
         Ok(log)
     }
 
@@ -84,9 +84,9 @@ impl Segments {
     }
 }
 
-impl Keep {
+impl SumRetention {
     /// Returns whether epochs committed before `next` was begun may be removed.
-    fn lets_go(self, next: Segment, committed: u64, now: u64) -> bool {
+    fn lets_go(self, next: LogSegment, committed: u64, now: u64) -> bool {
         match self {
             Self::All => false,
             Self::Epochs(epochs) => next.epoch.saturating_add(epochs) <= committed,
@@ -100,11 +100,11 @@ pub(super) fn begin_segment(
     storage: &dyn Storage,
     header: &PublicHeader,
     begins: &SegmentPayload,
-) -> Result<Appender, StateError> {
-    let bytes = beginning(Role::PrivateLog, header, Some(begins))?;
+) -> Result<FrameAppender, StateError> {
+    let bytes = beginning(FileRole::PrivateLog, header, Some(begins))?;
     let name = segment_name(begins.segment);
     swap_in(storage, NEW_SEGMENT, &name, &[&bytes])?;
-    Ok(Appender::at(storage.write(&name)?, bytes.len() as u64))
+    Ok(FrameAppender::at(storage.write(&name)?, bytes.len() as u64))
 }
 
 #[cfg(test)]
@@ -113,17 +113,17 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_kept() {
-        let next = Segment { number: 2, epoch: 100, begun: 1000 };
-        let check = |keep: Keep, committed, now, goes| {
+        let next = LogSegment { number: 2, epoch: 100, begun: 1000 };
+        let check = |keep: SumRetention, committed, now, goes| {
             assert_eq!(keep.lets_go(next, committed, now), goes, "{keep:?} at epoch {committed}, {now} s");
         };
-        check(Keep::default(), 100, 0, true);
-        check(Keep::All, u64::MAX, u64::MAX, false);
-        check(Keep::Epochs(50), 149, u64::MAX, false);
-        check(Keep::Epochs(50), 150, 0, true);
-        check(Keep::Epochs(u64::MAX), u64::MAX - 1, 0, false);
-        check(Keep::Seconds(60), u64::MAX, 1059, false);
-        check(Keep::Seconds(60), 100, 1060, true);
-        check(Keep::Seconds(60), 100, 0, false);
+        check(SumRetention::default(), 100, 0, true);
+        check(SumRetention::All, u64::MAX, u64::MAX, false);
+        check(SumRetention::Epochs(50), 149, u64::MAX, false);
+        check(SumRetention::Epochs(50), 150, 0, true);
+        check(SumRetention::Epochs(u64::MAX), u64::MAX - 1, 0, false);
+        check(SumRetention::Seconds(60), u64::MAX, 1059, false);
+        check(SumRetention::Seconds(60), 100, 1060, true);
+        check(SumRetention::Seconds(60), 100, 0, false);
     }
 }

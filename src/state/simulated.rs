@@ -3,7 +3,7 @@
 //! Each file has contents as processes see them and durable contents. Writes, cuts and directory
 //! entries are pending until a sync. A fault strikes at the n-th call that changes anything.
 
-pub(super) use super::faults::{DiskFault, LOSSES, Loss};
+pub(super) use super::faults::{DiskFault, LOSSES, PowerLoss};
 
 use super::{
     error::{StateError, refused},
@@ -18,31 +18,31 @@ use std::{
 };
 
 #[derive(Clone)]
-enum Change {
+enum UnsyncedChange {
     Write(u64, Vec<u8>),
     Truncate(u64),
 }
 
 #[derive(Clone, Default)]
-struct Content {
+struct FileContent {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    unsynced: Vec<Change>,
+    unsynced: Vec<UnsyncedChange>,
 }
 
 #[derive(Clone)]
-enum Entry {
+enum NameChange {
     Create(String, usize),
     Rename(String, String),
     Remove(String),
 }
 
 #[derive(Clone, Default)]
-struct State {
-    files: Vec<Content>,
+struct DiskState {
+    files: Vec<FileContent>,
     seen: BTreeMap<String, usize>,
     durable: BTreeMap<String, usize>,
-    unsynced: Vec<Entry>,
+    unsynced: Vec<NameChange>,
     calls: usize,
     fault: Option<(usize, DiskFault)>,
     dead: bool,
@@ -53,27 +53,27 @@ struct State {
     capacity: Option<usize>,
     /// The file with a requested but delayed sync, and the number of changes it covers.
     owed: Option<(usize, usize)>,
-    stall: Option<(usize, Meanwhile)>,
+    stall: Option<(usize, StallAction)>,
 }
 
 /// Runs while a process is suspended.
-type Meanwhile = Arc<Mutex<dyn FnMut() + Send>>;
+type StallAction = Arc<Mutex<dyn FnMut() + Send>>;
 
 /// The disk, or a folder on it; clones are handles to the same disk.
 #[derive(Clone)]
-pub(super) struct Disk {
-    state: Arc<Mutex<State>>,
+pub(super) struct SimulatedDisk {
+    state: Arc<Mutex<DiskState>>,
     folder: &'static str,
 }
 
-impl Default for Disk {
+impl Default for SimulatedDisk {
     fn default() -> Self {
-        Self::of(State::default())
+        Self::of(DiskState::default())
     }
 }
 
-impl Disk {
-    fn of(state: State) -> Self {
+impl SimulatedDisk {
+    fn of(state: DiskState) -> Self {
         Self { state: Arc::new(Mutex::new(state)), folder: "state/" }
     }
 
@@ -134,13 +134,13 @@ impl Disk {
     }
 
     /// Returns the disk as found when the power is back.
-    pub(super) fn after_power_cut(&self, loss: Loss) -> Self {
+    pub(super) fn after_power_cut(&self, loss: PowerLoss) -> Self {
         let before = self.state();
-        let mut state = State {
+        let mut state = DiskState {
             durable: before.durable.clone(),
             lying: before.lying,
             late: before.late,
-            ..State::default()
+            ..DiskState::default()
         };
         for (index, entry) in before.unsynced.iter().enumerate() {
             if arrives(loss, index, before.unsynced.len()) {
@@ -190,7 +190,7 @@ impl Disk {
     pub(super) fn put(&self, name: &str, bytes: &[u8]) {
         let mut state = self.state();
         let file = state.files.len();
-        state.files.push(Content { seen: bytes.to_vec(), durable: bytes.to_vec(), unsynced: vec![] });
+        state.files.push(FileContent { seen: bytes.to_vec(), durable: bytes.to_vec(), unsynced: vec![] });
         state.seen.insert(self.place(name), file);
         state.durable.insert(self.place(name), file);
     }
@@ -202,19 +202,19 @@ impl Disk {
         state.durable.remove(&self.place(name));
     }
 
-    fn change_entry(&self, entry: Entry) -> Result<(), StateError> {
+    fn change_entry(&self, entry: NameChange) -> Result<(), StateError> {
         let mut state = self.call(self.path(), false)?;
         entry.apply(&mut state.seen);
         state.unsynced.push(entry);
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap()
     }
 
     /// Locks the state for a changing call, unless a fault strikes.
-    fn call(&self, path: &Path, is_sync: bool) -> Result<MutexGuard<'_, State>, StateError> {
+    fn call(&self, path: &Path, is_sync: bool) -> Result<MutexGuard<'_, DiskState>, StateError> {
         self.stall();
         let mut state = self.state();
         state.call(is_sync).map_or(Ok(()), |struck| Err(fault(path, struck)))?;
@@ -222,72 +222,72 @@ impl Disk {
     }
 }
 
-fn arrives(loss: Loss, index: usize, count: usize) -> bool {
+fn arrives(loss: PowerLoss, index: usize, count: usize) -> bool {
     match loss {
-        Loss::Everything => false,
-        Loss::LaterHalf => 2 * index < count,
-        Loss::EarlierHalf => 2 * index >= count,
-        Loss::Some(seed) => mix(seed, index as u64).is_multiple_of(2),
-        Loss::Nothing | Loss::Torn | Loss::Zeros | Loss::Garbage => true,
+        PowerLoss::Everything => false,
+        PowerLoss::LaterHalf => 2 * index < count,
+        PowerLoss::EarlierHalf => 2 * index >= count,
+        PowerLoss::Some(seed) => mix(seed, index as u64).is_multiple_of(2),
+        PowerLoss::Nothing | PowerLoss::Torn | PowerLoss::Zeros | PowerLoss::Garbage => true,
     }
 }
 
-impl Entry {
+impl NameChange {
     fn is_in(&self, folder: &str) -> bool {
-        let (Entry::Create(place, _) | Entry::Rename(place, _) | Entry::Remove(place)) = self;
+        let (NameChange::Create(place, _) | NameChange::Rename(place, _) | NameChange::Remove(place)) = self;
         place.starts_with(folder)
     }
 
     fn apply(&self, names: &mut BTreeMap<String, usize>) {
         match self {
-            Entry::Create(name, file) => {
+            NameChange::Create(name, file) => {
                 names.insert(name.clone(), *file);
             }
-            Entry::Rename(from, to) => {
+            NameChange::Rename(from, to) => {
                 if let Some(file) = names.remove(from) {
                     names.insert(to.clone(), file);
                 }
             }
-            Entry::Remove(name) => {
+            NameChange::Remove(name) => {
                 names.remove(name);
             }
         }
     }
 }
 
-impl Change {
+impl UnsyncedChange {
     fn apply(&self, bytes: &mut Vec<u8>) {
         match self {
-            Change::Write(offset, new) => {
+            UnsyncedChange::Write(offset, new) => {
                 let (start, end) = (*offset as usize, *offset as usize + new.len());
                 bytes.resize(bytes.len().max(end), 0);
                 bytes[start..end].copy_from_slice(new);
             }
-            Change::Truncate(length) => bytes.resize(*length as usize, 0),
+            UnsyncedChange::Truncate(length) => bytes.resize(*length as usize, 0),
         }
     }
 
     /// Returns the part of this change that arrives, where `last` says whether it is the last
     /// change of its file, which has `old` durable bytes. Only newly allocated bytes may be zero or
     /// arbitrary; an overwritten byte is old or new.
-    fn arrived(&self, loss: Loss, last: bool, old: usize) -> Self {
-        let Change::Write(offset, bytes) = self else { return self.clone() };
+    fn arrived(&self, loss: PowerLoss, last: bool, old: usize) -> Self {
+        let UnsyncedChange::Write(offset, bytes) = self else { return self.clone() };
         let mut bytes = bytes.clone();
         let kept = old.saturating_sub(*offset as usize).min(bytes.len());
         match loss {
-            Loss::Torn if last => bytes.truncate(bytes.len() / 2),
-            Loss::Zeros => bytes[kept..].fill(0),
-            Loss::Garbage => {
+            PowerLoss::Torn if last => bytes.truncate(bytes.len() / 2),
+            PowerLoss::Zeros => bytes[kept..].fill(0),
+            PowerLoss::Garbage => {
                 (kept..bytes.len()).for_each(|index| bytes[index] = mix(*offset, index as u64) as u8);
             }
             _ => {}
         }
-        Change::Write(*offset, bytes)
+        UnsyncedChange::Write(*offset, bytes)
     }
 }
 
-impl Content {
-    fn after_power_cut(&self, loss: Loss) -> Self {
+impl FileContent {
+    fn after_power_cut(&self, loss: PowerLoss) -> Self {
         let mut bytes = self.durable.clone();
         let count = self.unsynced.len();
         for (index, change) in self.unsynced.iter().enumerate() {
@@ -298,7 +298,7 @@ impl Content {
         Self { seen: bytes.clone(), durable: bytes, unsynced: vec![] }
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: UnsyncedChange) {
         change.apply(&mut self.seen);
         self.unsynced.push(change);
     }
@@ -312,7 +312,7 @@ impl Content {
     }
 }
 
-impl State {
+impl DiskState {
     /// Returns whether files that grow by `grown` bytes exceed the capacity. Removed files take no
     /// space.
     fn is_full(&self, grown: usize) -> bool {
@@ -339,7 +339,7 @@ fn fault(path: &Path, fault: DiskFault) -> StateError {
     refused(path, "reach the simulated disk")(kind.into())
 }
 
-impl Storage for Disk {
+impl Storage for SimulatedDisk {
     fn path(&self) -> &Path {
         Path::new(self.folder)
     }
@@ -347,7 +347,7 @@ impl Storage for Disk {
     fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError> {
         let file = self.state().seen.get(&self.place(name)).copied();
         Ok(file.map(|file| -> Box<dyn StorageFile> {
-            Box::new(DiskFile { disk: self.clone(), file, path: self.path().join(name) })
+            Box::new(SimulatedFile { disk: self.clone(), file, path: self.path().join(name) })
         }))
     }
 
@@ -355,19 +355,19 @@ impl Storage for Disk {
         if self.read(name)?.is_none() {
             let mut state = self.call(self.path(), false)?;
             let file = state.files.len();
-            state.files.push(Content::default());
+            state.files.push(FileContent::default());
             state.seen.insert(self.place(name), file);
-            state.unsynced.push(Entry::Create(self.place(name), file));
+            state.unsynced.push(NameChange::Create(self.place(name), file));
         }
         Ok(self.read(name)?.unwrap())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), StateError> {
-        self.change_entry(Entry::Rename(self.place(from), self.place(to)))
+        self.change_entry(NameChange::Rename(self.place(from), self.place(to)))
     }
 
     fn remove(&self, name: &str) -> Result<(), StateError> {
-        self.change_entry(Entry::Remove(self.place(name)))
+        self.change_entry(NameChange::Remove(self.place(name)))
     }
 
     fn sync(&self) -> Result<(), StateError> {
@@ -407,13 +407,13 @@ impl Storage for Disk {
     }
 }
 
-struct DiskFile {
-    disk: Disk,
+struct SimulatedFile {
+    disk: SimulatedDisk,
     file: usize,
     path: PathBuf,
 }
 
-impl StorageFile for DiskFile {
+impl StorageFile for SimulatedFile {
     fn path(&self) -> &Path {
         &self.path
     }
@@ -440,12 +440,12 @@ impl StorageFile for DiskFile {
             Some(DiskFault::Full) => bytes.len() / 2,
             Some(_) => 0,
         };
-        state.files[self.file].change(Change::Write(offset, bytes[..arriving].to_vec()));
+        state.files[self.file].change(UnsyncedChange::Write(offset, bytes[..arriving].to_vec()));
         struck.map_or(Ok(()), |struck| Err(fault(&self.path, struck)))
     }
 
     fn truncate(&self, length: u64) -> Result<(), StateError> {
-        self.disk.call(&self.path, false)?.files[self.file].change(Change::Truncate(length));
+        self.disk.call(&self.path, false)?.files[self.file].change(UnsyncedChange::Truncate(length));
         Ok(())
     }
 

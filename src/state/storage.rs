@@ -129,7 +129,7 @@ pub(super) trait StorageFile: Send {
 
 /// A directory of the file system.
 #[derive(Clone)]
-pub(super) struct Directory {
+pub(super) struct DirectoryStorage {
     path: PathBuf,
     handle: Arc<OwnedFd>,
     /// The public log's directory, if it is a separate one.
@@ -138,7 +138,7 @@ pub(super) struct Directory {
     lock: Option<Arc<OwnedFd>>,
 }
 
-impl Directory {
+impl DirectoryStorage {
     /// Opens and locks the directory at `path` for one writer. Creates it if missing; refuses it if
     /// others have access.
     pub(super) fn exclusive(path: &Path) -> Result<Self, StateError> {
@@ -207,7 +207,7 @@ impl Directory {
     }
 }
 
-impl Directory {
+impl DirectoryStorage {
     /// Returns the separate directory that holds the file, if there is one.
     fn public_of(&self, name: &str) -> Option<&PublicDirectory> {
         self.public.as_ref().filter(|_| name == PUBLIC_LOG)
@@ -236,7 +236,7 @@ fn check_private(path: &Path, status: &Stat, user: u32) -> Result<(), StateError
     }
 }
 
-impl Storage for Directory {
+impl Storage for DirectoryStorage {
     fn path(&self) -> &Path {
         &self.path
     }
@@ -369,7 +369,7 @@ mod tests {
     fn a_new_directory_is_closed_to_others_and_so_are_its_private_files() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
-        let directory = Directory::exclusive(&path).unwrap();
+        let directory = DirectoryStorage::exclusive(&path).unwrap();
         for name in [PRIVATE_LOG, PUBLIC_LOG, CHECKPOINTS[0]] {
             directory.write(name).unwrap();
         }
@@ -386,7 +386,7 @@ mod tests {
             let path = outer.path().join("state");
             std::fs::create_dir(&path).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            match Directory::exclusive(&path) {
+            match DirectoryStorage::exclusive(&path) {
                 Ok(_) => assert!(accepted, "{mode:o}"),
                 Err(error) => {
                     assert!(!accepted && error.to_string().contains("chmod go-rwx"), "{mode:o}: {error}");
@@ -403,7 +403,7 @@ mod tests {
     fn an_exposed_private_file_and_a_foreign_owner_are_refused() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
-        let directory = Directory::exclusive(&path).unwrap();
+        let directory = DirectoryStorage::exclusive(&path).unwrap();
         directory.write(PRIVATE_LOG).unwrap();
         std::fs::set_permissions(path.join(PRIVATE_LOG), std::fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(directory.read(PRIVATE_LOG), Err(StateError::Exposed { mode: 0o640, .. })));
@@ -416,7 +416,7 @@ mod tests {
     fn a_public_log_that_others_may_write_is_refused_to_its_writer() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
-        let directory = Directory::exclusive(&path).unwrap();
+        let directory = DirectoryStorage::exclusive(&path).unwrap();
         directory.write(PUBLIC_LOG).unwrap();
         let set = |mode| {
             std::fs::set_permissions(path.join(PUBLIC_LOG), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -425,7 +425,10 @@ mod tests {
             set(mode);
             assert!(matches!(directory.write(PUBLIC_LOG), Err(StateError::Writable { .. })), "{mode:o}");
             assert!(matches!(directory.read(PUBLIC_LOG), Err(StateError::Writable { .. })), "{mode:o}");
-            assert!(Directory::shared(&path).unwrap().read(PUBLIC_LOG).is_ok(), "a copy may be anyone's");
+            assert!(
+                DirectoryStorage::shared(&path).unwrap().read(PUBLIC_LOG).is_ok(),
+                "a copy may be anyone's"
+            );
         }
         for mode in [0o644, 0o600, 0o640] {
             set(mode);
@@ -437,7 +440,7 @@ mod tests {
     fn a_link_in_the_place_of_a_file_is_not_followed() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
-        let directory = Directory::exclusive(&path).unwrap();
+        let directory = DirectoryStorage::exclusive(&path).unwrap();
         std::os::unix::fs::symlink("/dev/null", path.join(PRIVATE_LOG)).unwrap();
         assert!(matches!(directory.write(PRIVATE_LOG), Err(StateError::Io { .. })));
     }
@@ -457,7 +460,7 @@ mod tests {
     #[test]
     fn a_file_returns_what_was_written() {
         let outer = tempfile::tempdir().unwrap();
-        let directory = Directory::exclusive(&outer.path().join("state")).unwrap();
+        let directory = DirectoryStorage::exclusive(&outer.path().join("state")).unwrap();
         assert!(directory.read("file").unwrap().is_none());
         let file = directory.write("file").unwrap();
         file.write_at(2, b"abc").unwrap();

@@ -2,45 +2,45 @@
 //! time.
 
 use super::{
-    anchor::Anchored,
-    chain::{Link, Standing},
-    checkpoint::{self, Slot},
+    anchor::AnchorContent,
+    chain::{ChainLink, LogHead},
+    checkpoint::{self, CheckpointSlot},
     enrolment::Enrolment,
     error::StateError,
     format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, kind},
     frames::SourcePosition,
     log::Frame,
-    private_log::{Entry, Place, PrivateFacts},
-    public_log::{Comparison, PublicFacts},
-    recovery::{Facts, newest_checkpoint},
+    private_log::{LogEntry, LogPosition, PrivateFacts},
+    public_log::{LogComparison, PublicFacts},
+    recovery::{StateFacts, newest_checkpoint},
     storage::{PUBLIC_LOG, Storage, segment_name, segment_numbers},
 };
 use std::collections::VecDeque;
 
 /// The facts, and what else a plan needs.
 pub(super) struct Survey {
-    pub(super) facts: Facts,
+    pub(super) facts: StateFacts,
     /// The source positions of the last committed epoch.
     pub(super) positions: Vec<SourcePosition>,
     /// Position in the private log of the first frame after the newest checkpoint.
-    pub(super) replay_from: Place,
+    pub(super) replay_from: LogPosition,
     /// Position in the private log of the first frame that the public log lacks.
-    pub(super) unpublished_from: Place,
+    pub(super) unpublished_from: LogPosition,
     /// The public log is not known to be synced beyond this offset.
     pub(super) public_unproven: u64,
     /// Links of the epochs after the newest checkpoint.
-    pub(super) links: VecDeque<Link>,
+    pub(super) links: VecDeque<ChainLink>,
 }
 
 impl Survey {
     /// A survey before anything is read.
-    pub(super) fn new(anchored: Option<Anchored>) -> Self {
-        let first_frame = Place { segment: 1, offset: FILE_HEADER_LENGTH as u64 };
+    pub(super) fn new(anchored: Option<AnchorContent>) -> Self {
+        let first_frame = LogPosition { segment: 1, offset: FILE_HEADER_LENGTH as u64 };
         Self {
-            facts: Facts {
+            facts: StateFacts {
                 private: PrivateFacts::none(),
                 public: PublicFacts::none(),
-                checkpoints: [Slot::Absent; 2],
+                checkpoints: [CheckpointSlot::Absent; 2],
                 begun: false,
                 public_log: PUBLIC_LOG.into(),
                 anchored,
@@ -63,7 +63,7 @@ impl Survey {
         let public_length = public.as_ref().map_or(Ok(0), |file| file.length())?;
         self.facts.checkpoints = checkpoint::look(storage)?;
         self.facts.begun = Enrolment::on(storage)?.is_some_and(|enrolment| enrolment.has_begun());
-        let mut comparison = Comparison::new(public.as_deref(), public_length)?;
+        let mut comparison = LogComparison::new(public.as_deref(), public_length)?;
         for number in segment_numbers(storage)? {
             self.read_segment(storage, number, &mut comparison)?;
         }
@@ -76,7 +76,7 @@ impl Survey {
         &mut self,
         storage: &dyn Storage,
         number: u64,
-        comparison: &mut Comparison<'_>,
+        comparison: &mut LogComparison<'_>,
     ) -> Result<(), StateError> {
         let mut private = self.facts.private.clone();
         if private.last > 0 && number != private.last + 1 {
@@ -98,16 +98,16 @@ impl Survey {
         &mut self,
         segment: u64,
         frame: &Frame,
-        entry: Entry<'_>,
-        standing: &Standing,
-        comparison: &mut Comparison<'_>,
+        entry: LogEntry<'_>,
+        standing: &LogHead,
+        comparison: &mut LogComparison<'_>,
     ) -> Result<(), StateError> {
-        let after = Place { segment, offset: frame.end() };
+        let after = LogPosition { segment, offset: frame.end() };
         self.recognise_anchor(standing);
         match entry {
-            Entry::Generation => {}
-            Entry::Header => comparison.expect_header(&frame.payload)?,
-            Entry::Segment { begins, first } => {
+            LogEntry::Generation => {}
+            LogEntry::Header => comparison.expect_header(&frame.payload)?,
+            LogEntry::Segment { begins, first } => {
                 if first {
                     comparison.follow(standing, |standing| self.recognise_anchor(standing))?;
                 }
@@ -116,7 +116,7 @@ impl Survey {
                 self.recognise_checkpoints(begins.epoch, begins.chain, after);
                 self.positions = begins.positions;
             }
-            Entry::Epoch(epoch) => {
+            LogEntry::Epoch(epoch) => {
                 let release = epoch.release().frame(standing.link)?;
                 comparison.expect(kind::RELEASE, epoch.epoch, &release[FRAME_HEADER_LENGTH..])?;
                 if self.recognise_checkpoints(epoch.epoch, standing.link, after) {
@@ -131,7 +131,7 @@ impl Survey {
         Ok(())
     }
 
-    fn recognise_anchor(&mut self, at: &Standing) {
+    fn recognise_anchor(&mut self, at: &LogHead) {
         if let Some(anchored) = &mut self.facts.anchored {
             anchored.agrees |= (anchored.standing.epoch, anchored.standing.link) == (at.epoch, at.link);
         }
@@ -139,9 +139,9 @@ impl Survey {
 
     /// Marks the checkpoints of epoch `at` as genuine if their link is `found`; returns whether the
     /// epoch is newer than all checkpoints.
-    fn recognise_checkpoints(&mut self, at: u64, found: Link, after: Place) -> bool {
+    fn recognise_checkpoints(&mut self, at: u64, found: ChainLink, after: LogPosition) -> bool {
         for slot in &mut self.facts.checkpoints {
-            if let Slot::Intact { epoch, link, genuine } = slot {
+            if let CheckpointSlot::Intact { epoch, link, genuine } = slot {
                 *genuine |= *epoch == at && *link == found;
             }
         }
@@ -156,7 +156,7 @@ impl Survey {
     pub(super) fn newest_checkpoint(&self) -> u64 {
         let slots = &self.facts.checkpoints;
         match newest_checkpoint(slots).map(|place| slots[place]) {
-            Some(Slot::Intact { epoch, .. }) => epoch,
+            Some(CheckpointSlot::Intact { epoch, .. }) => epoch,
             _ => 0,
         }
     }

@@ -1,17 +1,17 @@
 //! Checks a state directory without changing it, and reports its contents and the first problem.
 
 use super::{
-    Settings,
+    StateSettings,
     anchor::{self, Anchor},
-    chain::{Link, Standing},
-    checkpoint::Slot,
+    chain::{ChainLink, LogHead},
+    checkpoint::CheckpointSlot,
     enrolment::ENROLMENT,
     error::StateError,
     frames::SourcePosition,
-    public_log::Rest,
+    public_log::PublicTail,
     reader::PublicReader,
-    recovery::{Facts, decide},
-    storage::{CHECKPOINTS, Directory, PRIVATE_LOG, PUBLIC_LOG, Storage},
+    recovery::{StateFacts, decide},
+    storage::{CHECKPOINTS, DirectoryStorage, PRIVATE_LOG, PUBLIC_LOG, Storage},
     survey::Survey,
 };
 use std::path::Path;
@@ -20,13 +20,13 @@ use std::path::Path;
 /// generations, and the equality of the headers are correct, and the public log is the projection
 /// of the private one.
 #[derive(Debug)]
-pub struct Report {
+pub struct StateReport {
     /// Number of runs that have written here.
     pub generations: u64,
     /// Number of committed epochs.
     pub committed: u64,
     /// The link of the last committed epoch: the head of the chain.
-    pub chain: Link,
+    pub chain: ChainLink,
     /// The first epoch whose exact sums are still in the private log.
     pub sums_from: u64,
     /// Epochs in the public log that agree with the private one. If fewer than committed, the
@@ -48,8 +48,8 @@ pub struct Report {
 ///
 /// # Errors
 /// If the directory itself can't be opened. Problems inside are in the report.
-pub fn verify(path: impl AsRef<Path>) -> Result<Report, StateError> {
-    verify_with(path, &Settings::default())
+pub fn verify(path: impl AsRef<Path>) -> Result<StateReport, StateError> {
+    verify_with(path, &StateSettings::default())
 }
 
 /// Checks as [`verify`] does, for a directory kept with these settings: also the separate public
@@ -58,8 +58,8 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Report, StateError> {
 /// # Errors
 /// If the state directory or that of the public log can't be opened. Problems inside, or with the
 /// anchor, are in the report.
-pub fn verify_with(path: impl AsRef<Path>, settings: &Settings) -> Result<Report, StateError> {
-    let storage = Directory::shared(path.as_ref())?.published_in(settings.public.as_deref())?;
+pub fn verify_with(path: impl AsRef<Path>, settings: &StateSettings) -> Result<StateReport, StateError> {
+    let storage = DirectoryStorage::shared(path.as_ref())?.published_in(settings.public.as_deref())?;
     let look = |path: &Path| {
         let fingerprint = fingerprint(&storage)?;
         Ok((anchor::look(path, fingerprint)?, fingerprint))
@@ -75,7 +75,7 @@ pub struct PublicReport {
     /// Number of releases in the log.
     pub published: u64,
     /// The link of the last release: the head of the chain.
-    pub chain: Link,
+    pub chain: ChainLink,
     /// The first problem found.
     pub problem: Option<StateError>,
 }
@@ -95,7 +95,7 @@ pub fn verify_public(path: impl AsRef<Path>) -> Result<PublicReport, StateError>
             Err(error) => break Some(error),
         }
     };
-    let Standing { generation, epoch, link } = reader.standing();
+    let LogHead { generation, epoch, link } = reader.standing();
     Ok(PublicReport { generation, published: epoch, chain: link, problem })
 }
 
@@ -105,7 +105,7 @@ pub fn verify_public(path: impl AsRef<Path>) -> Result<PublicReport, StateError>
 /// # Errors
 /// If it can't be opened.
 pub fn is_public_alone(path: impl AsRef<Path>) -> Result<bool, StateError> {
-    let names = Directory::shared(path.as_ref())?.names()?;
+    let names = DirectoryStorage::shared(path.as_ref())?.names()?;
     let private = |name: &String| {
         name.starts_with("private") || CHECKPOINTS.contains(&name.as_str()) || name == ENROLMENT.name
     };
@@ -113,14 +113,14 @@ pub fn is_public_alone(path: impl AsRef<Path>) -> Result<bool, StateError> {
 }
 
 #[cfg(test)]
-pub(super) fn verify_storage(storage: &dyn Storage, anchor: Option<Box<dyn Storage>>) -> Report {
+pub(super) fn verify_storage(storage: &dyn Storage, anchor: Option<Box<dyn Storage>>) -> StateReport {
     report(storage, anchor.map(|anchor| Ok((anchor, fingerprint(storage)?))).transpose())
 }
 
 /// An anchor's storage and the fingerprint of its log.
-type Place = (Box<dyn Storage>, Link);
+type AnchorStorage = (Box<dyn Storage>, ChainLink);
 
-fn report(storage: &dyn Storage, anchor: Result<Option<Place>, StateError>) -> Report {
+fn report(storage: &dyn Storage, anchor: Result<Option<AnchorStorage>, StateError>) -> StateReport {
     let mut survey = Survey::new(None);
     // Read the anchor first: a run at work moves on meanwhile, never back.
     let anchored = anchor.and_then(|anchor| {
@@ -135,10 +135,10 @@ fn report(storage: &dyn Storage, anchor: Result<Option<Place>, StateError>) -> R
         judge(storage.path(), &survey.facts)
     });
     let problem = problem.err();
-    let Facts { private, public, checkpoints, .. } = &survey.facts;
+    let StateFacts { private, public, checkpoints, .. } = &survey.facts;
     let mut epochs: Vec<u64> = checkpoints.iter().filter_map(epoch_of).collect();
     epochs.sort_unstable();
-    Report {
+    StateReport {
         generations: private.standing.generation,
         committed: private.standing.epoch,
         chain: private.standing.link,
@@ -151,25 +151,25 @@ fn report(storage: &dyn Storage, anchor: Result<Option<Place>, StateError>) -> R
     }
 }
 
-fn fingerprint(storage: &dyn Storage) -> Result<Link, StateError> {
+fn fingerprint(storage: &dyn Storage) -> Result<ChainLink, StateError> {
     PublicReader::of(storage.reader()?)?.header().fingerprint()
 }
 
-fn epoch_of(slot: &Slot) -> Option<u64> {
+fn epoch_of(slot: &CheckpointSlot) -> Option<u64> {
     match slot {
-        Slot::Intact { epoch, .. } => Some(*epoch),
+        CheckpointSlot::Intact { epoch, .. } => Some(*epoch),
         _ => None,
     }
 }
 
-fn judge(directory: &Path, facts: &Facts) -> Result<(), StateError> {
+fn judge(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
     let own_header = facts.private.header.as_deref();
     decide(directory, facts, own_header.unwrap_or_default())?;
     if own_header.is_none() {
         return Err(StateError::Missing { path: directory.join(PRIVATE_LOG) });
     }
     // A start rebuilds or ignores the bytes that follow, but the report names them.
-    if facts.public.rest == Rest::Unreadable {
+    if facts.public.rest == PublicTail::Unreadable {
         let what =
             "the frame fails its checksum; the next run rebuilds the rest of the file from the private log";
         return Err(StateError::Damaged {
@@ -178,7 +178,7 @@ fn judge(directory: &Path, facts: &Facts) -> Result<(), StateError> {
             what,
         });
     }
-    match facts.checkpoints.iter().position(|slot| *slot == Slot::Unreadable) {
+    match facts.checkpoints.iter().position(|slot| *slot == CheckpointSlot::Unreadable) {
         Some(place) => Err(StateError::Damaged {
             path: directory.join(CHECKPOINTS[place]),
             offset: 0,

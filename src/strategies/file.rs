@@ -1,7 +1,7 @@
 //! Saved strategies: results of optimisers, stored for reuse.
 //!
 //! A saved strategy is a JSON object with a checksum. In the folder of saved strategies its file
-//! name is the [fingerprint](Request::fingerprint) of the request. No guarantee depends on such a
+//! name is the [fingerprint](StrategyRequest::fingerprint) of the request. No guarantee depends on such a
 //! file: the sensitivity is computed from the C that runs. A damaged file can only reduce accuracy.
 
 use std::fs;
@@ -22,10 +22,10 @@ const FORMAT: &str = "hushflow strategy 1";
 /// The request that a strategy answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
+pub struct StrategyRequest {
     /// Method: the name on the command line, and what else its fit depends on.
     pub method: String,
-    /// As on the command line. A matrix needs more than its name: see [`Request::new`].
+    /// As on the command line. A matrix needs more than its name: see [`StrategyRequest::new`].
     pub workload: String,
     /// Number of steps.
     pub horizon: u64,
@@ -33,7 +33,7 @@ pub struct Request {
     pub participation: Participation,
 }
 
-impl Request {
+impl StrategyRequest {
     /// Makes a request for `method`. A matrix workload is identified by a hash of its entries.
     pub fn new(method: String, workload: &Workload, horizon: u64, participation: Participation) -> Self {
         let workload = match workload {
@@ -67,7 +67,7 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
 pub struct SavedStrategy {
     format: String,
     /// The request.
-    pub request: Request,
+    pub request: StrategyRequest,
     /// Total squared error at sensitivity 1; for buffers, the minimised error.
     pub objective: f64,
     /// Lower bound for all strategies of this kind; `None` if unknown.
@@ -109,7 +109,12 @@ pub enum StrategyFileError {
 
 impl SavedStrategy {
     /// Makes a strategy to save.
-    pub fn new(request: Request, strategy: StrategyChoice, objective: f64, lower_bound: Option<f64>) -> Self {
+    pub fn new(
+        request: StrategyRequest,
+        strategy: StrategyChoice,
+        objective: f64,
+        lower_bound: Option<f64>,
+    ) -> Self {
         let checksum = String::new();
         let saved = Self { format: FORMAT.into(), request, objective, lower_bound, strategy, checksum };
         Self { checksum: saved.computed_checksum(), ..saved }
@@ -161,7 +166,7 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// Returns the saved strategy for this request, if there is one.
-pub fn recall(request: &Request) -> Option<SavedStrategy> {
+pub fn recall(request: &StrategyRequest) -> Option<SavedStrategy> {
     let path = folder()?.join(request.fingerprint()).with_extension("json");
     SavedStrategy::load(&path).ok().filter(|saved| saved.request == *request)
 }
@@ -181,7 +186,7 @@ mod tests {
     use hushflow_mechanism::strategy::StrategyParameters;
 
     fn saved() -> SavedStrategy {
-        let request = Request::new("optimal".into(), &Workload::Prefix, 3, Participation::Single);
+        let request = StrategyRequest::new("optimal".into(), &Workload::Prefix, 3, Participation::Single);
         let fitted = Some(StrategyParameters::Toeplitz(vec![1 << 40, 3, -7]));
         let name = "optimal".parse().unwrap();
         SavedStrategy::new(request, StrategyChoice { name, fitted }, 1.0 / 3.0, Some(0.3))
@@ -220,7 +225,8 @@ mod tests {
             Workload::from_matrix("w.csv", nalgebra::DMatrix::from_element(1, 1, entry)).unwrap()
         };
         let request = |method: &str, workload: &Workload, horizon, participation: &str| {
-            Request::new(method.into(), workload, horizon, participation.parse().unwrap()).fingerprint()
+            StrategyRequest::new(method.into(), workload, horizon, participation.parse().unwrap())
+                .fingerprint()
         };
         let all = [
             request("optimal", &Workload::Prefix, 10, "1"),

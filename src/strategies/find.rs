@@ -8,13 +8,13 @@ use hushflow_mechanism::strategy::{
     Dense, Fit, StrategyChoice, StrategyName, StrategyParameters, build_chosen, compared, fit,
 };
 
-use super::file::{Request, SavedStrategy, recall, remember};
+use super::file::{SavedStrategy, StrategyRequest, recall, remember};
 use super::matrix::read_matrix;
-use super::{Candidate, Progress, Purpose, StrategiesError};
+use super::{Candidate, Purpose, SearchProgress, StrategiesError};
 
 /// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct SearchResult {
     /// The strategy.
     pub chosen: StrategyChoice,
     /// Lower bound of the loss of every strategy for the purpose, if known.
@@ -29,12 +29,12 @@ pub struct Found {
 pub fn find(
     name: &StrategyName,
     purpose: &Purpose,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Found, StrategiesError> {
+    progress: &mut dyn FnMut(&SearchProgress),
+) -> Result<SearchResult, StrategiesError> {
     match (name, name.fit()) {
         (StrategyName::File(path), _) => load(name, path.as_ref(), purpose),
         (StrategyName::Auto, _) => choose(purpose, u64::MAX, progress),
-        (_, Fit::None) => Ok(Found { chosen: name.clone().into(), lower_bound: None }),
+        (_, Fit::None) => Ok(SearchResult { chosen: name.clone().into(), lower_bound: None }),
         (_, Fit::Parameters { .. } | Fit::Program { .. }) => {
             let saved = match recall(&request(name, purpose)) {
                 Some(saved) => saved,
@@ -44,17 +44,17 @@ pub fn find(
                     saved
                 }
             };
-            Ok(Found { chosen: saved.strategy, lower_bound: saved.lower_bound })
+            Ok(SearchResult { chosen: saved.strategy, lower_bound: saved.lower_bound })
         }
     }
 }
 
-fn request(name: &StrategyName, purpose: &Purpose) -> Request {
+fn request(name: &StrategyName, purpose: &Purpose) -> StrategyRequest {
     let method = match name.fit() {
         Fit::Parameters { objective: true, .. } => format!("{name}, {}", purpose.objective),
         _ => name.to_string(),
     };
-    Request::new(method, &purpose.workload, purpose.horizon, purpose.participation)
+    StrategyRequest::new(method, &purpose.workload, purpose.horizon, purpose.participation)
 }
 
 /// Searches without using earlier results. Returns the result, and a bound of the objective of all
@@ -65,11 +65,11 @@ fn request(name: &StrategyName, purpose: &Purpose) -> Request {
 pub fn search(
     name: &StrategyName,
     purpose: &Purpose,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&SearchProgress),
 ) -> Result<(SavedStrategy, Option<f64>), StrategiesError> {
     let told = &mut |at: &optimize::OptimizerProgress| {
         let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
-        progress(&Progress { strategy: name.clone(), iteration, objective, lower_bound });
+        progress(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
         ControlFlow::Continue(())
     };
     let found = fit(name, purpose, told)?;
@@ -79,7 +79,7 @@ pub fn search(
 }
 
 /// Loads a saved strategy, or any lower-triangular C as a matrix of numbers.
-fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<Found, StrategiesError> {
+fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<SearchResult, StrategiesError> {
     let saved = path.extension().is_some_and(|extension| extension == "json");
     let chosen = if saved {
         SavedStrategy::load(path)?.strategy
@@ -96,7 +96,7 @@ fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<Found, St
             found: format!("{steps} steps"),
             expected: format!("{} steps", purpose.horizon),
         }),
-        None => Ok(Found { chosen, lower_bound: None }),
+        None => Ok(SearchResult { chosen, lower_bound: None }),
     }
 }
 
@@ -107,9 +107,9 @@ fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<Found, St
 pub fn choose(
     purpose: &Purpose,
     memory_limit: u64,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Found, StrategiesError> {
-    let mut best: Option<(f64, Found)> = None;
+    progress: &mut dyn FnMut(&SearchProgress),
+) -> Result<SearchResult, StrategiesError> {
+    let mut best: Option<(f64, SearchResult)> = None;
     for name in compared(purpose) {
         let candidate = Candidate::new(&name, purpose, progress)?;
         let Some(strategy) = &candidate.strategy else { continue };
@@ -119,7 +119,10 @@ pub fn choose(
         let error = candidate.error_under(purpose)?;
         let value = error.of(purpose.objective);
         if best.as_ref().is_none_or(|(least, _)| value < *least) {
-            best = Some((value, Found { chosen: candidate.chosen, lower_bound: candidate.loss_lower_bound }));
+            best = Some((
+                value,
+                SearchResult { chosen: candidate.chosen, lower_bound: candidate.loss_lower_bound },
+            ));
         }
     }
     best.map(|(_, found)| found).ok_or(StrategiesError::MemoryLimit { limit: memory_limit })

@@ -8,7 +8,7 @@ use csv::{ReaderBuilder, Trim};
 use nalgebra::DMatrix;
 use thiserror::Error;
 
-use crate::whole::{Limited, NUMBERS};
+use crate::whole::{LimitedFile, NUMBERS};
 
 /// Why a file holds no matrix.
 #[derive(Debug, Error)]
@@ -65,7 +65,7 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixFileError> {
         .flexible(true)
         .trim(Trim::All)
         .comment(Some(b'#'))
-        .from_reader(Limited::open(path, NUMBERS).map_err(|error| read(error.into()))?);
+        .from_reader(LimitedFile::open(path, NUMBERS).map_err(|error| read(error.into()))?);
     let (mut numbers, mut rows, mut columns) = (Vec::new(), 0, 0);
     for record in reader.records() {
         let record = record.map_err(read)?;

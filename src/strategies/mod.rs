@@ -17,15 +17,15 @@ use hushflow_mechanism::strategy::{
 };
 use thiserror::Error;
 
-pub use file::{Request, SavedStrategy, StrategyFileError, remember};
-pub use find::{Found, choose, find, search};
+pub use file::{SavedStrategy, StrategyFileError, StrategyRequest, remember};
+pub use find::{SearchResult, choose, find, search};
 
 /// Any dimension above 1, for results about vectors.
 const VECTORS: usize = 2;
 
 /// Progress of a search.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
+pub struct SearchProgress {
     /// The strategy that is searched.
     pub strategy: StrategyName,
     /// Number of points.
@@ -99,14 +99,14 @@ pub enum StrategiesError {
 
 /// A requested strategy.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct RequestedStrategy {
     /// Its name, with the path for one from a file.
     pub name: StrategyName,
     /// Maximum bytes of encoder state per coordinate, if the name leaves the choice.
     pub memory_limit: u64,
 }
 
-impl Wanted {
+impl RequestedStrategy {
     /// Finds it for one copy of a purpose.
     ///
     /// # Errors
@@ -114,8 +114,8 @@ impl Wanted {
     pub fn find(
         &self,
         purpose: &Purpose,
-        progress: &mut dyn FnMut(&Progress),
-    ) -> Result<Found, StrategiesError> {
+        progress: &mut dyn FnMut(&SearchProgress),
+    ) -> Result<SearchResult, StrategiesError> {
         match &self.name {
             StrategyName::Auto => choose(purpose, self.memory_limit, progress),
             name => find(name, purpose, progress),
@@ -145,7 +145,7 @@ impl Candidate {
     pub fn new(
         name: &StrategyName,
         purpose: &Purpose,
-        progress: &mut dyn FnMut(&Progress),
+        progress: &mut dyn FnMut(&SearchProgress),
     ) -> Result<Self, StrategiesError> {
         let Purpose { horizon, stamps, .. } = *purpose;
         if stamps == 0 || stamps > horizon {
@@ -162,9 +162,9 @@ impl Candidate {
     /// # Errors
     /// [`StrategiesError`].
     pub fn of_wanted(
-        wanted: &Wanted,
+        wanted: &RequestedStrategy,
         purpose: &Purpose,
-        progress: &mut dyn FnMut(&Progress),
+        progress: &mut dyn FnMut(&SearchProgress),
     ) -> Result<Self, StrategiesError> {
         let found = wanted.find(&purpose.of_a_copy(), progress)?;
         Self::of_chosen(found.chosen, purpose, None)

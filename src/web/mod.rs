@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 
 use crate::estimates::View;
 use crate::follow::{StopFlag, Subject};
-use crate::http::{Answer, Request, Server, Status};
+use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::publication::{MomentPublication, Publication};
 use crate::sink::{Backlog, EventStream, SinkInput};
 
@@ -77,7 +77,7 @@ impl Page {
     /// # Errors
     /// [`HttpError`] if it cannot listen there.
     pub fn serve(contents: PageContents, address: &str) -> Result<Self, HttpError> {
-        let server = Server::bind(address)?;
+        let server = HttpServer::bind(address)?;
         let published = Arc::new(AtomicU64::new(0));
         let page = Self { address: server.address(), published: Arc::clone(&published) };
         let keys = contents.publication.keys() + u32::from(offers_total(&contents.publication));
@@ -121,17 +121,17 @@ struct PageHandler {
 }
 
 impl PageHandler {
-    fn answer(&self, request: &Request) -> Answer {
+    fn answer(&self, request: &HttpRequest) -> HttpAnswer {
         match request.path.as_str() {
-            "/" => Answer::Document("text/html; charset=utf-8", PAGE.into()),
-            "/page.js" => Answer::Document("text/javascript; charset=utf-8", SCRIPT.into()),
-            "/page.css" => Answer::Document("text/css; charset=utf-8", STYLE.into()),
-            "/about" => Answer::Document("application/json", Cow::Owned(self.about().to_string())),
+            "/" => HttpAnswer::Document("text/html; charset=utf-8", PAGE.into()),
+            "/page.js" => HttpAnswer::Document("text/javascript; charset=utf-8", SCRIPT.into()),
+            "/page.css" => HttpAnswer::Document("text/css; charset=utf-8", STYLE.into()),
+            "/about" => HttpAnswer::Document("application/json", Cow::Owned(self.about().to_string())),
             "/events" => match self.stream(request) {
-                Ok(stream) => Answer::Events(Box::new(move |events| stream.send(events))),
-                Err(why) => Answer::Refused(Status::BadRequest, why),
+                Ok(stream) => HttpAnswer::Events(Box::new(move |events| stream.send(events))),
+                Err(why) => HttpAnswer::Refused(HttpStatus::BadRequest, why),
             },
-            _ => Answer::Refused(Status::NotFound, "there is no such page: go to /".into()),
+            _ => HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /".into()),
         }
     }
 
@@ -182,7 +182,7 @@ impl PageHandler {
     }
 
     /// Returns the stream that a client requests, or why it is refused.
-    fn stream(&self, request: &Request) -> Result<EventStream, String> {
+    fn stream(&self, request: &HttpRequest) -> Result<EventStream, String> {
         let PageContents { directory, publication, view, key, .. } = &self.contents;
         let key = match request.get("key") {
             None => *key,

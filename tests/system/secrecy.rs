@@ -13,8 +13,8 @@ use hushflow::mechanism::moments::{Accumulators, QuantisedRows, Sums};
 use hushflow::mechanism::noise::{DiscreteGaussian, NoiseGenerator};
 use hushflow::mechanism::release::ReleaseShard;
 use hushflow::operators::{EpochCommit, PartialSums, QuantisedRecords, Records, ShardRelease};
-use hushflow::source::{Event, SourceReader};
-use hushflow::state::{Checkpoint, EpochFrame, Recovered, Replay, Store};
+use hushflow::source::{SourceEvent, SourceReader};
+use hushflow::state::{Checkpoint, EpochFrame, RecoveredState, Replay, Store};
 
 /// Tells whether a type can be printed: its own constant, if it has one, takes precedence over the
 /// trait's.
@@ -36,9 +36,17 @@ fn private_types_cannot_be_printed() {
         ($($private:ty),* $(,)?) => { $(const { assert!(!Probe::<$private>::PRINTS, stringify!($private)) };)* };
     }
     const { assert!(Probe::<Vec<i128>>::PRINTS, "the probe sees what prints") };
-    silent![Records, QuantisedRecords, PartialSums, ShardRelease, EpochCommit<u64>, Event, SourceReader];
+    silent![
+        Records,
+        QuantisedRecords,
+        PartialSums,
+        ShardRelease,
+        EpochCommit<u64>,
+        SourceEvent,
+        SourceReader
+    ];
     silent![QuantisedRows, Sums, Accumulators, ReleaseShard, DiscreteGaussian, NoiseGenerator];
-    silent![EpochFrame, Checkpoint, Recovered, Replay, Store];
+    silent![EpochFrame, Checkpoint, RecoveredState, Replay, Store];
 }
 
 const EPOCHS: usize = 40;

@@ -16,7 +16,7 @@ use super::super::output::{number, print, print_json, table};
 use super::CovarianceArguments;
 
 /// Inputs of a regression.
-pub(super) struct Asked<'a> {
+pub(super) struct RegressionRequest<'a> {
     pub(super) arguments: &'a CovarianceArguments,
     pub(super) columns: &'a [String],
     pub(super) bounds: &'a [(f64, f64)],
@@ -28,7 +28,7 @@ pub(super) struct Asked<'a> {
     pub(super) ledger: Option<&'a PathBuf>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RegressionRequest<'a> {
     /// Returns the index of the target among the columns.
     pub(super) fn place(columns: &[String], target: &str) -> Result<usize, CliError> {
         let place = columns.iter().position(|column| column == target);
@@ -58,7 +58,7 @@ impl<'a> Asked<'a> {
         let spending = self.arguments.spending(self.columns.len(), self.rho)?;
         let epsilon = spending.epsilon(self.delta)?;
         self.arguments.enter("regression", self.ledger, &spending, (epsilon, self.delta))?;
-        let report = Report { asked: self, epsilon, found: found? };
+        let report = RegressionReport { asked: self, epsilon, found: found? };
         Ok(if self.arguments.json { print_json(&report.json()) } else { print(&report.text()) }?)
     }
 
@@ -77,13 +77,13 @@ impl<'a> Asked<'a> {
     }
 }
 
-struct Report<'a> {
-    asked: &'a Asked<'a>,
+struct RegressionReport<'a> {
+    asked: &'a RegressionRequest<'a>,
     epsilon: Epsilon,
     found: RegressionEstimate,
 }
 
-impl Report<'_> {
+impl RegressionReport<'_> {
     /// Returns the prediction where all other columns are 0. The line goes through the middle of
     /// the bounds.
     fn intercept(&self) -> f64 {
@@ -93,7 +93,7 @@ impl Report<'_> {
     }
 
     fn json(&self) -> Value {
-        let Asked { arguments, columns, bounds, rho, delta, .. } = self.asked;
+        let RegressionRequest { arguments, columns, bounds, rho, delta, .. } = self.asked;
         let slopes = self.asked.others().zip(&self.found.coefficients);
         let slopes: Map<String, Value> =
             slopes.map(|((name, _), slope)| (name.clone(), json!(slope))).collect();

@@ -10,7 +10,7 @@ use hushflow::strategies::Candidate;
 use serde::Serialize;
 
 use super::super::output::number;
-use super::forecast::Plan;
+use super::forecast::StreamPlan;
 
 /// Longest horizon at which a comparison advises on every strategy.
 pub(super) const COMPARED_HORIZON: u64 = 1 << 11;
@@ -33,7 +33,7 @@ impl SecondMomentAdvice {
     /// Returns `None` where no second moments are wanted, the strategy does not run, or the sums
     /// over all pairs of steps would take too long.
     pub(super) fn new(
-        plan: &Plan,
+        plan: &StreamPlan,
         candidate: &Candidate,
         geometry: &MomentGeometry,
         parameters: MomentParameters,

@@ -30,7 +30,7 @@ const NEGLIGIBLE: f64 = 1e-9;
 const CURVE_POINTS: f64 = 400.0;
 
 /// The parameters of a stream, except its strategy.
-pub(super) struct Plan {
+pub(super) struct StreamPlan {
     pub(super) purpose: Purpose,
     pub(super) method: Method,
     pub(super) layout: Layout,
@@ -41,7 +41,7 @@ pub(super) struct Plan {
     /// m: the most records that one record or entity has in an epoch. The sensitivity is m times
     /// that of one record.
     pub(super) records_at_once: u32,
-    pub(super) budget: Limit,
+    pub(super) budget: RequestedBudget,
     /// Expected records of one key per epoch.
     pub(super) records_per_epoch: Option<f64>,
     /// Longest horizon for which advice on second moments is computed.
@@ -50,7 +50,7 @@ pub(super) struct Plan {
 
 /// The requested privacy budget.
 #[derive(Clone, Copy)]
-pub(super) enum Limit {
+pub(super) enum RequestedBudget {
     /// No budget: figures are for a noise multiplier of 1.
     None,
     NoiseMultiplier(NoiseMultiplier),
@@ -59,7 +59,7 @@ pub(super) enum Limit {
 
 /// Standard deviations of the noise of a view, in the unit of the records.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Noise {
+pub(super) struct ForecastNoise {
     /// Noise of the count; 0 where counts are public.
     pub(super) count: f64,
     /// Noise of an entry of Σx.
@@ -92,17 +92,17 @@ impl EstimateNoise {
 pub(super) struct Forecast {
     pub(super) strategy: StrategyName,
     #[serde(flatten)]
-    pub(super) problem: Problem,
+    pub(super) problem: ForecastInput,
     #[serde(flatten)]
     pub(super) factorization: FactorizationError,
     #[serde(flatten)]
-    pub(super) sensitivity: Sensitivity,
+    pub(super) sensitivity: JointSensitivity,
     #[serde(flatten)]
-    pub(super) budget: Budget,
+    pub(super) budget: ForecastBudget,
     #[serde(flatten)]
     pub(super) noise: NoiseLevels,
     #[serde(flatten)]
-    pub(super) cost: Cost,
+    pub(super) cost: StrategyCost,
     /// JME or post-processing; `None` where no advice was computed.
     pub(super) second_moment_advice: Option<SecondMomentAdvice>,
     /// Errors of single epochs for noise multiplier 1.
@@ -112,7 +112,7 @@ pub(super) struct Forecast {
 
 /// The stream and its release, whatever the strategy.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Problem {
+pub(super) struct ForecastInput {
     pub(super) workload: Workload,
     pub(super) horizon: u64,
     pub(super) participation: Participation,
@@ -149,7 +149,7 @@ struct UnitSensitivity {
 
 /// Joint sensitivity of count, first and second moments.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Sensitivity {
+pub(super) struct JointSensitivity {
     /// λ, with the default filled in; `None` where no second moments are released.
     pub(super) lambda: Option<f64>,
     /// κ; `None` where counts are public.
@@ -165,7 +165,7 @@ pub(super) struct Sensitivity {
 
 /// The privacy budget and the noise multiplier that it requires.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Budget {
+pub(super) struct ForecastBudget {
     pub(super) epsilon: Option<f64>,
     pub(super) delta: Option<f64>,
     /// `None` without a budget; noise levels are then for 1.
@@ -175,9 +175,9 @@ pub(super) struct Budget {
 /// Noise of the view and of estimates from it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct NoiseLevels {
-    pub(super) first_noise: Noise,
-    pub(super) last_noise: Noise,
-    pub(super) rms_noise: Noise,
+    pub(super) first_noise: ForecastNoise,
+    pub(super) last_noise: ForecastNoise,
+    pub(super) rms_noise: ForecastNoise,
     /// Noise of an entry of the mean.
     pub(super) mean_noise: Option<EstimateNoise>,
     /// Noise of a diagonal entry of the covariance.
@@ -186,7 +186,7 @@ pub(super) struct NoiseLevels {
 
 /// Cost of running the strategy.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Cost {
+pub(super) struct StrategyCost {
     /// Whether `run` can use the strategy; the others are for comparison.
     pub(super) runs: bool,
     /// Bytes of encoder state; `None` where the strategy does not run.
@@ -196,19 +196,19 @@ pub(super) struct Cost {
 }
 
 /// Figures from one pass over the decoder rows.
-struct Rows {
+struct DecoderErrors {
     error: ExpectedError,
     /// Row norms divided by row sums: noise of a mean for one record per epoch.
     relative: EstimateNoise,
     curve: Vec<(f64, f64)>,
 }
 
-impl Plan {
+impl StreamPlan {
     /// Returns the forecast for this strategy.
     pub(super) fn forecast(&self, candidate: &Candidate) -> Result<Forecast, PublicationError> {
         let horizon = self.purpose.horizon;
         let UnitSensitivity { sensitivity, kind, geometry } = self.unit_sensitivity(candidate)?;
-        let Rows { error, relative, curve } = self.rows(candidate, sensitivity);
+        let DecoderErrors { error, relative, curve } = self.rows(candidate, sensitivity);
         let (mechanism, noise_multiplier) = self.mechanism(&geometry)?;
         Ok(Forecast {
             strategy: candidate.chosen.name.clone(),
@@ -221,7 +221,7 @@ impl Plan {
             sensitivity: self.joint_sensitivity(&mechanism, &geometry)?,
             budget: self.budget.with(noise_multiplier),
             noise: self.noise_levels(&mechanism, &error, relative),
-            cost: Cost::new(candidate, horizon),
+            cost: StrategyCost::new(candidate, horizon),
             second_moment_advice: SecondMomentAdvice::new(
                 self,
                 candidate,
@@ -233,9 +233,9 @@ impl Plan {
         })
     }
 
-    fn problem(&self) -> Problem {
+    fn problem(&self) -> ForecastInput {
         let Purpose { workload, horizon, participation, stamps, objective } = self.purpose.clone();
-        Problem {
+        ForecastInput {
             workload,
             horizon,
             participation,
@@ -255,11 +255,11 @@ impl Plan {
         &self,
         mechanism: &MomentMechanism,
         geometry: &MomentGeometry,
-    ) -> Result<Sensitivity, PublicationError> {
+    ) -> Result<JointSensitivity, PublicationError> {
         let at_once = f64::from(self.records_at_once);
         let alone = MomentWeights { second: 0.0, count: 0.0 };
         let alone = geometry.joint(self.neighbours, self.layout.dimension, alone).map_err(out_of_range)?;
-        Ok(Sensitivity {
+        Ok(JointSensitivity {
             lambda: mechanism.second_moment_weight(),
             count_weight: mechanism.count_weight(),
             joint_sensitivity: at_once * mechanism.sensitivity(),
@@ -305,7 +305,7 @@ impl Plan {
         Ok(UnitSensitivity { sensitivity: claim.value(), kind: claim.kind.to_string(), geometry })
     }
 
-    fn rows(&self, candidate: &Candidate, sensitivity: f64) -> Rows {
+    fn rows(&self, candidate: &Candidate, sensitivity: f64) -> DecoderErrors {
         let Purpose { workload, horizon, .. } = &self.purpose;
         let (mut squares, mut first, mut last) = (0.0, None, 0.0);
         let mut curve: Vec<(f64, f64)> = Vec::new();
@@ -321,7 +321,7 @@ impl Plan {
         let error = ExpectedError::of_samples(sensitivity, rows);
         let average = (squares / *horizon as f64).sqrt();
         let relative = EstimateNoise { first_epoch: first.unwrap_or(0.0), last_epoch: last, average };
-        Rows { error, relative, curve }
+        DecoderErrors { error, relative, curve }
     }
 
     /// Returns the mechanism, with noise for all records at once, and the noise multiplier of the
@@ -329,9 +329,9 @@ impl Plan {
     fn mechanism(&self, geometry: &MomentGeometry) -> Result<(MomentMechanism, f64), PublicationError> {
         check_width(self.keys, self.layout)?;
         let near = match self.budget {
-            Limit::None => 1.0,
-            Limit::NoiseMultiplier(sigma) => sigma.value(),
-            Limit::Guarantee(epsilon, delta) => gaussian::noise_multiplier(epsilon, delta).value(),
+            RequestedBudget::None => 1.0,
+            RequestedBudget::NoiseMultiplier(sigma) => sigma.value(),
+            RequestedBudget::Guarantee(epsilon, delta) => gaussian::noise_multiplier(epsilon, delta).value(),
         };
         let parameters = MomentParameters {
             method: self.method,
@@ -343,7 +343,7 @@ impl Plan {
             count_weight: None,
         };
         let mechanism = MomentMechanism::new(parameters, geometry)?;
-        let Limit::Guarantee(epsilon, delta) = self.budget else { return Ok((mechanism, near)) };
+        let RequestedBudget::Guarantee(epsilon, delta) = self.budget else { return Ok((mechanism, near)) };
         let cells = self.keys as f64 * self.purpose.horizon as f64;
         let calibrated = mechanism.calibrated(epsilon, delta, cells)?;
         Ok((mechanism.with_noise_multiplier(calibrated * f64::from(self.records_at_once))?, calibrated))
@@ -357,19 +357,19 @@ impl Forecast {
     }
 }
 
-impl Limit {
+impl RequestedBudget {
     /// Returns the budget that this noise multiplier keeps.
-    fn with(self, noise_multiplier: f64) -> Budget {
+    fn with(self, noise_multiplier: f64) -> ForecastBudget {
         let (epsilon, delta) = match self {
             Self::Guarantee(epsilon, delta) => (Some(epsilon.value()), Some(delta.value())),
             Self::None | Self::NoiseMultiplier(_) => (None, None),
         };
         let known = !matches!(self, Self::None);
-        Budget { epsilon, delta, noise_multiplier: known.then_some(noise_multiplier) }
+        ForecastBudget { epsilon, delta, noise_multiplier: known.then_some(noise_multiplier) }
     }
 }
 
-impl Cost {
+impl StrategyCost {
     /// Strategies without a horizon report the cost of a longer stream; `horizon` limits it.
     fn new(candidate: &Candidate, horizon: u64) -> Self {
         let history = (horizon as usize).saturating_mul(size_of::<i128>());
@@ -412,10 +412,10 @@ fn out_of_range(error: OutOfRange) -> PublicationError {
 }
 
 /// Returns the noise of a view whose decoder row has this norm.
-fn noise(mechanism: &MomentMechanism, row_norm: f64) -> Noise {
+fn noise(mechanism: &MomentMechanism, row_norm: f64) -> ForecastNoise {
     let layout = mechanism.layout();
     let deviation = |place: usize| mechanism.noise()[place].standard_deviation() * row_norm;
-    Noise {
+    ForecastNoise {
         count: deviation(Layout::COUNT),
         first: deviation(layout.first().start),
         second: layout.second().next().map(deviation),

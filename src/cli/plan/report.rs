@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::super::output::{number, table};
 use super::super::thousands;
 use super::advice::SecondMomentAdvice;
-use super::forecast::{Forecast, Noise, Sensitivity};
+use super::forecast::{Forecast, ForecastNoise, JointSensitivity};
 
 /// Formats the forecast of one strategy in full.
 pub(super) fn details(forecast: &Forecast) -> String {
@@ -126,7 +126,7 @@ fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
     ]
 }
 
-fn levels(noise: &Noise) -> [String; 3] {
+fn levels(noise: &ForecastNoise) -> [String; 3] {
     [Some(noise.count), Some(noise.first), noise.second].map(|level| level.map_or("-".into(), number))
 }
 
@@ -156,7 +156,7 @@ fn mean(forecast: &Forecast) -> String {
 
 /// Formats the cost of count and second moments.
 fn price(forecast: &Forecast) -> String {
-    let Sensitivity { lambda, count_weight, second_moment_free, count_free, .. } = forecast.sensitivity;
+    let JointSensitivity { lambda, count_weight, second_moment_free, count_free, .. } = forecast.sensitivity;
     let free = |free: bool| if free { "free" } else { "not free" };
     let count = if count_weight.is_none() { "public" } else { free(count_free) };
     let second = match forecast.problem.method {

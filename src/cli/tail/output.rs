@@ -5,11 +5,11 @@ use std::io::{self, IsTerminal, Write, stdout};
 
 use console::Term;
 use hushflow::follow::{KeyEstimate, Subject};
-use hushflow::lines::{Format, Writer, csv_line};
+use hushflow::lines::{LineWriter, OutputFormat, csv_line};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::publication::{MomentPublication, Publication};
-use hushflow::state::Stamp;
+use hushflow::state::HistoryStamp;
 use serde_json::{Map, Value};
 
 use super::super::CliError;
@@ -19,7 +19,7 @@ use super::scores::Scores;
 /// Output for each key and epoch.
 pub(super) enum Output {
     /// The estimates.
-    Lines(Box<Writer>),
+    Lines(Box<LineWriter>),
     /// Scores of their densities.
     Scores(Box<Scores>),
     /// Records drawn from the newest densities.
@@ -29,7 +29,7 @@ pub(super) enum Output {
 impl Output {
     pub(super) fn new(arguments: &TailArguments, subject: &Subject) -> Result<Self, CliError> {
         let (format, scores) = (arguments.format.format(), &arguments.scores);
-        let lines = || Self::Lines(Box::new(Writer::new(subject, format)));
+        let lines = || Self::Lines(Box::new(LineWriter::new(subject, format)));
         let Publication::Moments(publication) = &subject.publication else { return Ok(lines()) };
         let has_densities = subject.views.iter().all(|view| view.estimator.has_densities());
         if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
@@ -52,7 +52,7 @@ impl Output {
     pub(super) fn write(
         &mut self,
         estimate: &KeyEstimate,
-        stamp: &Stamp,
+        stamp: &HistoryStamp,
         out: &mut impl Write,
     ) -> Result<(), CliError> {
         match self {
@@ -79,13 +79,13 @@ pub(super) struct Sample {
     publication: MomentPublication,
     size: u32,
     source: NoiseSource,
-    format: Format,
+    format: OutputFormat,
     /// Densities by key, in the units of the columns.
     newest: BTreeMap<u32, Result<Density, DensityError>>,
 }
 
 impl Sample {
-    fn new(publication: MomentPublication, size: u32, seed: Option<u64>, format: Format) -> Self {
+    fn new(publication: MomentPublication, size: u32, seed: Option<u64>, format: OutputFormat) -> Self {
         let source = seed.map_or(NoiseSource::System, NoiseSource::Seeded);
         Self { publication, size, source, format, newest: BTreeMap::new() }
     }
@@ -102,7 +102,7 @@ impl Sample {
         let columns = self.publication.parameters().columns.iter().map(|column| column.name.clone());
         let keyed = self.publication.parameters().key.as_ref().map(|key| key.column.clone());
         let names: Vec<String> = keyed.iter().cloned().chain(columns).collect();
-        if self.format != Format::Json {
+        if self.format != OutputFormat::Json {
             writeln!(out, "{}", csv_line(names.clone()))?;
         }
         for (&key, density) in &self.newest {
@@ -124,10 +124,10 @@ impl Sample {
 
     fn line(&self, names: &[String], fields: impl Iterator<Item = Value>) -> String {
         match self.format {
-            Format::Json => {
+            OutputFormat::Json => {
                 Value::Object(names.iter().cloned().zip(fields).collect::<Map<_, _>>()).to_string()
             }
-            Format::Table | Format::Csv => csv_line(fields.map(|field| match field {
+            OutputFormat::Table | OutputFormat::Csv => csv_line(fields.map(|field| match field {
                 Value::String(text) => text,
                 number => number.to_string(),
             })),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use hushflow::estimates::{Estimate, quality};
 use hushflow::format::table::{MissingRows, Table};
-use hushflow::lines::{Format, csv_line};
+use hushflow::lines::{OutputFormat, csv_line};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::mechanism::view::Moments;
 use hushflow::pipeline::PublicParameters;
@@ -55,7 +55,7 @@ const TITLES: [(&str, usize); 8] = [
 /// Writer of scores.
 pub(super) struct Scores {
     publication: MomentPublication,
-    format: Format,
+    format: OutputFormat,
     held_out: Option<HeldOut>,
     truth: Option<Density>,
     headed: bool,
@@ -67,7 +67,7 @@ impl Scores {
         arguments: &ScoresArguments,
         publication: MomentPublication,
         keys: usize,
-        format: Format,
+        format: OutputFormat,
     ) -> Result<Self, CliError> {
         let parameters = publication.parameters();
         if arguments.truth.is_some() && keys != 1 && parameters.keys() > 1 {
@@ -91,18 +91,18 @@ impl Scores {
         if !self.headed {
             self.headed = true;
             match self.format {
-                Format::Json => {}
-                Format::Csv => writeln!(out, "{}", csv_line(TITLES.map(|(title, _)| title.into())))?,
-                Format::Table => {
+                OutputFormat::Json => {}
+                OutputFormat::Csv => writeln!(out, "{}", csv_line(TITLES.map(|(title, _)| title.into())))?,
+                OutputFormat::Table => {
                     let titles = TITLES.map(|(title, width)| format!("{:>width$}", title.replace('_', " ")));
                     writeln!(out, "{}", titles.concat())?;
                 }
             }
         }
         let text = match self.format {
-            Format::Json => Value::Object(line).to_string(),
-            Format::Csv => csv_line(cells(exact).map(|(title, _, text)| text(&line[title]))),
-            Format::Table => {
+            OutputFormat::Json => Value::Object(line).to_string(),
+            OutputFormat::Csv => csv_line(cells(exact).map(|(title, _, text)| text(&line[title]))),
+            OutputFormat::Table => {
                 cells(short).map(|(title, width, text)| format!("{:>width$}", text(&line[title]))).collect()
             }
         };

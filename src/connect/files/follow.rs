@@ -19,28 +19,30 @@ use std::time::Instant;
 
 use zeroize::Zeroizing;
 
-use super::Followed;
+use super::FollowedDirectory;
 use super::listed::{open_at, stream_at};
 use crate::connect::journal::CHUNK;
-use crate::connect::{Headless, Lists, Opened, Opening, Origin, Position, SourceError, io_error};
+use crate::connect::{
+    FileLists, HeaderlessFile, OpenFile, Origin, OriginRequest, Position, SourceError, io_error,
+};
 use crate::control::{Control, GLANCE};
 use crate::format::Format;
-use crate::format::bytes::{Stream, Uninterrupted};
+use crate::format::bytes::{ByteStream, RetryingReader};
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
 use crate::state::FollowedList;
 use crate::whole;
 
 /// Open followed files.
-struct Directory {
-    files: Followed,
+struct FollowedFiles {
+    files: FollowedDirectory,
     format: Format,
     control: Control,
-    list: Mutex<List>,
+    list: Mutex<FollowedNames>,
 }
 
 /// The names found so far, in the order of their numbers.
-struct List {
+struct FollowedNames {
     names: Vec<OsString>,
     /// The same names, for lookup: a directory may hold many files and is listed often.
     known: HashSet<OsString>,
@@ -50,34 +52,37 @@ struct List {
 
 /// Follows files. The state directory keeps their numbers; without one they are valid for this run
 /// only.
-pub(super) fn open(files: &Followed, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+pub(super) fn open(
+    files: &FollowedDirectory,
+    opening: &OriginRequest<'_>,
+) -> Result<Box<dyn Origin>, SourceError> {
     let list = match opening.lists {
-        None => List::new(Vec::new(), None),
-        Some(Lists { store, number, is_resumed }) => {
+        None => FollowedNames::new(Vec::new(), None),
+        Some(FileLists { store, number, is_resumed }) => {
             let (kept, names) = store.followed(number, is_resumed.then_some(opening.position.file))?;
-            List::new(names.into_iter().map(OsString::from_vec).collect(), Some(kept))
+            FollowedNames::new(names.into_iter().map(OsString::from_vec).collect(), Some(kept))
         }
     };
     let (format, control) = (opening.shape.format, opening.control.clone());
-    Ok(Box::new(Arc::new(Directory { files: files.clone(), format, control, list: Mutex::new(list) })))
+    Ok(Box::new(Arc::new(FollowedFiles { files: files.clone(), format, control, list: Mutex::new(list) })))
 }
 
-impl Origin for Arc<Directory> {
+impl Origin for Arc<FollowedFiles> {
     fn name(&self, file: u32) -> PathBuf {
         self.path(file)
     }
 
-    fn open(&mut self, Position { file, offset, .. }: Position) -> Result<Option<Opened>, SourceError> {
+    fn open(&mut self, Position { file, offset, .. }: Position) -> Result<Option<OpenFile>, SourceError> {
         self.open_file(file, offset)
     }
 
-    fn headless(&self, file: u32) -> Headless {
-        if self.is_last(file) { Headless::Early } else { Headless::Passed }
+    fn headless(&self, file: u32) -> HeaderlessFile {
+        if self.is_last(file) { HeaderlessFile::Early } else { HeaderlessFile::Passed }
     }
 }
 
-impl Directory {
-    fn list(&self) -> MutexGuard<'_, List> {
+impl FollowedFiles {
+    fn list(&self) -> MutexGuard<'_, FollowedNames> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -95,7 +100,7 @@ impl Directory {
     }
 
     /// Waits for the file with this number and opens it at `offset`; `None` if the run ends first.
-    fn open_file(self: &Arc<Self>, file: u32, offset: u64) -> Result<Option<Opened>, SourceError> {
+    fn open_file(self: &Arc<Self>, file: u32, offset: u64) -> Result<Option<OpenFile>, SourceError> {
         let begun = Instant::now();
         while self.list().names.len() <= file as usize {
             if !self.look()? {
@@ -109,7 +114,7 @@ impl Directory {
         let header = (offset > 0).then(|| stream_at(&path, 0)).transpose()?;
         let opened = open_at(&path, offset)?;
         let inode = opened.metadata().map_err(|source| io_error(&path, source))?.ino();
-        let growing = Growing {
+        let growing = GrowingFile {
             followed: Arc::clone(self),
             number: file,
             path,
@@ -123,7 +128,7 @@ impl Directory {
             passed: false,
             last: Instant::now(),
         };
-        Ok(Some(Opened::Bytes { stream: Stream::new(growing, offset), header, is_rest: false }))
+        Ok(Some(OpenFile::Bytes { stream: ByteStream::new(growing, offset), header, is_rest: false }))
     }
 
     /// Looks for new files. Returns whether there are any.
@@ -144,10 +149,10 @@ impl Directory {
     }
 }
 
-impl List {
+impl FollowedNames {
     fn new(names: Vec<OsString>, kept: Option<FollowedList>) -> Self {
         let known = names.iter().cloned().collect();
-        List { names, known, kept }
+        FollowedNames { names, known, kept }
     }
 
     /// Numbers more files; durable when this returns.
@@ -166,8 +171,8 @@ impl List {
 }
 
 /// A file that may grow.
-struct Growing {
-    followed: Arc<Directory>,
+struct GrowingFile {
+    followed: Arc<FollowedFiles>,
     number: u32,
     path: PathBuf,
     file: File,
@@ -186,7 +191,7 @@ struct Growing {
     last: Instant,
 }
 
-impl Growing {
+impl GrowingFile {
     /// Waits for more whole records. Returns whether there are any.
     fn fetch(&mut self) -> Result<bool, SourceError> {
         self.bytes.drain(..self.ready);
@@ -194,7 +199,7 @@ impl Growing {
         loop {
             let seen = self.bytes.len();
             self.bytes.resize(seen + CHUNK, 0);
-            let read = Uninterrupted(&self.file).read(&mut self.bytes[seen..]);
+            let read = RetryingReader(&self.file).read(&mut self.bytes[seen..]);
             let read = read.map_err(|source| io_error(&self.path, source));
             self.bytes.truncate(seen + *read.as_ref().unwrap_or(&0));
             let read = read?;
@@ -237,7 +242,7 @@ impl Growing {
     }
 }
 
-impl Read for Growing {
+impl Read for GrowingFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.given == self.ready && !self.fetch().map_err(io::Error::other)? {
             return Ok(0);

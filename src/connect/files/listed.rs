@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::connect::standard::Patient;
-use crate::connect::{Opened, Opening, Origin, Position, SourceError, io_error};
+use crate::connect::standard::StoppableInput;
+use crate::connect::{OpenFile, Origin, OriginRequest, Position, SourceError, io_error};
 use crate::control::Control;
 use crate::format::Format;
-use crate::format::bytes::Stream;
+use crate::format::bytes::ByteStream;
 use crate::format::parquet::ParquetRows;
 
 /// First bytes of compressed files.
@@ -19,28 +19,28 @@ const COMPRESSED: [(&[u8], &str); 4] =
     [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"PK\x03\x04", "zip")];
 
 /// Text files.
-struct Texts {
+struct TextFiles {
     paths: Vec<PathBuf>,
     control: Control,
 }
 
 /// Parquet files.
-struct Tables {
+struct ParquetFiles {
     paths: Vec<PathBuf>,
     wanted: Vec<String>,
 }
 
 /// Opens files from the position on. Checks each of them before anything is published: it must be
 /// readable, and text if text is expected.
-pub(super) fn open(paths: &[PathBuf], opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
     for path in paths.iter().skip(opening.position.file as usize) {
         check(path, is_text)?;
     }
     let paths = paths.to_vec();
     Ok(match is_text {
-        true => Box::new(Texts { paths, control: opening.control.clone() }),
-        false => Box::new(Tables { paths, wanted: opening.shape.wanted.clone() }),
+        true => Box::new(TextFiles { paths, control: opening.control.clone() }),
+        false => Box::new(ParquetFiles { paths, wanted: opening.shape.wanted.clone() }),
     })
 }
 
@@ -60,32 +60,32 @@ fn check(path: &Path, is_text: bool) -> Result<(), SourceError> {
     }
 }
 
-impl Origin for Texts {
+impl Origin for TextFiles {
     fn name(&self, file: u32) -> PathBuf {
         self.paths.get(file as usize).cloned().unwrap_or_default()
     }
 
-    fn open(&mut self, position: Position) -> Result<Option<Opened>, SourceError> {
+    fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
         let Some(path) = self.paths.get(position.file as usize) else { return Ok(None) };
         let offset = position.offset;
         if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
-            let stream = Stream::new(open_pipe(path, offset, &self.control)?, 0);
-            return Ok(Some(Opened::Bytes { stream, header: None, is_rest: false }));
+            let stream = ByteStream::new(open_pipe(path, offset, &self.control)?, 0);
+            return Ok(Some(OpenFile::Bytes { stream, header: None, is_rest: false }));
         }
         let header = (offset > 0).then(|| stream_at(path, 0)).transpose()?;
         let stream = stream_at(path, offset)?;
-        Ok(Some(Opened::Bytes { stream, header, is_rest: is_in_line(path, offset)? }))
+        Ok(Some(OpenFile::Bytes { stream, header, is_rest: is_in_line(path, offset)? }))
     }
 }
 
-impl Origin for Tables {
+impl Origin for ParquetFiles {
     fn name(&self, file: u32) -> PathBuf {
         self.paths.get(file as usize).cloned().unwrap_or_default()
     }
 
-    fn open(&mut self, Position { file, offset, line }: Position) -> Result<Option<Opened>, SourceError> {
+    fn open(&mut self, Position { file, offset, line }: Position) -> Result<Option<OpenFile>, SourceError> {
         let Some(path) = self.paths.get(file as usize) else { return Ok(None) };
-        Ok(Some(Opened::Rows(Box::new(ParquetRows::open(path, (offset, line), &self.wanted)?))))
+        Ok(Some(OpenFile::Rows(Box::new(ParquetRows::open(path, (offset, line), &self.wanted)?))))
     }
 }
 
@@ -103,19 +103,19 @@ fn is_in_line(path: &Path, offset: u64) -> Result<bool, SourceError> {
 
 /// Opens a named pipe, which may not have a writer yet. Without `NONBLOCK`, opening would wait for
 /// one and ignore a stop.
-fn open_pipe(path: &Path, offset: u64, control: &Control) -> Result<Patient, SourceError> {
+fn open_pipe(path: &Path, offset: u64, control: &Control) -> Result<StoppableInput, SourceError> {
     if offset > 0 {
         // The bytes already read are gone.
         return Err(io_error(path, ErrorKind::NotSeekable.into()));
     }
     let input = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     let input = input.map_err(|source| io_error(path, source.into()))?.into();
-    Ok(Patient { input, control: control.clone() })
+    Ok(StoppableInput { input, control: control.clone() })
 }
 
 /// The bytes of a file from an offset on.
-pub(super) fn stream_at(path: &Path, offset: u64) -> Result<Stream, SourceError> {
-    Ok(Stream::new(open_at(path, offset)?, offset))
+pub(super) fn stream_at(path: &Path, offset: u64) -> Result<ByteStream, SourceError> {
+    Ok(ByteStream::new(open_at(path, offset)?, offset))
 }
 
 /// Opens a file at an offset, which must be within it.

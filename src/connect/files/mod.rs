@@ -7,7 +7,10 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Formats, Opening, Origin, Own, Reads, Said, SourceError, System, Target, Text, Writes};
+use super::{
+    AllowedFormats, Origin, OriginRequest, SinkConfig, SinkTarget, SourceConfig, SourceError, System,
+    SystemField, SystemSection, TextField,
+};
 use crate::control::Control;
 use crate::format::Format;
 
@@ -21,23 +24,23 @@ const PARQUET: u8 = 5;
 pub(super) const SYSTEM: System = System {
     schemes: &[""],
     tags: &[TAG, FOLLOWED, PARQUET],
-    source_fields: &[Own {
+    source_fields: &[SystemField {
         key: "follow",
         elsewhere: "only files need follow; other sources have no end: leave it out",
     }],
     source: Some(source),
-    sink_fields: &[Own { key: "rotate", elsewhere: "only files are rotated: leave it out" }],
+    sink_fields: &[SystemField { key: "rotate", elsewhere: "only files are rotated: leave it out" }],
     sink: Some(sink),
     ..System::NONE
 };
 
 /// Listed files, read one after the other as one stream.
 #[derive(Debug, PartialEq, Eq)]
-struct Listed(Vec<PathBuf>);
+struct ListedFiles(Vec<PathBuf>);
 
 /// `follow = true`: files of a directory that are read as they grow and as new ones appear.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Followed {
+struct FollowedDirectory {
     directory: PathBuf,
     /// Pattern of file names: `*` matches any text, `?` any one character.
     pattern: String,
@@ -60,7 +63,7 @@ enum Rotation {
     Bytes(u64),
 }
 
-fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
     if !said.section.flag("follow").unwrap_or(false) {
         return listed(said);
     }
@@ -72,15 +75,15 @@ fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
 }
 
 /// Reads paths of files, which need not exist yet.
-fn listed(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
-    let is_followed = |path: &&Text<'_>| {
+fn listed(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+    let is_followed = |path: &&TextField<'_>| {
         let full = said.base.join(path.value);
         full.is_dir() || (path.value.contains(['*', '?']) && !full.exists())
     };
     match said.paths.iter().find(is_followed) {
         None => {
             let paths = said.paths.iter().map(|path| said.base.join(path.value));
-            Some(Arc::new(Listed(paths.collect())))
+            Some(Arc::new(ListedFiles(paths.collect())))
         }
         Some(path) => {
             path.report(
@@ -92,10 +95,10 @@ fn listed(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
 }
 
 /// Reads a followed path: a directory, a pattern of names in one, or a single file.
-fn followed(path: &Text<'_>, base: &Path) -> Option<Arc<dyn Reads>> {
+fn followed(path: &TextField<'_>, base: &Path) -> Option<Arc<dyn SourceConfig>> {
     let full = base.join(path.value);
     if full.is_dir() {
-        return Some(Arc::new(Followed { directory: full, pattern: "*".into() }));
+        return Some(Arc::new(FollowedDirectory { directory: full, pattern: "*".into() }));
     }
     let pattern = full.file_name().and_then(|name| name.to_str()).map(String::from);
     let directory = full.parent().map(|directory| match directory.as_os_str().is_empty() {
@@ -104,7 +107,7 @@ fn followed(path: &Text<'_>, base: &Path) -> Option<Arc<dyn Reads>> {
     });
     match (pattern, directory) {
         (Some(pattern), Some(directory)) if !directory.to_string_lossy().contains(['*', '?']) => {
-            Some(Arc::new(Followed { directory, pattern }))
+            Some(Arc::new(FollowedDirectory { directory, pattern }))
         }
         _ => {
             path.report("expected a directory, or a pattern of names in one such as \"log/*.csv\"");
@@ -113,14 +116,14 @@ fn followed(path: &Text<'_>, base: &Path) -> Option<Arc<dyn Reads>> {
     }
 }
 
-impl Reads for Listed {
+impl SourceConfig for ListedFiles {
     fn name(&self) -> String {
         let names: Vec<_> = self.0.iter().map(|path| path.display().to_string()).collect();
         names.join(", ")
     }
 
-    fn formats(&self) -> Formats {
-        Formats { allowed: &[Format::Csv, Format::Ndjson, Format::Parquet], ..Formats::TEXT }
+    fn formats(&self) -> AllowedFormats {
+        AllowedFormats { allowed: &[Format::Csv, Format::Ndjson, Format::Parquet], ..AllowedFormats::TEXT }
     }
 
     fn kind(&self, format: Format) -> usize {
@@ -135,18 +138,18 @@ impl Reads for Listed {
         false
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+    fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
         listed::open(&self.0, opening)
     }
 }
 
-impl Reads for Followed {
+impl SourceConfig for FollowedDirectory {
     fn name(&self) -> String {
         self.directory.join(&self.pattern).display().to_string()
     }
 
-    fn formats(&self) -> Formats {
-        Formats::TEXT
+    fn formats(&self) -> AllowedFormats {
+        AllowedFormats::TEXT
     }
 
     fn kind(&self, _format: Format) -> usize {
@@ -157,12 +160,12 @@ impl Reads for Followed {
         false
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+    fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
         follow::open(self, opening)
     }
 }
 
-impl Followed {
+impl FollowedDirectory {
     /// Whether a file name matches. Hidden files match only if the pattern begins with a dot.
     fn names(&self, name: &str) -> bool {
         let hidden = name.starts_with('.') && !self.pattern.starts_with('.');
@@ -195,7 +198,7 @@ fn agrees(pattern: &[char], name: &[char]) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
     let rotate = match said.section.text("rotate") {
         None => Some(None),
         Some(field) => field.map(|text| rotation(text)).map(|field| Some(field.value)),
@@ -224,13 +227,13 @@ fn rotation(text: &str) -> Result<Rotation, String> {
     })
 }
 
-impl Writes for ReleaseFile {
+impl SinkConfig for ReleaseFile {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn target(&self, _control: &Control) -> Target {
-        Target::Outlet(Box::new(writer::Files::new(self.clone())))
+    fn target(&self, _control: &Control) -> SinkTarget {
+        SinkTarget::Outlet(Box::new(writer::ReleaseFileWriter::new(self.clone())))
     }
 }
 
@@ -242,13 +245,13 @@ mod tests {
 
     #[test]
     fn paths_are_listed_or_followed() {
-        let check = |source: &str, expected: Option<Arc<dyn Reads>>| {
+        let check = |source: &str, expected: Option<Arc<dyn SourceConfig>>| {
             let expected = expected.map(|source| Input { system: &SYSTEM, source });
             assert_eq!(source_of(source).ok().map(|source| source.input), expected, "{source}");
         };
-        let listed = Listed(vec!["dir/a.csv".into(), "dir/b.csv".into()]);
+        let listed = ListedFiles(vec!["dir/a.csv".into(), "dir/b.csv".into()]);
         check("path = ['a.csv', 'b.csv']", Some(Arc::new(listed)));
-        let followed = Followed { directory: "dir/log".into(), pattern: "*.csv".into() };
+        let followed = FollowedDirectory { directory: "dir/log".into(), pattern: "*.csv".into() };
         check("path = 'log/*.csv', follow = true", Some(Arc::new(followed)));
         check("path = '*/a.csv', follow = true", None);
         check("path = ['a.csv', 'b.csv'], follow = true", None);
@@ -276,7 +279,7 @@ mod tests {
     #[test]
     fn patterns_choose_names() {
         let check = |pattern: &str, name, expected| {
-            let followed = Followed { directory: PathBuf::new(), pattern: pattern.into() };
+            let followed = FollowedDirectory { directory: PathBuf::new(), pattern: pattern.into() };
             assert_eq!(followed.names(name), expected, "{pattern} {name}");
         };
         check("*.csv", "a.csv", true);

@@ -10,11 +10,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{ReleaseFile, Rotation};
-use crate::connect::{Held, Mark, Outlet, Trouble};
+use crate::connect::{EpochStamp, LineOutlet, OutletContent, RequestError};
 use crate::whole;
 
 /// The files of a sink, and how far they are written.
-pub(super) struct Files {
+pub(super) struct ReleaseFileWriter {
     sink: ReleaseFile,
     file: Option<File>,
     /// Whether the bytes after `length` will be written again. They are kept until the file is
@@ -27,20 +27,20 @@ pub(super) struct Files {
 
 /// Contents of the newest file.
 #[derive(Default)]
-struct Contents {
+struct ReleaseFileContent {
     first: Option<u64>,
     /// The last epoch, and the offset of its first line.
-    last: Option<Mark>,
+    last: Option<EpochStamp>,
     begins: u64,
 }
 
-impl Files {
+impl ReleaseFileWriter {
     pub(super) fn new(sink: ReleaseFile) -> Self {
-        Files { sink, file: None, is_to_cut: false, length: 0, first: None }
+        ReleaseFileWriter { sink, file: None, is_to_cut: false, length: 0, first: None }
     }
 
     /// Opens the newest file, whose last epoch will be written again.
-    fn begin(&mut self) -> io::Result<Held> {
+    fn begin(&mut self) -> io::Result<OutletContent> {
         let path = &self.sink.path;
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -48,11 +48,11 @@ impl Files {
         // Release our own lock before the file is opened again.
         self.file = None;
         let file = opened(path)?;
-        let contents = Contents::of(&file)?;
+        let contents = ReleaseFileContent::of(&file)?;
         let (first, held) = match contents.last {
             Some(last) => {
                 let first = contents.first.filter(|first| *first < last.epoch);
-                (first, Held { whole: last.epoch.saturating_sub(1), last: Some(last) })
+                (first, OutletContent { whole: last.epoch.saturating_sub(1), last: Some(last) })
             }
             None => (None, held_by_full(path)?),
         };
@@ -84,12 +84,12 @@ impl Files {
     }
 }
 
-impl Outlet for Files {
-    fn open(&mut self) -> Result<Held, Trouble> {
+impl LineOutlet for ReleaseFileWriter {
+    fn open(&mut self) -> Result<OutletContent, RequestError> {
         Ok(self.begin()?)
     }
 
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble> {
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), RequestError> {
         Ok(self.write(epoch, lines)?)
     }
 }
@@ -123,14 +123,14 @@ impl ReleaseFile {
     }
 }
 
-impl Contents {
+impl ReleaseFileContent {
     /// Reads a file up to its last whole line.
     fn of(file: &File) -> io::Result<Self> {
-        let (mut contents, mut offset) = (Contents::default(), 0);
+        let (mut contents, mut offset) = (ReleaseFileContent::default(), 0);
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
         while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
-            let mark = Mark::of(&line)
+            let mark = EpochStamp::of(&line)
                 .ok_or_else(|| io::Error::other("a line of it was not written by this sink"))?;
             contents.first.get_or_insert(mark.epoch);
             if contents.last.as_ref().is_none_or(|last| last.epoch != mark.epoch) {
@@ -155,7 +155,7 @@ fn part(part: Option<&std::ffi::OsStr>) -> String {
 }
 
 /// Returns what the full files hold.
-fn held_by_full(path: &Path) -> io::Result<Held> {
+fn held_by_full(path: &Path) -> io::Result<OutletContent> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (prefix, suffix) = (format!("{}-", part(path.file_stem())), format!(".{}", part(path.extension())));
     let mut newest: Option<(u64, PathBuf)> = None;
@@ -165,6 +165,6 @@ fn held_by_full(path: &Path) -> io::Result<Held> {
         let end = epochs.and_then(|epochs| epochs.split_once('-')?.1.parse().ok());
         newest = newest.max(end.map(|end| (end, entry.path())));
     }
-    let Some((whole, file)) = newest else { return Ok(Held::default()) };
-    Ok(Held { whole, last: Contents::of(&File::open(file)?)?.last })
+    let Some((whole, file)) = newest else { return Ok(OutletContent::default()) };
+    Ok(OutletContent { whole, last: ReleaseFileContent::of(&File::open(file)?)?.last })
 }

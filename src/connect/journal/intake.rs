@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use tracing::info;
 use zeroize::Zeroizing;
 
-use super::Session;
+use super::JournalSession;
 use crate::connect::{SourceError, io_error};
 use crate::control::{Control, GLANCE};
-use crate::state::{Full, Ingest, StateError};
+use crate::state::{IngestJournal, JournalFull, StateError};
 
 /// Bytes read at once.
 pub(in crate::connect) const CHUNK: usize = 1 << 16;
@@ -46,25 +46,25 @@ const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Copies a source into the journal until it ends or this is dropped.
 pub(crate) struct Intake {
-    waiting: Arc<Waiting>,
+    waiting: Arc<IntakeBuffer>,
     writer: Option<JoinHandle<()>>,
     torn: Arc<AtomicU64>,
-    ingest: Arc<Ingest>,
+    ingest: Arc<IngestJournal>,
     telling: Vec<JoinHandle<()>>,
 }
 
 /// Callback that receives the number of safe records.
-pub(crate) type Told = Box<dyn Fn(u64) + Send>;
+pub(crate) type AcknowledgeCallback = Box<dyn Fn(u64) + Send>;
 
 /// Buffer between the reading thread and the writer.
-pub(in crate::connect) struct Waiting {
-    buffer: Mutex<Buffer>,
+pub(in crate::connect) struct IntakeBuffer {
+    buffer: Mutex<IntakeState>,
     changed: Condvar,
     control: Control,
 }
 
 #[derive(Default)]
-struct Buffer {
+struct IntakeState {
     bytes: Zeroizing<Vec<u8>>,
     /// The source has ended, with an error or without.
     ended: Option<io::Result<()>>,
@@ -80,14 +80,14 @@ impl Intake {
     /// Starts copying what `read` delivers into the journal of `session`. If the source `outlives`
     /// an error, the error ends only a connection. `told` receives the number of safe records.
     pub(in crate::connect) fn start(
-        mut session: Session,
+        mut session: JournalSession,
         control: &Control,
         outlives: bool,
-        told: Option<Told>,
-        read: impl FnOnce(&Waiting) + Send + 'static,
+        told: Option<AcknowledgeCallback>,
+        read: impl FnOnce(&IntakeBuffer) + Send + 'static,
     ) -> io::Result<Self> {
-        let (buffer, changed) = (Mutex::new(Buffer::default()), Condvar::new());
-        let waiting = Arc::new(Waiting { buffer, changed, control: control.clone() });
+        let (buffer, changed) = (Mutex::new(IntakeState::default()), Condvar::new());
+        let waiting = Arc::new(IntakeBuffer { buffer, changed, control: control.clone() });
         waiting.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
         let (torn, ingest) = (session.torn(), session.ingest());
         let mut intake =
@@ -106,7 +106,7 @@ impl Intake {
     ///
     /// # Errors
     /// If the system can't start a thread.
-    pub(crate) fn tell(&mut self, told: Told) -> io::Result<()> {
+    pub(crate) fn tell(&mut self, told: AcknowledgeCallback) -> io::Result<()> {
         let ingest = self.ingest();
         let telling = thread::Builder::new().spawn(move || {
             let mut known = None;
@@ -120,7 +120,7 @@ impl Intake {
     }
 
     /// Returns the journal.
-    pub(crate) fn ingest(&self) -> Arc<Ingest> {
+    pub(crate) fn ingest(&self) -> Arc<IngestJournal> {
         Arc::clone(&self.ingest)
     }
 
@@ -156,16 +156,16 @@ impl Drop for Intake {
     }
 }
 
-impl Waiting {
-    fn buffer(&self) -> MutexGuard<'_, Buffer> {
+impl IntakeBuffer {
+    fn buffer(&self) -> MutexGuard<'_, IntakeState> {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait_while<'a>(
         &self,
-        buffer: MutexGuard<'a, Buffer>,
-        waits: impl FnMut(&mut Buffer) -> bool,
-    ) -> MutexGuard<'a, Buffer> {
+        buffer: MutexGuard<'a, IntakeState>,
+        waits: impl FnMut(&mut IntakeState) -> bool,
+    ) -> MutexGuard<'a, IntakeState> {
         self.changed.wait_while(buffer, waits).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -202,7 +202,7 @@ impl Waiting {
 
     /// Adds bytes to the buffer once there is room. Returns whether more are wanted.
     pub(in crate::connect) fn put(&self, bytes: &[u8]) -> bool {
-        let full = |buffer: &mut Buffer| buffer.bytes.len() >= WAITING_BYTES && buffer.is_wanted();
+        let full = |buffer: &mut IntakeState| buffer.bytes.len() >= WAITING_BYTES && buffer.is_wanted();
         let mut buffer = self.wait_while(self.buffer(), full);
         let (wanted, before) = (buffer.is_wanted(), buffer.bytes.len());
         if wanted {
@@ -228,7 +228,7 @@ impl Waiting {
 
     /// Writes waiting bytes until the source has ended or the run is over. If the source `outlives`
     /// errors, an error in a connection ends only that connection.
-    fn write(&self, session: &mut Session, outlives: bool) -> Result<(), SourceError> {
+    fn write(&self, session: &mut JournalSession, outlives: bool) -> Result<(), SourceError> {
         let mut batch = Zeroizing::new(Vec::with_capacity(WAITING_BYTES + CHUNK));
         let mut synced: Option<Instant> = None;
         let mut noticed: Option<Instant> = None;
@@ -239,7 +239,8 @@ impl Waiting {
                     let waited = self.changed.wait_timeout(buffer, GLANCE);
                     buffer = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
-                let gathering = |buffer: &mut Buffer| buffer.bytes.len() < GROUP_BYTES && buffer.goes_on();
+                let gathering =
+                    |buffer: &mut IntakeState| buffer.bytes.len() < GROUP_BYTES && buffer.goes_on();
                 let left = synced.map_or(Duration::ZERO, |at| SYNC_INTERVAL.saturating_sub(at.elapsed()));
                 let waited = self.changed.wait_timeout_while(buffer, left, gathering);
                 let (mut buffer, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -280,12 +281,12 @@ impl Waiting {
     }
 
     /// Reports why the source is blocked.
-    fn tell_full(&self, full: Full) {
+    fn tell_full(&self, full: JournalFull) {
         match full {
-            Full::Limit => {
+            JournalFull::Limit => {
                 info!("the ingest journal is at its limit: the source waits for records to be counted")
             }
-            Full::Disk => self.control.notice(DISK_FULL),
+            JournalFull::Disk => self.control.notice(DISK_FULL),
         }
     }
 
@@ -298,7 +299,7 @@ impl Waiting {
     }
 }
 
-impl Buffer {
+impl IntakeState {
     /// Whether the writer may wait for more.
     fn goes_on(&self) -> bool {
         self.ended.is_none() && !self.stopped && !self.broken
@@ -315,24 +316,24 @@ mod tests {
     use super::*;
     use crate::format::Format;
     use crate::format::bytes::STANDARD_INPUT;
-    use crate::format::form::Shape;
+    use crate::format::form::RowLayout;
     use crate::format::row::RECORD_LIMIT;
-    use crate::state::{IngestPlace, IngestReader, PublicHeader, Store};
+    use crate::state::{IngestPosition, IngestReader, PublicHeader, Store};
     use std::path::Path;
     use std::sync::mpsc;
 
     /// Starts copying `input` into a journal.
-    fn start(format: &str, input: impl Read + Send + 'static, ingest: &Arc<Ingest>) -> Intake {
+    fn start(format: &str, input: impl Read + Send + 'static, ingest: &Arc<IngestJournal>) -> Intake {
         let format = if format == "csv" { Format::Csv } else { Format::Ndjson };
-        let shape = Shape { format, header: None, wanted: vec!["x".into()] };
-        let session = Session::new(Arc::clone(ingest), shape, STANDARD_INPUT.into());
+        let shape = RowLayout { format, header: None, wanted: vec!["x".into()] };
+        let session = JournalSession::new(Arc::clone(ingest), shape, STANDARD_INPUT.into());
         Intake::start(session, &Control::new(), false, None, move |waiting| waiting.read(input)).unwrap()
     }
 
     /// A source that delivers the parts it receives.
-    struct Parts(mpsc::Receiver<Vec<u8>>);
+    struct PartReader(mpsc::Receiver<Vec<u8>>);
 
-    impl Read for Parts {
+    impl Read for PartReader {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let Ok(part) = self.0.recv() else { return Ok(0) };
             buffer[..part.len()].copy_from_slice(&part);
@@ -341,11 +342,11 @@ mod tests {
     }
 
     /// A journal, and the directory that holds it.
-    fn journal() -> (tempfile::TempDir, Arc<Ingest>) {
+    fn journal() -> (tempfile::TempDir, Arc<IngestJournal>) {
         let directory = tempfile::tempdir().unwrap();
         let header = PublicHeader { parameters: vec![], private: true };
         let (store, _) = Store::open(directory.path().join("state"), &header).unwrap();
-        let ingest = Arc::new(store.ingest(IngestPlace::START, u64::MAX).unwrap());
+        let ingest = Arc::new(store.ingest(IngestPosition::START, u64::MAX).unwrap());
         (directory, ingest)
     }
 
@@ -357,7 +358,7 @@ mod tests {
     fn take_from(format: &str, input: impl Read + Send + 'static) -> io::Result<(String, String, u64)> {
         let (_directory, ingest) = journal();
         let _intake = start(format, input, &ingest);
-        let reader = IngestReader::open(&ingest, IngestPlace::START)?;
+        let reader = IngestReader::open(&ingest, IngestPosition::START)?;
         let Some(mut reader) = reader else { return Ok(Default::default()) };
         let (header, mut records) = (String::from_utf8_lossy(reader.header()).into_owned(), String::new());
         reader.read_to_string(&mut records)?;
@@ -424,7 +425,7 @@ mod tests {
     fn a_record_counts_as_soon_as_it_is_whole() {
         let (_directory, ingest) = journal();
         let (sender, parts) = mpsc::channel();
-        let intake = start("csv", Parts(parts), &ingest);
+        let intake = start("csv", PartReader(parts), &ingest);
         assert_eq!(ingest.acknowledged(None), Some(0));
         for (part, expected) in [("x\n1", None), ("0\n2\n", Some(2)), ("3", None), ("4\r\n", Some(3))] {
             sender.send(part.as_bytes().to_vec()).unwrap();

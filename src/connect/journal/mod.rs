@@ -9,31 +9,31 @@ mod session;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Opened, Origin, Position, SourceError, io_error};
-use crate::format::bytes::Stream;
-use crate::state::{Ingest, IngestPlace, IngestReader};
+use super::{OpenFile, Origin, Position, SourceError, io_error};
+use crate::format::bytes::ByteStream;
+use crate::state::{IngestJournal, IngestPosition, IngestReader};
 
 pub(crate) use intake::Intake;
-pub(super) use intake::{CHUNK, Waiting};
-pub(crate) use session::Session;
+pub(super) use intake::{CHUNK, IntakeBuffer};
+pub(crate) use session::JournalSession;
 
 /// Position tag of journals.
 pub(crate) const TAG: u8 = 1;
 
 /// The sessions of a journal, each like a file.
-pub(crate) struct Sessions {
-    pub(crate) ingest: Arc<Ingest>,
+pub(crate) struct JournalSessions {
+    pub(crate) ingest: Arc<IngestJournal>,
     /// The source's name for messages.
     pub(crate) name: String,
 }
 
-impl From<Position> for IngestPlace {
+impl From<Position> for IngestPosition {
     fn from(position: Position) -> Self {
-        IngestPlace { session: position.file, offset: position.offset }
+        IngestPosition { session: position.file, offset: position.offset }
     }
 }
 
-impl Origin for Sessions {
+impl Origin for JournalSessions {
     fn name(&self, file: u32) -> PathBuf {
         if file >= self.ingest.session() {
             return self.name.clone().into();
@@ -42,13 +42,13 @@ impl Origin for Sessions {
         format!("<session {file} of {inner}>").into()
     }
 
-    fn open(&mut self, position: Position) -> Result<Option<Opened>, SourceError> {
+    fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
         let reader = IngestReader::open(&self.ingest, position.into());
         let reader = reader.map_err(|source| io_error(&self.name(position.file), source))?;
         Ok(reader.map(|reader| {
-            let header = Stream::new(std::io::Cursor::new(reader.header().to_vec()), 0);
-            Opened::Bytes {
-                stream: Stream::new(reader, position.offset),
+            let header = ByteStream::new(std::io::Cursor::new(reader.header().to_vec()), 0);
+            OpenFile::Bytes {
+                stream: ByteStream::new(reader, position.offset),
                 header: Some(header),
                 is_rest: false,
             }

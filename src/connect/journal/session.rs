@@ -13,21 +13,21 @@ use zeroize::Zeroizing;
 
 use super::intake::{CHUNK, WAITING_BYTES};
 use crate::connect::SourceError;
-use crate::format::bytes::Stream;
+use crate::format::bytes::ByteStream;
 use crate::format::csv::CsvRows;
-use crate::format::form::Shape;
+use crate::format::form::RowLayout;
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
 use crate::format::{Format, FormatError};
-use crate::state::{Ingest, Patience};
+use crate::state::{IngestJournal, WaitForRoom};
 
 /// UTF-8 byte order mark, which some programs write at the start.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The session that is being written.
-pub(crate) struct Session {
-    ingest: Arc<Ingest>,
-    shape: Shape,
+pub(crate) struct JournalSession {
+    ingest: Arc<IngestJournal>,
+    shape: RowLayout,
     framing: Framing,
     /// Header of the current session.
     current: Option<Vec<u8>>,
@@ -45,11 +45,11 @@ pub(crate) struct Session {
     name: PathBuf,
 }
 
-impl Session {
+impl JournalSession {
     /// Prepares the next session of a journal, whose header must have the wanted columns. `name` is
     /// the source's name for messages.
-    pub(crate) fn new(ingest: Arc<Ingest>, shape: Shape, name: PathBuf) -> Self {
-        Session {
+    pub(crate) fn new(ingest: Arc<IngestJournal>, shape: RowLayout, name: PathBuf) -> Self {
+        JournalSession {
             ingest,
             framing: Framing::new(shape.format),
             shape,
@@ -65,12 +65,12 @@ impl Session {
     }
 
     /// Returns the journal.
-    pub(in crate::connect) fn ingest(&self) -> Arc<Ingest> {
+    pub(in crate::connect) fn ingest(&self) -> Arc<IngestJournal> {
         Arc::clone(&self.ingest)
     }
 
     /// Returns the shape of its rows.
-    pub(in crate::connect) fn shape(&self) -> &Shape {
+    pub(in crate::connect) fn shape(&self) -> &RowLayout {
         &self.shape
     }
 
@@ -89,7 +89,7 @@ impl Session {
         &mut self,
         batch: &[u8],
         ended: bool,
-        patience: Patience<'_>,
+        patience: WaitForRoom<'_>,
     ) -> Result<(), SourceError> {
         if self.headed {
             return self.take_records(batch, ended, patience);
@@ -119,7 +119,12 @@ impl Session {
     }
 
     /// Takes bytes that follow the header or continue a record.
-    fn take_records(&mut self, batch: &[u8], ended: bool, patience: Patience<'_>) -> Result<(), SourceError> {
+    fn take_records(
+        &mut self,
+        batch: &[u8],
+        ended: bool,
+        patience: WaitForRoom<'_>,
+    ) -> Result<(), SourceError> {
         let before = self.framing.records;
         let mut whole = self.framing.last_end(batch);
         let ends = ended && !self.framing.is_too_long();
@@ -151,7 +156,7 @@ impl Session {
 
     /// Begins a session once the header is complete, unless the current session has the same
     /// header. Returns whether records follow.
-    fn begin(&mut self, ended: bool, patience: Patience<'_>) -> Result<bool, SourceError> {
+    fn begin(&mut self, ended: bool, patience: WaitForRoom<'_>) -> Result<bool, SourceError> {
         let in_stream = self.shape.format == Format::Csv && self.shape.header.is_none();
         let mut header = 0;
         if in_stream {
@@ -178,7 +183,7 @@ impl Session {
         if self.current.as_ref() != Some(&named) {
             if self.shape.format == Format::Csv {
                 // Refuse a header that lacks a column before any record of its session counts.
-                let stream = Stream::new(io::Cursor::new(named.clone()), 0);
+                let stream = ByteStream::new(io::Cursor::new(named.clone()), 0);
                 CsvRows::open(stream, &self.name, &self.shape.wanted)?;
             }
             if !self.ingest.begin(&named, patience)? {

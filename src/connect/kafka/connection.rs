@@ -17,7 +17,7 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::topic::Topic;
-use crate::connect::error::{Trouble, passing, refusal};
+use crate::connect::error::{RequestError, passing, refusal};
 use crate::control::Control;
 
 /// How long to wait for an answer, and how often to check whether to keep waiting.
@@ -44,22 +44,22 @@ pub(super) fn config(topic: &Topic) -> ClientConfig {
 }
 
 /// Reader of a partition.
-pub(super) struct Reader {
+pub(super) struct PartitionConsumer {
     pub(super) topic: Topic,
     consumer: BaseConsumer,
     partition: i32,
 }
 
 /// Result of a poll.
-pub(super) enum Polled<'a> {
+pub(super) enum PollResult<'a> {
     Message(BorrowedMessage<'a>),
     /// All available messages have been read.
     End,
     Nothing,
 }
 
-impl Reader {
-    pub(super) fn open(topic: &Topic, control: &Control) -> Result<Self, Trouble> {
+impl PartitionConsumer {
+    pub(super) fn open(topic: &Topic, control: &Control) -> Result<Self, RequestError> {
         let consumer: BaseConsumer = config(topic)
             // The client requires a name, but we never join the group.
             .set("group.id", "hushflow")
@@ -76,7 +76,7 @@ impl Reader {
             .set("fetch.queue.backoff.ms", "10")
             .create()
             .map_err(|error| trouble(topic, &error))?;
-        let mut reader = Reader { topic: topic.clone(), consumer, partition: 0 };
+        let mut reader = PartitionConsumer { topic: topic.clone(), consumer, partition: 0 };
         let partitions = reader.ask(control, |reader, patience| {
             let metadata = reader.consumer.fetch_metadata(Some(&topic.stream), patience)?;
             Ok(metadata.topics().first().map_or(0, |found| found.partitions().len()))
@@ -90,7 +90,7 @@ impl Reader {
         &self,
         control: &Control,
         question: impl Fn(&Self, Duration) -> KafkaResult<T>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, RequestError> {
         let begun = Instant::now();
         loop {
             match question(self, SLICE) {
@@ -101,7 +101,7 @@ impl Reader {
     }
 
     /// Returns the first available offset, and the one after the last.
-    pub(super) fn ends(&self, control: &Control) -> Result<(u64, u64), Trouble> {
+    pub(super) fn ends(&self, control: &Control) -> Result<(u64, u64), RequestError> {
         let (first, end) = self.ask(control, |reader, patience| {
             reader.consumer.fetch_watermarks(&reader.topic.stream, reader.partition, patience)
         })?;
@@ -109,7 +109,7 @@ impl Reader {
     }
 
     /// Starts reading at this offset.
-    pub(super) fn begin(&self, offset: u64) -> Result<(), Trouble> {
+    pub(super) fn begin(&self, offset: u64) -> Result<(), RequestError> {
         let offset = i64::try_from(offset).map_err(|_| passing("the offset is beyond all others"))?;
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&self.topic.stream, self.partition, Offset::Offset(offset))
@@ -118,18 +118,18 @@ impl Reader {
     }
 
     /// Returns the next message, waiting at most `patience`.
-    pub(super) fn poll(&self, patience: Duration) -> Result<Polled<'_>, Trouble> {
+    pub(super) fn poll(&self, patience: Duration) -> Result<PollResult<'_>, RequestError> {
         match self.consumer.poll(patience) {
-            None => Ok(Polled::Nothing),
-            Some(Ok(message)) => Ok(Polled::Message(message)),
-            Some(Err(KafkaError::PartitionEOF(_))) => Ok(Polled::End),
+            None => Ok(PollResult::Nothing),
+            Some(Ok(message)) => Ok(PollResult::Message(message)),
+            Some(Err(KafkaError::PartitionEOF(_))) => Ok(PollResult::End),
             Some(Err(error)) => Err(trouble(&self.topic, &error)),
         }
     }
 }
 
 /// Selects the partition to read of a topic with this number of partitions.
-fn chosen(topic: &Topic, partitions: usize) -> Result<i32, Trouble> {
+fn chosen(topic: &Topic, partitions: usize) -> Result<i32, RequestError> {
     match (topic.partition, partitions) {
         // A server that has just started may not know the topic yet.
         (_, 0) => Err(passing("the topic is not there")),
@@ -151,13 +151,13 @@ fn chosen(topic: &Topic, partitions: usize) -> Result<i32, Trouble> {
 }
 
 /// Converts an error of the client, with its words.
-pub(super) fn trouble(topic: &Topic, error: &KafkaError) -> Trouble {
+pub(super) fn trouble(topic: &Topic, error: &KafkaError) -> RequestError {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::NotImplemented) => refusal(
             topic.name(),
             "messages are packed in a way that this build can't unpack: cargo build --features kafka,zstd",
         ),
-        Some(code) => Trouble::Passing(io::Error::other(code.to_string())),
+        Some(code) => RequestError::Passing(io::Error::other(code.to_string())),
         None => passing(error.to_string()),
     }
 }
@@ -173,8 +173,8 @@ mod tests {
             let found = chosen(&topic, partitions);
             match (&found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(*found, expected),
-                (Err(Trouble::Passing(error)), Err(part)) => assert!(error.to_string().contains(part)),
-                (Err(Trouble::Refused { problem, .. }), Err(part)) => assert!(problem.contains(part)),
+                (Err(RequestError::Passing(error)), Err(part)) => assert!(error.to_string().contains(part)),
+                (Err(RequestError::Refused { problem, .. }), Err(part)) => assert!(problem.contains(part)),
                 _ => panic!("{partition:?} of {partitions}: {found:?}"),
             }
         };

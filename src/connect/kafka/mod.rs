@@ -10,7 +10,7 @@ mod topic;
 #[cfg(feature = "kafka")]
 mod writer;
 
-use super::{Own, STREAM, System};
+use super::{STREAM, System, SystemField};
 #[cfg(feature = "kafka")]
 use topic::{sink, source};
 #[cfg(not(feature = "kafka"))]
@@ -24,7 +24,7 @@ pub(super) const SYSTEM: System = System {
     tags: &[6],
     source_fields: &[
         STREAM,
-        Own { key: "partition", elsewhere: "the number of a partition is for {}: leave it out" },
+        SystemField { key: "partition", elsewhere: "the number of a partition is for {}: leave it out" },
     ],
     source: Some(source),
     sink_fields: &[STREAM],
@@ -36,16 +36,16 @@ pub(super) const SYSTEM: System = System {
 mod without {
     use std::sync::Arc;
 
-    use crate::connect::{Reads, Said, Writes};
+    use crate::connect::{SinkConfig, SourceConfig, SystemSection};
 
     const WITHOUT: &str = "built without Kafka: cargo build --features kafka";
 
-    pub(super) fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+    pub(super) fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
         said.path.report(WITHOUT);
         None
     }
 
-    pub(super) fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+    pub(super) fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
         said.path.report(WITHOUT);
         None
     }

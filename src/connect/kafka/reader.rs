@@ -9,35 +9,35 @@ use std::time::Duration;
 
 use rdkafka::message::Message;
 
-use super::connection::{Polled, Reader};
+use super::connection::{PartitionConsumer, PollResult};
 use super::topic::Topic;
 use crate::connect::Position;
 use crate::connect::entries::Entries;
-use crate::connect::error::{Trouble, lost};
+use crate::connect::error::{RequestError, lost};
 use crate::control::{Control, GLANCE};
 use crate::format::Defect;
-use crate::format::form::Form;
+use crate::format::form::EntryParser;
 use crate::format::row::{RECORD_LIMIT, Row};
 
 /// A partition that is read.
 pub(super) struct PartitionReader {
-    reader: Reader,
+    reader: PartitionConsumer,
     /// Minimum offset of the next message.
     next: u64,
     /// The next message, if already polled.
-    ahead: Option<Result<Entry, Trouble>>,
+    ahead: Option<Result<KafkaMessage, RequestError>>,
 }
 
 /// A message.
-struct Entry {
+struct KafkaMessage {
     offset: u64,
     /// Its payload, unless it is missing or too long.
     text: Result<Vec<u8>, Defect>,
 }
 
 impl PartitionReader {
-    pub(super) fn open(topic: &Topic, control: &Control, position: Position) -> Result<Self, Trouble> {
-        let reader = Reader::open(topic, control)?;
+    pub(super) fn open(topic: &Topic, control: &Control, position: Position) -> Result<Self, RequestError> {
+        let reader = PartitionConsumer::open(topic, control)?;
         let (first, end) = reader.ends(control)?;
         let next = if position == Position::START { first } else { position.offset };
         if end < next {
@@ -52,9 +52,9 @@ impl PartitionReader {
         Ok(PartitionReader { reader, next, ahead: None })
     }
 
-    fn poll(&self, patience: Duration) -> Option<Result<Entry, Trouble>> {
+    fn poll(&self, patience: Duration) -> Option<Result<KafkaMessage, RequestError>> {
         match self.reader.poll(patience) {
-            Ok(Polled::Message(message)) => Some(Ok(Entry {
+            Ok(PollResult::Message(message)) => Some(Ok(KafkaMessage {
                 offset: u64::try_from(message.offset()).unwrap_or(0),
                 text: match message.payload() {
                     Some(text) if text.len() <= RECORD_LIMIT => Ok(text.to_vec()),
@@ -62,18 +62,18 @@ impl PartitionReader {
                     None => Err(Defect::Missing),
                 },
             })),
-            Ok(Polled::End | Polled::Nothing) => None,
+            Ok(PollResult::End | PollResult::Nothing) => None,
             Err(trouble) => Some(Err(trouble)),
         }
     }
 }
 
 impl Entries for PartitionReader {
-    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble> {
+    fn next(&mut self, row: &mut Row, form: &mut EntryParser) -> Result<Option<Position>, RequestError> {
         let Some(entry) = self.ahead.take().or_else(|| self.poll(GLANCE)) else { return Ok(None) };
-        let Entry { offset, text } = entry?;
+        let KafkaMessage { offset, text } = entry?;
         if offset < self.next {
-            return Err(Trouble::Passing(io::Error::other("a message came again")));
+            return Err(RequestError::Passing(io::Error::other("a message came again")));
         }
         match text {
             Ok(text) => form.read(&text, row),

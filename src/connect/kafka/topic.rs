@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::{reader, writer};
 use crate::connect::entries::{Entries, ServerStream, identity};
-use crate::connect::server::{Server, stream};
+use crate::connect::server::{BrokerServer, stream};
 use crate::connect::writer::StreamOutlet;
-use crate::connect::{Position, Reads, Said, Target, Trouble, Writes, report_broker};
+use crate::connect::{
+    Position, RequestError, SinkConfig, SinkTarget, SourceConfig, SystemSection, report_broker,
+};
 use crate::control::Control;
 
 /// A topic, of which a source reads one partition.
@@ -21,9 +23,9 @@ pub(super) struct Topic {
 }
 
 impl Topic {
-    fn read(said: &Said<'_, '_>) -> Option<Self> {
+    fn read(said: &SystemSection<'_, '_>) -> Option<Self> {
         let stream = stream(said.section, ",:*?/\\\"'");
-        let Some((server, "")) = Server::of(said.rest, 9092) else {
+        let Some((server, "")) = BrokerServer::of(said.rest, 9092) else {
             report_broker(said.path);
             return None;
         };
@@ -43,7 +45,7 @@ impl Topic {
     }
 }
 
-pub(super) fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+pub(super) fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
     let partition = match said.section.get("partition") {
         None => Some(None),
         Some(_) => said.section.count("partition", 0).and_then(|number| {
@@ -56,7 +58,7 @@ pub(super) fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
     Some(Arc::new(Topic { partition: partition?, ..topic }))
 }
 
-pub(super) fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+pub(super) fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
     Some(Arc::new(Topic::read(said)?))
 }
 
@@ -69,17 +71,17 @@ impl ServerStream for Topic {
         identity(0, self.partition.unwrap_or(0), &self.stream)
     }
 
-    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
+    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, RequestError> {
         Ok(Box::new(reader::PartitionReader::open(self, control, position)?))
     }
 }
 
-impl Writes for Topic {
+impl SinkConfig for Topic {
     fn name(&self) -> String {
         Topic::name(self)
     }
 
-    fn target(&self, control: &Control) -> Target {
+    fn target(&self, control: &Control) -> SinkTarget {
         StreamOutlet::target(writer::TopicWriter::new(self, control))
     }
 }
@@ -87,7 +89,7 @@ impl Writes for Topic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::Equal;
+    use crate::connect::DynamicEq;
     use crate::connect::fake::source_of;
     use std::any::Any;
 

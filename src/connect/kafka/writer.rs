@@ -11,12 +11,12 @@ use std::time::Duration;
 use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use super::connection::{PATIENCE, Polled, Reader, config, trouble};
+use super::connection::{PATIENCE, PartitionConsumer, PollResult, config, trouble};
 use super::topic::Topic;
 
-use crate::connect::error::{Trouble, foreign};
+use crate::connect::error::{RequestError, foreign};
 use crate::connect::wire::{garbled, parse_id, shown_id};
-use crate::connect::writer::{Id, Mark, Writer};
+use crate::connect::writer::{EntryId, EpochStamp, ServerWriter};
 use crate::control::Control;
 
 /// Maximum size in bytes of a message that the client accepts; the server has its own limit.
@@ -38,8 +38,8 @@ impl TopicWriter {
     }
 }
 
-impl Writer for TopicWriter {
-    fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble> {
+impl ServerWriter for TopicWriter {
+    fn open(&mut self) -> Result<(EntryId, Option<EpochStamp>), RequestError> {
         self.producer = None;
         let topic = &self.topic;
         let refused = |error| trouble(topic, &error);
@@ -56,7 +56,11 @@ impl Writer for TopicWriter {
         Ok((id, Some(mark)))
     }
 
-    fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble> {
+    fn send(
+        &mut self,
+        lines: &[(EntryId, &str)],
+        taken: &mut dyn FnMut(EntryId),
+    ) -> Result<(), RequestError> {
         let Some(producer) = &self.producer else { return Err(garbled().into()) };
         let refused = |error| trouble(&self.topic, &error);
         producer.begin_transaction().map_err(refused)?;
@@ -73,14 +77,14 @@ impl Writer for TopicWriter {
 }
 
 /// Key and line of a message.
-type Found = (Vec<u8>, Vec<u8>);
+type KeyedMessage = (Vec<u8>, Vec<u8>);
 
 /// Finds the last message. The end of the partition may hold transaction markers and aborted
 /// messages, so the search starts further and further back.
-fn last(topic: &Topic, control: &Control) -> Result<Option<Found>, Trouble> {
+fn last(topic: &Topic, control: &Control) -> Result<Option<KeyedMessage>, RequestError> {
     let mut back = BACK;
     loop {
-        let reader = Reader::open(topic, control)?;
+        let reader = PartitionConsumer::open(topic, control)?;
         let (first, end) = reader.ends(control)?;
         let begin = end.saturating_sub(back).max(first);
         let found = if begin < end { last_from(&reader, begin)? } else { None };
@@ -92,24 +96,24 @@ fn last(topic: &Topic, control: &Control) -> Result<Option<Found>, Trouble> {
 }
 
 /// Returns the last message from this offset on.
-fn last_from(reader: &Reader, begin: u64) -> Result<Option<Found>, Trouble> {
+fn last_from(reader: &PartitionConsumer, begin: u64) -> Result<Option<KeyedMessage>, RequestError> {
     reader.begin(begin)?;
     let mut last = None;
     loop {
         match reader.poll(PATIENCE)? {
-            Polled::Message(message) => {
+            PollResult::Message(message) => {
                 let part = |part: Option<&[u8]>| part.unwrap_or_default().to_vec();
                 last = Some((part(message.key()), part(message.payload())));
             }
-            Polled::End => return Ok(last),
-            Polled::Nothing => return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+            PollResult::End => return Ok(last),
+            PollResult::Nothing => return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
     }
 }
 
 /// Returns the id of a message and the mark of its line, if a sink wrote it.
-fn read(key: &[u8], line: &[u8]) -> Option<(Id, Mark)> {
-    let (id, mark) = (parse_id(key).ok()?, Mark::of(line)?);
+fn read(key: &[u8], line: &[u8]) -> Option<(EntryId, EpochStamp)> {
+    let (id, mark) = (parse_id(key).ok()?, EpochStamp::of(line)?);
     (id.0 == mark.epoch).then_some((id, mark))
 }
 

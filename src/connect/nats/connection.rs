@@ -7,11 +7,11 @@ use std::io;
 use rand::{TryRng, rngs::SysRng};
 use serde_json::{Value, json};
 
-use super::Stream;
+use super::NatsStream;
 use crate::connect::entries::ServerStream;
-use crate::connect::error::{Trouble, passing, refusal};
+use crate::connect::error::{RequestError, passing, refusal};
 use crate::connect::server::Credentials;
-use crate::connect::wire::{Wire, garbled, number};
+use crate::connect::wire::{ServerConnection, garbled, number};
 use crate::control::Control;
 
 /// Maximum size of an answer in bytes.
@@ -24,9 +24,9 @@ const HEAD_KEPT: usize = 1 << 10;
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
 /// A connection after the greeting, with a subject of its own for answers.
-pub(super) struct Connection {
-    pub(super) stream: Stream,
-    pub(super) wire: Wire,
+pub(super) struct NatsConnection {
+    pub(super) stream: NatsStream,
+    pub(super) wire: ServerConnection,
     pub(super) inbox: String,
     line: Vec<u8>,
     /// The last header or payload.
@@ -34,7 +34,7 @@ pub(super) struct Connection {
 }
 
 /// What the server has sent.
-pub(super) enum Sent {
+pub(super) enum ServerMessage {
     /// A message: its reply subject, its status if it has one, and the length of its payload, which
     /// follows.
     Message { reply: String, status: Option<u16>, length: usize },
@@ -42,11 +42,11 @@ pub(super) enum Sent {
     Other,
 }
 
-impl Connection {
-    pub(super) fn open(stream: &Stream, control: &Control) -> Result<Self, Trouble> {
-        let wire = Wire::connect(&stream.server.address, control)?;
+impl NatsConnection {
+    pub(super) fn open(stream: &NatsStream, control: &Control) -> Result<Self, RequestError> {
+        let wire = ServerConnection::connect(&stream.server.address, control)?;
         let mut connection =
-            Connection { stream: stream.clone(), wire, inbox: inbox()?, line: vec![], payload: vec![] };
+            NatsConnection { stream: stream.clone(), wire, inbox: inbox()?, line: vec![], payload: vec![] };
         connection.greet()?;
         Ok(connection)
     }
@@ -56,7 +56,7 @@ impl Connection {
     }
 
     /// Sends our credentials and waits until the server accepts them.
-    fn greet(&mut self) -> Result<(), Trouble> {
+    fn greet(&mut self) -> Result<(), RequestError> {
         self.wire.line(&mut self.line)?;
         if !self.line.starts_with(b"INFO ") {
             return Err(garbled().into());
@@ -85,7 +85,7 @@ impl Connection {
     }
 
     /// Handles a line that is not a message.
-    fn notice(&mut self) -> Result<(), Trouble> {
+    fn notice(&mut self) -> Result<(), RequestError> {
         if self.line == b"PING" {
             self.say("PONG\r\n")?;
         } else if let Some(words) = self.line.strip_prefix(b"-ERR") {
@@ -100,7 +100,7 @@ impl Connection {
     }
 
     /// Reads what the server sends next, up to a message's payload.
-    pub(super) fn next_sent(&mut self) -> Result<Sent, Trouble> {
+    pub(super) fn next_sent(&mut self) -> Result<ServerMessage, RequestError> {
         self.wire.line(&mut self.line)?;
         let line = String::from_utf8_lossy(&self.line).into_owned();
         let mut words = line.split_ascii_whitespace();
@@ -113,7 +113,7 @@ impl Connection {
             ("HMSG", [_, _, reply, head, total]) => (*reply, *head, *total),
             _ => {
                 self.notice()?;
-                return Ok(Sent::Other);
+                return Ok(ServerMessage::Other);
             }
         };
         let (head, total): (usize, usize) = (number(head.as_bytes())?, number(total.as_bytes())?);
@@ -122,7 +122,7 @@ impl Connection {
         self.payload.clear();
         self.wire.take(kept, &mut self.payload)?;
         self.wire.skip(head - kept)?;
-        Ok(Sent::Message { reply: reply.into(), status: status(&self.payload), length })
+        Ok(ServerMessage::Message { reply: reply.into(), status: status(&self.payload), length })
     }
 
     /// Reads a payload, or skips one that is longer than `limit`. Returns whether it was read.
@@ -137,16 +137,16 @@ impl Connection {
     }
 
     /// Sends a request to JetStream. Returns its answer, unless that is an error.
-    pub(super) fn ask(&mut self, subject: &str, question: &Value) -> Result<Value, Trouble> {
+    pub(super) fn ask(&mut self, subject: &str, question: &Value) -> Result<Value, RequestError> {
         let (inbox, question) = (self.inbox.clone(), question.to_string());
         self.say(&format!("PUB {subject} {inbox}.api {}\r\n{question}\r\n", question.len()))?;
         self.answer()
     }
 
     /// Returns the next answer of JetStream, unless it is an error.
-    pub(super) fn answer(&mut self) -> Result<Value, Trouble> {
+    pub(super) fn answer(&mut self) -> Result<Value, RequestError> {
         loop {
-            let Sent::Message { status, length, .. } = self.next_sent()? else { continue };
+            let ServerMessage::Message { status, length, .. } = self.next_sent()? else { continue };
             if !self.read_payload(length, ANSWER_LIMIT)? || status.is_some() {
                 // JetStream does not answer: it is starting, or it is disabled.
                 return Err(passing("JetStream is not there"));
@@ -155,7 +155,7 @@ impl Connection {
             let Some(error) = answer.get("error") else { return Ok(answer) };
             let words = error["description"].as_str().unwrap_or("JetStream refuses").to_owned();
             return Err(match (error["code"].as_u64(), error["err_code"].as_u64()) {
-                (Some(404), _) => Trouble::NoStream,
+                (Some(404), _) => RequestError::NoStream,
                 (Some(503), _) | (_, Some(WRONG_LAST_SEQUENCE)) => passing(words),
                 _ => refusal(self.stream.name(), &words),
             });
@@ -163,7 +163,7 @@ impl Connection {
     }
 
     /// Returns the facts about the stream.
-    pub(super) fn facts(&mut self) -> Result<Value, Trouble> {
+    pub(super) fn facts(&mut self) -> Result<Value, RequestError> {
         self.ask(&format!("$JS.API.STREAM.INFO.{}", self.stream.stream), &json!({}))
     }
 }

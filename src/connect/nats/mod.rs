@@ -7,9 +7,12 @@ mod writer;
 use std::sync::Arc;
 
 use super::entries::{Entries, ServerStream, identity};
-use super::server::{Server, stream};
+use super::server::{BrokerServer, stream};
 use super::writer::StreamOutlet;
-use super::{Own, Position, Reads, STREAM, Said, System, Target, Trouble, Writes, report_broker};
+use super::{
+    Position, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemField, SystemSection,
+    report_broker,
+};
 use crate::control::Control;
 
 pub(super) const SYSTEM: System = System {
@@ -20,42 +23,42 @@ pub(super) const SYSTEM: System = System {
     tags: &[4],
     source_fields: &[STREAM],
     source: Some(source),
-    sink_fields: &[STREAM, Own { key: "subject", elsewhere: "a subject is for {}: leave it out" }],
+    sink_fields: &[STREAM, SystemField { key: "subject", elsewhere: "a subject is for {}: leave it out" }],
     sink: Some(sink),
 };
 
 /// A server's stream, as named in `[source]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stream {
-    server: Server,
+struct NatsStream {
+    server: BrokerServer,
     stream: String,
 }
 
 /// `[[sinks]]` with a NATS path.
 #[derive(Debug, PartialEq, Eq)]
-struct Sink {
-    stream: Stream,
+struct NatsSink {
+    stream: NatsStream,
     /// `subject`: the subject of the messages; by default the name of the stream.
     subject: String,
 }
 
-impl Stream {
-    fn read(said: &Said<'_, '_>) -> Option<Self> {
+impl NatsStream {
+    fn read(said: &SystemSection<'_, '_>) -> Option<Self> {
         let stream = stream(said.section, ".*>/\\");
-        let Some((server, "")) = Server::of(said.rest, 4222) else {
+        let Some((server, "")) = BrokerServer::of(said.rest, 4222) else {
             report_broker(said.path);
             return None;
         };
-        Some(Stream { server, stream: stream? })
+        Some(NatsStream { server, stream: stream? })
     }
 }
 
-fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
-    Some(Arc::new(Stream::read(said)?))
+fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+    Some(Arc::new(NatsStream::read(said)?))
 }
 
-fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
-    let stream = Stream::read(said);
+fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
+    let stream = NatsStream::read(said);
     let subject = said.section.text("subject");
     if let Some(subject) = subject.as_ref().filter(|subject| !is_plain(subject.value)) {
         subject.report("expected a subject without wildcards, such as \"releases\"");
@@ -63,7 +66,7 @@ fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
     }
     let stream = stream?;
     let subject = subject.map_or_else(|| stream.stream.clone(), |subject| subject.value.into());
-    Some(Arc::new(Sink { stream, subject }))
+    Some(Arc::new(NatsSink { stream, subject }))
 }
 
 /// Whether a subject has no wildcard.
@@ -72,7 +75,7 @@ fn is_plain(subject: &str) -> bool {
     !subject.contains(odd) && !subject.starts_with('$') && subject.split('.').all(|part| !part.is_empty())
 }
 
-impl ServerStream for Stream {
+impl ServerStream for NatsStream {
     fn name(&self) -> String {
         format!("nats://{} {}", self.server.address, self.stream)
     }
@@ -81,18 +84,18 @@ impl ServerStream for Stream {
         identity(0, 0, &self.stream)
     }
 
-    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
-        Ok(Box::new(reader::Reader::open(self, control, position)?))
+    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, RequestError> {
+        Ok(Box::new(reader::NatsReader::open(self, control, position)?))
     }
 }
 
-impl Writes for Sink {
+impl SinkConfig for NatsSink {
     fn name(&self) -> String {
         ServerStream::name(&self.stream)
     }
 
-    fn target(&self, control: &Control) -> Target {
-        StreamOutlet::target(writer::StreamWriter::new(&self.stream, &self.subject, control))
+    fn target(&self, control: &Control) -> SinkTarget {
+        StreamOutlet::target(writer::NatsWriter::new(&self.stream, &self.subject, control))
     }
 }
 
@@ -101,16 +104,16 @@ mod tests {
     use super::super::fake::{sink_of, source_of};
     use super::super::server::Credentials;
     use super::*;
-    use crate::connect::Equal;
+    use crate::connect::DynamicEq;
     use std::any::Any;
 
-    fn stream_at(address: &str, credentials: Option<Credentials>) -> Stream {
-        Stream { server: Server { address: address.into(), credentials }, stream: "s".into() }
+    fn stream_at(address: &str, credentials: Option<Credentials>) -> NatsStream {
+        NatsStream { server: BrokerServer { address: address.into(), credentials }, stream: "s".into() }
     }
 
     #[test]
     fn paths_have_defaults_and_no_secret_is_shown() {
-        let check = |path: &str, expected: Option<Stream>| {
+        let check = |path: &str, expected: Option<NatsStream>| {
             let found = source_of(&format!("path = '{path}', stream = 's'"));
             assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
             let equal = match (&found, &expected) {
@@ -140,7 +143,7 @@ mod tests {
     fn a_sink_has_a_subject() {
         let check = |sink: &str, subject: &str| {
             let found = sink_of(&format!("path = 'nats://h:1', stream = 's'{sink}")).unwrap();
-            let expected = Sink { stream: stream_at("h:1", None), subject: subject.into() };
+            let expected = NatsSink { stream: stream_at("h:1", None), subject: subject.into() };
             assert!(expected.equals(&*found.0 as &dyn Any), "{found:?}");
         };
         check("", "s");

@@ -9,16 +9,16 @@ use std::io;
 
 use serde_json::json;
 
-use super::Stream;
-use super::connection::{Connection, Sent, state};
+use super::NatsStream;
+use super::connection::{NatsConnection, ServerMessage, state};
 use crate::connect::Position;
 use crate::connect::entries::Entries;
 use crate::connect::entries::ServerStream;
-use crate::connect::error::{Trouble, lost};
+use crate::connect::error::{RequestError, lost};
 use crate::connect::wire::{garbled, number};
 use crate::control::Control;
 use crate::format::Defect;
-use crate::format::form::Form;
+use crate::format::form::EntryParser;
 use crate::format::row::{RECORD_LIMIT, Row};
 
 /// Number of messages requested at once.
@@ -31,8 +31,8 @@ const WAIT: u64 = 250_000_000;
 const FORGOTTEN: u64 = 60_000_000_000;
 
 /// A connection to a stream.
-pub(super) struct Reader {
-    connection: Connection,
+pub(super) struct NatsReader {
+    connection: NatsConnection,
     position: Position,
     consumer: String,
     /// Number within the consumer that the next message must have.
@@ -41,10 +41,14 @@ pub(super) struct Reader {
     left: u64,
 }
 
-impl Reader {
-    pub(super) fn open(stream: &Stream, control: &Control, position: Position) -> Result<Self, Trouble> {
-        let connection = Connection::open(stream, control)?;
-        let mut reader = Reader { connection, position, consumer: String::new(), expected: 1, left: 0 };
+impl NatsReader {
+    pub(super) fn open(
+        stream: &NatsStream,
+        control: &Control,
+        position: Position,
+    ) -> Result<Self, RequestError> {
+        let connection = NatsConnection::open(stream, control)?;
+        let mut reader = NatsReader { connection, position, consumer: String::new(), expected: 1, left: 0 };
         reader.check()?;
         reader.begin()?;
         Ok(reader)
@@ -52,9 +56,12 @@ impl Reader {
 
     /// Sends a request to JetStream. A missing stream may appear later, unless we have read from
     /// it.
-    fn ask<T>(&mut self, question: impl FnOnce(&mut Connection) -> Result<T, Trouble>) -> Result<T, Trouble> {
+    fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&mut NatsConnection) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
         match question(&mut self.connection) {
-            Err(Trouble::NoStream) if self.position != Position::START => {
+            Err(RequestError::NoStream) if self.position != Position::START => {
                 Err(lost(self.connection.stream.name(), "is not there any more".into()))
             }
             answer => answer,
@@ -62,8 +69,8 @@ impl Reader {
     }
 
     /// Checks that the stream still has what was read and what comes next.
-    fn check(&mut self) -> Result<(), Trouble> {
-        let facts = self.ask(Connection::facts)?;
+    fn check(&mut self) -> Result<(), RequestError> {
+        let facts = self.ask(NatsConnection::facts)?;
         let next = self.position.offset;
         let (first, last) = (state(&facts, "first_seq")?, state(&facts, "last_seq")?);
         if self.position == Position::START {
@@ -81,7 +88,7 @@ impl Reader {
     }
 
     /// Creates a consumer that begins at the position.
-    fn begin(&mut self) -> Result<(), Trouble> {
+    fn begin(&mut self) -> Result<(), RequestError> {
         let stream = self.connection.stream.stream.clone();
         let question = json!({ "stream_name": stream, "config": {
             "deliver_policy": "by_start_sequence", "opt_start_seq": self.position.offset.max(1),
@@ -106,13 +113,15 @@ impl Reader {
     }
 }
 
-impl Entries for Reader {
-    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble> {
+impl Entries for NatsReader {
+    fn next(&mut self, row: &mut Row, form: &mut EntryParser) -> Result<Option<Position>, RequestError> {
         loop {
             if self.left == 0 {
                 self.fetch()?;
             }
-            let Sent::Message { reply, status, length } = self.connection.next_sent()? else { continue };
+            let ServerMessage::Message { reply, status, length } = self.connection.next_sent()? else {
+                continue;
+            };
             if let Some(status) = status {
                 self.connection.read_payload(length, RECORD_LIMIT)?;
                 return match status {
@@ -121,15 +130,15 @@ impl Entries for Reader {
                         self.left = 0;
                         Ok(None)
                     }
-                    _ => {
-                        Err(Trouble::Passing(io::Error::other(format!("the consumer has ended ({status})"))))
-                    }
+                    _ => Err(RequestError::Passing(io::Error::other(format!(
+                        "the consumer has ended ({status})"
+                    )))),
                 };
             }
             let (sequence, delivered) = numbers(&reply)?;
             let whole = self.connection.read_payload(length, RECORD_LIMIT)?;
             if delivered != self.expected || sequence < self.position.offset {
-                return Err(Trouble::Passing(io::Error::other("messages were lost on the way")));
+                return Err(RequestError::Passing(io::Error::other("messages were lost on the way")));
             }
             match whole {
                 true => form.read(&self.connection.payload, row),
@@ -165,7 +174,7 @@ fn numbers(reply: &str) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Server;
+    use super::super::BrokerServer;
     use super::*;
     use crate::connect::fake::{form, serve};
     use crate::format::Format;
@@ -192,9 +201,9 @@ mod tests {
             (Some("MSG.NEXT"), messages.concat()),
         ];
         let (address, server) = serve(script, true);
-        let stream = Stream { server: Server { address, credentials: None }, stream: "s".into() };
+        let stream = NatsStream { server: BrokerServer { address, credentials: None }, stream: "s".into() };
         let control = Control::new();
-        let mut nats = Reader::open(&stream, &control, Position::START).ok().unwrap();
+        let mut nats = NatsReader::open(&stream, &control, Position::START).ok().unwrap();
         let (mut row, mut form) = (Row::default(), form(Format::Ndjson));
         for expected in [Err(Defect::TooLong), Ok(4.0), Ok(5.0)] {
             assert!(matches!(nats.next(&mut row, &mut form), Ok(Some(_))));
@@ -204,7 +213,10 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(300));
             control.stop();
         });
-        assert!(matches!(nats.next(&mut row, &mut form), Err(Trouble::Passing(_))), "the run is stopped");
+        assert!(
+            matches!(nats.next(&mut row, &mut form), Err(RequestError::Passing(_))),
+            "the run is stopped"
+        );
         let taken = row.text.capacity() + nats.connection.payload.capacity();
         assert!(taken <= 4 * RECORD_LIMIT, "{taken} bytes are held");
         drop(nats);

@@ -1,5 +1,5 @@
 //! Writes to a NATS JetStream stream: one message per line, with `epoch-line` in its header
-//! `Nats-Msg-Id`.
+//! `Nats-Msg-EntryId`.
 //!
 //! Only this sink uses the stream, and creates it if it is missing. Each message states the
 //! stream's expected last number, so the server refuses lines that are repeated, late, or from
@@ -8,37 +8,37 @@
 use base64::prelude::{BASE64_STANDARD as BASE64, Engine};
 use serde_json::{Value, json};
 
-use super::Stream;
-use super::connection::{Connection, state};
+use super::NatsStream;
+use super::connection::{NatsConnection, state};
 use crate::connect::entries::ServerStream;
 
-use crate::connect::error::{Trouble, foreign, passing};
+use crate::connect::error::{RequestError, foreign, passing};
 use crate::connect::wire::{garbled, parse_id, shown_id};
-use crate::connect::writer::{Id, Mark, Writer};
+use crate::connect::writer::{EntryId, EpochStamp, ServerWriter};
 use crate::control::Control;
 
-pub(super) struct StreamWriter {
-    stream: Stream,
+pub(super) struct NatsWriter {
+    stream: NatsStream,
     subject: String,
     control: Control,
-    connection: Option<Connection>,
+    connection: Option<NatsConnection>,
     /// Last sequence number of the stream.
     sequence: u64,
 }
 
-impl StreamWriter {
-    pub(super) fn new(stream: &Stream, subject: &str, control: &Control) -> Self {
+impl NatsWriter {
+    pub(super) fn new(stream: &NatsStream, subject: &str, control: &Control) -> Self {
         let (stream, subject, control) = (stream.clone(), subject.into(), control.clone());
-        StreamWriter { stream, subject, control, connection: None, sequence: 0 }
+        NatsWriter { stream, subject, control, connection: None, sequence: 0 }
     }
 }
 
-impl Writer for StreamWriter {
-    fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble> {
-        let connection = self.connection.insert(Connection::open(&self.stream, &self.control)?);
+impl ServerWriter for NatsWriter {
+    fn open(&mut self) -> Result<(EntryId, Option<EpochStamp>), RequestError> {
+        let connection = self.connection.insert(NatsConnection::open(&self.stream, &self.control)?);
         let stream = &self.stream.stream;
         let facts = match connection.facts() {
-            Err(Trouble::NoStream) => {
+            Err(RequestError::NoStream) => {
                 let config = json!({ "name": stream, "subjects": [self.subject], "storage": "file", "allow_direct": true });
                 connection.ask(&format!("$JS.API.STREAM.CREATE.{stream}"), &config)?
             }
@@ -49,14 +49,18 @@ impl Writer for StreamWriter {
         self.sequence = state(&facts, "last_seq")?;
         let question = json!({ "last_by_subj": self.subject });
         let found = match connection.ask(&format!("$JS.API.STREAM.MSG.GET.{stream}"), &question) {
-            Err(Trouble::NoStream) => return Ok(((0, 0), None)),
+            Err(RequestError::NoStream) => return Ok(((0, 0), None)),
             found => found?,
         };
         let (id, mark) = read(&found["message"]).ok_or_else(|| foreign(self.stream.name()))?;
         Ok((id, Some(mark)))
     }
 
-    fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble> {
+    fn send(
+        &mut self,
+        lines: &[(EntryId, &str)],
+        taken: &mut dyn FnMut(EntryId),
+    ) -> Result<(), RequestError> {
         let Some(connection) = &mut self.connection else { return Err(garbled().into()) };
         let (subject, inbox) = (&self.subject, &connection.inbox);
         let mut messages = String::new();
@@ -81,12 +85,12 @@ impl Writer for StreamWriter {
 }
 
 /// Returns the id of a message and the mark of its line, if a sink wrote it.
-fn read(message: &Value) -> Option<(Id, Mark)> {
+fn read(message: &Value) -> Option<(EntryId, EpochStamp)> {
     let part = |name: &str| BASE64.decode(message[name].as_str()?).ok();
     let head = part("hdrs")?;
     let id = head.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Nats-Msg-Id:"))?;
     let id = parse_id(id.trim_ascii()).ok()?;
-    let mark = Mark::of(&part("data")?)?;
+    let mark = EpochStamp::of(&part("data")?)?;
     (id.0 == mark.epoch).then_some((id, mark))
 }
 

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use super::Stream;
-use crate::connect::error::{Trouble, passing, refusal};
+use super::RedisStream;
+use crate::connect::error::{RequestError, passing, refusal};
 use crate::connect::server::Credentials;
-use crate::connect::wire::{Wire, garbled, number};
+use crate::connect::wire::{ServerConnection, garbled, number};
 use crate::control::Control;
 
 /// Maximum number of parts of an answer that is read as a whole, and their maximum depth.
@@ -20,30 +20,30 @@ const TEXT: usize = 16 << 20;
 const PASSING: [&str; 6] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "NOREPLICAS"];
 
 /// A connection after login and selection of the database.
-pub(super) struct Connection {
-    pub(super) stream: Stream,
-    pub(super) wire: Wire,
+pub(super) struct RedisConnection {
+    pub(super) stream: RedisStream,
+    pub(super) wire: ServerConnection,
     line: Vec<u8>,
 }
 
 /// Remaining allowance of an answer.
-struct Left {
+struct AnswerAllowance {
     parts: usize,
     bytes: usize,
 }
 
 /// A whole answer.
-pub(super) enum Value {
+pub(super) enum RedisValue {
     Text(Vec<u8>),
-    List(Vec<Value>),
+    List(Vec<RedisValue>),
     Nothing,
     Error(String),
 }
 
-impl Connection {
-    pub(super) fn open(stream: &Stream, control: &Control) -> Result<Self, Trouble> {
-        let wire = Wire::connect(&stream.server.address, control)?;
-        let mut connection = Connection { stream: stream.clone(), wire, line: Vec::new() };
+impl RedisConnection {
+    pub(super) fn open(stream: &RedisStream, control: &Control) -> Result<Self, RequestError> {
+        let wire = ServerConnection::connect(&stream.server.address, control)?;
+        let mut connection = RedisConnection { stream: stream.clone(), wire, line: Vec::new() };
         if let Some(Credentials { user, secret }) = &stream.server.credentials {
             let parts: Vec<&str> =
                 ["AUTH"].into_iter().chain(user.as_deref()).chain([secret.as_str()]).collect();
@@ -62,55 +62,55 @@ impl Connection {
     }
 
     /// Sends a command. Returns its answer, unless that is an error.
-    pub(super) fn ask(&mut self, parts: &[&str]) -> Result<Value, Trouble> {
+    pub(super) fn ask(&mut self, parts: &[&str]) -> Result<RedisValue, RequestError> {
         self.send(parts)?;
         self.answer()
     }
 
     /// Returns the next answer, unless it is an error.
-    pub(super) fn answer(&mut self) -> Result<Value, Trouble> {
-        match self.value(&mut Left { parts: PARTS, bytes: TEXT }, DEPTH)? {
-            Value::Error(words) => Err(self.refused(&words)),
+    pub(super) fn answer(&mut self) -> Result<RedisValue, RequestError> {
+        match self.value(&mut AnswerAllowance { parts: PARTS, bytes: TEXT }, DEPTH)? {
+            RedisValue::Error(words) => Err(self.refused(&words)),
             value => Ok(value),
         }
     }
 
     /// Checks that an answer within another is not an error.
-    pub(super) fn accepted(&self, answer: &Value) -> Result<(), Trouble> {
+    pub(super) fn accepted(&self, answer: &RedisValue) -> Result<(), RequestError> {
         match answer {
-            Value::Error(words) => Err(self.refused(words)),
+            RedisValue::Error(words) => Err(self.refused(words)),
             _ => Ok(()),
         }
     }
 
     /// Returns the facts about the stream (`XINFO STREAM`), alternating names and values.
-    pub(super) fn facts(&mut self) -> Result<Vec<Value>, Trouble> {
+    pub(super) fn facts(&mut self) -> Result<Vec<RedisValue>, RequestError> {
         let stream = self.stream.stream.clone();
         self.send(&["XINFO", "STREAM", &stream])?;
-        match self.value(&mut Left { parts: PARTS, bytes: TEXT }, DEPTH)? {
-            Value::List(facts) => Ok(facts),
-            Value::Error(words) if words.contains("no such key") => Err(Trouble::NoStream),
-            Value::Error(words) => Err(self.refused(&words)),
+        match self.value(&mut AnswerAllowance { parts: PARTS, bytes: TEXT }, DEPTH)? {
+            RedisValue::List(facts) => Ok(facts),
+            RedisValue::Error(words) if words.contains("no such key") => Err(RequestError::NoStream),
+            RedisValue::Error(words) => Err(self.refused(&words)),
             _ => Err(garbled().into()),
         }
     }
 
-    fn refused(&self, words: &str) -> Trouble {
+    fn refused(&self, words: &str) -> RequestError {
         match PASSING.iter().any(|passing| words.starts_with(passing)) {
             true => passing(words),
             false => refusal(self.stream.name(), words),
         }
     }
 
-    fn value(&mut self, left: &mut Left, depth: usize) -> io::Result<Value> {
+    fn value(&mut self, left: &mut AnswerAllowance, depth: usize) -> io::Result<RedisValue> {
         left.parts = left.parts.checked_sub(1).ok_or_else(garbled)?;
         let mut line = std::mem::take(&mut self.line);
         self.wire.line(&mut line)?;
         left.bytes = left.bytes.saturating_sub(line.len());
         let value = match line.split_first() {
-            Some((b'+' | b':', text)) => Value::Text(text.to_vec()),
-            Some((b'-', text)) => Value::Error(String::from_utf8_lossy(text).into_owned()),
-            Some((b'$' | b'*', b"-1")) => Value::Nothing,
+            Some((b'+' | b':', text)) => RedisValue::Text(text.to_vec()),
+            Some((b'-', text)) => RedisValue::Error(String::from_utf8_lossy(text).into_owned()),
+            Some((b'$' | b'*', b"-1")) => RedisValue::Nothing,
             Some((b'$', length)) => {
                 let length = number::<usize>(length)?;
                 let mut text = Vec::new();
@@ -122,11 +122,11 @@ impl Connection {
                     None => self.wire.skip(length)?,
                 }
                 self.wire.skip(2)?;
-                Value::Text(text)
+                RedisValue::Text(text)
             }
             Some((b'*', length)) if depth > 0 => {
                 let length = number::<usize>(length)?;
-                Value::List((0..length).map(|_| self.value(left, depth - 1)).collect::<io::Result<_>>()?)
+                RedisValue::List((0..length).map(|_| self.value(left, depth - 1)).collect::<io::Result<_>>()?)
             }
             _ => return Err(garbled()),
         };
@@ -135,7 +135,7 @@ impl Connection {
     }
 
     /// Reads the length that follows this mark; none for a null.
-    pub(super) fn length(&mut self, mark: u8) -> Result<Option<usize>, Trouble> {
+    pub(super) fn length(&mut self, mark: u8) -> Result<Option<usize>, RequestError> {
         self.wire.line(&mut self.line)?;
         match self.line.split_first() {
             Some((_, b"-1")) => Ok(None),
@@ -145,14 +145,15 @@ impl Connection {
         }
     }
 
-    pub(super) fn expect(&mut self, mark: u8) -> Result<usize, Trouble> {
+    pub(super) fn expect(&mut self, mark: u8) -> Result<usize, RequestError> {
         self.length(mark)?.ok_or_else(|| garbled().into())
     }
 }
 
 /// Returns the value of a named fact.
-pub(super) fn fact<'a>(facts: &'a [Value], name: &str) -> Option<&'a Value> {
-    let is_it = |fact: &&[Value]| matches!(&fact[0], Value::Text(found) if found == name.as_bytes());
+pub(super) fn fact<'a>(facts: &'a [RedisValue], name: &str) -> Option<&'a RedisValue> {
+    let is_it =
+        |fact: &&[RedisValue]| matches!(&fact[0], RedisValue::Text(found) if found == name.as_bytes());
     facts.chunks_exact(2).find(is_it).map(|fact| &fact[1])
 }
 

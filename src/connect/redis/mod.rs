@@ -7,9 +7,12 @@ mod writer;
 use std::sync::Arc;
 
 use super::entries::{Entries, ServerStream, identity};
-use super::server::{Server, stream};
+use super::server::{BrokerServer, stream};
 use super::writer::StreamOutlet;
-use super::{Formats, Own, Position, Reads, STREAM, Said, System, Target, Trouble, Writes, report_broker};
+use super::{
+    AllowedFormats, Position, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System,
+    SystemField, SystemSection, report_broker,
+};
 use crate::control::Control;
 use crate::format::Format;
 
@@ -19,16 +22,19 @@ pub(super) const SYSTEM: System = System {
     full_path: "redis://[user:password@]host[:port][/database]",
     has_fields: true,
     tags: &[3],
-    source_fields: &[STREAM, Own { key: "field", elsewhere: "the name of a field is for {}: leave it out" }],
+    source_fields: &[
+        STREAM,
+        SystemField { key: "field", elsewhere: "the name of a field is for {}: leave it out" },
+    ],
     source: Some(source),
-    sink_fields: &[STREAM, Own { key: "keep", elsewhere: "keep is only for {}: leave it out" }],
+    sink_fields: &[STREAM, SystemField { key: "keep", elsewhere: "keep is only for {}: leave it out" }],
     sink: Some(sink),
 };
 
 /// A server's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stream {
-    server: Server,
+struct RedisStream {
+    server: BrokerServer,
     /// The number of the database.
     database: Option<u32>,
     stream: String,
@@ -36,8 +42,8 @@ struct Stream {
 
 /// `[source]` with a Redis path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Source {
-    stream: Stream,
+struct RedisSource {
+    stream: RedisStream,
     /// `field`: the field of an entry that holds a record as text; without it the fields are the
     /// columns.
     field: Option<String>,
@@ -45,16 +51,16 @@ struct Source {
 
 /// `[[sinks]]` with a Redis path.
 #[derive(Debug, PartialEq, Eq)]
-struct Sink {
-    stream: Stream,
+struct RedisSink {
+    stream: RedisStream,
     /// `keep`: approximate number of epochs that the server keeps; all of them if absent.
     keep: Option<u64>,
 }
 
-impl Stream {
-    fn read(said: &Said<'_, '_>) -> Option<Self> {
+impl RedisStream {
+    fn read(said: &SystemSection<'_, '_>) -> Option<Self> {
         let stream = stream(said.section, "");
-        let found = Server::of(said.rest, 6379).and_then(|(server, database)| match database {
+        let found = BrokerServer::of(said.rest, 6379).and_then(|(server, database)| match database {
             "" => Some((server, None)),
             number => Some((server, Some(number.parse().ok()?))),
         });
@@ -62,7 +68,7 @@ impl Stream {
             report_broker(said.path);
             return None;
         };
-        Some(Stream { server, database, stream: stream? })
+        Some(RedisStream { server, database, stream: stream? })
     }
 
     fn name(&self) -> String {
@@ -70,18 +76,18 @@ impl Stream {
     }
 }
 
-fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
     let field = said.section.text("field").map(|field| field.value.into());
-    Some(Arc::new(Source { stream: Stream::read(said)?, field }))
+    Some(Arc::new(RedisSource { stream: RedisStream::read(said)?, field }))
 }
 
-fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
     let keep = match said.section.text("keep") {
         None => Some(None),
         Some(field) => field.map(|text| epochs(text)).map(|field| Some(field.value)),
     };
-    let stream = Stream::read(said)?;
-    Some(Arc::new(Sink { stream, keep: keep? }))
+    let stream = RedisStream::read(said)?;
+    Some(Arc::new(RedisSink { stream, keep: keep? }))
 }
 
 /// Parses a number of epochs above 0, such as `1000 epochs`.
@@ -91,7 +97,7 @@ fn epochs(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("found {text:?}, expected a number such as \"1000 epochs\""))
 }
 
-impl ServerStream for Source {
+impl ServerStream for RedisSource {
     fn name(&self) -> String {
         self.stream.name()
     }
@@ -100,29 +106,29 @@ impl ServerStream for Source {
         identity(self.stream.database.unwrap_or(0), 0, &self.stream.stream)
     }
 
-    fn formats(&self) -> Formats {
+    fn formats(&self) -> AllowedFormats {
         match self.field {
-            Some(_) => Formats {
+            Some(_) => AllowedFormats {
                 expected: Some("the field holds text: use format = \"csv\" or format = \"ndjson\""),
-                ..Formats::MESSAGES
+                ..AllowedFormats::MESSAGES
             },
-            None => Formats {
+            None => AllowedFormats {
                 usual: Some(Format::Fields),
                 allowed: &[Format::Fields],
                 expected: Some(
                     "Redis entries have fields: use format = \"fields\", or name a text field with field = \"…\"",
                 ),
-                ..Formats::MESSAGES
+                ..AllowedFormats::MESSAGES
             },
         }
     }
 
-    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
-        Ok(Box::new(reader::Reader::open(self, control, position)?))
+    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, RequestError> {
+        Ok(Box::new(reader::RedisReader::open(self, control, position)?))
     }
 }
 
-impl Writes for Sink {
+impl SinkConfig for RedisSink {
     fn name(&self) -> String {
         self.stream.name()
     }
@@ -131,8 +137,8 @@ impl Writes for Sink {
         Some(format!("{}/{}", self.name(), self.stream.database.unwrap_or(0)))
     }
 
-    fn target(&self, control: &Control) -> Target {
-        StreamOutlet::target(writer::StreamWriter::new(&self.stream, self.keep, control))
+    fn target(&self, control: &Control) -> SinkTarget {
+        StreamOutlet::target(writer::RedisWriter::new(&self.stream, self.keep, control))
     }
 }
 
@@ -141,7 +147,7 @@ mod tests {
     use super::super::fake::{sink_of, source_of};
     use super::super::server::Credentials;
     use super::*;
-    use crate::connect::Equal;
+    use crate::connect::DynamicEq;
     use std::any::Any;
 
     #[test]
@@ -152,8 +158,8 @@ mod tests {
             let credentials = Credentials { user: None, secret: "hidden".into() };
             let expected = expected.map(|(address, secret, database)| {
                 let credentials = secret.then(|| credentials.clone());
-                let server = Server { address: address.into(), credentials };
-                Source { stream: Stream { server, database, stream: "s".into() }, field: None }
+                let server = BrokerServer { address: address.into(), credentials };
+                RedisSource { stream: RedisStream { server, database, stream: "s".into() }, field: None }
             });
             let equal = match (&found, &expected) {
                 (Ok(found), Some(expected)) => expected.equals(&*found.input.source as &dyn Any),
@@ -180,9 +186,9 @@ mod tests {
     fn a_sink_keeps_some_epochs() {
         let refused = |sink: &str| sink_of(&format!("path = 'redis://h', {sink}")).unwrap_err();
         let sink = sink_of("path = 'redis://h', stream = 's', keep = '5 epochs'").unwrap();
-        let server = Server { address: "h:6379".into(), credentials: None };
-        let stream = Stream { server, database: None, stream: "s".into() };
-        assert!(Sink { stream, keep: Some(5) }.equals(&*sink.0 as &dyn Any), "{sink:?}");
+        let server = BrokerServer { address: "h:6379".into(), credentials: None };
+        let stream = RedisStream { server, database: None, stream: "s".into() };
+        assert!(RedisSink { stream, keep: Some(5) }.equals(&*sink.0 as &dyn Any), "{sink:?}");
         assert!(refused("stream = 's', keep = '5 MiB'").contains("1000 epochs"));
         assert!(refused("stream = 's', keep = '0 epochs'").contains("1000 epochs"));
         assert!(refused("stream = 's', subject = 'a'").contains("a subject is for nats://: leave it out"));

@@ -4,17 +4,17 @@
 //! columns, by name, or one field holds a record as text. Entries are parsed one by one into the
 //! row's own buffers: a value that is too long is skipped without taking memory.
 
-use super::Source;
-use super::connection::{Connection, Value, fact};
+use super::RedisSource;
+use super::connection::{RedisConnection, RedisValue, fact};
 use crate::connect::Position;
 use crate::connect::entries::Entries;
 
-use crate::connect::error::{Trouble, lost};
-use crate::connect::wire::{Id, garbled, parse_id, shown_id};
+use crate::connect::error::{RequestError, lost};
+use crate::connect::wire::{EntryId, garbled, parse_id, shown_id};
 use crate::control::Control;
 use crate::format::Defect;
-use crate::format::form::Form;
-use crate::format::row::{Field, RECORD_LIMIT, Row};
+use crate::format::form::EntryParser;
+use crate::format::row::{RECORD_LIMIT, Row, RowField};
 
 /// Number of entries requested at once.
 const BATCH: &str = "512";
@@ -23,45 +23,49 @@ const BATCH: &str = "512";
 const WAIT: &str = "250";
 
 /// Smallest possible entry id: that of [`Position::START`].
-const FIRST: Id = (0, 1);
+const FIRST: EntryId = (0, 1);
 
 /// A connection that reads a stream.
-pub(super) struct Reader {
-    connection: Connection,
+pub(super) struct RedisReader {
+    connection: RedisConnection,
     /// The field that holds a record as text, if one does.
     field: Option<String>,
     /// Smallest possible id of the next entry.
-    next: Id,
+    next: EntryId,
     /// Number of unread entries of the last answer.
     left: usize,
     /// Buffer for the id of an entry or the name of a field.
     name: Vec<u8>,
 }
 
-impl Reader {
-    pub(super) fn open(source: &Source, control: &Control, position: Position) -> Result<Self, Trouble> {
-        let connection = Connection::open(&source.stream, control)?;
+impl RedisReader {
+    pub(super) fn open(
+        source: &RedisSource,
+        control: &Control,
+        position: Position,
+    ) -> Result<Self, RequestError> {
+        let connection = RedisConnection::open(&source.stream, control)?;
         let field = source.field.clone();
         let next = (position.offset, position.line);
-        let mut reader = Reader { connection, field, next, left: 0, name: Vec::new() };
+        let mut reader = RedisReader { connection, field, next, left: 0, name: Vec::new() };
         reader.check()?;
         Ok(reader)
     }
 
     /// Checks that the stream still has what was read. A stream that lost entries would give their
     /// numbers to other entries.
-    fn check(&mut self) -> Result<(), Trouble> {
+    fn check(&mut self) -> Result<(), RequestError> {
         if self.next == FIRST {
             return Ok(());
         }
         let facts = match self.connection.facts() {
-            Err(Trouble::NoStream) => {
+            Err(RequestError::NoStream) => {
                 return Err(lost(self.connection.stream.name(), "is not there any more".into()));
             }
             facts => facts?,
         };
         match fact(&facts, "last-generated-id") {
-            Some(Value::Text(last)) if after(parse_id(last)?) < self.next => Err(lost(
+            Some(RedisValue::Text(last)) if after(parse_id(last)?) < self.next => Err(lost(
                 self.connection.stream.name(),
                 format!(
                     "ends with id {}, but was read up to {}",
@@ -75,7 +79,7 @@ impl Reader {
     }
 
     /// Requests entries. Returns whether there are any.
-    fn fetch(&mut self) -> Result<bool, Trouble> {
+    fn fetch(&mut self) -> Result<bool, RequestError> {
         let (stream, last) = (self.connection.stream.stream.clone(), shown_id(before(self.next)));
         self.connection.send(&["XREAD", "COUNT", BATCH, "BLOCK", WAIT, "STREAMS", &stream, &last])?;
         if self.connection.length(b'*')?.is_none() {
@@ -92,8 +96,8 @@ impl Reader {
     }
 }
 
-impl Entries for Reader {
-    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble> {
+impl Entries for RedisReader {
+    fn next(&mut self, row: &mut Row, form: &mut EntryParser) -> Result<Option<Position>, RequestError> {
         if self.left == 0 && !self.fetch()? {
             return Ok(None);
         }
@@ -103,7 +107,7 @@ impl Entries for Reader {
             Some(field) => std::slice::from_ref(field),
             None => form.wanted(),
         };
-        row.fields.resize(wanted.len(), Field::Missing);
+        row.fields.resize(wanted.len(), RowField::Missing);
         self.connection.expect(b'*')?;
         let id = self.connection.expect(b'$')?;
         self.name.clear();
@@ -129,10 +133,10 @@ impl Entries for Reader {
 
 /// Reads the fields of an entry; `name` is a buffer for their names.
 fn fields(
-    (connection, name): (&mut Connection, &mut Vec<u8>),
+    (connection, name): (&mut RedisConnection, &mut Vec<u8>),
     row: &mut Row,
     wanted: &[String],
-) -> Result<(), Trouble> {
+) -> Result<(), RequestError> {
     let mut total: usize = 0;
     for _ in 0..connection.expect(b'*')? / 2 {
         let length = connection.expect(b'$')?;
@@ -150,10 +154,10 @@ fn fields(
             Some(slot) if total <= RECORD_LIMIT => {
                 let start = row.text.len();
                 connection.wire.take(length, &mut row.text)?;
-                let value = Field::Text(start..row.text.len());
+                let value = RowField::Text(start..row.text.len());
                 let first = std::mem::replace(&mut row.fields[slot], value);
-                if first != Field::Missing {
-                    row.fields[slot] = Field::Defective(Defect::FieldTwice);
+                if first != RowField::Missing {
+                    row.fields[slot] = RowField::Defective(Defect::FieldTwice);
                 }
             }
             _ => connection.wire.skip(length)?,
@@ -165,7 +169,7 @@ fn fields(
 }
 
 /// Returns the next id.
-fn after((milliseconds, sequence): Id) -> Id {
+fn after((milliseconds, sequence): EntryId) -> EntryId {
     match sequence.checked_add(1) {
         Some(next) => (milliseconds, next),
         None => (milliseconds.saturating_add(1), 0),
@@ -173,7 +177,7 @@ fn after((milliseconds, sequence): Id) -> Id {
 }
 
 /// Returns the previous id.
-fn before((milliseconds, sequence): Id) -> Id {
+fn before((milliseconds, sequence): EntryId) -> EntryId {
     match sequence.checked_sub(1) {
         Some(last) => (milliseconds, last),
         None => (milliseconds.saturating_sub(1), u64::MAX),
@@ -182,7 +186,7 @@ fn before((milliseconds, sequence): Id) -> Id {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Server, Stream};
+    use super::super::{BrokerServer, RedisStream};
     use super::*;
     use crate::connect::fake::{form, serve};
     use crate::format::Format;
@@ -202,11 +206,11 @@ mod tests {
         ];
         let answer = format!("*1\r\n*2\r\n$1\r\ns\r\n*5\r\n{}", entries.concat());
         let (address, server) = serve(vec![(None, answer)], true);
-        let at = Server { address, credentials: None };
-        let stream = Stream { server: at, database: None, stream: "s".into() };
-        let source = Source { stream, field: None };
+        let at = BrokerServer { address, credentials: None };
+        let stream = RedisStream { server: at, database: None, stream: "s".into() };
+        let source = RedisSource { stream, field: None };
         let control = Control::new();
-        let mut redis = Reader::open(&source, &control, Position::START).ok().unwrap();
+        let mut redis = RedisReader::open(&source, &control, Position::START).ok().unwrap();
         let (mut row, mut form) = (Row::default(), form(Format::Fields));
         for expected in [Some(Defect::TooLong), Some(Defect::TooLong), Some(Defect::TooLong), None] {
             assert!(matches!(redis.next(&mut row, &mut form), Ok(Some(_))));
@@ -217,7 +221,10 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(300));
             control.stop();
         });
-        assert!(matches!(redis.next(&mut row, &mut form), Err(Trouble::Passing(_))), "the run is stopped");
+        assert!(
+            matches!(redis.next(&mut row, &mut form), Err(RequestError::Passing(_))),
+            "the run is stopped"
+        );
         let taken = row.text.capacity() + redis.name.capacity();
         assert!(taken <= 4 * RECORD_LIMIT, "{taken} bytes are held");
         drop(redis);

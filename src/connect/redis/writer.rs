@@ -5,48 +5,54 @@
 //! and the last id is the position to resume from. Each batch is one transaction: if Redis refuses
 //! one line, it stores none of the batch, so no line is skipped.
 
-use super::Stream;
-use super::connection::{Connection, Value, fact, write_command};
+use super::RedisStream;
+use super::connection::{RedisConnection, RedisValue, fact, write_command};
 
-use crate::connect::error::{Trouble, foreign};
+use crate::connect::error::{RequestError, foreign};
 use crate::connect::wire::{garbled, parse_id, shown_id};
-use crate::connect::writer::{Id, Mark, Writer};
+use crate::connect::writer::{EntryId, EpochStamp, ServerWriter};
 use crate::control::Control;
 
 /// The field of a line.
 const FIELD: &str = "release";
 
-pub(super) struct StreamWriter {
-    stream: Stream,
+pub(super) struct RedisWriter {
+    stream: RedisStream,
     /// Approximate number of epochs that the server keeps.
     keep: Option<u64>,
     control: Control,
-    connection: Option<Connection>,
+    connection: Option<RedisConnection>,
 }
 
-impl StreamWriter {
-    pub(super) fn new(stream: &Stream, keep: Option<u64>, control: &Control) -> Self {
-        StreamWriter { stream: stream.clone(), keep, control: control.clone(), connection: None }
+impl RedisWriter {
+    pub(super) fn new(stream: &RedisStream, keep: Option<u64>, control: &Control) -> Self {
+        RedisWriter { stream: stream.clone(), keep, control: control.clone(), connection: None }
     }
 }
 
-impl Writer for StreamWriter {
-    fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble> {
-        let facts = self.connection.insert(Connection::open(&self.stream, &self.control)?).facts();
+impl ServerWriter for RedisWriter {
+    fn open(&mut self) -> Result<(EntryId, Option<EpochStamp>), RequestError> {
+        let facts = self.connection.insert(RedisConnection::open(&self.stream, &self.control)?).facts();
         let facts = match facts {
-            Err(Trouble::NoStream) => return Ok(((0, 0), None)),
+            Err(RequestError::NoStream) => return Ok(((0, 0), None)),
             facts => facts?,
         };
-        let Some(Value::Text(id)) = fact(&facts, "last-generated-id") else { return Err(garbled().into()) };
+        let Some(RedisValue::Text(id)) = fact(&facts, "last-generated-id") else {
+            return Err(garbled().into());
+        };
         let last = match fact(&facts, "last-entry") {
-            Some(Value::List(entry)) => Some(mark(entry).ok_or_else(|| foreign(self.stream.name()))?),
+            Some(RedisValue::List(entry)) => Some(mark(entry).ok_or_else(|| foreign(self.stream.name()))?),
             // All entries have been removed meanwhile.
             _ => None,
         };
         Ok((parse_id(id)?, last))
     }
 
-    fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble> {
+    fn send(
+        &mut self,
+        lines: &[(EntryId, &str)],
+        taken: &mut dyn FnMut(EntryId),
+    ) -> Result<(), RequestError> {
         let Some(connection) = &mut self.connection else { return Err(garbled().into()) };
         let mut commands = Vec::new();
         write_command(&mut commands, &["MULTI"]);
@@ -65,7 +71,7 @@ impl Writer for StreamWriter {
         for _ in 0..=lines.len() {
             connection.answer()?;
         }
-        let Value::List(answers) = connection.answer()? else { return Err(garbled().into()) };
+        let RedisValue::List(answers) = connection.answer()? else { return Err(garbled().into()) };
         if answers.len() != lines.len() {
             return Err(garbled().into());
         }
@@ -78,15 +84,15 @@ impl Writer for StreamWriter {
 }
 
 /// Returns the mark of an entry, if a sink wrote it.
-fn mark(entry: &[Value]) -> Option<Mark> {
-    let [Value::Text(id), Value::List(fields)] = entry else { return None };
-    let Some(Value::Text(line)) = fact(fields, FIELD) else { return None };
-    Mark::of(line).filter(|mark| parse_id(id).is_ok_and(|(epoch, _)| epoch == mark.epoch))
+fn mark(entry: &[RedisValue]) -> Option<EpochStamp> {
+    let [RedisValue::Text(id), RedisValue::List(fields)] = entry else { return None };
+    let Some(RedisValue::Text(line)) = fact(fields, FIELD) else { return None };
+    EpochStamp::of(line).filter(|mark| parse_id(id).is_ok_and(|(epoch, _)| epoch == mark.epoch))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Server;
+    use super::super::BrokerServer;
     use super::*;
     use crate::connect::fake::serve;
 
@@ -96,16 +102,19 @@ mod tests {
     fn a_line_that_a_transaction_refuses_is_not_taken() {
         const ADDED: &str = "$3\r\n7-0\r\n";
         const REFUSED: &str = "-ERR The ID specified in XADD is equal or smaller\r\n";
-        let check = |answers: String, expected: &[Id], reason: &str| {
+        let check = |answers: String, expected: &[EntryId], reason: &str| {
             let script = vec![(Some("XINFO"), "-ERR no such key\r\n".into()), (Some("EXEC"), answers)];
             let (address, server) = serve(script, false);
-            let stream =
-                Stream { server: Server { address, credentials: None }, database: None, stream: "s".into() };
-            let mut writer = StreamWriter::new(&stream, None, &Control::new());
+            let stream = RedisStream {
+                server: BrokerServer { address, credentials: None },
+                database: None,
+                stream: "s".into(),
+            };
+            let mut writer = RedisWriter::new(&stream, None, &Control::new());
             assert!(matches!(writer.open(), Ok(((0, 0), None))));
             let mut taken = Vec::new();
             match writer.send(&[((7, 0), "{}"), ((7, 1), "{}")], &mut |id| taken.push(id)) {
-                Err(Trouble::Refused { problem, .. }) => assert!(problem.contains(reason), "{problem}"),
+                Err(RequestError::Refused { problem, .. }) => assert!(problem.contains(reason), "{problem}"),
                 sent => panic!("{sent:?}"),
             }
             assert_eq!(taken, expected);

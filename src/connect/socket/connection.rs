@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
-use super::door::Door;
-use super::entry::{Entry, LONGEST, judge};
-use super::{Address, Socket};
+use super::door::PeerListener;
+use super::entry::{LONGEST, PeerAdmission, judge};
+use super::{SocketAddress, SocketSource};
 use crate::control::{Backoff, Control, GLANCE};
 use crate::key::Token;
 use crate::tcp::{connect, keep_alive};
@@ -31,23 +31,23 @@ const QUIET_PEER: Duration = Duration::from_secs(10);
 const NEW_PEER: Duration = Duration::from_secs(1);
 
 /// The peers of a socket, one after the other.
-pub(super) struct Connections {
-    socket: Socket,
-    door: Option<Door>,
+pub(super) struct PeerConnections {
+    socket: SocketSource,
+    door: Option<PeerListener>,
     control: Control,
-    peer: Peer,
+    peer: CurrentPeer,
     attended: Instant,
 }
 
 /// The bytes to and from a peer.
-pub(super) enum Wire {
+pub(super) enum PeerStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 /// A connection to a peer. Its first bytes are checked before any are passed on.
-pub(super) struct Connection {
-    wire: Wire,
+pub(super) struct PeerConnection {
+    wire: PeerStream,
     judged: bool,
     token: Option<Token>,
     /// Bytes that were read for the check and belong to the rows.
@@ -56,32 +56,32 @@ pub(super) struct Connection {
 
 /// The current peer, for the thread that sends it acknowledgements.
 #[derive(Clone, Default)]
-pub(super) struct Peer(Arc<Mutex<Option<Told>>>);
+pub(super) struct CurrentPeer(Arc<Mutex<Option<AcknowledgedPeer>>>);
 
-struct Told {
-    wire: Wire,
+struct AcknowledgedPeer {
+    wire: PeerStream,
     /// The last number that was sent to it.
     last: Option<u64>,
 }
 
-impl Connections {
+impl PeerConnections {
     /// Begins to listen, if the socket listens.
     ///
     /// # Errors
     /// If the address can't be listened on, or the key file can't be used.
-    pub(super) fn open(socket: &Socket, control: &Control) -> io::Result<Self> {
-        let door = socket.listens.then(|| Door::open(socket)).transpose()?;
+    pub(super) fn open(socket: &SocketSource, control: &Control) -> io::Result<Self> {
+        let door = socket.listens.then(|| PeerListener::open(socket)).transpose()?;
         if socket.expose && socket.key.is_none() {
             control.notice(&format!(
                 "{socket}: everybody who reaches this address can write records: give the source a key"
             ));
         }
-        let (socket, control, peer) = (socket.clone(), control.clone(), Peer::default());
-        Ok(Connections { socket, door, control, peer, attended: Instant::now() })
+        let (socket, control, peer) = (socket.clone(), control.clone(), CurrentPeer::default());
+        Ok(PeerConnections { socket, door, control, peer, attended: Instant::now() })
     }
 
     /// Returns the current peer.
-    pub(super) fn peer(&self) -> Peer {
+    pub(super) fn peer(&self) -> CurrentPeer {
         self.peer.clone()
     }
 
@@ -96,16 +96,15 @@ impl Connections {
 
     /// Waits for the next peer; none if the run is over or has been silent since `last` for too
     /// long.
-    pub(super) fn next(&mut self, mut last: Instant) -> Option<Connection> {
+    pub(super) fn next(&mut self, mut last: Instant) -> Option<PeerConnection> {
         let (mut backoff, name) = (Backoff::default(), self.name());
         while !self.control.is_over(last) {
             let connected = match &mut self.door {
                 Some(door) => door.attend(&self.control, &name).map(|()| door.next()),
-                None => {
-                    Wire::to(&self.socket.address, &self.control).map(|wire| Some(Connection::trusted(wire)))
-                }
+                None => PeerStream::to(&self.socket.address, &self.control)
+                    .map(|wire| Some(PeerConnection::trusted(wire))),
             };
-            match connected.and_then(|connection| connection.map(Connection::prepared).transpose()) {
+            match connected.and_then(|connection| connection.map(PeerConnection::prepared).transpose()) {
                 Ok(Some(connection)) => return Some(connection),
                 Ok(None) => self.control.sleep(GLANCE),
                 Err(error) => {
@@ -141,26 +140,26 @@ impl Connections {
     }
 }
 
-impl Wire {
-    fn to(address: &Address, control: &Control) -> io::Result<Self> {
+impl PeerStream {
+    fn to(address: &SocketAddress, control: &Control) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => connect(address, control).map(Wire::Tcp),
-            Address::Unix(path) => UnixStream::connect(path).map(Wire::Unix),
+            SocketAddress::Tcp(address) => connect(address, control).map(PeerStream::Tcp),
+            SocketAddress::Unix(path) => UnixStream::connect(path).map(PeerStream::Unix),
         }
     }
 
     fn another(&self) -> io::Result<Self> {
         match self {
-            Wire::Tcp(stream) => stream.try_clone().map(Wire::Tcp),
-            Wire::Unix(stream) => stream.try_clone().map(Wire::Unix),
+            PeerStream::Tcp(stream) => stream.try_clone().map(PeerStream::Tcp),
+            PeerStream::Unix(stream) => stream.try_clone().map(PeerStream::Unix),
         }
     }
 
     fn close(&self) {
         // A peer that has already gone needs no closing.
         let _ = match self {
-            Wire::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Wire::Unix(stream) => stream.shutdown(Shutdown::Both),
+            PeerStream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            PeerStream::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 
@@ -168,34 +167,34 @@ impl Wire {
     fn say(&mut self, line: &str) -> io::Result<()> {
         let line = format!("{line}\n");
         match self {
-            Wire::Tcp(stream) => stream.write_all(line.as_bytes()),
-            Wire::Unix(stream) => stream.write_all(line.as_bytes()),
+            PeerStream::Tcp(stream) => stream.write_all(line.as_bytes()),
+            PeerStream::Unix(stream) => stream.write_all(line.as_bytes()),
         }
     }
 }
 
-impl Connection {
+impl PeerConnection {
     /// Wraps our own outgoing connection: its first bytes are rows.
-    fn trusted(wire: Wire) -> Self {
-        Connection { wire, judged: true, token: None, heard: Zeroizing::default() }
+    fn trusted(wire: PeerStream) -> Self {
+        PeerConnection { wire, judged: true, token: None, heard: Zeroizing::default() }
     }
 
     /// Wraps a connection from a peer.
-    pub(super) fn judged(wire: Wire, token: Option<Token>) -> Self {
+    pub(super) fn judged(wire: PeerStream, token: Option<Token>) -> Self {
         // At full size from the start: a growing vector would leave copies behind.
-        Connection { wire, judged: false, token, heard: Zeroizing::new(Vec::with_capacity(2 * LONGEST)) }
+        PeerConnection { wire, judged: false, token, heard: Zeroizing::new(Vec::with_capacity(2 * LONGEST)) }
     }
 
     /// Sets a limit for every wait.
     fn prepared(self) -> io::Result<Self> {
         match &self.wire {
-            Wire::Tcp(stream) => {
+            PeerStream::Tcp(stream) => {
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(GLANCE))?;
                 stream.set_write_timeout(Some(WRITE_PATIENCE))?;
                 keep_alive(stream)?;
             }
-            Wire::Unix(stream) => {
+            PeerStream::Unix(stream) => {
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(GLANCE))?;
                 stream.set_write_timeout(Some(WRITE_PATIENCE))?;
@@ -214,17 +213,17 @@ impl Connection {
             let read = self.wire.read(&mut *bytes)?;
             self.heard.extend_from_slice(&bytes[..read]);
             match judge(&self.heard, self.token.as_ref()) {
-                Entry::Open(begin) => {
+                PeerAdmission::Open(begin) => {
                     self.heard.drain(..begin);
                     self.judged = true;
                 }
-                Entry::Refused(reason) => return Err(io::Error::new(ErrorKind::InvalidData, reason)),
-                Entry::Undecided if read > 0 => {}
-                Entry::Undecided if self.heard.is_empty() || self.token.is_some() => {
+                PeerAdmission::Refused(reason) => return Err(io::Error::new(ErrorKind::InvalidData, reason)),
+                PeerAdmission::Undecided if read > 0 => {}
+                PeerAdmission::Undecided if self.heard.is_empty() || self.token.is_some() => {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
                 // A row that begins like a method and ends with the connection.
-                Entry::Undecided => self.judged = true,
+                PeerAdmission::Undecided => self.judged = true,
             }
         }
         Ok(())
@@ -237,16 +236,16 @@ impl Connection {
     }
 }
 
-impl Read for Wire {
+impl Read for PeerStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Wire::Tcp(stream) => stream.read(buffer),
-            Wire::Unix(stream) => stream.read(buffer),
+            PeerStream::Tcp(stream) => stream.read(buffer),
+            PeerStream::Unix(stream) => stream.read(buffer),
         }
     }
 }
 
-impl Read for Connection {
+impl Read for PeerConnection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.settle()?;
         if self.heard.is_empty() {
@@ -259,15 +258,15 @@ impl Read for Connection {
     }
 }
 
-impl Peer {
-    fn told(&self) -> MutexGuard<'_, Option<Told>> {
+impl CurrentPeer {
+    fn told(&self) -> MutexGuard<'_, Option<AcknowledgedPeer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends this connection numbers from now on, and the first one at once.
-    pub(super) fn greet(&self, connection: &Connection, first: u64) {
+    pub(super) fn greet(&self, connection: &PeerConnection, first: u64) {
         if let Ok(wire) = connection.wire.another() {
-            *self.told() = Some(Told { wire, last: None });
+            *self.told() = Some(AcknowledgedPeer { wire, last: None });
             self.tell(first);
         }
     }
@@ -276,7 +275,7 @@ impl Peer {
     /// because it would not know what is safe.
     pub(super) fn tell(&self, number: u64) {
         let mut told = self.told();
-        let Some(Told { wire, last }) = told.as_mut() else { return };
+        let Some(AcknowledgedPeer { wire, last }) = told.as_mut() else { return };
         if last.is_none_or(|last| number > last) {
             *last = Some(number);
             if wire.say(&number.to_string()).is_err() {

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
-use super::connection::{Connection, Wire};
-use super::{Address, Socket};
+use super::connection::{PeerConnection, PeerStream};
+use super::{SocketAddress, SocketSource};
 use crate::control::Control;
-use crate::key::{Key, Token};
+use crate::key::{SharedKey, Token};
 
 /// Maximum number of waiting connections. They also take at most one in this many of the process's
 /// file descriptors, so that the log, the ledger and the sinks get theirs.
@@ -37,42 +37,42 @@ const EXPOSED: &str = "others than this machine can reach this address: add expo
     key too";
 
 /// The listening end of a socket.
-pub(super) struct Door {
-    listener: Listener,
+pub(super) struct PeerListener {
+    listener: BoundListener,
     token: Option<Token>,
     /// Whether peers wait for the first acknowledgement before they send.
     speaks_first: bool,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingPeer>,
     /// Maximum number of waiting connections.
     places: usize,
     refused: u64,
 }
 
-enum Listener {
+enum BoundListener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-struct Waiting {
-    connection: Connection,
+struct WaitingPeer {
+    connection: PeerConnection,
     since: Instant,
     ready: bool,
 }
 
-impl Door {
+impl PeerListener {
     /// Begins to listen.
     ///
     /// # Errors
     /// If the address can't be listened on, if others can reach it and must not, or if the key file
     /// can't be used.
-    pub(super) fn open(socket: &Socket) -> io::Result<Self> {
-        let token = socket.key.as_deref().map(Key::load).transpose().map_err(io::Error::other)?;
-        let token = token.as_ref().map(Key::token);
+    pub(super) fn open(socket: &SocketSource) -> io::Result<Self> {
+        let token = socket.key.as_deref().map(SharedKey::load).transpose().map_err(io::Error::other)?;
+        let token = token.as_ref().map(SharedKey::token);
         let speaks_first = socket.acknowledge && token.is_none();
-        let listener = Listener::open(&socket.address, socket.expose)?;
+        let listener = BoundListener::open(&socket.address, socket.expose)?;
         let descriptors = getrlimit(Resource::Nofile).current.and_then(|limit| limit.try_into().ok());
         let places = (descriptors.unwrap_or(usize::MAX) / DESCRIPTORS_EACH).clamp(4, WAITING);
-        Ok(Door { listener, token, speaks_first, waiting: Vec::new(), places, refused: 0 })
+        Ok(PeerListener { listener, token, speaks_first, waiting: Vec::new(), places, refused: 0 })
     }
 
     /// Accepts new connections, reads the first bytes of those that wait, and refuses some of them.
@@ -103,7 +103,7 @@ impl Door {
         accepted
     }
 
-    fn refuse(&mut self, connection: Connection, reason: &str, control: &Control, name: &str) {
+    fn refuse(&mut self, connection: PeerConnection, reason: &str, control: &Control, name: &str) {
         self.refused += 1;
         // Prevents a client from filling a log by connecting.
         if self.refused.is_power_of_two() {
@@ -119,8 +119,8 @@ impl Door {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 accepted => accepted?,
             };
-            let connection = Connection::judged(wire, self.token.clone());
-            self.waiting.push(Waiting { connection, since: Instant::now(), ready: self.speaks_first });
+            let connection = PeerConnection::judged(wire, self.token.clone());
+            self.waiting.push(WaitingPeer { connection, since: Instant::now(), ready: self.speaks_first });
             if self.waiting.len() > self.places {
                 // Refuse the oldest connection that has sent nothing, or else the newest.
                 let quiet = self.waiting.iter().position(|waiting| !waiting.ready);
@@ -137,45 +137,45 @@ impl Door {
     }
 
     /// Returns the connection that sends next.
-    pub(super) fn next(&mut self) -> Option<Connection> {
+    pub(super) fn next(&mut self) -> Option<PeerConnection> {
         let first = self.waiting.iter().position(|waiting| waiting.ready)?;
         Some(self.waiting.remove(first).connection)
     }
 }
 
-impl Listener {
-    fn open(address: &Address, expose: bool) -> io::Result<Self> {
+impl BoundListener {
+    fn open(address: &SocketAddress, expose: bool) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => {
+            SocketAddress::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;
                 if !expose && !listener.local_addr()?.ip().is_loopback() {
                     return Err(io::Error::new(ErrorKind::PermissionDenied, EXPOSED));
                 }
                 listener.set_nonblocking(true)?;
-                Ok(Listener::Tcp(listener))
+                Ok(BoundListener::Tcp(listener))
             }
-            Address::Unix(path) => {
+            SocketAddress::Unix(path) => {
                 remove_left_behind(path)?;
                 let listener = UnixListener::bind(path)?;
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
                 listener.set_nonblocking(true)?;
-                Ok(Listener::Unix(listener))
+                Ok(BoundListener::Unix(listener))
             }
         }
     }
 
     /// Accepts the next connection, also non-blocking.
-    fn accept(&self) -> io::Result<Wire> {
+    fn accept(&self) -> io::Result<PeerStream> {
         match self {
-            Listener::Tcp(listener) => {
+            BoundListener::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
-                Ok(Wire::Tcp(stream))
+                Ok(PeerStream::Tcp(stream))
             }
-            Listener::Unix(listener) => {
+            BoundListener::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
-                Ok(Wire::Unix(stream))
+                Ok(PeerStream::Unix(stream))
             }
         }
     }

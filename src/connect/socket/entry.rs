@@ -3,7 +3,7 @@
 //! Any web page can make a browser send requests to this machine, and their lines would count as
 //! rows. So a connection that begins like HTTP, TLS or other binary data is refused before any of
 //! it is read as rows. If the source has a key, the first line must be its token
-//! ([`Key::token`](crate::key::Key::token)), which is not a row.
+//! ([`SharedKey::token`](crate::key::SharedKey::token)), which is not a row.
 
 use crate::key::Token;
 
@@ -21,7 +21,7 @@ const METHODS: [&str; 10] =
 
 /// Decision on the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum PeerAdmission {
     /// More bytes are needed.
     Undecided,
     /// The connection is accepted, and rows begin after this number of bytes.
@@ -31,37 +31,41 @@ pub(super) enum Entry {
 }
 
 /// Decides on the bytes that a connection has sent so far.
-pub(super) fn judge(heard: &[u8], token: Option<&Token>) -> Entry {
-    let Some(&first) = heard.first() else { return Entry::Undecided };
+pub(super) fn judge(heard: &[u8], token: Option<&Token>) -> PeerAdmission {
+    let Some(&first) = heard.first() else { return PeerAdmission::Undecided };
     if (first.is_ascii_control() && !first.is_ascii_whitespace()) || first == 0x0c {
-        return Entry::Refused(BINARY);
+        return PeerAdmission::Refused(BINARY);
     }
     if METHODS.iter().any(|method| heard.starts_with(method.as_bytes())) {
-        return Entry::Refused(HTTP);
+        return PeerAdmission::Refused(HTTP);
     }
     let Some(token) = token else {
         let begins = METHODS.iter().any(|method| method.as_bytes().starts_with(heard));
-        return if begins { Entry::Undecided } else { Entry::Open(0) };
+        return if begins { PeerAdmission::Undecided } else { PeerAdmission::Open(0) };
     };
     let Some(end) = heard.iter().position(|&byte| byte == b'\n') else {
         // A carriage return may follow the digits.
-        return if heard.len() > Token::LENGTH + 1 { Entry::Refused(TOKEN) } else { Entry::Undecided };
+        return if heard.len() > Token::LENGTH + 1 {
+            PeerAdmission::Refused(TOKEN)
+        } else {
+            PeerAdmission::Undecided
+        };
     };
     let line = &heard[..end];
     match token.agrees(line.strip_suffix(b"\r").unwrap_or(line)) {
-        true => Entry::Open(end + 1),
-        false => Entry::Refused(TOKEN),
+        true => PeerAdmission::Open(end + 1),
+        false => PeerAdmission::Refused(TOKEN),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Key;
+    use crate::key::SharedKey;
 
     /// Checks every prefix up to the first one that decides.
-    fn judged(bytes: &[u8], token: Option<&Token>) -> Entry {
-        let undecided = |length: &usize| judge(&bytes[..*length], token) == Entry::Undecided;
+    fn judged(bytes: &[u8], token: Option<&Token>) -> PeerAdmission {
+        let undecided = |length: &usize| judge(&bytes[..*length], token) == PeerAdmission::Undecided;
         let length = (0..=bytes.len()).find(|length| !undecided(length)).unwrap_or(bytes.len());
         assert!(length <= LONGEST, "{length} bytes decide nothing");
         judge(&bytes[..length], token)
@@ -71,11 +75,11 @@ mod tests {
     fn http_and_binary_data_are_refused_at_once() {
         for method in METHODS {
             let request = format!("{method}/ HTTP/1.1\r\nHost: 127.0.0.1:7000\r\n\r\nx\n1\n");
-            assert_eq!(judged(request.as_bytes(), None), Entry::Refused(HTTP), "{method}");
+            assert_eq!(judged(request.as_bytes(), None), PeerAdmission::Refused(HTTP), "{method}");
         }
         // First bytes of TLS, STUN and gzip, and zeros.
         for hello in [&b"\x16\x03\x01\x02\x00\x01"[..], b"\x00\x03\x00\x50", b"\x1f\x8b\x08", &[0; 24]] {
-            assert_eq!(judged(hello, None), Entry::Refused(BINARY));
+            assert_eq!(judged(hello, None), PeerAdmission::Refused(BINARY));
         }
     }
 
@@ -84,30 +88,31 @@ mod tests {
         for rows in
             [&b"event,key,x\n"[..], b"{\"x\": 1}\n", b"\n\n", b" {}", b"\xef\xbb\xbfx\n", b"1", b"PUTS,1\n"]
         {
-            assert_eq!(judged(rows, None), Entry::Open(0));
+            assert_eq!(judged(rows, None), PeerAdmission::Open(0));
         }
         for beginning in [&b""[..], b"G", b"OPTIONS", b"PRI"] {
-            assert_eq!(judged(beginning, None), Entry::Undecided);
+            assert_eq!(judged(beginning, None), PeerAdmission::Undecided);
         }
     }
 
     #[test]
     fn only_the_token_opens_a_source_with_a_key() {
         let directory = tempfile::tempdir().unwrap();
-        let [own, other] = ["a", "b"].map(|name| Key::create(&directory.path().join(name)).unwrap().token());
+        let [own, other] =
+            ["a", "b"].map(|name| SharedKey::create(&directory.path().join(name)).unwrap().token());
         let check = |line: &str, expected| {
             assert_eq!(judged(line.as_bytes(), Some(&own)), expected);
         };
         let digits = own.digits();
-        check(&format!("{digits}\nx\n1\n"), Entry::Open(65));
-        check(&format!("{digits}\r\nx\n1\n"), Entry::Open(66));
-        check(digits, Entry::Undecided);
+        check(&format!("{digits}\nx\n1\n"), PeerAdmission::Open(65));
+        check(&format!("{digits}\r\nx\n1\n"), PeerAdmission::Open(66));
+        check(digits, PeerAdmission::Undecided);
         for line in [other.digits(), &digits[1..], "", "x,y"] {
-            check(&format!("{line}\nx\n"), Entry::Refused(TOKEN));
+            check(&format!("{line}\nx\n"), PeerAdmission::Refused(TOKEN));
         }
-        check(&format!("{digits}0"), Entry::Undecided);
-        check(&format!("{digits}00"), Entry::Refused(TOKEN));
-        check(&"1".repeat(200), Entry::Refused(TOKEN));
-        check("POST / HTTP/1.1\r\n", Entry::Refused(HTTP));
+        check(&format!("{digits}0"), PeerAdmission::Undecided);
+        check(&format!("{digits}00"), PeerAdmission::Refused(TOKEN));
+        check(&"1".repeat(200), PeerAdmission::Refused(TOKEN));
+        check("POST / HTTP/1.1\r\n", PeerAdmission::Refused(HTTP));
     }
 }

@@ -12,23 +12,26 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::journal::{Intake, Session, Waiting};
+use super::journal::{Intake, IntakeBuffer, JournalSession};
 use super::server::has_port;
-use super::{Formats, Journaling, Opening, Origin, Own, Reads, Said, SourceError, System, report_source};
+use super::{
+    AllowedFormats, Journaling, Origin, OriginRequest, SourceConfig, SourceError, System, SystemField,
+    SystemSection, report_source,
+};
 use crate::control::Control;
-use connection::Connections;
+use connection::PeerConnections;
 use serve::serve;
 
 pub(super) const SYSTEM: System = System {
     schemes: &["tcp", "tcp-listen", "unix", "unix-listen"],
     path: "tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path",
     source_fields: &[
-        Own {
+        SystemField {
             key: "acknowledge",
             elsewhere: "only sockets send acknowledgements back: leave it out, or see run --acknowledge",
         },
-        Own { key: "key", elsewhere: NO_KEY },
-        Own { key: "expose", elsewhere: NO_EXPOSE },
+        SystemField { key: "key", elsewhere: NO_KEY },
+        SystemField { key: "expose", elsewhere: NO_EXPOSE },
     ],
     source: Some(source),
     ..System::NONE
@@ -42,9 +45,9 @@ const EXPOSE: &str = "other machines can reach this address and send records: li
 
 /// A socket that receives rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Socket {
+struct SocketSource {
     /// Address of the socket.
-    address: Address,
+    address: SocketAddress,
     /// Whether the source listens for peers, one after the other, instead of connecting to one.
     listens: bool,
     /// `acknowledge`: whether the number of journaled records is sent back to the peer.
@@ -55,19 +58,19 @@ struct Socket {
     expose: bool,
 }
 
-impl fmt::Display for Socket {
+impl fmt::Display for SocketSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let listens = if self.listens { "-listen" } else { "" };
         match &self.address {
-            Address::Tcp(address) => write!(f, "tcp{listens}://{address}"),
-            Address::Unix(path) => write!(f, "unix{listens}://{}", path.display()),
+            SocketAddress::Tcp(address) => write!(f, "tcp{listens}://{address}"),
+            SocketAddress::Unix(path) => write!(f, "unix{listens}://{}", path.display()),
         }
     }
 }
 
 /// Address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Address {
+enum SocketAddress {
     /// `host:port`.
     Tcp(String),
     /// A path in the file system.
@@ -75,15 +78,15 @@ enum Address {
 }
 
 /// Reads a socket, and its own fields.
-fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
     let section = said.section;
     let acknowledge = section.flag("acknowledge").unwrap_or(false);
     let expose = section.flag("expose").unwrap_or(false);
     let key = section.text("key").map(|key| said.base.join(key.value));
     let listens = said.scheme.ends_with("-listen");
     let address = match said.scheme {
-        "tcp" | "tcp-listen" => has_port(said.rest).then(|| Address::Tcp(said.rest.into())),
-        _ => (!said.rest.is_empty()).then(|| Address::Unix(said.base.join(said.rest))),
+        "tcp" | "tcp-listen" => has_port(said.rest).then(|| SocketAddress::Tcp(said.rest.into())),
+        _ => (!said.rest.is_empty()).then(|| SocketAddress::Unix(said.base.join(said.rest))),
     };
     let report = |key, message: &str| {
         if let Some(field) = section.get(key) {
@@ -98,7 +101,7 @@ fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
         report("key", NO_KEY);
     }
     match &address {
-        Address::Tcp(address) if listens => {
+        SocketAddress::Tcp(address) if listens => {
             if !expose && !is_loopback(address) {
                 said.path.report(EXPOSE);
                 return None;
@@ -112,7 +115,7 @@ fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
         }
         _ => report("expose", NO_EXPOSE),
     }
-    Some(Arc::new(Socket { address, listens, acknowledge, key, expose }))
+    Some(Arc::new(SocketSource { address, listens, acknowledge, key, expose }))
 }
 
 /// Whether `host:port` is `localhost` or a loopback address; names are not resolved.
@@ -122,29 +125,29 @@ fn is_loopback(address: &str) -> bool {
     host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
-impl Reads for Socket {
+impl SourceConfig for SocketSource {
     fn name(&self) -> String {
         self.to_string()
     }
 
-    fn formats(&self) -> Formats {
-        Formats::TEXT
+    fn formats(&self) -> AllowedFormats {
+        AllowedFormats::TEXT
     }
 
     fn journaling(&self) -> Journaling {
         Journaling::Always
     }
 
-    fn open(&self, _opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+    fn open(&self, _opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
         Err(SourceError::NeedsRun)
     }
 
-    fn take_in(&self, session: Session, control: &Control) -> io::Result<Intake> {
-        let connections = Connections::open(self, control)?;
+    fn take_in(&self, session: JournalSession, control: &Control) -> io::Result<Intake> {
+        let connections = PeerConnections::open(self, control)?;
         let peer = connections.peer();
         let (ingest, shape) = (session.ingest(), session.shape().clone());
         let told = Box::new(move |number| peer.tell(number));
-        let read = move |waiting: &Waiting| serve(waiting, connections, &ingest, &shape);
+        let read = move |waiting: &IntakeBuffer| serve(waiting, connections, &ingest, &shape);
         Intake::start(session, control, true, Some(told), read)
     }
 }
@@ -155,23 +158,23 @@ mod tests {
     use std::any::Any;
 
     use crate::connect::fake::source_of;
-    use crate::connect::{Equal, Input};
+    use crate::connect::{DynamicEq, Input};
     use crate::pipeline::Pipeline;
 
     #[test]
     fn sockets_connect_or_listen() {
-        let check = |source: &str, expected: Option<(Address, bool)>| {
+        let check = |source: &str, expected: Option<(SocketAddress, bool)>| {
             let expected = expected.map(|(address, listens)| {
-                let socket = Socket { address, listens, acknowledge: false, key: None, expose: false };
+                let socket = SocketSource { address, listens, acknowledge: false, key: None, expose: false };
                 Input { system: &SYSTEM, source: Arc::new(socket) }
             });
             assert_eq!(source_of(source).ok().map(|source| source.input), expected, "{source}");
         };
-        let tcp = || Address::Tcp("localhost:7000".into());
+        let tcp = || SocketAddress::Tcp("localhost:7000".into());
         check("path = 'tcp://localhost:7000', format = 'csv'", Some((tcp(), false)));
         check("path = 'tcp-listen://localhost:7000', format = 'csv'", Some((tcp(), true)));
-        check("path = 'unix:///run/x', format = 'csv'", Some((Address::Unix("/run/x".into()), false)));
-        check("path = 'unix-listen://x', format = 'csv'", Some((Address::Unix("dir/x".into()), true)));
+        check("path = 'unix:///run/x', format = 'csv'", Some((SocketAddress::Unix("/run/x".into()), false)));
+        check("path = 'unix-listen://x', format = 'csv'", Some((SocketAddress::Unix("dir/x".into()), true)));
         check("path = 'tcp://:7000', format = 'csv'", None);
         check("path = 'tcp://localhost:99999', format = 'csv'", None);
         check("path = 'unix://', format = 'csv'", None);
@@ -184,7 +187,7 @@ mod tests {
 
     #[test]
     fn others_reach_a_source_only_where_the_pipeline_says_so() {
-        let check = |source: &str, expected: Result<Socket, &str>| {
+        let check = |source: &str, expected: Result<SocketSource, &str>| {
             let text = format!(
                 "name = 'n'\nsource = {{ format = 'csv', {source} }}\n{COLUMNS}\nepochs = {{ records = 2, horizon = 9 }}"
             );
@@ -198,8 +201,8 @@ mod tests {
                 (found, _) => panic!("{source}: {found:?}"),
             }
         };
-        let listening = |address: &str| Socket {
-            address: Address::Tcp(address.into()),
+        let listening = |address: &str| SocketSource {
+            address: SocketAddress::Tcp(address.into()),
             listens: true,
             acknowledge: false,
             key: None,
@@ -211,10 +214,10 @@ mod tests {
             check(&format!("path = 'tcp-listen://{address}:7000'"), Err("expose = true"));
         }
         let open = "path = 'tcp-listen://0.0.0.0:7000', expose = true";
-        let exposed = Socket { expose: true, ..listening("0.0.0.0:7000") };
+        let exposed = SocketSource { expose: true, ..listening("0.0.0.0:7000") };
         check(open, Ok(exposed.clone()));
         check(&format!("{open}, acknowledge = true"), Err("add key"));
-        let keyed = Socket { acknowledge: true, key: Some("dir/k".into()), ..exposed };
+        let keyed = SocketSource { acknowledge: true, key: Some("dir/k".into()), ..exposed };
         check(&format!("{open}, acknowledge = true, key = 'k'"), Ok(keyed));
         check("path = 'tcp://localhost:7000', key = 'k'", Err("leave it out"));
         check("path = 'unix-listen://x', expose = true", Err("leave it out"));

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use zeroize::Zeroizing;
 
-use super::connection::{Connection, Connections};
-use crate::connect::journal::{CHUNK, Waiting};
+use super::connection::{PeerConnection, PeerConnections};
+use crate::connect::journal::{CHUNK, IntakeBuffer};
 use crate::format::bytes::STANDARD_INPUT;
-use crate::format::form::{Form, Shape};
+use crate::format::form::{EntryParser, RowLayout};
 use crate::format::row::{RECORD_LIMIT, Row};
 use crate::format::{Defect, Format};
-use crate::state::Ingest;
+use crate::state::IngestJournal;
 
 const MAKE_ROOM: &str = "no usable line has come in time, and another peer is ready to send";
 
@@ -19,7 +19,12 @@ const MAKE_ROOM: &str = "no usable line has come in time, and another peer is re
 const LINES: usize = 16;
 
 /// Passes bytes from connections to the writer of the journal.
-pub(super) fn serve(waiting: &Waiting, mut connections: Connections, ingest: &Ingest, shape: &Shape) {
+pub(super) fn serve(
+    waiting: &IntakeBuffer,
+    mut connections: PeerConnections,
+    ingest: &IngestJournal,
+    shape: &RowLayout,
+) {
     let peer = connections.peer();
     let mut last = Instant::now();
     while let Some(mut connection) = connections.next(last) {
@@ -27,7 +32,7 @@ pub(super) fn serve(waiting: &Waiting, mut connections: Connections, ingest: &In
         if connections.acknowledges() {
             peer.greet(&connection, ingest.acknowledged(None).unwrap_or_default());
         }
-        let refused = read(waiting, &mut connection, &mut connections, &mut last, Signs::new(shape));
+        let refused = read(waiting, &mut connection, &mut connections, &mut last, PeerActivity::new(shape));
         peer.leave();
         if let Some(reason) = waiting.end_connection().or(refused) {
             connections.control().notice(&format!("a peer was refused: {reason}"));
@@ -43,11 +48,11 @@ pub(super) fn serve(waiting: &Waiting, mut connections: Connections, ingest: &In
 /// Reads a connection until it ends or the rest is unwanted. Returns the reason if the peer was
 /// refused or had to make room.
 fn read(
-    waiting: &Waiting,
-    connection: &mut Connection,
-    connections: &mut Connections,
+    waiting: &IntakeBuffer,
+    connection: &mut PeerConnection,
+    connections: &mut PeerConnections,
     last: &mut Instant,
-    mut signs: Signs,
+    mut signs: PeerActivity,
 ) -> Option<String> {
     let mut chunk = Zeroizing::new(vec![0; CHUNK]);
     let mut progress = Instant::now();
@@ -84,22 +89,22 @@ fn is_empty_yet(error: &io::Error) -> bool {
 
 /// Detects signs that a peer works: the header of its rows, and usable rows. An occasional byte, a
 /// blank line or an unreadable line is no sign.
-struct Signs {
-    shape: Shape,
+struct PeerActivity {
+    shape: RowLayout,
     /// How to read a line, once its header is known.
-    form: Option<Form>,
+    form: Option<EntryParser>,
     row: Row,
     /// The beginning of the current line, up to the limit of a record.
     line: Zeroizing<Vec<u8>>,
 }
 
-impl Signs {
-    fn new(shape: &Shape) -> Self {
+impl PeerActivity {
+    fn new(shape: &RowLayout) -> Self {
         let has_header = shape.format == Format::Csv && shape.header.is_none();
-        let form = (!has_header).then(|| Form::new(shape, STANDARD_INPUT.as_ref()).ok()).flatten();
+        let form = (!has_header).then(|| EntryParser::new(shape, STANDARD_INPUT.as_ref()).ok()).flatten();
         // At full size from the start: a growing vector would leave copies behind.
         let line = Zeroizing::new(Vec::with_capacity(RECORD_LIMIT));
-        Signs { shape: shape.clone(), form, row: Row::default(), line }
+        PeerActivity { shape: shape.clone(), form, row: Row::default(), line }
     }
 
     /// Whether a line that ends in this chunk is a sign.
@@ -139,8 +144,8 @@ impl Signs {
             return false;
         }
         let Some(form) = &mut self.form else {
-            let shape = Shape { header: Some(line.to_vec()), ..self.shape.clone() };
-            self.form = Form::new(&shape, STANDARD_INPUT.as_ref()).ok();
+            let shape = RowLayout { header: Some(line.to_vec()), ..self.shape.clone() };
+            self.form = EntryParser::new(&shape, STANDARD_INPUT.as_ref()).ok();
             return self.form.is_some();
         };
         // Quoted fields may contain line ends.
@@ -163,9 +168,9 @@ mod tests {
     fn only_rows_are_signs() {
         let signs = |format, header: Option<&str>| {
             let header = header.map(|header| header.into());
-            Signs::new(&Shape { format, header, wanted: vec!["x".into(), "y".into()] })
+            PeerActivity::new(&RowLayout { format, header, wanted: vec!["x".into(), "y".into()] })
         };
-        let check = |mut signs: Signs, chunks: &[(&str, bool)]| {
+        let check = |mut signs: PeerActivity, chunks: &[(&str, bool)]| {
             for (chunk, expected) in chunks {
                 assert_eq!(signs.hear(chunk.as_bytes()), *expected, "{chunk:?}");
             }

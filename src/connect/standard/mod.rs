@@ -10,15 +10,16 @@ use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
-use super::journal::{Intake, Session};
+use super::journal::{Intake, JournalSession};
 use super::{
-    Formats, Journaling, Opened, Opening, Origin, Position, Reads, Said, SourceError, System, files, io_error,
+    AllowedFormats, Journaling, OpenFile, Origin, OriginRequest, Position, SourceConfig, SourceError, System,
+    SystemSection, files, io_error,
 };
 use crate::control::{Control, is_ready};
-use crate::format::bytes::{STANDARD_INPUT, Stream};
+use crate::format::bytes::{ByteStream, STANDARD_INPUT};
 
-pub(crate) use output::Standard;
 pub use output::StandardOutput;
+pub(crate) use output::StandardWriter;
 
 pub(super) const SYSTEM: System =
     System { schemes: &["-"], tags: &[files::TAG], source: Some(source), ..System::NONE };
@@ -27,17 +28,17 @@ pub(super) const SYSTEM: System =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StandardInput;
 
-fn source(_: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+fn source(_: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
     Some(Arc::new(StandardInput))
 }
 
-impl Reads for StandardInput {
+impl SourceConfig for StandardInput {
     fn name(&self) -> String {
         STANDARD_INPUT.into()
     }
 
-    fn formats(&self) -> Formats {
-        Formats::TEXT
+    fn formats(&self) -> AllowedFormats {
+        AllowedFormats::TEXT
     }
 
     fn is_remote(&self) -> bool {
@@ -52,11 +53,11 @@ impl Reads for StandardInput {
         Journaling::IfWanted
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
-        Ok(Box::new(Piped(opening.control.clone())))
+    fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
+        Ok(Box::new(PipedInput(opening.control.clone())))
     }
 
-    fn take_in(&self, session: Session, control: &Control) -> io::Result<Intake> {
+    fn take_in(&self, session: JournalSession, control: &Control) -> io::Result<Intake> {
         let input = own_input()?;
         Intake::start(session, control, false, None, move |waiting| waiting.read(input))
     }
@@ -68,20 +69,20 @@ fn own_input() -> io::Result<File> {
 }
 
 /// Standard input without a journal.
-struct Piped(Control);
+struct PipedInput(Control);
 
-impl Origin for Piped {
+impl Origin for PipedInput {
     fn name(&self, _file: u32) -> PathBuf {
         STANDARD_INPUT.into()
     }
 
-    fn open(&mut self, position: Position) -> Result<Option<Opened>, SourceError> {
+    fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
         if position.file > 0 {
             return Ok(None);
         }
         let input = own_input().map_err(|source| io_error(STANDARD_INPUT.as_ref(), source))?;
-        let stream = Stream::new(Patient { input, control: self.0.clone() }, 0);
-        Ok(Some(Opened::Bytes { stream, header: None, is_rest: false }))
+        let stream = ByteStream::new(StoppableInput { input, control: self.0.clone() }, 0);
+        Ok(Some(OpenFile::Bytes { stream, header: None, is_rest: false }))
     }
 
     fn begins_anew(&self) -> bool {
@@ -91,12 +92,12 @@ impl Origin for Piped {
 
 /// Standard input or a named pipe, which waits only until the run is stopped. Then it reports its
 /// end.
-pub(super) struct Patient {
+pub(super) struct StoppableInput {
     pub(super) input: File,
     pub(super) control: Control,
 }
 
-impl Read for Patient {
+impl Read for StoppableInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while !self.control.is_stopped() {
             if is_ready(self.input.as_fd(), PollFlags::IN)? {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::connect::{Held, Outlet, Trouble};
+use crate::connect::{LineOutlet, OutletContent, RequestError};
 
 /// Unbuffered standard output that waits for its reader, even if the descriptor is non-blocking.
 #[derive(Clone, Copy, Debug)]
@@ -36,27 +36,27 @@ impl Write for StandardOutput {
 }
 
 /// Writes epochs to standard output from a given one on.
-pub(crate) struct Standard {
+pub(crate) struct StandardWriter {
     since: u64,
     /// Number of epochs written.
     taken: Arc<AtomicU64>,
 }
 
-impl Standard {
+impl StandardWriter {
     /// Writes the epochs after `since`; `taken` counts them as they are written.
     pub(crate) fn after(since: u64, taken: Arc<AtomicU64>) -> Self {
-        Standard { since, taken }
+        StandardWriter { since, taken }
     }
 }
 
-impl Outlet for Standard {
-    fn open(&mut self) -> Result<Held, Trouble> {
-        Ok(Held { whole: self.since, last: None })
+impl LineOutlet for StandardWriter {
+    fn open(&mut self) -> Result<OutletContent, RequestError> {
+        Ok(OutletContent { whole: self.since, last: None })
     }
 
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble> {
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), RequestError> {
         self.since = epoch;
-        StandardOutput.write_all(lines).map_err(Trouble::Gone)?;
+        StandardOutput.write_all(lines).map_err(RequestError::Gone)?;
         self.taken.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

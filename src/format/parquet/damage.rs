@@ -100,7 +100,7 @@ fn read(path: &Path) -> Option<String> {
     let mut row = Row::default();
     loop {
         match rows.read(&mut row) {
-            Ok(Outcome::End) => return None,
+            Ok(RowOutcome::End) => return None,
             Ok(_) => {}
             Err(error) => return Some(io_error(path, error).to_string()),
         }
@@ -108,9 +108,9 @@ fn read(path: &Path) -> Option<String> {
 }
 
 /// A generator of arbitrary numbers, the same in every run.
-struct Arbitrary(u64);
+struct RandomNumbers(u64);
 
-impl Arbitrary {
+impl RandomNumbers {
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as usize) % bound
@@ -154,7 +154,7 @@ fn damaged_bytes_are_errors_or_other_rows() {
     let (_directory, path) = written(&files[0]);
     let mut panicked = std::collections::BTreeMap::<String, (u64, u32)>::new();
     for case in 0..cases.unwrap_or(4000_u64) {
-        let mut arbitrary = Arbitrary(case.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut arbitrary = RandomNumbers(case.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut bytes = files[case as usize % files.len()].clone();
         arbitrary.damage(&mut bytes);
         // Overwriting a file would wait until it is on disk.

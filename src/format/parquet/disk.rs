@@ -32,14 +32,14 @@ const GZIP_RATIO: usize = 1100;
 
 /// A file, and the first failure to read it.
 #[derive(Clone)]
-pub(super) struct Disk {
+pub(super) struct ParquetFile {
     file: Arc<File>,
     length: u64,
-    failure: Arc<Mutex<Option<Failure>>>,
+    failure: Arc<Mutex<Option<ReadFailure>>>,
 }
 
 /// Why the decoder was given no bytes.
-pub(super) enum Failure {
+pub(super) enum ReadFailure {
     /// The operating system returned an error.
     Io(io::Error),
     /// A page has more bytes than [`PAGE_LIMIT`].
@@ -47,14 +47,14 @@ pub(super) enum Failure {
 }
 
 /// Consecutive bytes of a file.
-pub(super) struct Onward {
-    disk: Disk,
+pub(super) struct FileBytes {
+    disk: ParquetFile,
     at: u64,
 }
 
 /// The pages of a column chunk.
-pub(super) struct Pages {
-    disk: Disk,
+pub(super) struct ColumnPages {
+    disk: ParquetFile,
     /// Whether gzip packs them, which may unpack to more than a header states.
     is_gzip: bool,
     /// Bytes of the last page's levels that are never packed.
@@ -64,24 +64,24 @@ pub(super) struct Pages {
 /// The bytes of a page's header, found only when the first of them is read: the decoder also
 /// requests a reader for a page whose header it has.
 pub(super) struct HeaderBytes {
-    disk: Disk,
+    disk: ParquetFile,
     start: u64,
     levels: Arc<AtomicUsize>,
     bytes: Option<Cursor<Vec<u8>>>,
 }
 
-impl Disk {
+impl ParquetFile {
     pub(super) fn new(file: File) -> io::Result<Self> {
         let length = file.metadata()?.len();
-        Ok(Disk { file: Arc::new(file), length, failure: Arc::default() })
+        Ok(ParquetFile { file: Arc::new(file), length, failure: Arc::default() })
     }
 
     /// Returns why no bytes were returned last.
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub(super) fn failure(&self) -> Option<ReadFailure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn fail(&self, failure: Failure) -> ParquetError {
+    fn fail(&self, failure: ReadFailure) -> ParquetError {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
         ParquetError::General("the file can't be read on".into())
     }
@@ -92,7 +92,7 @@ impl Disk {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     let kind = error.kind();
-                    self.fail(Failure::Io(error));
+                    self.fail(ReadFailure::Io(error));
                     return Err(kind.into());
                 }
                 read => return read,
@@ -116,17 +116,17 @@ impl Disk {
     }
 }
 
-impl Length for Disk {
+impl Length for ParquetFile {
     fn len(&self) -> u64 {
         self.length
     }
 }
 
-impl ChunkReader for Disk {
-    type T = BufReader<Onward>;
+impl ChunkReader for ParquetFile {
+    type T = BufReader<FileBytes>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        Ok(BufReader::new(Onward { disk: self.clone(), at: start }))
+        Ok(BufReader::new(FileBytes { disk: self.clone(), at: start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -136,7 +136,7 @@ impl ChunkReader for Disk {
     }
 }
 
-impl Read for Onward {
+impl Read for FileBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.disk.read_at(self.at, buffer)?;
         self.at += read as u64;
@@ -144,20 +144,20 @@ impl Read for Onward {
     }
 }
 
-impl Pages {
-    pub(super) fn new(disk: &Disk, codec: Compression) -> Self {
+impl ColumnPages {
+    pub(super) fn new(disk: &ParquetFile, codec: Compression) -> Self {
         let is_gzip = matches!(codec, Compression::GZIP(_));
-        Pages { disk: disk.clone(), is_gzip, levels: Arc::default() }
+        ColumnPages { disk: disk.clone(), is_gzip, levels: Arc::default() }
     }
 }
 
-impl Length for Pages {
+impl Length for ColumnPages {
     fn len(&self) -> u64 {
         self.disk.length
     }
 }
 
-impl ChunkReader for Pages {
+impl ChunkReader for ColumnPages {
     type T = HeaderBytes;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
@@ -173,7 +173,7 @@ impl ChunkReader for Pages {
             let mut unpacked = MultiGzDecoder::new(packed).take(PAGE_LIMIT as u64 + 1);
             let count = io::copy(&mut unpacked, &mut io::sink());
             if count.is_ok_and(|count| count > PAGE_LIMIT as u64) {
-                return Err(self.disk.fail(Failure::TooLarge));
+                return Err(self.disk.fail(ReadFailure::TooLarge));
             }
         }
         Ok(bytes)
@@ -188,7 +188,7 @@ impl HeaderBytes {
             let mut bytes = self.disk.front(self.start, most)?;
             if let Some(header) = PageHeader::read(&bytes) {
                 if header.packed.max(header.unpacked) > PAGE_LIMIT {
-                    return Err(self.disk.fail(Failure::TooLarge));
+                    return Err(self.disk.fail(ReadFailure::TooLarge));
                 }
                 self.levels.store(header.levels, Ordering::Relaxed);
                 bytes.truncate(header.length);
@@ -217,10 +217,10 @@ mod tests {
 
     use super::*;
 
-    fn pages(bytes: &[u8], codec: Compression) -> Pages {
+    fn pages(bytes: &[u8], codec: Compression) -> ColumnPages {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        Pages::new(&Disk::new(file).unwrap(), codec)
+        ColumnPages::new(&ParquetFile::new(file).unwrap(), codec)
     }
 
     /// Many small members, which the decoder unpacks one after the other.
@@ -231,7 +231,7 @@ mod tests {
         let members = member.finish().unwrap().repeat((PAGE_LIMIT >> 20) + 1);
         let bomb = pages(&members, Compression::GZIP(Default::default()));
         assert!(bomb.get_bytes(0, members.len()).is_err());
-        assert!(matches!(bomb.disk.failure(), Some(Failure::TooLarge)));
+        assert!(matches!(bomb.disk.failure(), Some(ReadFailure::TooLarge)));
         assert!(pages(&members, Compression::SNAPPY).get_bytes(0, members.len()).is_ok());
     }
 

@@ -11,7 +11,7 @@ use crate::spelling::misspelt;
 
 /// How to interpret numbers and bytes of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum ColumnMeaning {
     Number,
     Unsigned,
     /// Whole numbers of 10^-scale.
@@ -22,7 +22,11 @@ pub(super) enum Meaning {
 }
 
 /// Returns the index and the meaning of a column.
-pub(super) fn find(file: &ParquetMetaData, path: &Path, name: &str) -> Result<(usize, Meaning), FormatError> {
+pub(super) fn find(
+    file: &ParquetMetaData,
+    path: &Path,
+    name: &str,
+) -> Result<(usize, ColumnMeaning), FormatError> {
     let schema = file.file_metadata().schema_descr();
     let columns = schema.columns();
     let names = columns.iter().map(|column| column.path().string());
@@ -47,35 +51,35 @@ pub(super) fn find(file: &ParquetMetaData, path: &Path, name: &str) -> Result<(u
 }
 
 /// Returns what a column means, or which unusable type it has.
-fn meaning(column: &ColumnDescriptor) -> Result<Meaning, &'static str> {
+fn meaning(column: &ColumnDescriptor) -> Result<ColumnMeaning, &'static str> {
     if column.max_rep_level() > 0 {
         return Err("lists");
     }
     let day = 86_400_000_000_000;
     let logical = match column.logical_type_ref() {
         Some(logical) => match logical {
-            LogicalType::Decimal(decimal) => Some(Meaning::Decimal(decimal.scale)),
-            LogicalType::Timestamp(timestamp) => Some(Meaning::Time(match timestamp.unit {
+            LogicalType::Decimal(decimal) => Some(ColumnMeaning::Decimal(decimal.scale)),
+            LogicalType::Timestamp(timestamp) => Some(ColumnMeaning::Time(match timestamp.unit {
                 TimeUnit::MILLIS => 1_000_000,
                 TimeUnit::MICROS => 1000,
                 TimeUnit::NANOS => 1,
             })),
-            LogicalType::Date => Some(Meaning::Time(day)),
-            LogicalType::Integer(integer) if !integer.is_signed => Some(Meaning::Unsigned),
+            LogicalType::Date => Some(ColumnMeaning::Time(day)),
+            LogicalType::Integer(integer) if !integer.is_signed => Some(ColumnMeaning::Unsigned),
             LogicalType::Integer(_) | LogicalType::String | LogicalType::Enum | LogicalType::Json => None,
             LogicalType::Time(_) => return Err("times of day"),
             LogicalType::Unknown => None,
             _ => return Err("values of another kind"),
         },
         None => match column.converted_type() {
-            ConvertedType::DECIMAL => Some(Meaning::Decimal(column.type_scale())),
-            ConvertedType::TIMESTAMP_MILLIS => Some(Meaning::Time(1_000_000)),
-            ConvertedType::TIMESTAMP_MICROS => Some(Meaning::Time(1000)),
-            ConvertedType::DATE => Some(Meaning::Time(day)),
+            ConvertedType::DECIMAL => Some(ColumnMeaning::Decimal(column.type_scale())),
+            ConvertedType::TIMESTAMP_MILLIS => Some(ColumnMeaning::Time(1_000_000)),
+            ConvertedType::TIMESTAMP_MICROS => Some(ColumnMeaning::Time(1000)),
+            ConvertedType::DATE => Some(ColumnMeaning::Time(day)),
             ConvertedType::UINT_8
             | ConvertedType::UINT_16
             | ConvertedType::UINT_32
-            | ConvertedType::UINT_64 => Some(Meaning::Unsigned),
+            | ConvertedType::UINT_64 => Some(ColumnMeaning::Unsigned),
             ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS | ConvertedType::INTERVAL => {
                 return Err("times of day");
             }
@@ -86,7 +90,7 @@ fn meaning(column: &ColumnDescriptor) -> Result<Meaning, &'static str> {
         Type::INT96 => {
             Err("timestamps of 96 bits, which are no longer written: write them as 64-bit timestamps")
         }
-        Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY => Ok(logical.unwrap_or(Meaning::Text)),
-        _ => Ok(logical.unwrap_or(Meaning::Number)),
+        Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY => Ok(logical.unwrap_or(ColumnMeaning::Text)),
+        _ => Ok(logical.unwrap_or(ColumnMeaning::Number)),
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn is_within(column: &ColumnChunkMetaData, length: u64) -> bool {
 }
 
 /// Pages in order, up to the first damaged one.
-pub(super) struct Checked {
+pub(super) struct CheckedPages {
     pages: Box<dyn PageReader>,
     physical: Type,
     /// Bytes of a value; for texts, of the length; 0 for bits.
@@ -35,7 +35,7 @@ pub(super) struct Checked {
     has_dictionary: bool,
 }
 
-impl Checked {
+impl CheckedPages {
     pub(super) fn new(pages: Box<dyn PageReader>, column: &ColumnDescriptor) -> Self {
         let physical = column.physical_type();
         let width = match physical {
@@ -45,7 +45,13 @@ impl Checked {
             Type::INT96 => 12,
             Type::FIXED_LEN_BYTE_ARRAY => usize::try_from(column.type_length()).unwrap_or(0),
         };
-        Checked { pages, physical, width, most: column.max_def_level().unsigned_abs(), has_dictionary: false }
+        CheckedPages {
+            pages,
+            physical,
+            width,
+            most: column.max_def_level().unsigned_abs(),
+            has_dictionary: false,
+        }
     }
 
     fn is_fixed(&self) -> bool {
@@ -205,7 +211,7 @@ fn plain(mut page: Page, start: usize, values: Vec<u8>) -> Page {
     page
 }
 
-impl PageReader for Checked {
+impl PageReader for CheckedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         let Some(page) = self.pages.get_next_page()? else { return Ok(None) };
         if matches!(page, Page::DictionaryPage { .. }) {
@@ -228,7 +234,7 @@ impl PageReader for Checked {
     }
 }
 
-impl Iterator for Checked {
+impl Iterator for CheckedPages {
     type Item = Result<Page>;
 
     fn next(&mut self) -> Option<Self::Item> {

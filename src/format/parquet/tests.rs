@@ -116,13 +116,13 @@ const NAMES: [&str; 13] = [
 ];
 
 /// A printed row, and the position after it.
-type Told = ((u64, u64), String);
+type PrintedRow = ((u64, u64), String);
 
 /// Reads from a position to the end.
-fn read(path: &Path, place: (u64, u64)) -> Result<Vec<Told>, FormatError> {
+fn read(path: &Path, place: (u64, u64)) -> Result<Vec<PrintedRow>, FormatError> {
     let mut rows = ParquetRows::open(path, place, &wanted(&NAMES))?;
     let (mut row, mut read) = (Row::default(), Vec::new());
-    while rows.read(&mut row).map_err(|error| io_error(path, error))? == Outcome::Row {
+    while rows.read(&mut row).map_err(|error| io_error(path, error))? == RowOutcome::Row {
         let numbers = (0..NAMES.len()).map(|slot| (row.number(slot).map(f64::to_bits), row.time(slot)));
         read.push((rows.place(), format!("{:?}", numbers.collect::<Vec<_>>())));
     }
@@ -135,7 +135,7 @@ fn every_type_has_its_meaning() {
     let mut rows = ParquetRows::open(&path, (0, 1), &wanted(&NAMES)).unwrap();
     let mut row = Row::default();
     for number in 0..GROUPS * ROWS {
-        assert!(matches!(rows.read(&mut row), Ok(Outcome::Row)));
+        assert!(matches!(rows.read(&mut row), Ok(RowOutcome::Row)));
         assert_eq!((row.defect, rows.line()), (None, 1 + number as u64));
         let n = number % ROWS;
         let there = !n.is_multiple_of(3);
@@ -159,7 +159,7 @@ fn every_type_has_its_meaning() {
         assert_eq!((row.text(0), row.time(0)), (Err(Defect::NotAText), Err(Defect::NotATime)));
         assert_eq!((row.text(7), row.number(7)), (Err(Defect::NotAText), Err(Defect::NotANumber)));
     }
-    assert!(matches!(rows.read(&mut row), Ok(Outcome::End)));
+    assert!(matches!(rows.read(&mut row), Ok(RowOutcome::End)));
 }
 
 #[test]

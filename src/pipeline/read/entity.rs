@@ -3,12 +3,12 @@
 
 use hushflow_operators::{EntityLimits, RepeatPolicy};
 
-use super::Roles;
+use super::ColumnRoles;
 use crate::document::{Field, Section};
 use crate::pipeline::EntityUnit;
 
 /// Reads the section, if there is one, and checks that `[privacy] unit` agrees.
-pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Option<EntityUnit>> {
+pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Option<EntityUnit>> {
     let of_entities = root.peek("privacy").and_then(|privacy| is_of_entities(&privacy));
     let entity = super::optional(root, "entity", |section| section_entity(section, roles))?;
     match (of_entities, &entity) {
@@ -43,7 +43,7 @@ pub(super) fn kind(section: &Section<'_>, key: &'static str) -> Option<String> {
         .map(|kind| kind.value.into())
 }
 
-fn section_entity<'a>(section: &Section<'a>, roles: &mut Roles<'a>) -> Option<EntityUnit> {
+fn section_entity<'a>(section: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<EntityUnit> {
     let column = section.require("column", section.text("column"), "column = \"user\"");
     let column = column.inspect(|column| roles.claim(column));
     let own = kind(section, "kind").or_else(|| column.as_ref().map(|column| column.value.into()));

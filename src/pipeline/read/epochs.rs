@@ -3,7 +3,7 @@
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_mechanism::sensitivity::Neighbours;
 
-use super::Roles;
+use super::ColumnRoles;
 use crate::document::{Field, Section};
 use crate::pipeline::Epochs;
 use crate::time::{parse_duration, parse_time};
@@ -11,7 +11,7 @@ use crate::time::{parse_duration, parse_time};
 pub(super) fn epochs<'a>(
     section: &Section<'a>,
     neighbours: Option<Neighbours>,
-    roles: &mut Roles<'a>,
+    roles: &mut ColumnRoles<'a>,
 ) -> Option<Epochs> {
     let horizon = section.count("horizon", 1);
     let horizon = section.require("horizon", horizon, "horizon = 365, the number of epochs").map(|h| h.value);
@@ -35,7 +35,7 @@ fn by_time<'a>(
     section: &Section<'a>,
     horizon: Option<u64>,
     neighbours: Option<Neighbours>,
-    roles: &mut Roles<'a>,
+    roles: &mut ColumnRoles<'a>,
 ) -> Option<Epochs> {
     let time = section.require("time", section.text("time"), "time = \"event_time\", or records = 1000");
     let time = time.inspect(|time| roles.claim(time));

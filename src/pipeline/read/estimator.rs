@@ -7,7 +7,7 @@ use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::workload::Workload;
 
 use crate::document::Section;
-use crate::pipeline::Estimator;
+use crate::pipeline::WindowEstimator;
 use crate::pipeline::{Privacy, Release};
 
 /// Returns the names of all estimators.
@@ -20,34 +20,38 @@ pub(super) fn names() -> Vec<&'static str> {
 
 /// An estimator named by `method`.
 #[derive(Clone, Copy)]
-pub(super) enum Named {
+pub(super) enum EstimatorMethod {
     Mean(mean::MeanMethod),
     Covariance(covariance::CovarianceMethod),
 }
 
 /// Returns the estimator that the document names, if any.
-pub(super) fn named(root: &Section<'_>) -> Option<Named> {
+pub(super) fn named(root: &Section<'_>) -> Option<EstimatorMethod> {
     let section = root.peek("release")?;
     // A method that is not text is reported where the section is read.
     let name = section.peek_text("method")?;
-    let mean = name.parse().ok().map(Named::Mean);
-    mean.or_else(|| name.parse().ok().map(Named::Covariance))
+    let mean = name.parse().ok().map(EstimatorMethod::Mean);
+    mean.or_else(|| name.parse().ok().map(EstimatorMethod::Covariance))
 }
 
 /// Reads the section.
-pub(super) fn estimator(section: &Section<'_>, named: Named, columns: usize) -> Option<Estimator> {
+pub(super) fn estimator(
+    section: &Section<'_>,
+    named: EstimatorMethod,
+    columns: usize,
+) -> Option<WindowEstimator> {
     section.get("method");
     match named {
-        Named::Mean(method) => mean(section, method, columns),
-        Named::Covariance(method) => {
+        EstimatorMethod::Mean(method) => mean(section, method, columns),
+        EstimatorMethod::Covariance(method) => {
             let share = "a share of the budget above 0 and below 1";
             let centre = section.number("centre").and_then(|x| x.filter(share, |&x| x > 0.0 && x < 1.0));
-            Some(Estimator::Covariance { method, centre: centre.map(|centre| centre.value) })
+            Some(WindowEstimator::Covariance { method, centre: centre.map(|centre| centre.value) })
         }
     }
 }
 
-fn mean(section: &Section<'_>, method: mean::MeanMethod, columns: usize) -> Option<Estimator> {
+fn mean(section: &Section<'_>, method: mean::MeanMethod, columns: usize) -> Option<WindowEstimator> {
     let corruption = section.number("corruption");
     let corruption = section.require(
         "corruption",
@@ -81,7 +85,7 @@ fn mean(section: &Section<'_>, method: mean::MeanMethod, columns: usize) -> Opti
         ));
     }
     let range = range.map(|range| range.value);
-    Some(Estimator::Mean { method, corruption: corruption?.value, scale: scale?, range })
+    Some(WindowEstimator::Mean { method, corruption: corruption?.value, scale: scale?, range })
 }
 
 /// Reads a standard deviation for each column, `"whiten"`, or `"auto"`, the default.
@@ -101,19 +105,19 @@ fn scale(section: &Section<'_>, columns: usize) -> Option<Scale> {
 }
 
 /// Reports settings that estimators of windows don't use or that have no proof.
-pub(super) fn refuse(root: &Section<'_>, named: Named, privacy: Option<&Privacy>) {
+pub(super) fn refuse(root: &Section<'_>, named: EstimatorMethod, privacy: Option<&Privacy>) {
     let stays = |neighbours| match named {
-        Named::Mean(_) => neighbours == Neighbours::ReplaceOneInPlace,
-        Named::Covariance(_) => neighbours != Neighbours::ReplaceOne,
+        EstimatorMethod::Mean(_) => neighbours == Neighbours::ReplaceOneInPlace,
+        EstimatorMethod::Covariance(_) => neighbours != Neighbours::ReplaceOne,
     };
     let kept = privacy.is_none_or(|privacy| stays(privacy.neighbours));
     let Some(section) = root.peek("privacy") else { return };
     if !kept {
         section.report(match named {
-            Named::Mean(_) => {
+            EstimatorMethod::Mean(_) => {
                 "a mean of windows needs neighbours = \"replace-one-in-place\": the number of records in a window must be public"
             }
-            Named::Covariance(_) => {
+            EstimatorMethod::Covariance(_) => {
                 "a covariance of windows needs neighbours = \"replace-one-in-place\", or \"zero-out\": a record must not move between windows"
             }
         });

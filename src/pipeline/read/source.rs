@@ -5,8 +5,8 @@ use std::path::Path;
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 
 use super::size::journal_limit;
-use super::sources::Clocked;
-use crate::connect::{Input, Journaling, Text, schemes_with_fields};
+use super::sources::SourceTiming;
+use crate::connect::{Input, Journaling, TextField, schemes_with_fields};
 use crate::document::Section;
 use crate::pipeline::{Format, RowPolicies, RowPolicy, Source};
 
@@ -15,7 +15,7 @@ pub(super) fn source(
     section: &Section<'_>,
     base: &Path,
     name: &str,
-    clocked: Option<Clocked>,
+    clocked: Option<SourceTiming>,
 ) -> Option<(Source, RowPolicies)> {
     let words = [("skip", RowPolicy::Skip), ("reject", RowPolicy::Reject)];
     let policy = |key| section.word(key, &words).unwrap_or(RowPolicy::Skip);
@@ -34,7 +34,7 @@ pub(super) fn source(
     let format = format.or_else(|| format_of(section, &paths, &input))?;
     let journal = wants_journal.unwrap_or(false) || input.source().journaling() == Journaling::Always;
     let journal_limit = journal_limit(section, journal);
-    let Clocked { schedule, arrival, idle, largest_jump } = clocked?;
+    let SourceTiming { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
     let mut source =
         Source { name, input, format, journal, journal_limit, header, schedule, arrival, idle, largest_jump };
@@ -115,11 +115,11 @@ fn check(section: &Section<'_>, wants_journal: Option<bool>, source: &Source, ro
 }
 
 /// Returns the default format of the input, or the one on which the extensions of all paths agree.
-fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option<Format> {
+fn format_of(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Option<Format> {
     if let Some(usual) = input.source().formats().usual {
         return Some(usual);
     }
-    let of = |path: &Text<'_>| match Path::new(path.value).extension()?.to_str()? {
+    let of = |path: &TextField<'_>| match Path::new(path.value).extension()?.to_str()? {
         "csv" => Some(Format::Csv),
         "ndjson" | "jsonl" => Some(Format::Ndjson),
         "parquet" => Some(Format::Parquet),

@@ -10,27 +10,27 @@ use hushflow_mechanism::sensitivity::Neighbours;
 
 use super::epochs::{clock, duration, refuse_lateness};
 use super::source::source;
-use super::{Roles, required};
+use super::{ColumnRoles, required};
 use crate::connect::Journaling;
 use crate::document::Section;
 use crate::pipeline::{Epochs, RowPolicies, Source};
 
 /// The sources of a pipeline.
-pub(super) struct Sources {
+pub(super) struct SourceSections {
     pub(super) sources: Vec<Source>,
     pub(super) rows: RowPolicies,
     pub(super) id: Option<String>,
 }
 
 /// A source, and what it says of its rows.
-struct ReadSource {
+struct SourceSection {
     source: Source,
     rows: RowPolicies,
     id: Option<String>,
 }
 
 /// The clock of a source, with `[epochs]` as default.
-pub(super) struct Clocked {
+pub(super) struct SourceTiming {
     pub(super) schedule: Schedule,
     pub(super) arrival: Option<String>,
     pub(super) idle: Option<Duration>,
@@ -42,10 +42,10 @@ pub(super) fn sources<'a>(
     base: &Path,
     epochs: Option<&Epochs>,
     neighbours: Option<Neighbours>,
-    roles: &mut Roles<'a>,
-) -> Option<Sources> {
+    roles: &mut ColumnRoles<'a>,
+) -> Option<SourceSections> {
     let Some(field) = root.get("sources") else {
-        let ReadSource { source, rows, id } = required(root, "source", |section| {
+        let SourceSection { source, rows, id } = required(root, "source", |section| {
             for key in ["name", "arrival", "clock", "allowed_lateness", "idle"] {
                 if let Some(field) = section.get(key) {
                     field.report(ALONE);
@@ -53,9 +53,9 @@ pub(super) fn sources<'a>(
             }
             let id = id(section, epochs, roles, true);
             let clocked = epochs.and_then(|epochs| jumping(section, epochs));
-            source(section, base, "", clocked).map(|(source, rows)| ReadSource { source, rows, id })
+            source(section, base, "", clocked).map(|(source, rows)| SourceSection { source, rows, id })
         })?;
-        return Some(Sources { sources: vec![source], rows, id });
+        return Some(SourceSections { sources: vec![source], rows, id });
     };
     if root.get("source").is_some() {
         field.report("found [source] and [[sources]]: keep [source] for one, [[sources]] for several");
@@ -68,13 +68,14 @@ pub(super) fn sources<'a>(
     if let Some(Schedule::ByCount(_)) = epochs.map(|epochs| &epochs.schedule) {
         field.report(BY_COUNT);
     }
-    let mut reader = Several { base, epochs, neighbours, names: HashSet::new(), arrivals: HashSet::new() };
+    let mut reader =
+        SourcesReader { base, epochs, neighbours, names: HashSet::new(), arrivals: HashSet::new() };
     reader.arrivals.extend(epochs.and_then(|epochs| epochs.arrival.clone()));
     let read: Vec<_> = sections.iter().map(|section| reader.read(section, roles)).collect();
     let read: Vec<_> = read.into_iter().collect::<Option<_>>()?;
     agree(&sections, &read);
     let (rows, id) = read.first().map(|first| (first.rows, first.id.clone()))?;
-    Some(Sources { sources: read.into_iter().map(|read| read.source).collect(), rows, id })
+    Some(SourceSections { sources: read.into_iter().map(|read| read.source).collect(), rows, id })
 }
 
 const ALONE: &str = "this field is for one of several [[sources]]: with a single source, arrival, clock and allowed_lateness belong \
@@ -84,7 +85,7 @@ const BY_COUNT: &str = "epochs with a fixed number of records need a single sour
     can't be reproduced after a restart, so records would move to other epochs; use epochs of time in [epochs]";
 
 /// Reports fields on which the sources don't agree.
-fn agree(sections: &[Section<'_>], read: &[ReadSource]) {
+fn agree(sections: &[Section<'_>], read: &[SourceSection]) {
     let journals: Vec<usize> = (0..read.len()).filter(|&at| read[at].source.journal).collect();
     if let Some(&second) = journals.get(1) {
         sections[second].report(
@@ -97,7 +98,7 @@ fn agree(sections: &[Section<'_>], read: &[ReadSource]) {
     if let Some(second) = (0..read.len()).filter(piped).nth(1) {
         sections[second].report("there is only one standard input: use it for one source");
     }
-    for (section, ReadSource { rows, id, .. }) in sections.iter().zip(read).skip(1) {
+    for (section, SourceSection { rows, id, .. }) in sections.iter().zip(read).skip(1) {
         if (*rows, id) != (read[0].rows, &read[0].id) {
             section.report("missing, malformed and id must be the same for all sources: write them alike");
         }
@@ -105,7 +106,7 @@ fn agree(sections: &[Section<'_>], read: &[ReadSource]) {
 }
 
 /// State while reading several sources.
-struct Several<'e> {
+struct SourcesReader<'e> {
     base: &'e Path,
     epochs: Option<&'e Epochs>,
     neighbours: Option<Neighbours>,
@@ -114,8 +115,8 @@ struct Several<'e> {
     arrivals: HashSet<String>,
 }
 
-impl Several<'_> {
-    fn read<'a>(&mut self, section: &Section<'a>, roles: &mut Roles<'a>) -> Option<ReadSource> {
+impl SourcesReader<'_> {
+    fn read<'a>(&mut self, section: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<SourceSection> {
         let name = section.require("name", section.text("name"), "name = \"north\"");
         if let Some(name) = name.as_ref().filter(|name| !self.names.insert(name.value.into())) {
             name.report(format!("the source {:?} is named twice: change one name", name.value));
@@ -125,7 +126,7 @@ impl Several<'_> {
         let read = source(section, self.base, name.map_or("", |name| name.value), clocked);
         section.finish();
         let (source, rows) = read?;
-        Some(ReadSource { source, rows, id })
+        Some(SourceSection { source, rows, id })
     }
 
     /// Reads the clock of a source, which may differ from that of `[epochs]`.
@@ -133,8 +134,8 @@ impl Several<'_> {
         &mut self,
         section: &Section<'a>,
         epochs: &Epochs,
-        roles: &mut Roles<'a>,
-    ) -> Option<Clocked> {
+        roles: &mut ColumnRoles<'a>,
+    ) -> Option<SourceTiming> {
         let arrivals = &mut self.arrivals;
         let own = clock(section, self.neighbours, &mut |arrival| {
             if arrivals.insert(arrival.value.into()) {
@@ -154,26 +155,26 @@ impl Several<'_> {
                 by.lateness = 0;
             }
         }
-        Some(Clocked { idle: idle.map(Duration::from_micros), ..jumping(section, &epochs)? })
+        Some(SourceTiming { idle: idle.map(Duration::from_micros), ..jumping(section, &epochs)? })
     }
 }
 
 /// Returns the clock of `[epochs]` with the `largest_jump` of the source.
-fn jumping(section: &Section<'_>, epochs: &Epochs) -> Option<Clocked> {
+fn jumping(section: &Section<'_>, epochs: &Epochs) -> Option<SourceTiming> {
     let largest_jump = duration(section, "largest_jump", 1);
     let moved = matches!(&epochs.schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
     if let (Some(field), false) = (section.get("largest_jump"), moved) {
         field.report("no row advances a clock here: leave it out");
     }
     let (schedule, arrival) = (epochs.schedule.clone(), epochs.arrival.clone());
-    Some(Clocked { schedule, arrival, idle: None, largest_jump })
+    Some(SourceTiming { schedule, arrival, idle: None, largest_jump })
 }
 
 /// Reads the column that identifies duplicates; `first` if no other source has named it.
 fn id<'a>(
     section: &Section<'a>,
     epochs: Option<&Epochs>,
-    roles: &mut Roles<'a>,
+    roles: &mut ColumnRoles<'a>,
     first: bool,
 ) -> Option<String> {
     let field = section.text("id")?;

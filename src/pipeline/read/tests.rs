@@ -86,11 +86,11 @@ fn what_is_kept_is_spelled_out() {
             "{text}"
         );
     };
-    check("all", Keep::All);
-    check("1 epoch", Keep::Epochs(1));
-    check("100 epochs", Keep::Epochs(100));
-    check("30 days", Keep::Seconds(30 * 86_400));
-    check("36h", Keep::Seconds(36 * 3600));
+    check("all", SumRetention::All);
+    check("1 epoch", SumRetention::Epochs(1));
+    check("100 epochs", SumRetention::Epochs(100));
+    check("30 days", SumRetention::Seconds(30 * 86_400));
+    check("36h", SumRetention::Seconds(36 * 3600));
     for wrong in ["'none'", "'epochs'", "'-1 epochs'", "'100'", "'-1 day'", "'1 month'", "''", "100", "1.5"] {
         let told = state(&format!("keep = {wrong}")).err().unwrap_or_default();
         assert!(told.contains("state.keep: found") && told.contains("\"30 days\""), "{told}");
@@ -98,10 +98,10 @@ fn what_is_kept_is_spelled_out() {
     let pipeline = state("anchor = \"../anchors\"\npublic = \"public\"").unwrap();
     assert_eq!(
         pipeline.state,
-        Settings {
+        StateSettings {
             anchor: Some("dir/../anchors".into()),
             public: Some("dir/public".into()),
-            ..Settings::default()
+            ..StateSettings::default()
         }
     );
     assert_eq!(pipeline.state_directory, None, "it may be named on the command line");

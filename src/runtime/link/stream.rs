@@ -8,25 +8,25 @@ use snow::StatelessTransportState;
 use timely::communication::allocator::zero_copy::stream::Stream;
 use zeroize::Zeroizing;
 
-use super::{LARGEST, LENGTH, Session, TAG, open, seal};
+use super::{LARGEST, LENGTH, LinkSession, TAG, open, seal};
 
-/// A connection encrypted by a [`Session`]. Clones share it, like those of a socket.
-pub struct Link<S: Stream>(Arc<Ends<S>>);
+/// A connection encrypted by a [`LinkSession`]. Clones share it, like those of a socket.
+pub struct EncryptedLink<S: Stream>(Arc<LinkEnds<S>>);
 
-struct Ends<S> {
+struct LinkEnds<S> {
     stream: S,
     ciphers: Arc<StatelessTransportState>,
-    sending: Mutex<Sending<S>>,
-    receiving: Mutex<Receiving<S>>,
+    sending: Mutex<LinkSender<S>>,
+    receiving: Mutex<LinkReceiver<S>>,
 }
 
-struct Sending<S> {
+struct LinkSender<S> {
     stream: S,
     sent: u64,
     frame: Vec<u8>,
 }
 
-struct Receiving<S> {
+struct LinkReceiver<S> {
     stream: BufReader<S>,
     received: u64,
     sealed: Vec<u8>,
@@ -37,15 +37,16 @@ struct Receiving<S> {
     ended: bool,
 }
 
-impl<S: Stream> Link<S> {
+impl<S: Stream> EncryptedLink<S> {
     /// Makes a link over a connection after the handshake.
     ///
     /// # Errors
     /// If the system has no file handle left.
-    pub fn new(stream: S, session: Session) -> io::Result<Self> {
-        let Session { ciphers, sent, received } = session;
-        let sending = Sending { stream: stream.try_clone()?, sent, frame: vec![0; LENGTH + LARGEST + TAG] };
-        let receiving = Receiving {
+    pub fn new(stream: S, session: LinkSession) -> io::Result<Self> {
+        let LinkSession { ciphers, sent, received } = session;
+        let sending =
+            LinkSender { stream: stream.try_clone()?, sent, frame: vec![0; LENGTH + LARGEST + TAG] };
+        let receiving = LinkReceiver {
             stream: BufReader::with_capacity(2 * (LENGTH + LARGEST + TAG), stream.try_clone()?),
             received,
             sealed: vec![0; LARGEST + TAG],
@@ -54,7 +55,7 @@ impl<S: Stream> Link<S> {
             to: 0,
             ended: false,
         };
-        Ok(Link(Arc::new(Ends {
+        Ok(EncryptedLink(Arc::new(LinkEnds {
             stream,
             ciphers,
             sending: Mutex::new(sending),
@@ -72,14 +73,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<S: Stream> Sending<S> {
+impl<S: Stream> LinkSender<S> {
     fn send(&mut self, ciphers: &StatelessTransportState, plain: &[u8]) -> io::Result<()> {
         let length = seal(ciphers, &mut self.sent, plain, &mut self.frame)?;
         self.stream.write_all(&self.frame[..length])
     }
 }
 
-impl<S: Stream> Receiving<S> {
+impl<S: Stream> LinkReceiver<S> {
     /// Reads the next frame.
     fn receive(&mut self, ciphers: &StatelessTransportState) -> io::Result<()> {
         let mut length = [0; LENGTH];
@@ -93,7 +94,7 @@ impl<S: Stream> Receiving<S> {
     }
 }
 
-impl<S: Stream> Read for Link<S> {
+impl<S: Stream> Read for EncryptedLink<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut receiving = locked(&self.0.receiving);
         while receiving.from == receiving.to && !receiving.ended && !buffer.is_empty() {
@@ -106,7 +107,7 @@ impl<S: Stream> Read for Link<S> {
     }
 }
 
-impl<S: Stream> Write for Link<S> {
+impl<S: Stream> Write for EncryptedLink<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let part = &bytes[..bytes.len().min(LARGEST)];
         if !part.is_empty() {
@@ -120,9 +121,9 @@ impl<S: Stream> Write for Link<S> {
     }
 }
 
-impl<S: Stream> Stream for Link<S> {
+impl<S: Stream> Stream for EncryptedLink<S> {
     fn try_clone(&self) -> io::Result<Self> {
-        Ok(Link(Arc::clone(&self.0)))
+        Ok(EncryptedLink(Arc::clone(&self.0)))
     }
 
     fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
@@ -144,11 +145,11 @@ mod tests {
     use std::io::ErrorKind;
     use std::os::unix::net::UnixStream;
 
-    fn links() -> [Link<UnixStream>; 2] {
+    fn links() -> [EncryptedLink<UnixStream>; 2] {
         let [key, _] = keys();
         let (a, b) = UnixStream::pair().unwrap();
         let [calling, called] = sessions(&key);
-        [Link::new(a, calling).unwrap(), Link::new(b, called).unwrap()]
+        [EncryptedLink::new(a, calling).unwrap(), EncryptedLink::new(b, called).unwrap()]
     }
 
     #[test]
@@ -178,7 +179,7 @@ mod tests {
             let [key, _] = keys();
             let [calling, called] = sessions(&key);
             let ((a, mut network), (mut out, b)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
-            let mut a = Link::new(a, calling).unwrap();
+            let mut a = EncryptedLink::new(a, calling).unwrap();
             [&b"one"[..], b"two"].iter().for_each(|part| a.write_all(part).unwrap());
             a.shutdown(Shutdown::Write).unwrap();
             let mut bytes = Vec::new();
@@ -186,7 +187,7 @@ mod tests {
             out.write_all(&meddle(bytes)).unwrap();
             drop(out);
             let mut received = Vec::new();
-            let ended = Link::new(b, called).unwrap().read_to_end(&mut received);
+            let ended = EncryptedLink::new(b, called).unwrap().read_to_end(&mut received);
             (received, ended.map_err(|error| error.kind()).err())
         };
         const FRAME: usize = LENGTH + 3 + TAG;

@@ -6,7 +6,7 @@
 //! is read or acknowledged. A run continues at the position of the last committed epoch, through
 //! older sessions into its own. Segments completely behind that position are deleted.
 //!
-//! An [`Ingest`] is shared by the threads that append, read and commit. Bytes after the last synced
+//! An [`IngestJournal`] is shared by the threads that append, read and commit. Bytes after the last synced
 //! frame were never acknowledged: the next start cuts them.
 
 mod reader;
@@ -17,11 +17,11 @@ mod tests;
 mod verify;
 
 pub use reader::IngestReader;
-pub use room::{Full, Patience};
+pub use room::{JournalFull, WaitForRoom};
 pub use verify::{IngestReport, verify_ingest, verify_ingest_from};
 
-use super::{Store, error::StateError, log::Appender, resume::rewrite, storage::Storage};
-use segment::{Segment, SegmentHead, SegmentName, begin};
+use super::{Store, error::StateError, log::FrameAppender, resume::rewrite, storage::Storage};
+use segment::{SegmentHead, SegmentName, SegmentReader, begin};
 use std::{
     collections::VecDeque,
     io,
@@ -36,25 +36,25 @@ const SEGMENTS_IN_LIMIT: u64 = 8;
 
 /// A position between two bytes of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct IngestPlace {
+pub struct IngestPosition {
     /// The session, from 0.
     pub session: u32,
     /// Bytes of the session after its header.
     pub offset: u64,
 }
 
-impl IngestPlace {
+impl IngestPosition {
     /// The start of the journal.
-    pub const START: IngestPlace = IngestPlace { session: 0, offset: 0 };
+    pub const START: IngestPosition = IngestPosition { session: 0, offset: 0 };
 }
 
 /// The journal of a state directory.
-pub struct Ingest {
-    shared: Mutex<Shared>,
+pub struct IngestJournal {
+    shared: Mutex<IngestState>,
     /// Signals a change of `shared`.
     changed: Condvar,
     /// The segment that grows; locked before the others.
-    tail: Mutex<Option<Tail>>,
+    tail: Mutex<Option<GrowingSegment>>,
     /// Storage used to delete segments, one thread at a time; locked before `shared`.
     discarding: Mutex<Box<dyn Storage>>,
     segment_length: u64,
@@ -62,15 +62,15 @@ pub struct Ingest {
     limit: u64,
 }
 
-struct Shared {
+struct IngestState {
     storage: Box<dyn Storage>,
-    segments: VecDeque<Known>,
+    segments: VecDeque<SegmentExtent>,
     /// The session that this run writes.
     session: u32,
     /// Head of a segment that would follow everything on disk.
     end: SegmentHead,
     /// The position recorded by the last commit.
-    passed: IngestPlace,
+    passed: IngestPosition,
     /// The reader has read everything and waits for more.
     drained: bool,
     /// The last closed epoch, and the last committed one.
@@ -83,7 +83,7 @@ struct Shared {
 }
 
 /// An existing segment.
-struct Known {
+struct SegmentExtent {
     name: SegmentName,
     /// Bytes of the session before it.
     start: u64,
@@ -91,17 +91,17 @@ struct Known {
     durable: u64,
 }
 
-impl Known {
-    fn place(&self) -> IngestPlace {
-        IngestPlace { session: self.name.session, offset: self.start }
+impl SegmentExtent {
+    fn place(&self) -> IngestPosition {
+        IngestPosition { session: self.name.session, offset: self.start }
     }
 }
 
 /// The segment that grows.
-struct Tail {
+struct GrowingSegment {
     /// Head of the next segment.
     head: SegmentHead,
-    log: Appender,
+    log: FrameAppender,
 }
 
 impl Store {
@@ -111,9 +111,9 @@ impl Store {
     /// # Errors
     /// [`StateError::Damaged`] if synced bytes have changed, [`StateError::IngestGap`] if the
     /// journal lacks `from`, and errors of the disk while cutting an earlier run's torn tail.
-    pub fn ingest(&self, from: IngestPlace, limit: u64) -> Result<Ingest, StateError> {
+    pub fn ingest(&self, from: IngestPosition, limit: u64) -> Result<IngestJournal, StateError> {
         let segment_length = SEGMENT_LENGTH.min(limit / SEGMENTS_IN_LIMIT);
-        Ingest::open(self.storage.share(), from, (segment_length, limit))
+        IngestJournal::open(self.storage.share(), from, (segment_length, limit))
     }
 
     /// Returns whether an earlier run kept a journal here, so its input was new each time.
@@ -125,24 +125,24 @@ impl Store {
     }
 }
 
-impl Ingest {
+impl IngestJournal {
     fn open(
         storage: Box<dyn Storage>,
-        from: IngestPlace,
+        from: IngestPosition,
         (segment_length, limit): (u64, u64),
     ) -> Result<Self, StateError> {
         let mut segments = VecDeque::new();
         for name in SegmentName::all(&*storage)? {
-            if let Some(segment) = Segment::open(&*storage, name)? {
+            if let Some(segment) = SegmentReader::open(&*storage, name)? {
                 let durable = segment.file.length()?;
-                segments.push_back(Known { name, start: segment.head.start, durable });
+                segments.push_back(SegmentExtent { name, start: segment.head.start, durable });
             }
         }
         let last = segments.back().map(|known| known.name);
         let session = last.map_or(from.session, |last| last.session + 1);
         let end = SegmentHead { session, number: 0, start: 0, records: 0, header: Vec::new() };
         let discarding = Mutex::new(storage.share());
-        let shared = Shared {
+        let shared = IngestState {
             storage,
             segments,
             session,
@@ -172,15 +172,15 @@ impl Ingest {
         Ok(ingest)
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, IngestState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tail(&self) -> MutexGuard<'_, Option<Tail>> {
+    fn tail(&self) -> MutexGuard<'_, Option<GrowingSegment>> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+    fn wait<'a>(&self, shared: MutexGuard<'a, IngestState>) -> MutexGuard<'a, IngestState> {
         self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,14 +190,14 @@ impl Ingest {
     }
 
     /// Begins the next segment to grow.
-    fn grow(&self, tail: &mut Option<Tail>, head: SegmentHead) -> Result<(), StateError> {
+    fn grow(&self, tail: &mut Option<GrowingSegment>, head: SegmentHead) -> Result<(), StateError> {
         // Not locked, so readers and commits go on while the disk works.
         let storage = self.shared().storage.share();
         let (file, end) = begin(&*storage, &head)?;
         let mut shared = self.shared();
-        shared.segments.push_back(Known { name: head.name(), start: head.start, durable: end });
+        shared.segments.push_back(SegmentExtent { name: head.name(), start: head.start, durable: end });
         (shared.session, shared.end) = (head.session, head.next());
-        *tail = Some(Tail { head, log: Appender::at(file, end) });
+        *tail = Some(GrowingSegment { head, log: FrameAppender::at(file, end) });
         self.changed.notify_all();
         Ok(())
     }
@@ -230,7 +230,7 @@ impl Ingest {
     ///
     /// # Errors
     /// If a file can't be removed.
-    pub fn committed(&self, epoch: u64, place: IngestPlace) -> Result<(), StateError> {
+    pub fn committed(&self, epoch: u64, place: IngestPosition) -> Result<(), StateError> {
         self.discard_before(place)?;
         self.shared().committed = epoch;
         self.changed.notify_all();
@@ -239,7 +239,7 @@ impl Ingest {
 
     /// Deletes the segments behind `place`, which a commit has made durable: no run reads them
     /// again.
-    fn discard_before(&self, place: IngestPlace) -> Result<(), StateError> {
+    fn discard_before(&self, place: IngestPosition) -> Result<(), StateError> {
         let storage = self.discarding.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut shared = self.shared();
@@ -263,7 +263,7 @@ impl Ingest {
         let mut tail = self.tail();
         let (end, passed, last) = {
             let shared = self.shared();
-            (shared.end.clone(), shared.passed, shared.segments.back().map(Known::place))
+            (shared.end.clone(), shared.passed, shared.segments.back().map(SegmentExtent::place))
         };
         if end.place() != passed || last.is_none_or(|last| last == passed) {
             return Ok(());
@@ -276,16 +276,16 @@ impl Ingest {
     }
 }
 
-impl Shared {
+impl IngestState {
     /// Takes out the first segment, if it lies completely behind `place`.
-    fn take_behind(&mut self, place: IngestPlace) -> Option<SegmentName> {
+    fn take_behind(&mut self, place: IngestPosition) -> Option<SegmentName> {
         let next = self.segments.get(1)?.place();
         (next <= place).then(|| self.segments.pop_front())?.map(|behind| behind.name)
     }
 
     /// Checks that the journal continues at `from` without a gap.
-    fn holds(&self, from: IngestPlace) -> Result<(), StateError> {
-        let gap = |place: IngestPlace| StateError::IngestGap {
+    fn holds(&self, from: IngestPosition) -> Result<(), StateError> {
+        let gap = |place: IngestPosition| StateError::IngestGap {
             path: self.storage.path().to_owned(),
             session: place.session,
             offset: place.offset,
@@ -301,7 +301,7 @@ impl Shared {
             let follows = next.name == known.name.next()
                 || (next.name.session == known.name.session + 1 && next.name.number == 0 && next.start == 0);
             if !follows {
-                return Err(gap(IngestPlace { session: known.name.session, offset: next.start }));
+                return Err(gap(IngestPosition { session: known.name.session, offset: next.start }));
             }
         }
         Ok(())
@@ -310,7 +310,7 @@ impl Shared {
     /// Cuts the bytes after the last intact frame of the last segment, and makes the frames
     /// durable.
     fn mend(&mut self, last: SegmentName) -> Result<(), StateError> {
-        let Some(mut segment) = Segment::open(&*self.storage, last)? else { return Ok(()) };
+        let Some(mut segment) = SegmentReader::open(&*self.storage, last)? else { return Ok(()) };
         segment.read_to_end(true)?;
         let file = self.storage.write(&last.file())?;
         file.truncate(segment.offset)?;

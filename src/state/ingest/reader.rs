@@ -1,8 +1,8 @@
 //! Reads a session of the ingest journal from any position, and waits at its end while it grows.
 
 use super::{
-    Ingest, IngestPlace, Shared,
-    segment::{FrameRecords, Segment, SegmentName},
+    IngestJournal, IngestPosition, IngestState,
+    segment::{FrameRecords, SegmentName, SegmentReader},
 };
 use crate::state::error::StateError;
 use std::{
@@ -11,28 +11,28 @@ use std::{
 };
 
 /// The bytes of one session after its header. Errors of the journal are [`io::Error`]s that contain
-/// a [`StateError`] or the cause given to [`Ingest::end`].
+/// a [`StateError`] or the cause given to [`IngestJournal::end`].
 pub struct IngestReader {
-    ingest: Arc<Ingest>,
-    segment: Segment,
+    ingest: Arc<IngestJournal>,
+    segment: SegmentReader,
     /// Bytes still to skip.
     skip: u64,
     records: FrameRecords,
 }
 
 /// What follows a frame.
-enum Next {
+enum NextFrame {
     /// Number of further bytes of the same segment.
     Segment(u64),
     /// The next segment, possibly of the next session.
-    Follows(Segment),
+    Follows(SegmentReader),
     /// Nothing.
     End,
 }
 
-impl Ingest {
+impl IngestJournal {
     /// Waits for a change after everything has been read.
-    fn wait_drained<'a>(&'a self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+    fn wait_drained<'a>(&'a self, mut shared: MutexGuard<'a, IngestState>) -> MutexGuard<'a, IngestState> {
         if !shared.drained {
             shared.drained = true;
             self.changed.notify_all();
@@ -47,7 +47,7 @@ impl IngestReader {
     ///
     /// # Errors
     /// If the session can't be read, or the error that ended appending.
-    pub fn open(ingest: &Arc<Ingest>, place: IngestPlace) -> io::Result<Option<Self>> {
+    pub fn open(ingest: &Arc<IngestJournal>, place: IngestPosition) -> io::Result<Option<Self>> {
         let mut shared = ingest.shared();
         let session = loop {
             if let Some(failure) = shared.failure.take() {
@@ -63,7 +63,7 @@ impl IngestReader {
                 None => shared = ingest.wait_drained(shared),
             }
         };
-        let segment = Segment::open(&*shared.storage, session).and_then(|segment| {
+        let segment = SegmentReader::open(&*shared.storage, session).and_then(|segment| {
             segment.ok_or_else(|| StateError::Missing { path: shared.storage.path().join(session.file()) })
         });
         drop(shared);
@@ -78,7 +78,7 @@ impl IngestReader {
     }
 
     /// Waits for what follows the last records read.
-    fn next(&self) -> io::Result<Next> {
+    fn next(&self) -> io::Result<NextFrame> {
         let name = self.segment.head.name();
         let mut shared = self.ingest.shared();
         loop {
@@ -88,17 +88,17 @@ impl IngestReader {
             if let Some(known) = shared.segments.iter().find(|known| known.name == name)
                 && known.durable > self.segment.offset
             {
-                return Ok(Next::Segment(known.durable));
+                return Ok(NextFrame::Segment(known.durable));
             }
             let follower = [name.next(), name.next_session()];
             let follower =
                 follower.iter().find(|name| shared.segments.iter().any(|known| known.name == **name));
             if let Some(&follower) = follower {
-                let segment = Segment::open(&*shared.storage, follower).map_err(io::Error::other)?;
-                return segment.map(Next::Follows).ok_or_else(|| io::ErrorKind::NotFound.into());
+                let segment = SegmentReader::open(&*shared.storage, follower).map_err(io::Error::other)?;
+                return segment.map(NextFrame::Follows).ok_or_else(|| io::ErrorKind::NotFound.into());
             }
             if shared.ended || name.session != shared.session {
-                return Ok(Next::End);
+                return Ok(NextFrame::End);
             }
             shared = self.ingest.wait_drained(shared);
         }
@@ -107,7 +107,7 @@ impl IngestReader {
     /// Fetches the next records that are not skipped; `false` at the end of the session.
     fn fetch(&mut self) -> io::Result<bool> {
         match self.next()? {
-            Next::Segment(durable) => {
+            NextFrame::Segment(durable) => {
                 let before = std::mem::replace(&mut self.records, FrameRecords::none());
                 let records = self
                     .segment
@@ -116,12 +116,14 @@ impl IngestReader {
                 self.records = records.map_err(io::Error::other)?;
                 self.skip -= self.records.skip(self.skip);
             }
-            Next::Follows(next) if !next.continues(&self.segment) => {
+            NextFrame::Follows(next) if !next.continues(&self.segment) => {
                 return Err(io::Error::other(self.gap()));
             }
-            Next::Follows(next) if next.head.session == self.segment.head.session => self.segment = next,
-            Next::Follows(_) | Next::End if self.skip > 0 => return Err(io::Error::other(self.gap())),
-            Next::Follows(_) | Next::End => return Ok(false),
+            NextFrame::Follows(next) if next.head.session == self.segment.head.session => self.segment = next,
+            NextFrame::Follows(_) | NextFrame::End if self.skip > 0 => {
+                return Err(io::Error::other(self.gap()));
+            }
+            NextFrame::Follows(_) | NextFrame::End => return Ok(false),
         }
         Ok(true)
     }

@@ -22,7 +22,7 @@
 //! until the operator makes room or ends the run.
 
 use super::{
-    Ingest, Shared, Tail,
+    GrowingSegment, IngestJournal, IngestState,
     segment::{COUNT_LENGTH, SegmentHead, before_records},
 };
 use crate::state::{
@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Reason why there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum JournalFull {
     /// The journal has reached its limit.
     Limit,
     /// The disk has little space, or none.
@@ -50,16 +50,16 @@ pub enum Full {
 }
 
 /// Called repeatedly with the reason while there is no room; returns whether to wait on.
-pub type Patience<'a> = &'a mut dyn FnMut(Full) -> bool;
+pub type WaitForRoom<'a> = &'a mut dyn FnMut(JournalFull) -> bool;
 
-impl Ingest {
+impl IngestJournal {
     /// Begins a session of this run with the bytes that name its columns, durable when this
     /// returns. A session already begun ends with its synced records. Returns whether the session
     /// has begun: `patience` may give up before there is room.
     ///
     /// # Errors
     /// Errors of the disk.
-    pub fn begin(&self, header: &[u8], patience: Patience<'_>) -> Result<bool, StateError> {
+    pub fn begin(&self, header: &[u8], patience: WaitForRoom<'_>) -> Result<bool, StateError> {
         loop {
             let mut tail = self.tail();
             let (session, records) = {
@@ -72,7 +72,7 @@ impl Ingest {
                 begun => return begun.map(|()| true),
             }
             drop(tail);
-            if !self.wait_for_room(Full::Disk, patience) {
+            if !self.wait_for_room(JournalFull::Disk, patience) {
                 return Ok(false);
             }
         }
@@ -93,7 +93,7 @@ impl Ingest {
         &self,
         records: [&[u8]; 2],
         count: u64,
-        patience: Patience<'_>,
+        patience: WaitForRoom<'_>,
     ) -> Result<bool, StateError> {
         let payload = (COUNT_LENGTH + records[0].len() + records[1].len()) as u64;
         if payload > MAX_PAYLOAD {
@@ -103,7 +103,7 @@ impl Ingest {
             let full = match self.lacks_room(FRAME_HEADER_LENGTH as u64 + payload) {
                 Some(full) => full,
                 None => match self.write(records, count) {
-                    Err(error) if error.is_full() => Full::Disk,
+                    Err(error) if error.is_full() => JournalFull::Disk,
                     written => return written.map(|()| true),
                 },
             };
@@ -116,7 +116,7 @@ impl Ingest {
 
     /// Returns why there is no room for a frame of this length and the start of a segment after it;
     /// `None` if there is.
-    fn lacks_room(&self, length: u64) -> Option<Full> {
+    fn lacks_room(&self, length: u64) -> Option<JournalFull> {
         let (size, drained, storage) = {
             let shared = self.shared();
             let beginning = BEGINNING + shared.end.header.len() as u64;
@@ -124,14 +124,14 @@ impl Ingest {
         };
         match () {
             () if drained => None,
-            () if size.saturating_add(length) > self.limit => Some(Full::Limit),
-            () if storage.free() < length.saturating_add(RESERVE) => Some(Full::Disk),
+            () if size.saturating_add(length) > self.limit => Some(JournalFull::Limit),
+            () if storage.free() < length.saturating_add(RESERVE) => Some(JournalFull::Disk),
             () => None,
         }
     }
 
     /// Waits for a change or [`PAUSE`]; returns whether to try again.
-    fn wait_for_room(&self, full: Full, patience: Patience<'_>) -> bool {
+    fn wait_for_room(&self, full: JournalFull, patience: WaitForRoom<'_>) -> bool {
         let waits = patience(full);
         if waits {
             let waited = self.changed.wait_timeout(self.shared(), PAUSE);
@@ -143,7 +143,7 @@ impl Ingest {
     /// Appends records and makes them durable. Removes them again if the disk is full.
     fn write(&self, records: [&[u8]; 2], count: u64) -> Result<(), StateError> {
         let mut tail = self.tail();
-        let Tail { head, log } = tail.as_mut().expect("records come after the beginning");
+        let GrowingSegment { head, log } = tail.as_mut().expect("records come after the beginning");
         let total = head.records + count;
         let before = before_records(log.synced(), total, records);
         let [first, second] = records;
@@ -176,7 +176,7 @@ impl Ingest {
     }
 
     /// Begins the next segment, unless the disk is full.
-    fn follow(&self, tail: &mut Option<Tail>, next: SegmentHead) -> Result<(), StateError> {
+    fn follow(&self, tail: &mut Option<GrowingSegment>, next: SegmentHead) -> Result<(), StateError> {
         let file = next.name().file();
         match self.grow(tail, next) {
             // The last segment keeps growing, unless the next one already exists.
@@ -191,7 +191,7 @@ impl Ingest {
     fn make_room(&self) -> Result<(), StateError> {
         let mut tail = self.tail();
         let last = self.shared().segments.back().map(|known| known.start);
-        if let Some(Tail { head, .. }) = tail.as_ref()
+        if let Some(GrowingSegment { head, .. }) = tail.as_ref()
             && last.is_some_and(|start| start < head.start)
         {
             let next = head.next();
@@ -203,7 +203,7 @@ impl Ingest {
     }
 }
 
-impl Shared {
+impl IngestState {
     /// Bytes of all segments.
     fn size(&self) -> u64 {
         self.segments.iter().map(|known| known.durable).sum()

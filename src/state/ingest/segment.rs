@@ -8,12 +8,12 @@ use super::{
     super::{
         chain::follows,
         error::StateError,
-        format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, Role, file_header, kind},
+        format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FileRole, FrameHeader, file_header, kind},
         frames::encode,
-        log::{Frame, Reading, damaged, find_frame, has_file_header, read_frame, read_frame_into},
+        log::{Frame, FrameRead, damaged, find_frame, has_file_header, read_frame, read_frame_into},
         storage::{Storage, StorageFile, swap_in},
     },
-    IngestPlace,
+    IngestPosition,
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -87,8 +87,8 @@ impl SegmentHead {
     }
 
     /// Returns the position at which the segment begins.
-    pub(super) fn place(&self) -> IngestPlace {
-        IngestPlace { session: self.session, offset: self.start }
+    pub(super) fn place(&self) -> IngestPosition {
+        IngestPosition { session: self.session, offset: self.start }
     }
 }
 
@@ -97,14 +97,14 @@ pub(super) fn begin(
     storage: &dyn Storage,
     head: &SegmentHead,
 ) -> Result<(Box<dyn StorageFile>, u64), StateError> {
-    let (name, beginning) = (head.name().file(), file_header(Role::IngestJournal));
+    let (name, beginning) = (head.name().file(), file_header(FileRole::IngestJournal));
     let frame = encode(kind::INGEST_SEGMENT, 0, head)?;
     swap_in(storage, NEW_SEGMENT, &name, &[&beginning, &frame])?;
     Ok((storage.write(&name)?, (beginning.len() + frame.len()) as u64))
 }
 
 /// A segment being read frame by frame.
-pub(super) struct Segment {
+pub(super) struct SegmentReader {
     pub(super) file: Box<dyn StorageFile>,
     pub(super) head: SegmentHead,
     /// Offset of the next frame in the file.
@@ -117,14 +117,14 @@ pub(super) struct Segment {
     pub(super) unproven: u64,
 }
 
-impl Segment {
+impl SegmentReader {
     /// Opens the segment `name` before its first records; `None` if there is none.
     pub(super) fn open(storage: &dyn Storage, name: SegmentName) -> Result<Option<Self>, StateError> {
         let Some(file) = storage.read(&name.file())? else { return Ok(None) };
         let offset = FILE_HEADER_LENGTH as u64;
-        let whole = has_file_header(&*file, Role::IngestJournal)?;
+        let whole = has_file_header(&*file, FileRole::IngestJournal)?;
         let frame = match read_frame(&*file, offset, file.length()?)? {
-            Reading::Frame(frame) if whole && frame.header.kind == kind::INGEST_SEGMENT => frame,
+            FrameRead::Frame(frame) if whole && frame.header.kind == kind::INGEST_SEGMENT => frame,
             _ => return Err(damaged(&*file, 0, "a segment has its name only with a whole beginning")),
         };
         let head: SegmentHead = frame.decode(&*file)?;
@@ -145,7 +145,7 @@ impl Segment {
         before: FrameRecords,
     ) -> Result<Option<FrameRecords>, StateError> {
         let reading = read_frame_into(&*self.file, self.offset, length, before.payload)?;
-        let Reading::Frame(frame) = reading else { return Ok(None) };
+        let FrameRead::Frame(frame) = reading else { return Ok(None) };
         self.admit(&frame)?;
         Ok(Some(FrameRecords { at: COUNT_LENGTH, payload: frame.payload }))
     }
@@ -193,7 +193,7 @@ impl Segment {
     }
 
     /// Returns whether this segment follows `before`, which has been read to its end.
-    pub(super) fn continues(&self, before: &Segment) -> bool {
+    pub(super) fn continues(&self, before: &SegmentReader) -> bool {
         let (name, last) = (self.head.name(), before.head.name());
         let start = if name == last.next() { before.logical } else { 0 };
         (name == last.next() || name == last.next_session())

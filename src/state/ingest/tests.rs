@@ -6,7 +6,7 @@
 //! - only records that a commit has recorded as counted may be gone.
 
 use super::{verify::verify_storage, *};
-use crate::state::simulated::{Disk, DiskFault, LOSSES, Loss};
+use crate::state::simulated::{DiskFault, LOSSES, PowerLoss, SimulatedDisk};
 use std::{io::Read, sync::Arc};
 
 const RECORDS: u64 = 60;
@@ -20,32 +20,32 @@ fn records(numbers: std::ops::Range<u64>) -> Vec<u8> {
     numbers.flat_map(record).collect()
 }
 
-fn open(disk: &Disk, from: IngestPlace) -> Result<Arc<Ingest>, StateError> {
-    Ingest::open(disk.share(), from, (150, u64::MAX)).map(Arc::new)
+fn open(disk: &SimulatedDisk, from: IngestPosition) -> Result<Arc<IngestJournal>, StateError> {
+    IngestJournal::open(disk.share(), from, (150, u64::MAX)).map(Arc::new)
 }
 
 /// Gives up at once: without faults nobody waits.
-fn gives_up(_: Full) -> bool {
+fn gives_up(_: JournalFull) -> bool {
     false
 }
 
-fn begin(ingest: &Ingest) {
+fn begin(ingest: &IngestJournal) {
     assert!(ingest.begin(HEADER, &mut gives_up).unwrap());
 }
 
 /// Appends records, the last of them as a separate part; there is room.
-fn append(ingest: &Ingest, numbers: std::ops::Range<u64>) {
+fn append(ingest: &IngestJournal, numbers: std::ops::Range<u64>) {
     let (first, last) = (records(numbers.start..numbers.end - 1), record(numbers.end - 1));
     let count = numbers.end - numbers.start;
     assert!(ingest.append([&first, &last], count, &mut gives_up).unwrap());
 }
 
 /// Reads from `from` to the end of the session before this run's.
-fn read_back(ingest: &Arc<Ingest>, from: IngestPlace) -> io::Result<Vec<u8>> {
+fn read_back(ingest: &Arc<IngestJournal>, from: IngestPosition) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for session in from.session..ingest.session() {
         let offset = if session == from.session { from.offset } else { 0 };
-        if let Some(mut reader) = IngestReader::open(ingest, IngestPlace { session, offset })? {
+        if let Some(mut reader) = IngestReader::open(ingest, IngestPosition { session, offset })? {
             assert_eq!(reader.header(), HEADER);
             reader.read_to_end(&mut bytes)?;
         }
@@ -54,24 +54,24 @@ fn read_back(ingest: &Arc<Ingest>, from: IngestPlace) -> io::Result<Vec<u8>> {
 }
 
 /// A broken promise or a refused start.
-type Broken = String;
+type IngestFailure = String;
 
 /// An outside observer's knowledge: the number of safe records, and the record count at each
 /// position.
 #[derive(Clone)]
-struct World {
+struct IngestObserver {
     acknowledged: u64,
-    counted: (IngestPlace, u64),
+    counted: (IngestPosition, u64),
 }
 
-impl World {
+impl IngestObserver {
     fn new() -> Self {
-        World { acknowledged: 0, counted: (IngestPlace::START, 0) }
+        IngestObserver { acknowledged: 0, counted: (IngestPosition::START, 0) }
     }
 
     /// Sends records in groups, starting where the journal says, until all are sent or the disk
     /// fails.
-    fn run(&mut self, disk: &Disk) -> Result<(), StateError> {
+    fn run(&mut self, disk: &SimulatedDisk) -> Result<(), StateError> {
         let ingest = open(disk, self.counted.0)?;
         // The number reported at the start is an acknowledgement too.
         let mut sent = ingest.acknowledged(None).unwrap_or(0);
@@ -89,7 +89,7 @@ impl World {
             }
             (self.acknowledged, sent) = (next, next);
             if sent % 3 == 0 {
-                let place = IngestPlace { session: ingest.session(), offset: 7 * (sent - first) };
+                let place = IngestPosition { session: ingest.session(), offset: 7 * (sent - first) };
                 self.counted = (place, sent);
                 ingest.discard_before(place)?;
             }
@@ -99,13 +99,13 @@ impl World {
     }
 
     /// Starts on `disk` without faults, twice: must succeed and keep every promise.
-    fn check_start(&mut self, disk: &Disk) -> Result<(), Broken> {
+    fn check_start(&mut self, disk: &SimulatedDisk) -> Result<(), IngestFailure> {
         if let Some(problem) = verify_storage(disk).problem {
             return Err(format!("verify: {problem}"));
         }
         let mut found = None;
         for again in [false, true] {
-            let disk = if again { disk.after_power_cut(Loss::Everything) } else { disk.clone() };
+            let disk = if again { disk.after_power_cut(PowerLoss::Everything) } else { disk.clone() };
             let ingest = open(&disk, self.counted.0).map_err(|error| format!("refused: {error}"))?;
             let there = ingest.acknowledged(None).unwrap_or(0);
             if there < self.acknowledged || found.is_some_and(|found| found != there) {
@@ -122,9 +122,9 @@ impl World {
 }
 
 /// Strikes the first run at every call in turn; returns the number of calls.
-fn strike(fault: DiskFault, mut check: impl FnMut(&World, &Disk)) -> usize {
+fn strike(fault: DiskFault, mut check: impl FnMut(&IngestObserver, &SimulatedDisk)) -> usize {
     for call in 0.. {
-        let (disk, mut world) = (Disk::default(), World::new());
+        let (disk, mut world) = (SimulatedDisk::default(), IngestObserver::new());
         disk.fail_at(call, fault);
         let outcome = world.run(&disk);
         if !disk.struck() {
@@ -164,7 +164,7 @@ fn no_acknowledged_record_is_lost_or_doubled_by_a_full_disk_or_a_sync_that_fails
 #[test]
 fn a_recovery_that_is_struck_is_recovered_from_and_the_rest_comes_through() {
     strike(DiskFault::Power, |world, disk| {
-        for loss in [Loss::Nothing, Loss::Torn, Loss::Some(4)] {
+        for loss in [PowerLoss::Nothing, PowerLoss::Torn, PowerLoss::Some(4)] {
             for call in 0..12 {
                 let (disk, mut world) = (disk.after_power_cut(loss), world.clone());
                 disk.fail_at(call, DiskFault::Power);
@@ -184,18 +184,18 @@ fn a_recovery_that_is_struck_is_recovered_from_and_the_rest_comes_through() {
 #[test]
 fn a_disk_that_lies_is_caught() {
     let caught = (0..200).any(|call| {
-        let (disk, mut world) = (Disk::default(), World::new());
+        let (disk, mut world) = (SimulatedDisk::default(), IngestObserver::new());
         disk.lie();
         disk.fail_at(call, DiskFault::Power);
         let _ = world.run(&disk);
-        world.check_start(&disk.after_power_cut(Loss::Everything)).is_err()
+        world.check_start(&disk.after_power_cut(PowerLoss::Everything)).is_err()
     });
     assert!(caught);
 }
 
 #[test]
 fn after_an_orderly_end_no_record_stays() {
-    let (disk, mut world) = (Disk::default(), World::new());
+    let (disk, mut world) = (SimulatedDisk::default(), IngestObserver::new());
     world.run(&disk).unwrap();
     world.check_start(&disk).unwrap();
     let left = disk.names().unwrap();
@@ -204,10 +204,10 @@ fn after_an_orderly_end_no_record_stays() {
 }
 
 /// A journal of two sessions, each in several segments, with nothing counted.
-fn small_journal() -> (Disk, Vec<u8>) {
-    let disk = Disk::default();
+fn small_journal() -> (SimulatedDisk, Vec<u8>) {
+    let disk = SimulatedDisk::default();
     for numbers in [0..9, 9..18] {
-        let ingest = open(&disk, IngestPlace::START).unwrap();
+        let ingest = open(&disk, IngestPosition::START).unwrap();
         begin(&ingest);
         for next in numbers.step_by(3) {
             append(&ingest, next..next + 3);
@@ -227,9 +227,9 @@ fn every_flipped_bit_and_every_cut_is_found_out_or_takes_the_last_group_alone() 
     let check = |name: &str, bytes: &[u8]| {
         let disk = whole.after_restart();
         disk.put(name, bytes);
-        let read = open(&disk, IngestPlace::START)
+        let read = open(&disk, IngestPosition::START)
             .map_err(io::Error::other)
-            .and_then(|ingest| read_back(&ingest, IngestPlace::START));
+            .and_then(|ingest| read_back(&ingest, IngestPosition::START));
         match read {
             Err(_) => true,
             Ok(read) if read == expected => false,
@@ -256,31 +256,31 @@ fn every_flipped_bit_and_every_cut_is_found_out_or_takes_the_last_group_alone() 
 fn a_journal_with_a_gap_is_refused() {
     let (disk, _) = small_journal();
     let names = disk.names().unwrap();
-    let check = |name: &String, from: IngestPlace| {
+    let check = |name: &String, from: IngestPosition| {
         let disk = disk.after_restart();
         disk.lose(name);
         let read = open(&disk, from).map_err(io::Error::other).and_then(|ingest| read_back(&ingest, from));
         let error = read.expect_err("a gap");
         assert!(error.to_string().contains("has nothing at byte"), "{error}");
     };
-    check(&names[0], IngestPlace::START);
-    check(&names[1], IngestPlace::START);
-    let nothing = open(&Disk::default(), IngestPlace { session: 0, offset: 7 }).err();
+    check(&names[0], IngestPosition::START);
+    check(&names[1], IngestPosition::START);
+    let nothing = open(&SimulatedDisk::default(), IngestPosition { session: 0, offset: 7 }).err();
     assert!(matches!(nothing, Some(StateError::IngestGap { offset: 7, .. })));
-    let ingest = open(&disk, IngestPlace { session: 1, offset: 700 }).unwrap();
-    let beyond = read_back(&ingest, IngestPlace { session: 1, offset: 700 }).unwrap_err();
+    let ingest = open(&disk, IngestPosition { session: 1, offset: 700 }).unwrap();
+    let beyond = read_back(&ingest, IngestPosition { session: 1, offset: 700 }).unwrap_err();
     assert!(beyond.to_string().contains("session 1"), "{beyond}");
 }
 
 #[test]
 fn a_reader_waits_for_what_comes_and_is_told_of_the_end() {
-    let disk = Disk::default();
-    let ingest = open(&disk, IngestPlace::START).unwrap();
+    let disk = SimulatedDisk::default();
+    let ingest = open(&disk, IngestPosition::START).unwrap();
     let reading = std::thread::spawn({
         let ingest = Arc::clone(&ingest);
         move || {
             let mut bytes = Vec::new();
-            let mut reader = IngestReader::open(&ingest, IngestPlace::START)?.expect("the session begins");
+            let mut reader = IngestReader::open(&ingest, IngestPosition::START)?.expect("the session begins");
             reader.read_to_end(&mut bytes).map(|_| bytes)
         }
     });
@@ -306,11 +306,11 @@ fn a_reader_waits_for_what_comes_and_is_told_of_the_end() {
 
 #[test]
 fn a_reader_is_told_once_why_nothing_more_comes() {
-    let ingest = open(&Disk::default(), IngestPlace::START).unwrap();
+    let ingest = open(&SimulatedDisk::default(), IngestPosition::START).unwrap();
     ingest.end(Some(io::ErrorKind::StorageFull.into()));
-    let error = IngestReader::open(&ingest, IngestPlace::START).err().expect("the failure");
+    let error = IngestReader::open(&ingest, IngestPosition::START).err().expect("the failure");
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    assert!(IngestReader::open(&ingest, IngestPlace::START).unwrap().is_none());
+    assert!(IngestReader::open(&ingest, IngestPosition::START).unwrap().is_none());
 }
 
 /// A group that a full disk refuses is retried until it is written, and a segment without a
@@ -319,14 +319,14 @@ fn a_reader_is_told_once_why_nothing_more_comes() {
 fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
     let (mut waited, mut stopped) = (0, 0);
     for call in 0.. {
-        let disk = Disk::default();
-        let ingest = open(&disk, IngestPlace::START).unwrap();
+        let disk = SimulatedDisk::default();
+        let ingest = open(&disk, IngestPosition::START).unwrap();
         begin(&ingest);
         disk.fail_at(call, DiskFault::Full);
         let mut safe = 0;
         for next in (0..30).step_by(3) {
             let mut patience = |full| {
-                assert_eq!(full, Full::Disk);
+                assert_eq!(full, JournalFull::Disk);
                 waited += 1;
                 true
             };
@@ -345,10 +345,10 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
         for loss in LOSSES {
             let disk = disk.after_power_cut(loss);
             assert!(verify_storage(&disk).problem.is_none(), "call {call}, {loss:?}");
-            let ingest = open(&disk, IngestPlace::START).unwrap();
+            let ingest = open(&disk, IngestPosition::START).unwrap();
             let there = ingest.acknowledged(None).unwrap();
             assert!(there >= safe, "call {call}, {loss:?}: {there} records are left of {safe}");
-            assert_eq!(read_back(&ingest, IngestPlace::START).unwrap(), records(0..there));
+            assert_eq!(read_back(&ingest, IngestPosition::START).unwrap(), records(0..there));
         }
         if !struck {
             break;
@@ -359,7 +359,7 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
 }
 
 /// Appends three records if there is room; otherwise returns why not.
-fn try_append(ingest: &Ingest, next: u64) -> Option<Full> {
+fn try_append(ingest: &IngestJournal, next: u64) -> Option<JournalFull> {
     let mut full = None;
     let mut patience = |found| {
         full = Some(found);
@@ -371,20 +371,20 @@ fn try_append(ingest: &Ingest, next: u64) -> Option<Full> {
 }
 
 /// A journal with this limit on `disk`, and a thread that reads all of it.
-fn read_by_another(disk: &Disk, limit: u64) -> (Arc<Ingest>, std::thread::JoinHandle<usize>) {
-    let ingest = Arc::new(Ingest::open(disk.share(), IngestPlace::START, (150, limit)).unwrap());
+fn read_by_another(disk: &SimulatedDisk, limit: u64) -> (Arc<IngestJournal>, std::thread::JoinHandle<usize>) {
+    let ingest = Arc::new(IngestJournal::open(disk.share(), IngestPosition::START, (150, limit)).unwrap());
     begin(&ingest);
     let reading = std::thread::spawn({
         let ingest = Arc::clone(&ingest);
         move || {
-            let mut reader = IngestReader::open(&ingest, IngestPlace::START).unwrap().unwrap();
+            let mut reader = IngestReader::open(&ingest, IngestPosition::START).unwrap().unwrap();
             reader.read_to_end(&mut Vec::new()).unwrap()
         }
     });
     (ingest, reading)
 }
 
-fn await_drained(ingest: &Ingest) {
+fn await_drained(ingest: &IngestJournal) {
     while !ingest.shared().drained {
         std::thread::yield_now();
     }
@@ -393,10 +393,10 @@ fn await_drained(ingest: &Ingest) {
 #[test]
 fn a_journal_at_its_limit_takes_nothing_until_a_commit_makes_room() {
     const LIMIT: u64 = 1500;
-    let disk = Disk::default();
+    let disk = SimulatedDisk::default();
     let size =
         || disk.names().unwrap().iter().map(|name| disk.content(name).unwrap().len() as u64).sum::<u64>();
-    let ingest = Arc::new(Ingest::open(disk.share(), IngestPlace::START, (150, LIMIT)).unwrap());
+    let ingest = Arc::new(IngestJournal::open(disk.share(), IngestPosition::START, (150, LIMIT)).unwrap());
     begin(&ingest);
     let mut next = 0;
     let fill = |next: &mut u64| {
@@ -404,12 +404,12 @@ fn a_journal_at_its_limit_takes_nothing_until_a_commit_makes_room() {
             *next += 3;
             assert!(size() <= LIMIT, "{} bytes", size());
         }
-        assert_eq!(try_append(&ingest, *next), Some(Full::Limit));
+        assert_eq!(try_append(&ingest, *next), Some(JournalFull::Limit));
     };
     fill(&mut next);
     assert!(next > 12 && size() > LIMIT / 2);
     for epoch in 1..9 {
-        ingest.committed(epoch, IngestPlace { session: 0, offset: 7 * next }).unwrap();
+        ingest.committed(epoch, IngestPosition { session: 0, offset: 7 * next }).unwrap();
         let before = next;
         fill(&mut next);
         assert!(next > before, "a commit has made room");
@@ -418,7 +418,7 @@ fn a_journal_at_its_limit_takes_nothing_until_a_commit_makes_room() {
 
 #[test]
 fn an_epoch_longer_than_the_limit_gets_what_it_needs_one_group_at_a_time() {
-    let disk = Disk::default();
+    let disk = SimulatedDisk::default();
     let (ingest, reading) = read_by_another(&disk, 400);
     disk.set_free(0);
     for next in (0..60).step_by(3) {
@@ -427,8 +427,8 @@ fn an_epoch_longer_than_the_limit_gets_what_it_needs_one_group_at_a_time() {
     }
     await_drained(&ingest);
     ingest.closed(1);
-    assert_eq!(try_append(&ingest, 60), Some(Full::Limit), "a commit is due");
-    ingest.committed(1, IngestPlace { session: 0, offset: 7 * 60 }).unwrap();
+    assert_eq!(try_append(&ingest, 60), Some(JournalFull::Limit), "a commit is due");
+    ingest.committed(1, IngestPosition { session: 0, offset: 7 * 60 }).unwrap();
     assert_eq!(try_append(&ingest, 60), None);
     ingest.end(None);
     assert_eq!(reading.join().unwrap(), 7 * 63);
@@ -436,19 +436,19 @@ fn an_epoch_longer_than_the_limit_gets_what_it_needs_one_group_at_a_time() {
 
 #[test]
 fn some_of_the_disk_is_left_to_the_logs() {
-    let disk = Disk::default();
-    let ingest = open(&disk, IngestPlace::START).unwrap();
+    let disk = SimulatedDisk::default();
+    let ingest = open(&disk, IngestPosition::START).unwrap();
     begin(&ingest);
     disk.set_free(8 << 20);
-    assert_eq!(try_append(&ingest, 0), Some(Full::Disk));
+    assert_eq!(try_append(&ingest, 0), Some(JournalFull::Disk));
     disk.set_free((8 << 20) + 1000);
     assert_eq!(try_append(&ingest, 0), None);
 }
 
 #[test]
 fn a_frame_above_the_limit_is_never_written() {
-    let disk = Disk::default();
-    let ingest = open(&disk, IngestPlace::START).unwrap();
+    let disk = SimulatedDisk::default();
+    let ingest = open(&disk, IngestPosition::START).unwrap();
     begin(&ingest);
     // Never touched, so it takes no memory.
     let half = vec![0; (crate::state::MAX_PAYLOAD / 2) as usize];
@@ -457,7 +457,7 @@ fn a_frame_above_the_limit_is_never_written() {
     append(&ingest, 0..3);
     ingest.end(None);
     assert!(verify_storage(&disk).problem.is_none());
-    let mut reader = IngestReader::open(&ingest, IngestPlace::START).unwrap().unwrap();
+    let mut reader = IngestReader::open(&ingest, IngestPosition::START).unwrap().unwrap();
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes, records(0..3));

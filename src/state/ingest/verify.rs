@@ -2,12 +2,12 @@
 //! problem.
 
 use super::{
-    IngestPlace,
-    segment::{Segment, SegmentName},
+    IngestPosition,
+    segment::{SegmentName, SegmentReader},
 };
 use crate::state::{
     error::StateError,
-    storage::{Directory, Storage},
+    storage::{DirectoryStorage, Storage},
 };
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub struct IngestReport {
     /// Bytes of records left: those not counted yet, and those in the same segments.
     pub bytes: u64,
     /// Positions of the first byte and of the next one to come; `None` without a session.
-    pub range: Option<(IngestPlace, IngestPlace)>,
+    pub range: Option<(IngestPosition, IngestPosition)>,
     /// The first problem found.
     pub problem: Option<StateError>,
 }
@@ -31,7 +31,7 @@ pub struct IngestReport {
 /// # Errors
 /// If the directory itself can't be opened. Problems inside are in the report.
 pub fn verify_ingest(path: impl AsRef<Path>) -> Result<IngestReport, StateError> {
-    Ok(verify_storage(&Directory::shared(path.as_ref())?))
+    Ok(verify_storage(&DirectoryStorage::shared(path.as_ref())?))
 }
 
 pub(super) fn verify_storage(storage: &dyn Storage) -> IngestReport {
@@ -49,7 +49,7 @@ pub(super) fn verify_storage(storage: &dyn Storage) -> IngestReport {
 /// That error, and if the directory can't be opened.
 pub fn verify_ingest_from(
     path: impl AsRef<Path>,
-    place: IngestPlace,
+    place: IngestPosition,
     before: &IngestReport,
 ) -> Result<(), StateError> {
     let begins = before.range.is_some_and(|(first, _)| first <= place);
@@ -57,16 +57,16 @@ pub fn verify_ingest_from(
     if place.offset == 0 || begins && (reaches(before) || reaches(&verify_ingest(&path)?)) {
         return Ok(());
     }
-    let IngestPlace { session, offset } = place;
+    let IngestPosition { session, offset } = place;
     Err(StateError::IngestGap { path: path.as_ref().to_owned(), session, offset })
 }
 
 impl IngestReport {
     fn read(&mut self, storage: &dyn Storage) -> Result<(), StateError> {
         let names = SegmentName::all(storage)?;
-        let mut before: Option<Segment> = None;
+        let mut before: Option<SegmentReader> = None;
         for &name in &names {
-            let Some(mut segment) = Segment::open(storage, name)? else {
+            let Some(mut segment) = SegmentReader::open(storage, name)? else {
                 // A run at work has since deleted it and everything before it.
                 before = None;
                 continue;
@@ -80,7 +80,7 @@ impl IngestReport {
             segment.read_to_end(Some(&name) == names.last())?;
             self.bytes += segment.logical - segment.head.start;
             let first = self.range.map_or(segment.head.place(), |(first, _)| first);
-            self.range = Some((first, IngestPlace { session: name.session, offset: segment.logical }));
+            self.range = Some((first, IngestPosition { session: name.session, offset: segment.logical }));
             before = Some(segment);
         }
         Ok(())
