@@ -17,8 +17,8 @@ use hushflow::pipeline::Pipeline;
 use hushflow::publication::{MomentPublication, PublicationError, chosen};
 use serde::Serialize;
 
+use super::output::{ProgressCounter, SearchStatus};
 use super::output::{number, print, print_json, table};
-use super::progress::{ProgressCounter, SearchStatus};
 use super::{CliError, number_in, thousands};
 
 /// Default number of epochs.
@@ -36,11 +36,16 @@ times through the real code path (clip, sum, encode, exact noise, with crashes a
 release, the audit guesses which stream of the pair it was. The share of correct guesses gives a lower bound on ε.
 
 Columns of the table:
-  distance   distance of the pair as a share of the largest that neighbours may have; computed in integers, not estimated
-  ε at least lower bound on ε for a mechanism of Gaussian differential privacy, on which the claim is based
-  of any     lower bound on ε for any (ε, δ)-private mechanism; it needs far more than 1/δ runs to be tight
-  share      lower bound on ε as a share of the claimed ε: 90 % or more shows that the claim is tight
-  odd        share of released integers whose lowest bit is set: 50 % unless the noise is not integer noise
+  distance   distance of the pair as a share of the largest that
+             neighbours may have; computed in integers, not estimated
+  ε at least lower bound on ε for a mechanism of Gaussian
+             differential privacy, on which the claim is based
+  of any     lower bound on ε for any (ε, δ)-private mechanism; it needs
+             far more than 1/δ runs to be tight
+  share      lower bound on ε as a share of the claimed ε: 90 % or more
+             shows that the claim is tight
+  odd        share of released integers whose lowest bit is set: 50 %
+             unless the noise is not integer noise
 
 An audit that finds nothing is no proof. It tries only these pairs, while proofs cover all. It covers the first --epochs \
 epochs. It knows the columns, keys and noise of this file, but not your source, disk or network. It does test that the \
@@ -163,7 +168,7 @@ fn mechanism(
     of_file: Participation,
 ) -> Result<(MomentPublication, MatrixMechanism), CliError> {
     let bar = SearchStatus::new();
-    let chosen = chosen(pipeline, &mut |progress| bar.tell(progress)).map_err(PublicationError::Search)?;
+    let chosen = chosen(pipeline, &mut |progress| bar.update(progress)).map_err(PublicationError::Search)?;
     bar.finish();
     let publication = MomentPublication::calibrate_chosen(pipeline.public_parameters(), chosen, true)?;
     let single = publication.mechanism().as_ref().clone();

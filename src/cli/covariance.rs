@@ -19,7 +19,7 @@ use hushflow::mechanism::sensitivity::Neighbours;
 use hushflow::publication::report;
 use serde_json::{Map, Value, json};
 
-use super::charge::ChargeArguments;
+use super::ledger::ChargeArguments;
 use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
 use regression::RegressionRequest;

@@ -16,9 +16,9 @@ use super::output::print_json;
 The file has mode 0600. A key file that other users may read is refused. An existing file is never overwritten.
 
 Examples:
-  hushflow key cluster.key                     (copy it to every machine: scp -p cluster.key other:)
+  hushflow key cluster.key   (copy it to every machine: scp -p cluster.key other:)
   hushflow run pipeline.toml --hosts … --process 0 --key cluster.key
-  hushflow key source.key                      (and key = \"source.key\" in [source])
+  hushflow key source.key    (and key = \"source.key\" in [source])
   (hushflow key source.key --token; cat flights.csv) | nc 10.0.0.1 7000")]
 pub(crate) struct KeyArguments {
     /// The key file

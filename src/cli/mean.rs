@@ -12,7 +12,7 @@ use hushflow::mechanism::noise::NoiseSource;
 use hushflow::publication::report::MeanReport;
 use serde::Serialize;
 
-use super::charge::ChargeArguments;
+use super::ledger::ChargeArguments;
 use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
 

@@ -5,17 +5,14 @@
 
 pub(crate) mod audit;
 pub(crate) mod calibrate;
-mod charge;
 pub(crate) mod covariance;
 mod crash;
 pub(crate) mod key;
 pub(crate) mod ledger;
-mod log;
 pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
-mod progress;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod tail;

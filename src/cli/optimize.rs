@@ -21,9 +21,9 @@ use hushflow::strategies::{
 };
 use serde::Serialize;
 
+use super::output::SearchStatus;
 use super::output::{number, print, print_json, table};
 use super::plan::{list, read_workload, word};
-use super::progress::SearchStatus;
 use super::{CliError, number_in};
 
 /// Another word for `optimal`.
@@ -249,7 +249,7 @@ fn dense(
     let mut trace = Vec::new();
     let told = &mut |at: &optimize::OptimizerProgress| {
         let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
-        bar.tell(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
+        bar.update(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
         let relative_gap = Some(at.relative_gap()).filter(|gap| gap.is_finite());
         trace.push(TracePoint { iteration, objective, relative_gap, seconds: begin.elapsed().as_secs_f64() });
         ControlFlow::Continue(())
@@ -330,7 +330,7 @@ fn fitted(
     let mut trace = Vec::new();
     let failed = |error: StrategiesError| CliError::usage(error.to_string());
     let (saved, bound) = search(name, &purpose, &mut |progress: &SearchProgress| {
-        bar.tell(progress);
+        bar.update(progress);
         let SearchProgress { iteration, objective, .. } = *progress;
         trace.push(TracePoint {
             iteration,

@@ -24,8 +24,8 @@ use hushflow::strategies::{Candidate, StrategiesError};
 use serde::de::DeserializeOwned;
 use serde::de::value::StrDeserializer;
 
+use super::output::SearchStatus;
 use super::output::{print, print_json};
-use super::progress::SearchStatus;
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use forecast::{Forecast, RequestedBudget, StreamPlan};
@@ -303,7 +303,7 @@ fn forecast(
     bar: &SearchStatus,
 ) -> Result<Forecast, PublicationError> {
     bar.name(name);
-    let candidate = Candidate::new(name, &plan.purpose, &mut |progress| bar.tell(progress))?;
+    let candidate = Candidate::new(name, &plan.purpose, &mut |progress| bar.update(progress))?;
     plan.forecast(&candidate)
 }
 
@@ -314,7 +314,7 @@ fn forecast_of_file(
 ) -> Result<Forecast, PublicationError> {
     bar.name(&file.release.strategy);
     let candidate =
-        Candidate::of_wanted(&file.wanted_strategy(), &plan.purpose, &mut |progress| bar.tell(progress))?;
+        Candidate::of_wanted(&file.wanted_strategy(), &plan.purpose, &mut |progress| bar.update(progress))?;
     plan.forecast(&candidate)
 }
 

@@ -7,8 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::level_filters::LevelFilter;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use hushflow::control::Control;
 use hushflow::follow::Subject;
 use hushflow::key::SharedKey;
@@ -21,9 +22,8 @@ use hushflow::time::parse_duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
-use super::charge::say_alone;
 use super::crash::end_process;
-use super::log::LogArguments;
+use super::ledger::print_uncounted_note;
 use super::{CliError, FormatArgument, thousands};
 
 /// How long a stopped run waits for the reader of its output.
@@ -35,16 +35,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Arguments of `hushflow run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A run reads the source to its end. Run the command again to continue where it stopped: no epoch is ever published
-twice. SIGINT and SIGTERM stop the run cleanly after the last committed epoch. A second signal ends it at once; so does
+A run reads the source to its end. Run the command again to continue where it stopped: no epoch is ever published \
+twice. SIGINT and SIGTERM stop the run cleanly after the last committed epoch. A second signal ends it at once; so does \
 the first one before the run reads any rows (while it searches for a strategy or waits for other processes).
 
 Examples:
   hushflow run examples/flights.toml
-  cat flights.csv | hushflow run pipeline.toml --json > releases.jsonl     (with path = \"-\")
-  tail -F log.ndjson | hushflow run pipeline.toml --quiet --acknowledge safe   (with path = \"-\" and journal = true)
+  cat flights.csv | hushflow run pipeline.toml --json > releases.jsonl
+      (with path = \"-\")
+  tail -F log.ndjson | hushflow run pipeline.toml --quiet --acknowledge safe
+      (with path = \"-\" and journal = true)
   hushflow key cluster.key
-  hushflow run pipeline.toml --hosts 10.0.0.1:2101,10.0.0.2:2101 --key cluster.key --process 0   (and --process 1 on 10.0.0.2)")]
+  hushflow run pipeline.toml --hosts 10.0.0.1:2101,10.0.0.2:2101 \\
+      --key cluster.key --process 0      (and --process 1 on 10.0.0.2)")]
 pub(crate) struct RunArguments {
     /// The pipeline file
     pipeline: PathBuf,
@@ -123,7 +126,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         ..RunOptions::new(arguments.workers.into(), state)
     };
     if arguments.process.unwrap_or(0) == 0 && shared_ledger(&pipeline, &options)?.is_none() {
-        say_alone("[ledger] directory");
+        print_uncounted_note("[ledger] directory");
     }
     if let Some(address) = &arguments.metrics {
         let address = options.metrics.serve(address, arguments.metrics_private)?;
@@ -307,4 +310,46 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, counter
 
 pub(super) fn warn(message: &str) {
     let _ = writeln!(stderr(), "warning: {message}");
+}
+
+/// Arguments that select level and format of the diagnostics.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct LogArguments {
+    /// Log on standard error where the run continues, when it ends and why; debug also logs every
+    /// commit
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    log: Option<LogLevel>,
+    /// Format of the log
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, requires = "log", value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogLevel {
+    Info,
+    Debug,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+impl LogArguments {
+    /// Installs the logger.
+    pub(super) fn begin(self) {
+        let level = match self.log {
+            None => return,
+            Some(LogLevel::Info) => LevelFilter::INFO,
+            Some(LogLevel::Debug) => LevelFilter::DEBUG,
+        };
+        let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_ansi(false);
+        match self.log_format {
+            LogFormat::Text => log.init(),
+            LogFormat::Json => log.json().flatten_event(true).init(),
+        }
+    }
 }

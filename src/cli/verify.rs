@@ -26,7 +26,7 @@ verify checks:
 - that the noise in use gives the stated guarantee;
 - that the ingest journal and the lists of followed files hold what a restart reads next;
 - that the ledger has an entry with this guarantee for this directory.
-For a public log alone, it checks the log's checksums, order, chain and noise. verify changes nothing and prints no sums.
+For a public log alone, it checks the log's checksums, order, chain and noise. verify changes nothing and prints no sums. \
 It may run beside a run.")]
 pub(crate) struct VerifyArguments {
     /// The state directory of a run, or a directory that holds only a public log

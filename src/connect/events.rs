@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::server::has_port;
+use super::wire::has_port;
 use super::{SinkConfig, SinkTarget, System, SystemSection, report_sink};
 use crate::control::Control;
 

@@ -25,7 +25,6 @@ mod kafka;
 mod nats;
 mod origin;
 mod redis;
-mod server;
 mod socket;
 pub(crate) mod standard;
 mod wire;

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use csv_core::{ReadRecordResult, Reader};
 
-use super::bytes::{ByteStream, io_error};
 use super::error::{Defect, FormatError};
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
+use super::{ByteStream, io_error};
 
 /// A CSV file after its header.
 pub(crate) struct CsvRows {

@@ -3,8 +3,8 @@
 use std::io::Cursor;
 use std::path::Path;
 
+use super::ByteStream;
 use super::Format;
-use super::bytes::ByteStream;
 use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
 use super::ndjson::read_object;

@@ -275,7 +275,7 @@ impl Framing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bytes::ByteStream;
+    use super::super::ByteStream;
     use super::super::csv::CsvRows;
     use super::super::ndjson::NdjsonRows;
     use super::super::row::{FileRows, Row, RowOutcome};

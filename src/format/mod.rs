@@ -4,7 +4,10 @@
 //! be a file, a session of a journal or data from a socket, and a `EntryParser` reads one message at a
 //! time.
 
-pub(crate) mod bytes;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
 pub(crate) mod csv;
 mod error;
 pub(crate) mod form;
@@ -28,4 +31,73 @@ pub enum Format {
     Fields,
     /// Parquet files.
     Parquet,
+}
+
+/// Name of the standard input in messages.
+pub(crate) const STANDARD_INPUT: &str = "<standard input>";
+
+/// Input whose reads are repeated after an interrupting signal.
+pub(crate) struct RetryingReader<R>(pub(crate) R);
+
+impl<R: Read> Read for RetryingReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+/// Bytes with their offset in the file.
+pub(crate) struct ByteStream {
+    reader: BufReader<Box<dyn Read + Send>>,
+    offset: u64,
+}
+
+impl ByteStream {
+    pub(crate) fn new(input: impl Read + Send + 'static, offset: u64) -> Self {
+        ByteStream { reader: BufReader::with_capacity(1 << 16, Box::new(RetryingReader(input))), offset }
+    }
+
+    /// Opens a whole file.
+    pub(crate) fn of_file(path: &Path) -> Result<ByteStream, FormatError> {
+        let file = File::open(path).map_err(|source| io_error(path, source))?;
+        Ok(ByteStream::new(file, 0))
+    }
+
+    /// Returns whether memory holds a complete line that is not blank.
+    pub(crate) fn holds_line(&self) -> bool {
+        self.reader.buffer().trim_ascii_start().contains(&b'\n')
+    }
+
+    /// Returns the offset of the next byte.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+impl Read for ByteStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+impl BufRead for ByteStream {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.reader.consume(amount);
+        self.offset += amount as u64;
+    }
+}
+
+/// Converts an error of reading `path`; a [`FormatError`] inside is returned as it is.
+pub(crate) fn io_error(path: &Path, source: io::Error) -> FormatError {
+    source.downcast().unwrap_or_else(|source| FormatError::Io { path: path.into(), source })
 }

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Read};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::bytes::ByteStream;
+use super::ByteStream;
 use super::error::Defect;
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 

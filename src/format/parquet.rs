@@ -35,8 +35,8 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMe
 use parquet::file::reader::Length;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::bytes::io_error;
 use super::error::{Defect, FormatError};
+use super::io_error;
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 use disk::{ColumnPages, PAGE_LIMIT, ParquetFile, ReadFailure};
 use meaning::{ColumnMeaning, find};

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use zeroize::Zeroize;
 
-use super::bytes::{ByteStream, STANDARD_INPUT, io_error};
 use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
 use super::row::{FileRows, RECORD_LIMIT, Row, RowOutcome};
+use super::{ByteStream, STANDARD_INPUT, io_error};
 
 /// Words for a missing value, in lower case.
 const ABSENT: [&str; 7] = ["na", "n/a", "nan", "null", "none", "?", "-nan"];

@@ -6,7 +6,6 @@
 
 mod estimator;
 mod read;
-mod scales;
 mod source;
 
 use std::fmt;

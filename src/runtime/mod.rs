@@ -23,7 +23,6 @@ mod meeting;
 mod merge;
 mod moments;
 mod paying;
-mod stopping;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -61,8 +60,8 @@ use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
 use moments::MomentContent;
 use paying::open_store;
-use stopping::{PATIENCE, STOPPED};
 use windows::WindowContent;
+use windows::{PATIENCE, STOPPED};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
 pub use ingest::Acknowledge;

@@ -4,9 +4,14 @@
 //! seen by nobody, and its records are read again from the position of the last committed epoch. A
 //! window leaves no state, so nothing is restored.
 //!
-//! An estimate may take minutes. A stopped run abandons it ([`stopping`](super::stopping)), and the
-//! next run makes it.
+//! An estimate may take minutes. A stopped run abandons it ([`until_stopped`]), and the next run
+//! makes it.
 
+use std::thread;
+use std::time::Duration;
+
+use crate::control::Control;
+use crossbeam::channel::{RecvTimeoutError, bounded};
 use std::sync::Arc;
 
 use hushflow_mechanism::noise::NoiseSource;
@@ -19,8 +24,7 @@ use zeroize::Zeroizing;
 use super::feed::source;
 use super::histories::EntityHistories;
 use super::journal::{EpochExtra, Journal, RunStart};
-use super::stopping::until_stopped;
-use super::{CHECKPOINT_INTERVAL, RunContent, RunContext, RunError};
+use super::{CHECKPOINT_INTERVAL, NAP, RunContent, RunContext, RunError};
 use crate::publication::WindowPublication;
 use crate::state::RecoveredState;
 
@@ -66,5 +70,36 @@ impl RunContent for WindowContent {
                 .inspect(move |released| last.set(released.epoch + 1))
                 .probe_with(committed);
         });
+    }
+}
+
+/// How long a stopped run waits for computations of other processes.
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Raised like a fault when the run was stopped during a slow estimate.
+pub(super) const STOPPED: &str = "stopped in the middle of an epoch: run it again to go on";
+
+/// Returns the result of `estimate`, computed in a thread that is abandoned when the run is
+/// stopped.
+pub(super) fn until_stopped(
+    control: &Control,
+    estimate: impl FnOnce() -> Result<Vec<i128>, String> + Send + 'static,
+) -> Result<Vec<i128>, String> {
+    let (done, estimated) = bounded(1);
+    let compute = move || {
+        // The receiver may be gone.
+        let _ = done.send(estimate());
+    };
+    let thread = thread::Builder::new().name("estimate".into()).spawn(compute);
+    thread.map_err(|error| format!("no thread for an estimate: {error}"))?;
+    loop {
+        match estimated.recv_timeout(NAP) {
+            Ok(estimate) => return estimate,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err("an estimate has ended without a result".into());
+            }
+            Err(RecvTimeoutError::Timeout) if control.is_stopped() => return Err(STOPPED.into()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
     }
 }

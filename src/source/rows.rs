@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::connect::{HeaderlessFile, OpenFile, Origin, Position, SourceError, io_error};
 use crate::control::Control;
-use crate::format::bytes::ByteStream;
+use crate::format::ByteStream;
 use crate::format::csv::CsvRows;
 use crate::format::form::RowLayout;
 use crate::format::ndjson::NdjsonRows;

@@ -27,9 +27,9 @@ use crate::connect::{
 };
 use crate::control::{Control, GLANCE};
 use crate::format::Format;
-use crate::format::bytes::{ByteStream, RetryingReader};
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
+use crate::format::{ByteStream, RetryingReader};
 use crate::state::FollowedList;
 use crate::whole;
 

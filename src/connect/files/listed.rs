@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags};
 use crate::connect::standard::StoppableInput;
 use crate::connect::{OpenFile, Origin, OriginRequest, Position, SourceError, io_error};
 use crate::control::Control;
+use crate::format::ByteStream;
 use crate::format::Format;
-use crate::format::bytes::ByteStream;
 use crate::format::parquet::ParquetRows;
 
 /// First bytes of compressed files.

@@ -315,7 +315,7 @@ impl IntakeState {
 mod tests {
     use super::*;
     use crate::format::Format;
-    use crate::format::bytes::STANDARD_INPUT;
+    use crate::format::STANDARD_INPUT;
     use crate::format::form::RowLayout;
     use crate::format::row::RECORD_LIMIT;
     use crate::state::{IngestPosition, IngestReader, PublicHeader, Store};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{OpenFile, Origin, Position, SourceError, io_error};
-use crate::format::bytes::ByteStream;
+use crate::format::ByteStream;
 use crate::state::{IngestJournal, IngestPosition, IngestReader};
 
 pub(crate) use intake::Intake;

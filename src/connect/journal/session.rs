@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::intake::{CHUNK, WAITING_BYTES};
 use crate::connect::SourceError;
-use crate::format::bytes::ByteStream;
+use crate::format::ByteStream;
 use crate::format::csv::CsvRows;
 use crate::format::form::RowLayout;
 use crate::format::framing::Framing;

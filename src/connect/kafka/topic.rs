@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{reader, writer};
 use crate::connect::entries::{Entries, ServerStream, identity};
-use crate::connect::server::{BrokerServer, stream};
+use crate::connect::wire::{BrokerServer, stream};
 use crate::connect::writer::StreamOutlet;
 use crate::connect::{
     Position, RequestError, SinkConfig, SinkTarget, SourceConfig, SystemSection, report_broker,

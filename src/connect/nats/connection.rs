@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::NatsStream;
 use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, passing, refusal};
-use crate::connect::server::Credentials;
+use crate::connect::wire::Credentials;
 use crate::connect::wire::{ServerConnection, garbled, number};
 use crate::control::Control;
 

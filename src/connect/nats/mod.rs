@@ -7,7 +7,7 @@ mod writer;
 use std::sync::Arc;
 
 use super::entries::{Entries, ServerStream, identity};
-use super::server::{BrokerServer, stream};
+use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
     Position, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemField, SystemSection,
@@ -102,7 +102,7 @@ impl SinkConfig for NatsSink {
 #[cfg(test)]
 mod tests {
     use super::super::fake::{sink_of, source_of};
-    use super::super::server::Credentials;
+    use super::super::wire::Credentials;
     use super::*;
     use crate::connect::DynamicEq;
     use std::any::Any;

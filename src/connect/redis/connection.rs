@@ -4,7 +4,7 @@ use std::io;
 
 use super::RedisStream;
 use crate::connect::error::{RequestError, passing, refusal};
-use crate::connect::server::Credentials;
+use crate::connect::wire::Credentials;
 use crate::connect::wire::{ServerConnection, garbled, number};
 use crate::control::Control;
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::journal::{Intake, IntakeBuffer, JournalSession};
-use super::server::has_port;
+use super::wire::has_port;
 use super::{
     AllowedFormats, Journaling, Origin, OriginRequest, SourceConfig, SourceError, System, SystemField,
     SystemSection, report_source,

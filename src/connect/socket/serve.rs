@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use super::connection::{PeerConnection, PeerConnections};
 use crate::connect::journal::{CHUNK, IntakeBuffer};
-use crate::format::bytes::STANDARD_INPUT;
+use crate::format::STANDARD_INPUT;
 use crate::format::form::{EntryParser, RowLayout};
 use crate::format::row::{RECORD_LIMIT, Row};
 use crate::format::{Defect, Format};

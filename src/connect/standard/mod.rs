@@ -16,7 +16,7 @@ use super::{
     SystemSection, files, io_error,
 };
 use crate::control::{Control, is_ready};
-use crate::format::bytes::{ByteStream, STANDARD_INPUT};
+use crate::format::{ByteStream, STANDARD_INPUT};
 
 pub use output::StandardOutput;
 pub(crate) use output::StandardWriter;
