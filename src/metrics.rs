@@ -37,7 +37,7 @@ type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
 /// The metrics of a run.
 #[derive(Default)]
 pub struct Metrics {
-    begun: OnceLock<Begun>,
+    start: OnceLock<RunStart>,
     rows: AtomicU64,
     rows_closed: AtomicU64,
     exceptional: [AtomicU64; 10],
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Metrics {
 }
 
 /// Known once a run has found its starting epoch.
-struct Begun {
+struct RunStart {
     generation: u64,
     committed: u64,
     schedule: Schedule,
@@ -63,7 +63,7 @@ struct Begun {
 
 /// Who may see a metric.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum Audience {
     Public,
     Load,
     Private,
@@ -75,7 +75,7 @@ impl Metrics {
         // The reader may have closed more by now.
         self.closed.fetch_max(committed, Relaxed);
         self.committed.store(committed, Relaxed);
-        let _ = self.begun.set(Begun { generation, committed, schedule: schedule.clone() });
+        let _ = self.start.set(RunStart { generation, committed, schedule: schedule.clone() });
     }
 
     /// Sets the source of the number of batches waiting for the workers.
@@ -84,21 +84,21 @@ impl Metrics {
     }
 
     /// Records the row counts so far.
-    pub(crate) fn tell_read(&self, counters: &RowCounters) {
+    pub(crate) fn record_read(&self, counters: &RowCounters) {
         self.rows.store(counters.rows, Relaxed);
-        for (told, (_, count)) in self.exceptional.iter().zip(reasons(counters)) {
-            told.store(count, Relaxed);
+        for (total, (_, count)) in self.exceptional.iter().zip(reasons(counters)) {
+            total.store(count, Relaxed);
         }
     }
 
     /// Records that the clock of the first `rows` rows has closed this epoch.
-    pub(crate) fn tell_closed(&self, epoch: u64, rows: u64) {
+    pub(crate) fn record_closed(&self, epoch: u64, rows: u64) {
         self.rows_closed.store(rows, Relaxed);
         self.closed.store(epoch, Relaxed);
     }
 
     /// Records that all epochs up to this one are durable, and how long the last of them took.
-    pub(crate) fn tell_committed(&self, epoch: u64, took: Duration) {
+    pub(crate) fn record_committed(&self, epoch: u64, took: Duration) {
         self.committed.store(epoch, Relaxed);
         let class = COMMIT_CLASSES.iter().position(|&end| took.as_secs_f64() <= end);
         self.commits[class.unwrap_or(COMMIT_CLASSES.len())].fetch_add(1, Relaxed);
@@ -107,21 +107,21 @@ impl Metrics {
 
     /// Returns all metrics at the time `now`, without the private ones unless `with_private`.
     pub fn text(&self, now: SystemTime, with_private: bool) -> String {
-        let mut page = Page { text: String::new(), with_private };
+        let mut page = MetricsText { text: String::new(), with_private };
         self.write_progress(&mut page, now);
         self.write_load(&mut page);
         let about = "Rows that this run has read so far, those read again after a restart among them.";
         let rows = [(String::new(), self.rows.load(Relaxed))];
-        page.family(Reach::Private, "rows_read_total", "counter", about, rows);
+        page.family(Audience::Private, "rows_read_total", "counter", about, rows);
         let about = "Rows that were unusable, late or out of range, by what became of them; exact counts of this run.";
         let counts =
             reasons(&RowCounters::default()).map(|(reason, _)| reason).into_iter().zip(&self.exceptional);
         let counts = counts.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), count.load(Relaxed)));
-        page.family(Reach::Private, "exceptional_rows_total", "counter", about, counts);
+        page.family(Audience::Private, "exceptional_rows_total", "counter", about, counts);
         page.text
     }
 
-    fn write_progress(&self, page: &mut Page, now: SystemTime) {
+    fn write_progress(&self, page: &mut MetricsText, now: SystemTime) {
         let (closed, committed) = (self.closed.load(Relaxed), self.committed.load(Relaxed));
         page.one(
             "rows_closed",
@@ -129,25 +129,25 @@ impl Metrics {
             "Rows of the input up to the one whose clock closed the last epoch; 0 until this run closes one.",
             self.rows_closed.load(Relaxed),
         );
-        let Some(begun) = self.begun.get() else { return };
-        page.one("generation", "gauge", "The number of this run in its state directory.", begun.generation);
+        let Some(start) = self.start.get() else { return };
+        page.one("generation", "gauge", "The number of this run in its state directory.", start.generation);
         let about = "Epochs that this run has made durable and published.";
-        page.one("epochs_committed_total", "counter", about, committed - begun.committed);
+        page.one("epochs_committed_total", "counter", about, committed - start.committed);
         page.one("last_committed_epoch", "gauge", "The last durable epoch, of all runs.", committed);
-        page.one("horizon_epochs", "gauge", "The last epoch that there will be.", begun.schedule.horizon());
+        page.one("horizon_epochs", "gauge", "The last epoch that there will be.", start.schedule.horizon());
         let about = "Epochs that the public clock has closed and that are not durable yet.";
         let lag = [(String::new(), closed.saturating_sub(committed))];
-        page.family(Reach::Load, "frontier_lag_epochs", "gauge", about, lag);
-        if let Schedule::ByTime(by) = &begun.schedule {
+        page.family(Audience::Load, "frontier_lag_epochs", "gauge", about, lag);
+        if let Schedule::ByTime(by) = &start.schedule {
             let end = by.start as f64 + by.length as f64 * committed as f64;
             let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as f64;
             let about = "How long ago the last durable epoch ended, by this machine's clock.";
             let lag = [(String::new(), (now - end) / 1e6)];
-            page.family(Reach::Load, "frontier_lag_seconds", "gauge", about, lag);
+            page.family(Audience::Load, "frontier_lag_seconds", "gauge", about, lag);
         }
     }
 
-    fn write_load(&self, page: &mut Page) {
+    fn write_load(&self, page: &mut MetricsText) {
         let about = "Time to write, sync and publish a batch of epochs.";
         let mut sum = 0;
         let classes = COMMIT_CLASSES.iter().map(f64::to_string).chain(["+Inf".into()]);
@@ -156,13 +156,13 @@ impl Metrics {
             (format!("_bucket{{le=\"{end}\"}}"), sum)
         });
         let classes: Vec<_> = classes.collect();
-        page.family(Reach::Load, "commit_seconds", "histogram", about, classes);
+        page.family(Audience::Load, "commit_seconds", "histogram", about, classes);
         let seconds = self.commit_nanoseconds.load(Relaxed) as f64 / 1e9;
         let _ =
             writeln!(page.text, "hushflow_commit_seconds_sum {seconds}\nhushflow_commit_seconds_count {sum}");
         let about = "Batches of rows that wait for the workers.";
         let waiting = self.waiting_batches.get().map_or(0, |waiting| waiting());
-        page.family(Reach::Load, "waiting_batches", "gauge", about, [(String::new(), waiting)]);
+        page.family(Audience::Load, "waiting_batches", "gauge", about, [(String::new(), waiting)]);
     }
 
     /// Serves the metrics at `http://ADDRESS/metrics` from now on, where `address` is `HOST:PORT`.
@@ -204,33 +204,34 @@ fn reasons(counters: &RowCounters) -> [(&'static str, u64); 10] {
 }
 
 /// The text of the metrics.
-struct Page {
+struct MetricsText {
     text: String,
     with_private: bool,
 }
 
-impl Page {
+impl MetricsText {
     fn one(&mut self, name: &str, kind: &str, about: &str, value: impl Display) {
-        self.family(Reach::Public, name, kind, about, [(String::new(), value)]);
+        self.family(Audience::Public, name, kind, about, [(String::new(), value)]);
     }
 
     fn family<V: Display>(
         &mut self,
-        reach: Reach,
+        audience: Audience,
         name: &str,
         kind: &str,
         about: &str,
         values: impl IntoIterator<Item = (String, V)>,
     ) {
-        if reach == Reach::Private && !self.with_private {
+        if audience == Audience::Private && !self.with_private {
             return;
         }
-        let reach = match reach {
-            Reach::Public => "PUBLIC",
-            Reach::Load => "LOAD",
-            Reach::Private => "PRIVATE",
+        let audience = match audience {
+            Audience::Public => "PUBLIC",
+            Audience::Load => "LOAD",
+            Audience::Private => "PRIVATE",
         };
-        let _ = writeln!(self.text, "# HELP hushflow_{name} {reach}. {about}\n# TYPE hushflow_{name} {kind}");
+        let _ =
+            writeln!(self.text, "# HELP hushflow_{name} {audience}. {about}\n# TYPE hushflow_{name} {kind}");
         for (labels, value) in values {
             let _ = writeln!(self.text, "hushflow_{name}{labels} {value}");
         }

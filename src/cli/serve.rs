@@ -29,8 +29,8 @@ const PAGE: &str = "127.0.0.1:8080";
 /// Arguments of `hushflow serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-serve reads only the public log. It can run as a user who may read nothing else of the state directory, or on a machine
-that has only a copy of the log. It can't affect the run. Sinks receive every epoch exactly once, no matter which command
+serve reads only the public log. It can run as a user who may read nothing else of the state directory, or on a machine \
+that has only a copy of the log. It can't affect the run. Sinks receive every epoch exactly once, no matter which command \
 serves them: keep the sinks out of the pipeline file of `run`, or start `run` first and this command after it.
 
 serve ends when the last epoch is in all sinks. With a page, it runs until it is stopped (SIGINT, SIGTERM).

@@ -86,9 +86,9 @@ impl GaussianEstimate {
         self.moments.layout.second == SecondMoment::Full
     }
 
-    fn intervals(&self) -> InUnits<'_> {
+    fn intervals(&self) -> UnitIntervals<'_> {
         let confidence = self.scaled.view.confidence(self.moments.epoch);
-        InUnits { scaled: &self.scaled, intervals: self.moments.noisy().intervals(confidence).ok() }
+        UnitIntervals { scaled: &self.scaled, intervals: self.moments.noisy().intervals(confidence).ok() }
     }
 
     fn by_column(&self, value: impl Fn(usize) -> Value) -> Value {
@@ -232,13 +232,13 @@ impl Estimate for GaussianEstimate {
 }
 
 /// Intervals in the units of the columns.
-struct InUnits<'a> {
+struct UnitIntervals<'a> {
     scaled: &'a ScaledView,
     /// In centred and scaled coordinates; `None` without a density.
     intervals: Option<MomentIntervals<'a>>,
 }
 
-impl InUnits<'_> {
+impl UnitIntervals<'_> {
     fn mean(&self, column: usize) -> Option<Interval> {
         let ScaledView { centres, half_widths, .. } = self.scaled;
         Some(self.intervals.as_ref()?.mean(column)?.to_units(half_widths[column], centres[column]))

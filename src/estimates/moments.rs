@@ -38,9 +38,9 @@ impl ViewEstimator for MomentsEstimator {
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
-        let series = scaled.columns.iter().enumerate().map(|(place, name)| PlotSeries {
+        let series = scaled.columns.iter().enumerate().map(|(index, name)| PlotSeries {
             name: name.clone(),
-            value: json!(["first", place]),
+            value: json!(["first", index]),
             band: Band::Noise(json!(["first_noise"])),
         });
         Plot {

@@ -79,18 +79,18 @@ fn read(section: &Section<'_>, log: &LogFacts<'_>) -> Option<Arc<dyn ViewEstimat
     let on = section.require("on", section.get("on"), "on = [\"x1\", \"x2\"]").and_then(Field::texts);
     let (target_name, on) = (target.as_ref().map(|target| target.value), on?);
     let target = log.column(&target?);
-    let mut places = Vec::new();
+    let mut positions = Vec::new();
     for name in &on {
-        let place = log.column(name);
+        let index = log.column(name);
         if Some(name.value) == target_name {
             name.report(format!("{:?} is the target: leave it out", name.value));
-        } else if place.is_some_and(|place| log.columns.is_some() && places.contains(&place)) {
+        } else if index.is_some_and(|index| log.columns.is_some() && positions.contains(&index)) {
             name.report(format!("the column {:?} is named twice: remove one", name.value));
         }
-        places.extend(place);
+        positions.extend(index);
     }
-    (places.len() == on.len()).then_some(())?;
-    Some(Arc::new(Regression { target: target?, on: places }))
+    (positions.len() == on.len()).then_some(())?;
+    Some(Arc::new(Regression { target: target?, on: positions }))
 }
 
 /// The positions of the columns.
@@ -109,7 +109,7 @@ impl ViewEstimator for Regression {
         let line = self.line(&moments, scaled);
         let names = self.on.iter().map(|&column| scaled.columns[column].clone()).collect();
         let target = scaled.columns[self.target].clone();
-        Arc::new(RegressionEstimate { scaled: Arc::clone(scaled), target, names, moments, line })
+        Arc::new(LeastSquaresEstimate { scaled: Arc::clone(scaled), target, names, moments, line })
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
@@ -246,9 +246,9 @@ impl Regression {
     fn units(&self, scaled: &ScaledView) -> DMatrix<f64> {
         let ScaledView { centres, half_widths, .. } = scaled;
         let mut units = DMatrix::identity(self.on.len() + 1, self.on.len() + 1);
-        for (place, &column) in (1..).zip(&self.on) {
-            units[(place, place)] = half_widths[column].recip();
-            units[(0, place)] = -centres[column] / half_widths[column];
+        for (index, &column) in (1..).zip(&self.on) {
+            units[(index, index)] = half_widths[column].recip();
+            units[(0, index)] = -centres[column] / half_widths[column];
         }
         units * half_widths[self.target]
     }
@@ -262,7 +262,7 @@ impl Regression {
 }
 
 #[derive(Debug)]
-struct RegressionEstimate {
+struct LeastSquaresEstimate {
     scaled: Arc<ScaledView>,
     target: String,
     /// Names of the columns of `on`.
@@ -271,15 +271,15 @@ struct RegressionEstimate {
     line: Result<RegressionLine, DensityError>,
 }
 
-impl RegressionEstimate {
+impl LeastSquaresEstimate {
     fn of_line(&self, value: impl Fn(&RegressionLine) -> f64) -> Option<f64> {
         self.line.as_ref().ok().map(value)
     }
 
     /// The interval of the intercept (0) or a slope.
-    fn interval(&self, place: usize) -> Option<Interval> {
+    fn interval(&self, index: usize) -> Option<Interval> {
         let RegressionLine { coefficients, reach, .. } = self.line.as_ref().ok()?;
-        let (value, reach) = (coefficients[place], reach[place]);
+        let (value, reach) = (coefficients[index], reach[index]);
         reach.is_finite().then_some(Interval { lower: value - reach, upper: value + reach })
     }
 
@@ -289,16 +289,16 @@ impl RegressionEstimate {
     }
 }
 
-impl Estimate for RegressionEstimate {
+impl Estimate for LeastSquaresEstimate {
     fn moments(&self) -> Option<&Moments> {
         Some(&self.moments)
     }
 
     fn json(&self, object: &mut Map<String, Value>) {
         let intervals = self.scaled.view.intervals;
-        let coefficient = |place: usize| json!(self.of_line(|line| line.coefficients[place]));
-        let noise = |place: usize| json!(self.of_line(|line| line.noise[place]));
-        let interval = |place: usize| ends(self.interval(place));
+        let coefficient = |index: usize| json!(self.of_line(|line| line.coefficients[index]));
+        let noise = |index: usize| json!(self.of_line(|line| line.noise[index]));
+        let interval = |index: usize| ends(self.interval(index));
         let fields = [
             ("quality", self.quality().into()),
             ("target", self.target.as_str().into()),
@@ -329,7 +329,7 @@ impl Estimate for RegressionEstimate {
 
     fn csv(&self) -> Vec<String> {
         let all = |value: &dyn Fn(usize) -> Option<f64>| {
-            (0..=self.names.len()).map(|place| number(value(place))).collect::<Vec<_>>()
+            (0..=self.names.len()).map(|index| number(value(index))).collect::<Vec<_>>()
         };
         let of_line = |value: fn(&RegressionLine) -> f64| number(self.of_line(value));
         let others = [
@@ -339,11 +339,11 @@ impl Estimate for RegressionEstimate {
             self.quality().unwrap_or_default().into(),
         ];
         [
-            all(&|place| self.of_line(|line| line.coefficients[place])),
-            all(&|place| self.of_line(|line| line.noise[place])),
+            all(&|index| self.of_line(|line| line.coefficients[index])),
+            all(&|index| self.of_line(|line| line.noise[index])),
             others.to_vec(),
-            all(&|place| Some(self.interval(place)?.lower)),
-            all(&|place| Some(self.interval(place)?.upper)),
+            all(&|index| Some(self.interval(index)?.lower)),
+            all(&|index| Some(self.interval(index)?.upper)),
         ]
         .concat()
     }
@@ -360,7 +360,7 @@ impl Estimate for RegressionEstimate {
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let line = self.line.as_ref().map_err(DensityError::to_string)?;
-        let coefficient = |place: usize| match (line.coefficients[place], line.reach[place]) {
+        let coefficient = |index: usize| match (line.coefficients[index], line.reach[index]) {
             (value, reach) if reach.is_finite() => Cell::Value(value, reach),
             (value, _) => Cell::Plain(value),
         };

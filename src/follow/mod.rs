@@ -11,7 +11,41 @@
 //! [`StopFlag::wait`].
 //!
 //! The operators are public, for other dataflows over a log: [`DecodeWindows`], [`Totals`] and
-//! [`Estimates`], beside [`Views`].
+//! [`Estimates`], beside [`Views`]. Here is the total of a log under a view of its own:
+//!
+//! ```
+//! use hushflow::estimates::View;
+//! use hushflow::follow::{Estimates, Totals};
+//! use hushflow::operators::timely::dataflow::operators::{Inspect, ToStream};
+//! use hushflow::operators::{Fault, ReleasedEpoch, Views, timely};
+//! # use hushflow::pipeline::Pipeline;
+//! # use hushflow::publication::{MomentPublication, Publication};
+//! # use hushflow::runtime::{Options, run};
+//! # use hushflow::state::PublicReader;
+//! # let pipeline = Pipeline::load("examples/flights.toml".as_ref())?;
+//! # let directory = tempfile::tempdir()?;
+//! # let state = directory.path().join("state");
+//! # let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
+//! # run(&pipeline, &publication, &Options::new(1, &state), |_first_epoch| ())?;
+//!
+//! let mut log = PublicReader::open(&state)?;
+//! let publication = MomentPublication::from_header(log.header())?;
+//! let mut released = Vec::new();
+//! while let Some(frame) = log.next_frame()? {
+//!     released.push(ReleasedEpoch::released_before(frame.epoch, frame.values));
+//! }
+//! let view = View::usual("week", "window:7".parse()?, &publication.parameters().log_facts());
+//! timely::example(move |scope| {
+//!     let (weighted, keys) = (publication.view(&view.workload), publication.keys());
+//!     let moments = released.to_stream(scope).view(move || weighted, Fault::new());
+//!     let totals = moments.total(keys).estimate(0, publication.scaled_view(&view));
+//!     totals.inspect(move |total| {
+//!         assert_eq!(total.key, keys);
+//!         println!("{}: {:?}", total.epoch, total.estimate.csv());
+//!     });
+//! });
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod operators;
 

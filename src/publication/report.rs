@@ -26,14 +26,14 @@ pub struct MeanReport {
     /// Whether the kept records look clean.
     pub converged: Option<bool>,
     /// Why there is no mean.
-    pub refusal: Option<Why>,
+    pub refusal: Option<RefusalReport>,
     /// Spending of each step.
     pub parts: Vec<StepCost>,
 }
 
 /// A refusal, for programs and for people.
 #[derive(Clone, Debug, Serialize)]
-pub struct Why {
+pub struct RefusalReport {
     /// For programs.
     #[serde(flatten)]
     pub refusal: MeanRefusal,
@@ -44,18 +44,18 @@ pub struct Why {
 impl From<MeanAnswer> for MeanReport {
     fn from(answer: MeanAnswer) -> Self {
         let MeanAnswer { method, outcome, parts, spent } = answer;
-        let (found, refusal) = match outcome {
-            Ok(found) => (Some(found), None),
+        let (estimate, refusal) = match outcome {
+            Ok(estimate) => (Some(estimate), None),
             Err(refusal) => (None, Some(refusal)),
         };
         MeanReport {
             method,
             spent,
-            mean: found.as_ref().map(|found| found.mean.clone()),
-            noise: found.as_ref().map(|found| found.noise.clone()),
-            kept: found.as_ref().and_then(|found| found.kept),
-            converged: found.map(|found| found.converged),
-            refusal: refusal.map(|refusal| Why { refusal, message: refusal.to_string() }),
+            mean: estimate.as_ref().map(|estimate| estimate.mean.clone()),
+            noise: estimate.as_ref().map(|estimate| estimate.noise.clone()),
+            kept: estimate.as_ref().and_then(|estimate| estimate.kept),
+            converged: estimate.map(|estimate| estimate.converged),
+            refusal: refusal.map(|refusal| RefusalReport { refusal, message: refusal.to_string() }),
             parts,
         }
     }
@@ -68,7 +68,7 @@ pub fn covariance(
 ) -> Map<String, Value> {
     let covariance::CovarianceEstimate { rows, rows_deviation, mean, covariance, measurements, .. } =
         estimate;
-    let pair = |one: usize, other: usize| [one, other].map(|place| columns.get(place).map(AsRef::as_ref));
+    let pair = |one: usize, other: usize| [one, other].map(|index| columns.get(index).map(AsRef::as_ref));
     let matrix: Vec<Vec<f64>> = covariance.row_iter().map(|row| row.iter().copied().collect()).collect();
     let pairs = measurements.iter().filter(|entry| entry.row != entry.column);
     let measured: Vec<_> = pairs.map(|entry| pair(entry.column, entry.row)).collect();
@@ -130,14 +130,14 @@ fn unanswered(error: &dyn Error) -> Map<String, Value> {
 /// The estimate of a window, as it is in the log. CSV has its numbers, or the reason why there is
 /// none; JSON has the rest too (parts, measurements).
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct WindowReport {
     pub(super) columns: Arc<[String]>,
     /// Whether it is a covariance, else a mean.
     pub(super) is_covariance: bool,
     pub(super) fields: Map<String, Value>,
 }
 
-impl Window {
+impl WindowReport {
     /// Fields with one number per window.
     fn numbers(&self) -> [&'static str; 3] {
         if self.is_covariance { ["rows", "rows_noise", "measured_pairs"] } else { ["rows", "kept", "spent"] }
@@ -154,8 +154,8 @@ impl Window {
         (0..columns).flat_map(move |i| (i..columns).map(move |j| (i, j)))
     }
 
-    fn listed(&self, name: &str, place: usize) -> Option<&Value> {
-        self.fields.get(name)?.get(place)
+    fn listed(&self, name: &str, index: usize) -> Option<&Value> {
+        self.fields.get(name)?.get(index)
     }
 
     fn refusal(&self) -> Option<&str> {
@@ -163,7 +163,7 @@ impl Window {
     }
 }
 
-impl Estimate for Window {
+impl Estimate for WindowReport {
     fn json(&self, object: &mut Map<String, Value>) {
         object.insert("columns".into(), self.columns.to_vec().into());
         object.extend(self.fields.clone());
@@ -186,7 +186,7 @@ impl Estimate for Window {
         };
         let mut fields = self.numbers().map(|name| number(self.fields.get(name))).to_vec();
         for list in self.lists() {
-            fields.extend((0..self.columns.len()).map(|place| number(self.listed(list, place))));
+            fields.extend((0..self.columns.len()).map(|index| number(self.listed(list, index))));
         }
         fields.extend(
             self.pairs().map(|(i, j)| number(self.listed("covariance", i).and_then(|row| row.get(j)))),
@@ -204,13 +204,13 @@ impl Estimate for Window {
         if let Some(message) = self.refusal() {
             return Err(message.into());
         }
-        let number = |name, place| self.listed(name, place).and_then(Value::as_f64);
-        let cell = |place: usize| match self.is_covariance {
+        let number = |name, index| self.listed(name, index).and_then(Value::as_f64);
+        let cell = |index: usize| match self.is_covariance {
             true => {
-                let variance = self.listed("covariance", place).and_then(|row| row.get(place)?.as_f64());
+                let variance = self.listed("covariance", index).and_then(|row| row.get(index)?.as_f64());
                 variance.map_or(Cell::Empty, |variance| Cell::Plain(variance.max(0.0).sqrt()))
             }
-            false => match (number("mean", place), number("noise", place)) {
+            false => match (number("mean", index), number("noise", index)) {
                 (Some(mean), Some(noise)) => Cell::Value(mean, noise),
                 (Some(mean), None) => Cell::Plain(mean),
                 (None, _) => Cell::Empty,

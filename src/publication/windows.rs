@@ -21,7 +21,7 @@ use hushflow_mechanism::release::Numbers;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_operators::Windows;
 
-use super::report::{self, Window};
+use super::report::{self, WindowReport};
 use super::{PublicationError, guarantee};
 use crate::estimates::Estimate;
 use crate::ledger::Charge;
@@ -130,7 +130,7 @@ impl WindowPublication {
                 }
             };
             let columns = Arc::clone(&columns);
-            Some(Arc::new(Window { columns, is_covariance, fields }) as Arc<dyn Estimate>)
+            Some(Arc::new(WindowReport { columns, is_covariance, fields }) as Arc<dyn Estimate>)
         };
         let windows = (0..self.parameters.keys()).map(window).collect::<Option<_>>()?;
         values.is_empty().then_some(windows)

@@ -149,7 +149,7 @@ impl RecordDealer {
 
     /// Reports `counters`, with the copies found, to the metrics.
     pub(super) fn tell(&self, counters: RowCounters) {
-        self.metrics.tell_read(&self.counted(counters));
+        self.metrics.record_read(&self.counted(counters));
     }
 
     /// Adds the copies found to `counters`.
@@ -172,7 +172,7 @@ impl RecordDealer {
     /// rows of all sources at which their clocks closed it.
     pub(super) fn close(&mut self, epoch: u64, rows: u64, resumes: &[ResumePoint]) -> bool {
         self.copies.forget(epoch);
-        self.metrics.tell_closed(epoch, rows);
+        self.metrics.record_closed(epoch, rows);
         if let Some(ingest) = &self.ingest {
             ingest.closed(epoch);
         }

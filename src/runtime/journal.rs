@@ -219,7 +219,7 @@ impl CommitLog<EpochExtra> for Journal {
         let began = Instant::now();
         self.store.commit(&frames)?;
         if let Some(last) = epochs.last() {
-            self.metrics.tell_committed(last.released.epoch, began.elapsed());
+            self.metrics.record_committed(last.released.epoch, began.elapsed());
         }
         // One line per epoch: the number committed together depends on load.
         epochs

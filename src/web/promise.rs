@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_said_in_words() {
+    fn limits_are_written_in_words() {
         assert_eq!(
             limited(4, 7, 1),
             " An entity counts in at most 4 epochs, at least 7 epochs apart, with at most 1 record in each."

@@ -23,7 +23,7 @@ pub(super) enum Output {
     /// Scores of their densities.
     Scores(Box<Scores>),
     /// Records drawn from the newest densities.
-    Sample(Box<Sample>),
+    Sample(Box<SyntheticSample>),
 }
 
 impl Output {
@@ -40,7 +40,9 @@ impl Output {
         }
         let publication = publication.clone();
         Ok(match arguments.sample {
-            Some(size) => Self::Sample(Box::new(Sample::new(publication, size, arguments.seed, format))),
+            Some(size) => {
+                Self::Sample(Box::new(SyntheticSample::new(publication, size, arguments.seed, format)))
+            }
             None if scores.wanted() => {
                 let keys = if arguments.total { 1 } else { arguments.key.len() };
                 Self::Scores(Box::new(Scores::new(scores, publication, keys, format)?))
@@ -75,7 +77,7 @@ impl Output {
 }
 
 /// Synthetic records from the newest density of each key, at no privacy cost.
-pub(super) struct Sample {
+pub(super) struct SyntheticSample {
     publication: MomentPublication,
     size: u32,
     source: NoiseSource,
@@ -84,7 +86,7 @@ pub(super) struct Sample {
     newest: BTreeMap<u32, Result<Density, DensityError>>,
 }
 
-impl Sample {
+impl SyntheticSample {
     fn new(publication: MomentPublication, size: u32, seed: Option<u64>, format: OutputFormat) -> Self {
         let source = seed.map_or(NoiseSource::System, NoiseSource::Seeded);
         Self { publication, size, source, format, newest: BTreeMap::new() }
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_screen_holds_what_fits_it() {
+    fn a_table_is_cut_to_the_screen() {
         let lines = |texts: &[&str]| texts.iter().map(|text| String::from(*text)).collect::<Vec<_>>();
         let (head, rows) = (lines(&["key mean"]), lines(&["a 1", "b 2", "c 3"]));
         assert_eq!(fitting(&head, &rows, 24, 80), lines(&["key mean", "a 1", "b 2", "c 3"]));

@@ -113,27 +113,27 @@ fn check_coverage(level_of_noise: MomentNoise, seed: u64) {
         let line = line_on().line(&released, &scaled).unwrap();
         assert_eq!(line.ridge, 0.0);
         let error = &line.coefficients - &truth;
-        (0..3).for_each(|place| held[place] += usize::from(error[place].abs() <= line.reach[place]));
+        (0..3).for_each(|index| held[index] += usize::from(error[index].abs() <= line.reach[index]));
         squares += error.component_mul(&error);
         sum += error;
         noises += line.noise;
         residual = (residual.0 + line.residual.0, residual.1 + line.residual.1);
     }
     let trials = trials as f64;
-    for place in 0..3 {
-        let (share, mean) = (held[place] as f64 / trials, sum[place] / trials);
-        let deviation = (squares[place] / trials - mean * mean).sqrt();
-        assert!((share - 0.95).abs() < 0.0145, "{place}: {share}");
-        assert!(mean.abs() < 5.5 * deviation / trials.sqrt(), "{place}: {mean} ± {deviation}");
-        let stated = noises[place] / trials;
-        assert!((stated / deviation - 1.0).abs() < 0.04, "{place}: stated {stated}, found {deviation}");
+    for index in 0..3 {
+        let (share, mean) = (held[index] as f64 / trials, sum[index] / trials);
+        let deviation = (squares[index] / trials - mean * mean).sqrt();
+        assert!((share - 0.95).abs() < 0.0145, "{index}: {share}");
+        assert!(mean.abs() < 5.5 * deviation / trials.sqrt(), "{index}: {mean} ± {deviation}");
+        let stated = noises[index] / trials;
+        assert!((stated / deviation - 1.0).abs() < 0.04, "{index}: stated {stated}, found {deviation}");
     }
     let (mean, deviation) = (residual.0 / trials, residual.1 / trials);
     assert!((mean - RESIDUAL).abs() < 5.5 * deviation / trials.sqrt(), "{mean} ± {deviation}");
 }
 
 #[test]
-fn intervals_hold_the_line_of_the_records_as_often_as_they_say() {
+fn intervals_cover_the_line_of_the_records_at_their_level() {
     check_coverage(noise(1.0, 1.0, 1.4), 1);
     check_coverage(noise(3.0, 3.0, 4.0), 2);
     check_coverage(noise(0.1, 5.0, 7.0), 3);
@@ -156,7 +156,7 @@ fn the_correction_removes_the_bias_of_the_inverse() {
 /// The share among 4000 samples of 200 records, released with noise, is within 0.022 of the level.
 /// That is 6.4 standard deviations: a false alarm below 10⁻⁹ for intervals that keep their level.
 #[test]
-fn intervals_hold_the_line_of_the_population() {
+fn intervals_cover_the_line_of_the_population() {
     let intervals = Intervals { population: true, ..Intervals::default() };
     let scaled = scaled(intervals, SCALED);
     let mut random = NoiseSource::Seeded(5).generator(2, 0).unwrap();
@@ -199,7 +199,7 @@ fn noise_that_hides_the_columns_leaves_no_interval() {
 }
 
 #[test]
-fn joint_intervals_share_what_they_may_miss() {
+fn joint_intervals_split_the_error_probability() {
     let reach = |joint| {
         let scaled = scaled(Intervals { joint, ..Intervals::default() }, SCALED);
         line_on().line(&moments(exact(1000.0), noise(0.0, 1.0, 1.4)), &scaled).unwrap().reach[1]
