@@ -143,16 +143,23 @@ pub fn enter(
 /// Reserves room beside entries and other reservations.
 fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result<Reservation, LedgerError> {
     let path = file.path();
-    let content =
-        |error: serde_json::Error| LedgerError::Content { path: path.into(), reason: error.to_string() };
-    let mut counted = ledger;
-    for text in Reservation::all(path)? {
-        let other: LedgerRequest = serde_json::from_slice(&text).map_err(content)?;
-        counted = other.count(counted);
-    }
     let refused = |refusal| LedgerError::Refused { path: path.into(), refusal };
-    request.clone().enter(counted, String::new()).map_err(refused)?;
-    Ok(Reservation::make(path, &serde_json::to_vec(request).map_err(content)?)?)
+    request.clone().enter(with_reservations(path, ledger)?, String::new()).map_err(refused)?;
+    let text = serde_json::to_vec(request).map_err(|error| unreadable(path, &error))?;
+    Ok(Reservation::make(path, &text)?)
+}
+
+/// Counts the reservations of others. One that cannot be read is an error: it may hold any room.
+fn with_reservations(path: &Path, ledger: Ledger) -> Result<Ledger, LedgerError> {
+    let count = |counted, text: Vec<u8>| {
+        let other: LedgerRequest = serde_json::from_slice(&text).map_err(|error| unreadable(path, &error))?;
+        Ok(other.count(counted))
+    };
+    Reservation::all(path)?.into_iter().try_fold(ledger, count)
+}
+
+fn unreadable(path: &Path, error: &serde_json::Error) -> LedgerError {
+    LedgerError::Content { path: path.into(), reason: error.to_string() }
 }
 
 /// Adds an entry for a single release that is not stored, such as an estimate from a file. Each
@@ -166,11 +173,8 @@ pub fn enter_once(path: &Path, charge: Charge, data_set: Option<String>) -> Resu
     let (started, entries) = (time::now(), ledger.entries.len());
     let identity = format!("{}, {} at {started}", charge.method, entries + 1);
     let request = LedgerRequest { charge, budget: None, data_set, shared: true, started };
-    // Count the reservations of others.
-    let reserved = Reservation::all(path)?;
     let refused = |refusal| LedgerError::Refused { path: file.path().into(), refusal };
-    let counted = reserved.iter().filter_map(|text| serde_json::from_slice::<LedgerRequest>(text).ok());
-    let counted = counted.fold(ledger.clone(), |counted, other| other.count(counted));
+    let counted = with_reservations(path, ledger.clone())?;
     request.clone().enter(counted, identity.clone()).map_err(refused)?;
     ledger = request.enter(ledger, identity).map_err(refused)?;
     write(&file, &ledger)

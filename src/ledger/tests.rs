@@ -335,6 +335,18 @@ fn a_ledger_is_that_of_one_data_set() {
     assert_eq!(Book::open(&path).unwrap().ledger.data_set.as_deref(), Some("flights"));
 }
 
+/// A damaged reservation may hold any room.
+#[test]
+fn a_damaged_reservation_refuses_others() {
+    let outer = tempfile::tempdir().unwrap();
+    let path = outer.path().join("ledger");
+    enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), Some("flights".into())).unwrap();
+    let _damaged = crate::state::Reservation::make(&path, b"{").unwrap();
+    assert!(matches!(enter(&path, None, request(None)).err(), Some(LedgerError::Content { .. })));
+    let once = enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), Some("flights".into()));
+    assert!(matches!(once, Err(LedgerError::Content { .. })), "{once:?}");
+}
+
 /// A reservation holds its room until its run ends, and is no payment.
 #[test]
 fn a_reservation_holds_its_room_for_as_long_as_its_run() {

@@ -2,9 +2,10 @@
 //! the moments.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::harness::{Lab, Stream, await_full, await_until, finish, hushflow, releases, run, tail, wait};
@@ -23,8 +24,8 @@ fn published(lab: &Lab) -> PathBuf {
 }
 
 /// Starts `tail --follow`; returns the process and its lines.
-fn follow(state: &Path) -> (Child, impl Iterator<Item = Value>) {
-    let mut child = tail(state, &["--follow"]).spawn().expect("tail starts");
+fn follow(command: &mut Command) -> (Child, impl Iterator<Item = Value> + use<>) {
+    let mut child = command.spawn().expect("tail starts");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let parse =
         |line: std::io::Result<String>| serde_json::from_str(&line.expect("a line")).expect("a JSON line");
@@ -36,7 +37,12 @@ fn followers_see_every_epoch_as_it_is_committed_and_end_with_the_last_one() {
     let lab = Lab::new();
     let pipeline = lab.write("pipeline.toml", STREAM.pipeline("-", ""));
     let state = lab.path("state");
-    let (early, mut early_lines) = follow(&state);
+    let messages = lab.path("messages");
+    let file = File::create(&messages).expect("a file");
+    let (early, mut early_lines) = follow(tail(&state, &["--follow"]).stderr(file));
+    await_until("the first follower waits", || {
+        std::fs::read_to_string(&messages).is_ok_and(|text| text.contains("waiting"))
+    });
     let mut run = run(&pipeline, &state, 2).stdin(Stdio::piped()).spawn().expect("the run starts");
     let mut input = run.stdin.take().expect("a pipe");
     let csv = STREAM.csv();
@@ -55,7 +61,7 @@ fn followers_see_every_epoch_as_it_is_committed_and_end_with_the_last_one() {
         assert!(seen.iter().all(|line| line["epoch"] == epoch), "{seen:?}");
         await_until("the log has the epoch", || releases(&state).len() == epoch);
     }
-    let (late, late_lines) = follow(&state);
+    let (late, late_lines) = follow(&mut tail(&state, &["--follow"]));
     next(usize::MAX);
     drop(input);
     wait(run).succeeded();
@@ -65,8 +71,7 @@ fn followers_see_every_epoch_as_it_is_committed_and_end_with_the_last_one() {
         |first: u64| (first..=STREAM.epochs).flat_map(|epoch| [Some(epoch); 7]).collect::<Vec<_>>();
     assert_eq!(epochs(&mut early_lines), expected(6));
     assert_eq!(epochs(&mut { late_lines }), expected(1));
-    let early = wait(early).succeeded();
-    assert!(early.err.contains("waiting"), "{}", early.err);
+    wait(early).succeeded();
     wait(late).succeeded();
 }
 
