@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_at_once() {
+    fn a_refused_connection_fails_at_once() {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let attempt = connect(&address.to_string(), &Control::new());
         assert!(attempt.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused));

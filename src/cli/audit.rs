@@ -234,7 +234,7 @@ impl AuditReport {
                 number(finding.epsilon_of_any),
                 percent(finding.epsilon.max(finding.epsilon_of_any) / self.epsilon),
                 percent(most_uneven.unwrap_or_default()),
-                finding.violations.iter().map(said).collect::<Vec<_>>().join("; "),
+                finding.violations.iter().map(violation_text).collect::<Vec<_>>().join("; "),
             ]
         };
         let rows = std::iter::once(titles.map(String::from).to_vec()).chain(self.canaries.iter().map(row));
@@ -266,7 +266,7 @@ impl AuditReport {
     }
 }
 
-fn said(violation: &Violation) -> &'static str {
+fn violation_text(violation: &Violation) -> &'static str {
     match violation {
         Violation::Distance => "TOO FAR APART",
         Violation::Noise => "TOO LITTLE NOISE",

@@ -283,10 +283,10 @@ impl CovarianceArguments {
         what: &str,
         ledger: Option<&PathBuf>,
         spending: &CovarianceSpending,
-        told: (Epsilon, Delta),
+        describe: (Epsilon, Delta),
     ) -> Result<(), CliError> {
         let name = (what.to_owned(), self.method);
-        let charge = Charge::of_covariance(name, spending, told, self.neighbours(), self.source())?;
+        let charge = Charge::of_covariance(name, spending, describe, self.neighbours(), self.source())?;
         self.charge.enter(ledger, charge)
     }
 
@@ -305,7 +305,7 @@ impl CovarianceArguments {
     }
 
     /// Returns the guarantee that ends every text answer.
-    fn told(&self, rho: Rho, (epsilon, delta): (Epsilon, Delta)) -> String {
+    fn describe(&self, rho: Rho, (epsilon, delta): (Epsilon, Delta)) -> String {
         let [rho, epsilon, delta] = [rho.value(), epsilon.value(), delta.value()].map(number);
         let neighbours = self.neighbours();
         let warning = match self.source().is_private() {
@@ -372,8 +372,8 @@ impl CovarianceReport<'_> {
             vec!["measured pairs".into(), estimate.measured_pairs().to_string()],
         ];
         if let Some((clipped, noise)) = self.clipped {
-            let told = format!("{} ± {}", number(clipped), number(noise));
-            rows.push(vec!["rows outside the bounds".into(), told]);
+            let describe = format!("{} ± {}", number(clipped), number(noise));
+            rows.push(vec!["rows outside the bounds".into(), describe]);
         }
         let mut text = table(&rows) + "\n" + &self.means();
         if self.columns.len() <= SHOWN {
@@ -386,7 +386,7 @@ impl CovarianceReport<'_> {
         } else {
             text += "The covariance has too many columns to print: use --json.\n";
         }
-        text + &self.arguments.told(self.rho, (self.epsilon, self.delta))
+        text + &self.arguments.describe(self.rho, (self.epsilon, self.delta))
     }
 }
 

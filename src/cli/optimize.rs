@@ -179,7 +179,11 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
             remember(&saved);
         }
     }
-    Ok(if arguments.json { print_json(&report) } else { print(&told(&report, arguments.output.as_deref())) }?)
+    Ok(if arguments.json {
+        print_json(&report)
+    } else {
+        print(&describe(&report, arguments.output.as_deref()))
+    }?)
 }
 
 /// A workload.
@@ -247,7 +251,7 @@ fn dense(
         OptimizerSettings { relative_gap: arguments.gap, iterations: arguments.iterations as usize };
     let begin = Instant::now();
     let mut trace = Vec::new();
-    let told = &mut |at: &optimize::OptimizerProgress| {
+    let describe = &mut |at: &optimize::OptimizerProgress| {
         let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
         bar.update(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
         let relative_gap = Some(at.relative_gap()).filter(|gap| gap.is_finite());
@@ -268,7 +272,7 @@ fn dense(
             "coa is for single participation: use --method multi-epoch, or leave --participation out",
         ));
     }
-    let optimum = multi_epoch(&form, schedule.count(), schedule.gap(), &settings, told);
+    let optimum = multi_epoch(&form, schedule.count(), schedule.gap(), &settings, describe);
     let optimum = optimum.map_err(|error| CliError::usage(error.to_string()))?;
     let seconds = begin.elapsed().as_secs_f64();
     let report = report_of(arguments, &form, rows, &optimum, seconds, trace);
@@ -374,7 +378,7 @@ fn fitted(
 }
 
 /// Formats the report as text.
-fn told(report: &OptimizeReport, output: Option<&Path>) -> String {
+fn describe(report: &OptimizeReport, output: Option<&Path>) -> String {
     let gap = |gap: Option<f64>| gap.map_or("-".into(), |gap| format!("{gap:.1e}"));
     let titles = ["iteration", "objective", "gap", "seconds"].map(String::from).to_vec();
     let line = |at: &TracePoint| {

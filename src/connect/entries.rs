@@ -157,12 +157,12 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
         Ok(RowOutcome::End)
     }
 
-    fn place(&self) -> (u64, u64) {
+    fn position(&self) -> (u64, u64) {
         (self.position.offset, self.position.line)
     }
 
     fn line(&self) -> u64 {
-        self.place().0
+        self.position().0
     }
 
     fn is_at_hand(&self) -> bool {

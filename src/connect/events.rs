@@ -17,12 +17,12 @@ pub(super) const SYSTEM: System = System {
 #[derive(Debug, PartialEq, Eq)]
 struct EventsAddress(String);
 
-fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-    if !has_port(said.rest) {
-        report_sink(said.path);
+fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
+    if !has_port(settings.rest) {
+        report_sink(settings.path);
         return None;
     }
-    Some(Arc::new(EventsAddress(said.rest.into())))
+    Some(Arc::new(EventsAddress(settings.rest.into())))
 }
 
 impl SinkConfig for EventsAddress {

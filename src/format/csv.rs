@@ -134,7 +134,7 @@ impl FileRows for CsvRows {
         Ok(outcome)
     }
 
-    fn place(&self) -> (u64, u64) {
+    fn position(&self) -> (u64, u64) {
         (self.stream.offset(), self.parser.line())
     }
 

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn records_end_where_their_format_says() {
+    fn records_end_by_their_format() {
         let check = |format, text: &str, expected| assert_eq!(frame(format, text), expected, "{text:?}");
         check(Format::Csv, "a,b\n1,2\n3", (2, 8));
         check(Format::Csv, "a\r\n\r\n1\r", (2, 7));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_record_and_the_lines_are_told() {
+    fn the_first_record_and_lines_are_counted() {
         let mut framing = Framing::new(Format::Csv);
         assert_eq!(framing.first_end(b"\n\"a\n"), None);
         assert_eq!((framing.record_line(), framing.is_between()), (2, false));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_too_long_is_told_and_what_comes_before_is_whole() {
+    fn a_record_too_long_is_reported_after_the_records_before_it() {
         let mut framing = Framing::new(Format::Csv);
         let text = format!("a\n1\n\"{}", "x".repeat(2 * RECORD_LIMIT));
         assert_eq!(framing.last_end(text.as_bytes()), 4);

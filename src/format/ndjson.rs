@@ -59,7 +59,7 @@ impl FileRows for NdjsonRows {
         Ok(outcome)
     }
 
-    fn place(&self) -> (u64, u64) {
+    fn position(&self) -> (u64, u64) {
         (self.stream.offset(), self.line + 1)
     }
 

@@ -294,7 +294,7 @@ impl FileRows for ParquetRows {
         self.next < self.decoded
     }
 
-    fn place(&self) -> (u64, u64) {
+    fn position(&self) -> (u64, u64) {
         (self.group as u64, self.given + 1)
     }
 

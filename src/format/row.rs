@@ -59,7 +59,7 @@ pub(crate) trait FileRows: Send {
 
     /// Returns the offset in bytes and the line where the next row begins, or the end of the line
     /// before it.
-    fn place(&self) -> (u64, u64);
+    fn position(&self) -> (u64, u64);
 
     /// Returns the line where the current row began.
     fn line(&self) -> u64;

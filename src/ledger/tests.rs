@@ -125,7 +125,7 @@ fn a_budget_stands_once_it_is_entered() {
 }
 
 #[test]
-fn a_refusal_says_what_is_spent_asked_and_left() {
+fn a_refusal_reports_spent_requested_and_remaining_budget() {
     let one = || charge(Neighbours::ReplaceOne, 4.22468);
     let full = ledger(&[one(), one()]);
     let refused = full.clone().with(entry(one()), Some(budget(1.5, Neighbours::ReplaceOne))).unwrap_err();

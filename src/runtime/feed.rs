@@ -127,7 +127,7 @@ impl RecordDealer {
     pub(super) fn deal(mut self, mut reader: SourceReader) -> RowCounters {
         loop {
             let event = reader.next_event();
-            self.tell(*reader.counters());
+            self.update_counters(*reader.counters());
             let delivered = match event {
                 Ok(SourceEvent::Batch(batch)) => self.batch(batch),
                 Ok(SourceEvent::Mark(mark)) => self.close(mark.epoch, mark.rows, &[mark.resume]),
@@ -148,7 +148,7 @@ impl RecordDealer {
     }
 
     /// Reports `counters`, with the copies found, to the metrics.
-    pub(super) fn tell(&self, counters: RowCounters) {
+    pub(super) fn update_counters(&self, counters: RowCounters) {
         self.metrics.record_read(&self.counted(counters));
     }
 

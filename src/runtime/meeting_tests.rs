@@ -101,7 +101,7 @@ fn called_by_the_third(hosts: &[String], key: &SharedKey) -> Result<EncryptedLin
 }
 
 #[test]
-fn a_process_that_is_connected_keeps_its_place_and_all_hear_at_once_when_it_ends() {
+fn a_connected_process_keeps_its_number_and_its_end_reaches_all() {
     let (hosts, key) = (free_addresses(3), key());
     let called = start(cluster(0, &hosts, Some(&key), 600), 1, b"p");
     let link = called_by_the_third(&hosts, &key).unwrap();

@@ -204,7 +204,7 @@ impl Merge {
     /// Deals one event, or finds an idle source; returns whether to go on.
     fn step(&mut self, sources: &mut [SourceThread], dealer: &mut RecordDealer) -> bool {
         let taken = match self.wait(sources) {
-            Some((number, told)) => self.take(number, told, sources, dealer),
+            Some((number, messages)) => self.take(number, messages, sources, dealer),
             None => !dealer.fault().is_raised(),
         };
         if !taken {
@@ -236,11 +236,11 @@ impl Merge {
             (0..sources.len()).filter(|&number| wanted(&self.clocks.sources[number])).collect();
         let mut select = Select::new();
         for &number in &wanted {
-            select.recv(&sources[number].told);
+            select.recv(&sources[number].messages);
         }
         let number = wanted[select.ready_timeout(PATIENCE).ok()?];
-        match sources[number].told.try_recv() {
-            Ok(told) => Some((number, Some(told))),
+        match sources[number].messages.try_recv() {
+            Ok(messages) => Some((number, Some(messages))),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some((number, None)),
         }
@@ -250,11 +250,11 @@ impl Merge {
     fn take(
         &mut self,
         number: usize,
-        told: Option<SourceMessage>,
+        messages: Option<SourceMessage>,
         sources: &mut [SourceThread],
         dealer: &mut RecordDealer,
     ) -> bool {
-        let Some(SourceMessage { event, next_row, counters }) = told else {
+        let Some(SourceMessage { event, next_row, counters }) = messages else {
             dealer.fault().raise("the reader of a source has stopped without saying why");
             return false;
         };
@@ -264,7 +264,7 @@ impl Merge {
         match event {
             SourceEvent::Batch(mut batch) => {
                 self.judge(&mut batch);
-                dealer.tell(self.counted(sources, dealer));
+                dealer.update_counters(self.counted(sources, dealer));
                 dealer.batch(batch)
             }
             SourceEvent::Mark(mark) => {
@@ -304,7 +304,7 @@ impl Merge {
 
 /// A source read on a thread of its own.
 struct SourceThread {
-    told: Receiver<SourceMessage>,
+    messages: Receiver<SourceMessage>,
     /// Time of its last message.
     last: Instant,
     counters: RowCounters,
@@ -312,33 +312,33 @@ struct SourceThread {
 
 impl SourceThread {
     fn of(reader: SourceReader, fault: Fault) -> Self {
-        let (tells, told) = bounded(WAITING_EVENTS);
+        let (sender, messages) = bounded(WAITING_EVENTS);
         // Never joined: it may wait for a source that stays silent.
         let started = std::thread::Builder::new().spawn({
             let fault = fault.clone();
-            move || tell(reader, &tells, &fault)
+            move || forward_events(reader, &sender, &fault)
         });
         if let Err(error) = started {
             fault.raise(format_args!("no thread for a source: {error}"));
         }
-        SourceThread { told, last: Instant::now(), counters: RowCounters::default() }
+        SourceThread { messages, last: Instant::now(), counters: RowCounters::default() }
     }
 
     fn is_silent(&self, patience: Duration) -> bool {
-        self.told.is_empty() && self.last.elapsed() >= patience
+        self.messages.is_empty() && self.last.elapsed() >= patience
     }
 }
 
 /// Sends all events of a source, until it ends or the receiver is gone.
-fn tell(mut reader: SourceReader, tells: &Sender<SourceMessage>, fault: &Fault) {
+fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>, fault: &Fault) {
     loop {
         let event = match reader.next_event() {
             Ok(event) => event,
             Err(error) => return fault.raise(error),
         };
         let ends = matches!(event, SourceEvent::End);
-        let told = SourceMessage { event, next_row: reader.next_row(), counters: *reader.counters() };
-        if tells.send(told).is_err() || ends {
+        let messages = SourceMessage { event, next_row: reader.next_row(), counters: *reader.counters() };
+        if sender.send(messages).is_err() || ends {
             return;
         }
     }

@@ -43,7 +43,7 @@ fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
 
 /// Exact counts must not depend on anything that replacing a record in place can change.
 #[test]
-fn public_counts_do_not_tell_whether_a_value_can_be_used() {
+fn public_counts_do_not_reveal_unusable_values() {
     let counts = |value: &str| {
         let directory = tempfile::tempdir().unwrap();
         let rest = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n\
@@ -99,7 +99,7 @@ fn a_process_with_seeded_noise_is_refused_by_one_without() {
 }
 
 #[test]
-fn a_worker_is_told_of_what_it_owns_and_of_nothing_else() {
+fn a_worker_receives_only_the_state_it_owns() {
     let history = EntityHistory { participations: 1, last: 3 };
     let states = (0..64).map(|shard| (shard, Zeroizing::new(vec![shard as u8]))).collect();
     let histories = (0..500).map(|at| (Entity((at << 64) | (at * at)), history)).collect();

@@ -19,7 +19,7 @@ pub(super) struct RowRules {
     /// it.
     counts_unusable: bool,
     /// Whether later steps need to know which record came first.
-    needs_places: bool,
+    needs_positions: bool,
 }
 
 impl RowRules {
@@ -28,7 +28,7 @@ impl RowRules {
             roles,
             policies: pipeline.rows,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
-            needs_places: pipeline.entity.is_some() || pipeline.estimator.is_some(),
+            needs_positions: pipeline.entity.is_some() || pipeline.estimator.is_some(),
         }
     }
 }
@@ -89,7 +89,7 @@ impl SourceReader {
                 records.keys.push(key);
                 records.epochs.push(epoch);
                 records.entities.extend(entity);
-                if self.rules.needs_places {
+                if self.rules.needs_positions {
                     let (number, sources) = self.place;
                     records
                         .positions

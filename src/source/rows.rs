@@ -54,7 +54,7 @@ impl RowReader {
         match &self.rows {
             None => self.position,
             Some(rows) => {
-                let (offset, line) = rows.place();
+                let (offset, line) = rows.position();
                 Position { offset, line, ..self.position }
             }
         }
@@ -99,7 +99,7 @@ impl RowReader {
                     return Err(FormatError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT }.into());
                 }
                 RowOutcome::End => {
-                    let (end, _) = rows.place();
+                    let (end, _) = rows.position();
                     self.position = Position { file: before.file + 1, ..Position::START };
                     self.open_file()?;
                     if self.rows.is_none() {
@@ -152,7 +152,7 @@ impl RowReader {
             (None, None) => CsvRows::open(stream, &path, wanted),
             (None, Some(header)) => {
                 let rows = CsvRows::open(header, &path, wanted)?;
-                let (_, behind) = rows.place();
+                let (_, behind) = rows.position();
                 Ok(rows.resume(stream, line.max(behind)))
             }
         }

@@ -52,7 +52,7 @@ fn three_epochs() -> SimulatedDisk {
 const NAME: &str = "anchor";
 
 #[test]
-fn the_anchor_says_how_far_the_log_has_come() {
+fn the_anchor_records_the_head_of_the_log() {
     let disk = three_epochs();
     let anchored =
         || Anchor::read_from(Box::new(disk.folder("anchor/")), header().fingerprint().unwrap()).unwrap();

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_file_is_not_followed() {
+    fn a_symbolic_link_is_not_followed() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
         let directory = DirectoryStorage::exclusive(&path).unwrap();

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_tell_requests_apart() {
+    fn fingerprints_distinguish_requests() {
         let matrix = |entry: f64| {
             Workload::from_matrix("w.csv", nalgebra::DMatrix::from_element(1, 1, entry)).unwrap()
         };

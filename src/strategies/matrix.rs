@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_matrix_is_refused_with_its_place() {
+    fn a_file_without_a_matrix_is_refused_with_its_position() {
         let check = |text: &str, expected: &str| assert_eq!(read(text).unwrap_err(), expected);
         check("1,2\n3,x\n", "m.csv:2: field 2 is `x`; expected a finite number such as 0.5");
         check("NaN", "m.csv:1: field 1 is `NaN`; expected a finite number such as 0.5");

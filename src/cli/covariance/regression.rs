@@ -119,6 +119,6 @@ impl RegressionReport<'_> {
         let intercept = ["(intercept)".into(), number(self.intercept())];
         let lines = [header].into_iter().chain(slopes).chain([intercept]).map(Vec::from);
         let text = table(&lines.collect::<Vec<_>>());
-        text + &self.asked.arguments.told(self.asked.rho, (self.epsilon, self.asked.delta))
+        text + &self.asked.arguments.describe(self.asked.rho, (self.epsilon, self.asked.delta))
     }
 }

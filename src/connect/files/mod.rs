@@ -63,26 +63,26 @@ enum Rotation {
     Bytes(u64),
 }
 
-fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-    if !said.section.flag("follow").unwrap_or(false) {
-        return listed(said);
+fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+    if !settings.section.flag("follow").unwrap_or(false) {
+        return listed(settings);
     }
-    if let Some(second) = said.paths.get(1) {
+    if let Some(second) = settings.paths.get(1) {
         second.report("only one directory or pattern can be followed, such as path = \"log/*.csv\"");
         return None;
     }
-    followed(said.path, said.base)
+    followed(settings.path, settings.base)
 }
 
 /// Reads paths of files, which need not exist yet.
-fn listed(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+fn listed(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
     let is_followed = |path: &&TextField<'_>| {
-        let full = said.base.join(path.value);
+        let full = settings.base.join(path.value);
         full.is_dir() || (path.value.contains(['*', '?']) && !full.exists())
     };
-    match said.paths.iter().find(is_followed) {
+    match settings.paths.iter().find(is_followed) {
         None => {
-            let paths = said.paths.iter().map(|path| said.base.join(path.value));
+            let paths = settings.paths.iter().map(|path| settings.base.join(path.value));
             Some(Arc::new(ListedFiles(paths.collect())))
         }
         Some(path) => {
@@ -198,18 +198,18 @@ fn agrees(pattern: &[char], name: &[char]) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-    let rotate = match said.section.text("rotate") {
+fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
+    let rotate = match settings.section.text("rotate") {
         None => Some(None),
         Some(field) => field.map(|text| rotation(text)).map(|field| Some(field.value)),
     };
-    let path = said
+    let path = settings
         .section
         .text("path")?
         .filter("a file of JSON lines, such as \"out/releases.ndjson\"", |path| {
             Path::new(path).extension().is_some_and(|end| end == "ndjson" || end == "jsonl")
         })?;
-    Some(Arc::new(ReleaseFile { path: said.base.join(path.value), rotate: rotate? }))
+    Some(Arc::new(ReleaseFile { path: settings.base.join(path.value), rotate: rotate? }))
 }
 
 fn rotation(text: &str) -> Result<Rotation, String> {

@@ -50,7 +50,7 @@ pub(crate) struct Intake {
     writer: Option<JoinHandle<()>>,
     torn: Arc<AtomicU64>,
     ingest: Arc<IngestJournal>,
-    telling: Vec<JoinHandle<()>>,
+    acknowledgers: Vec<JoinHandle<()>>,
 }
 
 /// Callback that receives the number of safe records.
@@ -91,7 +91,7 @@ impl Intake {
         waiting.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
         let (torn, ingest) = (session.torn(), session.ingest());
         let mut intake =
-            Intake { waiting: Arc::clone(&waiting), writer: None, torn, ingest, telling: Vec::new() };
+            Intake { waiting: Arc::clone(&waiting), writer: None, torn, ingest, acknowledgers: Vec::new() };
         told.map_or(Ok(()), |told| intake.tell(told))?;
         let (reader, ingest) = (Arc::clone(&waiting), intake.ingest());
         // Never joined: it may wait forever for a silent source.
@@ -108,14 +108,14 @@ impl Intake {
     /// If the system can't start a thread.
     pub(crate) fn tell(&mut self, told: AcknowledgeCallback) -> io::Result<()> {
         let ingest = self.ingest();
-        let telling = thread::Builder::new().spawn(move || {
+        let acknowledgers = thread::Builder::new().spawn(move || {
             let mut known = None;
             while let Some(records) = ingest.acknowledged(known) {
                 told(records);
                 known = Some(records);
             }
         })?;
-        self.telling.push(telling);
+        self.acknowledgers.push(acknowledgers);
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Intake {
     pub(crate) fn finish(mut self) -> Result<u64, StateError> {
         self.stop();
         self.ingest.finish()?;
-        for thread in std::mem::take(&mut self.telling) {
+        for thread in std::mem::take(&mut self.acknowledgers) {
             // A thread that panicked has already reported it.
             let _ = thread.join();
         }
@@ -256,7 +256,7 @@ impl IntakeBuffer {
             let mut patience = |full| {
                 if noticed.is_none_or(|at| at.elapsed() >= NOTICE_INTERVAL) {
                     noticed = Some(Instant::now());
-                    self.tell_full(full);
+                    self.report_full(full);
                 }
                 !self.buffer().stopped && !self.control.is_stopped()
             };
@@ -281,7 +281,7 @@ impl IntakeBuffer {
     }
 
     /// Reports why the source is blocked.
-    fn tell_full(&self, full: JournalFull) {
+    fn report_full(&self, full: JournalFull) {
         match full {
             JournalFull::Limit => {
                 info!("the ingest journal is at its limit: the source waits for records to be counted")

@@ -40,18 +40,18 @@ mod without {
 
     const WITHOUT: &str = "built without Kafka: cargo build --features kafka";
 
-    pub(super) fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-        said.path.report(WITHOUT);
+    pub(super) fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+        settings.path.report(WITHOUT);
         None
     }
 
-    pub(super) fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-        said.path.report(WITHOUT);
+    pub(super) fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
+        settings.path.report(WITHOUT);
         None
     }
 
     #[test]
-    fn a_build_without_kafka_says_so() {
+    fn a_build_without_kafka_reports_it() {
         use crate::connect::fake::{sink_of, source_of};
         let kafka = "path = 'kafka://h', stream = 's'";
         assert!(source_of(kafka).is_err_and(|error| error.contains("--features")));

@@ -23,14 +23,14 @@ pub(super) struct Topic {
 }
 
 impl Topic {
-    fn read(said: &SystemSection<'_, '_>) -> Option<Self> {
-        let stream = stream(said.section, ",:*?/\\\"'");
-        let Some((server, "")) = BrokerServer::of(said.rest, 9092) else {
-            report_broker(said.path);
+    fn read(settings: &SystemSection<'_, '_>) -> Option<Self> {
+        let stream = stream(settings.section, ",:*?/\\\"'");
+        let Some((server, "")) = BrokerServer::of(settings.rest, 9092) else {
+            report_broker(settings.path);
             return None;
         };
         if server.credentials.is_some() {
-            said.path.report(
+            settings.path.report(
                 "passwords are not supported for Kafka, because the connection is not encrypted: use kafka://host:port",
             );
             return None;
@@ -45,21 +45,21 @@ impl Topic {
     }
 }
 
-pub(super) fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-    let partition = match said.section.get("partition") {
+pub(super) fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+    let partition = match settings.section.get("partition") {
         None => Some(None),
-        Some(_) => said.section.count("partition", 0).and_then(|number| {
+        Some(_) => settings.section.count("partition", 0).and_then(|number| {
             let below =
                 |&number: &u64| u32::try_from(number).map_err(|_| "expected a number below 2^32".to_owned());
             Some(Some(number.map(below)?.value))
         }),
     };
-    let topic = Topic::read(said)?;
+    let topic = Topic::read(settings)?;
     Some(Arc::new(Topic { partition: partition?, ..topic }))
 }
 
-pub(super) fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-    Some(Arc::new(Topic::read(said)?))
+pub(super) fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
+    Some(Arc::new(Topic::read(settings)?))
 }
 
 impl ServerStream for Topic {

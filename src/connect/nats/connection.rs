@@ -51,7 +51,7 @@ impl NatsConnection {
         Ok(connection)
     }
 
-    pub(super) fn say(&mut self, text: &str) -> io::Result<()> {
+    pub(super) fn write_text(&mut self, text: &str) -> io::Result<()> {
         self.wire.send(text.as_bytes())
     }
 
@@ -74,7 +74,7 @@ impl NatsConnection {
             None => {}
         }
         let inbox = self.inbox.clone();
-        self.say(&format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"))?;
+        self.write_text(&format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"))?;
         loop {
             self.wire.line(&mut self.line)?;
             if self.line == b"PONG" {
@@ -87,7 +87,7 @@ impl NatsConnection {
     /// Handles a line that is not a message.
     fn notice(&mut self) -> Result<(), RequestError> {
         if self.line == b"PING" {
-            self.say("PONG\r\n")?;
+            self.write_text("PONG\r\n")?;
         } else if let Some(words) = self.line.strip_prefix(b"-ERR") {
             let words = String::from_utf8_lossy(words).into_owned();
             let lasting = ["Authorization", "Authentication", "Permissions", "Maximum Payload"];
@@ -139,7 +139,7 @@ impl NatsConnection {
     /// Sends a request to JetStream. Returns its answer, unless that is an error.
     pub(super) fn ask(&mut self, subject: &str, question: &Value) -> Result<Value, RequestError> {
         let (inbox, question) = (self.inbox.clone(), question.to_string());
-        self.say(&format!("PUB {subject} {inbox}.api {}\r\n{question}\r\n", question.len()))?;
+        self.write_text(&format!("PUB {subject} {inbox}.api {}\r\n{question}\r\n", question.len()))?;
         self.answer()
     }
 
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_told_from_headers() {
+    fn a_status_is_read_from_headers() {
         assert_eq!(status(b"NATS/1.0 404 No Messages\r\n\r\n"), Some(404));
         assert_eq!(status(b"NATS/1.0\r\nNats-Msg-Id: 404\r\n\r\n"), None);
         assert_eq!(status(b""), None);

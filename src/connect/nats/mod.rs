@@ -43,23 +43,23 @@ struct NatsSink {
 }
 
 impl NatsStream {
-    fn read(said: &SystemSection<'_, '_>) -> Option<Self> {
-        let stream = stream(said.section, ".*>/\\");
-        let Some((server, "")) = BrokerServer::of(said.rest, 4222) else {
-            report_broker(said.path);
+    fn read(settings: &SystemSection<'_, '_>) -> Option<Self> {
+        let stream = stream(settings.section, ".*>/\\");
+        let Some((server, "")) = BrokerServer::of(settings.rest, 4222) else {
+            report_broker(settings.path);
             return None;
         };
         Some(NatsStream { server, stream: stream? })
     }
 }
 
-fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-    Some(Arc::new(NatsStream::read(said)?))
+fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+    Some(Arc::new(NatsStream::read(settings)?))
 }
 
-fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-    let stream = NatsStream::read(said);
-    let subject = said.section.text("subject");
+fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
+    let stream = NatsStream::read(settings);
+    let subject = settings.section.text("subject");
     if let Some(subject) = subject.as_ref().filter(|subject| !is_plain(subject.value)) {
         subject.report("expected a subject without wildcards, such as \"releases\"");
         return None;

@@ -107,7 +107,7 @@ impl NatsReader {
         let connection = &mut self.connection;
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", connection.stream.stream, self.consumer);
         let inbox = connection.inbox.clone();
-        connection.say(&format!("PUB {subject} {inbox}.next {}\r\n{question}\r\n", question.len()))?;
+        connection.write_text(&format!("PUB {subject} {inbox}.next {}\r\n{question}\r\n", question.len()))?;
         self.left = BATCH;
         Ok(())
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_tell_their_numbers() {
+    fn messages_contain_their_numbers() {
         assert_eq!(numbers("$JS.ACK.s.c.1.42.7.1670.0").ok(), Some((42, 7)));
         assert_eq!(numbers("$JS.ACK.domain.account.s.c.1.42.7.1670.0.token").ok(), Some((42, 7)));
         assert!(

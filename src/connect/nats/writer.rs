@@ -71,7 +71,7 @@ impl ServerWriter for NatsWriter {
             let (length, total) = (head.len(), head.len() + line.len());
             messages += &format!("HPUB {subject} {inbox}.taken {length} {total}\r\n{head}{line}\r\n");
         }
-        connection.say(&messages)?;
+        connection.write_text(&messages)?;
         for &(id, _) in lines {
             let answer = connection.answer()?;
             self.sequence += 1;

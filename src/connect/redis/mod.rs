@@ -58,14 +58,14 @@ struct RedisSink {
 }
 
 impl RedisStream {
-    fn read(said: &SystemSection<'_, '_>) -> Option<Self> {
-        let stream = stream(said.section, "");
-        let found = BrokerServer::of(said.rest, 6379).and_then(|(server, database)| match database {
+    fn read(settings: &SystemSection<'_, '_>) -> Option<Self> {
+        let stream = stream(settings.section, "");
+        let found = BrokerServer::of(settings.rest, 6379).and_then(|(server, database)| match database {
             "" => Some((server, None)),
             number => Some((server, Some(number.parse().ok()?))),
         });
         let Some((server, database)) = found else {
-            report_broker(said.path);
+            report_broker(settings.path);
             return None;
         };
         Some(RedisStream { server, database, stream: stream? })
@@ -76,17 +76,17 @@ impl RedisStream {
     }
 }
 
-fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-    let field = said.section.text("field").map(|field| field.value.into());
-    Some(Arc::new(RedisSource { stream: RedisStream::read(said)?, field }))
+fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+    let field = settings.section.text("field").map(|field| field.value.into());
+    Some(Arc::new(RedisSource { stream: RedisStream::read(settings)?, field }))
 }
 
-fn sink(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-    let keep = match said.section.text("keep") {
+fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
+    let keep = match settings.section.text("keep") {
         None => Some(None),
         Some(field) => field.map(|text| epochs(text)).map(|field| Some(field.value)),
     };
-    let stream = RedisStream::read(said)?;
+    let stream = RedisStream::read(settings)?;
     Some(Arc::new(RedisSink { stream, keep: keep? }))
 }
 

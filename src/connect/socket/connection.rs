@@ -164,7 +164,7 @@ impl PeerStream {
     }
 
     /// Sends the peer a line.
-    fn say(&mut self, line: &str) -> io::Result<()> {
+    fn write_line(&mut self, line: &str) -> io::Result<()> {
         let line = format!("{line}\n");
         match self {
             PeerStream::Tcp(stream) => stream.write_all(line.as_bytes()),
@@ -231,7 +231,7 @@ impl PeerConnection {
 
     /// Sends the peer the reason, and closes.
     pub(super) fn refuse(mut self, reason: &str) {
-        let _ = self.wire.say(&format!("error: {reason}"));
+        let _ = self.wire.write_line(&format!("error: {reason}"));
         self.wire.close();
     }
 }
@@ -278,7 +278,7 @@ impl CurrentPeer {
         let Some(AcknowledgedPeer { wire, last }) = told.as_mut() else { return };
         if last.is_none_or(|last| number > last) {
             *last = Some(number);
-            if wire.say(&number.to_string()).is_err() {
+            if wire.write_line(&number.to_string()).is_err() {
                 wire.close();
                 *told = None;
             }

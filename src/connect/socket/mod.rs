@@ -78,15 +78,15 @@ enum SocketAddress {
 }
 
 /// Reads a socket, and its own fields.
-fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-    let section = said.section;
+fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
+    let section = settings.section;
     let acknowledge = section.flag("acknowledge").unwrap_or(false);
     let expose = section.flag("expose").unwrap_or(false);
-    let key = section.text("key").map(|key| said.base.join(key.value));
-    let listens = said.scheme.ends_with("-listen");
-    let address = match said.scheme {
-        "tcp" | "tcp-listen" => has_port(said.rest).then(|| SocketAddress::Tcp(said.rest.into())),
-        _ => (!said.rest.is_empty()).then(|| SocketAddress::Unix(said.base.join(said.rest))),
+    let key = section.text("key").map(|key| settings.base.join(key.value));
+    let listens = settings.scheme.ends_with("-listen");
+    let address = match settings.scheme {
+        "tcp" | "tcp-listen" => has_port(settings.rest).then(|| SocketAddress::Tcp(settings.rest.into())),
+        _ => (!settings.rest.is_empty()).then(|| SocketAddress::Unix(settings.base.join(settings.rest))),
     };
     let report = |key, message: &str| {
         if let Some(field) = section.get(key) {
@@ -94,7 +94,7 @@ fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
         }
     };
     let Some(address) = address else {
-        report_source(said.path);
+        report_source(settings.path);
         return None;
     };
     if !listens {
@@ -103,7 +103,7 @@ fn source(said: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
     match &address {
         SocketAddress::Tcp(address) if listens => {
             if !expose && !is_loopback(address) {
-                said.path.report(EXPOSE);
+                settings.path.report(EXPOSE);
                 return None;
             }
             if expose && acknowledge && key.is_none() {
@@ -186,7 +186,7 @@ mod tests {
         "columns = [{ name = 'x', lower = 0, upper = 1 }]\nprivacy = { epsilon = 1, delta = 1e-6 }";
 
     #[test]
-    fn others_reach_a_source_only_where_the_pipeline_says_so() {
+    fn a_source_is_reachable_from_other_machines_only_if_exposed() {
         let check = |source: &str, expected: Result<SocketSource, &str>| {
             let text = format!(
                 "name = 'n'\nsource = {{ format = 'csv', {source} }}\n{COLUMNS}\nepochs = {{ records = 2, horizon = 9 }}"

@@ -124,7 +124,7 @@ fn read(path: &Path, place: (u64, u64)) -> Result<Vec<PrintedRow>, FormatError> 
     let (mut row, mut read) = (Row::default(), Vec::new());
     while rows.read(&mut row).map_err(|error| io_error(path, error))? == RowOutcome::Row {
         let numbers = (0..NAMES.len()).map(|slot| (row.number(slot).map(f64::to_bits), row.time(slot)));
-        read.push((rows.place(), format!("{:?}", numbers.collect::<Vec<_>>())));
+        read.push((rows.position(), format!("{:?}", numbers.collect::<Vec<_>>())));
     }
     Ok(read)
 }
@@ -163,7 +163,7 @@ fn every_type_has_its_meaning() {
 }
 
 #[test]
-fn reading_goes_on_from_every_place() {
+fn reading_resumes_at_every_position() {
     let gzip = Compression::GZIP(Default::default());
     for codec in [Compression::UNCOMPRESSED, Compression::SNAPPY, gzip, Compression::LZ4_RAW] {
         let (_directory, path) = written(&file(codec));
@@ -177,7 +177,7 @@ fn reading_goes_on_from_every_place() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_and_no_value_of_it() {
+fn unreadable_files_are_reported_without_values() {
     let (_directory, path) = written(&file(Compression::SNAPPY));
     let check = |place, names: &[&str], part: &str| {
         let error = ParquetRows::open(&path, place, &wanted(names)).err().unwrap().to_string();

@@ -21,7 +21,7 @@ fn parse(text: &str) -> Result<Pipeline, String> {
 }
 
 #[test]
-fn the_example_is_read_as_it_says() {
+fn the_example_is_read() {
     let pipeline = parse(Pipeline::EXAMPLE).unwrap();
     assert_eq!(pipeline.sources[0].input.to_string(), "dir/flights_jan2013.csv");
     assert_eq!(pipeline.sources[0].format, Format::Csv);
@@ -136,7 +136,7 @@ fn all_faults_are_reported_at_once() {
 }
 
 #[test]
-fn problems_name_place_and_remedy() {
+fn problems_name_position_and_remedy() {
     check(
         "name = \"flights\"\n",
         "",
@@ -244,7 +244,7 @@ fn problems_name_place_and_remedy() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let PipelineError::Invalid { problems, .. } = Pipeline::parse("", Path::new("p.toml")).unwrap_err()
     else {
         panic!("an empty file can be read");
@@ -267,7 +267,7 @@ fn event_times_drive_the_clock_only_where_they_are_public() {
 }
 
 #[test]
-fn entities_are_protected_where_both_sections_say_so() {
+fn entities_are_protected_if_both_sections_agree() {
     let entity = "entity = { column = 'who', participations = 4 }\n";
     let parsed = |text: String| parse(&text);
     let of_entities = BY_COUNT.replace("privacy = {", "privacy = { unit = 'entity',");

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_carries_what_is_written_and_says_when_it_ends() {
+    fn a_link_carries_bytes_and_reports_its_end() {
         let [mut a, mut b] = links();
         let sent: Vec<u8> = (0..1_000_000u32).map(|at| (at % 251) as u8).collect();
         let expected = sent.clone();

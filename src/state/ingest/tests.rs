@@ -273,7 +273,7 @@ fn a_journal_with_a_gap_is_refused() {
 }
 
 #[test]
-fn a_reader_waits_for_what_comes_and_is_told_of_the_end() {
+fn a_reader_waits_for_bytes_and_for_the_end() {
     let disk = SimulatedDisk::default();
     let ingest = open(&disk, IngestPosition::START).unwrap();
     let reading = std::thread::spawn({
@@ -305,7 +305,7 @@ fn a_reader_waits_for_what_comes_and_is_told_of_the_end() {
 }
 
 #[test]
-fn a_reader_is_told_once_why_nothing_more_comes() {
+fn a_reader_receives_the_cause_of_the_end_once() {
     let ingest = open(&SimulatedDisk::default(), IngestPosition::START).unwrap();
     ingest.end(Some(io::ErrorKind::StorageFull.into()));
     let error = IngestReader::open(&ingest, IngestPosition::START).err().expect("the failure");
