@@ -53,14 +53,11 @@ use crate::source::{RowCounters, SourceError};
 use crate::state::{RecoveredState, StateError};
 use cluster::execute;
 use feed::{WorkerFeed, channels};
-use histories::EntityHistories;
 use ingest::{OpenSources, sources as open_sources};
 use journal::{Journal, RunStart, TaggedPosition};
 use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
-use moments::MomentContent;
 use paying::open_store;
-use windows::WindowContent;
 use windows::{PATIENCE, STOPPED};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
@@ -190,49 +187,6 @@ pub fn run(
     options: &RunOptions,
     begins: impl FnOnce(u64),
 ) -> Result<RunSummary, RunError> {
-    match publication.clone() {
-        Publication::Moments(moments) => {
-            drive(pipeline, publication, options, MomentContent { publication: moments }, begins)
-        }
-        Publication::Windows(windows) => {
-            drive(pipeline, publication, options, WindowContent { publication: windows }, begins)
-        }
-    }
-}
-
-/// What a run releases: the dataflow behind the source, and its state.
-trait RunContent: Send + Sync + 'static {
-    /// Whether releasing an epoch may take too long to wait for once a run is stopped.
-    const ANSWERS_SLOWLY: bool = false;
-
-    /// Restores the state after all committed epochs.
-    fn recover(
-        &self,
-        recovered: RecoveredState,
-        noise: NoiseSource,
-    ) -> Result<(RunStart, Option<EntityHistories>), RunError>;
-    fn build(&self, worker: &mut Worker, run: RunContext<'_>, journal: Option<Journal>);
-}
-
-/// Shared parts of every dataflow of a run.
-struct RunContext<'a> {
-    noise: NoiseSource,
-    feed: Option<&'a WorkerFeed>,
-    fault: &'a Fault,
-    control: &'a Control,
-    start: RunStart,
-    committed: &'a ProbeHandle<u64>,
-    /// The epoch after the last one committed.
-    last: Rc<Cell<u64>>,
-}
-
-fn drive<C: RunContent>(
-    pipeline: &Pipeline,
-    publication: &Publication,
-    options: &RunOptions,
-    content: C,
-    begins: impl FnOnce(u64),
-) -> Result<RunSummary, RunError> {
     let noise = pipeline.noise;
     // Nothing can be released without entropy, so check before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
@@ -242,7 +196,7 @@ fn drive<C: RunContent>(
     let met = options.cluster.as_ref().map(|cluster| find_others(cluster, options, publication, noise));
     let met = met.transpose()?;
     let (links, watch) = met.unzip();
-    let opened = leads.then(|| open(pipeline, publication, options, &content, noise)).transpose()?;
+    let opened = leads.then(|| open(pipeline, publication, options)).transpose()?;
     drop(watch);
     let (lead, sources) = opened.unzip();
     let (readers, taking) = sources.unzip();
@@ -263,7 +217,7 @@ fn drive<C: RunContent>(
         reading.transpose().map_err(|error| RunError::Start(format!("no thread for the source: {error}")))?;
     let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
     let process = ProcessState {
-        content,
+        publication: publication.clone(),
         noise,
         fault: fault.clone(),
         control: options.control.clone(),
@@ -321,16 +275,18 @@ struct FirstWorker {
 }
 
 /// Opens state and sources, and restores encoders and positions of the last run.
-fn open<C: RunContent>(
+fn open(
     pipeline: &Pipeline,
     publication: &Publication,
     options: &RunOptions,
-    content: &C,
-    noise: NoiseSource,
 ) -> Result<(FirstWorker, OpenSources), RunError> {
     let (store, recovered) = open_store(pipeline, publication, options)?;
     let recorded = TaggedPosition::of(&recovered, pipeline.sources.len())?;
-    let (start, histories) = content.recover(recovered, noise)?;
+    let (start, histories) = match publication {
+        Publication::Moments(moments) => RunStart::recover(moments, recovered, pipeline.noise)?,
+        // A window leaves no state.
+        Publication::Windows(_) => (RunStart::after(last_committed(recovered)?), None),
+    };
     let committed = start.first_epoch - 1;
     let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
     let ingest = taking.as_ref().map(Intake::ingest);
@@ -339,9 +295,27 @@ fn open<C: RunContent>(
     Ok((FirstWorker { start, journal }, (readers, taking)))
 }
 
+/// The last epoch in the logs; 0 before the first.
+fn last_committed(mut recovered: RecoveredState) -> Result<u64, RunError> {
+    let kept = recovered.checkpoint.map_or(0, |checkpoint| checkpoint.epoch);
+    Ok(recovered.replay.try_fold(kept, |_, frame| frame.map(|frame| frame.epoch))?)
+}
+
+/// Shared parts of every dataflow of a run.
+struct RunContext<'a> {
+    noise: NoiseSource,
+    feed: Option<&'a WorkerFeed>,
+    fault: &'a Fault,
+    control: &'a Control,
+    start: RunStart,
+    committed: &'a ProbeHandle<u64>,
+    /// The epoch after the last one committed.
+    last: Rc<Cell<u64>>,
+}
+
 /// Shared by the workers of a process.
-struct ProcessState<C: RunContent> {
-    content: C,
+struct ProcessState {
+    publication: Publication,
     noise: NoiseSource,
     fault: Fault,
     control: Control,
@@ -353,12 +327,12 @@ struct ProcessState<C: RunContent> {
     on_cluster_fault: Option<fn(&str) -> !>,
 }
 
-impl<C: RunContent> ProcessState<C> {
+impl ProcessState {
     /// Runs one worker; returns the epoch after the last one committed.
     fn work(&self, worker: &mut Worker) -> u64 {
         let start = match &self.start {
             Some(start) if self.on_cluster_fault.is_none() => start.clone(),
-            start => tell(worker, start.as_ref()),
+            start => send_starts(worker, start.as_ref()),
         };
         let committed = ProbeHandle::new();
         let last = Rc::new(Cell::new(start.first_epoch));
@@ -376,10 +350,16 @@ impl<C: RunContent> ProcessState<C> {
             committed: &committed,
             last: Rc::clone(&last),
         };
-        self.content.build(worker, running, lead.map(|lead| lead.journal));
+        let journal = lead.map(|lead| lead.journal);
+        match &self.publication {
+            Publication::Moments(moments) => moments::build(moments, worker, running, journal),
+            Publication::Windows(windows) => windows::build(windows, worker, running, journal),
+        }
+        // An estimate of a window may take too long to wait for once a run is stopped.
+        let answers_slowly = matches!(self.publication, Publication::Windows(_));
         let mut stopped = None;
         while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {
-            if C::ANSWERS_SLOWLY && self.control.is_stopped() {
+            if answers_slowly && self.control.is_stopped() {
                 let since = *stopped.get_or_insert_with(Instant::now);
                 if since.elapsed() >= PATIENCE {
                     self.fault.raise(STOPPED);
@@ -399,11 +379,11 @@ impl<C: RunContent> ProcessState<C> {
 }
 
 /// Sends every worker of every process its start, with only the private state that it owns.
-fn tell(worker: &mut Worker, start: Option<&RunStart>) -> RunStart {
-    let told: Rc<RefCell<Option<RunStart>>> = Rc::default();
+fn send_starts(worker: &mut Worker, start: Option<&RunStart>) -> RunStart {
+    let received: Rc<RefCell<Option<RunStart>>> = Rc::default();
     let probe = ProbeHandle::new();
     let mut input: InputHandle<u64, CapacityContainerBuilder<Vec<(u64, RunStart)>>> = InputHandle::new();
-    let sink = Rc::clone(&told);
+    let sink = Rc::clone(&received);
     worker.dataflow::<u64, _, _>(|scope| {
         let starts = scope.input_from(&mut input).exchange(|(to, _)| *to);
         starts.inspect(move |(_, start)| *sink.borrow_mut() = Some(start.clone())).probe_with(&probe);
@@ -414,5 +394,5 @@ fn tell(worker: &mut Worker, start: Option<&RunStart>) -> RunStart {
     }
     input.close();
     while !probe.done() && worker.step_or_park(Some(NAP)) {}
-    told.take().expect("the first worker of the first process has told it")
+    received.take().expect("the first worker of the first process has sent it")
 }

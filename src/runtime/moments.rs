@@ -1,6 +1,5 @@
 //! The dataflow of a pipeline that releases moments, from the source to the commit.
 
-use hushflow_mechanism::noise::NoiseSource;
 use hushflow_operators::{
     Accumulate, BoundEntities, Clip, Commit, CommitLog, Measurement, ReleaseMoments, SplitEpochs,
 };
@@ -9,77 +8,63 @@ use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
 
 use super::feed::source;
-use super::histories::EntityHistories;
-use super::journal::{EpochExtra, Journal, RunStart};
-use super::{CHECKPOINT_INTERVAL, RunContent, RunContext, RunError};
+use super::journal::{EpochExtra, Journal};
+use super::{CHECKPOINT_INTERVAL, RunContext, RunError};
 use crate::publication::MomentPublication;
-use crate::state::RecoveredState;
 
-/// Content of a run that releases moments.
-pub(super) struct MomentContent {
-    pub(super) publication: MomentPublication,
+/// Builds the dataflow of one worker.
+pub(super) fn build(
+    publication: &MomentPublication,
+    worker: &mut Worker,
+    run: RunContext<'_>,
+    journal: Option<Journal>,
+) {
+    // All processes release with the noise and strategy of the log.
+    let publication = match run.start.calibration.clone() {
+        Some(calibration) => publication.clone().with_calibration(calibration),
+        None => return run.fault.raise(RunError::Checkpoint),
+    };
+    let measured = publication.and_then(|publication| {
+        let measurement = publication.measurement(run.noise)?;
+        let measurement = measurement
+            .checkpoint_interval(CHECKPOINT_INTERVAL)
+            .resume(run.start.first_epoch, run.start.states.clone())
+            .histories(run.start.histories.clone());
+        Ok((measurement.build()?, publication))
+    });
+    match measured {
+        Ok((measurement, publication)) => build_measured(&publication, &measurement, worker, run, journal),
+        Err(error) => run.fault.raise(error),
+    }
 }
 
-impl RunContent for MomentContent {
-    fn recover(
-        &self,
-        recovered: RecoveredState,
-        noise: NoiseSource,
-    ) -> Result<(RunStart, Option<EntityHistories>), RunError> {
-        RunStart::recover(&self.publication, recovered, noise)
-    }
-
-    fn build(&self, worker: &mut Worker, run: RunContext<'_>, journal: Option<Journal>) {
-        // All processes release with the noise and strategy of the log.
-        let publication = match run.start.calibration.clone() {
-            Some(calibration) => self.publication.clone().with_calibration(calibration),
-            None => return run.fault.raise(RunError::Checkpoint),
+fn build_measured(
+    publication: &MomentPublication,
+    measurement: &Measurement,
+    worker: &mut Worker,
+    run: RunContext<'_>,
+    journal: Option<Journal>,
+) {
+    let RunContext { feed, fault, start, committed, last, .. } = run;
+    let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
+    let (number, first_epoch) = (worker.index(), start.first_epoch);
+    let has_entities = publication.parameters().entity.is_some();
+    worker.dataflow::<u64, _, _>(|scope| {
+        let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
+        let (records, mut marks) = (sources.records.epochs(), sources.marks.map(EpochExtra::Resume));
+        // Equal on every worker, because it follows from public parameters.
+        let clipped = if has_entities {
+            let bounded = records.bound(measurement, fault.clone());
+            marks = marks.concat(bounded.admitted.map(EpochExtra::Admitted));
+            bounded.records.clip(measurement, fault.clone())
+        } else {
+            records.clip(measurement, fault.clone())
         };
-        let measured = publication.and_then(|publication| {
-            let measurement = publication.measurement(run.noise)?;
-            let measurement = measurement
-                .checkpoint_interval(CHECKPOINT_INTERVAL)
-                .resume(run.start.first_epoch, run.start.states.clone())
-                .histories(run.start.histories.clone());
-            Ok((measurement.build()?, publication))
-        });
-        match measured {
-            Ok((measurement, publication)) => self.build_of(&publication, &measurement, worker, run, journal),
-            Err(error) => run.fault.raise(error),
-        }
-    }
-}
-
-impl MomentContent {
-    fn build_of(
-        &self,
-        publication: &MomentPublication,
-        measurement: &Measurement,
-        worker: &mut Worker,
-        run: RunContext<'_>,
-        journal: Option<Journal>,
-    ) {
-        let RunContext { feed, fault, start, committed, last, .. } = run;
-        let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
-        let (number, first_epoch) = (worker.index(), start.first_epoch);
-        let has_entities = publication.parameters().entity.is_some();
-        worker.dataflow::<u64, _, _>(|scope| {
-            let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-            let (records, mut marks) = (sources.records.epochs(), sources.marks.map(EpochExtra::Resume));
-            // Equal on every worker, because it follows from public parameters.
-            let clipped = if has_entities {
-                let bounded = records.bound(measurement, fault.clone());
-                marks = marks.concat(bounded.admitted.map(EpochExtra::Admitted));
-                bounded.records.clip(measurement, fault.clone())
-            } else {
-                records.clip(measurement, fault.clone())
-            };
-            clipped
-                .accumulate(measurement, fault.clone())
-                .release(sources.ends, measurement, fault.clone())
-                .commit(marks, measurement, log, fault.clone())
-                .inspect(move |released| last.set(released.epoch + 1))
-                .probe_with(committed);
-        });
-    }
+        clipped
+            .accumulate(measurement, fault.clone())
+            .release(sources.ends, measurement, fault.clone())
+            .commit(marks, measurement, log, fault.clone())
+            .inspect(move |released| last.set(released.epoch + 1))
+            .probe_with(committed);
+    });
 }

@@ -14,7 +14,6 @@ use crate::control::Control;
 use crossbeam::channel::{RecvTimeoutError, bounded};
 use std::sync::Arc;
 
-use hushflow_mechanism::noise::NoiseSource;
 use hushflow_operators::{Commit, CommitLog, ReleaseWindows, SplitEpochs};
 use timely::dataflow::operators::vec::Map as _;
 use timely::dataflow::operators::{Inspect, Probe};
@@ -22,55 +21,40 @@ use timely::worker::Worker;
 use zeroize::Zeroizing;
 
 use super::feed::source;
-use super::histories::EntityHistories;
-use super::journal::{EpochExtra, Journal, RunStart};
-use super::{CHECKPOINT_INTERVAL, NAP, RunContent, RunContext, RunError};
+use super::journal::{EpochExtra, Journal};
+use super::{CHECKPOINT_INTERVAL, NAP, RunContext};
 use crate::publication::WindowPublication;
-use crate::state::RecoveredState;
 
-/// Content of a run that releases estimates of windows.
-pub(super) struct WindowContent {
-    pub(super) publication: WindowPublication,
-}
-
-impl RunContent for WindowContent {
-    const ANSWERS_SLOWLY: bool = true;
-
-    fn recover(
-        &self,
-        mut recovered: RecoveredState,
-        _noise: NoiseSource,
-    ) -> Result<(RunStart, Option<EntityHistories>), RunError> {
-        let kept = recovered.checkpoint.map_or(0, |checkpoint| checkpoint.epoch);
-        let committed = recovered.replay.try_fold(kept, |_, frame| frame.map(|frame| frame.epoch))?;
-        Ok((RunStart::after(committed), None))
-    }
-
-    fn build(&self, worker: &mut Worker, run: RunContext<'_>, journal: Option<Journal>) {
-        let RunContext { noise, feed, fault, control, start, committed, last } = run;
-        let estimate = match self.publication.window_estimate() {
-            Ok(estimate) => Arc::new(estimate),
-            Err(error) => return fault.raise(error),
-        };
-        let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
-        let (first_epoch, number, control) = (start.first_epoch, worker.index(), control.clone());
-        let windows = self.publication.windows(first_epoch, CHECKPOINT_INTERVAL);
-        worker.dataflow::<u64, _, _>(|scope| {
-            let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-            sources
-                .records
-                .epochs()
-                .release_windows(sources.ends, &windows, fault.clone(), move |epoch, key, rows| {
-                    let (estimate, rows) = (Arc::clone(&estimate), Zeroizing::new(rows.to_vec()));
-                    let generator = noise.generator(epoch, key.into());
-                    let mut generator = generator.map_err(|error| error.to_string())?;
-                    until_stopped(&control, move || Ok(estimate.numbers(&rows, &mut generator)))
-                })
-                .commit(sources.marks.map(EpochExtra::Resume), &windows, log, fault.clone())
-                .inspect(move |released| last.set(released.epoch + 1))
-                .probe_with(committed);
-        });
-    }
+/// Builds the dataflow of one worker.
+pub(super) fn build(
+    publication: &WindowPublication,
+    worker: &mut Worker,
+    run: RunContext<'_>,
+    journal: Option<Journal>,
+) {
+    let RunContext { noise, feed, fault, control, start, committed, last } = run;
+    let estimate = match publication.window_estimate() {
+        Ok(estimate) => Arc::new(estimate),
+        Err(error) => return fault.raise(error),
+    };
+    let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
+    let (first_epoch, number, control) = (start.first_epoch, worker.index(), control.clone());
+    let windows = publication.windows(first_epoch, CHECKPOINT_INTERVAL);
+    worker.dataflow::<u64, _, _>(|scope| {
+        let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
+        sources
+            .records
+            .epochs()
+            .release_windows(sources.ends, &windows, fault.clone(), move |epoch, key, rows| {
+                let (estimate, rows) = (Arc::clone(&estimate), Zeroizing::new(rows.to_vec()));
+                let generator = noise.generator(epoch, key.into());
+                let mut generator = generator.map_err(|error| error.to_string())?;
+                until_stopped(&control, move || Ok(estimate.numbers(&rows, &mut generator)))
+            })
+            .commit(sources.marks.map(EpochExtra::Resume), &windows, log, fault.clone())
+            .inspect(move |released| last.set(released.epoch + 1))
+            .probe_with(committed);
+    });
 }
 
 /// How long a stopped run waits for computations of other processes.
