@@ -37,7 +37,7 @@ type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
 /// The metrics of a run.
 #[derive(Default)]
 pub struct Metrics {
-    start: OnceLock<RunStart>,
+    start: OnceLock<MeasuredRun>,
     rows: AtomicU64,
     rows_closed: AtomicU64,
     exceptional: [AtomicU64; 10],
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Metrics {
 }
 
 /// Known once a run has found its starting epoch.
-struct RunStart {
+struct MeasuredRun {
     generation: u64,
     committed: u64,
     schedule: Schedule,
@@ -75,7 +75,7 @@ impl Metrics {
         // The reader may have closed more by now.
         self.closed.fetch_max(committed, Relaxed);
         self.committed.store(committed, Relaxed);
-        let _ = self.start.set(RunStart { generation, committed, schedule: schedule.clone() });
+        let _ = self.start.set(MeasuredRun { generation, committed, schedule: schedule.clone() });
     }
 
     /// Sets the source of the number of batches waiting for the workers.

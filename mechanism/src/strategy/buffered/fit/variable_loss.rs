@@ -36,15 +36,15 @@ pub(super) struct VariableLoss {
 
 /// θ and v of one step.
 #[derive(Clone, Copy)]
-struct Point<const B: usize> {
+struct CurveStep<const B: usize> {
     decays: [f64; B],
     weights: [f64; B],
 }
 
 /// Curves at every step. B is the number of buffers; S = B + 2 has room for the sums.
-struct Pass<'a, const B: usize, const S: usize> {
+struct CurvePass<'a, const B: usize, const S: usize> {
     loss: &'a VariableLoss,
-    points: Vec<Point<B>>,
+    points: Vec<CurveStep<B>>,
     gradient: Vec<f64>,
 }
 
@@ -69,26 +69,26 @@ impl VariableLoss {
     /// The value and the gradient. Curves of decays come first, then those of weights.
     pub(super) fn log(&self, curves: &[f64]) -> (f64, Vec<f64>) {
         match curves.len() / (2 * self.knots) {
-            1 => Pass::<1, 3>::run(self, curves),
-            2 => Pass::<2, 4>::run(self, curves),
-            3 => Pass::<3, 5>::run(self, curves),
-            4 => Pass::<4, 6>::run(self, curves),
-            5 => Pass::<5, 7>::run(self, curves),
-            6 => Pass::<6, 8>::run(self, curves),
-            7 => Pass::<7, 9>::run(self, curves),
-            _ => Pass::<8, 10>::run(self, curves),
+            1 => CurvePass::<1, 3>::run(self, curves),
+            2 => CurvePass::<2, 4>::run(self, curves),
+            3 => CurvePass::<3, 5>::run(self, curves),
+            4 => CurvePass::<4, 6>::run(self, curves),
+            5 => CurvePass::<5, 7>::run(self, curves),
+            6 => CurvePass::<6, 8>::run(self, curves),
+            7 => CurvePass::<7, 9>::run(self, curves),
+            _ => CurvePass::<8, 10>::run(self, curves),
         }
     }
 }
 
-impl<'a, const B: usize, const S: usize> Pass<'a, B, S> {
+impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
     fn run(loss: &'a VariableLoss, curves: &[f64]) -> (f64, Vec<f64>) {
         let point = |&(first, shares): &(usize, [f64; 4])| {
             let value = |curve: usize| -> f64 {
                 let values = &curves[curve * loss.knots + first..];
                 shares.iter().zip(values).map(|(share, value)| share * value).sum()
             };
-            Point {
+            CurveStep {
                 decays: std::array::from_fn(|j| logistic(value(j))),
                 weights: std::array::from_fn(|j| exp(value(B + j))),
             }
@@ -153,11 +153,9 @@ impl<'a, const B: usize, const S: usize> Pass<'a, B, S> {
     }
 
     /// `F v = D v − e Σ v`, the sum over the buffers.
-    fn transit(&self, vector: &mut [f64; S], point: &Point<B>, added: &[f64; S]) {
+    fn transit(&self, vector: &mut [f64; S], point: &CurveStep<B>, added: &[f64; S]) {
         let sum: f64 = vector[..B].iter().sum();
-        for j in 0..B {
-            vector[j] *= point.decays[j];
-        }
+        vector.iter_mut().zip(point.decays).for_each(|(value, decay)| *value *= decay);
         self.forget(vector);
         for k in 0..S {
             vector[k] -= added[k] * sum;
@@ -165,16 +163,15 @@ impl<'a, const B: usize, const S: usize> Pass<'a, B, S> {
     }
 
     /// `Fᵀ v = Dᵀ v − (eᵀ v) 1`, the ones over the buffers.
-    fn transit_transposed(&self, vector: &mut [f64; S], point: &Point<B>, added: &[f64; S]) {
+    fn transit_transposed(&self, vector: &mut [f64; S], point: &CurveStep<B>, added: &[f64; S]) {
         let product: f64 = (0..S).map(|k| added[k] * vector[k]).sum();
         self.forget_transposed(vector);
-        for j in 0..B {
-            vector[j] = point.decays[j] * vector[j] - product;
-        }
+        let buffers = vector.iter_mut().zip(point.decays);
+        buffers.for_each(|(value, decay)| *value = decay * *value - product);
     }
 
     /// `P ← F P Fᵀ + e eᵀ`.
-    fn advance(&self, covariance: &mut Square<S>, point: &Point<B>, norm: f64) {
+    fn advance(&self, covariance: &mut Square<S>, point: &CurveStep<B>, norm: f64) {
         let added = point.added::<S>(norm);
         for row in covariance.iter_mut() {
             self.transit(row, point, &added);
@@ -200,9 +197,9 @@ impl<'a, const B: usize, const S: usize> Pass<'a, B, S> {
             let first = number * SEGMENT;
             let mut covariance = *start;
             segment.clear();
-            for t in first..norms.len().min(first + SEGMENT) {
+            for (point, &norm) in self.points.iter().zip(norms).skip(first).take(SEGMENT) {
                 segment.push(covariance);
-                self.advance(&mut covariance, &self.points[t], norms[t]);
+                self.advance(&mut covariance, point, norm);
             }
             for (number, before) in segment.iter().enumerate().rev() {
                 let t = first + number;
@@ -231,13 +228,12 @@ impl<'a, const B: usize, const S: usize> Pass<'a, B, S> {
             *by_decay = 2.0 * (0..S).map(|i| after[k][i] * before[i][k]).sum::<f64>();
         }
         self.collect(t, &by_decays, &std::array::from_fn(|j| by_added[j]));
-        for l in 0..S {
-            let mut column: [f64; S] = std::array::from_fn(|k| after[k][l]);
+        let columns: [[f64; S]; S] = std::array::from_fn(|l| {
+            let mut column = std::array::from_fn(|k| after[k][l]);
             self.transit_transposed(&mut column, &point, &added);
-            for k in 0..S {
-                after[k][l] = column[k];
-            }
-        }
+            column
+        });
+        *after = std::array::from_fn(|k| std::array::from_fn(|l| columns[l][k]));
         by_added[B] + by_added[B + 1]
     }
 
@@ -255,7 +251,7 @@ impl<'a, const B: usize, const S: usize> Pass<'a, B, S> {
                 self.points[t].column(&mut below);
             }
             for (t, below) in (first..).zip(segment.iter().rev()) {
-                let Point { decays, weights } = self.points[t];
+                let CurveStep { decays, weights } = self.points[t];
                 let by_square = 0.5 * by_norm[t] / columns.norms[t];
                 let (mut by_decays, mut by_weights) = ([0.0; B], [0.0; B]);
                 for j in 0..B {
@@ -273,7 +269,7 @@ impl<'a, const B: usize, const S: usize> Pass<'a, B, S> {
 
     /// Adds the slopes by θ and v of a step to those by the curves.
     fn collect(&mut self, t: usize, by_decays: &[f64; B], by_weights: &[f64; B]) {
-        let (Point { decays, weights }, (first, shares)) = (self.points[t], self.loss.shares[t]);
+        let (CurveStep { decays, weights }, (first, shares)) = (self.points[t], self.loss.shares[t]);
         for j in 0..B {
             let slopes = [by_decays[j] * decays[j] * (1.0 - decays[j]), by_weights[j] * weights[j]];
             for (curve, slope) in [j, B + j].into_iter().zip(slopes) {
@@ -284,7 +280,7 @@ impl<'a, const B: usize, const S: usize> Pass<'a, B, S> {
     }
 }
 
-impl<const B: usize> Point<B> {
+impl<const B: usize> CurveStep<B> {
     /// `1 + vᵀ G v`; G then becomes that of the step before.
     fn column(&self, below: &mut Square<B>) -> f64 {
         let Self { decays, weights } = self;
