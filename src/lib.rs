@@ -47,14 +47,14 @@
 //! ```
 //! use hushflow::pipeline::Pipeline;
 //! use hushflow::publication::{MomentPublication, Publication};
-//! use hushflow::runtime::{Options, run};
+//! use hushflow::runtime::{RunOptions, run};
 //! use hushflow::state::PublicReader;
 //!
 //! let pipeline = Pipeline::load("examples/flights.toml".as_ref())?;
 //! let directory = tempfile::tempdir()?;
 //! let state = directory.path().join("state");
 //! let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
-//! run(&pipeline, &publication, &Options::new(2, &state), |_first_epoch| ())?;
+//! run(&pipeline, &publication, &RunOptions::new(2, &state), |_first_epoch| ())?;
 //!
 //! let mut log = PublicReader::open(&state)?;
 //! let publication = MomentPublication::from_header(log.header())?;
