@@ -6,8 +6,8 @@
 //!   does not hide.
 //! - `LOAD`: a duration or a queue length. The guarantee does not cover these (`docs/privacy.md`),
 //!   and a reader of the log sees much of them.
-//! - `PRIVATE`: an exact count that depends on the contents of records, or one whose changes do;
-//!   for the operator only. It is left out where others may listen.
+//! - `PRIVATE`: for the operator only. An exact count that depends on the contents of records, or
+//!   that changes at times that do. It is left out where others may listen.
 //!
 //! A count can be public while the times at which it changes are private. An example is the number
 //! of rows read: after a restart a source is read again from a position that depends on event
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// Known once a run has found its starting epoch.
+/// Values known once a run has found its starting epoch.
 struct MeasuredRun {
     generation: u64,
     committed: u64,
@@ -187,7 +187,7 @@ impl Metrics {
     }
 }
 
-/// Returns the counts of rows that do not count in their own epoch, by reason.
+/// Returns, by reason, the counts of rows that are not counted in their own epoch.
 fn reasons(counters: &RowCounters) -> [(&'static str, u64); 10] {
     [
         ("missing", counters.missing),

@@ -20,7 +20,7 @@ fn frame(epoch: u64) -> EpochFrame {
     }
 }
 
-/// A path for a state directory, removed with the first part.
+/// Returns a path for a state directory. Dropping the first element removes it.
 fn place() -> (TempDir, PathBuf) {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("state");

@@ -125,7 +125,8 @@ fn impossible_intervals_are_refused() {
     refused(&["--covariance", "ceiling"], "expected \"floor\", \"nearest\", \"shrink\" or \"raw\"");
 }
 
-/// A pipeline over 4000 records of y = 3 + 2 x1 − x2, with little noise, and what follows.
+/// A pipeline over 4000 records of y = 3 + 2 x1 − x2 with little noise, followed by the text
+/// `more`.
 fn line(lab: &Lab, second_moments: &str, more: &str) -> PathBuf {
     let row = |place: usize| {
         let (x1, x2) = ((place % 20) as f64 / 10.0 - 1.0, (place * 7 % 13) as f64 / 6.5 - 1.0);

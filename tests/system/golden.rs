@@ -1,5 +1,5 @@
-//! Fixtures of a log of estimates and of a ledger, which are read and continued. They detect a
-//! change of a format.
+//! Fixtures: a log of estimates and a ledger. The tests read and continue them, so that a change of
+//! format is detected.
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};
@@ -18,7 +18,7 @@ const STATE: [(&str, &[u8]); 3] = [
     ("public.log", PUBLIC),
 ];
 
-/// The pipeline of the run that left the fixture after its first thousand rows.
+/// The pipeline of the run whose first thousand rows made the fixture.
 const PIPELINE: &str = "name = 'golden estimates'
 source.path = 'rows.csv'
 columns = [{ name = 'a', lower = -1, upper = 1 }, { name = 'b', lower = -1, upper = 1 }]
@@ -29,7 +29,7 @@ release = { method = 'pace', centre = 0.1 }
 simulation.seed = 8
 ";
 
-/// A directory of these files with the permissions of a run.
+/// Creates a directory of these files, with the permissions that a run sets.
 fn directory(path: &Path, files: &[(&str, &[u8])]) {
     DirBuilder::new().mode(0o700).create(path).unwrap();
     for (name, bytes) in files {
@@ -84,8 +84,8 @@ fn estimates_are_read_and_go_on() {
     finish(&mut hushflow(["verify".as_ref(), state.as_os_str()])).succeeded();
 }
 
-/// With a pipeline about records, one about entities within others, a covariance with selections,
-/// and a budget.
+/// The ledger holds a pipeline that protects records, one that protects entities nested in others,
+/// a covariance with selections, and a budget.
 #[test]
 fn a_ledger_is_read_and_goes_on() {
     let lab = Lab::new();
@@ -105,7 +105,7 @@ fn a_ledger_is_read_and_goes_on() {
     let sigma = 8.057_618_480_733_527_f64;
     assert_eq!(field("noise_multiplier"), [sigma, sigma, 6.455_567_486_484_489].map(Value::from));
     assert_eq!(found["budget"]["epsilon"], 3.0);
-    // About one record in place: one step, two steps, and ρ of noise and of selections.
+    // Converted to one record in place: one step, two steps, and the ρ of noise and selections.
     let squared = 5.0 / sigma.powi(2) + 0.01 * (1.3 + 0.35 * std::f64::consts::PI);
     close("μ of all", &found["composition"]["mu"], squared.sqrt(), 1e-6);
 

@@ -34,7 +34,8 @@ impl Witness {
     }
 }
 
-/// Kills a run soon after its start or, in three cases of four, after it has published more bytes.
+/// Kills a run: in one case of four soon after its start, otherwise after it has published more
+/// bytes.
 fn strike(child: &mut Child, state: &Path, random: &mut Random) {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
@@ -71,7 +72,7 @@ fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
     assert!(sums(&state) == expected_sums(&pipeline));
 }
 
-/// Writes `rows` until they end or the reader is gone.
+/// Writes all `rows`, or stops when the reader has gone away.
 fn feed(mut input: ChildStdin, rows: &str) {
     for part in rows.as_bytes().chunks(1 << 13) {
         if input.write_all(part).is_err() {
@@ -195,7 +196,7 @@ fn other_public_parameters_are_refused_and_views_are_not() {
     assert!(releases(&state) == before);
 }
 
-/// By default exact sums are deleted when no start needs them, and the run continues after any
+/// By default, exact sums are deleted once no restart needs them. The run still continues after any
 /// kill.
 #[test]
 fn sums_that_no_start_needs_are_gone_and_nothing_else_is() {
@@ -223,8 +224,8 @@ fn sums_that_no_start_needs_are_gone_and_nothing_else_is() {
     assert_eq!(all.len(), stream.epochs as usize, "every release is there for ever");
 }
 
-/// A directory restored from a copy draws published epochs again. Its anchor detects it; without
-/// one, a reader of the releases does.
+/// A directory restored from a copy draws published epochs again. With an anchor, the run detects
+/// this. Without one, a reader of the releases detects it.
 #[test]
 fn a_restored_directory_is_refused_by_its_anchor_and_shown_by_its_chain() {
     let lab = Lab::new();
@@ -272,8 +273,8 @@ fn a_restored_directory_is_refused_by_its_anchor_and_shown_by_its_chain() {
     assert!(seen.iter().zip(&redrawn).skip(common).all(|(seen, redrawn)| seen.1 != redrawn.1));
 }
 
-/// A copy has the identity of its original, and so the same entry in a shared ledger. With the
-/// anchors beside the ledger, the second of two runs is refused.
+/// A copy has the identity of its original, so both have the same entry in a shared ledger. With
+/// the anchors beside the ledger, the second of two runs is refused.
 #[test]
 fn of_two_copies_that_share_a_ledger_entry_one_is_refused() {
     let lab = Lab::new();

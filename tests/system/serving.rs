@@ -10,7 +10,7 @@ use crate::harness::{Lab, Random, Stream, answer, finish, hushflow, run, send, s
 
 const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 
-/// A lab with a pipeline that only publishes, and the same one with a file that follows it.
+/// A lab with two pipelines: one only publishes, the other also writes its releases to a file.
 fn case() -> (Lab, [PathBuf; 2], PathBuf) {
     let lab = Lab::new();
     lab.write("data.csv", STREAM.csv());
@@ -33,7 +33,7 @@ fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
     let (lab, [alone, followed], state) = case();
     let at = ["--state", state.to_str().expect("UTF-8")];
     let mut random = Random(11);
-    // It waits for a run that has not begun.
+    // The follower waits for a run that has not begun.
     let waiting = serve(&followed, &at).spawn().expect("it starts");
     let running = run(&alone, &state, 1).spawn().expect("the run starts");
     let mut follower = waiting;
@@ -49,7 +49,7 @@ fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
     let written = fs::read_to_string(lab.path("out/releases.ndjson")).expect("the sink's file");
     assert_eq!(written.lines().count(), 40 * 7);
     assert!(shown.json().iter().map(ToString::to_string).eq(written.lines().map(String::from)));
-    // Everything is delivered, so it ends.
+    // Everything is already delivered, so the new follower ends.
     finish(&mut serve(&followed, &at)).succeeded();
     assert!(fs::read_to_string(lab.path("out/releases.ndjson")).is_ok_and(|text| text == written));
 }
@@ -63,7 +63,7 @@ fn of_two_that_serve_the_same_files_one_writes() {
         finish(&mut run(&alone, &state, 1)).succeeded();
         let at = ["--state", state.to_str().expect("UTF-8")];
         let both = [(); 2].map(|()| serve(&followed, &at).stderr(Stdio::piped()).spawn().expect("it starts"));
-        // One may give up when it sees that another writes.
+        // A follower may give up when it sees that the other one is writing.
         let ended = both.map(|child| child.wait_with_output().expect("it ends"));
         assert!(ended.iter().any(|ended| ended.status.success()), "{ended:?}");
         finish(&mut serve(&followed, &at)).succeeded();

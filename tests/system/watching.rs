@@ -23,8 +23,8 @@ allowed_lateness = '5s'
 horizon = 100
 ";
 
-/// Fourteen rows, some unusable, late or out of range. The clock closes one epoch in between, and
-/// another with the last row.
+/// Fourteen rows, some of them unusable, late or out of range. The clock closes one epoch midway
+/// and another with the last row.
 const ROWS: &str = "event,arrival,key,x
 2019-12-31T23:59:58Z,2019-12-31T23:59:59Z,b,0.5
 2020-01-01T00:00:01Z,2020-01-01T00:00:01Z,a,0.5
@@ -167,8 +167,8 @@ fn logs_report_where_a_run_resumes_and_how_it_ends() {
     finish(&mut hushflow(["run", "p.toml", "--log-format", "json"])).failed(2, &["--log"]);
 }
 
-/// Returns everything labelled public in a run over these rows, while it waits for more and after a
-/// restart: the public samples, and the log.
+/// Returns everything that a run over these rows labels public, while it waits for more rows and
+/// again after a restart: the public samples, and the log.
 fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f64>) {
     let lab = Lab::new();
     let (state, pipeline) = (lab.path("state"), lab.write("p.toml", PIPELINE));
@@ -204,8 +204,8 @@ fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f
     (samples, log, later)
 }
 
-/// For streams that differ in rows that are unusable, of another key, late or early, everything
-/// labelled public is equal.
+/// Everything labelled public is equal for streams that differ only in rows that are unusable,
+/// late, early or of another key.
 #[test]
 fn public_metrics_are_the_same_for_neighbours() {
     const ROWS: usize = 4200;

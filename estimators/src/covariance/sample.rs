@@ -6,9 +6,9 @@
 //! noise are integers, so rounding does not affect sensitivities.
 //!
 //! # What one record changes
-//! Neighbours differ in one record, u in place of v. For zero-out, u = 0 (a blank is the centre of
-//! the bounds). The number of records is public for replace-one. For zero-out it is private, and a
-//! record counts 1 or 0.
+//! Neighbours differ in one record: u replaces v. For zero-out, u = 0 (a blank is the centre of the
+//! bounds). The number of records is public for replace-one. For zero-out the number is private,
+//! and a record counts 1 or 0.
 //!
 //! | statistic | replace one | zero out | proof |
 //! |---|---|---|---|
@@ -290,8 +290,8 @@ pub(super) fn measure<R: CryptoRng + ?Sized>(
     Ok(add_noise(budget, part, &[value], sensitivity, rng)?[0])
 }
 
-/// Returns the count that sums are divided by, with its deviation: public, or private and at least
-/// 1.
+/// Returns the count by which sums are divided, and its deviation. The count is either public, or
+/// private and at least 1.
 pub(super) fn count<R: CryptoRng + ?Sized>(
     sample: &CovarianceSample<'_>,
     budget: &mut CovarianceBudget,

@@ -36,7 +36,7 @@ use hushflow_mechanism::moments::RECORD_BITS;
 use hushflow_mechanism::numbers;
 use hushflow_mechanism::release::Numbers;
 
-/// Share of the budget that the last part of a path may lack.
+/// Share of the budget that the last part of a path may fall short by.
 const ROUNDING: f64 = 2e-9;
 
 /// Cost of an estimate.
@@ -44,7 +44,7 @@ const ROUNDING: f64 = 2e-9;
 pub struct CovarianceSpending {
     /// ρ by purpose.
     pub rho: RhoSpending,
-    /// Bound of the distance of all its noise from the ideal.
+    /// Bound on the distance of all its noise from the ideal.
     pub discreteness: Discreteness,
 }
 
@@ -176,7 +176,7 @@ numbers!(enum BudgetPurpose {
     0 Count, 1 Clipped, 2 Mean, 3 Diagonal, 4 Selection, 5 Measurement, 6 Matrix, 7 Eigenvalues, 8 Trace
 });
 
-/// A budget and the parts spent of it.
+/// A budget and the parts spent from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CovarianceBudget {
     total: f64,

@@ -1,9 +1,9 @@
 //! The balloon: a rival that clips at a private quantile of the distance from the centre.
 //!
-//! Ramsay et al., arXiv 2606.12654, known here by its abstract and its authors' code. The radius of
-//! the ball around the current centre that holds a share of the records is found privately. Records
-//! are clipped to that ball, and their mean is the next centre. Corruption moves the mean by at
-//! most α radii.
+//! Ramsay et al., arXiv 2606.12654, known here by its abstract and its authors' code. Each step
+//! privately finds the radius of the ball around the current centre that holds a share of the
+//! records. Records are clipped to that ball, and their mean is the next centre. Corruption moves
+//! the mean by at most α radii.
 
 use super::budget::MeanBudget;
 use super::prime::last_mean;
@@ -19,8 +19,8 @@ const HELD: f64 = 0.9;
 /// Number of balloons; the authors' default.
 const BALLOONS: u32 = 2;
 
-/// Number of candidate radii, from a hundredth of the first ball to all of it, evenly in
-/// logarithms.
+/// Number of candidate radii, spaced evenly in logarithms from a hundredth of the first ball's
+/// radius to all of it.
 const RADII: usize = 256;
 const SMALLEST: f64 = 0.01;
 
@@ -49,8 +49,8 @@ pub(super) fn estimate(
     last_mean(&kept, true, budget, rng)
 }
 
-/// Returns the radius, in units of the ball's, that contains a share [`HELD`] of the records, by a
-/// noisy histogram of their norms.
+/// Returns the radius, as a share of the ball's radius, that contains a share [`HELD`] of the
+/// records. It is found from a noisy histogram of their norms.
 fn radius(
     kept: &ClippedRecords,
     share: f64,

@@ -102,7 +102,7 @@ fn net(records: usize, dimension: usize, range: f64, question: &Question) -> Res
     Ok(Net { side: wanted.min(affordable) as usize, dimension, half_width })
 }
 
-/// Units of a record's grid in 2R scales.
+/// Number of units of a record's grid in 2R scales.
 fn unit(dimension: usize) -> f64 {
     2_f64.powi(BITS[dimension - 1] as i32 - 2)
 }
@@ -306,8 +306,8 @@ mod tests {
         assert_eq!([0, 10, 30, 45].map(|at| seen(&row, &[at])), [0, 1, 3, 1]);
         let square = [10, 10, -10, 10, -10, -10, 10, -10];
         assert_eq!([[0, 0], [3, 1], [10, 10], [20, 0]].map(|at| seen(&square, &at)), [2, 1, 1, 0]);
-        // In the middle of a cross of 2d records each pair has one on either side; a corner of a
-        // simplex has only itself.
+        // At the middle of a cross of 2d records, each pair has one record on either side. A corner
+        // of a simplex has only itself.
         for columns in [3, 4] {
             let axes = (0..2 * columns * columns).map(|position| {
                 let (vector, column) = (position / columns, position % columns);

@@ -23,8 +23,8 @@
 //! Selects the records that a filter removes, so that neighbours stay neighbours (Lemma 2.2 and
 //! Definition C.1 of the paper).
 //!
-//! Of the records kept so far, a filter removes those of score at least θ, at most k = ⌈2αn⌉ of
-//! them, highest first. A score is a function of one record and its position. n is the public
+//! A filter removes kept records of score at least θ, highest first, and at most k = ⌈2αn⌉ of
+//! them. A score is a function of one record and its position. n is the public
 //! number of *all* records, so k and θ are equal for neighbours. Ties are broken by the records'
 //! values, first column first, larger before smaller, and equal records by position: one total
 //! order for all tables that hold them.
@@ -48,8 +48,8 @@ use hushflow_mechanism::noise::NoiseGenerator;
 use rand::Rng;
 use std::cmp::Ordering;
 
-/// Rounds that an epoch looks ahead: a factor of e^(2²⁰/111) puts all weight on the largest
-/// direction.
+/// Number of rounds that an epoch looks ahead. A factor of e^(2²⁰/111) puts all weight on the
+/// largest direction.
 const MOST_ROUNDS: u32 = 1 << 20;
 
 /// Eigenvalues in ascending order, and eigenvectors as columns.
@@ -187,7 +187,7 @@ pub(super) fn take_out_highest(kept: &mut ClippedRecords, scores: &[f64], thresh
     high.into_iter().for_each(|position| kept.take_out(position));
 }
 
-/// Definition C.1: `Less` for the record that is removed first.
+/// The order of Definition C.1: `Less` if the first record is removed before the second.
 fn before(kept: &ClippedRecords, scores: &[f64], a: usize, b: usize) -> Ordering {
     let by_score = scores[b].total_cmp(&scores[a]);
     let values =

@@ -100,7 +100,8 @@ impl RhoSpending {
     }
 }
 
-/// Exceeds the change in μ that the quantile's own rounding causes where e^ε is near 1.
+/// A margin larger than the change in μ that the quantile's own rounding causes where e^ε is near
+/// 1.
 const ROUNDING: f64 = 1e-14;
 
 /// Returns the noise multiplier of the Gaussian mechanism that reveals at least as much as any
@@ -264,7 +265,7 @@ mod tests {
             prop_assert!(gaussian::delta(sigma, eps(other)) >= delta * (1.0 - 1e-9), "{epsilon} {other}");
         }
 
-        /// Less noise would not do: at ε' = 0 both agree.
+        /// Less noise would not be enough: at ε' = 0 both values of δ agree.
         #[test]
         fn equivalent_mu_is_minimal(epsilon in 1e-3..20.0_f64) {
             let sigma = of_pure(eps(epsilon)).unwrap();

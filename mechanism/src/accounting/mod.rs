@@ -195,8 +195,8 @@ impl Rho {
     }
 }
 
-/// Returns the least float between `low` and `high`, neither negative, at which the monotone
-/// `holds` is true; `high` if there is none below.
+/// Returns the least float between `low` and `high` (neither negative) at which the monotone
+/// `holds` is true. Returns `high` if there is none below it.
 ///
 /// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64
 /// steps for any `holds`. It stops at a float where `holds` is true and whose lower neighbour is

@@ -1,9 +1,9 @@
 //! Estimates from released moments: post-processing, at no privacy cost.
 //!
-//! [`debias`] makes a mean and a covariance, [`projection`] makes the covariance positive definite,
-//! and [`Quality`](density::Quality) says whether it shows more than noise. Together they are a
-//! [`density`], which can be scored, compared and sampled ([`Sampler`](density::Sampler)).
-//! [`intervals`] bound the truth.
+//! [`debias`] computes a mean and a covariance, and [`projection`] makes the covariance positive
+//! definite. [`Quality`](density::Quality) says whether the covariance shows more than noise. Mean
+//! and covariance together are a [`density`], which can be scored, compared and sampled
+//! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values.
 
 mod ball;
 pub mod debias;

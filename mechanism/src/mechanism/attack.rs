@@ -159,7 +159,7 @@ fn check(columns: &IntegerColumns, parameters: MomentParameters) {
     assert!(attained || !is_tight(method, neighbours), "{largest} is far from {budget}: {parameters:?}");
 }
 
-/// Returns the independent noise from which this correlated noise is made.
+/// Recovers the independent noise from which this correlated noise was made.
 fn independent(correlator: &mut dyn Correlator, correlated: [i64; EPOCHS]) -> [i128; EPOCHS] {
     correlated.map(|u| {
         let before = correlator.save();
@@ -173,9 +173,9 @@ fn independent(correlator: &mut dyn Correlator, correlated: [i64; EPOCHS]) -> [i
     })
 }
 
-/// Returns by how much two streams shift the integer to which independent noise is added, on a
-/// random path of releases. Where the releases are the same, the underlying noise differs by
-/// exactly that shift. Sums come key by key, epoch by epoch.
+/// Returns the shift between two streams of the integer to which independent noise is added, on a
+/// random path of releases. If both streams give the same releases, their independent noise differs
+/// by exactly this shift. Sums are ordered by key, then by epoch.
 fn moved_on_a_path(mechanism: &MatrixMechanism, sums: &[i128], random: &mut ChaCha8Rng) -> Vec<i128> {
     let width = mechanism.layout().coordinates();
     let mut moved = vec![0; sums.len()];

@@ -1,5 +1,5 @@
-//! Checks that every strategy must pass, through the traits alone: the stream matches the matrix,
-//! and the geometry matches what runs.
+//! Checks that every strategy must pass, using only the traits: the stream matches the matrix, and
+//! the geometry matches the encoder that runs.
 
 use super::{Decoder, Discrepancy, Encoder, StepError, Strategy};
 use crate::moments::IntegerRow;
@@ -8,7 +8,7 @@ use chacha20::ChaCha20Rng;
 use nalgebra::DMatrix;
 use rand::{RngExt, SeedableRng};
 
-/// Relative to the largest entry in question.
+/// Tolerance relative to the largest entry compared.
 const TOLERANCE: f64 = 1e-10;
 const UNIT: f64 = 1.0 / (1u64 << super::COEFFICIENT_BITS) as f64;
 const COORDINATES: usize = 3;
@@ -133,7 +133,7 @@ fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>],
     let Discrepancy { relative, column } = strategy.matrix(steps as u64).expect(what).discrepancy();
     for i in 0..steps {
         let norm = c.column(i).norm();
-        // Twice 2⁻⁵³ per entry: those of `c` and their differences are rounded.
+        // 2⁻⁵³ per entry for the rounding of `c`, and as much for that of the differences.
         let discrepancy = relative * norm + column + 2.0 * f64::EPSILON * norm;
         let charged = (strategy.geometry().rounding_squared.sqrt() + discrepancy).powi(2);
         let errors = (0..steps).map(|t| (other[t][i] - y[t][i]) as f64 * UNIT - c[(t, i)]);
@@ -148,8 +148,8 @@ fn check_decoder(strategy: &dyn Strategy, inverse: &DMatrix<f64>, what: &str) {
     check_close(&decode(strategy.decoder(COORDINATES).as_mut(), &y, what), &(inverse * &y), what);
 }
 
-/// A restored encoder continues like the saved one from every step, and its state has the declared
-/// size.
+/// An encoder restored from the state saved at any step continues like the original, and the state
+/// has the declared size.
 fn check_saved_states(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     const MARGIN: usize = 1024;
     let mut encoder = strategy.encoder(COORDINATES);
@@ -207,8 +207,8 @@ fn check_refusals(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     assert_eq!((encoder.steps(), decoder.steps()), (rows.len() as u64, rows.len() as u64), "{what}");
 }
 
-/// Checks that an encoder that refuses a state is unchanged. With `good`, the state has a valid
-/// head.
+/// Checks that an encoder is unchanged after it refuses a state. If `good` is set, a valid head is
+/// put before the state.
 pub(super) fn check_restoring(mut encoder: Box<dyn Encoder>, mut state: Vec<u8>, good: bool) {
     let before = encoder.save();
     if good {

@@ -8,7 +8,7 @@ use crate::harness::{Lab, cases, close, number, workload};
 const FACTORIZATION_ERRORS: &str = include_str!("../../vectors/factorization_errors.json");
 const PARTICIPATION_LOSSES: &str = include_str!("../../vectors/memf_table1.json");
 
-/// One strategy for every way to write one.
+/// One strategy for each form of strategy name.
 const STRATEGIES: [&str; 24] = [
     "optimal",
     "coa",
@@ -114,7 +114,8 @@ fn errors_are_those_of_the_reference() {
         let strategy = strategy(input["factorization"].as_str().expect("a name"));
         let line = format!("plan --workload {workload} --horizon {n} --strategy {strategy}");
         let found = json(&lab, &line);
-        // An optimum's objective is accurate to the gap, its matrix to the root of the gap.
+        // The objective of an optimum is accurate to the gap, its matrix only to the root of the
+        // gap.
         let (whole, row) = if strategy == "optimal" { (1e-8, 1e-4) } else { (1e-10, 1e-10) };
         close(&line, &found["rmse"], number(&expected["rmse"]), whole);
         close(&line, &found["loss"], number(&expected["rmse"]).powi(2) * number(n), 2.0 * whole);

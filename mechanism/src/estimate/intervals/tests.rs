@@ -35,9 +35,9 @@ const ONE: CoverageSetting = CoverageSetting {
     releases: 20_000,
 };
 
-/// Shares of releases whose intervals contain the truth: of the first mean, variance, covariance
-/// and correlation (of those that are given), and of all means and covariances at once; and the
-/// number of releases behind each.
+/// Shares of releases whose intervals contain the truth, and the number of releases behind each
+/// share. The first four are for the first mean, variance, covariance and correlation, where an
+/// interval is given. The fifth is for all means and covariances at once.
 struct Coverage([f64; 5], [f64; 5]);
 
 impl CoverageSetting {
@@ -142,8 +142,7 @@ fn intervals_for_records_cover_at_their_level() {
 }
 
 /// In the first tests the second moment's noise is too small for the plain interval to fail. Here
-/// the noise of the mean is most of that of the variance, and its coverage is 90 % in place of 95
-/// %.
+/// most of the variance's noise comes from the mean, and its coverage is 90 % instead of 95 %.
 #[test]
 fn plain_standard_deviations_cover_below_their_level() {
     let setting = CoverageSetting { mean: 0.9, noise: noise(0.0, 30.0, 3.0), ..ONE };
@@ -224,7 +223,7 @@ fn intervals_need_columns_records_and_moments() {
     let population = moments.intervals(Confidence { subject, ..Confidence::default() }).unwrap();
     assert_eq!(population.mean(0), Some(Interval::UNBOUNDED), "nine records");
     assert_eq!(population.covariance(1, 1), Some(Interval { lower: 0.0, upper: f64::INFINITY }));
-    // Half the weight each: twice as many records.
+    // At half the weight per record, there are twice as many records.
     let subject = IntervalSubject::Population { heaviest: 0.5 };
     let many = moments.intervals(Confidence { subject, ..Confidence::default() }).unwrap();
     assert!(many.mean(0).unwrap().upper < 5.0);
