@@ -177,7 +177,7 @@ fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f
         command.args(["--metrics", "127.0.0.1:0", "--log", "debug", "--log-format", "json"]);
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         let (address, rest) = served(&mut child);
-        let is_private = std::thread::spawn(move || rest.collect::<Vec<_>>());
+        let messages = std::thread::spawn(move || rest.collect::<Vec<_>>());
         let mut input = child.stdin.take().unwrap();
         input.write_all(rows.as_bytes()).unwrap();
         await_until("the epochs are published", || releases(&state).len() == epochs);
@@ -192,12 +192,15 @@ fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f
         let samples = samples.into_iter().filter(|(name, _)| is_public(name)).collect();
         drop(input);
         assert_eq!(child.wait().unwrap().code(), Some(0));
-        let lines = is_private.join().unwrap().into_iter().map(|line| {
+        let lines = messages.join().unwrap().into_iter().map(|line| {
             let mut line: Value = serde_json::from_str(&line).unwrap_or(Value::String(line));
             line.as_object_mut().map(|fields| fields.remove("timestamp"));
             line.to_string()
         });
-        (samples, lines.filter(|line| !line.contains("hushflow tail")).collect())
+        // Two threads write lines, in an order that depends on scheduling.
+        let mut lines: Vec<_> = lines.filter(|line| !line.contains("hushflow tail")).collect();
+        lines.sort();
+        (samples, lines)
     };
     let (samples, log) = begin(rows, 2);
     let (later, _) = begin(rows, 3);
