@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use crate::harness::{
     Lab, Random, Stream, await_until, finish, frames, hushflow, recorded, releases, run, stop, sums, wait,
 };
+use crate::journal::acknowledged_numbers;
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
@@ -52,11 +53,15 @@ fn over_a_journal() -> Left {
     let text = STREAM.pipeline("-", "").replacen("[source]", "[source]\njournal = true", 1);
     let pipeline = lab.write("pipeline.toml", text.replacen("keep = 'all'", ANCHOR, 1));
     let state = lab.path("state");
+    let mut read = 0;
     for part in [&rows[..900], &rows[900..]] {
-        let mut run = run(&pipeline, &state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
+        let mut run = run(&pipeline, &state, 1);
+        let mut run = run.args(["--acknowledge", "-"]).stdin(Stdio::piped()).spawn().expect("the run starts");
         let mut input = run.stdin.take().expect("a pipe");
-        let before = releases(&state).len();
+        let (before, last) = (releases(&state).len(), read + part.len());
         input.write_all((header.clone() + &part.concat()).as_bytes()).expect("the run reads");
+        assert!(acknowledged_numbers(&mut run).any(|number| number == last as u64));
+        read = last;
         await_until("epochs are published", || releases(&state).len() >= before + 7);
         run.kill().expect("a child can be killed");
         wait(run);

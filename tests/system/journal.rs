@@ -47,7 +47,7 @@ impl JournalStream {
     fn feed_and_kill(&self, state: &Path, lines: &str, rows: u64) {
         let mut child = self.run(state, 1).spawn().expect("the run starts");
         let mut input = child.stdin.take().expect("a pipe");
-        let mut numbers = numbers(&mut child);
+        let mut numbers = acknowledged_numbers(&mut child);
         numbers.next().expect("the number at the start");
         input.write_all(lines.as_bytes()).expect("the run listens");
         assert!(numbers.any(|number| number == rows), "all rows are acknowledged");
@@ -71,7 +71,7 @@ fn with_journal(pipeline: &str) -> String {
 }
 
 /// Acknowledged numbers of a run.
-fn numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
+pub fn acknowledged_numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
     acknowledgements(child.stdout.take().expect("a pipe"))
 }
 
@@ -235,7 +235,7 @@ fn a_lost_acknowledged_record_is_noticed() {
     let beginning = harness::frames(&segment).first().expect("a beginning").end;
     harness::cut(&segment, beginning);
     let mut child = case.run(&state, 1).spawn().expect("the run starts");
-    assert_eq!(numbers(&mut child).next(), Some(0), "none of 20 acknowledged records is left");
+    assert_eq!(acknowledged_numbers(&mut child).next(), Some(0), "none of 20 acknowledged records is left");
     drop(child.stdin.take());
     wait(child);
 }
@@ -288,7 +288,7 @@ fn a_full_disk_is_reported_and_loses_no_record() {
     limited.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = limited.spawn().expect("a shell");
     let mut input = child.stdin.take().expect("a pipe");
-    let mut numbers = numbers(&mut child);
+    let mut numbers = acknowledged_numbers(&mut child);
     assert_eq!(numbers.next(), Some(0));
     // The group gathered during a slow sync must not fill the disk before anything is safe.
     let (first, rest) = case.rows.split_at(50);
