@@ -1,8 +1,8 @@
 //! Reads a TOML document: values keep their position, and all problems of a file are reported at
 //! once.
 //!
-//! A [`Section`] returns the fields of one table. An invalid field adds a [`PipelineProblem`] with its
-//! line, column and dotted name, and reads as absent. [`Section::finish`] reports fields that were
+//! A [`Section`] returns the fields of one table. An invalid field adds a [`PipelineProblem`] with
+//! its line, column and dotted name, and reads as absent. [`Section::finish`] reports fields that were
 //! never read.
 
 use std::cell::RefCell;

@@ -4,14 +4,15 @@
 //! its reader, its writer and the tag of its positions. No other module names a system: the
 //! pipeline, the source reader, the runs and the sinks use the table.
 //!
-//! A source implements [`SourceConfig`]: it opens an [`Origin`], which delivers bytes or rows from a
-//! [`Position`] on. A source that can't be read again is copied into the [`journal`], which is an
+//! A source implements [`SourceConfig`]: it opens an [`Origin`], which delivers bytes or rows from
+//! a [`Position`] on. A source that can't be read again is copied into the [`journal`], which is an
 //! origin too. [`crate::format`] cuts bytes into rows, whatever their origin. A sink implements
-//! [`SinkConfig`]: it opens an [`LineOutlet`].
+//! [`SinkConfig`]: it opens a [`LineOutlet`].
 //!
 //! **Connections.** No general client is used: it would bring an asynchronous runtime, or buffers
-//! of whole answers, into the process that holds raw rows. A [`ServerConnection`](wire::ServerConnection) reads lines and
-//! lengths, limits both, and never waits forever. Kafka's protocol is too large for that: its
+//! of whole answers, into the process that holds raw rows. A
+//! [`ServerConnection`](wire::ServerConnection) reads lines and lengths, limits both, and never
+//! waits forever. Kafka's protocol is too large for that: its
 //! client is librdkafka, behind the feature `kafka`.
 
 pub(crate) mod entries;

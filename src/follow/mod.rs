@@ -125,8 +125,8 @@ impl Subject {
     }
 }
 
-/// A flag that is set when nothing more will be published, or when no more is wanted. Followers then
-/// read the rest and end.
+/// A flag that is set when nothing more will be published, or when no more is wanted. Followers
+/// then read the rest and end.
 #[derive(Clone, Debug, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
@@ -169,7 +169,7 @@ impl StopFlag {
             if left.is_zero() {
                 return Ok(Poll::Pending);
             }
-            // Whoever sets the flag may wake the thread.
+            // The thread that sets the flag may wake this one.
             thread::park_timeout(left.min(INTERVAL));
         }
     }

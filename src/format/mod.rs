@@ -1,8 +1,7 @@
 //! Formats: rows of CSV, NDJSON and Parquet, whatever transport delivers their bytes.
 //!
-//! A format turns bytes into rows of wanted fields. It knows no transport: a `ByteStream` of bytes may
-//! be a file, a session of a journal or data from a socket, and a `EntryParser` reads one message at a
-//! time.
+//! A format turns bytes into rows of wanted fields. It knows no transport: a `ByteStream` may be a
+//! file, a session of a journal or data from a socket. An `EntryParser` reads one message at a time.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

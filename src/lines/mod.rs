@@ -1,7 +1,7 @@
 //! Lines of releases, for people and for programs. All output is public.
 //!
 //! A [`LineWriter`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
-//! epoch. It writes the fields that identify the line; the estimate's [`Estimate`] writes the others.
+//! epoch. It writes the fields that identify the line; the [`Estimate`] writes the others.
 
 use std::io::{self, Write};
 

@@ -1,16 +1,16 @@
 //! Sources: rows of any [input](crate::pipeline::Input), as batches of records with their epochs.
 //!
-//! A [`SourceReader`] is pulled by one thread. It returns [`SourceEvent`]s: batches of records, and a
-//! [`EpochMark`] each time the public clock closes epochs. A mark names the last closed epoch and where
-//! to resume. It comes after every record of the epochs that it closes.
+//! One thread pulls a [`SourceReader`]. It returns [`SourceEvent`]s: batches of records, and an
+//! [`EpochMark`] each time the public clock closes epochs. A mark names the last closed epoch and
+//! where to resume. It comes after every record of the epochs that it closes.
 //!
 //! **Resuming.** A mark's position is the latest one that misses no record of a later epoch.
 //! Reading on from there restores the clock, so every row is assigned as before; rows of closed
 //! epochs are skipped. Standard input can't be read again, and a second run may get old or new
 //! rows. So after a restart its rows of closed epochs are dropped and counted, never moved to later
 //! epochs: a row that is piped in twice is not counted twice. With a journal, all input is new. It
-//! is kept in the state directory's [journal](crate::state::IngestJournal), whose sessions are read like
-//! files. Sockets always have a journal.
+//! is kept in the state directory's [journal](crate::state::IngestJournal), whose sessions are read
+//! like files. Sockets always have a journal.
 //!
 //! **The end of the input** closes the current epoch if a clock has started. Rows that are later
 //! appended to a file are late for that epoch, but not lost.

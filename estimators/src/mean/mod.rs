@@ -7,10 +7,10 @@
 //! | file | subject |
 //! |---|---|
 //! | `budget` | μ² of Gaussian privacy, spent adaptively; DPthreshold (Algorithms 11 and 17) |
-//! | `release` | exact Gaussian releases of counts, sums and moments of clipped records, with their sensitivities |
-//! | `range` | a private ball that holds the clean records (Algorithms 5 and 15); scales of columns, if unknown |
+//! | `release` | exact Gaussian releases of counts, sums and moments; sensitivities |
+//! | `range` | a private ball that holds the clean records (Algorithms 5 and 15); scales |
 //! | `whiten` | directions and their scales, if columns are correlated |
-//! | `weights` | matrix multiplicative weights, DPfilter (Algorithms 7 and 8); which records are removed, and why neighbours stay neighbours (Definition C.1, Lemma 2.2) |
+//! | `weights` | DPfilter (Algorithms 7 and 8); which records it removes (Definition C.1) |
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
 //! | `tukey` | the Tukey median (Algorithm 14), exactly |
 //! | `resilience`, `located` | the estimator by resilience (Algorithm 2), with a given or a private range |

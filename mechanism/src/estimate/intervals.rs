@@ -52,7 +52,8 @@ impl<'a> NoisyMoments<'a> {
     /// As [`density`](Self::density), [`DensityError::Level`] and [`DensityError::Heaviest`].
     ///
     /// ```
-    /// use hushflow_mechanism::estimate::{debias::{MomentNoise, NoisyMoments}, intervals::{Confidence, IntervalSubject}};
+    /// use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments};
+    /// use hushflow_mechanism::estimate::intervals::{Confidence, IntervalSubject};
     /// use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// let moments = NoisyMoments {
     ///     layout: Layout { dimension: 1, second: SecondMoment::Full },

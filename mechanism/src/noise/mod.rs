@@ -7,7 +7,7 @@
 //! | [`gaussian`] | the sampler of every release, with its proof |
 //! | `bins` | its first stage: the bin of width σ/64; its rounds, eight at a time |
 //! | [`selection`] | the exponential mechanism: selects a candidate with a high score |
-//! | `exponential` | exact trials of probability exp(−ratio); the discrete Laplace, with its proof |
+//! | `exponential` | exact trials of probability exp(−ratio); the discrete Laplace, proved |
 //! | [`entropy`] | the source of random bits: the operating system, or a seed for simulations |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler for tests |
 //!

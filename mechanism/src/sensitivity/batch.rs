@@ -83,10 +83,13 @@ pub struct TrainingBatch {
 /// [`OutOfRange`] for a batch or dimension of 0, or a negative weight.
 ///
 /// ```
-/// use hushflow_mechanism::sensitivity::{TrainingBatch, BatchQuery, Neighbours, batch_sensitivity_squared};
+/// use hushflow_mechanism::sensitivity::{
+///     BatchQuery, Neighbours, TrainingBatch, batch_sensitivity_squared,
+/// };
 ///
 /// let squared = |query| {
-///     batch_sensitivity_squared(TrainingBatch { query, size: 16 }, Neighbours::ReplaceOneInPlace, 3, 0.5)
+///     let batch = TrainingBatch { query, size: 16 };
+///     batch_sensitivity_squared(batch, Neighbours::ReplaceOneInPlace, 3, 0.5)
 /// };
 /// assert!((squared(BatchQuery::MeanOfSquares)? - 4.0 / 256.0).abs() < 1e-12); // as without second moments
 /// assert!(squared(BatchQuery::SquareOfMean)? > 2.7 * 4.0 / 256.0);

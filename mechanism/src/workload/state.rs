@@ -218,7 +218,8 @@ impl Workload {
     /// use hushflow_mechanism::workload::Workload;
     /// use nalgebra::DMatrix;
     ///
-    /// let workload = Workload::from_matrix("halves.csv", DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 0.5, 0.5]))?;
+    /// let halves = DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 0.5, 0.5]);
+    /// let workload = Workload::from_matrix("halves.csv", halves)?;
     /// assert_eq!(workload.coefficient(2, 1), 0.5);
     /// assert_eq!(workload.to_string(), "matrix:halves.csv");
     /// # Ok::<(), hushflow_mechanism::workload::WorkloadError>(())

@@ -266,7 +266,7 @@ pub struct InverseBuffer {
 }
 
 impl Buffered {
-    /// C⁻¹ in the form of C, slowest buffer first; `None` for others than Toeplitz, which have no such form.
+    /// C⁻¹ in the form of C, slowest buffer first; `None` unless C is Toeplitz.
     pub fn inverse(&self) -> Option<Vec<InverseBuffer>> {
         match &self.parameters.buffers {
             Buffers::Toeplitz(buffers) => Some(inverse(buffers)),

@@ -79,6 +79,10 @@ impl Buffered {
     pub fn new(name: StrategyName, parameters: BufferedParameters) -> Result<Self, StrategyError> {
         parameters.check(&name)?;
         let coefficients = BufferCoefficients::new(&parameters);
+        if !coefficients.are_invertible() {
+            let reason = "expected every diagonal entry to be at least 2^-40 of the norm of its column";
+            return Err(StrategyError::Buffers { strategy: name.to_string(), reason });
+        }
         Ok(Self { name, parameters: Arc::new(parameters), coefficients })
     }
 

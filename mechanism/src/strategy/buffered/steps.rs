@@ -67,6 +67,11 @@ impl BufferCoefficients {
         }
     }
 
+    /// Whether no diagonal entry of C rounds to 0. Those of the other kinds never do.
+    pub(super) fn are_invertible(&self) -> bool {
+        !matches!(self, Self::Variable(variable) if variable.gains.contains(&0))
+    }
+
     pub(super) fn step(&self, t: u64) -> BufferStep {
         match self {
             Self::Constant(step) => *step,

@@ -118,6 +118,7 @@ fn parameters_that_make_no_strategy_are_refused() {
     check(curves(vec![0.0; 5], vec![0.0; 4]), "all of the same number");
     check(curves(vec![f64::NAN; 4], vec![0.0; 4]), "between -40 and 40");
     check(curves(vec![0.0; 4], vec![41.0; 4]), "between -40 and 40");
+    check(curves(vec![40.0; 4], vec![40.0; 4]), "diagonal entry");
     let no_horizon = BufferedParameters { horizon: None, buffers: curves(vec![0.0; 4], vec![0.0; 4]) };
     assert!(Buffered::new("variable-blt:1".parse().unwrap(), no_horizon).is_err());
     let endless = |horizon| {

@@ -1,11 +1,12 @@
 //! Coefficients that vary with time: as many buffers as a BLT, and columns of norm 1.
 //!
 //! ```text
-//! C[t,i] = g_i (δ_ti + Σ_j v_j(i) Π_(i<l<t) θ_j(l)),        g_i > 0 such that the norm of column i is 1
+//! C[t,i] = g_i (δ_ti + Σ_j v_j(i) Π_(i<l<t) θ_j(l)),    g_i > 0: column i has norm 1
 //! ```
 //!
-//! With b buffers this is every C whose blocks below the diagonal have rank b, up to signs. The
-//! optimal C of running sums is one up to 10⁻⁵ with five buffers.
+//! With b buffers, the blocks of C below the diagonal have rank b. The optimal C has nearly such
+//! blocks for workloads with exponential memory. So a few buffers come close to it at both ends of
+//! the stream, where it is not Toeplitz.
 //!
 //! *Curves.* The logarithms of θ/(1 − θ) and of v are smooth in log t near the start of the stream
 //! and in log (n − t) near its end. So each is a cubic B-spline with uniform knots over
@@ -13,10 +14,12 @@
 //! horizon. Curves are evaluated by single IEEE operations and `libm`, and then rounded down to
 //! integers. These integers are the strategy.
 //!
-//! *Gains.* With `G_n = 0` and `G_(i−1) = 1 1ᵀ + Θ_i G_i Θ_i`, the matrix of products of the columns
-//! that a unit in each buffer adds below step i, the norm of column i is `g_i √(1 + v_iᵀ G_i v_i)`.
-//! All terms are positive, so the computed root errs by less than a share of n + 8 roundings of each
-//! G. The gain is lowered by more, and `g v` is rounded down, so no column exceeds norm 1.
+//! *Gains.* A unit in buffer j after step i adds `Π_(i<l<t) θ_j(l)` to step t. Let G_i hold the
+//! products of these columns for all pairs of buffers: `G_n = 0` and
+//! `G_(i−1) = 1 1ᵀ + Θ_i G_i Θ_i`. So column i has the norm `g_i √(1 + v_iᵀ G_i v_i)`. All terms are
+//! positive, and each step of G rounds three times, so the relative error of the computed square is
+//! at most `(3n + 3b² + 4) 2⁻⁵³`. The gain is lowered by `(4n + 64) 2⁻⁵²`, which is more than half
+//! of that for b ≤ 8, and `g v` is rounded down. So no column exceeds norm 1.
 
 use super::steps::{BufferStep, ROOM};
 use super::{TWO_40, TWO_64, VariableBuffer};
@@ -28,7 +31,7 @@ use std::sync::Arc;
 pub(super) struct Variable {
     curves: Curves,
     /// g of every step, in units of 2⁻⁴⁰.
-    gains: Arc<[i64]>,
+    pub(super) gains: Arc<[i64]>,
     /// Upper bound of `Σ_(s≤t) Π_(s≤l<t) θ_j(l)` over all t, for every buffer.
     pub(super) kept: [f64; ROOM],
 }

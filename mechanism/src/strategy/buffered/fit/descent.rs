@@ -1,8 +1,8 @@
 //! Minimises a smooth function of a few variables: BFGS with the weak Wolfe conditions (Nocedal and
 //! Wright, Numerical Optimization, chapters 3 and 6).
 //!
-//! Implemented here because it is short, fits have at most a few hundred variables, and plain loops give the
-//! same digits on every machine.
+//! Implemented here because it is short, fits have at most a few hundred variables, and plain loops
+//! give the same digits on every machine.
 //!
 //! # Dual numbers
 //! Numbers with their derivatives: forward differentiation.

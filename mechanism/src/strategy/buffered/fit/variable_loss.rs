@@ -237,8 +237,8 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         by_added[B] + by_added[B + 1]
     }
 
-    /// Adds the slopes through the column norms. With H the slopes by G of a step, those by G of the
-    /// next one are `Θ H Θ + ν v vᵀ`, ν the slope by the squared norm of that column.
+    /// Adds the slopes through the column norms. With H the slopes by G of a step, those by the next
+    /// G are `Θ H Θ + ν v vᵀ`, ν the slope by the squared norm of that column.
     fn add_slopes_of_columns(&mut self, columns: &ColumnNorms<B>, by_norm: &[f64]) {
         let mut by_below = [[0.0; B]; B];
         let mut segment = Vec::with_capacity(SEGMENT);
