@@ -71,7 +71,7 @@ fn with_journal(pipeline: &str) -> String {
 }
 
 /// Acknowledged numbers of a run.
-pub fn acknowledged_numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
+pub(crate) fn acknowledged_numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
     acknowledgements(child.stdout.take().expect("a pipe"))
 }
 
