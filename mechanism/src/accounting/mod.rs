@@ -8,6 +8,7 @@
 //!   of one [`adjacency`];
 //! - [`bounded_range`]: ε-private mechanisms, selections by the exponential mechanism, and
 //!   estimates that select and measure, as one Gaussian mechanism that reveals at least as much;
+//! - [`pld`]: the same for mechanisms of any kind, by privacy loss distributions;
 //! - [`zcdp`]: through ρ = 1/(2σ²), which holds unchanged for noise on a grid and adds up under
 //!   composition.
 //!
@@ -23,6 +24,7 @@ pub mod bounded_range;
 pub mod composition;
 pub mod discrete;
 pub mod gaussian;
+pub mod pld;
 pub mod zcdp;
 
 /// Relative margin of the conservative functions: several times the rounding error of the formulas.
@@ -72,11 +74,23 @@ pub enum AccountingError {
     /// Mechanisms spend more than can be represented.
     #[error("together the mechanisms spend more than can be counted (μ² above 2³²): no privacy is left")]
     Overspent,
+    /// A privacy loss is too large to be counted.
+    #[error("a privacy loss of {0} is too large to be counted, the most is 600 (and σ of 1/22): add noise")]
+    PrivacyLoss(f64),
+    /// An invalid sampling rate.
+    #[error("the sampling rate is {0}, but must be above 0 and at most 1")]
+    SamplingRate(f64),
+    /// An invalid mixture.
+    #[error(
+        "the weights of a mixture sum to {0}, but must be at least 0 with a sum of 1, with means of at least 0 and one above"
+    )]
+    Mixture(f64),
 }
 
 numbers!(enum AccountingError {
     0 Epsilon(epsilon), 1 Delta(delta), 2 NoiseMultiplier(sigma), 3 Rho(rho), 4 GridScale(steps), 5 Draws(draws),
-    6 TotalVariation(variation), 7 DiscretenessExceedsDelta { cost, delta }, 8 Overspent
+    6 TotalVariation(variation), 7 DiscretenessExceedsDelta { cost, delta }, 8 Overspent,
+    9 PrivacyLoss(loss), 10 SamplingRate(rate), 11 Mixture(sum)
 });
 
 /// ε of (ε, δ)-differential privacy: finite, at least 0.

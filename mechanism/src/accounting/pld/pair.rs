@@ -1,0 +1,173 @@
+//! Pairs of distributions that dominate the mechanisms of the ledger.
+//!
+//! | pair | dominates | because |
+//! |---|---|---|
+//! | N(μ, 1), N(0, 1) | a Gaussian mechanism of sensitivity 1 with σ = 1/μ, and all functions of its output | Balle & Wang 2018 |
+//! | (1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed | the same behind Poisson sampling at rate q, for neighbours with and without one record | Zhu, Dong & Wang 2022, Theorem 11 |
+//! | a mixture of N(μ_i, 1), N(0, 1), and reversed | what its caller proves | |
+//! | randomised response with ε | every ε-private mechanism | Kairouz, Oh & Viswanath 2015: a mechanism is a function of its output |
+//! | Laplace noise of scale b, shifted by 1 | the Laplace mechanism of sensitivity 1 | the shift of δ is worst at the largest distance |
+//! | logistic laws F, shifted by ε | every ε-bounded-range mechanism, such as the exponential mechanism | below |
+//!
+//! **Lemma.** The pair of two logistic laws at distance ε dominates every ε-bounded-range
+//! mechanism. *Proof.* By step (1) of the lemma of [`bounded_range`](crate::accounting::bounded_range),
+//! the least errors of a test are bounded by two chords from (0, 1) and (1, 0) to a corner, and
+//! every corner lies on the trade-off curve of the logistic pair. That curve is convex and passes
+//! through all three points, so it lies below both chords. A lower trade-off curve has larger
+//! hockey-stick divergences (Dong, Roth & Su 2022, Proposition 6). ∎ It spends μ² ≈ ε²/3 in long
+//! compositions, where the Gaussian pair spends πε²/8.
+
+use super::GaussianMixture;
+use crate::accounting::{AccountingError, Epsilon, NoiseMultiplier, least};
+
+/// Largest privacy loss that is not counted as infinite.
+pub(super) const MAX_LOSS: f64 = 600.0;
+
+/// Probability of losses beyond the grid, which count as infinite: 2⁻¹⁰⁰.
+const TAIL: f64 = 1.0 / (1_u128 << 100) as f64;
+
+/// Probability of losses below the grid, which are raised to its first value.
+const LOWER_TAIL: f64 = 1.0 / (1_u64 << 50) as f64;
+
+/// Tail probabilities of a pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tail {
+    /// P(L > l).
+    pub(super) p: f64,
+    /// Q(L > l).
+    pub(super) q: f64,
+    /// Relative error of both.
+    pub(super) error: f64,
+}
+
+impl Tail {
+    pub(super) const ALL: Self = Self { p: 1.0, q: 1.0, error: 0.0 };
+    pub(super) const NONE: Self = Self { p: 0.0, q: 0.0, error: 0.0 };
+}
+
+/// A pair of distributions (P, Q), known by the tails of its privacy loss.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DominatingPair {
+    kind: Kind,
+    reversed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    Mixture(GaussianMixture),
+    RandomizedResponse(f64),
+    /// Shift in units of the scale.
+    Laplace(f64),
+    Logistic(f64),
+}
+
+impl DominatingPair {
+    /// Returns the pair of the Gaussian mechanism of sensitivity 1.
+    ///
+    /// # Errors
+    /// [`AccountingError::PrivacyLoss`] for noise multipliers below 1/22.
+    pub fn gaussian(noise_multiplier: NoiseMultiplier) -> Result<Self, AccountingError> {
+        GaussianMixture::new(&[(1.0, 1.0)], noise_multiplier.value()).map(Self::mixture)
+    }
+
+    /// Returns the pair of the Gaussian mechanism on a Poisson sample: P with the record, which is
+    /// sampled with probability `rate`, and Q without it.
+    ///
+    /// # Errors
+    /// [`AccountingError::SamplingRate`] for a rate that is not above 0 and at most 1, or as
+    /// [`gaussian`](Self::gaussian).
+    pub fn poisson_sampled_gaussian(
+        noise_multiplier: NoiseMultiplier,
+        rate: f64,
+    ) -> Result<Self, AccountingError> {
+        if !(f64::MIN_POSITIVE..=1.0).contains(&rate) {
+            return Err(AccountingError::SamplingRate(rate));
+        }
+        let components = [(1.0 - rate, 0.0), (rate, 1.0)];
+        GaussianMixture::new(&components, noise_multiplier.value()).map(Self::mixture)
+    }
+
+    /// Returns the pair of a mixture, P, and the normal distribution at zero, Q.
+    pub fn mixture(mixture: GaussianMixture) -> Self {
+        Self { kind: Kind::Mixture(mixture), reversed: false }
+    }
+
+    /// Returns the pair that dominates every ε-private mechanism.
+    ///
+    /// # Errors
+    /// [`AccountingError::PrivacyLoss`] for an ε above 600.
+    pub fn pure(epsilon: Epsilon) -> Result<Self, AccountingError> {
+        bounded(epsilon.value(), Kind::RandomizedResponse)
+    }
+
+    /// Returns the pair of the Laplace mechanism of sensitivity 1 with noise of this scale.
+    ///
+    /// # Errors
+    /// [`AccountingError::PrivacyLoss`] for a scale below 1/600 or not finite.
+    pub fn laplace(scale: f64) -> Result<Self, AccountingError> {
+        bounded(scale.recip(), Kind::Laplace)
+    }
+
+    /// Returns the pair that dominates every ε-bounded-range mechanism, such as an exponential
+    /// mechanism of ρ = ε²/8.
+    ///
+    /// # Errors
+    /// [`AccountingError::PrivacyLoss`] for an ε above 600.
+    pub fn bounded_range(epsilon: Epsilon) -> Result<Self, AccountingError> {
+        bounded(epsilon.value(), Kind::Logistic)
+    }
+
+    /// Returns the pair (Q, P).
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        let reversed = match &self.kind {
+            Kind::Mixture(mixture) => !self.reversed && !mixture.is_symmetric(),
+            _ => false,
+        };
+        Self { reversed, ..self }
+    }
+
+    /// Returns the tail probabilities of losses above `loss`.
+    pub(super) fn tail(&self, loss: f64) -> Tail {
+        let exact = |p, q| Tail { p, q, error: 16.0 * f64::EPSILON * (1.0 + loss.abs()) };
+        match &self.kind {
+            Kind::Mixture(mixture) if self.reversed => mixture.reversed_tail(loss),
+            Kind::Mixture(mixture) => mixture.tail(loss),
+            Kind::RandomizedResponse(epsilon) | Kind::Laplace(epsilon) | Kind::Logistic(epsilon)
+                if loss < -epsilon =>
+            {
+                Tail::ALL
+            }
+            Kind::RandomizedResponse(epsilon) | Kind::Laplace(epsilon) | Kind::Logistic(epsilon)
+                if loss >= *epsilon =>
+            {
+                Tail::NONE
+            }
+            Kind::RandomizedResponse(epsilon) => {
+                exact((1.0 + (-epsilon).exp()).recip(), (1.0 + epsilon.exp()).recip())
+            }
+            Kind::Laplace(shift) => {
+                exact(1.0 - ((loss - shift) / 2.0).exp() / 2.0, (-(loss + shift) / 2.0).exp() / 2.0)
+            }
+            // With v = e^(−x) at the outcome x of this loss.
+            Kind::Logistic(epsilon) => {
+                let inverse = -((loss + epsilon) / 2.0).exp_m1() / ((loss - epsilon) / 2.0).exp_m1();
+                exact((1.0 + inverse * (-epsilon).exp()).recip(), (1.0 + inverse).recip())
+            }
+        }
+    }
+
+    /// Returns the losses between which the grid lies.
+    pub(super) fn range(&self) -> (f64, f64) {
+        let below = least(0.0, MAX_LOSS, |loss| self.tail(-loss).p >= 1.0 - LOWER_TAIL);
+        (-below, least(0.0, MAX_LOSS, |loss| self.tail(loss).p <= TAIL))
+    }
+}
+
+fn bounded(loss: f64, kind: impl FnOnce(f64) -> Kind) -> Result<DominatingPair, AccountingError> {
+    if (f64::MIN_POSITIVE..=MAX_LOSS).contains(&loss) {
+        Ok(DominatingPair { kind: kind(loss), reversed: false })
+    } else {
+        Err(AccountingError::PrivacyLoss(loss))
+    }
+}
