@@ -61,9 +61,9 @@ impl Variable {
 }
 
 /// θ and v of a step.
-pub(super) struct CurvePoint {
-    pub(super) decays: [f64; ROOM],
-    pub(super) weights: [f64; ROOM],
+struct CurvePoint {
+    decays: [f64; ROOM],
+    weights: [f64; ROOM],
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Curves {
     fn at(&self, t: u64) -> CurvePoint {
         let mut point = CurvePoint { decays: [0.0; ROOM], weights: [0.0; ROOM] };
         let Some(knots) = self.buffers.first().map(|buffer| buffer.decay.len()) else { return point };
-        let (first, shares) = shares(self.horizon, knots, t);
+        let (first, shares) = shares(self.horizon, knots, t as f64);
         let value = |curve: &[f64]| -> f64 {
             shares.iter().zip(&curve[first..]).map(|(share, value)| share * value).sum()
         };
@@ -90,14 +90,15 @@ impl Curves {
 }
 
 /// `1/(1 + e^(−x))`, below 1.
-pub(super) fn logistic(x: f64) -> f64 {
+fn logistic(x: f64) -> f64 {
     (1.0 / (1.0 + exp(-x))).min(1.0 - f64::EPSILON)
 }
 
 /// The four B-splines that are not zero at step t, from the first on.
-pub(super) fn shares(horizon: u64, knots: usize, t: u64) -> (usize, [f64; 4]) {
-    let z = |t: u64| log((t as f64 - 0.5) / ((horizon - t) as f64 + 0.5));
-    let end = z(horizon);
+pub(super) fn shares(horizon: u64, knots: usize, t: f64) -> (usize, [f64; 4]) {
+    let last = horizon as f64;
+    let z = |t: f64| log((t - 0.5) / ((last - t) + 0.5));
+    let end = z(last);
     let along = if end > 0.0 { 0.5 * (z(t) / end + 1.0) } else { 0.5 };
     let position = (along * (knots - 3) as f64).max(0.0);
     let first = (position as usize).min(knots - 4);

@@ -56,10 +56,8 @@ const KNOTS: usize = 12;
 const FIRST_STEPS: u64 = 64;
 const STAGE_RATIO: u64 = 4;
 
-/// Steps of a descent: fewer for long horizons, where each takes longer.
-fn descent_steps(horizon: u64) -> usize {
-    ((1 << 21) / horizon).clamp(40, 600) as usize
-}
+/// Steps of a descent: for the first stage, those between, and those with the whole horizon.
+const DESCENT_STEPS: [usize; 3] = [100, 60, 100];
 
 /// Steps in a row that may gain almost nothing.
 const PATIENCE: usize = 5;
@@ -67,8 +65,8 @@ const PATIENCE: usize = 5;
 /// Shares of the logarithmic axis over which the first time constants are spread.
 const SPREADS: [f64; 3] = [1.0, 0.8, 0.6];
 
-/// Exponents of the norm of the errors that stands for their maximum, one after the other.
-const MAXIMUM_NORMS: [f64; 3] = [4.0, 16.0, 64.0];
+/// Exponents of the norm of the squared errors that stands for their maximum, one after the other.
+const MAXIMUM_NORMS: [f64; 4] = [4.0, 32.0, 256.0, 2048.0];
 
 /// Fits buffers that vary with time to a workload, for records that take part once.
 ///
@@ -138,8 +136,14 @@ fn stages(steps: u64, objective: Objective) -> Vec<Stage> {
         Objective::Rmse => &[1.0],
         Objective::MaxError => &MAXIMUM_NORMS,
     };
-    let all = horizons.into_iter().rev().flat_map(|steps| norms.iter().map(move |&norm| (steps, norm)));
-    all.map(|(steps, norm)| Stage { steps, norm, descent: descent_steps(steps) }).collect()
+    let [first, between, last] = DESCENT_STEPS;
+    let shorter = horizons.split_off(1).into_iter().rev().enumerate();
+    let shorter = shorter.map(|(number, steps)| Stage {
+        steps,
+        norm: norms[0],
+        descent: if number == 0 { first } else { between },
+    });
+    shorter.chain(norms.iter().map(|&norm| Stage { steps, norm, descent: last })).collect()
 }
 
 /// Time constants spread over the logarithmic axis, with entries of C that fall with the root of
