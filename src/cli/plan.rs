@@ -1,7 +1,8 @@
 //! `hushflow plan`: forecasts the noise of a stream and compares strategies.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -10,10 +11,11 @@ use hushflow::mechanism::epochs::Schedule;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow::mechanism::moments::{Layout, SecondMoment};
+use hushflow::mechanism::optimize::loss_bound;
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
 use hushflow::mechanism::strategy::{
-    KINDS, Kind, MAX_HORIZON, Objective, Purpose, SearchError, StrategyError, StrategyName, compared,
+    Comparison, KINDS, Kind, MAX_HORIZON, Objective, Omission, OmissionReason, Purpose, StrategyName, compare,
 };
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
@@ -21,8 +23,11 @@ use hushflow::plot::{PlotCurve, error_per_step};
 use hushflow::publication::PublicationError;
 use hushflow::strategies::matrix::read_matrix;
 use hushflow::strategies::{Candidate, StrategiesError};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::de::value::StrDeserializer;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_default};
 
 use super::output::SearchStatus;
 use super::output::{print, print_json};
@@ -43,15 +48,18 @@ fn help() -> String {
     format!(
         "\
 Use plan before a run to choose a strategy, an epoch length and a budget. It reads no data and spends no budget. All \
-figures are exact: a run has the same. Without --strategy, all strategies are compared, the smallest error first. \
-Without a budget, noise levels are for a noise multiplier of 1.
+figures are exact: a run has the same. Without --strategy, all strategies are compared, the smallest error first, and \
+those that are left out are named with the reason. --all also computes those that take long; the first SIGINT or \
+SIGTERM stops it after the strategy in progress, and results are saved for the next plan. Without a budget, noise \
+levels are for a noise multiplier of 1.
 
 {}
 
 Let A be the workload and C the strategy. The JSON fields sensitivity, frobenius, max_row, loss, rmse and max_error \
 describe the factorization A = B C, for records of norm 1 that are added or removed, under --participation, and for a \
 noise multiplier of 1. sensitivity_kind says whether streams attain the sensitivity, or which upper bound it is. \
-joint_sensitivity and the noise levels describe the release: count, first and second moments together, for the given \
+loss_lower_bound is a proven lower bound of the loss of every strategy, and loss_excess the share by which the loss is \
+above it. joint_sensitivity and the noise levels describe the release: count, first and second moments together, for the given \
 clip norm, neighbours and noise multiplier. Their unit is that of the clip norm; a pipeline file scales its columns to \
 [−1, 1].
 
@@ -133,6 +141,9 @@ pub(crate) struct PlanArguments {
     #[arg(long, value_name = "S", default_value_t = 1, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     stamps: u64,
+    /// Compare also strategies that take long to find
+    #[arg(long, conflicts_with = "strategy")]
+    all: bool,
     /// Error to minimise in fits, and to sort the table by
     #[arg(long, value_name = "rmse|max", default_value = "rmse", value_parser = word::<Objective>(&["rmse", "max"]))]
     objective: Objective,
@@ -270,31 +281,108 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let plan = arguments.plan(parameters.as_ref())?;
     let bar = SearchStatus::new();
     if let Some(name) = &arguments.strategy {
-        let forecast = forecast(&plan, name, &bar)?;
+        let mut forecast = forecast(&plan, name, &bar)?;
+        bar.name("lower bound");
+        if plan.purpose.horizon <= plan.advice_horizon {
+            forecast.factorization.bound(lower_bound(&plan, std::slice::from_ref(&forecast)).ok());
+        }
         bar.finish();
         draw(arguments, std::slice::from_ref(&forecast))?;
         return Ok(if arguments.json { print_json(&forecast) } else { print(&report::details(&forecast)) }?);
     }
-    let mut forecasts = Vec::new();
-    for name in &compared(&plan.purpose) {
-        forecasts.extend(applicable(forecast(&plan, name, &bar))?);
+    let stop = if arguments.all { stop_flag()? } else { Arc::default() };
+    let table = compared(&plan, file.as_ref(), arguments.all, &stop, &bar)?;
+    bar.finish();
+    draw(arguments, &table.strategies)?;
+    Ok(if arguments.json { print_json(&table) } else { print(&report::comparison(&table)) }?)
+}
+
+/// The strategies of a comparison, the best first.
+#[derive(Debug, Serialize)]
+pub(super) struct ComparisonTable {
+    strategies: Vec<Forecast>,
+    omissions: Vec<Omission>,
+    /// Why there is no lower bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_lower_bound: Option<String>,
+    /// The strategy of the pipeline file.
+    #[serde(skip)]
+    in_file: Option<StrategyName>,
+}
+
+/// Returns a flag that the first SIGINT or SIGTERM sets; the second one ends the process.
+fn stop_flag() -> Result<Arc<AtomicBool>, CliError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        register_conditional_default(signal, stop.clone())
+            .and_then(|_| register(signal, stop.clone()))
+            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
+    }
+    Ok(stop)
+}
+
+fn compared(
+    plan: &StreamPlan,
+    file: Option<&Pipeline>,
+    all: bool,
+    stop: &AtomicBool,
+    bar: &SearchStatus,
+) -> Result<ComparisonTable, PublicationError> {
+    let Comparison { strategies: names, mut omissions } = compare(&plan.purpose, all);
+    let mut strategies: Vec<Forecast> = Vec::new();
+    let mut add = |name: &StrategyName, forecast: Result<Forecast, PublicationError>| {
+        match forecast {
+            Ok(forecast) if strategies.iter().any(|other| other.strategy == forecast.strategy) => (),
+            Ok(forecast) => strategies.push(forecast),
+            Err(error) => omissions.push(Omission { strategy: name.to_string(), reason: reason(error)? }),
+        }
+        Ok::<_, PublicationError>(())
+    };
+    for name in &names {
+        add(
+            name,
+            match stop.load(Ordering::Relaxed) {
+                true => Err(PublicationError::Search(StrategiesError::Stopped)),
+                false => forecast(plan, name, bar),
+            },
+        )?;
     }
     // The strategy of the file is part of the comparison.
-    let runs =
-        file.as_ref().map(|file| applicable(forecast_of_file(&plan, file, &bar))).transpose()?.flatten();
-    let name = runs.as_ref().map(|runs| runs.strategy.clone());
-    let unlisted = |runs: &Forecast| forecasts.iter().all(|forecast| forecast.strategy != runs.strategy);
-    let runs = runs.filter(unlisted);
-    forecasts.extend(runs);
-    bar.finish();
-    forecasts.sort_by(|a, b| a.error(plan.purpose.objective).total_cmp(&b.error(plan.purpose.objective)));
-    draw(arguments, &forecasts)?;
-    let printed = if arguments.json {
-        print_json(&BTreeMap::from([("strategies", forecasts)]))
-    } else {
-        print(&report::comparison(&forecasts, name.as_ref()))
+    let in_file = match file {
+        Some(file) => {
+            let forecast = forecast_of_file(plan, file, bar);
+            let name = forecast.as_ref().ok().map(|forecast| forecast.strategy.clone());
+            add(&file.release.strategy, forecast)?;
+            name
+        }
+        None => None,
     };
-    Ok(printed?)
+    bar.name("lower bound");
+    let bound = lower_bound(plan, &strategies);
+    strategies.iter_mut().for_each(|forecast| forecast.factorization.bound(bound.as_ref().ok().copied()));
+    let objective = plan.purpose.objective;
+    strategies.sort_by(|a, b| a.error(objective).total_cmp(&b.error(objective)));
+    Ok(ComparisonTable { strategies, omissions, no_lower_bound: bound.err(), in_file })
+}
+
+/// Returns why a strategy is left out of a comparison, or an error that ends it.
+fn reason(error: PublicationError) -> Result<OmissionReason, PublicationError> {
+    let reason = match &error {
+        PublicationError::Search(error) => error.omission(),
+        PublicationError::Matrix(error) => Some(OmissionReason::Failed { detail: error.to_string() }),
+        _ => None,
+    };
+    reason.ok_or(error)
+}
+
+/// Returns the best bound of the loss that a search found, or one without a search.
+fn lower_bound(plan: &StreamPlan, forecasts: &[Forecast]) -> Result<f64, String> {
+    let found = forecasts.iter().filter_map(|forecast| forecast.factorization.loss_lower_bound);
+    let Purpose { workload, horizon, participation, .. } = &plan.purpose;
+    match found.reduce(f64::max) {
+        Some(found) => Ok(found),
+        None => loss_bound(workload, *horizon, *participation).map_err(|error| error.to_string()),
+    }
 }
 
 fn forecast(
@@ -316,24 +404,6 @@ fn forecast_of_file(
     let candidate =
         Candidate::of_wanted(&file.wanted_strategy(), &plan.purpose, &mut |progress| bar.update(progress))?;
     plan.forecast(&candidate)
-}
-
-/// Maps the error of a strategy that does not fit the purpose to `None`: a comparison skips it.
-fn applicable(forecast: Result<Forecast, PublicationError>) -> Result<Option<Forecast>, PublicationError> {
-    match forecast {
-        Err(
-            PublicationError::Matrix(_)
-            | PublicationError::Search(
-                StrategiesError::Search(
-                    SearchError::Fit { .. }
-                    | SearchError::Optimize { .. }
-                    | SearchError::Strategy(StrategyError::Workload { .. } | StrategyError::Horizon { .. }),
-                )
-                | StrategiesError::Strategy(StrategyError::Workload { .. } | StrategyError::Horizon { .. }),
-            ),
-        ) => Ok(None),
-        forecast => forecast.map(Some),
-    }
 }
 
 /// Plots the errors of the best strategies.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hushflow_mechanism::optimize;
 use hushflow_mechanism::strategy::{
-    Dense, Fit, StrategyChoice, StrategyName, StrategyParameters, build_chosen, compared, fit,
+    Dense, Fit, StrategyChoice, StrategyName, StrategyParameters, build_chosen, compare, fit,
 };
 
 use super::file::{SavedStrategy, StrategyRequest, recall, remember};
@@ -110,8 +110,11 @@ pub fn choose(
     progress: &mut dyn FnMut(&SearchProgress),
 ) -> Result<SearchResult, StrategiesError> {
     let mut best: Option<(f64, SearchResult)> = None;
-    for name in compared(purpose) {
-        let candidate = Candidate::new(&name, purpose, progress)?;
+    for name in compare(purpose, false).strategies {
+        let candidate = match Candidate::new(&name, purpose, progress) {
+            Err(error) if error.omission().is_some() => continue,
+            candidate => candidate?,
+        };
         let Some(strategy) = &candidate.strategy else { continue };
         if strategy.encoder_bytes() as u64 > memory_limit {
             continue;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use hushflow_mechanism::error::ExpectedError;
 use hushflow_mechanism::sensitivity::{OutOfRange, participation_sensitivity};
 use hushflow_mechanism::strategy::{
-    Factorization, MatrixError, Purpose, SearchError, Stamped, Strategy, StrategyChoice, StrategyError,
-    StrategyName, build_chosen, build_factorization,
+    Factorization, MatrixError, OmissionReason, Purpose, SearchError, Stamped, Strategy, StrategyChoice,
+    StrategyError, StrategyName, build_chosen, build_factorization,
 };
 use thiserror::Error;
 
@@ -76,6 +76,9 @@ pub enum StrategiesError {
         /// The expected request.
         expected: String,
     },
+    /// It was not searched for any more.
+    #[error("stopped by a signal")]
+    Stopped,
     /// More copies than steps.
     #[error(
         "{stamps} copies of a strategy don't fit into {horizon} steps; expected at most one copy for every step"
@@ -95,6 +98,27 @@ pub enum StrategiesError {
         /// Limit in bytes per coordinate.
         limit: u64,
     },
+}
+
+impl StrategiesError {
+    /// Why a comparison leaves the strategy out; `None` for an error that ends a comparison.
+    pub fn omission(&self) -> Option<OmissionReason> {
+        let detail = || self.to_string();
+        match self {
+            Self::Stopped => Some(OmissionReason::Stopped),
+            Self::Strategy(error) | Self::Search(SearchError::Strategy(error)) => match error {
+                StrategyError::Workload { reason, .. } => {
+                    Some(OmissionReason::NoForm { detail: (*reason).into() })
+                }
+                StrategyError::Horizon { limit, .. } => Some(OmissionReason::Horizon { limit: *limit }),
+                _ => None,
+            },
+            Self::Search(SearchError::Fit { .. } | SearchError::Optimize { .. }) | Self::Matrix(_) => {
+                Some(OmissionReason::Failed { detail: detail() })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A requested strategy.

@@ -15,6 +15,7 @@
 //! computed from the C that runs.
 
 mod algebra;
+mod bound;
 pub mod certificate;
 mod classes;
 mod coa;
@@ -24,6 +25,7 @@ mod row_space;
 mod search;
 
 pub use algebra::QuadraticForm;
+pub use bound::{BoundError, loss_bound};
 pub use certificate::Certificate;
 pub use coa::coa;
 pub use coa::multi_epoch;

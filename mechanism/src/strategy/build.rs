@@ -192,6 +192,16 @@ fn longest(name: &StrategyName) -> u64 {
     }
 }
 
+/// Returns the longest horizon for which an error can be computed.
+pub(super) fn longest_compared(name: &StrategyName) -> u64 {
+    match name {
+        StrategyName::Known { kind, normalized: false, .. } if kind.factorization.is_some() => {
+            MAX_HISTORY_HORIZON
+        }
+        _ => longest(name),
+    }
+}
+
 /// Builds a factorisation only for computing errors, if the named strategy does not run, or not for
 /// this many steps.
 ///

@@ -22,10 +22,91 @@ use thiserror::Error;
 
 /// Longest horizon for which a comparison includes dense strategies and searches, which take
 /// seconds.
-const SHORT: u64 = 512;
+pub(super) const SHORT: u64 = 512;
 
 /// Longest horizon for which it includes strategies with full history and errors of quadratic cost.
-const FULL_HISTORY: u64 = 1 << 13;
+pub(super) const FULL_HISTORY: u64 = 1 << 13;
+
+/// Number of bands in a comparison for single participation.
+const COMPARED_BANDS: u32 = 32;
+
+/// A strategy in a comparison.
+pub(super) struct ComparedStrategy {
+    name: StrategyName,
+    /// Longest horizon for which it takes at most seconds.
+    limit: u64,
+}
+
+impl StrategyName {
+    /// Is compared at every horizon.
+    pub(super) fn always(self) -> ComparedStrategy {
+        self.up_to(u64::MAX)
+    }
+
+    /// Is compared up to a horizon, and beyond it on request.
+    pub(super) fn up_to(self, limit: u64) -> ComparedStrategy {
+        ComparedStrategy { name: self, limit }
+    }
+}
+
+/// The strategies that a comparison for a purpose includes, and those that it leaves out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// In the order of the table.
+    pub strategies: Vec<StrategyName>,
+    /// Every strategy of the table that is not included.
+    pub omissions: Vec<Omission>,
+}
+
+/// A strategy that a comparison leaves out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Omission {
+    /// As on the command line.
+    pub strategy: String,
+    /// Why.
+    #[serde(flatten)]
+    pub reason: OmissionReason,
+}
+
+/// Why a comparison leaves a strategy out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "reason", rename_all = "kebab-case")]
+pub enum OmissionReason {
+    /// It would take longer than seconds.
+    Time {
+        /// Longest horizon for which it is compared without being asked for.
+        limit: u64,
+    },
+    /// It does not exist for so many steps.
+    Horizon {
+        /// Its longest horizon.
+        limit: u64,
+    },
+    /// It has no form for the workload or the participation.
+    NoForm {
+        /// What it lacks or needs.
+        detail: String,
+    },
+    /// The comparison was stopped before it.
+    Stopped,
+    /// It could not be made, or its error not be computed.
+    Failed {
+        /// The error.
+        detail: String,
+    },
+}
+
+impl fmt::Display for OmissionReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time { limit } => write!(f, "takes long beyond {limit} epochs"),
+            Self::Horizon { limit } => write!(f, "at most {limit} epochs"),
+            Self::NoForm { detail } => f.write_str(detail),
+            Self::Stopped => f.write_str("stopped before it"),
+            Self::Failed { detail } => write!(f, "failed: {detail}"),
+        }
+    }
+}
 
 /// A strategy of the table: how it is written, explained, compared, fitted and built.
 pub struct Kind {
@@ -39,8 +120,8 @@ pub struct Kind {
     pub(super) horizon: u64,
     /// Longest horizon of the form with columns of norm 1; `None` if there is no such form.
     pub(super) normalized: Option<u64>,
-    /// The names that a comparison for a purpose includes. Each takes at most seconds to make.
-    pub(super) compared: fn(&'static Self, &Purpose) -> Vec<StrategyName>,
+    /// The strategies that a comparison for a purpose includes, or why there is none.
+    pub(super) compared: fn(&'static Self, &Purpose) -> Result<Vec<ComparedStrategy>, &'static str>,
     /// What an optimiser has to find.
     pub(super) fit: Fit,
     /// Makes the strategy that runs; `None` for one that is only compared.
@@ -120,12 +201,22 @@ impl Purpose {
         Self { horizon: self.horizon.div_ceil(self.stamps.max(1)), stamps: 1, ..self.clone() }
     }
 
-    pub(super) fn is_toeplitz(&self) -> bool {
-        self.workload.toeplitz_part(1).is_some_and(|part| part[0] > 0.0)
+    /// A number of bands whose columns do not overlap under several participations.
+    pub(super) fn bands_apart(&self) -> u32 {
+        let schedule = self.participation.on(self.horizon as usize);
+        if schedule.count() > 1 { schedule.gap().min(1 << 12) as u32 } else { COMPARED_BANDS }
     }
 
-    pub(super) fn keeps_full_history(&self) -> bool {
-        self.horizon <= FULL_HISTORY
+    /// For [`compared`](Kind::compared): strategies of a Toeplitz part.
+    pub(super) fn if_toeplitz(
+        &self,
+        compared: impl IntoIterator<Item = ComparedStrategy>,
+    ) -> Result<Vec<ComparedStrategy>, &'static str> {
+        match self.workload.toeplitz_part(1) {
+            Some(part) if part[0] > 0.0 => Ok(compared.into_iter().collect()),
+            Some(_) => Err("the diagonal of the workload is not positive"),
+            None => Err("the workload is no Toeplitz matrix"),
+        }
     }
 }
 
@@ -197,7 +288,7 @@ impl Kind {
             number: None,
             horizon: MAX_HORIZON,
             normalized: None,
-            compared: |_, _| Vec::new(),
+            compared: |kind, _| Ok(vec![kind.name().always()]),
             fit: Fit::None,
             strategy: None,
             factorization: None,
@@ -205,8 +296,9 @@ impl Kind {
     }
 
     /// For [`compared`](Self::compared): up to a few hundred steps.
-    pub(super) fn if_short(&'static self, purpose: &Purpose) -> Vec<StrategyName> {
-        if purpose.horizon <= SHORT { vec![self.name()] } else { Vec::new() }
+    #[expect(clippy::unnecessary_wraps, reason = "the type of the table")]
+    pub(super) fn if_short(&'static self, _: &Purpose) -> Result<Vec<ComparedStrategy>, &'static str> {
+        Ok(vec![self.name().up_to(SHORT)])
     }
 
     /// The name of the strategy; with the number 1, if it has one.
@@ -272,10 +364,34 @@ pub fn default_strategy(workload: &Workload) -> StrategyName {
     }
 }
 
-/// Returns the strategies to compare for a purpose, in the order of the table.
-pub fn compared(purpose: &Purpose) -> Vec<StrategyName> {
+/// Returns the strategies to compare for a purpose; with `all`, also those that take longer than
+/// seconds.
+pub fn compare(purpose: &Purpose, all: bool) -> Comparison {
     let copy = purpose.of_a_copy();
-    KINDS.iter().flat_map(|kind| (kind.compared)(kind, &copy)).collect()
+    let mut comparison = Comparison { strategies: Vec::new(), omissions: Vec::new() };
+    for &kind in KINDS {
+        let compared = match (kind.compared)(kind, &copy) {
+            Ok(compared) => compared,
+            Err(detail) => {
+                let reason = OmissionReason::NoForm { detail: detail.into() };
+                comparison.omissions.push(Omission { strategy: kind.usage(), reason });
+                continue;
+            }
+        };
+        for ComparedStrategy { name, limit } in compared {
+            let longest = super::build::longest_compared(&name);
+            let reason = if copy.horizon > longest {
+                OmissionReason::Horizon { limit: longest }
+            } else if copy.horizon > limit && !all {
+                OmissionReason::Time { limit }
+            } else {
+                comparison.strategies.push(name);
+                continue;
+            };
+            comparison.omissions.push(Omission { strategy: name.to_string(), reason });
+        }
+    }
+    comparison
 }
 
 /// Finds the parameters of a strategy by its optimiser.

@@ -30,7 +30,8 @@ pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON};
 pub use fourier::Fourier;
 use kind::Specification;
 pub use kind::{
-    Fit, Kind, Objective, OptimisedStrategy, Purpose, Search, SearchError, compared, default_strategy, fit,
+    Comparison, Fit, Kind, Objective, Omission, OmissionReason, OptimisedStrategy, Purpose, Search,
+    SearchError, compare, default_strategy, fit,
 };
 pub use matrix::{Discrepancy, MAX_COLUMNS, Matrix, MatrixError};
 pub use samples::{RowSample, RowSamples};

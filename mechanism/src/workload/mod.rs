@@ -276,6 +276,28 @@ impl Workload {
     }
 }
 
+/// A workload whose state is a decayed sum, and perhaps the sum of these.
+#[derive(Clone, Copy)]
+pub(crate) struct WorkloadSums {
+    /// β.
+    pub(crate) decay: f64,
+    /// Whether the workload adds up the decayed sum.
+    pub(crate) summed: bool,
+}
+
+impl WorkloadSums {
+    /// `None` for workloads that need more.
+    pub(crate) fn new(workload: &Workload) -> Option<Self> {
+        let with = |decay: &Decay, summed| Some(Self { decay: decay.get(), summed });
+        match workload {
+            Workload::Prefix | Workload::Average => Some(Self { decay: 1.0, summed: false }),
+            Workload::Exponential(decay) | Workload::Adam(decay) => with(decay, false),
+            Workload::Momentum(decay) => with(decay, true),
+            _ => None,
+        }
+    }
+}
+
 /// `Σ_(l<t) β^l`.
 fn geometric_sum(decay: Decay, t: f64) -> f64 {
     -libm::expm1(t * libm::log(decay.get())) / (1.0 - decay.get())

@@ -134,8 +134,18 @@ pub(super) struct FactorizationError {
     pub(super) error: ExpectedError,
     /// Whether streams attain the sensitivity, or which upper bound it is.
     pub(super) sensitivity_kind: String,
-    /// Lower bound on the loss of any strategy of its kind; `None` where none was computed.
+    /// Lower bound on the loss of every strategy; `None` where none was computed.
     pub(super) loss_lower_bound: Option<f64>,
+    /// The share by which the loss is above the bound.
+    pub(super) loss_excess: Option<f64>,
+}
+
+impl FactorizationError {
+    /// Compares the loss with a lower bound.
+    pub(super) fn bound(&mut self, bound: Option<f64>) {
+        self.loss_lower_bound = bound;
+        self.loss_excess = bound.map(|bound| (self.error.loss / bound - 1.0).max(0.0));
+    }
 }
 
 /// For unit contributions that are added or removed.
@@ -217,6 +227,7 @@ impl StreamPlan {
                 error,
                 sensitivity_kind: kind,
                 loss_lower_bound: candidate.loss_lower_bound,
+                loss_excess: None,
             },
             sensitivity: self.joint_sensitivity(&mechanism, &geometry)?,
             budget: self.budget.with(noise_multiplier),

@@ -1,11 +1,12 @@
 //! Formats forecasts as text.
 
 use hushflow::mechanism::mechanism::Method;
-use hushflow::mechanism::strategy::StrategyName;
+use hushflow::mechanism::strategy::{Omission, OmissionReason};
 use serde::Serialize;
 
 use super::super::output::{number, table};
 use super::super::thousands;
+use super::ComparisonTable;
 use super::advice::SecondMomentAdvice;
 use super::forecast::{Forecast, ForecastNoise, JointSensitivity};
 
@@ -17,19 +18,23 @@ pub(super) fn details(forecast: &Forecast) -> String {
     [strategy, subject(forecast), tables, "\n".into(), mean(forecast), price(forecast), advice].concat()
 }
 
-/// Formats one line for each strategy, the best first; `runs` is the strategy of the pipeline file.
-pub(super) fn comparison(forecasts: &[Forecast], runs: Option<&StrategyName>) -> String {
-    let Some(best) = forecasts.first() else { return "No strategy applies to these parameters.\n".into() };
+/// Formats one line for each strategy, the best first, and why others are left out.
+pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
+    let ComparisonTable { strategies, omissions, no_lower_bound, in_file } = table_of_all;
+    let Some(best) = strategies.first() else {
+        return ["No strategy applies to these parameters.\n", &left_out(omissions, None)].concat();
+    };
     let titles =
-        ["strategy", "rmse", "largest error", "mean ±", "first ±", "second ±", "bytes", "multiplications"];
+        ["strategy", "rmse", "loss", "largest error", "mean ±", "first ±", "second ±", "bytes", "products"];
     let row = |forecast: &Forecast| {
-        let mark = if runs == Some(&forecast.strategy) { " *" } else { "" };
+        let mark = if in_file.as_ref() == Some(&forecast.strategy) { " *" } else { "" };
         let mean = forecast.noise.mean_noise.map_or("-".into(), |noise| number(noise.last_epoch));
         let noise = &forecast.noise.last_noise;
         let cost = |amount: Option<usize>| amount.map_or("-".into(), |amount| thousands(amount as u64));
         vec![
             format!("{}{mark}", forecast.strategy),
             number(forecast.factorization.error.rmse),
+            forecast.factorization.loss_excess.map_or("-".into(), excess),
             number(forecast.factorization.error.max_error),
             mean,
             number(noise.first),
@@ -39,22 +44,83 @@ pub(super) fn comparison(forecasts: &[Forecast], runs: Option<&StrategyName>) ->
         ]
     };
     let rows: Vec<_> =
-        [titles.map(String::from).to_vec()].into_iter().chain(forecasts.iter().map(row)).collect();
-    let bound = forecasts.iter().find_map(|forecast| forecast.factorization.loss_lower_bound);
-    let bound = bound.map(|loss| {
-        let rmse = (loss / best.problem.horizon as f64).sqrt();
-        format!("No strategy has an rmse below {} (certified).\n", number(rmse))
-    });
+        [titles.map(String::from).to_vec()].into_iter().chain(strategies.iter().map(row)).collect();
+    let bound = match (best.factorization.loss_lower_bound, no_lower_bound) {
+        (Some(loss), _) => {
+            let rmse = (loss / best.problem.horizon as f64).sqrt();
+            format!(
+                "Loss: how far the squared error is above its proven lower bound. No strategy has an rmse below {}.\n",
+                number(rmse)
+            )
+        }
+        (None, Some(reason)) => format!("Loss: {reason}.\n"),
+        (None, None) => String::new(),
+    };
     let legend = format!(
         "\nrmse and largest error: for a noise multiplier of 1, records added or removed. ±: standard deviation of the \
-         noise after the\nlast epoch. Bytes of state and multiplications a step: per coordinate; - where it does not \
-         run.{}\n{}{}See one in full with --strategy {}.\n",
-        if runs.is_some() { " *: the strategy of the file." } else { "" },
-        bound.unwrap_or_default(),
+         noise after the\nlast epoch. Bytes of state, and products (multiplications) a step: per coordinate; - where it \
+         does not run.{}\n{bound}{}{}See one in full with --strategy {}.\n",
+        if in_file.is_some() { " *: the strategy\nof the file." } else { "" },
         mean(best),
+        left_out(omissions, Some(best)),
         best.strategy,
     );
     [subject(best), table(&rows), legend].concat()
+}
+
+/// Formats a share as a percentage, with a sign.
+fn excess(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent < 0.005 => "+0 %".into(),
+        percent if percent < 10.0 => format!("+{percent:.2} %"),
+        percent if percent < 1000.0 => format!("+{percent:.0} %"),
+        percent => format!("× {}", number((percent / 100.0 + 1.0).round())),
+    }
+}
+
+/// Formats one line for every reason, and how to compute what takes long.
+fn left_out(omissions: &[Omission], best: Option<&Forecast>) -> String {
+    let mut reasons: Vec<&OmissionReason> = omissions.iter().map(|omission| &omission.reason).collect();
+    reasons.sort();
+    reasons.dedup();
+    let line = |reason: &&OmissionReason| {
+        let names = omissions.iter().filter(|omission| omission.reason == **reason);
+        let names: Vec<&str> = names.map(|omission| omission.strategy.as_str()).collect();
+        wrapped(&format!("Left out, {reason}: {}", names.join(", ")))
+    };
+    let mut text: String = reasons.iter().map(line).collect();
+    let long = |omission: &&Omission| matches!(omission.reason, OmissionReason::Time { .. });
+    if let Some((omission, best)) = omissions.iter().find(long).zip(best) {
+        let problem = &best.problem;
+        text += "Add --all to compute those that take long";
+        if problem.stamps == 1 && omissions.iter().any(|omission| omission.strategy == "optimal") {
+            text += &format!(
+                ", or one with, for example,\n  hushflow optimize --method optimal -w {} -n {} --participation {}\n",
+                problem.workload, problem.horizon, problem.participation
+            );
+        } else {
+            text += &format!(", or one with --strategy {}.\n", omission.strategy);
+        }
+    }
+    text
+}
+
+/// Breaks a line before its 120th character, with the rest indented.
+fn wrapped(line: &str) -> String {
+    let (mut text, mut width) = (String::new(), 0);
+    for word in line.split(' ') {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > 118 {
+            text += "\n  ";
+            width = 2;
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text += word;
+        width += length;
+    }
+    text + "\n"
 }
 
 /// Formats the plan and its budget.
@@ -108,7 +174,9 @@ fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
     ];
     let line = |(name, amount): (&str, Option<usize>)| Some(vec![name.into(), thousands(amount? as u64)]);
     rows.extend(costs.into_iter().filter_map(line));
-    rows.extend(factorization.loss_lower_bound.map(|bound| row("certified lower bound of the loss", bound)));
+    rows.extend(factorization.loss_lower_bound.map(|bound| row("lower bound of the loss", bound)));
+    let share = factorization.loss_excess.map(|share| vec!["loss above it".into(), excess(share)]);
+    rows.extend(share);
     rows.extend(
         (sensitivity.rounding > 0.0)
             .then(|| row("share of the sensitivity due to rounding", sensitivity.rounding)),

@@ -16,7 +16,8 @@ use crate::strategy::{
     Discrepancy, MAX_COLUMNS, MAX_DENSE_HORIZON, Matrix, MatrixError, RowNorms, RowSample, RowSamples,
     Strategy as _,
 };
-use crate::workload::{Decay, Workload};
+use crate::workload::Workload;
+pub(super) use crate::workload::WorkloadSums;
 use libm::{exp, expm1, log1p, pow};
 use nalgebra::{DMatrix, DVector};
 
@@ -95,26 +96,6 @@ fn toeplitz_samples(strategy: &Buffered, workload: &Workload, steps: u64) -> Opt
     parts.extend(slow.map(of_buffer));
     let terms = terms(strategy, &samples::base(workload), steps);
     samples::of_series(workload, steps, terms, &parts, buffers.len())
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct WorkloadSums {
-    pub(super) decay: f64,
-    /// Whether the workload adds up the decayed sum.
-    pub(super) summed: bool,
-}
-
-impl WorkloadSums {
-    /// `None` for workloads that need more.
-    pub(super) fn new(workload: &Workload) -> Option<Self> {
-        let with = |decay: &Decay, summed| Some(Self { decay: decay.get(), summed });
-        match workload {
-            Workload::Prefix | Workload::Average => Some(Self { decay: 1.0, summed: false }),
-            Workload::Exponential(decay) | Workload::Adam(decay) => with(decay, false),
-            Workload::Momentum(decay) => with(decay, true),
-            _ => None,
-        }
-    }
 }
 
 /// The covariance of the buffers and the sums of the workload if y is white noise of unit variance.

@@ -35,11 +35,16 @@ use std::num::NonZeroU32;
 /// Longest horizon of the best banded strategy: an iteration takes about n³ operations.
 const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
 
+/// Longest horizon for which it takes seconds.
+const COMPARED_STEPS: u64 = 128;
+
 const ITERATIONS: usize = 500;
 
 /// `banded-optimal:b`: the best C with b bands, for a workload with a positive diagonal.
 pub(in crate::strategy) static BANDED_OPTIMAL: Kind = Kind {
     number: Some(("bands", MAX_BANDS)),
+    horizon: MAX_BANDED_OPTIMAL_HORIZON,
+    compared: |kind, purpose| Ok(vec![kind.numbered(purpose.bands_apart()).up_to(COMPARED_STEPS)]),
     fit: Fit::Parameters {
         search: |name, purpose, _| {
             let best = banded_optimal(name.number(), &purpose.workload, purpose.horizon)?;

@@ -20,9 +20,17 @@ use crate::{
 
 const ITERATIONS: usize = 1000;
 
+/// Largest product of horizon and bands for which a search takes seconds.
+const COMPARED_WORK: u64 = 1 << 18;
+
 /// `banded-toeplitz-optimal:b`: the best Toeplitz C with b bands.
 pub(in crate::strategy) static BANDED_TOEPLITZ_OPTIMAL: Kind = Kind {
     number: Some(("bands", MAX_BANDS)),
+    horizon: MAX_HISTORY_HORIZON,
+    compared: |kind, purpose| {
+        let bands = purpose.bands_apart();
+        purpose.if_toeplitz([kind.numbered(bands).up_to(COMPARED_WORK / u64::from(bands))])
+    },
     fit: Fit::Parameters {
         search: |name, purpose, _| {
             let coefficients = optimal_banded_toeplitz(name, &purpose.workload, purpose.horizon)?;

@@ -10,6 +10,7 @@ use crate::{
 
 /// `optimal`: the best C for the participation.
 pub(in crate::strategy) static OPTIMAL: Kind = Kind {
+    horizon: MAX_DENSE_HORIZON,
     compared: Kind::if_short,
     fit: Fit::Program { several: true },
     strategy: Some(super::of_parameters),
@@ -18,8 +19,9 @@ pub(in crate::strategy) static OPTIMAL: Kind = Kind {
 
 /// `coa`: the best C for single participation.
 pub(in crate::strategy) static COA: Kind = Kind {
+    horizon: MAX_DENSE_HORIZON,
     compared: |kind, purpose| match purpose.participation.is_single() {
-        true => Vec::new(),
+        true => Err("it is the same as `optimal` for single participation"),
         false => kind.if_short(purpose),
     },
     fit: Fit::Program { several: false },

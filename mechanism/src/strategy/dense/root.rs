@@ -2,7 +2,7 @@
 
 use super::{Dense, MAX_DENSE_HORIZON};
 use crate::{
-    strategy::{Kind, StrategyError, StrategyName, check_horizon},
+    strategy::{Kind, StrategyError, StrategyName, check_horizon, kind::SHORT},
     workload::Workload,
 };
 use nalgebra::DMatrix;
@@ -12,11 +12,12 @@ use std::sync::Arc;
 pub(in crate::strategy) static MATRIX_SQUARE_ROOT: Kind = Kind {
     horizon: MAX_DENSE_HORIZON,
     normalized: Some(MAX_DENSE_HORIZON),
-    compared: |kind, purpose| {
-        // Without row divisors, the root of the workload is the Toeplitz square root.
-        let differs = matches!(purpose.workload, Workload::Average | Workload::Adam(_) | Workload::Matrix(_));
-        let names = kind.if_short(purpose).into_iter().filter(|_| differs);
-        names.flat_map(|name| [Some(name.clone()), name.normalized()]).flatten().collect()
+    compared: |kind, purpose| match purpose.workload {
+        Workload::Average | Workload::Adam(_) | Workload::Matrix(_) => {
+            let names = [kind.name()].into_iter().chain(kind.name().normalized());
+            Ok(names.map(|name| name.up_to(SHORT)).collect())
+        }
+        _ => Err("it is the same as `square-root` for a workload without row divisors"),
     },
     strategy: Some(|made| Ok(Arc::new(matrix_square_root(made.name, made.workload, made.steps()?)?))),
     ..Kind::new("matrix-square-root", "the square root of the whole workload, dense")

@@ -237,7 +237,7 @@ impl Factorization for Fourier {
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let (steps, rows) = (self.within_horizon(steps), 2 * self.reciprocals.len());
         if self.reciprocals.len() as u64 > MAX_DENSE_HORIZON {
-            return Err(MatrixError::Columns { found: steps });
+            return Err(MatrixError::WrittenOut { found: steps, limit: MAX_DENSE_HORIZON as usize });
         }
         let root = self.circulant_root();
         let matrix = Matrix::dense(DMatrix::from_fn(rows, steps, |k, i| root[(k + rows - i) % rows]))?;

@@ -3,8 +3,8 @@
 use super::{Toeplitz, inverse::BandedInverse, root};
 use crate::{
     strategy::{
-        COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON, Specification, Strategy, StrategyError, StrategyName,
-        StrategyParameters,
+        COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON, MAX_HORIZON, Specification, Strategy, StrategyError,
+        StrategyName, StrategyParameters, kind::FULL_HISTORY,
     },
     workload::Workload,
 };
@@ -26,7 +26,6 @@ const BANDED_WINDOW: u64 = 1 << 10;
 
 /// `identity`: C = I, fresh noise at every step. No memory, no horizon.
 pub(in crate::strategy) static IDENTITY: Kind = Kind {
-    compared: |kind, _| vec![kind.name()],
     strategy: Some(|made| Ok(Arc::new(Toeplitz::new(made.name.clone(), &[1.0], None)))),
     ..Kind::new("identity", "fresh noise on every epoch")
 };
@@ -37,9 +36,9 @@ pub(in crate::strategy) static IDENTITY: Kind = Kind {
 pub(in crate::strategy) static SQUARE_ROOT: Kind = Kind {
     horizon: MAX_HISTORY_HORIZON,
     normalized: Some(MAX_NORMALIZED_HORIZON),
-    compared: |kind, purpose| match purpose.is_toeplitz() && purpose.keeps_full_history() {
-        true => [kind.name()].into_iter().chain(kind.name().normalized()).collect(),
-        false => Vec::new(),
+    compared: |kind, purpose| {
+        let names = [kind.name()].into_iter().chain(kind.name().normalized());
+        purpose.if_toeplitz(names.map(|name| name.up_to(FULL_HISTORY)))
     },
     strategy: Some(|made| {
         let horizon = made.steps()?;
@@ -56,10 +55,11 @@ pub(in crate::strategy) static BANDED_SQUARE_ROOT: Kind = Kind {
     number: Some(("bands", MAX_BANDS)),
     normalized: Some(MAX_NORMALIZED_HORIZON),
     compared: |kind, purpose| match &purpose.workload {
-        Workload::Window(length) if length.get() > BANDED_WINDOW && purpose.horizon > STREAMED => Vec::new(),
-        Workload::Window(length) => vec![banded_for_window(length.get())],
-        _ if purpose.is_toeplitz() => vec![kind.numbered(32)],
-        _ => Vec::new(),
+        Workload::Window(length) => {
+            let limit = if length.get() > BANDED_WINDOW { STREAMED } else { MAX_HORIZON };
+            Ok(vec![banded_for_window(length.get()).up_to(limit)])
+        }
+        _ => purpose.if_toeplitz([kind.numbered(32).always()]),
     },
     strategy: Some(|made| {
         let bands = u64::from(made.name.number().get());
@@ -82,12 +82,10 @@ pub(in crate::strategy) static BANDED_INVERSE_SQUARE_ROOT: Kind = Kind {
     number: Some(("bands", MAX_BANDS)),
     horizon: MAX_INVERSE_HORIZON,
     normalized: Some(MAX_NORMALIZED_HORIZON),
-    compared: |kind, purpose| match purpose.is_toeplitz() {
-        true => {
-            let normalized = kind.numbered(32).normalized().filter(|_| purpose.keeps_full_history());
-            [kind.numbered(8), kind.numbered(32)].into_iter().chain(normalized).collect()
-        }
-        false => Vec::new(),
+    compared: |kind, purpose| {
+        let plain = [8, 32].map(|bands| kind.numbered(bands).always());
+        let normalized = kind.numbered(32).normalized().map(|name| name.up_to(FULL_HISTORY));
+        purpose.if_toeplitz(plain.into_iter().chain(normalized))
     },
     strategy: Some(|made| {
         let horizon = made.steps()?;

@@ -29,7 +29,7 @@
 
 use super::{Toeplitz, UnboundedCoefficients, root};
 use crate::{
-    strategy::{COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON},
+    strategy::{COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON, kind::FULL_HISTORY},
     workload::Workload,
 };
 use std::{f64::consts::PI, sync::Arc};
@@ -43,9 +43,9 @@ const NODES: std::ops::Range<i32> = -33..33;
 /// `log-perturbed-root`: unbounded, but evaluated and run only up to [`MAX_HISTORY_HORIZON`].
 pub(in crate::strategy) static LOG_PERTURBED_ROOT: Kind = Kind {
     horizon: MAX_HISTORY_HORIZON,
-    compared: |kind, purpose| match purpose.workload == Workload::Prefix && purpose.keeps_full_history() {
-        true => vec![kind.name()],
-        false => Vec::new(),
+    compared: |kind, purpose| match purpose.workload {
+        Workload::Prefix | Workload::Average => Ok(vec![kind.name().up_to(FULL_HISTORY)]),
+        _ => Err("it is for `prefix` and `average`"),
     },
     strategy: Some(|made| {
         if !matches!(made.workload, Workload::Prefix | Workload::Average) {

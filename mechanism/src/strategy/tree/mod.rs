@@ -151,7 +151,7 @@ impl Factorization for Tree {
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let steps = self.within_horizon(steps);
         if steps > MAX_DENSE_HORIZON {
-            return Err(MatrixError::Columns { found: steps as usize });
+            return Err(MatrixError::WrittenOut { found: steps as usize, limit: MAX_DENSE_HORIZON as usize });
         }
         let nodes: Vec<(u64, u32)> =
             (1..=steps).flat_map(|t| (0..self.released(t)).map(move |h| (t - 1, h))).collect();

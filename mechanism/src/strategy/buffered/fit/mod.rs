@@ -38,10 +38,7 @@ use toeplitz::{Repetition, ToeplitzLoss};
 /// `blt:b`: a buffered linear Toeplitz matrix (Dvijotham et al., 2024), fitted to the workload.
 pub(in crate::strategy) static BLT: Kind = Kind {
     number: Some(("buffers", MAX_BUFFERS)),
-    compared: |kind, purpose| match purpose.is_toeplitz() {
-        true => [2, 5].map(|buffers| kind.numbered(buffers)).into(),
-        false => Vec::new(),
-    },
+    compared: |kind, purpose| purpose.if_toeplitz([2, 5].map(|buffers| kind.numbered(buffers).always())),
     fit: Fit::Parameters { search: search_blt, objective: true },
     strategy: Some(super::of_parameters),
     ..Kind::new("blt", "b buffers, fitted: constant memory, near the best Toeplitz C")

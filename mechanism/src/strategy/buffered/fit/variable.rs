@@ -28,10 +28,11 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     number: Some(("buffers", MAX_BUFFERS)),
     horizon: MAX_VARIABLE_STEPS,
     compared: |kind, purpose| match WorkloadSums::new(&purpose.workload) {
-        Some(_) if purpose.horizon <= COMPARED_STEPS && purpose.participation == Participation::Single => {
-            [2, 3, 5].map(|buffers| kind.numbered(buffers)).into()
+        Some(_) if purpose.participation == Participation::Single => {
+            Ok([2, 3, 5].map(|buffers| kind.numbered(buffers).up_to(COMPARED_STEPS)).into())
         }
-        _ => Vec::new(),
+        Some(_) => Err("it is fitted for single participation"),
+        None => Err("it is for workloads with exponential memory"),
     },
     fit: Fit::Parameters {
         search: |name, purpose, progress| {
