@@ -1,6 +1,11 @@
-//! Does the strategy lab reproduce published tables?
+//! Which strategy is how far from the optimum, and does the strategy lab reproduce published tables?
 //!
-//! Recomputes Tables 1 and 6 of "Multi-Epoch Matrix Factorization Mechanisms" (Choquette-Choo et
+//! The first table holds, for every strategy that a comparison includes, how far its total squared
+//! error is above a proven lower bound, for several workloads, horizons and participations; and its
+//! bytes of state and the nanoseconds of encoding a step, both per coordinate. `docs/strategies.md`
+//! carries it.
+//!
+//! Then the example recomputes Tables 1 and 6 of "Multi-Epoch Matrix Factorization Mechanisms" (Choquette-Choo et
 //! al., 2023). Table 1 lists the total squared error of prefix sums over 2000 steps, for every
 //! known mechanism, when each person takes part 20 times, 100 steps apart. Table 6 lists the root
 //! of the total squared error of a tiny problem under three sets of constraints. The example fails
@@ -10,17 +15,22 @@
 //! ```sh
 //! cargo run --release --example strategy_tables              # minutes once; optima are cached
 //! cargo run --release --example strategy_tables -- --quick   # leaves out long searches
+//! cargo run --release --example strategy_tables -- --losses  # only the first table
 //! ```
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use std::error::Error;
+use std::hint::black_box;
+use std::time::Instant;
 
 use hushflow::mechanism::error::ExpectedError;
-use hushflow::mechanism::optimize::QuadraticForm;
 use hushflow::mechanism::optimize::corners::{Corners, optimum};
+use hushflow::mechanism::optimize::{QuadraticForm, loss_bound};
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::{SensitivityClaim, participation_sensitivity};
-use hushflow::mechanism::strategy::{Fit, Matrix, Purpose, StrategyName};
+use hushflow::mechanism::strategy::{
+    Comparison, Fit, Matrix, OmissionReason, Purpose, Strategy, StrategyName, compare,
+};
 use hushflow::mechanism::workload::Workload;
 use hushflow::strategies::Candidate;
 use nalgebra::SymmetricEigen;
@@ -85,18 +95,135 @@ const TABLE_6: [(&str, &str, Corners, &str); 6] = [
     ("momentum:0.95", "(35)", Corners::NonNegative, "16.134"),
 ];
 
+/// Workload, horizon and participation of the columns of the first table.
+const PURPOSES: [(&str, u64, &str); 8] = [
+    ("prefix", 512, "1"),
+    ("prefix", 100_000, "1"),
+    ("average", 512, "1"),
+    ("exponential:0.99", 512, "1"),
+    ("momentum:0.9", 512, "1"),
+    ("window:10", 512, "1"),
+    ("prefix", 512, "4x128"),
+    ("prefix", STEPS, PARTICIPATION),
+];
+
+/// Number of coordinates, and longest horizon, for which encoding is measured.
+const COORDINATES: usize = 256;
+const MEASURED: u64 = 2048;
+
 fn main() -> Fallible<()> {
-    let quick = match std::env::args().nth(1).as_deref() {
-        None => false,
-        Some("--quick") => true,
-        Some(other) => return Err(format!("`{other}` is no option; expected --quick or nothing").into()),
+    let (quick, tables) = match std::env::args().nth(1).as_deref() {
+        None => (false, true),
+        Some("--quick") => (true, true),
+        Some("--losses") => (false, false),
+        Some(other) => {
+            return Err(format!("`{other}` is no option; expected --quick, --losses or nothing").into());
+        }
     };
+    losses(quick)?;
+    if !tables {
+        return Ok(());
+    }
     let agree = [table_1(quick)?, table_6()?];
     if agree != [true; 2] {
         return Err("a row differs from the paper".into());
     }
     println!("\nAll rows agree with the paper in every printed digit.");
     Ok(())
+}
+
+/// A row of the first table.
+struct LossRow {
+    strategy: String,
+    /// Loss over its lower bound for every purpose; `None` where the strategy is left out.
+    ratios: [Option<f64>; PURPOSES.len()],
+    bytes: Option<usize>,
+    nanoseconds: Option<f64>,
+}
+
+/// Prints the table of all strategies, in Markdown: the best for the first purpose come first.
+fn losses(quick: bool) -> Fallible<()> {
+    let mut rows: Vec<LossRow> = Vec::new();
+    for (column, (workload, horizon, participation)) in PURPOSES.into_iter().enumerate() {
+        let purpose =
+            Purpose { participation: participation.parse()?, ..Purpose::new(workload.parse()?, horizon) };
+        let Comparison { strategies: mut names, omissions } = compare(&purpose, false);
+        let long = |reason: &OmissionReason| matches!(reason, OmissionReason::Time { .. });
+        if !quick && omissions.iter().any(|left| left.strategy == "optimal" && long(&left.reason)) {
+            names.push("optimal".parse()?);
+        }
+        let mut found = Vec::new();
+        let mut bound: Option<f64> = None;
+        for name in names {
+            let candidate = match Candidate::new(&name, &purpose, &mut |_| ()) {
+                Err(error) if error.omission().is_some() => continue,
+                candidate => candidate?,
+            };
+            let loss = candidate.error_under(&purpose)?.loss;
+            bound = bound.into_iter().chain(candidate.loss_lower_bound).reduce(f64::max);
+            found.push((name.to_string(), loss, candidate.strategy));
+        }
+        let bound = match bound {
+            Some(bound) => bound,
+            None => loss_bound(&purpose.workload, horizon, purpose.participation)?,
+        };
+        for (strategy, loss, running) in found {
+            let index = rows.iter().position(|row| row.strategy == strategy).unwrap_or_else(|| {
+                let bytes = running.as_ref().map(|running| running.encoder_bytes());
+                let nanoseconds =
+                    running.as_ref().map(|running| encoding_nanoseconds(running.as_ref(), horizon));
+                rows.push(LossRow { strategy, ratios: [None; PURPOSES.len()], bytes, nanoseconds });
+                rows.len() - 1
+            });
+            rows[index].ratios[column] = Some(loss / bound);
+        }
+    }
+    let order = |row: &LossRow| {
+        let first = row.ratios.iter().position(Option::is_some).unwrap_or(PURPOSES.len());
+        (first, row.ratios.get(first).copied().flatten().unwrap_or(f64::INFINITY))
+    };
+    rows.sort_by(|a, b| {
+        let ((a, ratio_a), (b, ratio_b)) = (order(a), order(b));
+        a.cmp(&b).then(ratio_a.total_cmp(&ratio_b))
+    });
+    let titles = PURPOSES.map(|(workload, horizon, participation)| match participation {
+        "1" => format!("`{workload}` {horizon}"),
+        _ => format!("`{workload}` {horizon}, {participation}"),
+    });
+    println!("| strategy | {} | bytes | ns |", titles.join(" | "));
+    println!("|---|{}---:|---:|", "---:|".repeat(PURPOSES.len()));
+    for LossRow { strategy, ratios, bytes, nanoseconds } in &rows {
+        let ratios = ratios.map(|ratio| ratio.map_or("-".into(), as_ratio));
+        let bytes = bytes.map_or("-".into(), |bytes| bytes.to_string());
+        let nanoseconds = nanoseconds.map_or("-".into(), |time| format!("{time:.1}"));
+        println!("| `{strategy}` | {} | {bytes} | {nanoseconds} |", ratios.join(" | "));
+    }
+    println!();
+    Ok(())
+}
+
+/// Formats a ratio with four digits, but no more than four behind the point.
+fn as_ratio(ratio: f64) -> String {
+    match ratio {
+        _ if ratio < 10.0 => format!("{ratio:.4}"),
+        _ if ratio < 100.0 => format!("{ratio:.1}"),
+        _ => format!("{ratio:.0}"),
+    }
+}
+
+/// Mean time of encoding a step, per coordinate.
+fn encoding_nanoseconds(strategy: &dyn Strategy, horizon: u64) -> f64 {
+    let steps = horizon.min(MEASURED);
+    let mut encoder = strategy.encoder(COORDINATES);
+    let (input, mut output) = (vec![1_i128 << 20; COORDINATES], vec![0_i128; COORDINATES]);
+    let begin = Instant::now();
+    for _ in 0..steps {
+        if encoder.encode(black_box(&input), &mut output).is_err() {
+            return f64::NAN;
+        }
+        black_box(&output);
+    }
+    begin.elapsed().as_nanos() as f64 / (steps as f64 * COORDINATES as f64)
 }
 
 /// Prints Table 1. Returns whether all of it agrees.

@@ -41,6 +41,9 @@ mod forecast;
 mod report;
 mod windows;
 
+/// Longest horizon for which the forecast of one strategy searches for a lower bound.
+const BOUNDED_HORIZON: u64 = 1 << 10;
+
 /// Most lines of a plot: more can't be distinguished.
 const PLOTTED: usize = 9;
 
@@ -283,8 +286,9 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     if let Some(name) = &arguments.strategy {
         let mut forecast = forecast(&plan, name, &bar)?;
         bar.name("lower bound");
-        if plan.purpose.horizon <= plan.advice_horizon {
-            forecast.factorization.bound(lower_bound(&plan, std::slice::from_ref(&forecast)).ok());
+        if plan.purpose.horizon <= BOUNDED_HORIZON {
+            let bound = lower_bound(&plan, std::slice::from_ref(&forecast));
+            forecast.factorization.bound(bound.ok());
         }
         bar.finish();
         draw(arguments, std::slice::from_ref(&forecast))?;

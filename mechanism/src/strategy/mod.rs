@@ -65,6 +65,7 @@ pub static KINDS: &[&Kind] = &[
     &tree::HONAKER,
     &fourier::FFT_OPTIMAL_DECODER,
     &fourier::FFT,
+    &dense::BANDED_INVERSE_OPTIMAL,
     &dense::BANDED_TOEPLITZ_OPTIMAL,
     &dense::BANDED_OPTIMAL,
     &dense::OPTIMAL,
@@ -76,7 +77,8 @@ pub static KINDS: &[&Kind] = &[
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum StrategyParameters {
-    /// The coefficients of a Toeplitz matrix, in units of 2^-[`COEFFICIENT_BITS`].
+    /// The coefficients of a Toeplitz matrix, or of its inverse, in units of
+    /// 2^-[`COEFFICIENT_BITS`].
     Toeplitz(Vec<i64>),
     /// Buffers of a Toeplitz matrix or of a power law.
     Buffered(BufferedParameters),

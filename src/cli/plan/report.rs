@@ -59,8 +59,8 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     let legend = format!(
         "\nrmse and largest error: for a noise multiplier of 1, records added or removed. ±: standard deviation of the \
          noise after the\nlast epoch. Bytes of state, and products (multiplications) a step: per coordinate; - where it \
-         does not run.{}\n{bound}{}{}See one in full with --strategy {}.\n",
-        if in_file.is_some() { " *: the strategy\nof the file." } else { "" },
+         does not run.\n{}{bound}{}{}See one in full with --strategy {}.\n",
+        if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },
         mean(best),
         left_out(omissions, Some(best)),
         best.strategy,
@@ -78,31 +78,53 @@ fn excess(share: f64) -> String {
     }
 }
 
-/// Formats one line for every reason, and how to compute what takes long.
+/// Formats why strategies are left out, and how to compute those that take long.
 fn left_out(omissions: &[Omission], best: Option<&Forecast>) -> String {
-    let mut reasons: Vec<&OmissionReason> = omissions.iter().map(|omission| &omission.reason).collect();
-    reasons.sort();
-    reasons.dedup();
-    let line = |reason: &&OmissionReason| {
-        let names = omissions.iter().filter(|omission| omission.reason == **reason);
-        let names: Vec<&str> = names.map(|omission| omission.strategy.as_str()).collect();
-        wrapped(&format!("Left out, {reason}: {}", names.join(", ")))
+    let line = |title: &str, of: fn(&OmissionReason) -> Option<String>| {
+        let named = |omission: &Omission| {
+            let detail = of(&omission.reason)?;
+            Some(if detail.is_empty() {
+                omission.strategy.clone()
+            } else {
+                format!("{} ({detail})", omission.strategy)
+            })
+        };
+        let names: Vec<String> = omissions.iter().filter_map(named).collect();
+        if names.is_empty() { String::new() } else { wrapped(&format!("{title}: {}", names.join(", "))) }
     };
-    let mut text: String = reasons.iter().map(line).collect();
-    let long = |omission: &&Omission| matches!(omission.reason, OmissionReason::Time { .. });
-    if let Some((omission, best)) = omissions.iter().find(long).zip(best) {
-        let problem = &best.problem;
-        text += "Add --all to compute those that take long";
-        if problem.stamps == 1 && omissions.iter().any(|omission| omission.strategy == "optimal") {
-            text += &format!(
-                ", or one with, for example,\n  hushflow optimize --method optimal -w {} -n {} --participation {}\n",
-                problem.workload, problem.horizon, problem.participation
-            );
-        } else {
-            text += &format!(", or one with --strategy {}.\n", omission.strategy);
-        }
-    }
-    text
+    let lines = [
+        line("Left out, as they take long", |reason| match reason {
+            OmissionReason::Time { .. } => Some(String::new()),
+            _ => None,
+        }),
+        line("Too many epochs for", |reason| match reason {
+            OmissionReason::Horizon { limit } => Some(format!("at most {}", thousands(*limit))),
+            _ => None,
+        }),
+        line("Not for this workload or participation", |reason| match reason {
+            OmissionReason::NoForm { detail } => Some(detail.clone()),
+            _ => None,
+        }),
+        line("Stopped before", |reason| match reason {
+            OmissionReason::Stopped => Some(String::new()),
+            _ => None,
+        }),
+        line("Failed", |reason| match reason {
+            OmissionReason::Failed { detail } => Some(detail.clone()),
+            _ => None,
+        }),
+    ];
+    let is_long = |omission: &&Omission| matches!(omission.reason, OmissionReason::Time { .. });
+    let Some((first, best)) = omissions.iter().find(is_long).zip(best) else { return lines.concat() };
+    let optimal = omissions.iter().filter(is_long).any(|omission| omission.strategy == "optimal");
+    let one = match best.problem.participation {
+        participation if optimal && best.problem.stamps == 1 => format!(
+            "the optimum with\n  hushflow optimize --method optimal -w {} -n {} --participation {participation}",
+            best.problem.workload, best.problem.horizon
+        ),
+        _ => format!("one with --strategy {}", first.strategy),
+    };
+    lines.concat() + &format!("Add --all to compute those that take long, or {one}\n")
 }
 
 /// Breaks a line before its 120th character, with the rest indented.

@@ -9,7 +9,7 @@ const FACTORIZATION_ERRORS: &str = include_str!("../../vectors/factorization_err
 const PARTICIPATION_LOSSES: &str = include_str!("../../vectors/memf_table1.json");
 
 /// One strategy for each form of strategy name.
-const STRATEGIES: [&str; 24] = [
+const STRATEGIES: [&str; 26] = [
     "optimal",
     "coa",
     "auto",
@@ -34,6 +34,8 @@ const STRATEGIES: [&str; 24] = [
     "fft-optimal-decoder",
     "banded-optimal:5",
     "banded-toeplitz-optimal:5",
+    "banded-inverse-optimal:2",
+    "normalized-banded-inverse-optimal:5",
 ];
 
 /// Returns whether the strategy exists for the workload.

@@ -126,6 +126,8 @@ fn a_pipeline_without_a_strategy_runs_the_default() {
 fn fitted_strategies_run() {
     check(&Flights::new(), "[release]\nstrategy = 'blt:2'", "blt:2");
     check(&Flights::new(), "[release]\nstrategy = 'variable-blt:3'", "variable-blt:3");
+    let inverse = "banded-inverse-optimal:3";
+    check(&Flights::new(), &format!("[release]\nstrategy = '{inverse}'"), inverse);
     check(&Flights::new(), "[release]\nstrategy = 'optimal'", "optimal");
 }
 

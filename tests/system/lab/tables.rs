@@ -38,6 +38,52 @@ fn tables_fit_a_screen_and_list_all_strategies() {
     }
 }
 
+/// Every strategy of the table is compared or left out with a reason.
+#[test]
+fn what_a_comparison_leaves_out_is_named_with_the_reason() {
+    let lab = Lab::new();
+    let purpose = "-w prefix -n 600 --participation 6x100";
+    let found = json(&lab, &format!("plan {purpose}"));
+    let omissions = found["omissions"].as_array().expect("a list");
+    let reason = |name: &str| {
+        let omission = omissions.iter().find(|omission| omission["strategy"] == name);
+        omission.unwrap_or_else(|| panic!("{name} is not named: {found}"))["reason"].clone()
+    };
+    assert_eq!([reason("optimal"), reason("banded-optimal:100")], ["time", "time"]);
+    assert_eq!(reason("power-law:b"), "no-form");
+    let all: Vec<&str> = ["strategies", "omissions"]
+        .iter()
+        .flat_map(|list| found[list].as_array().expect("a list"))
+        .filter_map(|entry| entry["strategy"].as_str())
+        .collect();
+    for kind in hushflow::mechanism::strategy::KINDS {
+        let word = kind.usage();
+        let word = word.split(':').next().expect("a name");
+        assert!(all.iter().any(|name| name.split(':').next() == Some(word)), "{word}: {all:?}");
+    }
+    for strategy in found["strategies"].as_array().expect("a list") {
+        assert!(number(&strategy["loss_excess"]) > 0.0, "{strategy}");
+        assert!(number(&strategy["loss"]) > number(&strategy["loss_lower_bound"]), "{strategy}");
+    }
+    let table = hush(&lab, &format!("plan {purpose}")).succeeded().out;
+    let parts =
+        ["Left out, as they take long", "--all", "hushflow optimize --method optimal", "power-law:b (it is"];
+    parts.iter().for_each(|part| assert!(table.contains(part), "no {part}: {table}"));
+    hush(&lab, "plan -w prefix -n 4097 -s fft").failed(2, &["4097 steps", "at most 4096"]);
+}
+
+#[test]
+fn all_computes_what_takes_long() {
+    let lab = Lab::new();
+    let compared = |line: &str| {
+        let found = json(&lab, line);
+        let list = found["strategies"].as_array().expect("a list").clone();
+        list.iter().any(|entry| entry["strategy"] == "banded-optimal:10")
+    };
+    let purpose = "plan -w prefix -n 130 --participation 13x10";
+    assert!(!compared(purpose) && compared(&format!("{purpose} --all")));
+}
+
 #[test]
 fn the_strategy_of_a_file_is_marked() {
     let lab = Lab::new();

@@ -97,6 +97,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
             "normalized-banded-inverse-square-root:3",
             "banded-optimal:3",
             "banded-toeplitz-optimal:3",
+            "banded-inverse-optimal:3",
             "optimal",
             "coa",
             "auto",

@@ -68,7 +68,8 @@ fn optimal_banded_toeplitz(
     Ok(best)
 }
 
-fn weights(workload: &Workload, horizon: u64) -> Vec<f64> {
+/// Sums of 1 over the squared divisors of a row and all later ones.
+pub(super) fn weights(workload: &Workload, horizon: u64) -> Vec<f64> {
     let mut sum = 0.0;
     let mut weights: Vec<f64> = (1..=horizon)
         .rev()
@@ -92,12 +93,12 @@ fn evaluate(c: &[f64], numerator: &[f64], weights: &[f64]) -> (f64, Vec<f64>) {
     (libm::log(loss) + libm::log(norm), c.iter().enumerate().map(slope).collect())
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// A quotient of series, term by term; cheap for a short divisor.
-fn divide(numerator: &[f64], divisor: &[f64]) -> Vec<f64> {
+pub(super) fn divide(numerator: &[f64], divisor: &[f64]) -> Vec<f64> {
     let mut quotient: Vec<f64> = Vec::with_capacity(numerator.len());
     for &term in numerator {
         let earlier: f64 = divisor[1..].iter().zip(quotient.iter().rev()).map(|(c, q)| c * q).sum();

@@ -2,9 +2,12 @@
 //! recursion over its last b − 1 outputs (Kalinin and others, "Back to square roots", arXiv
 //! 2505.12128).
 //!
+//! `banded-inverse-optimal:b`, with fitted coefficients, runs alike.
+//!
 //! *Strategy.* `C[t,i] = c_(t−i) s_i`, where c is the exact inverse of the series d of b integers
-//! in units of 2^-40 with `d_0 = 1`. The scales s are integers in the same units: either the first
-//! coefficient of the square root for all columns, or the scale that gives each column norm 1. With
+//! in units of 2^-40 with `d_0 = 1`. The scales s are integers in the same units: one for all
+//! columns (the first coefficient of the square root, or the one for which columns have at most
+//! norm 1), or the scale that gives each column norm 1. With
 //! `z_t = s_t x_t`, `y_t = z_t − Σ_(1≤j<b) d_j y_(t−j)`.
 //!
 //! *Rounding.* y is kept in units of 2^-40 of the unit of x, in which `z_t` is exact. For `d_j y`,
@@ -80,6 +83,31 @@ impl BandedInverse {
         let scale = units(root::root(workload, 1)[0]) as i64;
         let strategy = Self::exact(name, inverse, vec![scale; horizon as usize]);
         strategy.ok_or_else(refused)
+    }
+
+    /// With these coefficients of C⁻¹, and a scale for which columns have at most norm 1.
+    pub(super) fn of_inverse(
+        name: &StrategyName,
+        inverse: &[i64],
+        horizon: u64,
+    ) -> Result<Self, StrategyError> {
+        let bands = (inverse.len() as u64).clamp(1, horizon);
+        check_horizon(name, horizon, MAX_WORK / bands)?;
+        let refused = |reason| StrategyError::Parameters { reason };
+        let one = 1 << COEFFICIENT_BITS;
+        let inverse = &inverse[..inverse.len().min(horizon as usize)];
+        if inverse.first() != Some(&one) {
+            return Err(refused("the first coefficient of the inverse is not 1"));
+        }
+        if inverse.iter().any(|&d| real(d).abs() > MAX_COEFFICIENT) {
+            return Err(refused("a coefficient of the inverse is above 2^20"));
+        }
+        let unscaled = Self::exact(name, inverse.to_vec(), vec![one; horizon as usize]);
+        let unscaled = unscaled.ok_or(refused("the inverse of its coefficients grows too much"))?;
+        let norm = unscaled.norms().last().copied().unwrap_or(1.0);
+        let scales: Arc<[i64]> = vec![((1.0 / norm / real(1)) as i64).max(1); horizon as usize].into();
+        let fingerprint = fingerprint(inverse, &scales);
+        Ok(Self { scales, fingerprint, ..unscaled })
     }
 
     fn exact(name: &StrategyName, inverse: Vec<i64>, scales: Vec<i64>) -> Option<Self> {

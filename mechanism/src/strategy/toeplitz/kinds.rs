@@ -14,10 +14,10 @@ use std::sync::Arc;
 pub(in crate::strategy) const MAX_BANDS: u32 = 1 << 20;
 
 /// Longest horizon of scaled columns: computing their errors takes n² time, minutes beyond this.
-const MAX_NORMALIZED_HORIZON: u64 = 1 << 17;
+pub(in crate::strategy) const MAX_NORMALIZED_HORIZON: u64 = 1 << 17;
 
 /// Longest horizon of a banded inverse: all coefficients of its C are computed.
-const MAX_INVERSE_HORIZON: u64 = 1 << 24;
+pub(in crate::strategy) const MAX_INVERSE_HORIZON: u64 = 1 << 24;
 
 /// Longest horizon for which a comparison includes bands of any window, and the longest window
 /// beyond it.
@@ -136,6 +136,19 @@ pub(in crate::strategy) fn of_parameters(
         }
         _ => refused("the first coefficient is not positive"),
     }
+}
+
+/// The C whose inverse has the coefficients that an optimiser found.
+///
+/// # Errors
+/// [`StrategyError::Parameters`] for a first coefficient that is not 1, and for a C that grows too
+/// much.
+pub(in crate::strategy) fn of_inverse(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
+    let Some(StrategyParameters::Toeplitz(inverse)) = made.fitted else {
+        return Err(StrategyError::NotFitted { strategy: made.name.to_string() });
+    };
+    let plain = BandedInverse::of_inverse(made.name, inverse, made.steps()?)?;
+    Ok(Arc::new(if made.name.is_normalized() { plain.normalized() } else { plain }))
 }
 
 /// Coefficients of magnitude at most 1, rounded to the nearest unit of 2^-[`COEFFICIENT_BITS`].

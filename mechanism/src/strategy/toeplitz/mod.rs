@@ -39,8 +39,8 @@ mod rows;
 mod stream;
 
 pub(super) use kinds::{
-    BANDED_INVERSE_SQUARE_ROOT, BANDED_SQUARE_ROOT, IDENTITY, MAX_BANDS, SQUARE_ROOT, banded_for_window,
-    of_parameters, units,
+    BANDED_INVERSE_SQUARE_ROOT, BANDED_SQUARE_ROOT, IDENTITY, MAX_BANDS, MAX_INVERSE_HORIZON,
+    MAX_NORMALIZED_HORIZON, SQUARE_ROOT, banded_for_window, of_inverse, of_parameters, units,
 };
 pub(super) use log_perturbed::LOG_PERTURBED_ROOT;
 
