@@ -19,11 +19,12 @@ use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
+use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::{StrategyName, default_strategy};
+use hushflow_mechanism::strategy::{Purpose, StrategyName, default_strategy};
 use hushflow_mechanism::workload::Workload;
 
-use super::{Column, KeyColumn, Pipeline, Privacy, Release, Sink, of_records};
+use super::{Column, EntityUnit, KeyColumn, Pipeline, Privacy, Release, Sink, of_records};
 use crate::document::{Document, Field, PipelineProblem, Section};
 use crate::estimates::{LogFacts, views};
 use crate::state::{StateSettings, SumRetention};
@@ -51,10 +52,10 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let estimator = named
         .map(|named| required(section, "release", |section| estimator::estimator(section, named, dimension)));
     let release = match named {
-        Some(_) => Some(Some((estimator::no_release(), None))),
+        Some(_) => Some(Some(ReleaseSection::new(Some(StrategyName::default())))),
         None => optional(section, "release", |section| release(section, base)),
     };
-    let method = release.as_ref().and_then(|release| Some(release.as_ref()?.0.method)).unwrap_or_default();
+    let method = release.as_ref().and_then(|release| Some(release.as_ref()?.method)).unwrap_or_default();
     let privacy = required(section, "privacy", |section| privacy(section, dimension, method));
     let neighbours = privacy.map(|privacy| privacy.neighbours);
     let epochs = required(section, "epochs", |section| epochs::epochs(section, neighbours, &mut roles));
@@ -84,7 +85,11 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         Some(estimator) => Some(estimator?),
         None => None,
     };
-    let (release, strategy_file) = release?.unwrap_or_else(|| (default_release(), None));
+    let (entity, epochs) = (entity?, epochs?);
+    let release = release?.unwrap_or_else(|| ReleaseSection::new(None));
+    let strategy_file = release.file.clone();
+    let participation = entity.as_ref().map_or(Participation::Single, EntityUnit::participation);
+    let release = release.finish(participation, epochs.schedule.horizon());
     Some(Pipeline {
         name: name?,
         sources,
@@ -92,8 +97,8 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         id,
         columns: columns?,
         key: key?,
-        entity: entity?,
-        epochs: epochs?,
+        entity,
+        epochs,
         privacy: privacy?,
         release,
         estimator,
@@ -318,39 +323,60 @@ fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
-/// Returns the default of the section `[release]`.
-fn default_release() -> Release {
-    let workload = Workload::Prefix;
-    Release { strategy: default_strategy(&workload), workload, memory_limit: None, method: Method::default() }
+/// The section `[release]`. Its default strategy depends on other sections.
+struct ReleaseSection {
+    strategy: Option<StrategyName>,
+    /// Path of the strategy if it is a file: the header of a log holds only the file name.
+    file: Option<PathBuf>,
+    workload: Workload,
+    memory_limit: Option<u64>,
+    method: Method,
 }
 
-/// Reads the release, and the path of its strategy file if it has one: the header of a log holds
-/// only the file name.
-fn release(section: &Section<'_>, base: &Path) -> Option<(Release, Option<PathBuf>)> {
+impl ReleaseSection {
+    fn new(strategy: Option<StrategyName>) -> Self {
+        Self {
+            strategy,
+            file: None,
+            workload: Workload::Prefix,
+            memory_limit: None,
+            method: Method::default(),
+        }
+    }
+
+    fn finish(self, participation: Participation, horizon: u64) -> Release {
+        let Self { strategy, workload, memory_limit, method, .. } = self;
+        let default =
+            || default_strategy(&Purpose { participation, ..Purpose::new(workload.clone(), horizon) });
+        Release { strategy: strategy.unwrap_or_else(default), workload, memory_limit, method }
+    }
+}
+
+fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSection> {
     let workload = match section.text("workload") {
         Some(field) => field.map(parsed).map(|field| field.value),
         None => Some(Workload::Prefix),
     };
-    let strategy = match section.text("strategy") {
-        Some(field) => field.map(parsed).map(|field| field.value),
-        None => workload.as_ref().map(default_strategy),
+    let strategy: Option<Option<StrategyName>> = match section.text("strategy") {
+        Some(field) => field.map(parsed).map(|field| Some(field.value)),
+        None => Some(None),
     };
     let method = method(section);
     let limit = section.count("memory_limit", 0);
     if let (Some(limit), Some(strategy)) = (&limit, &strategy)
-        && *strategy != StrategyName::Auto
+        && *strategy != Some(StrategyName::Auto)
     {
         limit.report("a memory limit is only for strategy = \"auto\": leave it out");
     }
     let strategy = strategy?;
-    let path = match &strategy {
-        StrategyName::File(path) => Some(base.join(path)),
+    let file = match &strategy {
+        Some(StrategyName::File(path)) => Some(base.join(path)),
         _ => None,
     };
-    let file = path.as_ref().and_then(|path| path.file_name());
-    let strategy = file.map_or(strategy, |name| StrategyName::File(name.to_string_lossy().into()));
+    let name = file.as_ref().and_then(|path| path.file_name());
+    let strategy = name.map(|name| StrategyName::File(name.to_string_lossy().into())).or(strategy);
     let memory_limit = limit.map(|limit| limit.value);
-    Some((Release { strategy, workload: workload?, memory_limit, method: method? }, path))
+    Some(ReleaseSection { strategy, file, workload: workload?, memory_limit, method: method? })
 }
 
 fn method(section: &Section<'_>) -> Option<Method> {

@@ -354,12 +354,14 @@ impl fmt::Debug for Kind {
     }
 }
 
-/// Returns the default strategy: constant memory, and within about a per cent of the best.
-pub fn default_strategy(workload: &Workload) -> StrategyName {
-    match workload {
-        Workload::Average => buffered::POWER_LAW.numbered(2),
+/// Returns the default strategy for a purpose: constant memory, and within about a per cent of the
+/// best for single participation.
+pub fn default_strategy(purpose: &Purpose) -> StrategyName {
+    match &purpose.workload {
         // Buffers forget gradually, so they don't fit a window, which forgets at once.
         Workload::Window(length) => toeplitz::banded_for_window(length.get()),
+        _ if buffered::variable_buffers_fit(purpose) => buffered::VARIABLE_BLT.numbered(4),
+        Workload::Average => buffered::POWER_LAW.numbered(2),
         _ => buffered::BLT.numbered(5),
     }
 }

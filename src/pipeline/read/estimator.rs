@@ -3,12 +3,10 @@
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::{self, Scale};
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::StrategyName;
-use hushflow_mechanism::workload::Workload;
 
 use crate::document::Section;
+use crate::pipeline::Privacy;
 use crate::pipeline::WindowEstimator;
-use crate::pipeline::{Privacy, Release};
 
 /// Returns the names of all estimators.
 pub(super) fn names() -> Vec<&'static str> {
@@ -132,15 +130,5 @@ pub(super) fn refuse(root: &Section<'_>, named: EstimatorMethod, privacy: Option
     }
     if let Some(field) = root.get("views") {
         field.report("this is for moments; estimates of windows have no views: leave it out");
-    }
-}
-
-/// Returns the release in the header of a log without a strategy: noise is independent over time.
-pub(super) fn no_release() -> Release {
-    Release {
-        strategy: StrategyName::default(),
-        workload: Workload::Prefix,
-        memory_limit: None,
-        method: hushflow_mechanism::mechanism::Method::default(),
     }
 }

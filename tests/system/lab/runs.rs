@@ -119,7 +119,7 @@ fn check(flights: &Flights, release: &str, name: &str) {
 
 #[test]
 fn a_pipeline_without_a_strategy_runs_the_default() {
-    check(&Flights::new(), "", "blt:5");
+    check(&Flights::new(), "", "variable-blt:4");
 }
 
 #[test]
@@ -132,8 +132,9 @@ fn fitted_strategies_run() {
 }
 
 #[test]
-fn a_running_average_runs_a_power_law() {
-    check(&Flights::new(), "[release]\nworkload = 'average'", "power-law:2");
+fn power_laws_run() {
+    let release = "[release]\nworkload = 'average'\nstrategy = 'power-law:2'";
+    check(&Flights::new(), release, "power-law:2");
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn the_strategy_of_a_file_is_marked() {
     };
     let named = "strategy = \"square-root\"";
     check(named, named, "square-root");
-    check(named, "", "blt:5");
+    check(named, "", "variable-blt:4");
     check(named, "strategy = \"blt:7\"", "blt:7");
     check(named, "strategy = \"auto\"", "optimal");
     check(named, "strategy = \"auto\"\nmemory_limit = 0", "identity");

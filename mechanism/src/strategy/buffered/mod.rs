@@ -40,7 +40,7 @@ use correlator::BufferedCorrelator;
 pub use encoder::InverseBuffer;
 use encoder::{BufferedDecoder, BufferedEncoder};
 pub use fit::FitError;
-pub(super) use fit::{BLT, POWER_LAW, VARIABLE_BLT};
+pub(super) use fit::{BLT, POWER_LAW, VARIABLE_BLT, variable_buffers_fit};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use steps::BufferCoefficients;

@@ -14,7 +14,7 @@ mod variable;
 mod variable_loss;
 
 pub(in crate::strategy) use power_law::POWER_LAW;
-pub(in crate::strategy) use variable::VARIABLE_BLT;
+pub(in crate::strategy) use variable::{VARIABLE_BLT, variable_buffers_fit};
 
 use super::{
     BufferedParameters, Buffers, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer, MAX_BUFFERS,

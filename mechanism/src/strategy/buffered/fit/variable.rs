@@ -13,7 +13,7 @@ use crate::{
     optimize::{OnProgress, OptimizerProgress},
     participation::Participation,
     strategy::{
-        Factorization, Fit, Kind, Objective, OptimisedStrategy, SearchError,
+        Factorization, Fit, Kind, Objective, OptimisedStrategy, Purpose, SearchError,
         buffered::{
             self, Buffered, BufferedParameters, Buffers, MAX_VARIABLE_STEPS, VariableBuffer,
             rows::WorkloadSums,
@@ -27,12 +27,9 @@ use libm::{exp, log};
 pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     number: Some(("buffers", MAX_BUFFERS)),
     horizon: MAX_VARIABLE_STEPS,
-    compared: |kind, purpose| match WorkloadSums::new(&purpose.workload) {
-        Some(_) if purpose.participation == Participation::Single => {
-            Ok([2, 3, 5].map(|buffers| kind.numbered(buffers).up_to(COMPARED_STEPS)).into())
-        }
-        Some(_) => Err("it is fitted for single participation"),
-        None => Err("it is for workloads with exponential memory"),
+    compared: |kind, purpose| {
+        check_purpose(purpose)?;
+        Ok([2, 3, 4, 5].map(|buffers| kind.numbered(buffers).up_to(QUICK_STEPS)).into())
     },
     fit: Fit::Parameters {
         search: |name, purpose, progress| {
@@ -47,8 +44,22 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     ..Kind::new("variable-blt", "b buffers that vary with time, fitted: constant memory, near the best C")
 };
 
-/// Longest horizon for which a comparison fits them.
-const COMPARED_STEPS: u64 = 1 << 17;
+/// Longest horizon for which they are compared, and a default: a second for the fit, and a tenth of
+/// one for the gains whenever the strategy is built.
+const QUICK_STEPS: u64 = 1 << 17;
+
+fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
+    match WorkloadSums::new(&purpose.workload) {
+        Some(_) if purpose.participation == Participation::Single => Ok(()),
+        Some(_) => Err("it is fitted for single participation"),
+        None => Err("it is for workloads with exponential memory"),
+    }
+}
+
+/// Whether they are made for this purpose, and quick to fit.
+pub(in crate::strategy) fn variable_buffers_fit(purpose: &Purpose) -> bool {
+    purpose.horizon <= QUICK_STEPS && check_purpose(purpose).is_ok()
+}
 
 /// Coefficients of a curve.
 const KNOTS: usize = 12;
@@ -57,8 +68,13 @@ const KNOTS: usize = 12;
 const FIRST_STEPS: u64 = 64;
 const STAGE_RATIO: u64 = 4;
 
-/// Steps of a descent: for the first stage, those between, and those with the whole horizon.
-const DESCENT_STEPS: [usize; 3] = [100, 60, 100];
+/// Steps of a descent in the first stage, and in those before the whole horizon.
+const DESCENT_STEPS: [usize; 2] = [100, 60];
+
+/// Steps of a descent with the whole horizon: more if they are cheap.
+fn last_descent(horizon: u64) -> usize {
+    ((1 << 15) / horizon).clamp(100, 400) as usize
+}
 
 /// Steps in a row that may gain almost nothing.
 const PATIENCE: usize = 5;
@@ -137,14 +153,14 @@ fn stages(steps: u64, objective: Objective) -> Vec<Stage> {
         Objective::Rmse => &[1.0],
         Objective::MaxError => &MAXIMUM_NORMS,
     };
-    let [first, between, last] = DESCENT_STEPS;
+    let [first, between] = DESCENT_STEPS;
     let shorter = horizons.split_off(1).into_iter().rev().enumerate();
     let shorter = shorter.map(|(number, steps)| Stage {
         steps,
         norm: norms[0],
         descent: if number == 0 { first } else { between },
     });
-    shorter.chain(norms.iter().map(|&norm| Stage { steps, norm, descent: last })).collect()
+    shorter.chain(norms.iter().map(|&norm| Stage { steps, norm, descent: last_descent(steps) })).collect()
 }
 
 /// Time constants spread over the logarithmic axis, with entries of C that fall with the root of
