@@ -72,16 +72,12 @@ fn setup(steps: u64, form: impl FnOnce(Strategies) -> Strategies) -> TrainingSet
     let mechanism = MatrixMechanism::with_participation(parameters, strategies, participation, 64);
     let measurement = Measurement::of_vectors(mechanism.expect("sound parameters")).shards_at_least(16);
     let setting = AdamSetting::new(NonZeroU32::new(BATCH as u32).unwrap_or(NonZeroU32::MIN), 1e-3);
-    TrainingSetup {
-        measurement: measurement.checkpoint_interval(u64::MAX).draw_late().build().expect("sound parts"),
-        adam: AdamSetup { setting, horizon: steps },
-        parameters: vec![0.0; DIMENSION],
-        not_finite: Arc::default(),
-    }
+    let measurement = measurement.checkpoint_interval(u64::MAX).draw_late().build().expect("sound parts");
+    TrainingSetup::in_order(measurement, AdamSetup { setting, horizon: steps }, vec![0.0; DIMENSION], BATCH)
 }
 
 fn train(worker: &mut Worker, setup: &TrainingSetup, gradients: Arc<Vec<f32>>) {
-    let learner = PreparedGradients { gradients, worker: worker.index(), workers: worker.peers() };
+    let learner = PreparedGradients { gradients };
     let (setup, fault) = (setup.clone(), Fault::new());
     let watched = fault.clone();
     let log = |epochs: &[EpochCommit<u64>]| {
@@ -96,15 +92,13 @@ fn train(worker: &mut Worker, setup: &TrainingSetup, gradients: Arc<Vec<f32>>) {
 /// Gradients that are made beforehand.
 struct PreparedGradients {
     gradients: Arc<Vec<f32>>,
-    worker: usize,
-    workers: usize,
 }
 
 impl Learner for PreparedGradients {
     type Number = f32;
 
-    fn gradients(&mut self, _: u64, parameters: &[f64], give: &mut dyn FnMut(&[f32])) {
-        let border = |worker: usize| BATCH * worker / self.workers * parameters.len();
-        give(&self.gradients[border(self.worker)..border(self.worker + 1)]);
+    fn gradients(&mut self, _: u64, records: &[usize], parameters: &[f64], give: &mut dyn FnMut(&[f32])) {
+        // All records are alike, so a worker's own can be a run of the prepared ones.
+        give(&self.gradients[..records.len() * parameters.len()]);
     }
 }

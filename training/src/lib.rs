@@ -6,7 +6,8 @@
 //! [`hushflow_operators`].
 //!
 //! A whole run on labelled images ([`data`]) has a model with closed-form gradients per record
-//! ([`model`]), and a promise ([`plan`]). [`train`] keeps it, and [`train_exactly`] does the same
+//! ([`model`]), a promise ([`plan`]) and batches, in order or drawn at random ([`sampling`]).
+//! [`train`] keeps it, and [`train_exactly`] does the same
 //! without privacy. The scope is small on purpose: enough to train real models on real images and
 //! to compare ways of making Adam private, not a library of tensors.
 
@@ -17,6 +18,7 @@ pub mod model;
 mod optimise;
 pub mod plan;
 mod run;
+pub mod sampling;
 mod training_loop;
 
 pub use optimise::{AdamSetup, Optimise, SharedUpdate};

@@ -2,27 +2,23 @@
 //! the cost of privacy.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use hushflow_mechanism::mechanism::{MatrixMechanism, Strategies};
+use hushflow_mechanism::mechanism::Strategies;
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_operators::{CommitLog, EpochCommit, Fault, Measurement, ReleasedEpoch};
+use hushflow_operators::{CommitLog, EpochCommit, Fault, ReleasedEpoch};
 use timely::worker::Worker;
 
 use crate::adam::{Adam, AdamError, AdamSetting, Parameters, UpdatePart};
 use crate::data::Split;
 use crate::model::{Network, Workspace, shuffled};
-use crate::optimise::AdamSetup;
 use crate::plan::{TrainingError, TrainingPlan};
-use crate::training_loop::{Learner, TrainingSetup, training_loop};
+use crate::training_loop::{Learner, training_loop};
 
 /// Longest sleep of a worker before it checks for a fault.
 const NAP: Duration = Duration::from_millis(50);
-
-/// Minimum number of shards, independent of the number of workers.
-const SHARDS: u32 = 16;
 
 /// Numbers in a batch of gradients that are clipped together, about the size of a processor's
 /// cache.
@@ -57,7 +53,7 @@ pub struct TrainingOptions {
     pub workers: usize,
     /// Seed of the model's initial parameters and the order of records, both public.
     pub seed: u64,
-    /// Source of noise. A seeded one is for experiments and protects nobody.
+    /// Source of noise and of sampled batches. A seeded one is for experiments and protects nobody.
     pub noise: NoiseSource,
     /// Whether to keep the releases: 16 bytes for each coordinate and step.
     pub keep_releases: bool,
@@ -74,11 +70,10 @@ pub fn train(
     strategies: &Strategies,
     options: TrainingOptions,
 ) -> Result<TrainingResult, TrainingError> {
-    let dimension = network.parameters();
-    let mechanism = Arc::new(plan.mechanism(dimension, strategies)?);
-    let spent = (1..=plan.passes.get()).map(|passes| plan.spent(&mechanism, passes));
+    let setup = plan.setup(strategies, network.initial(options.seed), options.noise)?;
+    let mechanism = setup.measurement.mechanism();
+    let spent = (1..=plan.passes.get()).map(|passes| plan.spent(mechanism, passes));
     let spent = spent.collect::<Result<Vec<f64>, _>>()?;
-    let setup = setup(network, plan, &mechanism, options)?;
     let not_finite = setup.not_finite.clone();
     let order = Arc::new(shuffled(images.training.len(), options.seed));
     let ((report, reports), (release, releases)) = (channel(), channel());
@@ -94,9 +89,7 @@ pub fn train(
                 images: images.clone(),
                 order: order.clone(),
                 plan,
-                worker: worker.index(),
-                workers: worker.peers(),
-                report: report.clone(),
+                reports: (worker.index() == 0).then(|| report.clone()),
             };
             let release = release.clone();
             let log = move |epochs: &[EpochCommit<u64>]| {
@@ -127,59 +120,37 @@ pub fn train(
     })
 }
 
-fn setup(
-    network: &Network,
-    plan: &TrainingPlan,
-    mechanism: &Arc<MatrixMechanism>,
-    options: TrainingOptions,
-) -> Result<TrainingSetup, TrainingError> {
-    let setting = plan.setting();
-    setting.check_release(mechanism)?;
-    let measurement = Measurement::of_vectors(mechanism.clone()).shards_at_least(SHARDS);
-    Ok(TrainingSetup {
-        measurement: measurement.noise(options.noise).checkpoint_interval(u64::MAX).draw_late().build()?,
-        adam: AdamSetup { setting, horizon: plan.horizon() },
-        parameters: network.initial(options.seed),
-        not_finite: Arc::new(AtomicU64::new(0)),
-    })
-}
-
-/// Takes the gradients of this worker's share of a batch: every `workers`-th image.
+/// Takes the gradients of this worker's share of a batch.
 struct ImageLearner {
     network: Network,
     images: Arc<Split>,
     order: Arc<Vec<usize>>,
     plan: TrainingPlan,
-    worker: usize,
-    workers: usize,
     workspace: Workspace,
     gradients: Vec<f64>,
     /// Accuracy and parameters after every pass, from the first worker.
-    report: Sender<(f64, Vec<f64>)>,
+    reports: Option<Sender<(f64, Vec<f64>)>>,
 }
 
 impl Learner for ImageLearner {
     type Number = f64;
 
-    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&[f64])) {
-        let (steps, done) = (self.plan.steps_per_pass(), step - 1);
-        if self.worker == 0 && done > 0 && done.is_multiple_of(steps) {
+    fn gradients(&mut self, step: u64, records: &[usize], parameters: &[f64], give: &mut dyn FnMut(&[f64])) {
+        let done = step - 1;
+        if let Some(reports) = &self.reports
+            && done > 0
+            && done.is_multiple_of(self.plan.steps_per_pass())
+        {
             let accuracy = self.network.accuracy(parameters, &self.images.test);
             // The receiver is gone if training was abandoned.
-            let _ = self.report.send((accuracy, parameters.to_vec()));
-        }
-        if step > self.plan.horizon() {
-            return;
+            let _ = reports.send((accuracy, parameters.to_vec()));
         }
         let dimension = parameters.len();
-        let size = self.plan.batch_size.get() as usize;
-        let batch = &self.order[(done % steps) as usize * size..][..size];
-        let mine: Vec<usize> = batch.iter().skip(self.worker).step_by(self.workers).copied().collect();
-        for images in mine.chunks((BATCH_NUMBERS / dimension).max(1)) {
+        for records in records.chunks((BATCH_NUMBERS / dimension).max(1)) {
             let gradients = &mut self.gradients;
-            gradients.resize(images.len() * dimension, 0.0);
-            for (&image, gradient) in images.iter().zip(gradients.chunks_exact_mut(dimension)) {
-                let (levels, class) = self.images.training.get(image);
+            gradients.resize(records.len() * dimension, 0.0);
+            for (&record, gradient) in records.iter().zip(gradients.chunks_exact_mut(dimension)) {
+                let (levels, class) = self.images.training.get(self.order[record]);
                 self.network.gradient(parameters, levels, class.into(), &mut self.workspace, gradient);
             }
             give(gradients);
@@ -242,7 +213,9 @@ mod tests {
     use crate::data::digits;
     use crate::model::Activation;
     use crate::plan::Privatisation;
+    use crate::sampling::Sampling;
     use hushflow_mechanism::accounting::{Delta, Epsilon};
+    use hushflow_mechanism::sensitivity::Neighbours;
     use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
     use hushflow_mechanism::strategy::build;
     use std::num::NonZeroU32;
@@ -258,6 +231,8 @@ mod tests {
             records: images.training.len(),
             batch_size: NonZeroU32::new(140).unwrap(),
             passes: NonZeroU32::new(4).unwrap(),
+            sampling: Sampling::InOrder,
+            neighbours: Neighbours::ReplaceOneInPlace,
             epsilon: Epsilon::new(30.0).unwrap(),
             delta: Delta::new(1e-6).unwrap(),
             clip_norm: 1.0,
@@ -330,6 +305,58 @@ mod tests {
         }
     }
 
+    fn sampled(sampling: Sampling, neighbours: Neighbours, name: &str, workers: usize) -> TrainingResult {
+        let images = images();
+        let network = Network::new(vec![64, 10], Activation::Tanh);
+        let options =
+            TrainingOptions { workers, seed: 1, noise: NoiseSource::Seeded(1), keep_releases: true };
+        let privatisation = Privatisation::PostProcessing(GradientSquares::Raw);
+        let plan = TrainingPlan { sampling, neighbours, ..plan(&images, privatisation) };
+        train(&network, &images, &plan, &strategies(name), options).unwrap()
+    }
+
+    /// Sampled batches learn the same on any number of workers, spend the promised budget, and
+    /// release no number of records.
+    #[test]
+    fn sampled_batches_learn_and_spend_the_promised_budget() {
+        use Neighbours::{ReplaceOneInPlace, ZeroOut};
+        for (sampling, neighbours, name) in [
+            (Sampling::Poisson, ZeroOut, "identity"),
+            (Sampling::Poisson, ReplaceOneInPlace, "banded-square-root:2"),
+            (Sampling::BallsInBins, ZeroOut, "banded-square-root:2"),
+        ] {
+            let one = sampled(sampling, neighbours, name, 1);
+            assert!(one == sampled(sampling, neighbours, name, 2), "{sampling} {name}");
+            let passes = &one.passes;
+            assert!(passes.windows(2).all(|pair| pair[0].epsilon < pair[1].epsilon), "{passes:?}");
+            assert!((29.9..=30.0).contains(&passes[3].epsilon) && passes[3].accuracy > 0.5, "{passes:?}");
+            if neighbours == ReplaceOneInPlace {
+                assert!(one.released.iter().all(|released| released.to_vec()[0] == 0), "counts are hidden");
+            }
+        }
+    }
+
+    /// Amplification lowers the noise, and less of it is needed where a record is only blanked.
+    #[test]
+    fn sampling_lowers_the_noise_of_the_same_promise() {
+        let privatisation = Privatisation::PostProcessing(GradientSquares::Raw);
+        let plan = TrainingPlan {
+            epsilon: Epsilon::new(1.7).unwrap(),
+            batch_size: NonZeroU32::new(28).unwrap(),
+            ..plan(&images(), privatisation)
+        };
+        let noise = |sampling, neighbours| {
+            let plan = TrainingPlan { sampling, neighbours, ..plan };
+            plan.expected_noise(650, &strategies("identity")).unwrap()
+        };
+        let [replaced, blanked] = [Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
+        let noise = |sampling| [noise(sampling, replaced), noise(sampling, blanked)];
+        let (in_order, poisson) = (noise(Sampling::InOrder), noise(Sampling::Poisson));
+        assert!((in_order[0].deviation / in_order[1].deviation - 2.0).abs() < 1e-3, "{in_order:?}");
+        assert!(poisson[1].deviation < poisson[0].deviation, "{poisson:?}");
+        assert!(poisson[0].deviation < in_order[1].deviation, "{poisson:?} {in_order:?}");
+    }
+
     #[test]
     fn training_without_privacy_is_more_accurate() {
         let images = images();
@@ -354,7 +381,40 @@ mod tests {
             TrainingPlan { batch_size: NonZeroU32::new(2000).unwrap(), ..plan },
             "there are 1438 records, fewer than the 2000 of a batch",
         );
+        refused(TrainingPlan { neighbours: Neighbours::ReplaceOne, ..plan }, "neighbours replace-one move");
+        let poisson = TrainingPlan { sampling: Sampling::Poisson, ..plan };
+        refused(poisson, "sampling is poisson, but the method jme needs");
         refused(TrainingPlan { clip_norm: 0.0, ..plan }, "clip_norm is 0");
         refused(TrainingPlan { learning_rate: -1.0, ..plan }, "learning_rate is -1");
+        let refuse_strategy = |sampling, neighbours, strategies: Strategies, message: &str| {
+            let privatisation = Privatisation::PostProcessing(GradientSquares::Raw);
+            let plan = TrainingPlan { sampling, neighbours, privatisation, ..plan };
+            let error = plan.expected_noise(650, &strategies).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error}");
+        };
+        let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+        let fitted = BufferedParameters { horizon: Some(40), buffers };
+        let buffered = Strategies::shared(Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap()));
+        let [poisson, balls] = [Sampling::Poisson, Sampling::BallsInBins];
+        let [blanked, replaced] = [Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace];
+        refuse_strategy(
+            poisson,
+            blanked,
+            buffered,
+            "sampling is poisson, but the strategy blt:1 has no bands",
+        );
+        refuse_strategy(
+            poisson,
+            blanked,
+            strategies("square-root"),
+            "a strategy with 40 bands draws batches",
+        );
+        refuse_strategy(
+            balls,
+            blanked,
+            strategies("banded-square-root:3"),
+            "balls-in-bins needs a multiple of 3",
+        );
+        refuse_strategy(balls, replaced, strategies("identity"), "balls-in-bins does not protect");
     }
 }

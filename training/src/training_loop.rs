@@ -6,6 +6,7 @@
 //!     └─── feedback, t → t + 1 ───┘
 //! ```
 //!
+//! The batches of the setup ([`sampling`](crate::sampling)) decide whose gradients are taken.
 //! Gradients are clipped and added as they arrive ([`ClippedSums`]), so the first operator sends
 //! one worker's exact sums. An epoch is one step of the optimiser. Parameters are public. Every
 //! worker has all of them, takes the gradients of its share of a step's records, and applies the
@@ -15,13 +16,16 @@
 use crate::adam::{Parameters, UpdatePart};
 use crate::batch_squares::{FirstSums, square_batches};
 use crate::optimise::{AdamSetup, Optimise, SharedUpdate};
+use crate::sampling::{Batches, Scheme, WorkerBatches};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Layout, Sums};
+use hushflow_mechanism::noise::{EntropyError, NoiseSource};
 use hushflow_mechanism::release::Shards;
 use hushflow_operators::{ClosedEpoch, Commit, CommitLog, EveryEpoch, Fault, Measurement, ReleaseMoments};
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use thiserror::Error;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::ToStream;
@@ -34,28 +38,48 @@ pub trait Learner: 'static {
     type Number: Copy + Into<f64>;
 
     /// Takes the gradients, at these parameters, of this worker's share of the records of a step.
-    /// Passes whole gradients, end to end and in any order, to `give`; larger pieces are added
-    /// faster. The last call is for the step after the last one, and its gradients are ignored.
+    /// Passes one gradient per record, whole, end to end and in any order, to `give`; larger pieces
+    /// are added faster. The last call is for the step after the last one, without records.
     ///
-    /// The assignment of records to workers must not depend on the data. Each record's gradient
-    /// must depend on that record and the parameters alone.
-    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&[Self::Number]));
+    /// `records` are numbers from 0. **Private** if batches are sampled: they must not reach anyone
+    /// else. Each record's gradient must depend on that record and the parameters alone.
+    fn gradients(
+        &mut self,
+        step: u64,
+        records: &[usize],
+        parameters: &[f64],
+        give: &mut dyn FnMut(&[Self::Number]),
+    );
 }
 
 /// Parameters of a training loop. Equal on every worker.
+///
+/// The measurement and the batches belong together, so neither can be exchanged: sampled batches
+/// come from a [`TrainingPlan`](crate::plan::TrainingPlan) with the noise for them.
 #[derive(Clone)]
 pub struct TrainingSetup {
-    /// A measurement with one key, whose columns are those of the gradients. Nothing waits here, so
-    /// noise is best [drawn late](hushflow_operators::MeasurementBuilder::draw_late), and best
-    /// correlated ahead of the sums where the strategy allows it:
-    /// [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
-    pub measurement: Measurement,
+    pub(crate) measurement: Measurement,
+    pub(crate) batches: Batches,
     /// The optimiser; its horizon is the number of steps.
     pub adam: AdamSetup,
     /// Initial parameters.
     pub parameters: Vec<f64>,
     /// Number of gradients that are not finite. **Private**, for the operator only.
     pub not_finite: Arc<AtomicU64>,
+}
+
+impl TrainingSetup {
+    /// Takes the records in order, as many in each step as the optimiser's batch size.
+    ///
+    /// The measurement has one key, and its columns are those of the gradients. Nothing waits here,
+    /// so noise is best [drawn late](hushflow_operators::MeasurementBuilder::draw_late), and best
+    /// correlated ahead of the sums where the strategy allows it:
+    /// [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
+    pub fn in_order(measurement: Measurement, adam: AdamSetup, parameters: Vec<f64>, records: usize) -> Self {
+        let scheme = Scheme::InOrder { batch_size: adam.setting.batch_size.get() as usize };
+        let batches = Batches { records, scheme, source: NoiseSource::System };
+        Self { measurement, batches, adam, parameters, not_finite: Arc::default() }
+    }
 }
 
 /// Builds the loop around a learner. `log` is used on worker 0 only.
@@ -100,8 +124,11 @@ fn gradients<'scope, S: Clone + 'static>(
 ) -> StreamVec<'scope, u64, S> {
     let horizon = setup.adam.horizon;
     let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
+    let sums = ClippedSums::new(setup.measurement.clipper().clone(), layout);
     let mut gradient_sums = GradientSums {
-        sums: ClippedSums::new(setup.measurement.clipper().clone(), layout),
+        sums: if setup.batches.have_private_sizes() { sums.hiding_count() } else { sums },
+        batches: setup.batches.clone().of_worker(updates.scope().index(), updates.scope().peers()),
+        dimension: layout.dimension,
         shards: Shards::new(1, layout, setup.measurement.shards().number()),
         not_finite: setup.not_finite.clone(),
         scaled: Vec::new(),
@@ -119,7 +146,7 @@ fn gradients<'scope, S: Clone + 'static>(
                     // The optimiser reuses the memory of updates without other references.
                     drop(update);
                     if step > horizon {
-                        learner.gradients(step, parameters.values(), &mut |_| {});
+                        learner.gradients(step, &[], parameters.values(), &mut |_| {});
                     } else {
                         let sums = gradient_sums.sums_of_step(step, &parameters, &mut learner);
                         let sums = sums.map_err(|error| error.to_string())?;
@@ -132,8 +159,24 @@ fn gradients<'scope, S: Clone + 'static>(
     })
 }
 
+/// Why the sums of a step can't be formed.
+#[derive(Debug, Error)]
+enum StepGradientsError {
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+    #[error(transparent)]
+    Sums(#[from] ClippedSumsError),
+    /// A record without a gradient, or with several.
+    #[error(
+        "a learner passed another number of gradients than it had records: it must pass one gradient per record"
+    )]
+    Gradients,
+}
+
 struct GradientSums {
     sums: ClippedSums,
+    batches: WorkerBatches,
+    dimension: usize,
     shards: Shards,
     not_finite: Arc<AtomicU64>,
     /// Buffer for gradients that are scaled before they are clipped.
@@ -147,31 +190,42 @@ impl GradientSums {
         step: u64,
         parameters: &Parameters,
         learner: &mut L,
-    ) -> Result<impl Iterator<Item = (u32, Sums)> + use<L>, ClippedSumsError> {
-        let (mut unusable, scale) = (Ok(0), parameters.scale());
-        learner.gradients(step, parameters.values(), &mut |gradients| {
+    ) -> Result<impl Iterator<Item = (u32, Sums)> + use<L>, StepGradientsError> {
+        let records = self.batches.of_step(step)?;
+        let (mut unusable, mut numbers, scale) = (Ok(0), 0, parameters.scale());
+        let (sums, scaled) = (&mut self.sums, &mut self.scaled);
+        learner.gradients(step, records, parameters.values(), &mut |gradients| {
+            numbers += gradients.len();
             if let Ok(count) = &mut unusable {
-                match self.add(gradients, scale) {
+                match add(sums, scaled, gradients, scale) {
                     Ok(more) => *count += more,
                     Err(error) => unusable = Err(error),
                 }
             }
         });
         self.not_finite.fetch_add(unusable?, Ordering::Relaxed);
+        if numbers != records.len() * self.dimension {
+            return Err(StepGradientsError::Gradients);
+        }
         let cut = self.shards.split(0..self.shards.coordinates());
         let runs = cut.clone().map(|(_, run)| run.start as usize..run.end as usize);
         Ok(cut.map(|(shard, _)| shard).zip(self.sums.take(runs)))
     }
+}
 
-    fn add<V: Copy + Into<f64>>(&mut self, gradients: &[V], scale: &[f64]) -> Result<u64, ClippedSumsError> {
-        if scale.is_empty() {
-            return self.sums.add(gradients);
-        }
-        self.scaled.clear();
-        self.scaled
-            .extend(gradients.iter().zip(scale.iter().cycle()).map(|(&value, scale)| value.into() * scale));
-        self.sums.add(&self.scaled)
+/// Adds gradients, multiplied by these factors unless there are none.
+fn add<V: Copy + Into<f64>>(
+    sums: &mut ClippedSums,
+    scaled: &mut Vec<f64>,
+    gradients: &[V],
+    scale: &[f64],
+) -> Result<u64, ClippedSumsError> {
+    if scale.is_empty() {
+        return sums.add(gradients);
     }
+    scaled.clear();
+    scaled.extend(gradients.iter().zip(scale.iter().cycle()).map(|(&value, scale)| value.into() * scale));
+    sums.add(scaled)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! - [`bounded_range`]: ε-private mechanisms, selections by the exponential mechanism, and
 //!   estimates that select and measure, as one Gaussian mechanism that reveals at least as much;
 //! - [`pld`]: the same for mechanisms of any kind, by privacy loss distributions;
+//! - [`amplification`]: Gaussian mechanisms whose records take part at random, by [`pld`];
 //! - [`zcdp`]: through ρ = 1/(2σ²), which holds unchanged for noise on a grid and adds up under
 //!   composition.
 //!
@@ -20,6 +21,7 @@ use crate::numbers;
 use thiserror::Error;
 
 pub mod adjacency;
+pub mod amplification;
 pub mod bounded_range;
 pub mod composition;
 pub mod discrete;
@@ -80,6 +82,9 @@ pub enum AccountingError {
     /// An invalid sampling rate.
     #[error("the sampling rate is {0}, but must be above 0 and at most 1")]
     SamplingRate(f64),
+    /// An invalid number of bins.
+    #[error("the number of bins is {0}, but must be between 1 and 2^20")]
+    Bins(f64),
     /// An invalid mixture.
     #[error(
         "the weights of a mixture sum to {0}, but must be at least 0 with a sum of 1, with means of at least 0 and one above"
@@ -90,7 +95,7 @@ pub enum AccountingError {
 numbers!(enum AccountingError {
     0 Epsilon(epsilon), 1 Delta(delta), 2 NoiseMultiplier(sigma), 3 Rho(rho), 4 GridScale(steps), 5 Draws(draws),
     6 TotalVariation(variation), 7 DiscretenessExceedsDelta { cost, delta }, 8 Overspent,
-    9 PrivacyLoss(loss), 10 SamplingRate(rate), 11 Mixture(sum)
+    9 PrivacyLoss(loss), 10 SamplingRate(rate), 11 Mixture(sum), 12 Bins(bins)
 });
 
 /// ε of (ε, δ)-differential privacy: finite, at least 0.

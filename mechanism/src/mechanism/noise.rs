@@ -248,6 +248,15 @@ impl MomentMechanism {
         }
     }
 
+    /// Returns an upper bound on the distance between the noise that this mechanism draws for
+    /// `cells` pairs of key and epoch, and its ideal.
+    ///
+    /// # Errors
+    /// [`MechanismError::Accounting`] if the cost can't be counted.
+    pub fn drawn_discreteness(&self, cells: f64) -> Result<Discreteness, MechanismError> {
+        Ok(Discreteness::new(self.least_scale(), cells * self.noise.len() as f64)?)
+    }
+
     fn least_scale(&self) -> f64 {
         let scales = self.noise.iter().filter_map(|noise| noise.scale);
         scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min)
@@ -263,7 +272,7 @@ impl MomentMechanism {
     pub fn spent_by(&self, part: &Self, delta: Delta, cells: f64) -> Result<Option<Epsilon>, MechanismError> {
         let moved = rounded_up(part.moved_in_deviations_of(self));
         let multiplier = NoiseMultiplier::new(moved.recip() * (1.0 - f64::EPSILON))?;
-        let discreteness = Discreteness::new(self.least_scale(), cells * self.noise.len() as f64)?;
+        let discreteness = self.drawn_discreteness(cells)?;
         Ok(Spending::of(multiplier, discreteness)?.epsilon(delta))
     }
 

@@ -65,6 +65,8 @@ pub enum ClippedSumsError {
 pub struct ClippedSums {
     clipper: Arc<Clipper>,
     layout: Layout,
+    /// Whether the count is 0 whatever the number of records.
+    hides_count: bool,
     /// Count, first and second moments of the records on the short path since the last spill; empty
     /// while they are lent.
     narrow: Zeroizing<Vec<i64>>,
@@ -105,9 +107,16 @@ impl ClippedSums {
             wide: Accumulators::new(layout),
             record: Zeroizing::default(),
             rows: QuantisedRows::new(layout.dimension),
+            hides_count: false,
             clipper,
             layout,
         }
+    }
+
+    /// Returns the same sums with a count of 0, for records whose number is private.
+    #[must_use]
+    pub fn hiding_count(self) -> Self {
+        Self { hides_count: true, ..self }
     }
 
     /// Clips whole records, row-major, and adds them. Returns the number of records with a value
@@ -136,13 +145,21 @@ impl ClippedSums {
             wide.get_or_insert_with(|| no_records().into());
         }
         let records = self.narrow[Layout::COUNT] as u64;
+        if self.hides_count {
+            self.narrow[Layout::COUNT] = 0;
+        }
+        let hidden = self.hides_count;
         let all = self.lent.insert(Arc::new(std::mem::take(&mut self.narrow)));
         let run = |run: Range<usize>| {
             let narrow = Sums::narrow(all.clone(), run.clone(), records);
             match &wide {
                 None => narrow,
                 Some(wide) => {
-                    let wide = Zeroizing::new(wide.row().run(run).iter().collect::<Vec<_>>());
+                    let begins_with_count = run.start == Layout::COUNT;
+                    let mut wide = Zeroizing::new(wide.row().run(run).iter().collect::<Vec<_>>());
+                    if let Some(count) = wide.first_mut().filter(|_| hidden && begins_with_count) {
+                        *count = 0;
+                    }
                     Sums::from(wide).plus(0, &narrow, None)
                 }
             }
@@ -407,5 +424,24 @@ mod tests {
         assert_eq!(refused, Err(RecordError::Length { found: 4, dimension: 3 }.into()));
         sums.add(&[1.0; 0]).unwrap();
         assert!(taken(&mut sums).iter().all(|sum| *sum == 0));
+    }
+
+    #[test]
+    fn a_hidden_count_is_zero_and_nothing_else_changes() {
+        for second in [SecondMoment::Diagonal, SecondMoment::Full] {
+            let layout = Layout { dimension: 2, second };
+            let clipper = Arc::new(Clipper::unscaled(2, 1.0).unwrap());
+            let mut plain = ClippedSums::new(clipper.clone(), layout);
+            let mut hiding = ClippedSums::new(clipper, layout).hiding_count();
+            for _ in 0..2 {
+                let records = [0.5, 0.1, -0.2, 0.3, 0.0, 0.7];
+                let [mut expected, found] = [&mut plain, &mut hiding].map(|sums| {
+                    sums.add(&records).unwrap();
+                    taken(sums)
+                });
+                assert_eq!(std::mem::take(&mut expected[Layout::COUNT]), 3);
+                assert_eq!(found, expected);
+            }
+        }
     }
 }

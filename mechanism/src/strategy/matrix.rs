@@ -255,6 +255,24 @@ impl Matrix {
         }
     }
 
+    /// Number of bands of a causal C: steps this far apart, or further, have columns without a
+    /// common row. `None` for a C that is not square and lower-triangular.
+    pub fn bands(&self) -> Option<usize> {
+        match &self.form {
+            MatrixEntries::Toeplitz { coefficients, .. } => Some(coefficients.len()),
+            MatrixEntries::Dense(entries) if entries.nrows() == entries.ncols() => {
+                let lengths = entries.column_iter().enumerate().map(|(i, column)| {
+                    let is_causal = column.iter().take(i).all(|&entry| entry == 0.0);
+                    let last = column.iter().rposition(|&entry| entry != 0.0).unwrap_or(i);
+                    is_causal.then(|| last + 1 - i)
+                });
+                lengths.collect::<Option<Vec<_>>>()?.into_iter().max()
+            }
+            MatrixEntries::Dense(_) => None,
+            MatrixEntries::Stamped { block, .. } => block.bands(),
+        }
+    }
+
     /// A diagonal of X: `X_(i, i+lag)` for i = 0, 1, …. Lag 0 gives the squared column norms. Empty
     /// from `lag = columns` on.
     pub fn overlaps(&self, lag: usize) -> Vec<f64> {
@@ -432,6 +450,28 @@ mod tests {
         };
         let columns: Vec<f64> = (0..matrix.columns()).flat_map(column).collect();
         DMatrix::from_vec(matrix.rows(), matrix.columns(), columns)
+    }
+
+    #[test]
+    fn columns_as_far_apart_as_there_are_bands_share_no_row() {
+        let banded = DMatrix::from_row_slice(3, 3, &[1.0, 0.0, 0.0, -1.0, 1.0, 0.0, 0.0, 0.5, 1.0]);
+        let forms = [
+            (Matrix::toeplitz(vec![1.0], 4).unwrap(), Some(1)),
+            (Matrix::toeplitz(vec![1.0, 0.5, 0.0, 0.25, 0.0], 9).unwrap(), Some(4)),
+            (scaled(), Some(3)),
+            (Matrix::dense(banded.clone()).unwrap(), Some(2)),
+            (Matrix::stamped(scaled(), 3).unwrap(), Some(3)),
+            (Matrix::dense(banded.transpose()).unwrap(), None),
+            (Matrix::dense(DMatrix::from_element(4, 3, 1.0)).unwrap(), None),
+        ];
+        for (matrix, expected) in forms {
+            assert_eq!(matrix.bands(), expected);
+            let entries = matrix.entries();
+            for (i, j) in (0..matrix.columns()).flat_map(|i| (i..matrix.columns()).map(move |j| (i, j))) {
+                let shared = entries.column(i).iter().zip(&entries.column(j)).any(|(a, b)| a * b != 0.0);
+                assert!(expected.is_none_or(|bands| !shared || j - i < bands));
+            }
+        }
     }
 
     #[test]

@@ -62,21 +62,19 @@ fn bits(parameters: &[f64]) -> Vec<u64> {
 /// Pulls parameters towards a point, record by record.
 #[derive(Clone)]
 struct PullLearner {
-    records: usize,
     replacement: Replacement,
     worker: usize,
-    workers: usize,
     steps: Arc<Mutex<ParameterSteps>>,
 }
 
 impl Learner for PullLearner {
     type Number = f64;
 
-    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&[f64])) {
+    fn gradients(&mut self, step: u64, records: &[usize], parameters: &[f64], give: &mut dyn FnMut(&[f64])) {
         if self.worker == 0 {
             self.steps.lock().unwrap().push((step, bits(parameters)));
         }
-        for record in (self.worker..self.records).step_by(self.workers) {
+        for &record in records {
             let target = |coordinate: usize| ((coordinate + record) % 7) as f64 / 7.0;
             let gradient = parameters.iter().enumerate().map(|(coordinate, p)| p - target(coordinate));
             give(&match (self.replacement)(step, record) {
@@ -114,12 +112,9 @@ fn setup_of(source: NoiseSource, method: Method, strategies: Strategies, draw_la
     };
     let mechanism = MatrixMechanism::with_participation(parameters, strategies, Participation::Single, STEPS);
     let measurement = Measurement::of_vectors(mechanism.unwrap()).shards_at_most(5).noise(source);
-    TrainingSetup {
-        measurement: if draw_late { measurement.draw_late() } else { measurement }.build().unwrap(),
-        adam: AdamSetup { setting: setting(), horizon: STEPS },
-        parameters: vec![1.0; DIMENSION],
-        not_finite: Arc::default(),
-    }
+    let measurement = if draw_late { measurement.draw_late() } else { measurement }.build().unwrap();
+    let adam = AdamSetup { setting: setting(), horizon: STEPS };
+    TrainingSetup::in_order(measurement, adam, vec![1.0; DIMENSION], RECORDS)
 }
 
 /// Released integers of a step, and which shards hold (and send) them in 64 bits.
@@ -142,7 +137,9 @@ impl TrainingOutcome {
 fn run(workers: usize, records: usize, replacement: Replacement, setup: &TrainingSetup) -> TrainingOutcome {
     let (steps, fault) = (Arc::default(), Fault::new());
     setup.not_finite.store(0, Ordering::Relaxed);
-    let pull = PullLearner { records, replacement, worker: 0, workers, steps: Arc::clone(&steps) };
+    let pull = PullLearner { replacement, worker: 0, steps: Arc::clone(&steps) };
+    let batches = Batches { records, ..setup.batches.clone() };
+    let setup = TrainingSetup { batches, ..setup.clone() };
     let (shared, watched, (commit, commits)) = (setup.clone(), fault.clone(), mpsc::channel());
     let work = move |worker: &mut Worker| {
         let learner = PullLearner { worker: worker.index(), ..pull.clone() };

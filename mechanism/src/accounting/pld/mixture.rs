@@ -21,7 +21,7 @@ pub struct GaussianMixture {
 const MAX_MISSING: f64 = 1e-12;
 
 /// Largest μ: with it, tails of 2⁻¹⁰⁰ have losses below [`MAX_LOSS`], and no tail is subnormal.
-const MAX_SHIFT: f64 = 22.0;
+pub(super) const MAX_SHIFT: f64 = 22.0;
 
 /// Iterations of Newton's method. Fewer are needed.
 const STEPS: u32 = 64;
@@ -136,7 +136,7 @@ impl GaussianMixture {
 }
 
 /// Returns P(N(0, 1) > x).
-fn upper(x: f64) -> f64 {
+pub(super) fn upper(x: f64) -> f64 {
     libm::erfc(x * FRAC_1_SQRT_2) / 2.0
 }
 

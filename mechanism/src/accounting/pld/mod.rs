@@ -32,9 +32,11 @@
 //! 10⁻¹². So masses are first tilted by e^(θl), with θ such that the mean is near the wanted ε.
 //! The errors of aliasing and rounding are bounded and added ([`sum`]).
 
+mod allocation;
 mod distribution;
 mod mixture;
 mod pair;
+mod replacement;
 mod sum;
 #[cfg(test)]
 mod tests;
@@ -173,7 +175,9 @@ impl Composition {
         let resolution = Resolution::of(parts, Target::LogDelta(delta.ln()));
         let above = resolution.sum(parts, Rounding::Pessimistic);
         let enough = |epsilon: f64| above.delta_above(epsilon) + self.discreteness(epsilon) <= delta;
-        let high = least(0.0, pair::MAX_LOSS * 1e6, enough);
+        // δ rises again where discreteness decides: nothing beyond that is searched.
+        let rising = |epsilon: f64| self.discreteness(epsilon) > delta / 2.0;
+        let high = least(0.0, pair::MAX_LOSS * 1e6, |epsilon| enough(epsilon) || rising(epsilon));
         if !enough(high) {
             return None;
         }

@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | N(μ, 1), N(0, 1) | a Gaussian mechanism of sensitivity 1 with σ = 1/μ, and all functions of its output | Balle & Wang 2018 |
 //! | (1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed | the same behind Poisson sampling at rate q, for neighbours with and without one record | Zhu, Dong & Wang 2022, Theorem 11 |
+//! | (1−q)N(0, 1) + qN(μ, 1), (1−q)N(0, 1) + qN(−μ, 1) | the same for a record that is replaced | [`amplification`](crate::accounting::amplification), Theorem 2 |
+//! | one of b normal distributions at distance μ, at random, and N(0, I_b), and reversed | random allocation to b bins, for neighbours with and without one record | [`allocation`](super::allocation) |
 //! | a mixture of N(μ_i, 1), N(0, 1), and reversed | what its caller proves | |
 //! | randomised response with ε | every ε-private mechanism | Kairouz, Oh & Viswanath 2015: a mechanism is a function of its output |
 //! | Laplace noise of scale b, shifted by 1 | the Laplace mechanism of sensitivity 1 | the shift of δ is worst at the largest distance |
@@ -18,7 +20,10 @@
 //! compositions, where the Gaussian pair spends πε²/8.
 
 use super::GaussianMixture;
+use super::allocation::RandomAllocation;
+use super::replacement::SampledReplacement;
 use crate::accounting::{AccountingError, Epsilon, NoiseMultiplier, least};
+use std::sync::Arc;
 
 /// Largest privacy loss that is not counted as infinite.
 pub(super) const MAX_LOSS: f64 = 600.0;
@@ -27,7 +32,7 @@ pub(super) const MAX_LOSS: f64 = 600.0;
 const TAIL: f64 = 1.0 / (1_u128 << 100) as f64;
 
 /// Probability of losses below the grid, which are raised to its first value.
-const LOWER_TAIL: f64 = 1.0 / (1_u64 << 50) as f64;
+pub(super) const LOWER_TAIL: f64 = 1.0 / (1_u64 << 50) as f64;
 
 /// Tail probabilities of a pair.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +64,8 @@ enum Kind {
     /// Shift in units of the scale.
     Laplace(f64),
     Logistic(f64),
+    Replacement(SampledReplacement),
+    Allocation(Arc<RandomAllocation>),
 }
 
 impl DominatingPair {
@@ -85,6 +92,33 @@ impl DominatingPair {
         }
         let components = [(1.0 - rate, 0.0), (rate, 1.0)];
         GaussianMixture::new(&components, noise_multiplier.value()).map(Self::mixture)
+    }
+
+    /// Returns the pair of the Gaussian mechanism on a Poisson sample whose record, if it is sampled,
+    /// has one value or another. `noise_multiplier` is for the norm of one value.
+    ///
+    /// # Errors
+    /// As [`poisson_sampled_gaussian`](Self::poisson_sampled_gaussian).
+    pub fn poisson_sampled_replacement(
+        noise_multiplier: NoiseMultiplier,
+        rate: f64,
+    ) -> Result<Self, AccountingError> {
+        let pair = SampledReplacement::new(noise_multiplier, rate)?;
+        Ok(Self { kind: Kind::Replacement(pair), reversed: false })
+    }
+
+    /// Returns the pair of the Gaussian mechanism on bins, of which a record is in one at random: P
+    /// with the record, and Q without it.
+    ///
+    /// # Errors
+    /// [`AccountingError::Bins`] for no bins or more than 2²⁰, [`AccountingError::PrivacyLoss`] for
+    /// noise multipliers below 1/22 or above 10⁶.
+    pub fn randomly_allocated_gaussian(
+        noise_multiplier: NoiseMultiplier,
+        bins: u64,
+    ) -> Result<Self, AccountingError> {
+        let pair = RandomAllocation::new(noise_multiplier, bins)?;
+        Ok(Self { kind: Kind::Allocation(Arc::new(pair)), reversed: false })
     }
 
     /// Returns the pair of a mixture, P, and the normal distribution at zero, Q.
@@ -122,6 +156,7 @@ impl DominatingPair {
     pub fn reversed(self) -> Self {
         let reversed = match &self.kind {
             Kind::Mixture(mixture) => !self.reversed && !mixture.is_symmetric(),
+            Kind::Allocation(_) => !self.reversed,
             _ => false,
         };
         Self { reversed, ..self }
@@ -133,6 +168,9 @@ impl DominatingPair {
         match &self.kind {
             Kind::Mixture(mixture) if self.reversed => mixture.reversed_tail(loss),
             Kind::Mixture(mixture) => mixture.tail(loss),
+            Kind::Replacement(pair) => pair.tail(loss),
+            Kind::Allocation(pair) if self.reversed => pair.reversed_tail(loss),
+            Kind::Allocation(pair) => pair.tail(loss),
             Kind::RandomizedResponse(epsilon) | Kind::Laplace(epsilon) | Kind::Logistic(epsilon)
                 if loss < -epsilon =>
             {
@@ -159,6 +197,9 @@ impl DominatingPair {
 
     /// Returns the losses between which the grid lies.
     pub(super) fn range(&self) -> (f64, f64) {
+        if let Kind::Allocation(pair) = &self.kind {
+            return if self.reversed { pair.reversed_range() } else { pair.range() };
+        }
         let below = least(0.0, MAX_LOSS, |loss| self.tail(-loss).p >= 1.0 - LOWER_TAIL);
         (-below, least(0.0, MAX_LOSS, |loss| self.tail(loss).p <= TAIL))
     }

@@ -1,0 +1,191 @@
+//! Amplified guarantees against other accountants, and an audit.
+//!
+//! The audit draws outputs of small releases and computes their exact likelihood ratios, by summing
+//! over all participations of the record. The mean of `(1 − e^ε/ratio)₊` is an unbiased estimate of
+//! the divergence, of values in [0, 1]. By Hoeffding's inequality it exceeds its mean by
+//! [`SLACK`] with probability below 10⁻⁶, and so does the opposite.
+
+use super::super::tests::{del, eps, sigma};
+use super::*;
+use crate::reference::cases;
+use chacha20::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+
+const OUTPUTS: usize = 400_000;
+
+/// √(ln 10⁶ / (2·OUTPUTS)), rounded up.
+const SLACK: f64 = 0.004_16;
+
+#[test]
+fn poisson_sampling_agrees_with_other_accountants() {
+    for case in cases(include_str!("../../../../tests/vectors/poisson_sampled_gaussian.json")) {
+        let input = |name: &str| case["input"][name].as_f64().unwrap();
+        let expected = |name: &str| case["expected"][name].as_f64();
+        let steps = (input("steps") / input("bands")).ceil() as u64;
+        let participation = RandomParticipation::Poisson { rate: input("rate"), steps };
+        let composition = participation.composition(Neighbours::ZeroOut, sigma(input("noise_multiplier")));
+        let found = composition.unwrap().epsilon(del(input("delta"))).unwrap();
+        let above = expected("epsilon_above").unwrap();
+        assert!((-1e-4..2e-3).contains(&(found.high / above - 1.0)), "{case}: {found:?}");
+        assert!(expected("epsilon_below").is_none_or(|below| found.high >= below), "{case}: {found:?}");
+    }
+}
+
+/// A record in a release of six steps through a C of bands (1, 0.6, …), in units of its longest
+/// column. Values lie in the plane and turn with the releases before.
+struct Release {
+    participation: RandomParticipation,
+    neighbours: Neighbours,
+    noise_multiplier: f64,
+    /// Entries of a column of C, of norm 1.
+    column: Vec<f64>,
+    /// Whether the record's values turn and shrink with earlier releases.
+    is_adaptive: bool,
+}
+
+impl Release {
+    /// Participations of the record's group, with their probabilities.
+    fn participations(&self) -> Vec<(f64, Vec<bool>)> {
+        let all = |number: usize| {
+            (0..1_usize << number).map(move |set| (0..number).map(|i| set >> i & 1 == 1).collect())
+        };
+        match self.participation {
+            RandomParticipation::Poisson { rate, steps } => all(steps as usize)
+                .map(|set: Vec<bool>| {
+                    (set.iter().map(|&taken| if taken { rate } else { 1.0 - rate }).product(), set)
+                })
+                .collect(),
+            RandomParticipation::Allocation { bins, rounds } => all((bins * rounds) as usize)
+                .filter(|set: &Vec<bool>| {
+                    set.chunks(bins as usize).all(|round| round.iter().filter(|&&taken| taken).count() == 1)
+                })
+                .map(|set| ((bins as f64).powi(-(rounds as i32)), set))
+                .collect(),
+        }
+    }
+
+    /// The record's value at a step of its group, given the last output.
+    fn value(&self, last: [f64; 2], other: bool) -> [f64; 2] {
+        let (angle, norm) = match self.is_adaptive {
+            true => (last[0], if last[1] > 1.0 { 0.5 } else { 1.0 }),
+            false => (0.0, 1.0),
+        };
+        let norm = match (other, self.neighbours) {
+            (false, _) => norm,
+            (true, Neighbours::ReplaceOneInPlace) => -norm,
+            (true, _) => 0.0,
+        };
+        [norm * angle.cos(), norm * angle.sin()]
+    }
+
+    /// Draws an output with the record, or with the other one, and returns the logarithm of the ratio
+    /// of the densities there: that of the record it was drawn with over the other.
+    fn loss(&self, participations: &[(f64, Vec<bool>)], random: &mut ChaCha8Rng, with_other: bool) -> f64 {
+        let mut point: f64 = random.random();
+        let drawn = participations.iter().find(|(probability, _)| {
+            point -= probability;
+            point < 0.0
+        });
+        let drawn = &drawn.unwrap_or(&participations[0]).1;
+        let mut exponents = vec![[0.0; 2]; participations.len()];
+        let mut last = [0.0; 2];
+        for (step, &taken) in drawn.iter().enumerate() {
+            let values = [false, true].map(|other| self.value(last, other));
+            for &entry in &self.column {
+                let noise: [f64; 2] = [random.sample(StandardNormal), random.sample(StandardNormal)];
+                let moved = values[usize::from(with_other)];
+                let output = [0, 1]
+                    .map(|i| noise[i] * self.noise_multiplier + if taken { entry * moved[i] } else { 0.0 });
+                for (exponents, (_, set)) in exponents.iter_mut().zip(participations) {
+                    for (exponent, value) in exponents.iter_mut().zip(&values).filter(|_| set[step]) {
+                        let inner: f64 = (0..2).map(|i| output[i] * entry * value[i]).sum();
+                        let square: f64 = value.iter().map(|v| (entry * v).powi(2)).sum();
+                        *exponent += (inner - square / 2.0) / self.noise_multiplier.powi(2);
+                    }
+                }
+                last = output;
+            }
+        }
+        let density = |which: usize| -> f64 {
+            participations.iter().zip(&exponents).map(|((p, _), exponents)| p * exponents[which].exp()).sum()
+        };
+        let loss = density(0).ln() - density(1).ln();
+        if with_other { -loss } else { loss }
+    }
+
+    /// Estimates the larger divergence of both directions.
+    fn estimate(&self, epsilon: f64) -> f64 {
+        let (participations, mut random) = (self.participations(), ChaCha8Rng::seed_from_u64(23));
+        let directions = [false, true].map(|with_other| {
+            let excess = |_| {
+                let loss = self.loss(&participations, &mut random, with_other);
+                -(epsilon - loss).min(0.0).exp_m1()
+            };
+            (0..OUTPUTS).map(excess).sum::<f64>() / OUTPUTS as f64
+        });
+        directions[0].max(directions[1])
+    }
+
+    fn claim(&self, participation: RandomParticipation, epsilon: f64) -> f64 {
+        let composition = participation.composition(self.neighbours, sigma(self.noise_multiplier));
+        composition.unwrap().delta(eps(epsilon)).high
+    }
+}
+
+/// Checks that no claim is exceeded, that a fixed direction attains it, and that an accountant with
+/// half of the probability is found out.
+#[test]
+fn an_audit_finds_the_claimed_divergence_and_no_more() {
+    let poisson = RandomParticipation::Poisson { rate: 0.5, steps: 3 };
+    let less = RandomParticipation::Poisson { rate: 0.25, steps: 3 };
+    let allocation = RandomParticipation::Allocation { bins: 2, rounds: 3 };
+    let more_bins = RandomParticipation::Allocation { bins: 4, rounds: 3 };
+    use Neighbours::{ReplaceOneInPlace, ZeroOut};
+    for (participation, faulty, neighbours, noise_multiplier, epsilon) in [
+        (poisson, less, ZeroOut, 0.8, 0.5),
+        (poisson, less, ReplaceOneInPlace, 1.5, 0.5),
+        (allocation, more_bins, ZeroOut, 0.8, 0.3),
+    ] {
+        for is_adaptive in [false, true] {
+            let column = if is_adaptive { vec![0.8, 0.6] } else { vec![1.0] };
+            let release = Release { participation, neighbours, noise_multiplier, column, is_adaptive };
+            let (found, claimed) = (release.estimate(epsilon), release.claim(participation, epsilon));
+            assert!(found <= claimed + SLACK, "{participation:?} {neighbours}: {found} {claimed}");
+            if !is_adaptive {
+                assert!(found >= claimed - SLACK, "{participation:?} {neighbours}: {found} {claimed}");
+                let planted = release.claim(faulty, epsilon);
+                assert!(found > planted + SLACK, "{faulty:?} {neighbours}: {found} {planted}");
+            }
+        }
+    }
+}
+
+#[test]
+fn replacing_a_record_costs_more_than_blanking_it() {
+    let participation = RandomParticipation::Poisson { rate: 0.02, steps: 250 };
+    let epsilon = |neighbours, noise: f64| {
+        let composition = participation.composition(neighbours, sigma(noise)).unwrap();
+        composition.epsilon(del(1e-6)).unwrap().high
+    };
+    let [blanked, replaced] =
+        [Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace].map(|neighbours| epsilon(neighbours, 2.0));
+    let halved = epsilon(Neighbours::ZeroOut, 1.0);
+    assert!(blanked < replaced && replaced < halved * 1.05, "{blanked} {replaced} {halved}");
+}
+
+#[test]
+fn other_neighbours_are_refused() {
+    let poisson = RandomParticipation::Poisson { rate: 0.1, steps: 3 };
+    let allocation = RandomParticipation::Allocation { bins: 3, rounds: 1 };
+    for (participation, neighbours, expected) in [
+        (poisson, Neighbours::ReplaceOne, "zero-out or replace-one-in-place"),
+        (allocation, Neighbours::ReplaceOne, "zero-out"),
+        (allocation, Neighbours::ReplaceOneInPlace, "zero-out"),
+    ] {
+        let error = participation.composition(neighbours, sigma(1.0)).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("choose {expected}")), "{error}");
+    }
+    let no_bins = RandomParticipation::Allocation { bins: 0, rounds: 1 };
+    assert!(no_bins.composition(Neighbours::ZeroOut, sigma(1.0)).is_err());
+}
