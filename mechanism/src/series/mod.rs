@@ -66,6 +66,38 @@ pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64
     remainder
 }
 
+/// A term of a series that fades counts as 0 from this share of the largest on.
+const FADED: f64 = 1.0 / (1u64 << 48) as f64;
+
+/// Coefficients of the inverse of a series, up to the last that counts; at most `terms`. The first
+/// coefficient of the series must not be 0.
+pub(crate) fn fading_inverse(series: &[f64], terms: usize) -> Vec<f64> {
+    let Some((first, others)) = series.split_first() else { return Vec::new() };
+    let (mut inverse, mut counted): (Vec<f64>, _) = (vec![1.0 / first], 1);
+    let mut largest = inverse[0].abs();
+    // Once as many terms as the series has do not count, later ones are sums of such terms.
+    while inverse.len() < terms && inverse.len() < counted + others.len() {
+        let earlier: f64 = others.iter().zip(inverse.iter().rev()).map(|(c, q)| c * q).sum();
+        let next = -earlier / first;
+        largest = largest.max(next.abs());
+        inverse.push(next);
+        if !(next.abs() <= FADED * largest) {
+            counted = inverse.len();
+        }
+    }
+    inverse.truncate(counted.min(terms));
+    inverse
+}
+
+/// The four cubic B-splines with knots at the integers that are not 0 at `x` between 0 and 1, from
+/// the left.
+pub(crate) fn cubic_splines(x: f64) -> [f64; 4] {
+    let (after, before) = (x, 1.0 - x);
+    let inner = |x: f64| 2.0 / 3.0 - x * x * (1.0 - 0.5 * x);
+    let outer = |x: f64| x * x * x / 6.0;
+    [outer(before), inner(after), inner(before), outer(after)]
+}
+
 /// First `terms` coefficients of a power of a polynomial whose first coefficient is 1. For
 /// `f = p^exponent` the recurrence follows from `p f' = exponent p' f` (Knuth, The Art of Computer
 /// Programming, 4.7, exercise 4). Takes `terms` times the degree steps.
@@ -192,6 +224,15 @@ mod tests {
             check_close(&product(&root, &root, 300), &series, 1e-13);
             check_close(&quotient(&[1.0], &root, 300), &binomial(0.5, beta, 300), 1e-14);
         }
+    }
+
+    #[test]
+    fn a_fading_inverse_ends_where_it_no_longer_counts() {
+        assert_eq!(fading_inverse(&[2.0], 9), [0.5]);
+        assert_eq!(fading_inverse(&[1.0, 0.5], 3), [1.0, -0.5, 0.25]);
+        assert_eq!(fading_inverse(&[1.0, 0.5], 999).len(), 48);
+        assert_eq!(fading_inverse(&[1.0, 0.0, 0.0, 0.5], 999).len(), 3 * 47 + 1);
+        assert_eq!(fading_inverse(&[1.0, -2.0], 99).len(), 99);
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub use kind::{
 pub use matrix::{Discrepancy, MAX_COLUMNS, Matrix, MatrixError};
 pub use samples::{RowSample, RowSamples};
 pub use stamped::Stamped;
+pub use toeplitz::VariableBands;
 pub use tree::Tree;
 
 use crate::moments::IntegerRow;
@@ -57,6 +58,7 @@ pub static KINDS: &[&Kind] = &[
     &buffered::POWER_LAW,
     &toeplitz::BANDED_INVERSE_SQUARE_ROOT,
     &toeplitz::BANDED_SQUARE_ROOT,
+    &dense::VARIABLE_BANDED,
     &toeplitz::SQUARE_ROOT,
     &toeplitz::LOG_PERTURBED_ROOT,
     &dense::MATRIX_SQUARE_ROOT,
@@ -82,6 +84,8 @@ pub enum StrategyParameters {
     Toeplitz(Vec<i64>),
     /// Buffers of a Toeplitz matrix or of a power law.
     Buffered(BufferedParameters),
+    /// Bands whose rows and columns are scaled near both ends.
+    VariableBands(VariableBands),
     /// The entries of a lower-triangular matrix.
     Dense(DenseParameters),
 }

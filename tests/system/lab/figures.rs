@@ -9,7 +9,7 @@ const FACTORIZATION_ERRORS: &str = include_str!("../../vectors/factorization_err
 const PARTICIPATION_LOSSES: &str = include_str!("../../vectors/memf_table1.json");
 
 /// One strategy for each form of strategy name.
-const STRATEGIES: [&str; 26] = [
+const STRATEGIES: [&str; 27] = [
     "optimal",
     "coa",
     "auto",
@@ -26,6 +26,7 @@ const STRATEGIES: [&str; 26] = [
     "blt:1",
     "blt:3",
     "variable-blt:2",
+    "variable-banded:4",
     "power-law:1",
     "tree",
     "honaker",

@@ -128,6 +128,8 @@ fn fitted_strategies_run() {
     check(&Flights::new(), "[release]\nstrategy = 'variable-blt:3'", "variable-blt:3");
     let inverse = "banded-inverse-optimal:3";
     check(&Flights::new(), &format!("[release]\nstrategy = '{inverse}'"), inverse);
+    let banded = "[release]\nworkload = 'window:3'\nstrategy = 'variable-banded:10'";
+    check(&Flights::new(), banded, "variable-banded:10");
     check(&Flights::new(), "[release]\nstrategy = 'optimal'", "optimal");
 }
 

@@ -88,6 +88,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
             "banded-inverse-square-root:3",
             "blt:2",
             "variable-blt:2",
+            "variable-banded:3",
             "power-law:2",
             "tree-optimal-decoder",
             "fft-optimal-decoder",

@@ -23,6 +23,7 @@
 
 use super::steps::{BufferStep, ROOM};
 use super::{TWO_40, TWO_64, VariableBuffer};
+use crate::series::cubic_splines;
 use libm::{exp, log};
 use std::sync::Arc;
 
@@ -102,10 +103,7 @@ pub(super) fn shares(horizon: u64, knots: usize, t: f64) -> (usize, [f64; 4]) {
     let along = if end > 0.0 { 0.5 * (z(t) / end + 1.0) } else { 0.5 };
     let position = (along * (knots - 3) as f64).max(0.0);
     let first = (position as usize).min(knots - 4);
-    let (after, before) = (position - first as f64, 1.0 - (position - first as f64));
-    let inner = |x: f64| 2.0 / 3.0 - x * x * (1.0 - 0.5 * x);
-    let outer = |x: f64| x * x * x / 6.0;
-    (first, [outer(before), inner(after), inner(before), outer(after)])
+    (first, cubic_splines(position - first as f64))
 }
 
 /// The gains of all steps, from the last column back.

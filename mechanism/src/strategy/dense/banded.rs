@@ -100,23 +100,29 @@ fn unscale(point: &[f64], scales: &[f64]) -> Vec<f64> {
     point.iter().zip(scales).map(|(x, scale)| x / scale).collect()
 }
 
-/// `‖AC⁻¹‖²` as a function of the entries within the bands, row by row.
-struct BandedObjective {
+/// `‖AC⁻¹‖²` as a function of the entries within the bands, row by row; or, for exponents above 1,
+/// `(Σ_t ‖row t of AC⁻¹‖^(2 exponent))^(1/exponent)`.
+pub(super) struct BandedObjective {
     /// Aᵀ.
     transposed: Mat<f64>,
     bands: usize,
+    exponent: f64,
 }
 
 impl BandedObjective {
-    fn new(a: &DMatrix<f64>, bands: usize) -> Self {
-        Self { transposed: Mat::from_fn(a.ncols(), a.nrows(), |i, t| a[(t, i)]), bands }
+    pub(super) fn new(a: &DMatrix<f64>, bands: usize) -> Self {
+        Self { transposed: Mat::from_fn(a.ncols(), a.nrows(), |i, t| a[(t, i)]), bands, exponent: 1.0 }
+    }
+
+    pub(super) fn with_exponent(self, exponent: f64) -> Self {
+        Self { exponent, ..self }
     }
 
     fn steps(&self) -> usize {
         self.transposed.nrows()
     }
 
-    fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let bands = self.bands;
         (0..self.steps()).flat_map(move |t| ((t + 1).saturating_sub(bands)..=t).map(move |i| (t, i)))
     }
@@ -134,25 +140,40 @@ impl BandedObjective {
         (c, norms)
     }
 
-    /// `Y = BᵀB` for `B = AC⁻¹`.
-    fn decoder_gram(&self, c: &Mat<f64>) -> Mat<f64> {
+    /// Bᵀ for `B = AC⁻¹`.
+    fn transposed_decoder(&self, c: &Mat<f64>) -> Mat<f64> {
         let mut decoder = self.transposed.clone();
         solve_upper_triangular_in_place(c.transpose(), decoder.as_mut(), Par::Seq);
+        decoder
+    }
+
+    /// `Y = BᵀB`.
+    fn decoder_gram(&self, c: &Mat<f64>) -> Mat<f64> {
+        let decoder = self.transposed_decoder(c);
         &decoder * decoder.transpose()
     }
 
-    /// `log ‖AC⁻¹‖²` and its gradient: the gradient of the square is `−2 Y C⁻ᵀ`, without the part
-    /// that would change column norms.
-    fn evaluate(&self, entries: &[f64]) -> (f64, Vec<f64>) {
+    /// The logarithm of the objective and its gradient: the gradient of the square is `−2 Y C⁻ᵀ`,
+    /// without the part that would change column norms. For other exponents Y is made of weighted
+    /// rows.
+    pub(super) fn evaluate(&self, entries: &[f64]) -> (f64, Vec<f64>) {
         let (c, norms) = self.normalized(entries);
-        let mut solved = self.decoder_gram(&c);
-        let square = solved.diagonal().column_vector().sum();
+        let mut decoder = self.transposed_decoder(&c);
+        let squares: Vec<f64> = decoder.col_iter().map(|row| row.squared_norm_l2()).collect();
+        let largest = squares.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let power = |square: &f64, exponent: f64| libm::pow(square / largest, exponent);
+        let sum: f64 = squares.iter().map(|square| power(square, self.exponent)).sum();
+        for (mut row, square) in decoder.col_iter_mut().zip(&squares) {
+            row *= faer::Scale((power(square, self.exponent - 1.0) / (sum * largest)).sqrt());
+        }
+        let mut solved = &decoder * decoder.transpose();
         solve_lower_triangular_in_place(c.as_ref(), solved.as_mut(), Par::Seq);
-        let slope = |(t, i): (usize, usize)| -2.0 * solved[(i, t)] / square;
+        let slope = |(t, i): (usize, usize)| -2.0 * solved[(i, t)];
         let mut along = vec![0.0; norms.len()];
         self.places().for_each(|place| along[place.1] += slope(place) * c[place]);
         let tangential = |place: (usize, usize)| (slope(place) - along[place.1] * c[place]) / norms[place.1];
-        (libm::log(square), self.places().map(tangential).collect())
+        let value = libm::log(largest) + libm::log(sum) / self.exponent;
+        (value, self.places().map(tangential).collect())
     }
 
     /// `√(Y_tt (X⁻¹)_ii)` for every entry.

@@ -18,6 +18,7 @@ mod banded_toeplitz;
 mod optimum;
 mod parameters;
 mod root;
+mod variable_banded;
 
 use super::{
     COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms,
@@ -38,6 +39,7 @@ pub(super) use root::MATRIX_SQUARE_ROOT;
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
+pub(super) use variable_banded::VARIABLE_BANDED;
 
 /// Longest horizon of a strategy given entry by entry.
 pub const MAX_DENSE_HORIZON: u64 = 4096;

@@ -236,7 +236,7 @@ impl Factorization for BandedInverse {
             Some(inverse) => rows::of_series(workload, rows::inverse_terms(workload, inverse).take(steps)),
             None => {
                 let inverse: Vec<f64> = self.inverse.iter().map(|&d| real(d)).collect();
-                rows::of_scaled(workload, &inverse, &self.real_scales(steps))
+                rows::of_scaled(workload, &inverse, &self.real_scales(steps), None)
             }
         }
     }

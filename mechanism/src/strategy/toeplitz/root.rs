@@ -22,7 +22,11 @@ const LONG_PRODUCT: usize = 1 << 26;
 
 /// Checks that the Toeplitz part of a workload has a root for `steps` steps whose coefficients are
 /// finite and at most 2⁴⁰ times the first.
-pub(super) fn check(name: &StrategyName, workload: &Workload, steps: u64) -> Result<(), StrategyError> {
+pub(in crate::strategy) fn check(
+    name: &StrategyName,
+    workload: &Workload,
+    steps: u64,
+) -> Result<(), StrategyError> {
     let first = workload.toeplitz_part(1).map(|part| part[0]);
     let reason = match (first, workload.horizon()) {
         (None, _) => "it is no Toeplitz matrix",
@@ -47,7 +51,7 @@ pub(super) fn refused(name: &StrategyName, workload: &Workload, reason: &'static
 /// First `terms` coefficients of the square root of the Toeplitz part of a workload, all at most 1
 /// in magnitude. A matrix given entry by entry is scaled down by a power of two if necessary, which
 /// changes no error.
-pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
+pub(in crate::strategy) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
     match workload {
         Workload::Prefix | Workload::Average => series::binomial(-0.5, 1.0, terms),
         Workload::Exponential(decay) | Workload::Adam(decay) => series::binomial(-0.5, decay.get(), terms),

@@ -21,7 +21,7 @@ pub(super) fn of_toeplitz<'a>(workload: &Workload, coefficients: &[f64], steps: 
     }
     match workload.toeplitz_part(steps) {
         Some(part) => of_series(workload, fast::quotient(&part, coefficients, steps)),
-        None => of_dense(workload, &series::quotient(&[1.0], coefficients, steps), &vec![1.0; steps]),
+        None => of_dense(workload, &series::quotient(&[1.0], coefficients, steps), &vec![1.0; steps], None),
     }
 }
 
@@ -102,42 +102,60 @@ pub(super) fn of_series<'a>(
     Box::new(squared_norms.zip(1..).map(move |(square, t)| f64::sqrt(square) / workload.row_divisor(t)))
 }
 
-/// For C with columns scaled by s: `B = A S⁻¹ T`, T the Toeplitz matrix of the inverse series.
-/// Every named workload is a short recursion over the rows `g_t` of `S⁻¹ T`, entry by entry:
-/// `m_t = β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. Takes n²/2 such steps.
-pub(super) fn of_scaled<'a>(workload: &Workload, inverse: &[f64], scales: &[f64]) -> RowNorms<'a> {
+/// For C with columns scaled by s, and rows by ρ if given: `B = A S⁻¹ T R⁻¹`, T the Toeplitz matrix
+/// of the inverse series. Every named workload is a short recursion over the rows `g_t` of `S⁻¹ T`,
+/// entry by entry: `m_t = β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. Entries that a short inverse
+/// no longer changes follow it together, as sums of squares. A row takes as many steps as the
+/// inverse has terms.
+pub(super) fn of_scaled<'a>(
+    workload: &Workload,
+    inverse: &[f64],
+    scales: &[f64],
+    row_scales: Option<&[f64]>,
+) -> RowNorms<'a> {
     let (alpha, beta, window) = match workload {
         Workload::Prefix | Workload::Average => (1.0, 0.0, None),
         Workload::Exponential(decay) | Workload::Adam(decay) => (decay.get(), 0.0, None),
         Workload::Momentum(decay) => (1.0, decay.get(), None),
         Workload::Window(length) => (1.0, 0.0, Some(length.get())),
-        Workload::Matrix(_) => return of_dense(workload, inverse, scales),
+        Workload::Matrix(_) => return of_dense(workload, inverse, scales, row_scales),
     };
+    let window = window.map(|length| length.min(scales.len() as u64 + 1));
+    let changing = inverse.len().saturating_add(window.unwrap_or(0) as usize).min(scales.len());
     let rows = ScaledRows {
-        reversed: (0..scales.len()).rev().map(|lag| inverse.get(lag).copied().unwrap_or(0.0)).collect(),
+        reversed: (0..changing).rev().map(|lag| inverse.get(lag).copied().unwrap_or(0.0)).collect(),
         scales: scales.to_vec(),
+        weights: match row_scales {
+            Some(rows) => rows.iter().map(|row| 1.0 / (row * row)).collect(),
+            None => vec![1.0; scales.len()],
+        },
         alpha,
         beta,
-        window: window.and_then(|length| usize::try_from(length).ok()),
+        window: window.map(|length| length as usize),
+        unchanged: [0.0; 3],
         momenta: vec![0.0; if beta > 0.0 { scales.len() } else { 0 }],
         row: vec![0.0; scales.len()],
         steps: 0,
     };
     let part = workload.clone();
-    let unit = window.map_or(1.0, |length| length as f64);
+    let unit = if let Workload::Window(length) = workload { length.get() as f64 } else { 1.0 };
     Box::new(rows.zip(1..).map(move |(norm, t)| norm / (unit * part.row_divisor(t))))
 }
 
 struct ScaledRows {
-    /// The inverse series, last coefficient first. Row t of `S⁻¹ T` is its last t entries divided
-    /// by `s_t`.
+    /// The inverse series, last coefficient first. Row t of `S⁻¹ T` is its last entries divided by
+    /// `s_t`.
     reversed: Vec<f64>,
     scales: Vec<f64>,
+    /// Weights of squares.
+    weights: Vec<f64>,
     alpha: f64,
     beta: f64,
     window: Option<usize>,
     momenta: Vec<f64>,
     row: Vec<f64>,
+    /// Weighted sums of m², m v and v² over the entries that change no more, except by α and β.
+    unchanged: [f64; 3],
     steps: usize,
 }
 
@@ -147,17 +165,38 @@ impl ScaledRows {
         let row = &reversed[reversed.len() - sums.len()..];
         sums.iter_mut().zip(row).for_each(|(sum, g)| *sum = decay * *sum + weight * g);
     }
+
+    /// Moves the entry that the next row no longer changes to the sums.
+    fn retire(&mut self) {
+        let [momenta, mixed, values] = self.unchanged;
+        let (alpha, beta) = (self.alpha, self.beta);
+        self.unchanged = [
+            beta * beta * momenta,
+            beta * (alpha * mixed + beta * momenta),
+            alpha * (alpha * values + 2.0 * beta * mixed) + beta * beta * momenta,
+        ];
+        let Some(first) = self.steps.checked_sub(self.reversed.len() + 1) else { return };
+        if self.window.is_some() {
+            return; // it has left the window
+        }
+        let momentum = self.momenta.get(first).map_or(0.0, |momentum| self.beta * momentum);
+        let value = self.alpha * self.row[first] + momentum;
+        let squares = [momentum * momentum, momentum * value, value * value];
+        self.unchanged.iter_mut().zip(squares).for_each(|(sum, square)| *sum += self.weights[first] * square);
+    }
 }
 
 impl Iterator for ScaledRows {
     type Item = f64;
 
     fn next(&mut self) -> Option<f64> {
-        let scale = self.scales.get(self.steps)?;
+        let scale = *self.scales.get(self.steps)?;
         self.steps += 1;
-        let row = &mut self.row[..self.steps];
+        self.retire();
+        let first = self.steps.saturating_sub(self.reversed.len());
+        let row = &mut self.row[first..self.steps];
         if self.beta > 0.0 {
-            let momenta = &mut self.momenta[..self.steps];
+            let momenta = &mut self.momenta[first..self.steps];
             Self::add(momenta, self.beta, &self.reversed, 1.0 / scale);
             row.iter_mut().zip(momenta).for_each(|(v, m)| *v = self.alpha * *v + *m);
         } else {
@@ -165,28 +204,36 @@ impl Iterator for ScaledRows {
         }
         if let Some(before) = self.window.and_then(|length| self.steps.checked_sub(length)).filter(|&t| t > 0)
         {
-            Self::add(&mut row[..before], 1.0, &self.reversed, -1.0 / self.scales[before - 1]);
+            let row = &mut row[..before.saturating_sub(first)];
+            Self::add(row, 1.0, &self.reversed, -1.0 / self.scales[before - 1]);
         }
-        Some(norm(row))
+        let square = weighted_square(row, &self.weights[first..self.steps]);
+        Some((self.unchanged[2] + square).sqrt())
     }
 }
 
-/// Norm in lanes: takes no longer than reading the row.
-fn norm(row: &[f64]) -> f64 {
-    let (blocks, rest) = row.as_chunks::<8>();
+/// Weighted sum of squares in lanes: takes no longer than reading the row.
+fn weighted_square(row: &[f64], weights: &[f64]) -> f64 {
+    let ((blocks, rest), (weight_blocks, rest_weights)) = (row.as_chunks::<8>(), weights.as_chunks::<8>());
     let mut lanes = [0.0; 8];
-    for block in blocks {
-        lanes.iter_mut().zip(block).for_each(|(sum, v)| *sum += v * v);
+    for (block, weights) in blocks.iter().zip(weight_blocks) {
+        lanes.iter_mut().zip(block).zip(weights).for_each(|((sum, v), weight)| *sum += weight * v * v);
     }
-    let sum = lanes.iter().sum::<f64>() + rest.iter().map(|v| v * v).sum::<f64>();
-    sum.sqrt()
+    lanes.iter().sum::<f64>() + rest.iter().zip(rest_weights).map(|(v, weight)| weight * v * v).sum::<f64>()
 }
 
-fn of_dense<'a>(workload: &Workload, inverse: &[f64], scales: &[f64]) -> RowNorms<'a> {
+fn of_dense<'a>(
+    workload: &Workload,
+    inverse: &[f64],
+    scales: &[f64],
+    row_scales: Option<&[f64]>,
+) -> RowNorms<'a> {
     let steps = scales.len();
-    let coefficient = |lag: usize| inverse.get(lag).copied().unwrap_or(0.0);
-    let inverse =
-        DMatrix::from_fn(steps, steps, |t, i| if t < i { 0.0 } else { coefficient(t - i) / scales[t] });
+    let coefficient = |t: usize, i: usize| match t.checked_sub(i).and_then(|lag| inverse.get(lag)) {
+        Some(term) => term / scales[t] / row_scales.map_or(1.0, |rows| rows[i]),
+        None => 0.0,
+    };
+    let inverse = DMatrix::from_fn(steps, steps, coefficient);
     let decoder = workload.matrix(steps) * inverse;
     Box::new((0..steps).map(move |t| decoder.row(t).norm()))
 }
