@@ -359,7 +359,9 @@ impl fmt::Debug for Kind {
 pub fn default_strategy(purpose: &Purpose) -> StrategyName {
     match &purpose.workload {
         // Buffers forget gradually, so they don't fit a window, which forgets at once.
-        Workload::Window(length) => toeplitz::banded_for_window(length.get()),
+        Workload::Window(length) => {
+            dense::bands_for_window(purpose).unwrap_or_else(|_| toeplitz::banded_for_window(length.get()))
+        }
         _ if buffered::variable_buffers_fit(purpose) => buffered::VARIABLE_BLT.numbered(4),
         Workload::Average => buffered::POWER_LAW.numbered(2),
         _ => buffered::BLT.numbered(5),

@@ -39,7 +39,7 @@ pub(super) use root::MATRIX_SQUARE_ROOT;
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
-pub(super) use variable_banded::VARIABLE_BANDED;
+pub(super) use variable_banded::{VARIABLE_BANDED, bands_for_window};
 
 /// Longest horizon of a strategy given entry by entry.
 pub const MAX_DENSE_HORIZON: u64 = 4096;
