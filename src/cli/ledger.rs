@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hushflow::ledger::{
-    Book, Budget, Charge, CompositionError, Ledger, LedgerEntry, LedgerHome, data_set_name, enter_once,
-    set_budget,
+    Book, Budget, Charge, ComposedEpsilon, CompositionError, Ledger, LedgerEntry, LedgerHome, data_set_name,
+    enter_once, set_budget,
 };
 use hushflow::mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow::mechanism::accounting::bounded_range::RhoSpending;
@@ -133,7 +133,7 @@ struct LedgerComposition {
     book: Book,
     adjacency: Adjacency,
     delta: Delta,
-    composition: Result<Spending, CompositionError>,
+    composition: Result<(Spending, Option<ComposedEpsilon>), CompositionError>,
 }
 
 impl LedgerComposition {
@@ -143,13 +143,14 @@ impl LedgerComposition {
         let usual = budget.as_ref().map(Budget::delta).or(largest).unwrap_or(USUAL_DELTA);
         let delta =
             delta.or(Delta::new(usual).ok()).expect("a ledger's numbers were checked when it was read");
-        let composition = book.ledger.composition(&adjacency);
+        let epsilon = book.ledger.epsilon(&adjacency, delta);
+        let composition = epsilon.and_then(|epsilon| Ok((book.ledger.composition(&adjacency)?, epsilon)));
         Self { book, adjacency, delta, composition }
     }
 
     /// Returns ε of all entries together, if it is finite.
-    fn epsilon(&self) -> Option<f64> {
-        Some(self.composition.as_ref().ok()?.epsilon(self.delta)?.value())
+    fn epsilon(&self) -> Option<ComposedEpsilon> {
+        self.composition.as_ref().ok()?.1
     }
 
     /// Returns the largest ε of one more pipeline, at the δ and for the neighbours of the budget.
@@ -174,13 +175,15 @@ impl LedgerComposition {
 
     fn json(&self) -> Value {
         let Ledger { data_set, budget, entries } = &self.book.ledger;
-        let composition = self.composition.as_ref().ok().map(|spent| {
+        let composition = self.composition.as_ref().ok().map(|(spent, epsilon)| {
             json!({
                 "unit": word_of(&self.adjacency.unit),
                 "entity": self.adjacency.unit.entity(),
                 "neighbours": self.adjacency.neighbours,
-                "epsilon": self.epsilon(),
+                "epsilon": epsilon.map(|found| found.epsilon),
                 "delta": self.delta.value(),
+                "accountant": epsilon.map(|found| found.accountant.to_string()),
+                "numerical_error": epsilon.map(|found| found.numerical_error),
                 "rho": spent.rho(),
                 "mu": spent.mu(),
                 "total_variation": spent.total_variation(),
@@ -208,12 +211,16 @@ impl LedgerComposition {
         }
         write!(out, "{}\n{} together, ", table(&rows), count(entries.len()))?;
         match (&self.composition, self.epsilon()) {
-            (Ok(spent), Some(epsilon)) => writeln!(
+            (Ok((spent, _)), Some(found)) => writeln!(
                 out,
-                "for {}: (ε, δ) = ({}, {}), ρ = {}, μ = {}",
+                "for {}: (ε, δ) = ({}, {}){}, ρ = {}, μ = {}",
                 self.adjacency,
-                number(epsilon),
+                number(found.epsilon),
                 number(self.delta.value()),
+                match found.numerical_error {
+                    0.0 => String::new(),
+                    error => format!(" (by {}, at most {} above the truth)", found.accountant, number(error)),
+                },
                 number(spent.rho()),
                 number(spent.mu())
             )?,

@@ -13,6 +13,7 @@
 
 mod book;
 mod budget;
+mod composition;
 mod error;
 mod home;
 #[cfg(test)]
@@ -22,6 +23,7 @@ mod tests;
 pub(crate) use book::enter_in;
 pub use book::{Book, LedgerRequest, enter, enter_once, set_budget, standing};
 pub use budget::{Budget, BudgetExceeded};
+pub use composition::{ComposedEpsilon, PureSpending};
 pub use error::{CompositionError, LedgerError, LedgerRefusal};
 pub use home::{LedgerHome, LedgerHomeError, data_set_name};
 
@@ -67,6 +69,9 @@ pub struct Charge {
     /// from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rho: Option<RhoSpending>,
+    /// The purely private part, if there is one; μ covers it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pure: Option<PureSpending>,
 }
 
 /// A mean by filters as one Gaussian mechanism, and its total variation.
@@ -99,18 +104,26 @@ impl Charge {
         (epsilon, delta): (Epsilon, Delta),
         source: NoiseSource,
     ) -> Result<Self, AccountingError> {
-        let (noise_multiplier, total_variation) = match (method, ranged) {
-            (MeanMethod::Tukey, _) => (bounded_range::of_pure(epsilon)?, f64::MIN_POSITIVE),
-            (MeanMethod::Resilience, true) => by_resilience(epsilon, delta)?,
+        let pure = |epsilon: Epsilon, rest: Option<NoiseMultiplier>| {
+            Some(PureSpending {
+                epsilon: epsilon.value(),
+                noise_multiplier: rest.map(NoiseMultiplier::value),
+            })
+        };
+        let ((noise_multiplier, total_variation), pure) = match (method, ranged) {
+            (MeanMethod::Tukey, _) => {
+                ((bounded_range::of_pure(epsilon)?, f64::MIN_POSITIVE), pure(epsilon, None))
+            }
+            (MeanMethod::Resilience, true) => (by_resilience(epsilon, delta)?, pure(epsilon, None)),
             (MeanMethod::Resilience, false) => {
                 let [range, rest] = shares_of_range(epsilon, delta)?;
                 let ((one, of_range), (other, of_rest)) =
                     (by_filtering(range)?, by_resilience(rest.0, rest.1)?);
                 // μ² of both, rounded up.
                 let mu = one.mu().hypot(other.mu()) * (1.0 + MARGIN);
-                (NoiseMultiplier::new(mu.recip())?, of_range + of_rest)
+                ((NoiseMultiplier::new(mu.recip())?, of_range + of_rest), pure(rest.0, Some(one)))
             }
-            _ => by_filtering((epsilon, delta))?,
+            _ => (by_filtering((epsilon, delta))?, None),
         };
         Ok(Self {
             pipeline: name,
@@ -125,6 +138,7 @@ impl Charge {
             total_variation,
             epochs: 1,
             rho: None,
+            pure,
         })
     }
 
@@ -155,6 +169,7 @@ impl Charge {
             total_variation: spending.discreteness.total_variation(),
             epochs: 1,
             rho: Some(spending.rho),
+            pure: None,
         })
     }
 
@@ -177,16 +192,19 @@ impl Charge {
 
     /// Returns its spending about other streams.
     fn spending_about(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
+        Ok(self.spending()?.over_steps(self.steps_to(wanted, nesting)?)?)
+    }
+
+    /// Returns the number of steps of its neighbours that join the wanted ones.
+    fn steps_to(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<u32, CompositionError> {
         let pipeline = || self.pipeline.clone();
         if !self.private {
             return Err(CompositionError::Seeded { pipeline: pipeline() });
         }
-        let steps = self.adjacency().steps_to(wanted, nesting);
-        let steps = steps.map_err(|reason| CompositionError::Incomparable {
+        self.adjacency().steps_to(wanted, nesting).map_err(|reason| CompositionError::Incomparable {
             pipeline: pipeline(),
             reason: Box::new(reason),
-        })?;
-        Ok(self.spending()?.over_steps(steps)?)
+        })
     }
 
     /// Pairs of entity kinds, the first within the second.
@@ -199,10 +217,11 @@ impl Charge {
     }
 
     /// Whether both have the same public parameters. Every start computes total variations again,
-    /// perhaps in another version on another machine, so they may differ in their last digits.
+    /// perhaps in another version on another machine, so they may differ in their last digits. The
+    /// purely private part follows from the method, and older entries do not state it.
     fn agrees(&self, other: &Self) -> bool {
         let ratio = self.total_variation / other.total_variation;
-        let same = Self { total_variation: other.total_variation, ..self.clone() };
+        let same = Self { total_variation: other.total_variation, pure: other.pure, ..self.clone() };
         same == *other && (ratio - 1.0).abs() < 1e-6
     }
 
@@ -212,6 +231,7 @@ impl Charge {
         if let Some(rho) = self.rho {
             rho.noise_multiplier_rounded_down()?;
         }
+        self.pure.map_or(Ok(()), |pure| pure.check())?;
         self.spending().map(drop)
     }
 }

@@ -5,6 +5,7 @@ use std::thread;
 use proptest::prelude::*;
 
 use hushflow_mechanism::accounting::Rho;
+use hushflow_mechanism::accounting::event::Accountant;
 
 use super::*;
 use crate::state::{Enrolment, EpochFrame};
@@ -25,6 +26,7 @@ fn charge(neighbours: Neighbours, noise_multiplier: f64) -> Charge {
         total_variation: 1e-20,
         epochs: 10,
         rho: None,
+        pure: None,
     }
 }
 
@@ -411,4 +413,86 @@ proptest! {
             }
         }
     }
+}
+
+fn median(epsilon: f64) -> Charge {
+    let promise = (Epsilon::new(epsilon).unwrap(), Delta::new(1e-6).unwrap());
+    Charge::of_mean("m".into(), (MeanMethod::Tukey, true), promise, NoiseSource::System).unwrap()
+}
+
+fn epsilon_of(ledger: &Ledger) -> ComposedEpsilon {
+    let about = about(Neighbours::ReplaceOneInPlace);
+    ledger.epsilon(&about, Delta::new(1e-6).unwrap()).unwrap().unwrap()
+}
+
+/// δ of k copies of randomised response, summed over the number of answers that favour one world.
+#[test]
+fn purely_private_entries_compose_as_randomised_response() {
+    let (one, count) = (0.1_f64, 20);
+    let found = epsilon_of(&ledger(&vec![median(one); count]));
+    assert_eq!(found.accountant, Accountant::PrivacyLossDistributions);
+    let delta = |epsilon: f64| {
+        let likely = one.exp() / (1.0 + one.exp());
+        let mut ways = 1.0;
+        (0..=count as i32)
+            .map(|hits| {
+                let law = |p: f64| p.powi(hits) * (1.0 - p).powi(count as i32 - hits);
+                let term = ways * (law(likely) - epsilon.exp() * law(1.0 - likely)).max(0.0);
+                ways *= (count as f64 - f64::from(hits)) / f64::from(hits + 1);
+                term
+            })
+            .sum::<f64>()
+    };
+    assert!(
+        delta(found.epsilon) <= 1e-6 && delta(found.epsilon - found.numerical_error) >= 1e-6,
+        "{found:?}"
+    );
+    let spent = ledger(&vec![median(one); count]).composition(&about(Neighbours::ReplaceOneInPlace)).unwrap();
+    assert!(found.epsilon < 0.9 * spent.epsilon(Delta::new(1e-6).unwrap()).unwrap().value());
+}
+
+#[test]
+fn gaussian_entries_compose_in_closed_form() {
+    let charge = charge(Neighbours::ReplaceOneInPlace, 4.0);
+    let found = epsilon_of(&ledger(&[charge.clone(), charge.clone()]));
+    assert_eq!((found.accountant, found.numerical_error), (Accountant::Gaussian, 0.0));
+    // Beside a purely private entry, both kinds count.
+    let mixed = epsilon_of(&ledger(&[charge, median(0.1), median(0.1)]));
+    assert_eq!(mixed.accountant, Accountant::PrivacyLossDistributions);
+    assert!(mixed.epsilon > epsilon_of(&ledger(&[median(0.1), median(0.1)])).epsilon);
+}
+
+/// Blanking a record and replacing the blank are two steps.
+#[test]
+fn a_purely_private_entry_counts_for_every_step() {
+    let entry = Charge { neighbours: Neighbours::ZeroOut, ..median(0.1) };
+    let about =
+        |neighbours| ledger(&vec![entry.clone(); 9]).epsilon(&about(neighbours), Delta::new(1e-6).unwrap());
+    let [two, one] =
+        [Neighbours::ReplaceOne, Neighbours::ZeroOut].map(|it| about(it).unwrap().unwrap().epsilon);
+    let direct = epsilon_of(&ledger(&vec![median(0.2); 9])).epsilon;
+    assert!((two / direct - 1.0).abs() < 1e-6 && one < two, "{two} {direct} {one}");
+}
+
+/// A budget limits entries that are chosen after seeing releases, so it counts μ² alone.
+#[test]
+fn a_budget_ignores_purely_private_parts() {
+    let entries = vec![median(0.1); 20];
+    let about = about(Neighbours::ReplaceOneInPlace);
+    let epsilon = epsilon_of(&ledger(&entries)).epsilon * 1.01;
+    let budget = Budget::new(Epsilon::new(epsilon).unwrap(), Delta::new(1e-6).unwrap(), about);
+    let full = entries
+        .into_iter()
+        .try_fold(Ledger::default(), |ledger, one| ledger.with(entry(one), Some(budget.clone())));
+    assert!(matches!(full, Err(LedgerRefusal::Exceeded(_))), "{full:?}");
+}
+
+#[test]
+fn a_ledger_without_purely_private_parts_is_read() {
+    let written = ledger(&[median(0.5)]).to_bytes().unwrap();
+    let text = String::from_utf8(written).unwrap();
+    let older = text.replace(",\"pure\":{\"epsilon\":0.5}", "");
+    assert!(older.len() < text.len(), "{text}");
+    let older = Ledger::from_bytes(older.as_bytes()).unwrap();
+    assert!(older.entries[0].charge.pure.is_none() && older.entries[0].charge.agrees(&median(0.5)));
 }

@@ -150,6 +150,7 @@ impl MomentPublication {
             total_variation: self.discreteness()?.total_variation(),
             epochs: self.horizon(),
             rho: None,
+            pure: None,
         })
     }
 

@@ -29,6 +29,7 @@ fn charge() -> Charge {
         total_variation: 1e-20,
         epochs: 2,
         rho: None,
+        pure: None,
     }
 }
 

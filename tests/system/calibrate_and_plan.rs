@@ -186,6 +186,27 @@ fn plan_reads_a_pipeline_file_and_flags_win() {
     assert!(number(&changed["noise_multiplier"]) < number(&found["noise_multiplier"]));
 }
 
+/// Reference: dp-accounting 0.6.0, `from_gaussian_mechanism(1.0, sampling_prob=0.01,
+/// value_discretization_interval=1e-5).self_compose(1000).get_epsilon_for_delta(1e-5)`.
+#[test]
+fn calibrate_composes_events_by_the_best_accountant() {
+    let sampled = json("calibrate --events 1000*sampled-gaussian:1:0.01 --delta 1e-5");
+    close("sampled", &sampled["epsilon"], 1.828_236_7, 1e-3);
+    assert!(number(&sampled["epsilon"]) >= 1.828_2 && sampled["accountant"] == "pld", "{sampled}");
+    assert!(number(&sampled["numerical_error"]) < 2e-3 && number(&sampled["gdp"]) > 100.0, "{sampled}");
+
+    let gaussian = json("calibrate --events 16*gaussian:16 --delta 1e-6");
+    let single = json("calibrate --noise-multiplier 4 --delta 1e-6");
+    close("gaussian", &gaussian["epsilon"], number(&single["epsilon"]), 1e-9);
+    assert_eq!((&gaussian["accountant"], &gaussian["numerical_error"]), (&"gdp".into(), &0.0.into()));
+
+    let mixed = json("calibrate --events gaussian:4,20*selection:0.1,pure:0.5 --delta 1e-6");
+    let back =
+        format!("calibrate --events gaussian:4,20*selection:0.1,pure:0.5 --epsilon {}", mixed["epsilon"]);
+    close("and back", &json(&back)["delta"], 1e-6, 1e-2);
+    assert!(mixed["accountant"] == "pld" && mixed["events"][1]["count"] == 20, "{mixed}");
+}
+
 #[test]
 fn bad_input_is_refused_with_flag_and_remedy() {
     let check = |line: &str, parts: &[&str]| {
@@ -206,6 +227,11 @@ fn bad_input_is_refused_with_flag_and_remedy() {
     check("calibrate --epsilon 1 --delta -1e-6", &["--delta", "at least"]);
     check("calibrate --noise-multiplier 0 --epsilon 1", &["--noise-multiplier", "at least"]);
     check("calibrate --noise-multiplier -2 --epsilon 1", &["--noise-multiplier", "-2", "at least"]);
+    check("calibrate --events gaussian:4", &["none of --epsilon and --delta", "expected one"]);
+    check("calibrate --events gaussian:4 --epsilon 1 --delta 0.1", &["both of", "leave out"]);
+    check("calibrate --events gauss:4 --delta 0.1", &["--events", "\"gauss:4\"", "gaussian:σ"]);
+    check("calibrate --events gaussian:0 --delta 0.1", &["--events", "gaussian:0", "noise multiplier is 0"]);
+    check("calibrate --events gaussian:1 --noise-multiplier 1", &["--events", "cannot be used with"]);
     check("plan", &["--workload is missing", "--workload prefix"]);
     check("plan --workload prefix", &["--horizon is missing", "--horizon 365"]);
     check("plan --workload prefix --horizon 0", &["--horizon", "1..=100000000"]);

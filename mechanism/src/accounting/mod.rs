@@ -8,7 +8,8 @@
 //!   of one [`adjacency`];
 //! - [`bounded_range`]: ε-private mechanisms, selections by the exponential mechanism, and
 //!   estimates that select and measure, as one Gaussian mechanism that reveals at least as much;
-//! - [`pld`]: the same for mechanisms of any kind, by privacy loss distributions;
+//! - [`pld`]: several mechanisms of any kind, by privacy loss distributions;
+//! - [`event`]: lists of mechanisms by name, and the best of these accountants for them;
 //! - [`amplification`]: Gaussian mechanisms whose records take part at random, by [`pld`];
 //! - [`zcdp`]: through ρ = 1/(2σ²), which holds unchanged for noise on a grid and adds up under
 //!   composition.
@@ -25,6 +26,7 @@ pub mod amplification;
 pub mod bounded_range;
 pub mod composition;
 pub mod discrete;
+pub mod event;
 pub mod gaussian;
 pub mod pld;
 pub mod zcdp;

@@ -15,10 +15,10 @@
 //! largest T that follows.
 //!
 //! **Optimistic.** For every set A, P(A) − yQ(A) is a line below δ. Take the set {L > l} for l in
-//! the middle of each cell, or the empty set where that line is below 0 at the end of the cell. If
-//! f_i is at most the lines of both cells at y_i, then f is below one line in every cell, and so f
-//! ≤ δ. The line of the cell before the first grid value bounds the mass of the whole, and f_n = 0.
-//! Where the order is disturbed, T is lowered to the least T before it.
+//! the middle of each cell, or just below its end where that line is below 0 at the end. If f_i is at most the lines of both cells at y_i, then f is below one line in every cell, and so f
+//! ≤ δ, up to the rounding of such a line. The line of the cell before the first grid value bounds
+//! the mass of the whole, and f_n = 0. Where the order is disturbed, T is lowered to the least T
+//! before it.
 
 use super::DominatingPair;
 use super::pair::Tail;
@@ -128,21 +128,26 @@ impl Grid<'_> {
     }
 
     fn optimistic(&self) -> PrivacyLossDistribution {
-        let line = |cell: i64| self.pair.tail((cell as f64 + 0.5) * self.step);
         let at = |tail: Tail, index: i64| {
             let (p, q, error) = weighted(tail, index as f64 * self.step);
             p - q - error
         };
+        // A line that ends at 0, up to rounding, is one of a largest loss on the grid.
+        let usable = |tail: &Tail, index: i64| {
+            let (p, q, error) = weighted(*tail, index as f64 * self.step);
+            p - q >= -2.0 * error
+        };
+        let line = |cell: i64| {
+            let at_end = self.pair.tail(((cell + 1) as f64 * self.step).next_down());
+            let middle = self.pair.tail((cell as f64 + 0.5) * self.step);
+            [middle, at_end].into_iter().find(|tail| usable(tail, cell + 1)).unwrap_or(Tail::NONE)
+        };
         let mut before = line(self.first - 1);
         let whole = (before.p * (1.0 - before.error)).min(1.0);
-        if at(before, self.first) < 0.0 {
-            before = Tail::NONE;
-        }
         let mut least = 1.0_f64;
         let mut divergences = Vec::with_capacity((self.last - self.first + 1) as usize);
         for index in self.first..self.last {
             let own = line(index);
-            let own = if at(own, index + 1) < 0.0 { Tail::NONE } else { own };
             least = least.min(at(before, index)).min(at(own, index)).max(0.0);
             divergences.push(least);
             before = own;

@@ -53,7 +53,7 @@ use sum::{Part, TiltedSum, cumulants};
 const MAX_VALUES: f64 = (1 << 20) as f64;
 
 /// Number of grid values of all pairs with which the search for a step starts.
-const FIRST_VALUES: f64 = 4096.0;
+const FIRST_VALUES: f64 = 2048.0;
 
 /// Largest number of grid values for which the tilt is searched.
 const SEARCHED_VALUES: usize = 1 << 16;
@@ -61,9 +61,15 @@ const SEARCHED_VALUES: usize = 1 << 16;
 /// Smallest relative distance between both ends of an interval that is searched, 2⁻²⁴.
 const SEARCHED_BINADES: i32 = 24;
 
-/// Largest step, in standard deviations of the average loss: it adds a variance of at most
-/// 0.02²/4 of the total.
-const STEP: f64 = 0.02;
+/// Largest variance of tilted losses, in variances of plain ones.
+const SPREAD: f64 = 4.0;
+
+/// Largest tilt over a step: with more, sums of bounded losses underflow.
+const STEEPEST: f64 = 32.0;
+
+/// Largest step, in root mean squares of the deviations of single losses: it adds a variance of at
+/// most 0.015²/4 of the total.
+const STEP: f64 = 0.015;
 
 /// Largest step, in standard deviations of the sum.
 const STEP_OF_SUM: f64 = 1.0 / 1024.0;
@@ -205,29 +211,32 @@ impl Composition {
 
 /// Step and tilt of a computation. Any choice gives valid bounds.
 struct Resolution {
+    target: Target,
     step: f64,
     tilt: f64,
 }
 
 impl Resolution {
     /// Refines the step until the discretisation hardly changes the spread of the sum.
+    ///
+    /// Steps are powers of two, times the least loss that has a probability of its own: such
+    /// losses then lie on the grid.
     fn of(parts: &[(DominatingPair, u64)], target: Target) -> Self {
         let width: f64 = parts.iter().map(|(pair, _)| pair.range().1 - pair.range().0).sum();
         let count: f64 = parts.iter().map(|(_, count)| *count as f64).sum();
-        let finest = (width / MAX_VALUES).max(f64::MIN_POSITIVE);
-        let mut chosen = Self { step: power_of_two_below(width / FIRST_VALUES), tilt: 0.0 };
+        let unit = parts.iter().filter_map(|(pair, _)| pair.atom()).reduce(f64::min).unwrap_or(1.0);
+        let at_most = |step: f64| unit * 2_f64.powi((step / unit).log2().floor() as i32);
+        let finest = 2.0 * at_most(width / MAX_VALUES);
+        let mut chosen = Self { target, step: at_most(width / FIRST_VALUES), tilt: 0.0 };
         loop {
             let discrete = chosen.discretised(parts, Rounding::Pessimistic);
-            if discrete.iter().map(|part| part.distribution.len()).sum::<usize>() <= SEARCHED_VALUES {
-                chosen.tilt = tilt_for(&discrete, target);
-            }
-            let [plain, tilted] = [0.0, chosen.tilt].map(|tilt| cumulants(&discrete, tilt).variance);
-            let deviation = plain.max(tilted).sqrt();
-            let wanted = (deviation * (STEP / count.sqrt()).min(STEP_OF_SUM)).max(finest);
-            if wanted >= chosen.step / 2.0 {
+            chosen.tilt = chosen.tilt_for(&discrete);
+            let deviation = cumulants(&discrete, 0.0).variance.sqrt();
+            let wanted = at_most(deviation * (STEP / count.sqrt()).min(STEP_OF_SUM)).max(finest);
+            if wanted >= chosen.step {
                 return chosen;
             }
-            chosen.step = power_of_two_below(wanted).max(power_of_two_below(finest) * 2.0);
+            chosen.step = wanted;
         }
     }
 
@@ -240,33 +249,37 @@ impl Resolution {
     }
 
     fn sum(&self, parts: &[(DominatingPair, u64)], rounding: Rounding) -> TiltedSum {
-        TiltedSum::new(&self.discretised(parts, rounding), self.tilt)
+        let discrete = self.discretised(parts, rounding);
+        TiltedSum::new(&discrete, self.tilt_for(&discrete))
     }
-}
 
-/// Returns the largest power of two that is not above a positive number.
-fn power_of_two_below(number: f64) -> f64 {
-    2_f64.powi(number.log2().floor() as i32)
-}
-
-/// Returns the tilt θ whose mean is near the wanted ε.
-///
-/// With K the logarithm of E e^(θL) and g as in [`sum`], δ is about e^(K − θε) max g at ε = K'(θ);
-/// both K' and that bound are monotone.
-fn tilt_for(parts: &[Part], target: Target) -> f64 {
-    let beyond = |tilt: f64| {
-        let found = cumulants(parts, tilt);
-        match target {
-            Target::Epsilon(epsilon) => found.mean >= epsilon,
-            Target::LogDelta(log_delta) => {
-                found.log_moment - tilt * found.mean + sum::largest_weight(tilt).ln() <= log_delta
-            }
+    /// Returns the tilt θ whose mean is near the wanted ε, or the one of a coarser grid where the
+    /// search would take too long.
+    ///
+    /// With K the logarithm of E e^(θL) and g as in [`sum`], δ is about e^(K − θε) max g at ε =
+    /// K'(θ); both K' and that bound are monotone. Where single large losses decide, the variance
+    /// grows with the tilt, and with it the window: such tilts are avoided.
+    fn tilt_for(&self, parts: &[Part]) -> f64 {
+        if parts.iter().map(|part| part.distribution.len()).sum::<usize>() > SEARCHED_VALUES {
+            return self.tilt;
         }
-    };
-    let (mut low, mut high) = (2_f64.powi(-20).ln(), 2_f64.powi(24).ln());
-    while high - low > 1e-2 {
-        let middle: f64 = (low + high) / 2.0;
-        if beyond(middle.exp()) { high = middle } else { low = middle }
+        let widest = SPREAD * cumulants(parts, 0.0).variance;
+        let beyond = |tilt: f64| {
+            let found = cumulants(parts, tilt);
+            found.variance > widest
+                || match self.target {
+                    Target::Epsilon(epsilon) => found.mean >= epsilon,
+                    Target::LogDelta(log_delta) => {
+                        found.log_moment - tilt * found.mean + sum::largest_weight(tilt).ln() <= log_delta
+                    }
+                }
+        };
+        let steepest = STEEPEST / self.step;
+        let (mut low, mut high) = ((steepest * 2_f64.powi(-40)).ln(), steepest.ln());
+        while high - low > 1e-2 {
+            let middle: f64 = (low + high) / 2.0;
+            if beyond(middle.exp()) { high = middle } else { low = middle }
+        }
+        low.exp()
     }
-    high.exp()
 }

@@ -195,6 +195,14 @@ impl DominatingPair {
         }
     }
 
+    /// Returns the largest loss if it has a probability of its own.
+    pub(super) fn atom(&self) -> Option<f64> {
+        match self.kind {
+            Kind::RandomizedResponse(epsilon) | Kind::Laplace(epsilon) => Some(epsilon),
+            _ => None,
+        }
+    }
+
     /// Returns the losses between which the grid lies.
     pub(super) fn range(&self) -> (f64, f64) {
         if let Kind::Allocation(pair) = &self.kind {
