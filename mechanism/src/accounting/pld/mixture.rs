@@ -37,7 +37,8 @@ impl GaussianMixture {
         let valid = |x: f64| (0.0..=f64::MAX).contains(&x);
         let sum: f64 = components.iter().map(|(weight, _)| weight).sum();
         let all = components.iter().all(|&(weight, mean)| valid(weight) && valid(mean));
-        if !all || !(sum - 1.0).abs().le(&MAX_MISSING) || !(deviation > 0.0 && deviation < f64::INFINITY) {
+        let whole = (sum - 1.0).abs() <= MAX_MISSING;
+        if !all || !whole || !valid(deviation) || deviation == 0.0 {
             return Err(AccountingError::Mixture(sum));
         }
         let (mut at_rest, mut shifted) = (0.0, Vec::new());

@@ -101,7 +101,7 @@ impl Interval {
 /// let step = DominatingPair::poisson_sampled_gaussian(NoiseMultiplier::new(1.0)?, 0.01)?;
 /// let epochs = Composition::default().compose(step, 1000);
 /// let epsilon = epochs.either_direction().epsilon(Delta::new(1e-5)?).expect("δ is not too small");
-/// assert!(epsilon.high < 1.83);
+/// assert!(epsilon.high < 1.83 && epsilon.high - epsilon.low < 1e-3);
 /// # Ok::<(), hushflow_mechanism::accounting::AccountingError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -155,7 +155,7 @@ impl TiltedSum {
             log_scale += times * constant;
             log_growth += times * ((sum - 1.0).max(0.0) + transform * (length as f64).sqrt() * norm);
             rounding += times * transform * norm;
-            relative += times * f64::EPSILON * (150.0 + 4.0 * largest + 4.0 * constant.abs());
+            relative += times * f64::EPSILON * (1600.0 + 4.0 * largest + 4.0 * constant.abs());
             scale_error += f64::EPSILON * (4.0 + (times * constant).abs());
             products += times + 1.0;
             infinite += times * distribution.infinite();
