@@ -138,9 +138,9 @@ impl Grid<'_> {
             p - q >= -2.0 * error
         };
         let line = |cell: i64| {
-            let at_end = self.pair.tail(((cell + 1) as f64 * self.step).next_down());
-            let middle = self.pair.tail((cell as f64 + 0.5) * self.step);
-            [middle, at_end].into_iter().find(|tail| usable(tail, cell + 1)).unwrap_or(Tail::NONE)
+            let own = |loss: f64| Some(self.pair.tail(loss)).filter(|tail| usable(tail, cell + 1));
+            let end = (cell + 1) as f64 * self.step;
+            own(end - self.step / 2.0).or_else(|| own(end.next_down())).unwrap_or(Tail::NONE)
         };
         let mut before = line(self.first - 1);
         let whole = (before.p * (1.0 - before.error)).min(1.0);
