@@ -15,10 +15,10 @@
 //! largest T that follows.
 //!
 //! **Optimistic.** For every set A, P(A) − yQ(A) is a line below δ. Take the set {L > l} for l in
-//! the middle of each cell, or just below its end where that line is below 0 at the end. If f_i is at most the lines of both cells at y_i, then f is below one line in every cell, and so f
-//! ≤ δ, up to the rounding of such a line. The line of the cell before the first grid value bounds
-//! the mass of the whole, and f_n = 0. Where the order is disturbed, T is lowered to the least T
-//! before it.
+//! the middle of each cell, or just below its end where that line is below 0 at the end. If f_i is
+//! at most the lines of both cells at y_i, then f is below one line in every cell, and so f ≤ δ, up
+//! to the rounding of such a line. The line of the cell before the first grid value bounds the mass
+//! of the whole, and f_n = 0. Where the order is disturbed, T is lowered to the least T before it.
 
 use super::DominatingPair;
 use super::pair::Tail;
