@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use super::output::SearchStatus;
 use super::output::{number, print, print_json, table};
-use super::plan::{list, read_workload, word};
+use super::plan::{list, read_workload, scheduled, word};
 use super::{CliError, number_in};
 
 /// Another word for `optimal`.
@@ -64,6 +64,9 @@ pub(crate) struct OptimizeArguments {
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_HORIZON))]
     horizon: Option<u64>,
+    /// Learning rates that weight the steps of prefix, as in plan
+    #[arg(long, value_name = "SHAPE:W")]
+    schedule: Option<String>,
     /// How often a record or entity takes part: 1; KxB: K times, B steps apart
     #[arg(long, value_name = "KxB", default_value = "1", allow_hyphen_values = true)]
     participation: Participation,
@@ -207,6 +210,12 @@ fn asked(arguments: &OptimizeArguments) -> Result<WorkloadObjective, CliError> {
             "--horizon is {steps}: dense strategies have at most {MAX_DENSE_HORIZON} steps"
         )))
     };
+    if let Some(schedule) = arguments.schedule.as_ref().filter(|_| arguments.workload != "prefix") {
+        return Err(CliError::usage(format!(
+            "--schedule {schedule} weights the steps of `prefix`; the workload is `{}`",
+            arguments.workload
+        )));
+    }
     if arguments.workload == "all-range" {
         let steps = steps(None)?;
         let rows = steps as f64 * (steps as f64 + 1.0) / 2.0;
@@ -230,6 +239,7 @@ fn asked(arguments: &OptimizeArguments) -> Result<WorkloadObjective, CliError> {
     }
     let workload = read_workload(&arguments.workload).map_err(CliError::usage)?;
     let steps = steps(None)?;
+    let workload = scheduled(workload, arguments.schedule.as_deref(), steps as u64)?;
     let form = QuadraticForm::from_workload(&workload, steps).map_err(failed)?;
     Ok(WorkloadObjective { form, rows: steps as f64, workload: Some(workload) })
 }
@@ -325,6 +335,7 @@ fn fitted(
     let horizon = arguments.horizon.or(workload.horizon());
     let horizon =
         horizon.ok_or_else(|| CliError::usage("--horizon is missing: add for example --horizon 512"))?;
+    let workload = scheduled(workload, arguments.schedule.as_deref(), horizon)?;
     let purpose = Purpose {
         participation: arguments.participation,
         objective: arguments.objective,

@@ -22,6 +22,7 @@ use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
 use hushflow::plot::{PlotCurve, error_per_step};
 use hushflow::publication::PublicationError;
 use hushflow::strategies::matrix::read_matrix;
+use hushflow::strategies::schedule::LearningRates;
 use hushflow::strategies::{Candidate, StrategiesError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -70,6 +71,7 @@ Examples:
   hushflow plan --workload prefix --horizon 365 --epsilon 1 --delta 1e-6
   hushflow plan examples/flights.toml --plot errors.svg
   hushflow plan --workload prefix --horizon 2000 --participation 20x100 --strategy fft-optimal-decoder --stamps 5
+  hushflow plan --workload prefix --horizon 1000 --schedule cosine:100 --participation 10x100
   hushflow plan --workload window:7 --horizon 365 --strategy square-root --json",
         list("Strategies", |_| true),
     )
@@ -103,6 +105,10 @@ pub(crate) struct PlanArguments {
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_HORIZON))]
     horizon: Option<u64>,
+    /// Learning rates that weight the steps of prefix: constant:W, linear:W or cosine:W, with W steps
+    /// of warm-up, or file:PATH (CSV)
+    #[arg(long, value_name = "SHAPE:W")]
+    schedule: Option<String>,
     /// How noise is correlated over time; see below [default: compare all that apply]
     #[arg(long, short)]
     strategy: Option<StrategyName>,
@@ -184,6 +190,18 @@ pub(super) fn read_workload(text: &str) -> Result<Workload, String> {
     }
 }
 
+/// Weights the steps of a workload by a schedule, if there is one.
+pub(super) fn scheduled(
+    workload: Workload,
+    schedule: Option<&str>,
+    horizon: u64,
+) -> Result<Workload, CliError> {
+    let Some(schedule) = schedule else { return Ok(workload) };
+    let weighted =
+        schedule.parse::<LearningRates>().and_then(|rates| rates.workload(schedule, &workload, horizon));
+    weighted.map_err(|error| CliError::usage(format!("--schedule: {error}")))
+}
+
 fn positive(value: f64) -> Result<f64, &'static str> {
     if value > 0.0 && value.is_finite() { Ok(value) } else { Err("expected a finite number above 0") }
 }
@@ -203,13 +221,14 @@ impl PlanArguments {
         let workload = self.workload.clone().or_else(|| Some(file?.release.workload.clone()));
         let workload = workload.ok_or_else(|| missing("--workload", "--workload prefix"))?;
         let horizon = self.horizon.or_else(|| Some(file?.epochs.schedule.horizon())).or(workload.horizon());
+        let horizon = horizon.ok_or_else(|| missing("--horizon", "--horizon 365, the number of epochs"))?;
+        let workload = scheduled(workload, self.schedule.as_deref(), horizon)?;
         let second = self.moments.or_else(|| Some(privacy?.second_moments));
         let neighbours = self.neighbours.or_else(|| Some(privacy?.neighbours));
         Ok(StreamPlan {
             purpose: Purpose {
                 workload,
-                horizon: horizon
-                    .ok_or_else(|| missing("--horizon", "--horizon 365, the number of epochs"))?,
+                horizon,
                 participation: self
                     .participation
                     .or_else(|| Some(file?.participation()))

@@ -4,6 +4,7 @@
 pub mod file;
 mod find;
 pub mod matrix;
+pub mod schedule;
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;

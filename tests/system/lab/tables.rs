@@ -72,6 +72,19 @@ fn what_a_comparison_leaves_out_is_named_with_the_reason() {
     hush(&lab, "plan -w prefix -n 4097 -s fft").failed(2, &["4097 steps", "at most 4096"]);
 }
 
+/// With equal rates the workload is prefix sums.
+#[test]
+fn a_schedule_weights_the_steps() {
+    let lab = Lab::new();
+    let loss = |line: &str| number(&json(&lab, &format!("plan -w prefix -n 40 -s optimal {line}"))["loss"]);
+    let (plain, equal, cosine) = (loss(""), loss("--schedule constant"), loss("--schedule cosine:4"));
+    assert!((equal / plain - 1.0).abs() < 1e-6 && cosine < 0.9 * plain, "{plain} {equal} {cosine}");
+    let found = json(&lab, "optimize --method optimal -w prefix -n 40 --schedule cosine:4");
+    assert!((number(&found["objective"]) / cosine - 1.0).abs() < 1e-6, "{found}");
+    hush(&lab, "plan -w average -n 40 --schedule cosine").failed(2, &["--schedule", "`average`"]);
+    hush(&lab, "plan -w prefix -n 40 --schedule steps").failed(2, &["--schedule", "cosine:W"]);
+}
+
 #[test]
 fn all_computes_what_takes_long() {
     let lab = Lab::new();

@@ -133,10 +133,7 @@ impl InverseObjective {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        strategy::{Strategy, StrategyChoice, build_chosen, conformance},
-        workload::Workload,
-    };
+    use crate::strategy::{Strategy, StrategyChoice, build_chosen, conformance};
     use std::sync::Arc;
 
     fn purpose(workload: &str, steps: u64, participation: &str) -> Purpose {

@@ -1,0 +1,204 @@
+//! Learning rates of training: prefix sums whose steps have weights.
+//!
+//! After step t, gradient descent has moved by `Σ_(i≤t) η_i g_i`. So its workload is
+//! `A[t,i] = η_i` for i ≤ t: prefix sums times a diagonal. Rates are relative to the largest one.
+
+use std::f64::consts::PI;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use hushflow_mechanism::strategy::MAX_DENSE_HORIZON;
+use hushflow_mechanism::workload::Workload;
+use nalgebra::DMatrix;
+use thiserror::Error;
+
+use super::matrix::{MatrixFileError, read_matrix};
+
+/// A learning rate for every step, as written on the command line: `cosine:100`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LearningRates {
+    /// A shape after a warm-up, in which rates grow linearly.
+    Shape {
+        /// What follows the warm-up.
+        shape: RateShape,
+        /// Number of steps of the warm-up.
+        warm_up: u64,
+    },
+    /// `file:PATH`: a matrix with one row or one column.
+    File(PathBuf),
+}
+
+/// Rates after a warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateShape {
+    /// `constant`.
+    Constant,
+    /// `linear`: falls linearly, to 0 after the last step.
+    Linear,
+    /// `cosine`: falls by half a cosine.
+    Cosine,
+}
+
+/// Why there are no learning rates.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The text has no known form.
+    #[error(
+        "no schedule is written `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
+         `file:PATH`"
+    )]
+    Unknown {
+        /// The rejected text.
+        found: String,
+    },
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] MatrixFileError),
+    /// The file has another number of rates.
+    #[error("{}: {found} learning rates; expected {expected}, one for every step, in one row or column", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Number of rates.
+        found: usize,
+        /// Number of steps.
+        expected: u64,
+    },
+    /// A rate is not positive.
+    #[error("the learning rate of step {step} is {found}; expected a number above 0")]
+    Rate {
+        /// From 1.
+        step: usize,
+        /// The rate.
+        found: f64,
+    },
+    /// The workload is not prefix sums.
+    #[error("--schedule weights the steps of `prefix`; the workload is `{found}`")]
+    Workload {
+        /// As on the command line.
+        found: String,
+    },
+    /// Too many steps.
+    #[error("a schedule has at most {MAX_DENSE_HORIZON} steps; the horizon is {found}")]
+    Horizon {
+        /// Number of steps.
+        found: u64,
+    },
+}
+
+impl FromStr for LearningRates {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, ScheduleError> {
+        let unknown = || ScheduleError::Unknown { found: text.into() };
+        let (word, rest) = text.split_once(':').unwrap_or((text, "0"));
+        let shape = match word {
+            "file" if text.contains(':') => return Ok(Self::File(rest.into())),
+            "constant" => RateShape::Constant,
+            "linear" => RateShape::Linear,
+            "cosine" => RateShape::Cosine,
+            _ => return Err(unknown()),
+        };
+        Ok(Self::Shape { shape, warm_up: rest.parse().map_err(|_| unknown())? })
+    }
+}
+
+impl LearningRates {
+    /// The rates of all steps.
+    fn rates(&self, steps: u64) -> Result<Vec<f64>, ScheduleError> {
+        let (shape, warm_up) = match self {
+            Self::File(path) => return from_file(path, steps),
+            Self::Shape { shape, warm_up } => (*shape, *warm_up),
+        };
+        let falling = (steps.saturating_sub(warm_up)).max(1) as f64;
+        let rate = |t: u64| {
+            if t <= warm_up {
+                return t as f64 / warm_up as f64;
+            }
+            let done = ((t - warm_up) as f64 - 0.5) / falling;
+            match shape {
+                RateShape::Constant => 1.0,
+                RateShape::Linear => 1.0 - done,
+                RateShape::Cosine => 0.5 + 0.5 * (PI * done).cos(),
+            }
+        };
+        Ok((1..=steps).map(rate).collect())
+    }
+
+    /// The workload of gradient descent with these rates, called `matrix:` and their `name`.
+    ///
+    /// # Errors
+    /// [`ScheduleError`] for another workload than prefix sums, and for rates that do not fit.
+    pub fn workload(&self, name: &str, base: &Workload, steps: u64) -> Result<Workload, ScheduleError> {
+        if *base != Workload::Prefix {
+            return Err(ScheduleError::Workload { found: base.to_string() });
+        }
+        if steps > MAX_DENSE_HORIZON {
+            return Err(ScheduleError::Horizon { found: steps });
+        }
+        let rates = self.rates(steps)?;
+        let unusable = |rate: &&f64| !(rate.is_finite() && **rate > 0.0);
+        if let Some((place, found)) = rates.iter().enumerate().find(|(_, rate)| unusable(rate)) {
+            return Err(ScheduleError::Rate { step: place + 1, found: *found });
+        }
+        let entry = |t: usize, i: usize| if i <= t { rates[i] } else { 0.0 };
+        let matrix = DMatrix::from_fn(rates.len(), rates.len(), entry);
+        Workload::from_matrix(format!("prefix with {name}"), matrix)
+            .map_err(|_| ScheduleError::Horizon { found: steps })
+    }
+}
+
+fn from_file(path: &Path, steps: u64) -> Result<Vec<f64>, ScheduleError> {
+    let matrix = read_matrix(path)?;
+    let line = matrix.nrows() == 1 || matrix.ncols() == 1;
+    match line && matrix.len() as u64 == steps {
+        true => Ok(matrix.iter().copied().collect()),
+        false => Err(ScheduleError::Length { path: path.into(), found: matrix.len(), expected: steps }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(text: &str, steps: u64) -> Vec<f64> {
+        text.parse::<LearningRates>().unwrap().rates(steps).unwrap()
+    }
+
+    #[test]
+    fn rates_warm_up_and_fall() {
+        assert_eq!(rates("constant", 3), [1.0; 3]);
+        assert_eq!(rates("constant:2", 4), [0.5, 1.0, 1.0, 1.0]);
+        assert_eq!(rates("linear:1", 3), [1.0, 0.75, 0.25]);
+        let cosine = rates("cosine:2", 10);
+        assert!(cosine[1..].windows(2).all(|pair| pair[0] > pair[1]) && cosine[9] > 0.0, "{cosine:?}");
+        assert_eq!(rates("linear:9", 4), [1.0, 2.0, 3.0, 4.0].map(|t| t / 9.0));
+    }
+
+    #[test]
+    fn the_workload_is_prefix_sums_of_weighted_steps() {
+        let rates: LearningRates = "linear:1".parse().unwrap();
+        let workload = rates.workload("linear:1", &Workload::Prefix, 3).unwrap();
+        assert_eq!(workload.to_string(), "matrix:prefix with linear:1");
+        let found = [(1, 1), (3, 1), (3, 3), (2, 3)].map(|(t, i)| workload.coefficient(t, i));
+        assert_eq!(found, [1.0, 1.0, 0.25, 0.0]);
+    }
+
+    #[test]
+    fn schedules_that_do_not_fit_are_refused() {
+        for text in ["", "steps", "cosine:x", "file", "linear:-1"] {
+            assert!(text.parse::<LearningRates>().is_err(), "{text}");
+        }
+        let rates: LearningRates = "cosine".parse().unwrap();
+        let refused = |base: &Workload, steps| rates.workload("cosine", base, steps).unwrap_err().to_string();
+        assert!(refused(&Workload::Average, 9).contains("`average`"));
+        assert!(refused(&Workload::Prefix, 5000).contains("at most 4096"));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rates.csv");
+        std::fs::write(&path, "1,0.5,0\n").unwrap();
+        let file = LearningRates::File(path);
+        let refused = |steps| file.workload("file", &Workload::Prefix, steps).unwrap_err().to_string();
+        assert!(refused(3).contains("step 3 is 0") && refused(4).contains("3 learning rates; expected 4"));
+    }
+}
