@@ -14,6 +14,9 @@ use thiserror::Error;
 
 use super::matrix::{MatrixFileError, read_matrix};
 
+/// The rate to which shapes fall. The optimisers need workloads without vanishing columns.
+const LEAST: f64 = 0.01;
+
 /// A learning rate for every step, as written on the command line: `cosine:100`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LearningRates {
@@ -33,9 +36,9 @@ pub enum LearningRates {
 pub enum RateShape {
     /// `constant`.
     Constant,
-    /// `linear`: falls linearly, to 0 after the last step.
+    /// `linear`: falls linearly, to 1 % of the largest rate.
     Linear,
-    /// `cosine`: falls by half a cosine.
+    /// `cosine`: falls by half a cosine, to 1 % of the largest rate.
     Cosine,
 }
 
@@ -117,11 +120,12 @@ impl LearningRates {
                 return t as f64 / warm_up as f64;
             }
             let done = ((t - warm_up) as f64 - 0.5) / falling;
-            match shape {
+            let left = match shape {
                 RateShape::Constant => 1.0,
                 RateShape::Linear => 1.0 - done,
                 RateShape::Cosine => 0.5 + 0.5 * (PI * done).cos(),
-            }
+            };
+            LEAST + (1.0 - LEAST) * left
         };
         Ok((1..=steps).map(rate).collect())
     }
@@ -170,7 +174,7 @@ mod tests {
     fn rates_warm_up_and_fall() {
         assert_eq!(rates("constant", 3), [1.0; 3]);
         assert_eq!(rates("constant:2", 4), [0.5, 1.0, 1.0, 1.0]);
-        assert_eq!(rates("linear:1", 3), [1.0, 0.75, 0.25]);
+        assert_eq!(rates("linear:1", 3), [1.0, 0.7525, 0.2575]);
         let cosine = rates("cosine:2", 10);
         assert!(cosine[1..].windows(2).all(|pair| pair[0] > pair[1]) && cosine[9] > 0.0, "{cosine:?}");
         assert_eq!(rates("linear:9", 4), [1.0, 2.0, 3.0, 4.0].map(|t| t / 9.0));
@@ -182,7 +186,7 @@ mod tests {
         let workload = rates.workload("linear:1", &Workload::Prefix, 3).unwrap();
         assert_eq!(workload.to_string(), "matrix:prefix with linear:1");
         let found = [(1, 1), (3, 1), (3, 3), (2, 3)].map(|(t, i)| workload.coefficient(t, i));
-        assert_eq!(found, [1.0, 1.0, 0.25, 0.0]);
+        assert_eq!(found, [1.0, 1.0, 0.2575, 0.0]);
     }
 
     #[test]
