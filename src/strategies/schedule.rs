@@ -114,7 +114,7 @@ impl LearningRates {
             Self::File(path) => return from_file(path, steps),
             Self::Shape { shape, warm_up } => (*shape, *warm_up),
         };
-        let falling = (steps.saturating_sub(warm_up)).max(1) as f64;
+        let falling = steps.saturating_sub(warm_up).max(1) as f64;
         let rate = |t: u64| {
             if t <= warm_up {
                 return t as f64 / warm_up as f64;

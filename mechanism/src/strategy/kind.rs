@@ -296,7 +296,6 @@ impl Kind {
     }
 
     /// For [`compared`](Self::compared): up to a few hundred steps.
-    #[expect(clippy::unnecessary_wraps, reason = "the type of the table")]
     pub(super) fn if_short(&'static self, _: &Purpose) -> Result<Vec<ComparedStrategy>, &'static str> {
         Ok(vec![self.name().up_to(SHORT)])
     }
