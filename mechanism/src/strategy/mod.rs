@@ -55,6 +55,7 @@ pub static KINDS: &[&Kind] = &[
     &toeplitz::IDENTITY,
     &buffered::BLT,
     &buffered::VARIABLE_BLT,
+    &buffered::COMB_BLT,
     &buffered::POWER_LAW,
     &toeplitz::BANDED_INVERSE_SQUARE_ROOT,
     &toeplitz::BANDED_SQUARE_ROOT,

@@ -9,8 +9,13 @@
 
 use super::*;
 use crate::series;
+use crate::strategy::buffered::{
+    Buffered, BufferedParameters, Buffers, PeriodicBuffer, PeriodicBuffers, PeriodicCurve,
+};
+use crate::strategy::{Factorization, Strategy as _};
 use chacha20::ChaCha8Rng;
 use nalgebra::DMatrix;
+use num_bigint::BigInt;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use serde_json::Value;
@@ -378,4 +383,74 @@ fn no_attack_exceeds_the_claim_and_exact_claims_are_reached() {
         }
     }
     assert!(exact > 150 && scalar > 5 && bounds > 5, "{exact} {scalar} {bounds}");
+}
+
+/// Buffers with coefficients that swing, perhaps with a delay line.
+fn periodic(steps: u64, gap: u32, delay: bool) -> Buffered {
+    let curve = |level: f64, phases: usize| PeriodicCurve {
+        ends: (0..4).map(|knot| level + 0.4 * (2.0 * f64::from(knot)).sin()).collect(),
+        phases: (0..phases).map(|phase| 0.5 * (3.0 * phase as f64).sin()).collect(),
+    };
+    let buffer = |decay, weight| PeriodicBuffer { decay: curve(decay, 2), weight: curve(weight, 1) };
+    let periodic = PeriodicBuffers {
+        gap,
+        gain: curve(-0.7, gap as usize),
+        buffers: vec![buffer(-0.5, -1.0), buffer(2.0, -1.5)],
+        delay: delay.then(|| buffer(-0.3, -0.6)),
+    };
+    let parameters = BufferedParameters { horizon: Some(steps), buffers: Buffers::Periodic(periodic) };
+    Buffered::new("comb-blt:2".parse().unwrap(), parameters).unwrap()
+}
+
+/// The columns of C as the encoder computes them for a unit of 2⁶⁰, in units of 2⁻¹⁰⁰, each entry
+/// within a few units. So the sums below are exact to 2⁻⁸⁰.
+fn integer_columns(strategy: &Buffered, steps: usize) -> Vec<Vec<BigInt>> {
+    let column = |i: usize| {
+        let mut encoder = strategy.encoder(1);
+        let entry = |t: usize| {
+            let mut y = [0];
+            encoder.encode(&[if t == i { 1 << 60 } else { 0 }], &mut y).unwrap();
+            BigInt::from(y[0])
+        };
+        (0..steps).map(entry).collect()
+    };
+    (0..steps).map(column).collect()
+}
+
+/// All patterns with all signs, in exact integers: none exceeds the claim, and where it is exact
+/// one attains it.
+#[test]
+fn no_pattern_of_periodic_buffers_exceeds_the_claim() {
+    for (steps, gap, delay) in [(9, 3, false), (9, 3, true), (10, 2, true), (8, 4, true)] {
+        let strategy = periodic(steps as u64, gap, delay);
+        let (columns, matrix) = (integer_columns(&strategy, steps), strategy.matrix(steps as u64).unwrap());
+        for participation in [format!("3x{gap}"), format!("4x{gap}+"), "2x1".into(), "every-step".into()] {
+            let schedule = participation.parse::<Participation>().unwrap().on(steps);
+            let (mut largest, mut absolute) = (0.0f64, 0.0f64);
+            for pattern in schedule.patterns(schedule.first_steps(), 10_000).unwrap() {
+                for signs in 0..1_u32 << (pattern.len() - 1) {
+                    let row = |t: usize| -> BigInt {
+                        let signed = |(number, &i): (usize, &usize)| match signs >> number & 1 {
+                            0 => columns[i][t].clone(),
+                            _ => -columns[i][t].clone(),
+                        };
+                        pattern.iter().enumerate().map(signed).sum()
+                    };
+                    let square: BigInt = (0..steps).map(row).map(|row| &row * &row).sum();
+                    let square: i128 = (square >> 100u32).try_into().unwrap();
+                    largest = largest.max(square as f64 * 0.5f64.powi(100));
+                }
+                absolute = absolute.max(matrix.gram(&pattern).iter().map(|overlap| overlap.abs()).sum());
+            }
+            let found = claim(&matrix, &participation, 3);
+            let charged = found.squared * (1.0 + matrix.relative_discrepancy(schedule.count())).powi(2);
+            assert!(charged >= largest, "{participation}: {found:?} against {largest}");
+            // Min-separation has an upper bound of its own.
+            let bound = if schedule.is_flexible() { 1.2 } else { 1.0 + 1e-10 };
+            assert!(found.squared <= absolute * bound, "{participation}: {found:?} against {absolute}");
+            if found.kind == ClaimKind::Exact {
+                close(&participation, found.squared, largest, 1e-10);
+            }
+        }
+    }
 }

@@ -20,12 +20,16 @@
 //! then grows by less than one part in ten thousand, and those of sums of records, whose units are
 //! finer, negligibly. More bits would reduce the range: sums must stay below 2^(127−F).
 //!
+//! *Delay line.* Its numbers have the same units. A buffer rounds a second product, with the number
+//! of the phase, and takes over its error (`periodic`).
+//!
 //! *Range.* Inputs up to X leave at most `E_j (X h_j 2^F + 1)` units in buffer j. So all sums are
 //! below 2¹²⁵ if `2 Σ_j E_j (X h_j 2^F + 1)` and `X 2^F` are: [`input_limit`] is the largest such
 //! X.
 //!
 //! A saved encoder is its header, the bounds of the buffers' magnitudes, and the buffers,
-//! coordinate by coordinate, 16 bytes each.
+//! coordinate by coordinate, 16 bytes each. With a delay line, the same follows for its numbers:
+//! a bound for each phase, and phase by phase the numbers of all coordinates.
 //!
 //! # Inverse
 //! C⁻¹: the decoder, and for a Toeplitz C its form, which is that of C.
@@ -58,6 +62,10 @@ pub(super) struct BufferedEncoder<const B: usize> {
     /// Upper bound of the magnitudes in each buffer.
     magnitudes: Zeroizing<[u128; B]>,
     buffers: Zeroizing<Vec<[i128; B]>>,
+    /// Upper bound of the magnitudes of each phase of the delay line; empty without one.
+    delay_magnitudes: Zeroizing<Vec<u128>>,
+    /// Phase by phase, the numbers of all coordinates.
+    delays: Zeroizing<Vec<i128>>,
 }
 
 impl<const B: usize> BufferedEncoder<B> {
@@ -68,21 +76,40 @@ impl<const B: usize> BufferedEncoder<B> {
             steps: 0,
             magnitudes: Zeroizing::new([0; B]),
             buffers: Zeroizing::new(vec![[0; B]; coordinates]),
+            delay_magnitudes: Zeroizing::new(vec![0; strategy.coefficients.delays()]),
+            delays: Zeroizing::new(vec![0; strategy.coefficients.delays() * coordinates]),
         }
     }
 
+    /// The phase of the next step in the delay line, if there is one.
+    fn phase(&self) -> Option<usize> {
+        let delays = self.delay_magnitudes.len();
+        (delays > 0).then(|| (self.steps % delays as u64) as usize)
+    }
+
     /// Bounds of the buffers after a step with values up to `largest`; `None` if a sum could leave
-    /// the range. Within these bounds no operation needs its own check.
-    fn next_magnitudes(&self, step: &BufferStep, largest: u128) -> Option<[u128; B]> {
+    /// the range. Within these bounds no operation needs its own check. The last bound is that of
+    /// the phase in the delay line.
+    fn next_magnitudes(&self, step: &BufferStep, largest: u128) -> Option<([u128; B], u128)> {
         let limit = i128::MAX as u128 >> 2;
+        let delayed = self.phase().map(|phase| self.delay_magnitudes[phase]);
         let mut next = [0; B];
         for (j, next) in next.iter_mut().enumerate() {
             let input = u128::from(step.inputs[j].unsigned_abs()) << self.extra_bits;
             *next = largest.checked_mul(input)?.checked_add(scaled_up(self.magnitudes[j], step.decays[j]))?;
+            if let Some(delayed) = delayed {
+                *next = next.checked_add(scaled_up(delayed, step.delay.weights[j]))?;
+            }
         }
-        let held = next.iter().chain(self.magnitudes.iter()).try_fold(0u128, |sum, m| sum.checked_add(*m))?;
+        let mut line = 0;
+        if let Some(delayed) = delayed {
+            let input = u128::from(step.delay.input.unsigned_abs()) << self.extra_bits;
+            line = largest.checked_mul(input)?.checked_add(scaled_up(delayed, step.delay.decay))?;
+        }
+        let all = next.iter().chain(self.magnitudes.iter()).chain(&delayed).chain([&line]);
+        let held = all.into_iter().try_fold(0u128, |sum, m| sum.checked_add(*m))?;
         let now = largest.checked_mul(u128::from(step.gain.unsigned_abs()))?;
-        (held <= limit && now <= limit).then_some(next)
+        (held <= limit && now <= limit).then_some((next, line))
     }
 
     fn identification(&self) -> Identification {
@@ -112,11 +139,22 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
             IntegerRow::Narrow(x) => x.iter().fold(0, |bits, x| bits | x.unsigned_abs()).into(),
             IntegerRow::Wide(x) => x.iter().fold(0, |bits, x| bits | x.unsigned_abs()),
         };
-        let magnitudes = self.next_magnitudes(&step, largest).ok_or(StepError::Overflow)?;
+        let (magnitudes, line) = self.next_magnitudes(&step, largest).ok_or(StepError::Overflow)?;
+        let (phase, coordinates) = (self.phase(), self.buffers.len());
         let (extra, buffers) = (self.extra_bits, &mut self.buffers[..]);
-        match x {
-            IntegerRow::Narrow(x) => take_step(&step, extra, buffers, x, y),
-            IntegerRow::Wide(x) => take_step(&step, extra, buffers, x, y),
+        match phase {
+            Some(phase) => {
+                let delays = &mut self.delays[phase * coordinates..][..coordinates];
+                match x {
+                    IntegerRow::Narrow(x) => take_delayed_step(&step, extra, buffers, delays, x, y),
+                    IntegerRow::Wide(x) => take_delayed_step(&step, extra, buffers, delays, x, y),
+                }
+                self.delay_magnitudes[phase] = line;
+            }
+            None => match x {
+                IntegerRow::Narrow(x) => take_step(&step, extra, buffers, x, y),
+                IntegerRow::Wide(x) => take_step(&step, extra, buffers, x, y),
+            },
         }
         *self.magnitudes = magnitudes;
         self.steps += 1;
@@ -124,17 +162,28 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
     }
 
     fn save(&self) -> Vec<u8> {
-        let mut state = self.identification().header(self.steps, 16 * B * (1 + self.buffers.len()));
+        let numbers = (B + self.delay_magnitudes.len()) * (1 + self.buffers.len());
+        let mut state = self.identification().header(self.steps, 16 * numbers);
         state.extend(self.magnitudes.iter().flat_map(|m| m.to_le_bytes()));
         state.extend(self.buffers.iter().flatten().flat_map(|r| r.to_le_bytes()));
+        state.extend(self.delay_magnitudes.iter().flat_map(|m| m.to_le_bytes()));
+        state.extend(self.delays.iter().flat_map(|d| d.to_le_bytes()));
         state
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         let (steps, rest) = self.identification().read(state)?;
         let values = sums(rest)?;
-        if values.len() != B * (1 + self.buffers.len()) {
+        let (coordinates, delays) = (self.buffers.len(), self.delay_magnitudes.len());
+        if values.len() != (B + delays) * (1 + coordinates) {
             return Err(refused("its length does not fit its number of coordinates"));
+        }
+        let (values, lines) = values.split_at(B * (1 + coordinates));
+        let (line_bounds, lines) = lines.split_at(delays);
+        let line_bounds = Zeroizing::new(line_bounds.iter().map(|m| m.cast_unsigned()).collect::<Vec<_>>());
+        let mut phases = lines.chunks(coordinates.max(1)).zip(line_bounds.iter());
+        if !phases.all(|(line, bound)| line.iter().all(|d| d.unsigned_abs() <= *bound)) {
+            return Err(refused("a number of the delay line is beyond its bound"));
         }
         let (bounds, buffers) = values.as_chunks::<B>().0.split_at(1);
         let magnitudes = Zeroizing::new(bounds[0].map(i128::cast_unsigned));
@@ -144,6 +193,8 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
             return Err(refused("a buffer is beyond its bound"));
         }
         self.buffers.copy_from_slice(buffers);
+        self.delays.copy_from_slice(lines);
+        self.delay_magnitudes.copy_from_slice(&line_bounds);
         (self.steps, self.magnitudes) = (steps, magnitudes);
         Ok(())
     }
@@ -167,6 +218,30 @@ fn take_step<const B: usize, X: Copy + Into<i128>>(
             sum = sum.wrapping_add(r[j]);
             r[j] = scaled(r[j], decays[j]).wrapping_add(x.wrapping_mul(i128::from(inputs[j])));
         }
+        let encoded = x.wrapping_mul(i128::from(step.gain)).wrapping_add(sum >> extra_bits);
+        *y = y.wrapping_add(encoded);
+    }
+}
+
+/// A step of all coordinates with the numbers of its phase in the delay line.
+fn take_delayed_step<const B: usize, X: Copy + Into<i128>>(
+    step: &BufferStep,
+    extra_bits: u32,
+    buffers: &mut [[i128; B]],
+    delays: &mut [i128],
+    x: &[X],
+    y: &mut [i128],
+) {
+    let half = (1 << extra_bits) >> 1;
+    let line_input = i128::from(step.delay.input << extra_bits);
+    for (((r, d), &x), y) in buffers.iter_mut().zip(delays).zip(x).zip(y) {
+        let (x, mut sum): (i128, i128) = (x.into(), half - *d);
+        for j in 0..B {
+            sum = sum.wrapping_add(r[j]);
+            let kept = scaled(r[j], step.decays[j]).wrapping_sub(scaled(*d, step.delay.weights[j]));
+            r[j] = kept.wrapping_add(x.wrapping_mul(i128::from(step.inputs[j] << extra_bits)));
+        }
+        *d = scaled(*d, step.delay.decay).wrapping_add(x.wrapping_mul(line_input));
         let encoded = x.wrapping_mul(i128::from(step.gain)).wrapping_add(sum >> extra_bits);
         *y = y.wrapping_add(encoded);
     }
@@ -202,12 +277,15 @@ fn kept_and_inputs(strategy: &Buffered) -> Vec<(f64, f64)> {
     if let BufferCoefficients::Variable(variable) = &strategy.coefficients {
         return variable.kept.iter().take(strategy.parameters.count()).map(|kept| (*kept, 1.0)).collect();
     }
+    if let BufferCoefficients::Periodic(periodic) = &strategy.coefficients {
+        return periodic.kept.iter().map(|kept| (*kept, 1.0)).collect();
+    }
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(buffers) => {
             buffers.iter().map(|b| (steps.min(1.0 / (1.0 - b.decay)), b.weight)).collect()
         }
         Buffers::PowerLaw(buffers) => buffers.iter().map(|b| (steps / (b.decay + 1.0) + 1.0, 1.0)).collect(),
-        Buffers::Variable(_) => Vec::new(),
+        Buffers::Variable(_) | Buffers::Periodic(_) => Vec::new(),
     }
 }
 
@@ -243,11 +321,18 @@ impl Buffered {
                 let numbers = buffers.iter().flat_map(|b| b.decay.iter().chain(&b.weight));
                 numbers.map(|number| number.to_bits()).collect()
             }
+            Buffers::Periodic(periodic) => {
+                let sizes = periodic.curves().map(|curve| curve.phases.len() as u64);
+                let numbers = periodic.curves().flat_map(|curve| curve.ends.iter().chain(&curve.phases));
+                let shape = [periodic.gap.into(), periodic.delay.is_some().into()];
+                shape.into_iter().chain(sizes).chain(numbers.map(|number| number.to_bits())).collect()
+            }
         };
         let family: u64 = match self.coefficients {
             BufferCoefficients::Constant(_) => 0,
             BufferCoefficients::PowerLaw { .. } => 1,
             BufferCoefficients::Variable(_) => 2,
+            BufferCoefficients::Periodic(_) => 3,
         };
         let bytes = [family, self.parameters.horizon.unwrap_or(0)].into_iter().chain(numbers);
         fingerprint(bytes.flat_map(u64::to_le_bytes))
@@ -270,7 +355,7 @@ impl Buffered {
     pub fn inverse(&self) -> Option<Vec<InverseBuffer>> {
         match &self.parameters.buffers {
             Buffers::Toeplitz(buffers) => Some(inverse(buffers)),
-            Buffers::PowerLaw(_) | Buffers::Variable(_) => None,
+            Buffers::PowerLaw(_) | Buffers::Variable(_) | Buffers::Periodic(_) => None,
         }
     }
 }
@@ -313,11 +398,14 @@ pub(super) struct BufferedDecoder<const B: usize> {
     strategy: Buffered,
     steps: u64,
     buffers: Vec<[f64; B]>,
+    /// Phase by phase, the numbers of all coordinates.
+    delays: Vec<f64>,
 }
 
 impl<const B: usize> BufferedDecoder<B> {
     pub(super) fn new(strategy: &Buffered, coordinates: usize) -> Self {
-        Self { strategy: strategy.clone(), steps: 0, buffers: vec![[0.0; B]; coordinates] }
+        let delays = vec![0.0; strategy.coefficients.delays() * coordinates];
+        Self { strategy: strategy.clone(), steps: 0, buffers: vec![[0.0; B]; coordinates], delays }
     }
 }
 
@@ -333,10 +421,18 @@ impl<const B: usize> Decoder for BufferedDecoder<B> {
         let (inputs, decays): ([f64; B], [f64; B]) =
             (std::array::from_fn(|j| step.inputs[j]), std::array::from_fn(|j| step.decays[j]));
         let scale = 1.0 / step.gain;
+        let (phase, coordinates) = (self.strategy.coefficients.delays(), self.buffers.len());
+        let phase = (self.steps - 1).checked_rem(phase as u64).unwrap_or(0) as usize;
+        let mut delays = self.delays.get_mut(phase * coordinates..).unwrap_or_default().iter_mut();
         for ((r, &y), x) in self.buffers.iter_mut().zip(y).zip(x) {
-            *x = (y - r.iter().sum::<f64>()) * scale;
+            let line = delays.next();
+            let delayed = line.as_ref().map_or(0.0, |line| **line);
+            *x = (y - r.iter().sum::<f64>() + delayed) * scale;
             for j in 0..B {
-                r[j] = decays[j] * r[j] + inputs[j] * *x;
+                r[j] = decays[j] * r[j] + inputs[j] * *x - step.delay.weights[j] * delayed;
+            }
+            if let Some(line) = line {
+                *line = step.delay.decay * delayed + step.delay.input * *x;
             }
         }
         Ok(())

@@ -12,7 +12,8 @@
 //!
 //! With b buffers the encoder takes 16 b bytes per coordinate, the decoder 8 b. A step takes b
 //! multiplications per coordinate. All entries of C are at least 0, so no two columns point away
-//! from each other.
+//! from each other, unless there is a delay line (`periodic`), which takes 16 bytes more per step
+//! of the gap.
 //!
 //! C is the exact real matrix of the rounded coefficients (`steps`). The encoder keeps its buffers
 //! in fixed point; `encoder` bounds the effect of their rounding.
@@ -23,6 +24,7 @@
 mod correlator;
 mod encoder;
 mod fit;
+mod periodic;
 mod rows;
 mod steps;
 #[cfg(test)]
@@ -40,7 +42,8 @@ use correlator::BufferedCorrelator;
 pub use encoder::InverseBuffer;
 use encoder::{BufferedDecoder, BufferedEncoder};
 pub use fit::FitError;
-pub(super) use fit::{BLT, POWER_LAW, VARIABLE_BLT, variable_buffers_fit};
+pub(super) use fit::{BLT, COMB_BLT, POWER_LAW, VARIABLE_BLT, variable_buffers_fit};
+pub use periodic::{PeriodicBuffer, PeriodicBuffers, PeriodicCurve};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use steps::BufferCoefficients;
@@ -163,17 +166,22 @@ impl Strategy for Buffered {
     fn geometry(&self) -> ColumnGeometry {
         ColumnGeometry {
             max_norm_squared: rows::lasting_norm_squared(self),
-            negative_overlap: 0.0,
+            // By Cauchy and Schwarz.
+            negative_overlap: match &self.coefficients {
+                BufferCoefficients::Periodic(periodic) if periodic.delays > 0 => periodic.largest,
+                _ => 0.0,
+            },
             rounding_squared: encoder::rounding_squared(self),
         }
     }
 
     fn encoder_bytes(&self) -> usize {
-        self.parameters.count() * size_of::<i128>()
+        (self.parameters.count() + self.coefficients.delays()) * size_of::<i128>()
     }
 
     fn multiplications(&self) -> usize {
-        2 * (1 + 2 * self.parameters.count())
+        let count = self.parameters.count();
+        2 * (1 + 2 * count + if self.coefficients.delays() > 0 { 2 + count } else { 0 })
     }
 
     fn input_limit(&self) -> Option<u128> {
@@ -243,6 +251,8 @@ pub enum Buffers {
     PowerLaw(Vec<PowerLawBuffer>),
     /// `C[t,i] ∝ δ_ti + Σ_j v_j(i) Π_(i<l<t) θ_j(l)`, columns scaled to norm 1.
     Variable(Vec<VariableBuffer>),
+    /// Buffers that follow the phase of a participation, perhaps with a delay line.
+    Periodic(PeriodicBuffers),
 }
 
 /// A buffer of a Toeplitz strategy.
@@ -282,7 +292,7 @@ impl BufferedParameters {
         self.horizon.unwrap_or(match self.buffers {
             Buffers::Toeplitz(_) => ENDLESS_TOEPLITZ_STEPS,
             Buffers::PowerLaw(_) => ENDLESS_POWER_LAW_STEPS,
-            Buffers::Variable(_) => 0,
+            Buffers::Variable(_) | Buffers::Periodic(_) => 0,
         })
     }
 
@@ -292,6 +302,7 @@ impl BufferedParameters {
             Buffers::Toeplitz(buffers) => buffers.len(),
             Buffers::PowerLaw(buffers) => buffers.len(),
             Buffers::Variable(buffers) => buffers.len(),
+            Buffers::Periodic(periodic) => periodic.buffers.len(),
         }
     }
 
@@ -312,6 +323,7 @@ impl BufferedParameters {
             Buffers::Toeplitz(_) => ENDLESS_TOEPLITZ_STEPS,
             Buffers::PowerLaw(_) => ENDLESS_POWER_LAW_STEPS,
             Buffers::Variable(_) => MAX_VARIABLE_STEPS,
+            Buffers::Periodic(_) => super::MAX_DENSE_HORIZON,
         };
         crate::strategy::check_horizon(name, self.steps(), limit)?;
         let reason = match &self.buffers {
@@ -326,6 +338,10 @@ impl BufferedParameters {
                 None => return Ok(()),
             },
             Buffers::Variable(buffers) => match variable_reason(buffers) {
+                Some(reason) => reason,
+                None => return Ok(()),
+            },
+            Buffers::Periodic(periodic) => match periodic.reason() {
                 Some(reason) => reason,
                 None => return Ok(()),
             },

@@ -27,7 +27,7 @@ const SIZE: usize = ROOM + 2;
 pub(super) fn norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowNorms<'a> {
     let steps = steps.min(workload.horizon().unwrap_or(steps));
     let toeplitz = matches!(strategy.parameters.buffers, Buffers::Toeplitz(_));
-    match WorkloadSums::new(workload) {
+    match WorkloadSums::new(workload).filter(|_| strategy.coefficients.delays() == 0) {
         _ if toeplitz && workload.toeplitz_part(0).is_some() => toeplitz_norms(strategy, workload, steps),
         Some(sums) => covariance_norms(strategy, workload.clone(), sums, steps),
         None => dense_norms(strategy, workload.clone(), steps),
@@ -67,7 +67,7 @@ pub(super) fn samples<'a>(strategy: &'a Buffered, workload: &Workload, steps: u6
     let fewer = match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) => toeplitz_samples(strategy, workload, steps),
         Buffers::PowerLaw(_) => leaps(strategy, workload, steps),
-        Buffers::Variable(_) => None,
+        Buffers::Variable(_) | Buffers::Periodic(_) => None,
     };
     match fewer {
         Some(samples) => Box::new(samples.into_iter()),
@@ -200,16 +200,24 @@ fn leap(strategy: &Buffered, before: u64, length: u64) -> (DMatrix<f64>, DMatrix
     (transition, noise)
 }
 
-/// Row by row: `b C = a` from the last entry back, `b_i = (a_i − Σ_j h_ij q_j)/g_i` and
-/// `q_j ← b_i + θ_ij q_j`.
+/// Row by row: `b C = a` from the last entry back, `b_i = (a_i − Σ_j h_ij q_j − g_i α_i p)/g_i` and
+/// `q_j ← b_i + θ_ij q_j`. For the phase of the step, `p ← β_i p − (b_i + Σ_j v_ij q_j)`.
 fn dense_norms(strategy: &Buffered, workload: Workload, steps: u64) -> RowNorms<'_> {
     let all: Vec<RealStep> = (1..=steps).map(|t| strategy.coefficients.step(t).real()).collect();
+    let delays = strategy.coefficients.delays();
     Box::new((1..=steps).map(move |t| {
         let mut later = [0.0; ROOM];
+        let mut lines = vec![0.0; delays];
         let square = |i: u64| {
             let step = &all[i as usize - 1];
-            let known: f64 = step.inputs.iter().zip(later).map(|(input, later)| input * later).sum();
+            let mut known: f64 = step.inputs.iter().zip(later).map(|(input, later)| input * later).sum();
+            let line = if delays > 0 { lines.get_mut((i as usize - 1) % delays) } else { None };
+            known += line.as_ref().map_or(0.0, |line| step.delay.input * **line);
             let entry = (workload.coefficient(t, i) - known) / step.gain;
+            if let Some(line) = line {
+                let taken: f64 = step.delay.weights.iter().zip(later).map(|(v, later)| v * later).sum();
+                *line = step.delay.decay * *line - (entry + taken);
+            }
             later.iter_mut().zip(step.decays).for_each(|(later, decay)| *later = entry + decay * *later);
             entry * entry
         };
@@ -237,15 +245,26 @@ pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, Matrix
     let (matrix, roundings) = match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) if steps > MAX_COLUMNS => return Err(MatrixError::Columns { found: steps }),
         Buffers::Toeplitz(buffers) => (Matrix::toeplitz(coefficients(buffers, steps), steps)?, ROOM + 2),
-        Buffers::PowerLaw(_) | Buffers::Variable(_) if steps > limit => {
+        Buffers::PowerLaw(_) | Buffers::Variable(_) | Buffers::Periodic(_) if steps > limit => {
             return Err(MatrixError::WrittenOut { found: steps, limit });
         }
-        Buffers::PowerLaw(_) | Buffers::Variable(_) => (Matrix::dense(dense(strategy, steps))?, ROOM + steps),
+        Buffers::PowerLaw(_) | Buffers::Variable(_) | Buffers::Periodic(_) => {
+            (Matrix::dense(dense(strategy, steps))?, ROOM + steps)
+        }
     };
     let relative = roundings as f64 * 2f64.powi(-50) * (1.0 + 2f64.powi(-30));
     // Powers below the least float become 0; no column loses more than this.
     let column = f64::MIN_POSITIVE * (ROOM * steps) as f64;
-    Ok(matrix.with_discrepancy(Discrepancy { relative, column }))
+    let discrepancy = match strategy.coefficients.delays() {
+        0 => Discrepancy { relative, column },
+        // Errors are relative to the same column without cancellation.
+        delays => {
+            let all = all_steps(&strategy.coefficients, steps as u64);
+            let longest = (0..steps).map(|i| norm_squared(&all[i..], delays, 1.0)).fold(0.0, f64::max).sqrt();
+            Discrepancy { relative: 0.0, column: column + relative * longest * (1.0 + MARGIN) }
+        }
+    };
+    Ok(matrix.with_discrepancy(discrepancy))
 }
 
 pub(super) fn coefficients(buffers: &[ExponentialBuffer], steps: usize) -> Vec<f64> {
@@ -261,7 +280,7 @@ fn dense(strategy: &Buffered, steps: usize) -> DMatrix<f64> {
     let all = all_steps(&strategy.coefficients, steps as u64);
     let mut matrix = DMatrix::zeros(steps, steps);
     for i in 0..steps {
-        let column = column(&all[i..]);
+        let column = column(&all[i..], strategy.coefficients.delays(), -1.0);
         matrix.column_mut(i).rows_mut(i, steps - i).iter_mut().zip(column).for_each(|(entry, c)| *entry = c);
     }
     matrix
@@ -271,16 +290,40 @@ fn all_steps(coefficients: &BufferCoefficients, steps: u64) -> Vec<BufferStep> {
     (1..=steps).map(|t| coefficients.step(t)).collect()
 }
 
-/// The entries, from the diagonal down, of the column of the first of these steps.
-fn column(steps: &[BufferStep]) -> impl Iterator<Item = f64> {
+/// The entries, from the diagonal down, of the column of the first of these steps. `sign` is that of
+/// the delay line: −1, or 1 for a bound of what rounding changes.
+fn column(steps: &[BufferStep], delays: usize, sign: f64) -> impl Iterator<Item = f64> {
     let first = steps.first().map(BufferStep::real);
     let mut parts = first.map_or([0.0; ROOM], |step| step.inputs);
-    let below = steps.iter().skip(1).map(move |step| {
-        let entry = parts.iter().sum();
-        parts.iter_mut().zip(step.real().decays).for_each(|(part, decay)| *part *= decay);
+    let mut line = first.map_or(0.0, |step| step.delay.input);
+    let below = steps.iter().enumerate().skip(1).map(move |(lag, step)| {
+        let (step, due) = (step.real(), delays > 0 && lag % delays == 0);
+        let delayed = if due { sign * line } else { 0.0 };
+        let entry = parts.iter().sum::<f64>() + delayed;
+        parts.iter_mut().zip(step.decays).for_each(|(part, decay)| *part *= decay);
+        if due {
+            parts.iter_mut().zip(step.delay.weights).for_each(|(part, weight)| *part += weight * delayed);
+            line *= step.delay.decay;
+        }
         entry
     });
     first.map(|step| step.gain).into_iter().chain(below)
+}
+
+fn norm_squared(steps: &[BufferStep], delays: usize, sign: f64) -> f64 {
+    column(steps, delays, sign).map(|entry| entry * entry).sum()
+}
+
+/// Largest squared norm of a column, rounded up. With a delay line, the rounding of a column is
+/// bounded by that of the same column without cancellation.
+pub(super) fn largest_column(steps: &[BufferStep], delays: usize) -> f64 {
+    let norm = |i: usize| norm_squared(&steps[i..], delays, -1.0);
+    let largest = (0..steps.len()).map(norm).fold(0.0, f64::max);
+    if delays == 0 {
+        return (1.0 + MARGIN) * largest;
+    }
+    let bound = (0..steps.len()).map(|i| norm_squared(&steps[i..], delays, 1.0)).fold(0.0, f64::max);
+    (largest.sqrt() + 4.0 * MARGIN * bound.sqrt()).powi(2) * (1.0 + MARGIN)
 }
 
 /// Largest squared norm of a column up to `steps`, rounded up. For a power law beyond
@@ -289,19 +332,18 @@ pub(super) fn max_norm_squared(strategy: &Buffered, steps: u64) -> f64 {
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(buffers) => participation_norm_squared(buffers, steps, 1, steps),
         Buffers::PowerLaw(_) | Buffers::Variable(_) if steps > SUMMED_STEPS => 1.0,
-        Buffers::PowerLaw(_) | Buffers::Variable(_) => {
-            let all = all_steps(&strategy.coefficients, steps);
-            let norm = |i: usize| column(&all[i..]).map(|c| c * c).sum::<f64>();
-            (1.0 + MARGIN) * (0..all.len()).map(norm).fold(0.0, f64::max)
+        Buffers::PowerLaw(_) | Buffers::Variable(_) | Buffers::Periodic(_) => {
+            largest_column(&all_steps(&strategy.coefficients, steps), strategy.coefficients.delays())
         }
     }
 }
 
 /// Largest squared norm of a column over all steps of the strategy, rounded up.
 pub(super) fn lasting_norm_squared(strategy: &Buffered) -> f64 {
-    match &strategy.parameters.buffers {
-        Buffers::Toeplitz(_) => max_norm_squared(strategy, strategy.parameters.steps()),
-        Buffers::PowerLaw(_) | Buffers::Variable(_) => 1.0,
+    match &strategy.coefficients {
+        BufferCoefficients::Constant(_) => max_norm_squared(strategy, strategy.parameters.steps()),
+        BufferCoefficients::PowerLaw { .. } | BufferCoefficients::Variable(_) => 1.0,
+        BufferCoefficients::Periodic(periodic) => periodic.largest,
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! *Toeplitz:* g = 1, and h_j = ω_j and θ_j are the same at every step.
 //!
-//! *Variable:* see `variable`.
+//! *Variable:* see `variable`. *Periodic:* see `periodic`, which also has a delay line.
 //!
 //! *Power law:* `g_t = 1/N_t`, `h_tj = g_t w_j t^(a_j) (t+1)^(−b_j)` and `θ_tj = (t/(t+1))^(b_j)`,
 //! all rounded down, so that no entry of C exceeds `w_j i^(a_j) t^(−b_j) / N_i`. If N_i is at least
@@ -15,6 +15,7 @@
 //! convex. The exponents −b_j − b_k are below −1, so the integral stays finite as n → ∞: the norms
 //! converge, and one bound holds for any n.
 
+use super::periodic::Periodic;
 use super::variable::Variable;
 use super::{BufferedParameters, Buffers, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer, TWO_40, TWO_64};
 use libm::{exp, log, log1p, pow};
@@ -28,7 +29,7 @@ const EXACT_TERMS: u64 = 24;
 /// of exponent at most 64. The relative error of each is below 2⁻⁴².
 const NORM_MARGIN: f64 = 1.0 + 1.0 / (1u64 << 36) as f64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BufferStep {
     /// g in units of 2⁻⁴⁰, at most 2⁴⁰.
     pub(super) gain: i64,
@@ -36,6 +37,19 @@ pub(super) struct BufferStep {
     pub(super) inputs: [i64; ROOM],
     /// θ in units of 2⁻⁶⁴.
     pub(super) decays: [u64; ROOM],
+    /// All 0 without a delay line.
+    pub(super) delay: DelayStep,
+}
+
+/// The coefficients of a delay line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DelayStep {
+    /// g α in units of 2⁻⁴⁰, at most 2⁴⁰.
+    pub(super) input: i64,
+    /// β in units of 2⁻⁶⁴.
+    pub(super) decay: u64,
+    /// v in units of 2⁻⁶⁴: what each buffer takes over.
+    pub(super) weights: [u64; ROOM],
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +61,7 @@ pub(super) enum BufferCoefficients {
         horizon: Option<u64>,
     },
     Variable(Variable),
+    Periodic(Periodic),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +69,14 @@ pub(super) struct RealStep {
     pub(super) gain: f64,
     pub(super) inputs: [f64; ROOM],
     pub(super) decays: [f64; ROOM],
+    pub(super) delay: RealDelay,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RealDelay {
+    pub(super) input: f64,
+    pub(super) decay: f64,
+    pub(super) weights: [f64; ROOM],
 }
 
 impl BufferCoefficients {
@@ -64,12 +87,22 @@ impl BufferCoefficients {
                 Self::PowerLaw { buffers: buffers.clone(), horizon: parameters.horizon }
             }
             Buffers::Variable(buffers) => Self::Variable(Variable::new(buffers, parameters.steps())),
+            Buffers::Periodic(periodic) => Self::Periodic(Periodic::new(periodic, parameters.steps())),
         }
     }
 
     /// Whether no diagonal entry of C rounds to 0. Those of the other kinds never do.
     pub(super) fn are_invertible(&self) -> bool {
-        !matches!(self, Self::Variable(variable) if variable.gains.contains(&0))
+        match self {
+            Self::Variable(variable) => !variable.gains.contains(&0),
+            Self::Periodic(periodic) => periodic.steps.iter().all(|step| step.gain > 0),
+            Self::Constant(_) | Self::PowerLaw { .. } => true,
+        }
+    }
+
+    /// Length of the delay line; 0 without one.
+    pub(super) fn delays(&self) -> usize {
+        if let Self::Periodic(periodic) = self { periodic.delays } else { 0 }
     }
 
     pub(super) fn step(&self, t: u64) -> BufferStep {
@@ -77,6 +110,7 @@ impl BufferCoefficients {
             Self::Constant(step) => *step,
             Self::PowerLaw { buffers, horizon } => power_law(buffers, *horizon, t),
             Self::Variable(variable) => variable.step(t),
+            Self::Periodic(periodic) => periodic.steps.get(t as usize - 1).copied().unwrap_or_default(),
         }
     }
 }
@@ -88,12 +122,17 @@ impl BufferStep {
             gain: self.gain as f64 / TWO_40,
             inputs: self.inputs.map(|h| h as f64 / TWO_40),
             decays: self.decays.map(|a| a as f64 / TWO_64),
+            delay: RealDelay {
+                input: self.delay.input as f64 / TWO_40,
+                decay: self.delay.decay as f64 / TWO_64,
+                weights: self.delay.weights.map(|v| v as f64 / TWO_64),
+            },
         }
     }
 }
 
 fn constant(buffers: &[ExponentialBuffer]) -> BufferStep {
-    let mut step = BufferStep { gain: TWO_40 as i64, inputs: [0; ROOM], decays: [0; ROOM] };
+    let mut step = BufferStep { gain: TWO_40 as i64, ..BufferStep::default() };
     for ((input, decay), buffer) in step.inputs.iter_mut().zip(&mut step.decays).zip(buffers) {
         (*input, *decay) = ((buffer.weight * TWO_40) as i64, (buffer.decay * TWO_64) as u64);
     }
@@ -106,7 +145,7 @@ fn constant(buffers: &[ExponentialBuffer]) -> BufferStep {
 fn power_law(buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> BufferStep {
     let time = t as f64;
     let gain = down(1.0 / norm_bound(buffers, horizon, t), 4.0);
-    let mut step = BufferStep { gain: (gain * TWO_40) as i64, inputs: [0; ROOM], decays: [0; ROOM] };
+    let mut step = BufferStep { gain: (gain * TWO_40) as i64, ..BufferStep::default() };
     if horizon == Some(t) {
         return step; // nothing comes after the last step
     }

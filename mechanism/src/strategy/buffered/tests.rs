@@ -43,6 +43,26 @@ fn variable(horizon: u64, buffers: usize, knots: usize, turns: f64) -> Buffered 
     Buffered::new("variable-blt:1".parse().unwrap(), parameters).unwrap()
 }
 
+/// Buffers that swing with the phase too, perhaps with a delay line.
+fn periodic(horizon: u64, buffers: usize, gap: u32, cells: usize, delay: bool) -> Buffered {
+    let curve = |level: f64, size: f64, cells: usize| PeriodicCurve {
+        ends: (0..5).map(|knot| level + size * (2.0 * f64::from(knot)).sin()).collect(),
+        phases: (0..cells).map(|cell| 2.0 * size * (3.0 * cell as f64).sin()).collect(),
+    };
+    let buffer = |j: usize| PeriodicBuffer {
+        decay: curve(1.5 * j as f64 - 1.0, 0.7, cells),
+        weight: curve(-1.2 - 0.7 * j as f64, 0.5, cells),
+    };
+    let periodic = PeriodicBuffers {
+        gap,
+        gain: curve(-0.6, 0.2, gap as usize),
+        buffers: (0..buffers).map(buffer).collect(),
+        delay: delay.then(|| PeriodicBuffer { decay: curve(-0.5, 0.5, 0), weight: curve(-0.7, 0.3, 0) }),
+    };
+    let parameters = BufferedParameters { horizon: Some(horizon), buffers: Buffers::Periodic(periodic) };
+    Buffered::new("comb-blt:1".parse().unwrap(), parameters).unwrap()
+}
+
 const THREE: [(f64, f64); 3] = [(0.999, 0.03), (0.95, 0.12), (0.5, 0.33)];
 const TWO_POWERS: [(f64, f64, f64); 2] = [(1.227, 1.672, 0.911), (14.06, 14.46, 1.999)];
 
@@ -59,6 +79,9 @@ fn strategies(steps: u64) -> Vec<Buffered> {
         variable(steps, 1, 4, 3.0),
         variable(steps, 3, 12, 9.0),
         variable(2 * steps, 8, 5, 2.0),
+        periodic(steps, 2, 7, 3, false),
+        periodic(steps, 3, 5, 0, true),
+        periodic(2 * steps, 1, 4, 4, true),
     ]
 }
 
@@ -119,6 +142,18 @@ fn parameters_that_make_no_strategy_are_refused() {
     check(curves(vec![f64::NAN; 4], vec![0.0; 4]), "between -40 and 40");
     check(curves(vec![0.0; 4], vec![41.0; 4]), "between -40 and 40");
     check(curves(vec![40.0; 4], vec![40.0; 4]), "diagonal entry");
+    let Buffers::Periodic(good) = &periodic(9, 1, 4, 2, true).parameters.buffers else { panic!() };
+    let changed = |change: &dyn Fn(&mut PeriodicBuffers)| {
+        let mut periodic = good.clone();
+        change(&mut periodic);
+        Buffers::Periodic(periodic)
+    };
+    check(changed(&|periodic| periodic.gap = 0), "a gap of at least 1");
+    check(changed(&|periodic| periodic.gap = 3), "one value for each step of the gap");
+    check(changed(&|periodic| periodic.buffers.clear()), "1 to 8 buffers");
+    check(changed(&|periodic| periodic.buffers[0].decay.ends.push(0.0)), "all of the same number");
+    check(changed(&|periodic| periodic.gain.phases[0] = f64::NAN), "between -40 and 40");
+    check(changed(&|periodic| periodic.gain.phases[0] = -40.0), "diagonal entry");
     let no_horizon = BufferedParameters { horizon: None, buffers: curves(vec![0.0; 4], vec![0.0; 4]) };
     assert!(Buffered::new("variable-blt:1".parse().unwrap(), no_horizon).is_err());
     let endless = |horizon| {
@@ -180,16 +215,22 @@ fn column_norms_are_bounded_from_above_and_closely() {
     for strategy in strategies(64) {
         for i in [1, 2, 17] {
             let mut parts: Vec<BigInt> = Vec::new();
+            let (mut line, gap) = (BigInt::ZERO, strategy.coefficients.delays() as u64);
             let (mut square, first) = (0.0, strategy.coefficients.step(i));
             for t in i..=64 {
                 let step = strategy.coefficients.step(t);
                 if t == i {
                     square += (first.gain as f64 / 2f64.powi(40)).powi(2);
                     parts = first.inputs.iter().map(|&h| BigInt::from(h) << 500u32).collect();
+                    line = BigInt::from(first.delay.input) << 500u32;
                 } else {
-                    let entry: BigInt = parts.iter().sum();
+                    let due = (t - i).checked_rem(gap) == Some(0);
+                    let delayed = if due { line.clone() } else { BigInt::ZERO };
+                    let entry = parts.iter().sum::<BigInt>() - &delayed;
                     square += (to_real(&entry) / 2f64.powi(40)).powi(2);
-                    parts = parts.iter().zip(step.decays).map(|(p, a)| (p * a) >> 64u32).collect();
+                    let next = |((p, a), v): ((&BigInt, u64), u64)| (p * a - &delayed * v) >> 64u32;
+                    parts = parts.iter().zip(step.decays).zip(step.delay.weights).map(next).collect();
+                    line = if due { (line * step.delay.decay) >> 64u32 } else { line };
                 }
             }
             let charged = strategy.max_column_norm_squared(64).min(strategy.geometry().max_norm_squared);
@@ -288,7 +329,8 @@ proptest! {
         stream in prop::collection::vec(-1i64 << 40..1 << 40, 300), step in 0usize..300, change in -3i64..4
     ) {
         let slow = toeplitz(Some(300), &[(1.0 - 2f64.powi(-20), 0.25)]);
-        for strategy in [toeplitz(Some(300), &THREE), slow, variable(300, 4, 9, 11.0)] {
+        let (phases, line) = (periodic(300, 3, 9, 4, false), periodic(300, 3, 20, 0, true));
+        for strategy in [toeplitz(Some(300), &THREE), slow, variable(300, 4, 9, 11.0), phases, line] {
             let charged = strategy.geometry().rounding_squared;
             prop_assert!(charged <= 2f64.powi(-28));
             prop_assert!(deviation(&strategy, &stream, step, change) <= charged);
@@ -297,6 +339,7 @@ proptest! {
 
     #[test]
     fn a_refused_state_changes_nothing(state in prop::collection::vec(any::<u8>(), 0..200), good: bool) {
+        conformance::check_restoring(periodic(9, 1, 3, 0, true).encoder(2), state.clone(), good);
         conformance::check_restoring(toeplitz(Some(9), &THREE).encoder(2), state, good);
     }
 }
@@ -305,9 +348,12 @@ proptest! {
 /// refused, leave the state unchanged, and are refused again after a restart.
 #[test]
 fn sums_stay_in_range() {
-    for strategy in
-        [toeplitz(Some(1000), &THREE), toeplitz(Some(5), &[(0.5, 0.25)]), variable(1000, 4, 9, 11.0)]
-    {
+    for strategy in [
+        toeplitz(Some(1000), &THREE),
+        toeplitz(Some(5), &[(0.5, 0.25)]),
+        variable(1000, 4, 9, 11.0),
+        periodic(1000, 4, 2, 0, true),
+    ] {
         let limit = strategy.input_limit().unwrap() as i128;
         assert!(limit > 1 << 75);
         let [mut encoder, mut restored] = [strategy.encoder(1), strategy.encoder(1)];

@@ -47,7 +47,7 @@ impl Variable {
 
     pub(super) fn step(&self, t: u64) -> BufferStep {
         let gain = self.gains.get(t as usize - 1).copied().unwrap_or(0);
-        let mut step = BufferStep { gain, inputs: [0; ROOM], decays: [0; ROOM] };
+        let mut step = BufferStep { gain, ..BufferStep::default() };
         if t >= self.curves.horizon {
             return step; // nothing comes after the last step
         }
@@ -91,7 +91,7 @@ impl Curves {
 }
 
 /// `1/(1 + e^(−x))`, below 1.
-fn logistic(x: f64) -> f64 {
+pub(super) fn logistic(x: f64) -> f64 {
     (1.0 / (1.0 + exp(-x))).min(1.0 - f64::EPSILON)
 }
 

@@ -8,11 +8,15 @@
 
 mod bound;
 mod descent;
+mod periodic;
+mod periodic_errors;
+mod periodic_loss;
 mod power_law;
 mod toeplitz;
 mod variable;
 mod variable_loss;
 
+pub(in crate::strategy) use periodic::COMB_BLT;
 pub(in crate::strategy) use power_law::POWER_LAW;
 pub(in crate::strategy) use variable::{VARIABLE_BLT, variable_buffers_fit};
 
@@ -150,6 +154,11 @@ pub enum FitError {
         /// As on the command line.
         workload: String,
     },
+    /// A record takes part once, and the fit is for several participations.
+    #[error(
+        "a delay line helps only records that take part several times: say how often with --participation, as in 20x100"
+    )]
+    Once,
     /// This kind of fit does not support the workload.
     #[error("there is no such fit for the workload `{workload}`: {reason}")]
     Workload {

@@ -6,12 +6,13 @@
 //! Nothing is random, and nothing depends on the clock or the number of threads.
 
 use super::{
-    BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon, descent::Descent,
+    BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon,
+    descent::Descent,
+    periodic::{compared_periodic, fit_periodic, is_several},
     variable_loss::VariableLoss,
 };
 use crate::{
     optimize::{OnProgress, OptimizerProgress},
-    participation::Participation,
     strategy::{
         Factorization, Fit, Kind, Objective, OptimisedStrategy, Purpose, SearchError,
         buffered::{
@@ -28,14 +29,21 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     number: Some(("buffers", MAX_BUFFERS)),
     horizon: MAX_VARIABLE_STEPS,
     compared: |kind, purpose| {
+        if is_several(purpose) {
+            return compared_periodic(kind, purpose, 4);
+        }
         check_purpose(purpose)?;
         Ok([2, 3, 4, 5].map(|buffers| kind.numbered(buffers).up_to(QUICK_STEPS)).into())
     },
     fit: Fit::Parameters {
         search: |name, purpose, progress| {
             let buffers = name.number().get();
-            fit_variable(&purpose.workload, purpose.horizon, purpose.objective, buffers, progress)
-                .map(OptimisedStrategy::from)
+            let fit = if is_several(purpose) {
+                fit_periodic(purpose, buffers, false, progress)
+            } else {
+                fit_variable(&purpose.workload, purpose.horizon, purpose.objective, buffers, progress)
+            };
+            fit.map(OptimisedStrategy::from)
                 .map_err(|source| SearchError::Fit { strategy: name.to_string(), source })
         },
         objective: true,
@@ -50,8 +58,8 @@ const QUICK_STEPS: u64 = 1 << 17;
 
 fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
     match WorkloadSums::new(&purpose.workload) {
-        Some(_) if purpose.participation == Participation::Single => Ok(()),
-        Some(_) => Err("it is fitted for single participation"),
+        Some(_) if is_several(purpose) => Err("it takes longer to fit for several participations"),
+        Some(_) => Ok(()),
         None => Err("it is for workloads with exponential memory"),
     }
 }
