@@ -412,3 +412,23 @@ pub fn fit(
         Fit::None => Err(StrategyError::NotFitted { strategy: name.to_string() }.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_follows_workload_horizon_and_participation() {
+        let check = |workload: &str, horizon, participation: &str, name: &str| {
+            let purpose = Purpose::new(workload.parse().unwrap(), horizon);
+            let participation = participation.parse().unwrap();
+            let found = default_strategy(&Purpose { participation, ..purpose });
+            assert_eq!(found.to_string(), name, "{workload} {horizon} {participation}");
+        };
+        check("prefix", 1, "1", "variable-blt:4");
+        check("average", 1 << 17, "1", "variable-blt:4");
+        check("average", 1 + (1 << 17), "1", "power-law:2");
+        check("adam:0.9", 100, "2x10+", "blt:5");
+        check("window:7", 100, "1", "variable-banded:22");
+    }
+}

@@ -229,8 +229,8 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         for (row, added) in matrix.iter_mut().zip(added) {
             row[..B].fill(-added);
         }
-        for j in 0..B {
-            matrix[j][j] += point.decays[j];
+        for (j, (row, decay)) in matrix.iter_mut().zip(point.decays).enumerate() {
+            row[j] += decay;
         }
         matrix[B][B] = decay;
         if summed {
