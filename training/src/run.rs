@@ -29,7 +29,7 @@ const BATCH_NUMBERS: usize = 1 << 17;
 pub struct TrainingResult {
     /// One entry for each pass.
     pub passes: Vec<Pass>,
-    /// The parameters after the last step.
+    /// Mean of the parameters after the steps of the last pass.
     pub parameters: Vec<f64>,
     /// The public log of releases.
     pub released: Vec<ReleasedEpoch>,
@@ -42,7 +42,8 @@ pub struct TrainingResult {
 pub struct Pass {
     /// ε spent so far, for the plan's δ.
     pub epsilon: f64,
-    /// Share of correctly classified test images.
+    /// Share of test images that are classified correctly by the mean of the parameters after the
+    /// steps of this pass.
     pub accuracy: f64,
 }
 
@@ -90,6 +91,7 @@ pub fn train(
                 order: order.clone(),
                 plan,
                 reports: (worker.index() == 0).then(|| report.clone()),
+                mean: PassMean::default(),
             };
             let release = release.clone();
             let log = move |epochs: &[EpochCommit<u64>]| {
@@ -128,8 +130,31 @@ struct ImageLearner {
     plan: TrainingPlan,
     workspace: Workspace,
     gradients: Vec<f64>,
-    /// Accuracy and parameters after every pass, from the first worker.
+    /// Accuracy and parameters of every pass, from the first worker.
     reports: Option<Sender<(f64, Vec<f64>)>>,
+    mean: PassMean,
+}
+
+/// Mean of the parameters after the steps of a pass: post-processing, with less noise than the last
+/// of them.
+#[derive(Default)]
+struct PassMean {
+    sums: Vec<f64>,
+    steps: u64,
+}
+
+impl PassMean {
+    fn add(&mut self, parameters: &[f64]) {
+        self.sums.resize(parameters.len(), 0.0);
+        self.sums.iter_mut().zip(parameters).for_each(|(sum, parameter)| *sum += parameter);
+        self.steps += 1;
+    }
+
+    /// Returns the mean, and starts the next pass.
+    fn take(&mut self) -> Vec<f64> {
+        let Self { sums, steps } = std::mem::take(self);
+        sums.into_iter().map(|sum| sum / steps as f64).collect()
+    }
 }
 
 impl Learner for ImageLearner {
@@ -139,11 +164,14 @@ impl Learner for ImageLearner {
         let done = step - 1;
         if let Some(reports) = &self.reports
             && done > 0
-            && done.is_multiple_of(self.plan.steps_per_pass())
         {
-            let accuracy = self.network.accuracy(parameters, &self.images.test);
-            // The receiver is gone if training was abandoned.
-            let _ = reports.send((accuracy, parameters.to_vec()));
+            self.mean.add(parameters);
+            if done.is_multiple_of(self.plan.steps_per_pass()) {
+                let mean = self.mean.take();
+                let accuracy = self.network.accuracy(&mean, &self.images.test);
+                // The receiver is gone if training was abandoned.
+                let _ = reports.send((accuracy, mean));
+            }
         }
         let dimension = parameters.len();
         for records in records.chunks((BATCH_NUMBERS / dimension).max(1)) {
@@ -176,10 +204,12 @@ pub fn train_exactly(
     let mut adam = Adam::new(&setting, network.parameters());
     let mut passes = Vec::new();
     for _ in 0..plan.passes.get() {
+        let mut mean = PassMean::default();
         for batch in order.chunks_exact(plan.batch_size.get() as usize) {
             step(network, images, batch, &mut adam, &mut parameters)?;
+            mean.add(parameters.values());
         }
-        let accuracy = network.accuracy(parameters.values(), &images.test);
+        let accuracy = network.accuracy(&mean.take(), &images.test);
         passes.push(Pass { epsilon: f64::INFINITY, accuracy });
     }
     Ok(passes)
@@ -291,6 +321,16 @@ mod tests {
             let spent = passes[3].epsilon;
             assert!((29.9..=30.0).contains(&spent), "{privatisation:?}: {spent}");
         }
+    }
+
+    #[test]
+    fn each_pass_has_a_mean_of_its_own() {
+        let mut mean = PassMean::default();
+        mean.add(&[1.0, 4.0]);
+        mean.add(&[3.0, 0.0]);
+        assert_eq!(mean.take(), [2.0, 2.0]);
+        mean.add(&[5.0, 1.0]);
+        assert_eq!(mean.take(), [5.0, 1.0]);
     }
 
     #[test]
