@@ -169,7 +169,8 @@ fn losses(quick: bool) -> Fallible<()> {
         };
         for (strategy, loss, running) in found {
             let index = rows.iter().position(|row| row.strategy == strategy).unwrap_or_else(|| {
-                let bytes = running.as_ref().map(|running| running.encoder_bytes());
+                let history = horizon as usize * size_of::<i128>();
+                let bytes = running.as_ref().map(|running| running.encoder_bytes().min(history));
                 let nanoseconds =
                     running.as_ref().map(|running| encoding_nanoseconds(running.as_ref(), horizon));
                 rows.push(LossRow { strategy, ratios: [None; PURPOSES.len()], bytes, nanoseconds });
