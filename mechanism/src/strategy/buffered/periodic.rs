@@ -6,14 +6,14 @@
 //! r_j ← θ_j(t) r_j + v_j(t) w_t            d_p ← β(t) d_p + α(t) g_t x_t
 //! ```
 //!
-//! *Curves.* Each coefficient is a curve over the horizon, as in `variable`, plus a step function of
-//! the phase. A buffer can so forget at the same phase of every gap, and few columns overlap with
+//! *Curves.* Each coefficient is a curve over the horizon, as in `variable`, plus a step function
+//! of the phase. A buffer can so forget at the same phase of every gap, and few columns overlap with
 //! those one gap later.
 //!
 //! *Delay line.* The columns of the best C under (k, b)-participation are orthogonal at lags of
 //! multiples of b (the dual in `optimize` has a multiplier of either sign for each such overlap).
-//! They fall slowly up to lag b and change sign there. Buffers alone can't do this. The delay line d
-//! has one number for each phase. It takes from a step what earlier steps of its phase have left:
+//! They fall slowly up to lag b and change sign there. Buffers alone can't do this. The delay line
+//! d has one number for each phase. It takes from a step what earlier steps of its phase have left:
 //! `C = T V G` with the matrix T of the buffers, the gains G, and a V between steps of one phase.
 //! V removes overlaps at multiples of the gap, T keeps the sums of all phases.
 //!
@@ -151,9 +151,9 @@ fn step(parameters: &PeriodicBuffers, horizon: u64, t: u64) -> BufferStep {
     step
 }
 
-/// Sums of products of decays, which bound the errors. The delay line errs by at most a unit in each
-/// update, so by at most `D = max_t Σ Π β`. A buffer errs by at most 2 units in an update that reads
-/// the delay line, and takes over at most `v_j D`.
+/// Sums of products of decays, which bound the errors. The delay line errs by at most a unit in
+/// each update, so by at most `D = max_t Σ Π β`. A buffer errs by at most 2 units in an update that
+/// reads the delay line, and takes over at most `v_j D`.
 fn kept(steps: &[BufferStep], buffers: usize, delays: usize) -> Vec<f64> {
     let (mut sums, mut most, mut weights) = ([0.0; ROOM], [0.0f64; ROOM], [0.0f64; ROOM]);
     let (mut lines, mut longest) = (vec![0.0; delays], 0.0f64);

@@ -3,11 +3,38 @@
 //! Without a delay line, the covariance of the buffers and the sums of the workload follows
 //! `P ← F P Fᵀ + e eᵀ` with `e = (v, 1/g)` and `F = D − e 1ᵀ`, the ones over the buffers: O(n b²).
 //!
-//! A delay line has too many numbers for that. Its inverse is another delay line, `d ← (β + α) d + α
-//! w`, so a row of `A G⁻¹ V⁻¹` follows from the row before and few entries. `z T = m` is solved from
+//! A delay line has too many numbers for that. Its inverse is another delay line, of `β + α` in
+//! place of β, so a row of `A G⁻¹ V⁻¹` follows from the row before and few entries. `z T = m` is solved from
 //! the last entry back, `z_i = m_i − Σ_j v_j(i) q_j` and `q_j ← z_i + θ_j(i) q_j`: O(n² b).
 
-use super::periodic_loss::{PeriodicLoss, PeriodicPoint, PointSlopes};
+use super::periodic_loss::PeriodicLoss;
+
+/// The coefficients of a step.
+#[derive(Clone, Copy)]
+pub(super) struct PeriodicPoint<const B: usize> {
+    pub(super) decays: [f64; B],
+    pub(super) weights: [f64; B],
+    pub(super) gain: f64,
+    /// β.
+    pub(super) line_decay: f64,
+    /// α.
+    pub(super) line_weight: f64,
+}
+
+/// Slopes by the coefficients of a step; by the logarithm of the gain.
+#[derive(Clone, Copy)]
+pub(super) struct PointSlopes<const B: usize> {
+    pub(super) decays: [f64; B],
+    pub(super) weights: [f64; B],
+    pub(super) gain: f64,
+    pub(super) line_decay: f64,
+    pub(super) line_weight: f64,
+}
+
+impl<const B: usize> PointSlopes<B> {
+    pub(super) const ZERO: Self =
+        Self { decays: [0.0; B], weights: [0.0; B], gain: 0.0, line_decay: 0.0, line_weight: 0.0 };
+}
 
 /// The sum of squared errors, and the slopes of its logarithm.
 pub(super) struct ErrorSlopes<const B: usize> {

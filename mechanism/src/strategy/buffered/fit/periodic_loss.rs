@@ -1,17 +1,17 @@
 //! The loss of buffers for records that take part several times, and its gradient.
 //!
 //! All members of a class take part at the same phase. With a matrix K of the inner products of the
-//! columns of T, from the recursion of `variable_loss`, and V between the steps of a class, `X = Vᵀ K
-//! V` are those of the columns of C before gains. Entry i of a column of V is `−α Π β`, so products
+//! columns of T, and V between the steps of a class, `X = Vᵀ K V` are those of the columns of C
+//! before gains. Entry i of a column of V is `−α Π β`, so products
 //! with V are sums `H_j = K_(j+1) + β_(j+1) H_(j+1)`: a class of m steps costs O(m² b). The squared
 //! sensitivity of a pattern is `Σ g_i g_l |X_il|`. Gains are divided by the root of the largest one
 //! of the class, so all classes have sensitivity 1. Two maxima are smoothed: `|x|` to `√(x² + ε²)`,
 //! and the largest pattern of a class to a norm.
 //!
-//! The sum of squared errors is that of `periodic_errors`. The gradient is that of all recursions in
-//! reverse.
+//! The sum of squared errors is that of `periodic_errors`. The gradient is that of all recursions
+//! in reverse.
 
-use super::periodic_errors::{ErrorSlopes, by_covariances, by_rows};
+use super::periodic_errors::{ErrorSlopes, PeriodicPoint, PointSlopes, by_covariances, by_rows};
 use crate::{
     participation::ParticipationSchedule,
     strategy::buffered::{
@@ -40,33 +40,6 @@ pub(super) struct PeriodicLoss {
     delay: bool,
     /// The first B-spline that is not zero at each step, the four values, and the part of the gap.
     shares: Vec<(usize, [f64; 4], usize)>,
-}
-
-/// The coefficients of a step.
-#[derive(Clone, Copy)]
-pub(super) struct PeriodicPoint<const B: usize> {
-    pub(super) decays: [f64; B],
-    pub(super) weights: [f64; B],
-    pub(super) gain: f64,
-    /// β.
-    pub(super) line_decay: f64,
-    /// α.
-    pub(super) line_weight: f64,
-}
-
-/// Slopes by the coefficients of a step; by the logarithm of the gain.
-#[derive(Clone, Copy)]
-pub(super) struct PointSlopes<const B: usize> {
-    pub(super) decays: [f64; B],
-    pub(super) weights: [f64; B],
-    pub(super) gain: f64,
-    pub(super) line_decay: f64,
-    pub(super) line_weight: f64,
-}
-
-impl<const B: usize> PointSlopes<B> {
-    pub(super) const ZERO: Self =
-        Self { decays: [0.0; B], weights: [0.0; B], gain: 0.0, line_decay: 0.0, line_weight: 0.0 };
 }
 
 impl PeriodicLoss {
@@ -292,7 +265,7 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
                 let next = members.get(j + 1).map(|&t| self.points[t].line_decay);
                 for i in 0..size {
                     if let Some(decay) = next {
-                        // The entry of K to the right, not yet changed, as columns go from the last.
+                        // The entry of K to the right; `overlaps` holds K here.
                         column_sums[i * size + j] =
                             overlaps[i * size + j + 1] + decay * column_sums[i * size + j + 1];
                     }
