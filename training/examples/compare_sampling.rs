@@ -5,7 +5,7 @@
 //! ```
 //!
 //! No data are read. Every row keeps the same promise for the same model, batches and passes, and
-//! lists the noise in Adam's averaged gradient. The first row has the least.
+//! lists the noise in a workload of mean gradients. The first row has the least.
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use std::error::Error;
@@ -18,6 +18,7 @@ use hushflow_mechanism::mechanism::Strategies;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::Purpose;
+use hushflow_mechanism::workload::Workload;
 use hushflow_training::adam::GradientSquares;
 use hushflow_training::plan::{Privatisation, TrainingPlan};
 use hushflow_training::sampling::Sampling;
@@ -42,6 +43,10 @@ struct SamplingArguments {
     /// Number of parameters of the model.
     #[arg(long, default_value = "1970")]
     parameters: usize,
+    /// What the noise is measured in, and what strategies are fitted for: `prefix`, the sums that
+    /// parameters are made of, or for example `adam:0.9`.
+    #[arg(long, default_value = "prefix")]
+    workload: Workload,
     /// Strategies.
     #[arg(
         long,
@@ -71,7 +76,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 learning_rate: 0.01,
             };
             for name in &arguments.strategies {
-                match plan.expected_noise(arguments.parameters, &strategies(&plan, name)?) {
+                let strategies = strategies(&plan, name, &arguments.workload)?;
+                match plan.expected_noise(arguments.parameters, &strategies, &arguments.workload) {
                     Ok(noise) => rows.push((noise, sampling, name)),
                     Err(error) => refused.push((sampling, name, error)),
                 }
@@ -90,12 +96,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Makes the strategy that is best for the plan's participation.
-fn strategies(plan: &TrainingPlan, name: &str) -> Result<Strategies, Box<dyn Error>> {
+fn strategies(plan: &TrainingPlan, name: &str, workload: &Workload) -> Result<Strategies, Box<dyn Error>> {
     let participation: Participation = match plan.sampling {
         Sampling::InOrder => format!("{}x{}", plan.passes, plan.steps_per_pass()).parse()?,
         Sampling::Poisson | Sampling::BallsInBins => Participation::Single,
     };
-    let purpose = Purpose { participation, ..Purpose::new("adam:0.9".parse()?, plan.horizon()) };
+    let purpose = Purpose { participation, ..Purpose::new(workload.clone(), plan.horizon()) };
     let candidate = Candidate::new(&name.parse()?, &purpose, &mut |_| {})?;
     Ok(candidate.strategy.ok_or("a strategy that can't run")?.into())
 }

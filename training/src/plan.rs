@@ -189,8 +189,8 @@ pub struct ExpectedNoise {
     /// Deviation of the noise over the sensitivity of the whole run; over that of one step where
     /// batches are sampled.
     pub noise_multiplier: f64,
-    /// Root mean square, over the steps, of the deviation of the noise in Adam's first moment of the
-    /// mean gradient, in each coordinate and in units of ζ.
+    /// Root mean square, over the steps, of the deviation of the noise in the workload of mean
+    /// gradients, in each coordinate and in units of ζ.
     pub deviation: f64,
 }
 
@@ -226,7 +226,9 @@ impl TrainingPlan {
         Ok(TrainingSetup { measurement, batches, adam, parameters, not_finite: Default::default() })
     }
 
-    /// Returns the noise of this plan for a model of this number of parameters.
+    /// Returns the noise of this plan for a model of this number of parameters: in a workload such
+    /// as `adam:0.9`, the averages that Adam uses, or `prefix`, the sums that parameters are made
+    /// of.
     ///
     /// # Errors
     /// As [`setup`](Self::setup).
@@ -234,13 +236,13 @@ impl TrainingPlan {
         &self,
         dimension: usize,
         strategies: &Strategies,
+        workload: &Workload,
     ) -> Result<ExpectedNoise, TrainingError> {
         let mechanism = self.mechanism(dimension, strategies)?;
         let moments = mechanism.moments();
         let noise_multiplier = moments.parameters().noise_multiplier;
         let deviation = noise_multiplier * moments.sensitivity() / self.clip_norm;
-        let average = Workload::Adam(self.setting().first_decay);
-        let error = ExpectedError::new(&average, strategies.first(), self.horizon())?;
+        let error = ExpectedError::new(workload, strategies.first(), self.horizon())?;
         let rows = error.frobenius / (self.horizon() as f64).sqrt();
         let deviation = deviation * rows / f64::from(self.batch_size.get());
         Ok(ExpectedNoise { noise_multiplier, deviation })

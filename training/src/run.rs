@@ -248,6 +248,7 @@ mod tests {
     use hushflow_mechanism::sensitivity::Neighbours;
     use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
     use hushflow_mechanism::strategy::build;
+    use hushflow_mechanism::workload::Workload;
     use std::num::NonZeroU32;
     use std::path::Path;
 
@@ -387,7 +388,7 @@ mod tests {
         };
         let noise = |sampling, neighbours| {
             let plan = TrainingPlan { sampling, neighbours, ..plan };
-            plan.expected_noise(650, &strategies("identity")).unwrap()
+            plan.expected_noise(650, &strategies("identity"), &Workload::Prefix).unwrap()
         };
         let [replaced, blanked] = [Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
         let noise = |sampling| [noise(sampling, replaced), noise(sampling, blanked)];
@@ -429,7 +430,7 @@ mod tests {
         let refuse_strategy = |sampling, neighbours, strategies: Strategies, message: &str| {
             let privatisation = Privatisation::PostProcessing(GradientSquares::Raw);
             let plan = TrainingPlan { sampling, neighbours, privatisation, ..plan };
-            let error = plan.expected_noise(650, &strategies).unwrap_err().to_string();
+            let error = plan.expected_noise(650, &strategies, &Workload::Prefix).unwrap_err().to_string();
             assert!(error.starts_with(message), "{error}");
         };
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
