@@ -66,12 +66,9 @@ pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64
     remainder
 }
 
-/// A term of a series that fades counts as 0 from this share of the largest on.
-const FADED: f64 = 1.0 / (1u64 << 48) as f64;
-
-/// Coefficients of the inverse of a series, up to the last that counts; at most `terms`. The first
-/// coefficient of the series must not be 0.
-pub(crate) fn fading_inverse(series: &[f64], terms: usize) -> Vec<f64> {
+/// Coefficients of the inverse of a series, up to the last above the share `faded` of the largest;
+/// at most `terms`. The first coefficient of the series must not be 0.
+pub(crate) fn fading_inverse(series: &[f64], terms: usize, faded: f64) -> Vec<f64> {
     let Some((first, others)) = series.split_first() else { return Vec::new() };
     let (mut inverse, mut counted): (Vec<f64>, _) = (vec![1.0 / first], 1);
     let mut largest = inverse[0].abs();
@@ -81,7 +78,7 @@ pub(crate) fn fading_inverse(series: &[f64], terms: usize) -> Vec<f64> {
         let next = -earlier / first;
         largest = largest.max(next.abs());
         inverse.push(next);
-        if !(next.abs() <= FADED * largest) {
+        if !(next.abs() <= faded * largest) {
             counted = inverse.len();
         }
     }
@@ -228,11 +225,11 @@ mod tests {
 
     #[test]
     fn a_fading_inverse_ends_where_it_no_longer_counts() {
-        assert_eq!(fading_inverse(&[2.0], 9), [0.5]);
-        assert_eq!(fading_inverse(&[1.0, 0.5], 3), [1.0, -0.5, 0.25]);
-        assert_eq!(fading_inverse(&[1.0, 0.5], 999).len(), 48);
-        assert_eq!(fading_inverse(&[1.0, 0.0, 0.0, 0.5], 999).len(), 3 * 47 + 1);
-        assert_eq!(fading_inverse(&[1.0, -2.0], 99).len(), 99);
+        assert_eq!(fading_inverse(&[2.0], 9, 0.5f64.powi(48)), [0.5]);
+        assert_eq!(fading_inverse(&[1.0, 0.5], 3, 0.5f64.powi(48)), [1.0, -0.5, 0.25]);
+        assert_eq!(fading_inverse(&[1.0, 0.5], 999, 0.5f64.powi(48)).len(), 48);
+        assert_eq!(fading_inverse(&[1.0, 0.0, 0.0, 0.5], 999, 0.5f64.powi(48)).len(), 3 * 47 + 1);
+        assert_eq!(fading_inverse(&[1.0, -2.0], 99, 0.5f64.powi(48)).len(), 99);
     }
 
     #[test]

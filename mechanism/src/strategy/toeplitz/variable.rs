@@ -56,6 +56,9 @@ pub(in crate::strategy) const MAX_LOGARITHM: f64 = 4.0;
 /// The axis of a curve is linear up to about this share of its reach, then logarithmic.
 const FINEST: f64 = 32.0;
 
+/// Share of the largest term of an inverse from which on terms count as 0.
+const FADED: f64 = 1.0 / (1u64 << 48) as f64;
+
 /// Bands whose rows and columns are scaled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -302,7 +305,7 @@ impl Scaling {
                 Box::new(start.into_iter().chain(middle).chain(end))
             }
             None => {
-                let inverse = series::fading_inverse(coefficients, steps as usize);
+                let inverse = series::fading_inverse(coefficients, steps as usize, FADED);
                 let (rows, columns) = (self.rows.first(steps as usize), self.columns.first(steps as usize));
                 rows::of_scaled(workload, &inverse, &columns, Some(&rows))
             }
@@ -329,7 +332,8 @@ impl Scaling {
 
     fn window_rows(&self, workload: &Workload, coefficients: &[f64], steps: u64) -> Option<WindowRows> {
         let Workload::Window(length) = workload else { return None };
-        let inverse = series::fading_inverse(coefficients, usize::try_from(steps).ok()?);
+        // A row of a window is short, so only the squares of what is left out count.
+        let inverse = series::fading_inverse(coefficients, usize::try_from(steps).ok()?, FADED.sqrt() / 16.0);
         let settled = (inverse.len() as u64).checked_add(length.get())?.checked_add(self.near)?;
         let short = settled + 1 + self.near;
         if steps != self.rows.steps || steps <= short {
