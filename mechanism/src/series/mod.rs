@@ -78,7 +78,8 @@ pub(crate) fn fading_inverse(series: &[f64], terms: usize, faded: f64) -> Vec<f6
         let next = -earlier / first;
         largest = largest.max(next.abs());
         inverse.push(next);
-        if !(next.abs() <= faded * largest) {
+        let counts = next.is_nan() || next.abs() > faded * largest;
+        if counts {
             counted = inverse.len();
         }
     }

@@ -332,8 +332,8 @@ impl Scaling {
 
     fn window_rows(&self, workload: &Workload, coefficients: &[f64], steps: u64) -> Option<WindowRows> {
         let Workload::Window(length) = workload else { return None };
-        // A row of a window is short, so only the squares of what is left out count.
-        let inverse = series::fading_inverse(coefficients, usize::try_from(steps).ok()?, FADED.sqrt() / 16.0);
+        // A row of a window adds few terms, so more can be left out than for running sums.
+        let inverse = series::fading_inverse(coefficients, usize::try_from(steps).ok()?, FADED * 4096.0);
         let settled = (inverse.len() as u64).checked_add(length.get())?.checked_add(self.near)?;
         let short = settled + 1 + self.near;
         if steps != self.rows.steps || steps <= short {
