@@ -32,8 +32,8 @@ bounds: by privacy loss distributions (pld), with their numerical error; by one 
 much (gdp); by ρ (zcdp). The last two know no sampling.
 
 Examples:
-  hushflow calibrate --events 1000*sampled-gaussian:1.1:0.01 --delta 1e-5
-  hushflow calibrate --events gaussian:4,20*selection:0.1,pure:0.5 --delta 1e-6 --json
+  hushflow calibrate --events '1000*sampled-gaussian:1.1:0.01' --delta 1e-5
+  hushflow calibrate --events 'gaussian:4,20*selection:0.1,pure:0.5' --delta 1e-6 --json
   hushflow calibrate --epsilon 1 --delta 1e-6
   hushflow calibrate --noise-multiplier 4 --delta 1e-6 --json
   hushflow calibrate --noise-multiplier 4 --epsilon 2")]
