@@ -2,7 +2,7 @@
 //!
 //! The list is fixed beforehand; each mechanism may depend on what the earlier ones have released.
 //!
-//! | event | pair of [`pld`] | μ² of Gaussian DP | ρ of zCDP |
+//! | event | pair of [`pld`](super::pld) | μ² of Gaussian DP | ρ of zCDP |
 //! |---|---|---|---|
 //! | `gaussian:σ` | normal | 1/σ² | 1/(2σ²) |
 //! | `sampled-gaussian:σ:q` | mixture, both directions | as without sampling | as without sampling |

@@ -25,12 +25,12 @@
 //! So the *pessimistic* masses give an upper bound and the *optimistic* ones a lower bound, and a
 //! result is an [`Interval`]. Only its upper end belongs in a guarantee. Pessimistic masses are
 //! those of Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022: f is the chord of δ, as a function
-//! of e^ε, between grid values ([`distribution`]).
+//! of e^ε, between grid values (`distribution.rs`).
 //!
 //! # Sums of losses
 //! Fourier transforms compute sums. A plain transform has an absolute error, far above a δ of
 //! 10⁻¹². So masses are first tilted by e^(θl), with θ such that the mean is near the wanted ε.
-//! The errors of aliasing and rounding are bounded and added ([`sum`]).
+//! The errors of aliasing and rounding are bounded and added (`sum.rs`).
 
 mod allocation;
 mod distribution;
