@@ -236,10 +236,10 @@ fn take_delayed_step<const B: usize, X: Copy + Into<i128>>(
     let line_input = i128::from(step.delay.input << extra_bits);
     for (((r, d), &x), y) in buffers.iter_mut().zip(delays).zip(x).zip(y) {
         let (x, mut sum): (i128, i128) = (x.into(), half - *d);
-        for j in 0..B {
-            sum = sum.wrapping_add(r[j]);
-            let kept = scaled(r[j], step.decays[j]).wrapping_sub(scaled(*d, step.delay.weights[j]));
-            r[j] = kept.wrapping_add(x.wrapping_mul(i128::from(step.inputs[j] << extra_bits)));
+        for (j, r) in r.iter_mut().enumerate() {
+            sum = sum.wrapping_add(*r);
+            let kept = scaled(*r, step.decays[j]).wrapping_sub(scaled(*d, step.delay.weights[j]));
+            *r = kept.wrapping_add(x.wrapping_mul(i128::from(step.inputs[j] << extra_bits)));
         }
         *d = scaled(*d, step.delay.decay).wrapping_add(x.wrapping_mul(line_input));
         let encoded = x.wrapping_mul(i128::from(step.gain)).wrapping_add(sum >> extra_bits);

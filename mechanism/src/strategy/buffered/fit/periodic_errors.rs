@@ -105,11 +105,9 @@ pub(super) fn by_covariances<const B: usize, const S: usize>(
         slopes[t].weights.copy_from_slice(&by_added[..B]);
         slopes[t].gain = -(by_added[B] + by_added[B + 1]) / point.gain;
         for l in 0..S {
-            let mut column = std::array::from_fn(|k| after[k][l]);
+            let mut column = after.map(|row| row[l]);
             transit(&mut column);
-            for k in 0..S {
-                after[k][l] = column[k];
-            }
+            after.iter_mut().zip(column).for_each(|(row, value)| row[l] = value);
         }
     }
     ErrorSlopes { total, slopes }

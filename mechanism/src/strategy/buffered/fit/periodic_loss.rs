@@ -252,8 +252,8 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
                 states[i * size + l] = state;
                 let inner: f64 = state.iter().zip(self.overlap[to]).map(|(state, q)| state * q).sum();
                 (columns[i * size + l], columns[l * size + i]) = (inner, inner);
-                for j in 0..B {
-                    state[j] *= self.points[to].decays[j] * self.products[to][j];
+                for (j, state) in state.iter_mut().enumerate() {
+                    *state *= self.points[to].decays[j] * self.products[to][j];
                 }
             }
         }
