@@ -198,7 +198,7 @@ impl<'a> EventReport<'a> {
         let (epsilon, delta) = self.epsilon_and_delta();
         let error = match self.numerical_error() {
             0.0 => String::new(),
-            error => format!(", at most {} above the truth", number(error)),
+            error => format!(", numerical error at most {}", number(error)),
         };
         format!(
             "{}\n{}\nTogether they are ({}, {})-differentially private (by {}{error}).\n",

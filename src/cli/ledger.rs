@@ -219,7 +219,11 @@ impl LedgerComposition {
                 number(self.delta.value()),
                 match found.numerical_error {
                     0.0 => String::new(),
-                    error => format!(" (by {}, at most {} above the truth)", found.accountant, number(error)),
+                    error => format!(
+                        " (by {}, for entries that no release decided; numerical error at most {})",
+                        found.accountant,
+                        number(error)
+                    ),
                 },
                 number(spent.rho()),
                 number(spent.mu())

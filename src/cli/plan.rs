@@ -62,7 +62,8 @@ levels are for a noise multiplier of 1.
 Let A be the workload and C the strategy. The JSON fields sensitivity, frobenius, max_row, loss, rmse and max_error \
 describe the factorization A = B C, for records of norm 1 that are added or removed, under --participation, and for a \
 noise multiplier of 1. sensitivity_kind says whether streams attain the sensitivity, or which upper bound it is. \
-loss_lower_bound is a proven lower bound of the loss of every strategy, and loss_excess the share by which the loss is \
+loss_lower_bound is a proven lower bound of the loss of every strategy (for several participations: with records of enough \
+coordinates), and loss_excess the share by which the loss is \
 above it. joint_sensitivity and the noise levels describe the release: count, first and second moments together, for the given \
 clip norm, neighbours and noise multiplier. Their unit is that of the clip norm; a pipeline file scales its columns to \
 [−1, 1].

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hushflow_mechanism::optimize;
 use hushflow_mechanism::strategy::{
-    Dense, Fit, StrategyChoice, StrategyName, StrategyParameters, build_chosen, compare, fit,
+    Dense, Fit, StrategyChoice, StrategyError, StrategyName, StrategyParameters, build_chosen, compare, fit,
 };
 
 use super::file::{SavedStrategy, StrategyRequest, recall, remember};
@@ -89,8 +89,14 @@ fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<SearchRes
         let parameters = Dense::new(name.clone(), &c).map_err(refused)?.parameters().clone();
         StrategyChoice { name: name.clone(), fitted: Some(StrategyParameters::Dense(parameters)) }
     };
-    let steps = build_chosen(&chosen, &purpose.workload, None)?.horizon();
-    match steps.filter(|&steps| steps < purpose.horizon) {
+    let built = match build_chosen(&chosen, &purpose.workload, None) {
+        // Its parameters make a strategy of any number of steps.
+        Err(StrategyError::NoHorizon { .. }) => {
+            build_chosen(&chosen, &purpose.workload, Some(purpose.horizon))
+        }
+        built => built,
+    };
+    match built?.horizon().filter(|&steps| steps < purpose.horizon) {
         Some(steps) => Err(StrategiesError::Mismatch {
             path: path.into(),
             found: format!("{steps} steps"),

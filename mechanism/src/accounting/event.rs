@@ -237,12 +237,14 @@ impl PrivacyEvents {
         let squared = self.iter().try_fold(0.0, |sum, (event, count)| {
             event.squared_mu().map(|squared| sum + squared * count as f64)
         })?;
+        let squared = squared.max(LEAST);
         NoiseMultiplier::new((squared * (1.0 + MARGIN)).sqrt().recip() * (1.0 - MARGIN))
     }
 
     /// Returns ρ of all events, rounded up.
     fn rho(&self) -> Result<Rho, AccountingError> {
-        Rho::new(self.iter().map(|(event, count)| event.rho() * count as f64).sum::<f64>() * (1.0 + MARGIN))
+        let rho: f64 = self.iter().map(|(event, count)| event.rho() * count as f64).sum();
+        Rho::new(rho.max(LEAST) * (1.0 + MARGIN))
     }
 }
 
@@ -260,6 +262,9 @@ impl FromStr for PrivacyEvents {
         text.split(',').map(event).collect::<Result<_, _>>().map(Self)
     }
 }
+
+/// Least μ² and ρ that are charged: what underflows is not free.
+const LEAST: f64 = 1e-300;
 
 /// Largest number of times of an event.
 const MOST_TIMES: u64 = 1_000_000_000;

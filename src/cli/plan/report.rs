@@ -48,10 +48,12 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     let bound = match (best.factorization.loss_lower_bound, no_lower_bound) {
         (Some(loss), _) => {
             let rmse = (loss / best.problem.horizon as f64).sqrt();
-            format!(
-                "Loss: how far the squared error is above its proven lower bound. No strategy has an rmse below {}.\n",
+            let records =
+                if best.problem.participation.is_single() { "" } else { ", for records of many coordinates" };
+            wrapped(&format!(
+                "Loss: how far the squared error is above its proven lower bound. No strategy has an rmse below {}{records}.",
                 number(rmse)
-            )
+            ))
         }
         (None, Some(reason)) => format!("Loss: {reason}.\n"),
         (None, None) => String::new(),

@@ -196,6 +196,8 @@ fn found_strategies_are_saved_and_reused() {
     // It is as good a C for fewer steps and for other workloads.
     assert!(number(&plan("window:7", 20, "file:best.json")["loss"]) < loss);
     assert_eq!(plan("prefix", 40, "file:best.json")["workload"], "prefix");
+    let found = json(&lab, "optimize --method banded-inverse-optimal:4 -w prefix -n 40 -o inverse.json");
+    close("inverse", &plan("prefix", 40, "file:inverse.json")["loss"], number(&found["objective"]), 1e-6);
     lab.write("c.csv", "1,0,0\n0.5,1,0\n0.25,0.5,1\n");
     let written = plan("prefix", 3, "file:c.csv");
     // ‖Ce₁‖² = 21/16; AC⁻¹ has the rows (1), (½, 1), (½, ½, 1).

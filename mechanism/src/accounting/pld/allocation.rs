@@ -296,14 +296,14 @@ impl RandomAllocation {
     /// Returns the tail probabilities of losses above `loss` under P and Q.
     pub(super) fn tail(&self, loss: f64) -> Tail {
         let index = self.losses.partition_point(|&found| found <= loss);
-        let [p, q] = self.above[index].map(|mass| mass.min(1.0));
+        let [p, q] = self.above[index];
         Tail { p, q, error: OF_SUMS }
     }
 
     /// Returns the tail probabilities of the reversed pair's losses above `loss` under Q and P.
     pub(super) fn reversed_tail(&self, loss: f64) -> Tail {
         let index = self.losses.partition_point(|&found| found < -loss);
-        let [q, p] = self.below[index].map(|mass| mass.min(1.0));
+        let [q, p] = self.below[index];
         Tail { p, q, error: OF_SUMS }
     }
 

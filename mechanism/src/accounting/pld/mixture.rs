@@ -23,6 +23,10 @@ const MAX_MISSING: f64 = 1e-12;
 /// Largest μ: with it, tails of 2⁻¹⁰⁰ have losses below [`MAX_LOSS`], and no tail is subnormal.
 pub(super) const MAX_SHIFT: f64 = 22.0;
 
+/// Least μ. A smaller one is raised: sets of large losses are half-lines, P of a half-line grows with
+/// every μ, and so does δ.
+const MIN_SHIFT: f64 = 1e-6;
+
 /// Iterations of Newton's method. Fewer are needed.
 const STEPS: u32 = 64;
 
@@ -47,7 +51,11 @@ impl GaussianMixture {
             if !(0.0..=MAX_SHIFT).contains(&shift) {
                 return Err(AccountingError::PrivacyLoss(shift * shift / 2.0));
             }
-            if shift == 0.0 { at_rest += weight } else { shifted.push((weight, weight.ln(), shift)) }
+            if mean == 0.0 {
+                at_rest += weight
+            } else {
+                shifted.push((weight, weight.ln(), shift.max(MIN_SHIFT)))
+            }
         }
         if shifted.is_empty() {
             return Err(AccountingError::Mixture(sum));

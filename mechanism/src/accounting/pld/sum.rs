@@ -46,6 +46,9 @@ const DEVIATIONS: f64 = 24.0;
 /// Probability outside the window for which the window is long enough.
 const OUTSIDE: f64 = 1e-13;
 
+/// Least product of slope and distance for Chernoff's bound: e^(−32) is below [`OUTSIDE`].
+const REACH: f64 = 32.0;
+
 /// Largest number of slopes tried for Chernoff's bound.
 const SLOPES: i32 = 12;
 
@@ -278,13 +281,14 @@ fn outside(parts: &[Part], tilt: f64, found: Cumulants, (low, high): (f64, f64))
         let slack = 1e-12 * (moved.abs() + found.log_moment.abs() + (slope * end).abs());
         (moved - found.log_moment - slope * end + slack).exp()
     };
-    let steepest = 2.0 * (high - found.mean) / found.variance.max(f64::MIN_POSITIVE);
-    // The bound is convex in the slope: halve it while that helps.
+    // The bound is convex in the slope. Slopes below the first can't reach OUTSIDE: double it while
+    // that helps. Rare large losses have no moments at steep slopes.
     let least = |end: f64, sign: f64| {
+        let first = REACH / (sign * (end - found.mean)).max(f64::MIN_POSITIVE);
         let mut best = f64::INFINITY;
-        for halvings in 0..SLOPES {
-            let next = bound(sign * steepest * 0.5_f64.powi(halvings), end);
-            if next > best {
+        for doublings in 0..SLOPES {
+            let next = bound(sign * first * 2_f64.powi(doublings), end);
+            if next >= best {
                 break;
             }
             best = next;

@@ -306,6 +306,24 @@ fn nothing_composed_spends_nothing() {
     assert_eq!(parts, composed(sampled(1.0, 0.1), 7));
 }
 
+/// One large loss in many small ones decides. Reference: dp-accounting 0.6.0 encloses the first ε by
+/// [0.0099, 0.0149], and that of ten times as many by at most 0.0471.
+#[test]
+fn rare_participation_costs_little() {
+    let few = composed(sampled(1.0, 1e-4), 1000).epsilon(del(1e-6)).unwrap();
+    assert!(few.low > 0.009 && few.high < 0.015, "{few:?}");
+    let more = composed(sampled(1.0, 1e-4), 10_000).epsilon(del(1e-6)).unwrap();
+    assert!(more.low > few.high && more.high < 0.0471, "{more:?}");
+}
+
+#[test]
+fn noise_of_any_size_is_composed() {
+    for noise in [1e5, 1e9, 1e200, 1e308] {
+        let losses = composed(DominatingPair::gaussian(sigma(noise)).unwrap(), 3);
+        assert!(losses.epsilon(del(1e-6)).unwrap().high < 1e-4, "{noise}");
+    }
+}
+
 #[test]
 fn invalid_pairs_are_refused() {
     use crate::accounting::AccountingError::{Mixture, PrivacyLoss, SamplingRate};

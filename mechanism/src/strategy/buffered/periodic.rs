@@ -26,6 +26,7 @@
 use super::steps::{BufferStep, DelayStep, ROOM};
 use super::variable::{logistic, shares};
 use super::{MAX_KNOTS, MAX_LOGARITHM, TWO_40, TWO_64, rows};
+use crate::strategy::MAX_DENSE_HORIZON;
 use libm::exp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -79,7 +80,9 @@ impl PeriodicBuffers {
             curve.ends.iter().chain(&curve.phases).all(|value| value.abs() <= MAX_LOGARITHM)
         };
         match () {
-            () if gap == 0 => Some("expected a gap of at least 1 step"),
+            () if !(1..=MAX_DENSE_HORIZON).contains(&u64::from(self.gap)) => {
+                Some("expected a gap of 1 to 4096 steps")
+            }
             () if !(4..=MAX_KNOTS).contains(&knots)
                 || self.curves().any(|curve| curve.ends.len() != knots) =>
             {

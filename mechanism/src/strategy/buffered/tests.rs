@@ -148,7 +148,8 @@ fn parameters_that_make_no_strategy_are_refused() {
         change(&mut periodic);
         Buffers::Periodic(periodic)
     };
-    check(changed(&|periodic| periodic.gap = 0), "a gap of at least 1");
+    check(changed(&|periodic| periodic.gap = 0), "a gap of 1 to 4096");
+    check(changed(&|periodic| periodic.gap = u32::MAX), "a gap of 1 to 4096");
     check(changed(&|periodic| periodic.gap = 3), "one value for each step of the gap");
     check(changed(&|periodic| periodic.buffers.clear()), "1 to 8 buffers");
     check(changed(&|periodic| periodic.buffers[0].decay.ends.push(0.0)), "all of the same number");

@@ -35,8 +35,9 @@ pub(in crate::strategy) static BANDED_INVERSE_OPTIMAL: Kind = Kind {
     horizon: MAX_INVERSE_HORIZON,
     normalized: Some(MAX_NORMALIZED_HORIZON),
     compared: |kind, purpose| {
-        let compared = |bands: u32| kind.numbered(bands).up_to(COMPARED_WORK / u64::from(bands));
-        purpose.if_toeplitz([2, 8, 32].map(compared))
+        let normalized = kind.numbered(32).normalized().map(|name| (32, name));
+        let names = [2, 8, 32].map(|bands| (bands, kind.numbered(bands))).into_iter().chain(normalized);
+        purpose.if_toeplitz(names.map(|(bands, name)| name.up_to(COMPARED_WORK / u64::from(bands))))
     },
     fit: Fit::Parameters {
         search: |name, purpose, _| {

@@ -21,7 +21,7 @@ pub(in crate::strategy) static OPTIMAL: Kind = Kind {
 pub(in crate::strategy) static COA: Kind = Kind {
     horizon: MAX_DENSE_HORIZON,
     compared: |kind, purpose| match purpose.participation.is_single() {
-        true => Err("it is the same as `optimal` for single participation"),
+        true => Err("here it is `optimal`"),
         false => kind.if_short(purpose),
     },
     fit: Fit::Program { several: false },

@@ -17,7 +17,7 @@ pub(in crate::strategy) static MATRIX_SQUARE_ROOT: Kind = Kind {
             let names = [kind.name()].into_iter().chain(kind.name().normalized());
             Ok(names.map(|name| name.up_to(SHORT)).collect())
         }
-        _ => Err("it is the same as `square-root` for a workload without row divisors"),
+        _ => Err("here it is `square-root`"),
     },
     strategy: Some(|made| Ok(Arc::new(matrix_square_root(made.name, made.workload, made.steps()?)?))),
     ..Kind::new("matrix-square-root", "the square root of the whole workload, dense")

@@ -51,11 +51,11 @@ pub(in crate::strategy) static VARIABLE_BANDED: Kind = Kind {
 /// # Errors
 /// The reason why there are none for the purpose.
 pub(in crate::strategy) fn bands_for_window(purpose: &Purpose) -> Result<StrategyName, &'static str> {
-    let Workload::Window(length) = &purpose.workload else { return Err("it is for windows") };
+    let Workload::Window(length) = &purpose.workload else { return Err("for windows") };
     let bands = length.get().min(purpose.horizon).saturating_mul(3).saturating_add(1);
     match u32::try_from(bands) {
         _ if purpose.participation != Participation::Single => Err("it is fitted for single participation"),
-        _ if purpose.horizon > MAX_SCALED_HORIZON => Err("it is for at most 2^24 epochs"),
+        _ if purpose.horizon > MAX_SCALED_HORIZON => Err("for at most 2^24 epochs"),
         Ok(bands) if bands <= MAX_SCALED_BANDS => Ok(VARIABLE_BANDED.numbered(bands)),
         _ => Err("the window needs more than 1024 bands"),
     }

@@ -45,7 +45,7 @@ pub(in crate::strategy) static LOG_PERTURBED_ROOT: Kind = Kind {
     horizon: MAX_HISTORY_HORIZON,
     compared: |kind, purpose| match purpose.workload {
         Workload::Prefix | Workload::Average => Ok(vec![kind.name().up_to(FULL_HISTORY)]),
-        _ => Err("it is for `prefix` and `average`"),
+        _ => Err("for `prefix` and `average`"),
     },
     strategy: Some(|made| {
         if !matches!(made.workload, Workload::Prefix | Workload::Average) {

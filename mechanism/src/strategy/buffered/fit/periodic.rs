@@ -53,8 +53,8 @@ pub(super) fn compared_periodic(
 ) -> Result<Vec<ComparedStrategy>, &'static str> {
     match WorkloadSums::new(&purpose.workload) {
         Some(_) if is_several(purpose) => Ok(vec![kind.numbered(buffers).up_to(QUICK_STEPS)]),
-        Some(_) => Err("it is for several participations"),
-        None => Err("it is for workloads with exponential memory"),
+        Some(_) => Err("for several participations"),
+        None => Err("for workloads with exponential memory"),
     }
 }
 

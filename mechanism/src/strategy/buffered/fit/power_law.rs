@@ -33,7 +33,7 @@ pub(in crate::strategy) static POWER_LAW: Kind = Kind {
     number: Some(("buffers", MAX_BUFFERS)),
     compared: |kind, purpose| match purpose.workload {
         Workload::Average => Ok([1, 2].map(|buffers| kind.numbered(buffers).always()).into()),
-        _ => Err("it is for `average`"),
+        _ => Err("for `average`"),
     },
     fit: Fit::Parameters {
         search: |name, purpose, progress| {

@@ -60,7 +60,7 @@ fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
     match WorkloadSums::new(&purpose.workload) {
         Some(_) if is_several(purpose) => Err("it takes longer to fit for several participations"),
         Some(_) => Ok(()),
-        None => Err("it is for workloads with exponential memory"),
+        None => Err("for workloads with exponential memory"),
     }
 }
 
