@@ -24,13 +24,13 @@ struct Sample {
 }
 
 impl Sample {
-    /// The maximum of each.
+    /// The maximum of each, and the fewest files: some are open for a moment.
     fn most(self, other: Self) -> Self {
         Sample {
             published_bytes: self.published_bytes.max(other.published_bytes),
             private_bytes: self.private_bytes.max(other.private_bytes),
             resident_kilobytes: self.resident_kilobytes.max(other.resident_kilobytes),
-            files: self.files.max(other.files),
+            files: self.files.min(other.files),
         }
     }
 

@@ -67,7 +67,7 @@ fn what_a_comparison_leaves_out_is_named_with_the_reason() {
     }
     let table = hush(&lab, &format!("plan {purpose}")).succeeded().out;
     let parts =
-        ["Left out, as they take long", "--all", "hushflow optimize --method optimal", "power-law:b (it is"];
+        ["Left out, as they take long", "--all", "hushflow optimize --method optimal", "power-law:b (for"];
     parts.iter().for_each(|part| assert!(table.contains(part), "no {part}: {table}"));
     hush(&lab, "plan -w prefix -n 4097 -s fft").failed(2, &["4097 steps", "at most 4096"]);
 }

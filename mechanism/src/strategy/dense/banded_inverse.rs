@@ -36,7 +36,7 @@ pub(in crate::strategy) static BANDED_INVERSE_OPTIMAL: Kind = Kind {
     normalized: Some(MAX_NORMALIZED_HORIZON),
     compared: |kind, purpose| {
         let normalized = kind.numbered(32).normalized().map(|name| (32, name));
-        let names = [2, 8, 32].map(|bands| (bands, kind.numbered(bands))).into_iter().chain(normalized);
+        let names = [2, 32].map(|bands| (bands, kind.numbered(bands))).into_iter().chain(normalized);
         purpose.if_toeplitz(names.map(|(bands, name)| name.up_to(COMPARED_WORK / u64::from(bands))))
     },
     fit: Fit::Parameters {
