@@ -5,8 +5,8 @@
 //! bytes of state and the nanoseconds of encoding a step, both per coordinate. `docs/strategies.md`
 //! carries it.
 //!
-//! Then the example recomputes Tables 1 and 6 of "Multi-Epoch Matrix Factorization Mechanisms" (Choquette-Choo et
-//! al., 2023). Table 1 lists the total squared error of prefix sums over 2000 steps, for every
+//! Then the example recomputes Tables 1 and 6 of "Multi-Epoch Matrix Factorization Mechanisms"
+//! (Choquette-Choo et al., 2023). Table 1 lists the total squared error of prefix sums over 2000 steps, for every
 //! known mechanism, when each person takes part 20 times, 100 steps apart. Table 6 lists the root
 //! of the total squared error of a tiny problem under three sets of constraints. The example fails
 //! if a row differs in a printed digit. The paper's values for Fourier encoders use its sensitivity

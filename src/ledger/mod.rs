@@ -89,12 +89,12 @@ fn by_resilience(epsilon: Epsilon, delta: Delta) -> Result<(NoiseMultiplier, f64
 impl Charge {
     /// Returns the charge of a robust mean of a whole table, for rows that are replaced in place.
     ///
-    /// | method | counts as |
-    /// |---|---|
-    /// | Gaussian noise | one Gaussian mechanism of this (ε, δ) |
-    /// | Tukey median, purely ε-private | the Gaussian mechanism that reveals at least as much as any purely ε-private one ([`bounded_range::of_pure`]), far more than that of the same (ε, δ) |
-    /// | estimator by resilience | the same, plus a total variation of δ/12 |
-    /// | the same without a range (not `ranged`) | Gaussian noise of (ε/3, δ/3), and the row above with two thirds |
+    /// - Gaussian noise: one Gaussian mechanism of this (ε, δ).
+    /// - Tukey median, purely ε-private: the Gaussian mechanism that reveals at least as much as any
+    ///   purely ε-private one ([`bounded_range::of_pure`]). It reveals far more than that of the same
+    ///   (ε, δ).
+    /// - Estimator by resilience: as the Tukey median, plus a total variation of δ/12. Without a
+    ///   range (not `ranged`): Gaussian noise of (ε/3, δ/3), and this with two thirds.
     ///
     /// # Errors
     /// [`AccountingError`] if the numbers give no guarantee.

@@ -269,7 +269,8 @@ impl TrainingComparison {
     fn with_fewer_records(&self, plan: TrainingPlan) -> Result<TrainingPlan, Box<dyn Error>> {
         let steps = plan.steps_per_pass();
         let batch_size = self.tuning_images.training.len() as u64 / steps.max(1);
-        let batch_size = NonZeroU32::new(batch_size as u32).ok_or("too few images for so many steps")?;
+        let batch_size = NonZeroU32::new(batch_size as u32)
+            .ok_or("a pass has more steps than there are images to tune on")?;
         let records = (u64::from(batch_size.get()) * steps) as usize;
         Ok(TrainingPlan { records, batch_size, ..plan })
     }

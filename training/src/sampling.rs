@@ -10,20 +10,19 @@
 //! in their public order. Step t draws from group t mod b. So the steps of a record are at least b
 //! apart, and their columns of C have no row in common. For b = 1 all records are one group.
 //!
-//! | scheme | the batch of a step | number of records |
+//! | scheme | the batch of a step | size |
 //! |---|---|---|
-//! | [`InOrder`](Sampling::InOrder) | the next m records | public |
-//! | [`Poisson`](Sampling::Poisson) | each record of the group, independently, with probability q = m b/N | private |
-//! | [`BallsInBins`](Sampling::BallsInBins) | in each pass every record of the group goes to one of the group's steps, uniformly | private |
+//! | `InOrder` | the next m records | public |
+//! | `Poisson` | each record of the group with probability m b/N, independently | private |
+//! | `BallsInBins` | in each pass, each record of the group in one of its steps | private |
 //!
 //! # What the guarantee needs of the draws
 //! - *Independent of everything that is released.* Each draw takes 32 fresh bytes of operating-system
 //!   entropy, as noise does.
 //! - *Secret.* Batches stay in memory, are wiped, and are in no log, error or message. The number of
 //!   records of a step is secret as well: it is conditioned on nowhere in the proofs. Counts are
-//!   released as 0 plus noise, or as 0. The time that a step takes does depend on the size of its
-//!   batch: whoever can time steps learns about sizes, and the guarantee against them is that without
-//!   amplification.
+//!   released as 0 plus noise, or as 0. A step takes longer for a
+//!   larger batch. The guarantee does not hold against someone who can time the steps.
 //! - *Drawn once.* A step's batch is drawn before its release and never again. Nothing is stored: a
 //!   run that is killed can't be resumed, its draws die with it, and a new run is a new release with
 //!   a budget of its own. (If runs are to be resumed, a Poisson step that is not yet committed may be

@@ -76,7 +76,7 @@ pub enum BoundError {
         limit: u64,
     },
     /// Too many participations for a short horizon.
-    #[error("no lower bound is known beyond {SHORT} epochs for so many participations")]
+    #[error("no lower bound is known for this number of participations")]
     Participations,
     /// The workload has no bound, or a factorisation failed.
     #[error(transparent)]
@@ -388,7 +388,7 @@ mod tests {
         };
         assert!(message("prefix", 1 << 21, "1").contains("beyond 1048576 epochs"));
         assert!(message("prefix", 4000, "4x1000").contains("beyond 2048 epochs"));
-        assert!(message("prefix", 2000, "every-step").contains("so many participations"));
+        assert!(message("prefix", 2000, "every-step").contains("this number of participations"));
     }
 
     proptest! {

@@ -77,7 +77,7 @@ pub enum OmissionReason {
         /// Longest horizon for which it is compared without being asked for.
         limit: u64,
     },
-    /// It does not exist for so many steps.
+    /// The horizon is longer than it supports.
     Horizon {
         /// Its longest horizon.
         limit: u64,

@@ -1,15 +1,20 @@
 //! Pairs of distributions that dominate the mechanisms of the ledger.
 //!
-//! | pair | dominates | because |
-//! |---|---|---|
-//! | N(μ, 1), N(0, 1) | a Gaussian mechanism of sensitivity 1 with σ = 1/μ, and all functions of its output | Balle & Wang 2018 |
-//! | (1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed | the same behind Poisson sampling at rate q, for neighbours with and without one record | Zhu, Dong & Wang 2022, Theorem 11 |
-//! | (1−q)N(0, 1) + qN(μ, 1), (1−q)N(0, 1) + qN(−μ, 1) | the same for a record that is replaced | [`amplification`](crate::accounting::amplification), Theorem 2 |
-//! | one of b normal distributions at distance μ, at random, and N(0, I_b), and reversed | random allocation to b bins, for neighbours with and without one record | [`allocation`](super::allocation) |
-//! | a mixture of N(μ_i, 1), N(0, 1), and reversed | what its caller proves | |
-//! | randomised response with ε | every ε-private mechanism | Kairouz, Oh & Viswanath 2015: a mechanism is a function of its output |
-//! | Laplace noise of scale b, shifted by 1 | the Laplace mechanism of sensitivity 1 | the shift of δ is worst at the largest distance |
-//! | logistic laws F, shifted by ε | every ε-bounded-range mechanism, such as the exponential mechanism | below |
+//! - **N(μ, 1), N(0, 1)**: a Gaussian mechanism of sensitivity 1 with σ = 1/μ, and all functions of
+//!   its output (Balle & Wang 2018).
+//! - **(1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed**: the same behind Poisson sampling at rate q,
+//!   for neighbours with and without one record (Zhu, Dong & Wang 2022, Theorem 11).
+//! - **(1−q)N(0, 1) + qN(μ, 1), (1−q)N(0, 1) + qN(−μ, 1)**: the same for a record that is replaced
+//!   ([`amplification`](crate::accounting::amplification), Theorem 2).
+//! - **One of b normal distributions at distance μ, at random, and N(0, I_b), and reversed**: random
+//!   allocation to b bins, for neighbours with and without one record (`allocation`).
+//! - **A mixture of N(μ_i, 1), N(0, 1), and reversed**: what its caller proves.
+//! - **Randomised response with ε**: every ε-private mechanism is a function of its output (Kairouz,
+//!   Oh & Viswanath 2015).
+//! - **Laplace noise of scale b, shifted by 1**: the Laplace mechanism of sensitivity 1. The shift is
+//!   worst at the largest distance.
+//! - **Logistic laws F, shifted by ε**: every ε-bounded-range mechanism, such as the exponential
+//!   mechanism, by the lemma.
 //!
 //! **Lemma.** The pair of two logistic laws at distance ε dominates every ε-bounded-range
 //! mechanism. *Proof.* By step (1) of the lemma of [`bounded_range`](crate::accounting::bounded_range),
