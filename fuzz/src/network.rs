@@ -6,7 +6,8 @@ use hushflow::pipeline::Pipeline;
 use hushflow::runtime::link::{
     CallerHandshake, EncryptedLink, GREETING, Greeting, HandshakeAnswer, LinkSession, SHORT_FRAME, answer,
 };
-use hushflow::source::{Position, ResumePoint, SourceEvent, SourceReader};
+use hushflow::source::{ResumePoint, SourceEvent, SourceReader};
+use hushflow::state::Position;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -42,7 +43,7 @@ release.strategy = 'identity'
                 let _ = serve(peer, sent);
             }
         });
-        let position = Position { offset, ..Position::START };
+        let position = Position::new(0, offset);
         read_events(&pipeline, ResumePoint { position, ..ResumePoint::START });
         // Lets the server end if no reader has connected.
         drop(TcpStream::connect(address));

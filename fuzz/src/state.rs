@@ -4,8 +4,8 @@
 use hushflow::ledger::{Book, set_budget};
 use hushflow::mechanism::accounting::Delta;
 use hushflow::state::{
-    EpochFrame, IngestJournal, IngestPosition, IngestReader, PublicHeader, PublicReader, StateError, Store,
-    verify, verify_ingest,
+    EpochFrame, IngestJournal, IngestReader, Position, PublicHeader, PublicReader, StateError, Store, verify,
+    verify_ingest,
 };
 use std::cell::LazyCell;
 use std::io::{self, Read};
@@ -163,7 +163,7 @@ pub(crate) fn journal(input: &[u8]) {
     let [which, offset, rest @ ..] = input else { return };
     let replaced = usize::from(which & 1);
     let content = if which & 2 == 0 { rest.to_vec() } else { file_of_frames(JOURNAL_ROLE, VERSION, rest) };
-    let position = IngestPosition { session: u32::from(which & 4 != 0), offset: u64::from(*offset) };
+    let position = Position::new(u32::from(which & 4 != 0), u64::from(*offset));
     let mut segments = intact_journal();
     segments[replaced] = content;
     in_memory(|outer| {
@@ -181,7 +181,7 @@ pub(crate) fn journal(input: &[u8]) {
 }
 
 /// Adds a record to the journal and reads all of it. Returns the earlier number of records.
-fn append_and_read(path: &Path, position: IngestPosition, record: &[u8]) -> Result<u64, StateError> {
+fn append_and_read(path: &Path, position: Position, record: &[u8]) -> Result<u64, StateError> {
     let header = PublicHeader { parameters: b"clip_norm = 1\n".to_vec(), private: false };
     let (store, _) = Store::open(path, &header)?;
     let ingest = Arc::new(store.ingest(position, u64::MAX)?);
@@ -189,18 +189,16 @@ fn append_and_read(path: &Path, position: IngestPosition, record: &[u8]) -> Resu
     ingest.begin(b"x\n", &mut |_| false)?;
     ingest.append([record, &[]], 1, &mut |_| false)?;
     ingest.end(None);
-    for session in position.session..ingest.session() {
-        let _ = read_session(
-            &ingest,
-            IngestPosition { session, offset: if session == position.session { position.offset } else { 0 } },
-        );
+    for session in position.part..ingest.session() {
+        let offset = if session == position.part { position.offset } else { 0 };
+        let _ = read_session(&ingest, Position::new(session, offset));
     }
-    let own = read_session(&ingest, IngestPosition { session: ingest.session(), offset: 0 });
+    let own = read_session(&ingest, Position::new(ingest.session(), 0));
     assert_eq!(own.ok().as_deref(), Some(record), "what this run wrote is there");
     Ok(there)
 }
 
-fn read_session(ingest: &Arc<IngestJournal>, position: IngestPosition) -> io::Result<Vec<u8>> {
+fn read_session(ingest: &Arc<IngestJournal>, position: Position) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(mut reader) = IngestReader::open(ingest, position)? {
         reader.read_to_end(&mut bytes)?;
@@ -222,7 +220,7 @@ fn write_journal() -> Result<[Vec<u8>; 2], StateError> {
         let path = state_directory(outer, "intact", []);
         for records in [["1\n2\n", "3\n"], ["4\n", "5\n6\n"]] {
             let (store, _) = Store::open(&path, &header)?;
-            let ingest = store.ingest(IngestPosition::START, u64::MAX)?;
+            let ingest = store.ingest(Position::START, u64::MAX)?;
             ingest.begin(b"x\n", &mut |_| false)?;
             for records in records {
                 let count = records.lines().count() as u64;

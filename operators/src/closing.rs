@@ -36,7 +36,7 @@ const RUN: u64 = 256;
 const NO_END: &str = "the input closed without a last epoch on `ends`: send it there, or the end of the input looks like lost \
                       data";
 
-type Batches<P, D> = InputHandleCore<u64, Vec<D>, P>;
+type BatchInput<P, D> = InputHandleCore<u64, Vec<D>, P>;
 
 /// A shared flag with the first reason for which it was raised.
 ///
@@ -150,7 +150,7 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
     /// Takes what has arrived at an input. An epoch's first data make it `new`.
     pub fn collect<D, P: Pull<Message<u64, Vec<D>>>>(
         &mut self,
-        input: &mut Batches<P, D>,
+        input: &mut BatchInput<P, D>,
         mut new: impl FnMut() -> S,
         mut take: impl FnMut(&mut S, D),
     ) {
@@ -222,8 +222,8 @@ impl<D> EveryEpoch<D> {
     /// Data that end without a last epoch close nothing: that is a fault of their source.
     pub fn on_close<P: Pull<Message<u64, Vec<D>>>, E: Pull<Message<u64, Vec<u64>>>>(
         &mut self,
-        (data, frontier): (&mut Batches<P, D>, &MutableAntichain<u64>),
-        (ends, ends_frontier): (&mut Batches<E, u64>, &MutableAntichain<u64>),
+        (data, frontier): (&mut BatchInput<P, D>, &MutableAntichain<u64>),
+        (ends, ends_frontier): (&mut BatchInput<E, u64>, &MutableAntichain<u64>),
         mut give: impl FnMut(Vec<ClosedEpoch<'_, Vec<D>>>) -> Result<(), String>,
     ) -> bool {
         self.epochs.collect(data, Vec::new, Vec::push);
@@ -315,10 +315,10 @@ mod tests {
     /// Numbers of an epoch, on the worker with this index.
     type DeliveredEpoch = (usize, u64, Vec<u32>);
 
-    type Numbers = InputHandle<u64, CapacityContainerBuilder<Vec<(u64, u32)>>>;
+    type NumberInput = InputHandle<u64, CapacityContainerBuilder<Vec<(u64, u32)>>>;
 
     /// Sends numbers at the times of their epochs.
-    fn numbers<'scope>(scope: Scope<'scope, u64>, input: &mut Numbers) -> StreamVec<'scope, u64, u32> {
+    fn numbers<'scope>(scope: Scope<'scope, u64>, input: &mut NumberInput) -> StreamVec<'scope, u64, u32> {
         scope.input_from(input).unary(Pipeline, "Numbers", |_capability, _info| {
             |input, output| {
                 input.for_each_time(|time, batches| {
@@ -344,7 +344,7 @@ mod tests {
                 move |epoch, numbers| sender.send((index, epoch, numbers)).map_err(|error| error.to_string())
             };
             let (give_closed, give_every) = (give(0), give(1));
-            let mut inputs = [Numbers::new(), Numbers::new()];
+            let mut inputs = [NumberInput::new(), NumberInput::new()];
             let mut end = InputHandle::<u64, CapacityContainerBuilder<Vec<u64>>>::new();
             worker.dataflow(|scope| {
                 let [one, other] = inputs.each_mut().map(|input| numbers(scope, input));

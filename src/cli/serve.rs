@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use hushflow::control::Control;
-use hushflow::estimates::View;
+use hushflow::estimates::EstimateView;
 use hushflow::follow::{StopFlag, Subject};
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
@@ -58,7 +58,7 @@ struct Service {
     directory: PathBuf,
     /// Parameters that the log must have.
     parameters: Option<PublicParameters>,
-    views: Vec<View>,
+    views: Vec<EstimateView>,
     sinks: Vec<Sink>,
 }
 
@@ -102,7 +102,8 @@ impl Service {
         }
         if subject.views.is_empty() {
             let parameters = subject.parameters();
-            let view = View::usual("serve", parameters.release.workload.clone(), &parameters.log_facts());
+            let view =
+                EstimateView::usual("serve", parameters.release.workload.clone(), &parameters.log_facts());
             subject.views.push(view);
         }
         Ok(subject)

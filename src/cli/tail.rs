@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
-use hushflow::estimates::{ESTIMATORS, EstimatorKind, Intervals, LogFacts, View, ViewEstimator};
+use hushflow::estimates::{ESTIMATORS, EstimateView, EstimatorKind, Intervals, LogFacts, ViewEstimator};
 use hushflow::follow::{Follower, StopFlag, Subject, open_log};
 use hushflow::lines::OutputFormat;
 use hushflow::mechanism::estimate::projection::Projection;
@@ -242,7 +242,11 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
 }
 
 /// Returns the view of the flags, after checking that the log supports it.
-fn view(arguments: &TailArguments, workload: &Workload, log: &LogFacts<'_>) -> Result<View, CliError> {
+fn view(
+    arguments: &TailArguments,
+    workload: &Workload,
+    log: &LogFacts<'_>,
+) -> Result<EstimateView, CliError> {
     if arguments.total && log.method == Method::Pp {
         return Err(CliError::usage(
             "--total: second moments of this log are squares of sums, which can't be added over keys: leave it out",
@@ -261,7 +265,7 @@ fn view(arguments: &TailArguments, workload: &Workload, log: &LogFacts<'_>) -> R
     let TailArguments { covariance, level, joint, population, total, .. } = *arguments;
     let intervals = Intervals { level, joint, population };
     let (name, workload) = ("tail".into(), workload.clone());
-    Ok(View { name, workload, estimator, squares, covariance, intervals, total })
+    Ok(EstimateView { name, workload, estimator, squares, covariance, intervals, total })
 }
 
 /// Checks a confidence level.

@@ -14,12 +14,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::{
-    AllowedFormats, DynamicEq, OpenFile, Origin, OriginRequest, Position, RequestError, SourceError,
-};
+use super::{AllowedFormats, DynamicEq, OpenFile, Origin, OriginRequest, RequestError, SourceError};
 use crate::control::{Backoff, Control};
 use crate::format::form::{EntryParser, RowLayout};
 use crate::format::row::{FileRows, Row, RowOutcome};
+use crate::state::Position;
 
 /// A server's stream as named in a pipeline.
 pub(super) trait ServerStream: DynamicEq + fmt::Debug + Clone + Send + Sync + 'static {
@@ -86,7 +85,7 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
     }
 
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
-        if position.file > 0 {
+        if position.part > 0 {
             return Ok(None);
         }
         let form = EntryParser::new(&self.shape, self.stream.name().as_ref())?;
@@ -158,7 +157,7 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
     }
 
     fn position(&self) -> (u64, u64) {
-        (self.position.offset, self.position.line)
+        (self.position.offset, self.position.row)
     }
 
     fn line(&self) -> u64 {

@@ -1,13 +1,13 @@
-//! Shared test helpers: servers with scripted answers, and pipelines with one source or sink.
+//! Shared test helpers: servers with scripted answers, and sections of one source or sink.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::thread::{JoinHandle, spawn};
 
-use super::Sink;
+use super::{Input, RecordFormat, Sink};
+use crate::document::{Document, Section};
 use crate::format::Format;
 use crate::format::form::{EntryParser, RowLayout};
-use crate::pipeline::{Pipeline, Source};
 
 /// Starts a server for one client and returns its address. Each answer with a word waits for a line
 /// that contains the word. If it `goes_on`, endless bytes follow the last answer.
@@ -36,20 +36,28 @@ pub(super) fn form(format: Format) -> EntryParser {
     EntryParser::new(&RowLayout { format, header: None, wanted: vec!["x".into()] }, "s".as_ref()).unwrap()
 }
 
-fn pipeline(source: &str, sinks: &str) -> Result<Pipeline, String> {
-    let text = format!(
-        "name = 'n'\nsource = {{ {source} }}\ncolumns = [{{ name = 'x', lower = 0, upper = 1 }}]
-        privacy = {{ epsilon = 1, delta = 1e-6 }}\nepochs = {{ records = 2, horizon = 9 }}\nsinks = [{sinks}]"
-    );
-    Pipeline::parse(&text, "dir/p.toml".as_ref()).map_err(|error| error.to_string())
+/// Reads a section with these fields, relative to the folder `dir`; the error lists all problems.
+fn read<T>(fields: &str, read: impl FnOnce(&Section<'_>) -> Option<T>) -> Result<T, String> {
+    let text = format!("section = {{ {fields} }}");
+    let document = Document::new(&text);
+    let table = document.parse().unwrap();
+    let section = Section::root(&document, &table).section("section").unwrap();
+    let found = read(&section);
+    let problems: Vec<_> = document.into_problems().iter().map(ToString::to_string).collect();
+    found.filter(|_| problems.is_empty()).ok_or_else(|| problems.join("\n"))
 }
 
-/// Parses a source with these fields.
-pub(super) fn source_of(fields: &str) -> Result<Source, String> {
-    Ok(pipeline(fields, "")?.sources.remove(0))
+/// Reads a source with these fields.
+pub(super) fn source_of(fields: &str) -> Result<(Input, Format), String> {
+    read(fields, |section| {
+        let paths = section.get("path")?.texts()?;
+        let input = Input::read(section, &paths, "dir".as_ref())?;
+        let format = RecordFormat::read(section, &paths, &input)?.format;
+        Some((input, format))
+    })
 }
 
-/// Parses a sink with these fields.
+/// Reads a sink with these fields.
 pub(super) fn sink_of(fields: &str) -> Result<Sink, String> {
-    Ok(pipeline("path = 'a.csv'", &format!("{{ {fields} }}"))?.sinks.remove(0))
+    read(fields, |section| Sink::read(section, "dir".as_ref()))
 }

@@ -21,6 +21,7 @@ mod events;
 #[cfg(test)]
 mod fake;
 pub(crate) mod files;
+mod formats;
 pub(crate) mod journal;
 mod kafka;
 mod nats;
@@ -43,9 +44,9 @@ use crate::format::Format;
 
 pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
-pub use origin::Position;
+pub(crate) use formats::{AllowedFormats, RecordFormat};
 pub(crate) use origin::{
-    AllowedFormats, FileLists, HeaderlessFile, Journaling, OpenFile, Origin, OriginRequest, SourceConfig,
+    FileLists, HeaderlessFile, Journaling, OpenFile, Origin, OriginRequest, SourceConfig,
 };
 pub(crate) use writer::{EpochStamp, LineOutlet, OutletContent, SinkConfig, SinkTarget};
 
@@ -275,7 +276,7 @@ fn refuse(section: &Section<'_>, own: Option<&System>, fields: impl Fn(&System) 
 }
 
 /// Lists the systems whose entries may have fields, for messages.
-pub(crate) fn schemes_with_fields() -> String {
+fn schemes_with_fields() -> String {
     schemes(SYSTEMS.iter().filter(|system| system.has_fields))
 }
 

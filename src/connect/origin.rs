@@ -3,37 +3,14 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
 use super::journal::{Intake, JournalSession};
-use super::{DynamicEq, SourceError};
+use super::{AllowedFormats, DynamicEq, SourceError};
 use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::Format;
 use crate::format::form::RowLayout;
 use crate::format::row::FileRows;
-use crate::state::Store;
-
-/// A position between two rows of a source.
-///
-/// In a broker's stream it is the minimum number of the next entry. For JetStream and Kafka this is
-/// `offset`. For Redis, `offset` is the milliseconds part of the id and `line` the number after it.
-/// In a Parquet file, `offset` is the row group and `line` the row in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
-    /// Number from 0: of the file in the pipeline's list or the list of followed files, or of the
-    /// session in the journal.
-    pub file: u32,
-    /// The offset in that file, in bytes; in a session, from the end of its header.
-    pub offset: u64,
-    /// The line in that file, from 1.
-    pub line: u64,
-}
-
-impl Position {
-    /// Before the first row.
-    pub const START: Position = Position { file: 0, offset: 0, line: 1 };
-}
+use crate::state::{Position, Store};
 
 /// A source as named in a pipeline.
 pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
@@ -91,35 +68,6 @@ pub(crate) enum Journaling {
     /// Only if the pipeline requests one.
     IfWanted,
     Always,
-}
-
-/// The formats of a source's records.
-pub(crate) struct AllowedFormats {
-    /// The default format; without one the extension of the path decides.
-    pub(crate) usual: Option<Format>,
-    pub(crate) allowed: &'static [Format],
-    /// Message for another format, if the source has its own.
-    pub(crate) expected: Option<&'static str>,
-    /// Whether each record is one message, which has no header and can't be corrected.
-    pub(crate) are_messages: bool,
-}
-
-impl AllowedFormats {
-    /// Formats of a text stream.
-    pub(super) const TEXT: AllowedFormats = AllowedFormats {
-        usual: None,
-        allowed: &[Format::Csv, Format::Ndjson],
-        expected: None,
-        are_messages: false,
-    };
-
-    /// Formats of entries that are texts with one record each.
-    pub(super) const MESSAGES: AllowedFormats = AllowedFormats {
-        usual: Some(Format::Ndjson),
-        expected: Some("a message is text: use format = \"ndjson\" or format = \"csv\""),
-        are_messages: true,
-        ..AllowedFormats::TEXT
-    };
 }
 
 /// Where and how to open a source.

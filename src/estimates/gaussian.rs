@@ -11,7 +11,7 @@ use nalgebra::DMatrix;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Band, Cell, Estimate, EstimatorKind, Plot, PlotSeries, ScaledView, TABLE_COLUMNS, ViewEstimator, number,
+    Band, Cell, ChartSeries, Estimate, EstimatorKind, Plot, ScaledView, TABLE_COLUMNS, ViewEstimator, number,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -39,7 +39,7 @@ impl ViewEstimator for Gaussian {
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
-        let series = scaled.columns.iter().map(|name| PlotSeries {
+        let series = scaled.columns.iter().map(|name| ChartSeries {
             name: name.clone(),
             value: json!(["mean", name]),
             band: Band::Interval(json!(["mean_interval", name])),

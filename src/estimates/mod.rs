@@ -25,7 +25,7 @@ use crate::document::{Document, Field, Section};
 
 pub use gaussian::quality;
 pub(crate) use view::views;
-pub use view::{Intervals, View};
+pub use view::{EstimateView, Intervals};
 
 /// All estimators. The default of a log is the first one without parameters that the log supports.
 pub static ESTIMATORS: &[EstimatorKind] = &[gaussian::ESTIMATOR, moments::ESTIMATOR, regression::ESTIMATOR];
@@ -156,7 +156,7 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct ScaledView {
     /// The view.
-    pub view: View,
+    pub view: EstimateView,
     /// Names of the columns.
     pub columns: Vec<String>,
     /// Middle of each column's bounds.
@@ -230,14 +230,14 @@ pub struct Plot {
     /// Target of the confidence bands.
     pub band: String,
     /// The series, one chart for each.
-    pub series: Vec<PlotSeries>,
+    pub series: Vec<ChartSeries>,
     /// Whether lines have `covariance` and `correlation`.
     pub matrix: bool,
 }
 
 /// One number of each line. Its path in a JSON line is a list of names and positions.
 #[derive(Clone, Debug, Serialize)]
-pub struct PlotSeries {
+pub struct ChartSeries {
     /// Name of the chart.
     pub name: String,
     /// Path of the value.

@@ -8,7 +8,7 @@ use hushflow_mechanism::view::{Moments, SecondMomentSource};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Band, Cell, Estimate, EstimatorKind, Plot, PlotSeries, ScaledView, TABLE_COLUMNS, ViewEstimator,
+    Band, Cell, ChartSeries, Estimate, EstimatorKind, Plot, ScaledView, TABLE_COLUMNS, ViewEstimator,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -38,7 +38,7 @@ impl ViewEstimator for MomentsEstimator {
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
-        let series = scaled.columns.iter().enumerate().map(|(index, name)| PlotSeries {
+        let series = scaled.columns.iter().enumerate().map(|(index, name)| ChartSeries {
             name: name.clone(),
             value: json!(["first", index]),
             band: Band::Noise(json!(["first_noise"])),

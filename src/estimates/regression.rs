@@ -45,7 +45,7 @@ use serde_json::{Map, Value, json};
 
 use super::gaussian::{ends, quality};
 use super::{
-    Band, Cell, Estimate, EstimatorKind, Flag, LogFacts, Plot, PlotSeries, ScaledView, TABLE_COLUMNS,
+    Band, Cell, ChartSeries, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView, TABLE_COLUMNS,
     ViewEstimator, number,
 };
 use crate::document::{Field, Section};
@@ -113,12 +113,12 @@ impl ViewEstimator for Regression {
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
-        let intercept = PlotSeries {
+        let intercept = ChartSeries {
             name: "intercept".into(),
             value: json!(["intercept"]),
             band: Band::Interval(json!(["intercept_interval"])),
         };
-        let slopes = self.on.iter().map(|&column| &scaled.columns[column]).map(|name| PlotSeries {
+        let slopes = self.on.iter().map(|&column| &scaled.columns[column]).map(|name| ChartSeries {
             name: name.clone(),
             value: json!(["coefficients", name]),
             band: Band::Interval(json!(["coefficients_interval", name])),

@@ -14,7 +14,7 @@ use crate::document::Section;
 
 /// A workload over the releases. Views cost no privacy and may change between runs.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct EstimateView {
     /// Name of the view.
     pub name: String,
     /// The workload.
@@ -31,10 +31,10 @@ pub struct View {
     pub total: bool,
 }
 
-impl View {
+impl EstimateView {
     /// Returns a view of each key, with default settings and the usual estimate of the log.
     pub fn usual(name: &str, workload: Workload, log: &LogFacts<'_>) -> Self {
-        View {
+        EstimateView {
             name: name.into(),
             workload,
             estimator: EstimatorKind::usual(log).from_flag("", log).unwrap_or_else(|_| moments::estimator()),
@@ -105,17 +105,17 @@ impl Intervals {
 }
 
 /// Reads `[[views]]`; without any, one view of the running average.
-pub(crate) fn views(root: &Section<'_>, log: &LogFacts<'_>) -> Option<Vec<View>> {
+pub(crate) fn views(root: &Section<'_>, log: &LogFacts<'_>) -> Option<Vec<EstimateView>> {
     let mut names = HashSet::new();
     let sections = root.sections("views").into_iter();
     let views: Vec<_> = sections.map(|section| view(&section, &mut names, log)).collect();
     if views.is_empty() {
-        return Some(vec![View::usual("average", Workload::Average, log)]);
+        return Some(vec![EstimateView::usual("average", Workload::Average, log)]);
     }
     views.into_iter().collect()
 }
 
-fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<'_>) -> Option<View> {
+fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<'_>) -> Option<EstimateView> {
     let name = section.require("name", section.text("name"), "name = \"last week\"");
     if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
         name.report(format!("the view {:?} is named twice: change one name", name.value));
@@ -138,7 +138,7 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<
     if kind.is_some() {
         section.finish();
     }
-    Some(View {
+    Some(EstimateView {
         name: name?.value.into(),
         workload: workload?.value,
         estimator: estimator?,

@@ -14,7 +14,7 @@
 //! [`Estimates`], beside [`Views`]. Here is the total of a log under a view of its own:
 //!
 //! ```
-//! use hushflow::estimates::View;
+//! use hushflow::estimates::EstimateView;
 //! use hushflow::follow::{Estimates, Totals};
 //! use hushflow::operators::timely::dataflow::operators::{Inspect, ToStream};
 //! use hushflow::operators::{Fault, ReleasedEpoch, Views, timely};
@@ -34,7 +34,7 @@
 //! while let Some(frame) = log.next_frame()? {
 //!     released.push(ReleasedEpoch::released_before(frame.epoch, frame.values));
 //! }
-//! let view = View::usual("week", "window:7".parse()?, &publication.parameters().log_facts());
+//! let view = EstimateView::usual("week", "window:7".parse()?, &publication.parameters().log_facts());
 //! timely::example(move |scope| {
 //!     let (weighted, keys) = (publication.view(&view.workload), publication.keys());
 //!     let moments = released.to_stream(scope).view(move || weighted, Fault::new());
@@ -69,7 +69,7 @@ use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, Scope, StreamVec};
 use timely::worker::Worker;
 
-use crate::estimates::View;
+use crate::estimates::EstimateView;
 use crate::pipeline::PublicParameters;
 use crate::publication::{Publication, PublicationError};
 use crate::state::{HistoryStamp, PublicHeader, PublicReader, ReleaseFrame, StateError};
@@ -102,7 +102,7 @@ pub struct Subject {
     /// The publication of the log.
     pub publication: Publication,
     /// Views of its moments. Estimates of windows need none.
-    pub views: Vec<View>,
+    pub views: Vec<EstimateView>,
 }
 
 impl Subject {
@@ -110,7 +110,7 @@ impl Subject {
     ///
     /// # Errors
     /// [`PublicationError`] if the header cannot be read.
-    pub fn from_header(header: &PublicHeader, views: Vec<View>) -> Result<Self, PublicationError> {
+    pub fn from_header(header: &PublicHeader, views: Vec<EstimateView>) -> Result<Self, PublicationError> {
         Ok(Subject { publication: Publication::from_header(header)?, views })
     }
 

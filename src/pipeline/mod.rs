@@ -25,7 +25,7 @@ use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::estimates::{LogFacts, View};
+use crate::estimates::{EstimateView, LogFacts};
 use crate::ledger::Budget;
 use crate::state::StateSettings;
 use crate::strategies::RequestedStrategy;
@@ -66,7 +66,7 @@ pub struct Pipeline {
     /// Path of the strategy, if it is read from a file.
     pub strategy_file: Option<PathBuf>,
     /// `[[views]]`: what readers see; by default one view of the running average.
-    pub views: Vec<View>,
+    pub views: Vec<EstimateView>,
     /// `[[sinks]]`: destinations of releases.
     pub sinks: Vec<Sink>,
     /// `[state] directory`: directory of the logs.

@@ -257,7 +257,7 @@ impl MomentPublication {
     }
 
     /// Returns the view with the names and scales of this log's columns.
-    pub fn scaled_view(&self, view: &estimates::View) -> Arc<ScaledView> {
+    pub fn scaled_view(&self, view: &estimates::EstimateView) -> Arc<ScaledView> {
         Arc::new(ScaledView {
             view: view.clone(),
             columns: self.parameters.columns.iter().map(|column| column.name.clone()).collect(),

@@ -9,8 +9,8 @@ use super::{RunError, RunOptions};
 use crate::connect::FileLists;
 use crate::connect::journal::{Intake, JournalSession, JournalSessions};
 use crate::pipeline::{Pipeline, Source};
-use crate::source::{Position, ResumePoint, SourceError, SourceReader, shape};
-use crate::state::Store;
+use crate::source::{ResumePoint, SourceError, SourceReader, shape};
+use crate::state::{Position, Store};
 
 /// A listener for the number of safe records. It counts all records that the state directory's
 /// journal has ever made durable, without headers and blank lines. The listener is called once at

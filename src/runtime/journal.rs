@@ -21,9 +21,7 @@ use crate::connect::{files, journal};
 use crate::metrics::Metrics;
 use crate::publication::{Calibration, MomentPublication, PublicationError};
 use crate::source::ResumePoint;
-use crate::state::{
-    EpochFrame, IngestJournal, IngestPosition, RecoveredState, SourcePosition, StateError, Store,
-};
+use crate::state::{EpochFrame, IngestJournal, Position, RecoveredState, SourcePosition, StateError, Store};
 
 /// State from which a run begins. In a cluster a worker has only the states and histories that it
 /// owns.
@@ -164,10 +162,10 @@ impl TaggedPosition {
 }
 
 /// Returns where the next run resumes in the ingest journal, if one of these positions is in it.
-pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPosition> {
+pub fn journaled(positions: &[SourcePosition]) -> Option<Position> {
     let position = positions.iter().find(|position| position.partition == u32::from(journal::TAG))?;
     let resume: ResumePoint = options().deserialize(&position.payload).ok()?;
-    Some(resume.position.into())
+    Some(resume.position)
 }
 
 /// Returns, for each source that follows files, the number of its list and the number of its file.
@@ -176,7 +174,7 @@ pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let followed =
         (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
     let file = |position: &SourcePosition| {
-        options().deserialize::<ResumePoint>(&position.payload).ok().map(|resume| resume.position.file)
+        options().deserialize::<ResumePoint>(&position.payload).ok().map(|resume| resume.position.part)
     };
     followed.filter_map(|(source, position)| Some((source, file(position)?))).collect()
 }
@@ -235,7 +233,7 @@ impl CommitLog<EpochExtra> for Journal {
         let journaled = self.partitions.iter().position(|&partition| partition == u32::from(journal::TAG));
         let last = epochs.last().zip(journaled).and_then(|(epoch, source)| resumes(epoch).nth(source));
         if let (Some(ingest), Some(ResumePoint { position, .. })) = (&self.ingest, last) {
-            ingest.committed(self.store.committed(), (*position).into())?;
+            ingest.committed(self.store.committed(), *position)?;
         }
         Ok(())
     }

@@ -347,7 +347,7 @@ fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>, faul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Position;
+    use crate::state::Position;
 
     fn clocks(number: usize) -> MergeProgress {
         let clock = |number: usize| SourceProgress::new(&number.to_string(), None, 0);
@@ -358,7 +358,7 @@ mod tests {
         /// The source's own clock closes epochs up to `epoch`, at row `row`, when the source is at
         /// `next_row`.
         fn mark(&mut self, source: usize, epoch: u64, row: u64, next_row: u64) {
-            let position = Position { offset: row, ..Position::START };
+            let position = Position::new(0, row);
             let resume = ResumePoint { position, ..ResumePoint::START };
             self.sources[source].next_row = next_row;
             self.sources[source].advance(EpochMark { epoch, resume, rows: 100 * row }, self.closed);

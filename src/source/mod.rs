@@ -43,7 +43,9 @@ use hushflow_mechanism::epochs::Clock;
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
-pub use crate::connect::{Position, SourceError};
+use crate::state::Position;
+
+pub use crate::connect::SourceError;
 pub use crate::format::Defect;
 pub use reader::SourceReader;
 pub(crate) use reader::shape;

@@ -5,10 +5,11 @@ use super::clock::EpochClock;
 use super::roles::FieldRoles;
 use super::rows::RowReader;
 use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, SourceEvent};
-use crate::connect::{FileLists, Origin, OriginRequest, Position, SourceError};
+use crate::connect::{FileLists, Origin, OriginRequest, SourceError};
 use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
+use crate::state::Position;
 
 /// Reads a source of a pipeline.
 pub struct SourceReader {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::connect::{HeaderlessFile, OpenFile, Origin, Position, SourceError, io_error};
+use crate::connect::{HeaderlessFile, OpenFile, Origin, SourceError, io_error};
 use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::csv::CsvRows;
@@ -11,6 +11,7 @@ use crate::format::form::RowLayout;
 use crate::format::ndjson::NdjsonRows;
 use crate::format::row::{FileRows, RECORD_LIMIT, Row, RowOutcome};
 use crate::format::{Defect, Format, FormatError};
+use crate::state::Position;
 
 const REST: &str = "an earlier run has read the beginning of a line as the last row of the file, and the line has gone on since: its rest is \
     not used; a file that is still written is read with follow = true, which waits for whole lines";
@@ -55,14 +56,14 @@ impl RowReader {
             None => self.position,
             Some(rows) => {
                 let (offset, line) = rows.position();
-                Position { offset, line, ..self.position }
+                Position { offset, row: line, ..self.position }
             }
         }
     }
 
     /// The name of the next row's file, for messages.
     pub(super) fn name(&self) -> PathBuf {
-        self.origin.name(self.position.file)
+        self.origin.name(self.position.part)
     }
 
     /// The line where the current row began.
@@ -84,7 +85,7 @@ impl RowReader {
     pub(super) fn read(&mut self) -> Result<Option<Position>, SourceError> {
         loop {
             let before = self.position();
-            let path = || self.origin.name(before.file);
+            let path = || self.origin.name(before.part);
             let Some(rows) = &mut self.rows else { return Ok(None) };
             match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
                 RowOutcome::Row => {
@@ -100,7 +101,7 @@ impl RowReader {
                 }
                 RowOutcome::End => {
                     let (end, _) = rows.position();
-                    self.position = Position { file: before.file + 1, ..Position::START };
+                    self.position = Position::new(before.part + 1, 0);
                     self.open_file()?;
                     if self.rows.is_none() {
                         // Last file: a later run resumes at its end, because it may grow.
@@ -113,7 +114,7 @@ impl RowReader {
 
     /// Opens the file that the position names, if there is one.
     fn open_file(&mut self) -> Result<(), SourceError> {
-        let Position { file, line, .. } = self.position;
+        let Position { part: file, row: line, .. } = self.position;
         let opened = self.origin.open(self.position)?;
         self.continues = matches!(opened, Some(OpenFile::Bytes { is_rest: true, .. }));
         if file == 0 && opened.is_none() && self.shape.format == Format::Csv && self.expects_header {
@@ -128,7 +129,7 @@ impl RowReader {
                     (Err(FormatError::NoHeader { .. }), HeaderlessFile::Early) => None,
                     (Err(FormatError::NoHeader { .. }), HeaderlessFile::Passed) => {
                         self.rows = None;
-                        self.position = Position { file: file + 1, ..Position::START };
+                        self.position = Position::new(file + 1, 0);
                         return self.open_file();
                     }
                     (rows, _) => Some(Box::new(rows?)),
@@ -143,7 +144,7 @@ impl RowReader {
 
     /// Reads the header of a CSV file. The rows follow in the same stream or in another one.
     fn open_csv(&self, stream: ByteStream, header: Option<ByteStream>) -> Result<CsvRows, FormatError> {
-        let Position { file, line, .. } = self.position;
+        let Position { part: file, row: line, .. } = self.position;
         let (path, wanted) = (self.origin.name(file), &self.shape.wanted);
         let given =
             self.shape.header.as_ref().map(|header| ByteStream::new(io::Cursor::new(header.clone()), 0));

@@ -175,11 +175,11 @@ fn files_follow_each_other_as_one_stream() {
     assert_eq!(values(&records), [1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_eq!(records[&2].len(), 2);
     assert_eq!(marks.iter().map(|mark| mark.epoch).collect::<Vec<_>>(), [1, 2, 3]);
-    let places: Vec<_> = marks
+    let positions: Vec<_> = marks
         .iter()
-        .map(|mark| (mark.resume.position.file, mark.resume.position.offset, mark.resume.position.line))
+        .map(|mark| (mark.resume.position.part, mark.resume.position.offset, mark.resume.position.row))
         .collect();
-    assert_eq!(places, [(0, 12, 4), (2, 8, 3), (2, 12, 4)]);
+    assert_eq!(positions, [(0, 12, 4), (2, 8, 3), (2, 12, 4)]);
 }
 
 #[test]

@@ -34,6 +34,29 @@ impl PublicHeader {
     }
 }
 
+/// A position between two rows of a source. The source alone interprets the numbers; see
+/// `docs/formats.md`. For every source, reading goes on in the order of (part, offset, row).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Position {
+    /// Number from 0 of the part that holds the next row: a file, or a session of the journal.
+    pub part: u32,
+    /// Where in that part the source begins to read: bytes of a text after the header of a session,
+    /// the row group of a Parquet file, the number or time of an entry.
+    pub offset: u64,
+    /// The next row: its line in a text, from 1; in Parquet and Redis its number at that offset.
+    pub row: u64,
+}
+
+impl Position {
+    /// Before the first row.
+    pub const START: Position = Position { part: 0, offset: 0, row: 1 };
+
+    /// Position of the first row at an offset.
+    pub fn new(part: u32, offset: u64) -> Self {
+        Position { part, offset, row: 1 }
+    }
+}
+
 /// How far one partition of a source has been read.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourcePosition {

@@ -58,10 +58,9 @@ pub use enrolment::{Enrolment, EnterLedger, LedgerPayment};
 pub use error::StateError;
 pub use followed::{FollowedList, verify_followed};
 pub use format::MAX_PAYLOAD;
-pub use frames::{Checkpoint, EpochFrame, PublicHeader, ReleaseFrame, SourcePosition};
+pub use frames::{Checkpoint, EpochFrame, Position, PublicHeader, ReleaseFrame, SourcePosition};
 pub use ingest::{
-    IngestJournal, IngestPosition, IngestReader, IngestReport, JournalFull, WaitForRoom, verify_ingest,
-    verify_ingest_from,
+    IngestJournal, IngestReader, IngestReport, JournalFull, WaitForRoom, verify_ingest, verify_ingest_from,
 };
 pub use ledger_file::LedgerFile;
 pub use reader::PublicReader;

@@ -45,7 +45,7 @@ pub enum RateShape {
 /// Why there are no learning rates.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ScheduleError {
+pub enum LearningRateError {
     /// The text has no known form.
     #[error(
         "no schedule is written `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
@@ -91,10 +91,10 @@ pub enum ScheduleError {
 }
 
 impl FromStr for LearningRates {
-    type Err = ScheduleError;
+    type Err = LearningRateError;
 
-    fn from_str(text: &str) -> Result<Self, ScheduleError> {
-        let unknown = || ScheduleError::Unknown { found: text.into() };
+    fn from_str(text: &str) -> Result<Self, LearningRateError> {
+        let unknown = || LearningRateError::Unknown { found: text.into() };
         let (word, rest) = text.split_once(':').unwrap_or((text, "0"));
         let shape = match word {
             "file" if text.contains(':') => return Ok(Self::File(rest.into())),
@@ -109,7 +109,7 @@ impl FromStr for LearningRates {
 
 impl LearningRates {
     /// The rates of all steps.
-    fn rates(&self, steps: u64) -> Result<Vec<f64>, ScheduleError> {
+    fn rates(&self, steps: u64) -> Result<Vec<f64>, LearningRateError> {
         let (shape, warm_up) = match self {
             Self::File(path) => return from_file(path, steps),
             Self::Shape { shape, warm_up } => (*shape, *warm_up),
@@ -133,32 +133,32 @@ impl LearningRates {
     /// The workload of gradient descent with these rates, called `matrix:` and their `name`.
     ///
     /// # Errors
-    /// [`ScheduleError`] for another workload than prefix sums, and for rates that do not fit.
-    pub fn workload(&self, name: &str, base: &Workload, steps: u64) -> Result<Workload, ScheduleError> {
+    /// [`LearningRateError`] for another workload than prefix sums, and for rates that do not fit.
+    pub fn workload(&self, name: &str, base: &Workload, steps: u64) -> Result<Workload, LearningRateError> {
         if *base != Workload::Prefix {
-            return Err(ScheduleError::Workload { found: base.to_string() });
+            return Err(LearningRateError::Workload { found: base.to_string() });
         }
         if steps > MAX_DENSE_HORIZON {
-            return Err(ScheduleError::Horizon { found: steps });
+            return Err(LearningRateError::Horizon { found: steps });
         }
         let rates = self.rates(steps)?;
         let unusable = |rate: &&f64| !(rate.is_finite() && **rate > 0.0);
         if let Some((place, found)) = rates.iter().enumerate().find(|(_, rate)| unusable(rate)) {
-            return Err(ScheduleError::Rate { step: place + 1, found: *found });
+            return Err(LearningRateError::Rate { step: place + 1, found: *found });
         }
         let entry = |t: usize, i: usize| if i <= t { rates[i] } else { 0.0 };
         let matrix = DMatrix::from_fn(rates.len(), rates.len(), entry);
         Workload::from_matrix(format!("prefix with {name}"), matrix)
-            .map_err(|_| ScheduleError::Horizon { found: steps })
+            .map_err(|_| LearningRateError::Horizon { found: steps })
     }
 }
 
-fn from_file(path: &Path, steps: u64) -> Result<Vec<f64>, ScheduleError> {
+fn from_file(path: &Path, steps: u64) -> Result<Vec<f64>, LearningRateError> {
     let matrix = read_matrix(path)?;
     let line = matrix.nrows() == 1 || matrix.ncols() == 1;
     match line && matrix.len() as u64 == steps {
         true => Ok(matrix.iter().copied().collect()),
-        false => Err(ScheduleError::Length { path: path.into(), found: matrix.len(), expected: steps }),
+        false => Err(LearningRateError::Length { path: path.into(), found: matrix.len(), expected: steps }),
     }
 }
 

@@ -30,7 +30,7 @@ use hushflow_mechanism::view::ViewNoise;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Value, json};
 
-use crate::estimates::View;
+use crate::estimates::EstimateView;
 use crate::follow::{StopFlag, Subject};
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::publication::{MomentPublication, Publication};
@@ -55,7 +55,7 @@ pub struct PageContents {
     /// The publication of that log.
     pub publication: MomentPublication,
     /// The initial view.
-    pub view: View,
+    pub view: EstimateView,
     /// Workloads that can be chosen besides that of the view.
     pub workloads: Vec<Workload>,
     /// The initial key; the number of keys stands for their total.
@@ -200,7 +200,7 @@ impl PageHandler {
         };
         let levels = self.workloads.iter().find(|levels| *levels.workload() == wanted).ok_or_else(refused)?;
         let workload = levels.workload().clone();
-        let view = View { workload, total: key == publication.keys(), ..view.clone() };
+        let view = EstimateView { workload, total: key == publication.keys(), ..view.clone() };
         let published = self.published.load(Ordering::Relaxed);
         let subject = Subject { publication: Publication::Moments(publication.clone()), views: vec![view] };
         Ok(EventStream {

@@ -12,12 +12,12 @@ use crate::harness::{
 };
 
 /// The flights of the example, and three streams derived from them.
-struct Flights {
+struct FlightStreams {
     header: String,
     rows: Vec<String>,
 }
 
-impl Flights {
+impl FlightStreams {
     fn new() -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv");
         let text = std::fs::read_to_string(path).expect("the example data");
@@ -25,7 +25,7 @@ impl Flights {
         let header = format!("id,{}", lines.next().expect("a header"));
         // Every ninth row is enough, from all days.
         let rows = lines.enumerate().step_by(9).map(|(number, row)| format!("f{number},{row}")).collect();
-        Flights { header, rows }
+        FlightStreams { header, rows }
     }
 
     fn csv(&self, rows: impl IntoIterator<Item = impl AsRef<str>>) -> String {
@@ -110,7 +110,7 @@ fn check(lab: &Lab, name: &str, text: &str, workers: usize) -> Vec<Vec<i128>> {
 
 #[test]
 fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
-    let (lab, flights) = (Lab::new(), Flights::new());
+    let (lab, flights) = (Lab::new(), FlightStreams::new());
     lab.write("plain.csv", flights.csv(&flights.rows));
     lab.write("doubled.csv", flights.csv(flights.doubled()));
     lab.write("jumping.csv", flights.csv(flights.jumping()));
@@ -139,7 +139,7 @@ fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
 
 /// Two feeds that share all flights, and a third with half of them again: copies, some of which are
 /// late in the feed where they arrive first.
-fn feeds(lab: &Lab, flights: &Flights) -> String {
+fn feeds(lab: &Lab, flights: &FlightStreams) -> String {
     let (east, west): (Vec<_>, Vec<_>) = flights.rows.iter().enumerate().partition(|(at, _)| at % 3 == 0);
     let rows = |rows: Vec<(usize, &String)>| flights.csv(rows.into_iter().map(|(_, row)| row));
     lab.write("east.csv", rows(east));
@@ -153,7 +153,7 @@ fn feeds(lab: &Lab, flights: &Flights) -> String {
 
 #[test]
 fn several_sources_are_summed_exactly_however_the_run_is_spread() {
-    let (lab, flights) = (Lab::new(), Flights::new());
+    let (lab, flights) = (Lab::new(), FlightStreams::new());
     // The rows that arrive late at 'west' are on time at 'again' or absent there; the offline loops
     // account for both.
     let text = pipeline(&feeds(&lab, &flights), "12h", "drop");
@@ -246,7 +246,7 @@ fn an_idle_source_does_not_delay_epochs_and_its_later_rows_are_late() {
 
 #[test]
 fn each_source_goes_on_where_a_killed_run_has_left_it() {
-    let (lab, flights) = (Lab::new(), Flights::new());
+    let (lab, flights) = (Lab::new(), FlightStreams::new());
     let text = pipeline(&feeds(&lab, &flights), "12h", "drop");
     let path = lab.write("pipeline.toml", text.replace("'1d'", "'1h'").replace("= 32", "= 760"));
     let state = lab.path("state");

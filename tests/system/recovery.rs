@@ -14,14 +14,14 @@ use hushflow::state::ReleaseFrame;
 
 /// Releases seen so far in a public log. Noise is fresh in every run, so drawing an epoch twice is
 /// detected.
-struct Witness {
+struct PublishedReleases {
     state: PathBuf,
     seen: Vec<ReleaseFrame>,
 }
 
-impl Witness {
+impl PublishedReleases {
     fn new(state: &Path) -> Self {
-        Witness { state: state.into(), seen: Vec::new() }
+        PublishedReleases { state: state.into(), seen: Vec::new() }
     }
 
     /// Reads the log again and checks that earlier releases are unchanged. Returns the number of
@@ -55,7 +55,7 @@ fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
     lab.write("data.csv", stream.csv());
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     let state = lab.path("state");
-    let mut witness = Witness::new(&state);
+    let mut witness = PublishedReleases::new(&state);
     for victim in [0, 1] {
         let before = witness.look();
         let mut children =
@@ -104,7 +104,7 @@ fn a_source_piped_in_again_after_kills_is_not_counted_twice() {
     lab.write("data.csv", &rows);
     let pipeline = lab.write("pipeline.toml", stream.pipeline("-", ""));
     let state = lab.path("state");
-    let mut witness = Witness::new(&state);
+    let mut witness = PublishedReleases::new(&state);
     let mut random = Random(2);
     let mut partial = 0;
     for _ in 0..6 {
@@ -136,7 +136,7 @@ fn a_torn_last_frame_is_cut_off_and_its_epoch_published_anew() {
         let torn = last_frame(&private);
         cut(&public, last_frame(&public).start);
         cut(&private, torn.start + random.below(torn.end - torn.start));
-        let mut witness = Witness::new(&state);
+        let mut witness = PublishedReleases::new(&state);
         assert_eq!(witness.look(), 19);
         finish(&mut run(&pipeline, &state, workers)).succeeded();
         assert_eq!(witness.look(), 20);
@@ -206,7 +206,7 @@ fn sums_that_no_start_needs_are_gone_and_nothing_else_is() {
     let text = stream.pipeline("data.csv", "").replacen("keep = 'all'", "keep = '0 epochs'", 1);
     let pipeline = lab.write("pipeline.toml", text);
     let state = lab.path("state");
-    let mut witness = Witness::new(&state);
+    let mut witness = PublishedReleases::new(&state);
     let mut random = Random(4);
     loop {
         let mut child = run(&pipeline, &state, 2).spawn().expect("the run starts");

@@ -65,12 +65,12 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
     ),
 ];
 
-struct Source {
+struct SourceFile {
     path: String,
     text: String,
 }
 
-impl Source {
+impl SourceFile {
     /// Lines with their numbers, without comments and the tests at the end.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let tests = self.text.find("#[cfg(test)]\nmod tests {").unwrap_or(self.text.len());
@@ -91,7 +91,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Files of the modules that a source declares for tests only.
-fn test_modules(source: &Source) -> Vec<String> {
+fn test_modules(source: &SourceFile) -> Vec<String> {
     let folder = source.path.strip_suffix("mod.rs").or(source.path.strip_suffix("lib.rs"));
     let folder = folder.map_or_else(|| source.path.replace(".rs", "/"), String::from);
     let declared = source.text.split("#[cfg(test)]\nmod ").skip(1);
@@ -100,13 +100,13 @@ fn test_modules(source: &Source) -> Vec<String> {
 }
 
 /// All sources except this one, which contains the forbidden words.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<SourceFile> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     ["mechanism", "estimators", "operators", "training", "src", "tests", "benches", "examples"]
         .iter()
         .for_each(|folder| rust_files(&root.join(folder), &mut found));
-    let sources = found.iter().map(|path| Source {
+    let sources = found.iter().map(|path| SourceFile {
         path: path.strip_prefix(root).unwrap_or(path).display().to_string(),
         text: std::fs::read_to_string(path).unwrap_or_default(),
     });
@@ -152,7 +152,7 @@ fn files_are_short() {
 }
 
 /// The room of a source and the rooms it imports, from the names after `crate::` outside of tests.
-fn imports(source: &Source, house: &str) -> Option<(String, BTreeSet<String>)> {
+fn imports(source: &SourceFile, house: &str) -> Option<(String, BTreeSet<String>)> {
     let inside = source.path.strip_prefix(house)?;
     let room = |path: &str| path.split(['/', '.', ':']).next().unwrap_or_default().to_owned();
     let text: String = source.code().map(|(_, line)| line.to_owned() + "\n").collect();

@@ -13,7 +13,7 @@
 //! Sampling does not raise δ: the mixture is a random function of a pair of normal laws. ρ of a pure
 //! mechanism: Bun & Steinke 2016, Proposition 3.3; of a selection: Cesar & Rogers 2021, Lemma 3.2.
 
-use super::pld::{Composition, DominatingPair, Interval};
+use super::pld::{Composition, DominatingPair, Enclosure};
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, Rho, bounded_range, gaussian, zcdp};
 use std::f64::consts::PI;
 use std::fmt;
@@ -152,7 +152,7 @@ impl fmt::Display for Accountant {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EventSpending {
     /// By privacy loss distributions; `None` where these give nothing.
-    pub pld: Option<Interval>,
+    pub pld: Option<Enclosure>,
     /// By Gaussian differential privacy.
     pub gdp: f64,
     /// By zero-concentrated differential privacy.

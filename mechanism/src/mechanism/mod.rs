@@ -61,7 +61,7 @@ pub use geometry::MomentGeometry;
 pub use matrix::{MatrixMechanism, Strategies};
 pub use method::Method;
 pub use noise::CoordinateNoise;
-use noise::Rounding;
+use noise::RoundingLoss;
 pub(crate) use parts::{MomentDecoder, MomentEncoder};
 
 use crate::accounting::AccountingError;
@@ -110,7 +110,7 @@ impl MomentParameters {
         self.method.claim(self, geometry)
     }
 
-    /// Returns ν = λζ², or the default. Rounding is harmless here: the mechanism is the one with
+    /// Returns ν = λζ², or the default. RoundingLoss is harmless here: the mechanism is the one with
     /// the rounded weight.
     pub(crate) fn relative_second_weight(&self, default: f64) -> Result<f64, OutOfRange> {
         let Some(lambda) = self.second_moment_weight else { return Ok(default) };
@@ -299,7 +299,7 @@ pub struct JointClaim {
 pub struct MomentMechanism {
     parameters: MomentParameters,
     claim: JointClaim,
-    rounding: Rounding,
+    rounding: RoundingLoss,
     /// s/ζ.
     relative_sensitivity: f64,
     noise: Vec<CoordinateNoise>,
@@ -313,14 +313,14 @@ impl MomentMechanism {
     pub fn new(parameters: MomentParameters, geometry: &MomentGeometry) -> Result<Self, MechanismError> {
         positive("noise_multiplier", parameters.noise_multiplier)?;
         let claim = parameters.claim(geometry)?;
-        let rounding = Rounding::Encoders(noise::of_encoders(&parameters, claim.weights, geometry));
+        let rounding = RoundingLoss::Encoders(noise::of_encoders(&parameters, claim.weights, geometry));
         Self::with_rounding(parameters, claim, rounding)
     }
 
     fn with_rounding(
         parameters: MomentParameters,
         claim: JointClaim,
-        rounding: Rounding,
+        rounding: RoundingLoss,
     ) -> Result<Self, MechanismError> {
         let relative_sensitivity = rounding.relative_sensitivity(claim, parameters.noise_multiplier)?;
         let noise = noise::of_moments(&parameters, claim, rounding)?;
@@ -395,8 +395,8 @@ impl MomentMechanism {
     /// of a correlator.
     pub fn rounding_share(&self) -> f64 {
         match self.rounding {
-            Rounding::Encoders(added) => added / self.relative_sensitivity,
-            Rounding::Correlators(deviations) => deviations * self.parameters.noise_multiplier,
+            RoundingLoss::Encoders(added) => added / self.relative_sensitivity,
+            RoundingLoss::Correlators(deviations) => deviations * self.parameters.noise_multiplier,
         }
     }
 

@@ -78,7 +78,7 @@ impl CoordinateNoise {
 
 /// The increase of the distance of two streams by rounding.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Rounding {
+pub(super) enum RoundingLoss {
     /// Encoders round sums: the most they add, in units of ζ.
     Encoders(f64),
     /// Correlators round noise: the most they add, in deviations of the noise.
@@ -89,7 +89,7 @@ pub(super) enum Rounding {
 /// error in deviations of the noise.
 const MOST_CORRELATED: f64 = 0.01;
 
-impl Rounding {
+impl RoundingLoss {
     /// Returns s/ζ, rounded up. By the triangle inequality rounding adds to the distance. If it
     /// adds a deviations, distances must be within 1/σ deviations and deviations are σs. So
     /// `√squared/(σs) + a ≤ 1/σ` is solved for s.
@@ -99,8 +99,8 @@ impl Rounding {
         noise_multiplier: f64,
     ) -> Result<f64, MechanismError> {
         match self {
-            Rounding::Encoders(added) => Ok(rounded_up(claim.squared.sqrt() + added)),
-            Rounding::Correlators(deviations) => {
+            RoundingLoss::Encoders(added) => Ok(rounded_up(claim.squared.sqrt() + added)),
+            RoundingLoss::Correlators(deviations) => {
                 let share = rounded_up(deviations * noise_multiplier);
                 if share.max(deviations) > MOST_CORRELATED || share.is_nan() {
                     return Err(MechanismError::CorrelationError { share: share.max(deviations) });
@@ -111,16 +111,16 @@ impl Rounding {
     }
 
     pub(super) fn is_of_correlators(self) -> bool {
-        matches!(self, Rounding::Correlators(_))
+        matches!(self, RoundingLoss::Correlators(_))
     }
 
     /// Returns the grid for noise of a moment that has this deviation in the units of sums.
     fn units(self, moment: &'static str, deviation: f64) -> Result<CorrelationUnits, MechanismError> {
         match self {
-            Rounding::Encoders(_) => {
+            RoundingLoss::Encoders(_) => {
                 Ok(CorrelationUnits { sum_bits: COEFFICIENT_BITS as u8, coarse_bits: 0 })
             }
-            Rounding::Correlators(_) => {
+            RoundingLoss::Correlators(_) => {
                 CorrelationUnits::for_deviation(deviation).ok_or(MechanismError::CorrelationRange { moment })
             }
         }
@@ -156,7 +156,7 @@ pub(super) fn of_correlators(
     correlations: [Correlation; 2],
     participations: usize,
     steps: u64,
-) -> Option<Rounding> {
+) -> Option<RoundingLoss> {
     let layout = parameters.released_layout();
     let seconds = layout.second_len();
     let numbers = [layout.coordinates() - seconds, seconds];
@@ -165,14 +165,14 @@ pub(super) fn of_correlators(
         squares += number as f64 * (2.0 * correlation.relative_error()?).powi(2);
     }
     let deviations = (2.0 * participations as f64 * steps as f64 * squares).sqrt();
-    Some(Rounding::Correlators(rounded_up(deviations)))
+    Some(RoundingLoss::Correlators(rounded_up(deviations)))
 }
 
 /// Returns the noise of all coordinates.
 pub(super) fn of_moments(
     parameters: &MomentParameters,
     claim: JointClaim,
-    rounding: Rounding,
+    rounding: RoundingLoss,
 ) -> Result<Vec<CoordinateNoise>, MechanismError> {
     let MomentParameters { clip_norm, method, .. } = *parameters;
     let layout = parameters.released_layout();
@@ -241,10 +241,10 @@ impl MomentMechanism {
     /// above it. The proof is at the head of this module.
     fn least_scale_from(&self, noise_multiplier: f64) -> Result<f64, MechanismError> {
         match self.rounding {
-            Rounding::Encoders(_) => {
+            RoundingLoss::Encoders(_) => {
                 Ok(self.with_noise_multiplier(noise_multiplier)?.least_scale() * (1.0 - 2f64.powi(-19)))
             }
-            Rounding::Correlators(_) => Ok(CorrelationUnits::LEAST_SCALE),
+            RoundingLoss::Correlators(_) => Ok(CorrelationUnits::LEAST_SCALE),
         }
     }
 
@@ -280,8 +280,8 @@ impl MomentMechanism {
     fn moved_in_deviations_of(&self, other: &Self) -> f64 {
         let deviation = other.parameters.noise_multiplier * other.relative_sensitivity;
         match self.rounding {
-            Rounding::Encoders(added) => (self.claim.squared.sqrt() + added) / deviation,
-            Rounding::Correlators(added) => self.claim.squared.sqrt() / deviation + added,
+            RoundingLoss::Encoders(added) => (self.claim.squared.sqrt() + added) / deviation,
+            RoundingLoss::Correlators(added) => self.claim.squared.sqrt() / deviation + added,
         }
     }
 }
@@ -400,7 +400,7 @@ mod tests {
             let after_half = whole.spent_by(&part, delta, cells / 2.0).unwrap().unwrap().value();
             // The record may be the first, so half of the run moves nearly as much.
             assert!(after_half > 0.999 && after_half <= spent * (1.0 + 1e-9), "{after_half} of {spent}");
-            if let Rounding::Correlators(added) = part.rounding {
+            if let RoundingLoss::Correlators(added) = part.rounding {
                 let deviation = calibrated * whole.relative_sensitivity;
                 let moved = part.moved_in_deviations_of(&whole);
                 assert!(moved >= part.claim.squared.sqrt() / deviation + added);

@@ -22,15 +22,14 @@ use zeroize::Zeroizing;
 use super::FollowedDirectory;
 use super::listed::{open_at, stream_at};
 use crate::connect::journal::CHUNK;
-use crate::connect::{
-    FileLists, HeaderlessFile, OpenFile, Origin, OriginRequest, Position, SourceError, io_error,
-};
+use crate::connect::{FileLists, HeaderlessFile, OpenFile, Origin, OriginRequest, SourceError, io_error};
 use crate::control::{Control, GLANCE};
 use crate::format::Format;
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
 use crate::format::{ByteStream, RetryingReader};
 use crate::state::FollowedList;
+use crate::state::Position;
 use crate::whole;
 
 /// Open followed files.
@@ -59,7 +58,7 @@ pub(super) fn open(
     let list = match opening.lists {
         None => FollowedNames::new(Vec::new(), None),
         Some(FileLists { store, number, is_resumed }) => {
-            let (kept, names) = store.followed(number, is_resumed.then_some(opening.position.file))?;
+            let (kept, names) = store.followed(number, is_resumed.then_some(opening.position.part))?;
             FollowedNames::new(names.into_iter().map(OsString::from_vec).collect(), Some(kept))
         }
     };
@@ -72,7 +71,10 @@ impl Origin for Arc<FollowedFiles> {
         self.path(file)
     }
 
-    fn open(&mut self, Position { file, offset, .. }: Position) -> Result<Option<OpenFile>, SourceError> {
+    fn open(
+        &mut self,
+        Position { part: file, offset, .. }: Position,
+    ) -> Result<Option<OpenFile>, SourceError> {
         self.open_file(file, offset)
     }
 

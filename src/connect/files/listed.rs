@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use crate::connect::standard::StoppableInput;
-use crate::connect::{OpenFile, Origin, OriginRequest, Position, SourceError, io_error};
+use crate::connect::{OpenFile, Origin, OriginRequest, SourceError, io_error};
 use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::Format;
 use crate::format::parquet::ParquetRows;
+use crate::state::Position;
 
 /// First bytes of compressed files.
 const COMPRESSED: [(&[u8], &str); 4] =
@@ -34,7 +35,7 @@ struct ParquetFiles {
 /// readable, and text if text is expected.
 pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
-    for path in paths.iter().skip(opening.position.file as usize) {
+    for path in paths.iter().skip(opening.position.part as usize) {
         check(path, is_text)?;
     }
     let paths = paths.to_vec();
@@ -66,7 +67,7 @@ impl Origin for TextFiles {
     }
 
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
-        let Some(path) = self.paths.get(position.file as usize) else { return Ok(None) };
+        let Some(path) = self.paths.get(position.part as usize) else { return Ok(None) };
         let offset = position.offset;
         if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
             let stream = ByteStream::new(open_pipe(path, offset, &self.control)?, 0);
@@ -83,9 +84,12 @@ impl Origin for ParquetFiles {
         self.paths.get(file as usize).cloned().unwrap_or_default()
     }
 
-    fn open(&mut self, Position { file, offset, line }: Position) -> Result<Option<OpenFile>, SourceError> {
+    fn open(
+        &mut self,
+        Position { part: file, offset, row }: Position,
+    ) -> Result<Option<OpenFile>, SourceError> {
         let Some(path) = self.paths.get(file as usize) else { return Ok(None) };
-        Ok(Some(OpenFile::Rows(Box::new(ParquetRows::open(path, (offset, line), &self.wanted)?))))
+        Ok(Some(OpenFile::Rows(Box::new(ParquetRows::open(path, (offset, row), &self.wanted)?))))
     }
 }
 

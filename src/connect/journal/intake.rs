@@ -318,7 +318,7 @@ mod tests {
     use crate::format::STANDARD_INPUT;
     use crate::format::form::RowLayout;
     use crate::format::row::RECORD_LIMIT;
-    use crate::state::{IngestPosition, IngestReader, PublicHeader, Store};
+    use crate::state::{IngestReader, Position, PublicHeader, Store};
     use std::path::Path;
     use std::sync::mpsc;
 
@@ -346,7 +346,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let header = PublicHeader { parameters: vec![], private: true };
         let (store, _) = Store::open(directory.path().join("state"), &header).unwrap();
-        let ingest = Arc::new(store.ingest(IngestPosition::START, u64::MAX).unwrap());
+        let ingest = Arc::new(store.ingest(Position::START, u64::MAX).unwrap());
         (directory, ingest)
     }
 
@@ -358,7 +358,7 @@ mod tests {
     fn take_from(format: &str, input: impl Read + Send + 'static) -> io::Result<(String, String, u64)> {
         let (_directory, ingest) = journal();
         let _intake = start(format, input, &ingest);
-        let reader = IngestReader::open(&ingest, IngestPosition::START)?;
+        let reader = IngestReader::open(&ingest, Position::START)?;
         let Some(mut reader) = reader else { return Ok(Default::default()) };
         let (header, mut records) = (String::from_utf8_lossy(reader.header()).into_owned(), String::new());
         reader.read_to_string(&mut records)?;

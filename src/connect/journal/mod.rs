@@ -9,9 +9,9 @@ mod session;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{OpenFile, Origin, Position, SourceError, io_error};
+use super::{OpenFile, Origin, SourceError, io_error};
 use crate::format::ByteStream;
-use crate::state::{IngestJournal, IngestPosition, IngestReader};
+use crate::state::{IngestJournal, IngestReader, Position};
 
 pub(crate) use intake::Intake;
 pub(super) use intake::{CHUNK, IntakeBuffer};
@@ -27,12 +27,6 @@ pub(crate) struct JournalSessions {
     pub(crate) name: String,
 }
 
-impl From<Position> for IngestPosition {
-    fn from(position: Position) -> Self {
-        IngestPosition { session: position.file, offset: position.offset }
-    }
-}
-
 impl Origin for JournalSessions {
     fn name(&self, file: u32) -> PathBuf {
         if file >= self.ingest.session() {
@@ -43,8 +37,8 @@ impl Origin for JournalSessions {
     }
 
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
-        let reader = IngestReader::open(&self.ingest, position.into());
-        let reader = reader.map_err(|source| io_error(&self.name(position.file), source))?;
+        let reader = IngestReader::open(&self.ingest, position);
+        let reader = reader.map_err(|source| io_error(&self.name(position.part), source))?;
         Ok(reader.map(|reader| {
             let header = ByteStream::new(std::io::Cursor::new(reader.header().to_vec()), 0);
             OpenFile::Bytes {

@@ -11,13 +11,13 @@ use rdkafka::message::Message;
 
 use super::connection::{PartitionConsumer, PollResult};
 use super::topic::Topic;
-use crate::connect::Position;
 use crate::connect::entries::Entries;
 use crate::connect::error::{RequestError, lost};
 use crate::control::{Control, GLANCE};
 use crate::format::Defect;
 use crate::format::form::EntryParser;
 use crate::format::row::{RECORD_LIMIT, Row};
+use crate::state::Position;
 
 /// A partition that is read.
 pub(super) struct PartitionReader {
@@ -81,7 +81,7 @@ impl Entries for PartitionReader {
         }
         self.next = offset + 1;
         self.ahead = self.poll(Duration::ZERO);
-        Ok(Some(Position { offset: self.next, ..Position::START }))
+        Ok(Some(Position::new(0, self.next)))
     }
 
     fn is_at_hand(&self) -> bool {

@@ -6,10 +6,9 @@ use super::{reader, writer};
 use crate::connect::entries::{Entries, ServerStream, identity};
 use crate::connect::wire::{BrokerServer, stream};
 use crate::connect::writer::StreamOutlet;
-use crate::connect::{
-    Position, RequestError, SinkConfig, SinkTarget, SourceConfig, SystemSection, report_broker,
-};
+use crate::connect::{RequestError, SinkConfig, SinkTarget, SourceConfig, SystemSection, report_broker};
 use crate::control::Control;
+use crate::state::Position;
 
 /// A topic, of which a source reads one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +99,7 @@ mod tests {
             let equal = match (&found, expected) {
                 (Ok(found), Some((address, partition))) => {
                     let expected = Topic { address: address.into(), stream: "s".into(), partition };
-                    expected.equals(&*found.input.source as &dyn Any)
+                    expected.equals(&*found.0.source as &dyn Any)
                 }
                 (found, expected) => found.is_err() && expected.is_none(),
             };

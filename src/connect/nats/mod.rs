@@ -10,10 +10,11 @@ use super::entries::{Entries, ServerStream, identity};
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
-    Position, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemField, SystemSection,
+    RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemField, SystemSection,
     report_broker,
 };
 use crate::control::Control;
+use crate::state::Position;
 
 pub(super) const SYSTEM: System = System {
     schemes: &["nats"],
@@ -117,7 +118,7 @@ mod tests {
             let found = source_of(&format!("path = '{path}', stream = 's'"));
             assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
             let equal = match (&found, &expected) {
-                (Ok(found), Some(expected)) => expected.equals(&*found.input.source as &dyn Any),
+                (Ok(found), Some(expected)) => expected.equals(&*found.0.source as &dyn Any),
                 (found, expected) => found.is_err() && expected.is_none(),
             };
             assert!(equal, "{path}: {found:?}");

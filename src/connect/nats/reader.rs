@@ -11,7 +11,6 @@ use serde_json::json;
 
 use super::NatsStream;
 use super::connection::{NatsConnection, ServerMessage, state};
-use crate::connect::Position;
 use crate::connect::entries::Entries;
 use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, lost};
@@ -20,6 +19,7 @@ use crate::control::Control;
 use crate::format::Defect;
 use crate::format::form::EntryParser;
 use crate::format::row::{RECORD_LIMIT, Row};
+use crate::state::Position;
 
 /// Number of messages requested at once.
 const BATCH: u64 = 512;

@@ -10,11 +10,12 @@ use super::entries::{Entries, ServerStream, identity};
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
-    AllowedFormats, Position, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System,
-    SystemField, SystemSection, report_broker,
+    AllowedFormats, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemField,
+    SystemSection, report_broker,
 };
 use crate::control::Control;
 use crate::format::Format;
+use crate::state::Position;
 
 pub(super) const SYSTEM: System = System {
     schemes: &["redis"],
@@ -162,7 +163,7 @@ mod tests {
                 RedisSource { stream: RedisStream { server, database, stream: "s".into() }, field: None }
             });
             let equal = match (&found, &expected) {
-                (Ok(found), Some(expected)) => expected.equals(&*found.input.source as &dyn Any),
+                (Ok(found), Some(expected)) => expected.equals(&*found.0.source as &dyn Any),
                 (found, expected) => found.is_err() && expected.is_none(),
             };
             assert!(equal, "{path}: {found:?}");
@@ -175,9 +176,8 @@ mod tests {
         check("redis://:hidden@h/x", None);
         assert!(source_of("path = 'redis://h'").is_err_and(|error| error.contains("stream")));
         assert!(source_of("path = 'redis://h', stream = 's', format = 'ndjson'").is_err());
-        assert!(source_of("path = 'redis://h', stream = 's', missing = 'reject'").is_err());
         let format =
-            |source: &str| source_of(&format!("path = 'redis://h', stream = 's'{source}")).unwrap().format;
+            |source: &str| source_of(&format!("path = 'redis://h', stream = 's'{source}")).unwrap().1;
         assert_eq!(format(""), Format::Fields);
         assert_eq!(format(", field = 'line'"), Format::Ndjson);
     }

@@ -6,8 +6,8 @@
 
 use super::RedisSource;
 use super::connection::{RedisConnection, RedisValue, fact};
-use crate::connect::Position;
 use crate::connect::entries::Entries;
+use crate::state::Position;
 
 use crate::connect::error::{RequestError, lost};
 use crate::connect::wire::{EntryId, garbled, parse_id, shown_id};
@@ -46,7 +46,7 @@ impl RedisReader {
     ) -> Result<Self, RequestError> {
         let connection = RedisConnection::open(&source.stream, control)?;
         let field = source.field.clone();
-        let next = (position.offset, position.line);
+        let next = (position.offset, position.row);
         let mut reader = RedisReader { connection, field, next, left: 0, name: Vec::new() };
         reader.check()?;
         Ok(reader)
@@ -123,7 +123,7 @@ impl Entries for RedisReader {
         }
         self.left -= 1;
         self.next = next;
-        Ok(Some(Position { offset: next.0, line: next.1, ..Position::START }))
+        Ok(Some(Position { part: 0, offset: next.0, row: next.1 }))
     }
 
     fn is_at_hand(&self) -> bool {

@@ -159,7 +159,6 @@ mod tests {
 
     use crate::connect::fake::source_of;
     use crate::connect::{DynamicEq, Input};
-    use crate::pipeline::Pipeline;
 
     #[test]
     fn sockets_connect_or_listen() {
@@ -168,7 +167,7 @@ mod tests {
                 let socket = SocketSource { address, listens, acknowledge: false, key: None, expose: false };
                 Input { system: &SYSTEM, source: Arc::new(socket) }
             });
-            assert_eq!(source_of(source).ok().map(|source| source.input), expected, "{source}");
+            assert_eq!(source_of(source).ok().map(|(input, _)| input), expected, "{source}");
         };
         let tcp = || SocketAddress::Tcp("localhost:7000".into());
         check("path = 'tcp://localhost:7000', format = 'csv'", Some((tcp(), false)));
@@ -179,25 +178,17 @@ mod tests {
         check("path = 'tcp://localhost:99999', format = 'csv'", None);
         check("path = 'unix://', format = 'csv'", None);
         check("path = 'tcp://localhost:1'", None);
-        check("path = 'tcp://localhost:1', format = 'csv', journal = false", None);
     }
-
-    const COLUMNS: &str =
-        "columns = [{ name = 'x', lower = 0, upper = 1 }]\nprivacy = { epsilon = 1, delta = 1e-6 }";
 
     #[test]
     fn a_source_is_reachable_from_other_machines_only_if_exposed() {
         let check = |source: &str, expected: Result<SocketSource, &str>| {
-            let text = format!(
-                "name = 'n'\nsource = {{ format = 'csv', {source} }}\n{COLUMNS}\nepochs = {{ records = 2, horizon = 9 }}"
-            );
-            let found =
-                Pipeline::parse(&text, "dir/p.toml".as_ref()).map(|mut found| found.sources.remove(0).input);
+            let found = source_of(&format!("{source}, format = 'csv'")).map(|(input, _)| input);
             match (found, expected) {
                 (Ok(found), Ok(expected)) => {
                     assert!(expected.equals(&*found.source as &dyn Any), "{source}: {found:?}")
                 }
-                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+                (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
                 (found, _) => panic!("{source}: {found:?}"),
             }
         };
@@ -222,23 +213,5 @@ mod tests {
         check("path = 'tcp://localhost:7000', key = 'k'", Err("leave it out"));
         check("path = 'unix-listen://x', expose = true", Err("leave it out"));
         check("path = 'a.csv', expose = true", Err("leave it out"));
-    }
-
-    #[test]
-    fn what_comes_from_a_network_moves_the_clock_by_a_tenth_of_the_horizon() {
-        let jump = |source: &str, horizon: u64, clock: &str| {
-            let text = format!(
-                "name = 'n'\nsource = {{ {source} }}\n{COLUMNS}\nepochs = {{ time = 't', start = '2020-01-01', length = '1s', horizon = {horizon}, {clock} }}"
-            );
-            Pipeline::parse(&text, "p.toml".as_ref()).map(|pipeline| pipeline.sources[0].largest_jump).ok()
-        };
-        let seconds = |seconds: i64| Some(Some(1_000_000 * seconds));
-        let socket = "path = 'tcp-listen://localhost:7000', format = 'csv'";
-        assert_eq!(jump(socket, 1000, "arrival = 'a'"), seconds(100));
-        assert_eq!(jump("path = 'redis://h', stream = 's'", 1000, "arrival = 'a'"), seconds(100));
-        assert_eq!(jump(socket, 50, "arrival = 'a'"), seconds(10));
-        assert_eq!(jump(&format!("{socket}, largest_jump = '1d'"), 1000, "arrival = 'a'"), seconds(86_400));
-        assert_eq!(jump("path = 'a.csv'", 1000, "arrival = 'a'"), Some(None));
-        assert_eq!(jump(socket, 1000, "clock = 'end-of-input'"), Some(None));
     }
 }

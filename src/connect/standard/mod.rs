@@ -12,11 +12,12 @@ use rustix::event::PollFlags;
 
 use super::journal::{Intake, JournalSession};
 use super::{
-    AllowedFormats, Journaling, OpenFile, Origin, OriginRequest, Position, SourceConfig, SourceError, System,
+    AllowedFormats, Journaling, OpenFile, Origin, OriginRequest, SourceConfig, SourceError, System,
     SystemSection, files, io_error,
 };
 use crate::control::{Control, is_ready};
 use crate::format::{ByteStream, STANDARD_INPUT};
+use crate::state::Position;
 
 pub use output::StandardOutput;
 pub(crate) use output::StandardWriter;
@@ -77,7 +78,7 @@ impl Origin for PipedInput {
     }
 
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
-        if position.file > 0 {
+        if position.part > 0 {
             return Ok(None);
         }
         let input = own_input().map_err(|source| io_error(STANDARD_INPUT.as_ref(), source))?;

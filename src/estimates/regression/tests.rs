@@ -9,7 +9,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
 
-use crate::estimates::{Intervals, View};
+use crate::estimates::{EstimateView, Intervals};
 
 const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Full };
 
@@ -31,7 +31,8 @@ fn log(second_moments: SecondMoment) -> LogFacts<'static> {
 
 /// Columns of these centres and half-widths.
 fn scaled(intervals: Intervals, units: [(f64, f64); 3]) -> ScaledView {
-    let view = View { intervals, ..View::usual("v", Workload::Prefix, &log(SecondMoment::Full)) };
+    let view =
+        EstimateView { intervals, ..EstimateView::usual("v", Workload::Prefix, &log(SecondMoment::Full)) };
     let columns = ["x1", "y", "x2"].map(String::from).to_vec();
     let (centres, half_widths) = units.into_iter().unzip();
     ScaledView { view, columns, centres, half_widths }

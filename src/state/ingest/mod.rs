@@ -6,6 +6,9 @@
 //! is read or acknowledged. A run continues at the position of the last committed epoch, through
 //! older sessions into its own. Segments completely behind that position are deleted.
 //!
+//! The part of a [`Position`] is the session, and the offset counts its bytes after the header. Rows
+//! don't matter here: inside, each position has the first row.
+//!
 //! An [`IngestJournal`] is shared by the threads that append, read and commit. Bytes after the last synced
 //! frame were never acknowledged: the next start cuts them.
 
@@ -20,7 +23,7 @@ pub use reader::IngestReader;
 pub use room::{JournalFull, WaitForRoom};
 pub use verify::{IngestReport, verify_ingest, verify_ingest_from};
 
-use super::{Store, error::StateError, log::FrameAppender, resume::rewrite, storage::Storage};
+use super::{Position, Store, error::StateError, log::FrameAppender, resume::rewrite, storage::Storage};
 use segment::{SegmentHead, SegmentName, SegmentReader, begin};
 use std::{
     collections::VecDeque,
@@ -33,20 +36,6 @@ const SEGMENT_LENGTH: u64 = 16 << 20;
 
 /// Fewest segments in a journal at its limit, so that some can be deleted while others are needed.
 const SEGMENTS_IN_LIMIT: u64 = 8;
-
-/// A position between two bytes of the journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct IngestPosition {
-    /// The session, from 0.
-    pub session: u32,
-    /// Bytes of the session after its header.
-    pub offset: u64,
-}
-
-impl IngestPosition {
-    /// The start of the journal.
-    pub const START: IngestPosition = IngestPosition { session: 0, offset: 0 };
-}
 
 /// The journal of a state directory.
 pub struct IngestJournal {
@@ -70,7 +59,7 @@ struct IngestState {
     /// Head of a segment that would follow everything on disk.
     end: SegmentHead,
     /// The position recorded by the last commit.
-    passed: IngestPosition,
+    passed: Position,
     /// The reader has read everything and waits for more.
     drained: bool,
     /// The last closed epoch, and the last committed one.
@@ -92,8 +81,8 @@ struct SegmentExtent {
 }
 
 impl SegmentExtent {
-    fn place(&self) -> IngestPosition {
-        IngestPosition { session: self.name.session, offset: self.start }
+    fn position(&self) -> Position {
+        Position::new(self.name.session, self.start)
     }
 }
 
@@ -111,7 +100,8 @@ impl Store {
     /// # Errors
     /// [`StateError::Damaged`] if synced bytes have changed, [`StateError::IngestGap`] if the
     /// journal lacks `from`, and errors of the disk while cutting an earlier run's torn tail.
-    pub fn ingest(&self, from: IngestPosition, limit: u64) -> Result<IngestJournal, StateError> {
+    pub fn ingest(&self, from: Position, limit: u64) -> Result<IngestJournal, StateError> {
+        let from = Position::new(from.part, from.offset);
         let segment_length = SEGMENT_LENGTH.min(limit / SEGMENTS_IN_LIMIT);
         IngestJournal::open(self.storage.share(), from, (segment_length, limit))
     }
@@ -128,7 +118,7 @@ impl Store {
 impl IngestJournal {
     fn open(
         storage: Box<dyn Storage>,
-        from: IngestPosition,
+        from: Position,
         (segment_length, limit): (u64, u64),
     ) -> Result<Self, StateError> {
         let mut segments = VecDeque::new();
@@ -139,7 +129,7 @@ impl IngestJournal {
             }
         }
         let last = segments.back().map(|known| known.name);
-        let session = last.map_or(from.session, |last| last.session + 1);
+        let session = last.map_or(from.part, |last| last.session + 1);
         let end = SegmentHead { session, number: 0, start: 0, records: 0, header: Vec::new() };
         let discarding = Mutex::new(storage.share());
         let shared = IngestState {
@@ -225,29 +215,29 @@ impl IngestJournal {
         self.shared().closed = epoch;
     }
 
-    /// Records that an epoch is durably committed and that the next run goes on at `place`. Deletes
+    /// Records that an epoch is durably committed and that the next run goes on at `position`. Deletes
     /// the segments behind it.
     ///
     /// # Errors
     /// If a file can't be removed.
-    pub fn committed(&self, epoch: u64, place: IngestPosition) -> Result<(), StateError> {
-        self.discard_before(place)?;
+    pub fn committed(&self, epoch: u64, position: Position) -> Result<(), StateError> {
+        self.discard_before(Position::new(position.part, position.offset))?;
         self.shared().committed = epoch;
         self.changed.notify_all();
         Ok(())
     }
 
-    /// Deletes the segments behind `place`, which a commit has made durable: no run reads them
+    /// Deletes the segments behind `position`, which a commit has made durable: no run reads them
     /// again.
-    fn discard_before(&self, place: IngestPosition) -> Result<(), StateError> {
+    fn discard_before(&self, position: Position) -> Result<(), StateError> {
         let storage = self.discarding.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut shared = self.shared();
-            shared.passed = shared.passed.max(place);
+            shared.passed = shared.passed.max(position);
         }
         loop {
             // Not locked during slow file system work, so reading and appending go on.
-            let Some(behind) = self.shared().take_behind(place) else { return Ok(()) };
+            let Some(behind) = self.shared().take_behind(position) else { return Ok(()) };
             storage.remove(&behind.file())?;
             // One by one, so no crash leaves a gap.
             storage.sync()?;
@@ -263,9 +253,9 @@ impl IngestJournal {
         let mut tail = self.tail();
         let (end, passed, last) = {
             let shared = self.shared();
-            (shared.end.clone(), shared.passed, shared.segments.back().map(SegmentExtent::place))
+            (shared.end.clone(), shared.passed, shared.segments.back().map(SegmentExtent::position))
         };
-        if end.place() != passed || last.is_none_or(|last| last == passed) {
+        if end.position() != passed || last.is_none_or(|last| last == passed) {
             return Ok(());
         }
         match self.grow(&mut tail, end) {
@@ -277,22 +267,22 @@ impl IngestJournal {
 }
 
 impl IngestState {
-    /// Takes out the first segment, if it lies completely behind `place`.
-    fn take_behind(&mut self, place: IngestPosition) -> Option<SegmentName> {
-        let next = self.segments.get(1)?.place();
-        (next <= place).then(|| self.segments.pop_front())?.map(|behind| behind.name)
+    /// Takes out the first segment, if it lies completely behind `position`.
+    fn take_behind(&mut self, position: Position) -> Option<SegmentName> {
+        let next = self.segments.get(1)?.position();
+        (next <= position).then(|| self.segments.pop_front())?.map(|behind| behind.name)
     }
 
     /// Checks that the journal continues at `from` without a gap.
-    fn holds(&self, from: IngestPosition) -> Result<(), StateError> {
-        let gap = |place: IngestPosition| StateError::IngestGap {
+    fn holds(&self, from: Position) -> Result<(), StateError> {
+        let gap = |position: Position| StateError::IngestGap {
             path: self.storage.path().to_owned(),
-            session: place.session,
-            offset: place.offset,
+            session: position.part,
+            offset: position.offset,
         };
         match self.segments.front() {
             None if from.offset > 0 => return Err(gap(from)),
-            Some(first) if first.name.session != from.session || first.start > from.offset => {
+            Some(first) if first.name.session != from.part || first.start > from.offset => {
                 return Err(gap(from));
             }
             _ => {}
@@ -301,7 +291,7 @@ impl IngestState {
             let follows = next.name == known.name.next()
                 || (next.name.session == known.name.session + 1 && next.name.number == 0 && next.start == 0);
             if !follows {
-                return Err(gap(IngestPosition { session: known.name.session, offset: next.start }));
+                return Err(gap(Position::new(known.name.session, next.start)));
             }
         }
         Ok(())

@@ -1,10 +1,10 @@
 //! Reads a session of the ingest journal from any position, and waits at its end while it grows.
 
 use super::{
-    IngestJournal, IngestPosition, IngestState,
+    IngestJournal, IngestState,
     segment::{FrameRecords, SegmentName, SegmentReader},
 };
-use crate::state::error::StateError;
+use crate::state::{Position, error::StateError};
 use std::{
     io::{self, Read},
     sync::{Arc, MutexGuard},
@@ -42,12 +42,12 @@ impl IngestJournal {
 }
 
 impl IngestReader {
-    /// Opens a session at `place`, waiting for it if it may still begin; `None` if it will not
+    /// Opens a session at `position`, waiting for it if it may still begin; `None` if it will not
     /// exist.
     ///
     /// # Errors
     /// If the session can't be read, or the error that ended appending.
-    pub fn open(ingest: &Arc<IngestJournal>, place: IngestPosition) -> io::Result<Option<Self>> {
+    pub fn open(ingest: &Arc<IngestJournal>, position: Position) -> io::Result<Option<Self>> {
         let mut shared = ingest.shared();
         let session = loop {
             if let Some(failure) = shared.failure.take() {
@@ -56,10 +56,10 @@ impl IngestReader {
             let found = shared
                 .segments
                 .iter()
-                .rfind(|known| known.name.session == place.session && known.start <= place.offset);
+                .rfind(|known| known.name.session == position.part && known.start <= position.offset);
             match found {
                 Some(known) => break known.name,
-                None if shared.ended || place.session != shared.session => return Ok(None),
+                None if shared.ended || position.part != shared.session => return Ok(None),
                 None => shared = ingest.wait_drained(shared),
             }
         };
@@ -68,7 +68,7 @@ impl IngestReader {
         });
         drop(shared);
         let segment = segment.map_err(io::Error::other)?;
-        let skip = place.offset.saturating_sub(segment.head.start);
+        let skip = position.offset.saturating_sub(segment.head.start);
         Ok(Some(Self { ingest: Arc::clone(ingest), segment, skip, records: FrameRecords::none() }))
     }
 

@@ -4,16 +4,13 @@
 //! is synced to its end before the next one begins, so only the last segment of all may have a torn
 //! tail.
 
-use super::{
-    super::{
-        chain::follows,
-        error::StateError,
-        format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FileRole, FrameHeader, file_header, kind},
-        frames::encode,
-        log::{Frame, FrameRead, damaged, find_frame, has_file_header, read_frame, read_frame_into},
-        storage::{Storage, StorageFile, swap_in},
-    },
-    IngestPosition,
+use super::super::{
+    chain::follows,
+    error::StateError,
+    format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FileRole, FrameHeader, file_header, kind},
+    frames::{Position, encode},
+    log::{Frame, FrameRead, damaged, find_frame, has_file_header, read_frame, read_frame_into},
+    storage::{Storage, StorageFile, swap_in},
 };
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -87,8 +84,8 @@ impl SegmentHead {
     }
 
     /// Returns the position at which the segment begins.
-    pub(super) fn place(&self) -> IngestPosition {
-        IngestPosition { session: self.session, offset: self.start }
+    pub(super) fn position(&self) -> Position {
+        Position::new(self.session, self.start)
     }
 }
 

@@ -20,7 +20,7 @@ fn records(numbers: std::ops::Range<u64>) -> Vec<u8> {
     numbers.flat_map(record).collect()
 }
 
-fn open(disk: &SimulatedDisk, from: IngestPosition) -> Result<Arc<IngestJournal>, StateError> {
+fn open(disk: &SimulatedDisk, from: Position) -> Result<Arc<IngestJournal>, StateError> {
     IngestJournal::open(disk.share(), from, (150, u64::MAX)).map(Arc::new)
 }
 
@@ -41,11 +41,11 @@ fn append(ingest: &IngestJournal, numbers: std::ops::Range<u64>) {
 }
 
 /// Reads from `from` to the end of the session before this run's.
-fn read_back(ingest: &Arc<IngestJournal>, from: IngestPosition) -> io::Result<Vec<u8>> {
+fn read_back(ingest: &Arc<IngestJournal>, from: Position) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    for session in from.session..ingest.session() {
-        let offset = if session == from.session { from.offset } else { 0 };
-        if let Some(mut reader) = IngestReader::open(ingest, IngestPosition { session, offset })? {
+    for session in from.part..ingest.session() {
+        let offset = if session == from.part { from.offset } else { 0 };
+        if let Some(mut reader) = IngestReader::open(ingest, Position::new(session, offset))? {
             assert_eq!(reader.header(), HEADER);
             reader.read_to_end(&mut bytes)?;
         }
@@ -61,12 +61,12 @@ type IngestFailure = String;
 #[derive(Clone)]
 struct IngestObserver {
     acknowledged: u64,
-    counted: (IngestPosition, u64),
+    counted: (Position, u64),
 }
 
 impl IngestObserver {
     fn new() -> Self {
-        IngestObserver { acknowledged: 0, counted: (IngestPosition::START, 0) }
+        IngestObserver { acknowledged: 0, counted: (Position::START, 0) }
     }
 
     /// Sends records in groups, starting where the journal says, until all are sent or the disk
@@ -89,9 +89,9 @@ impl IngestObserver {
             }
             (self.acknowledged, sent) = (next, next);
             if sent % 3 == 0 {
-                let place = IngestPosition { session: ingest.session(), offset: 7 * (sent - first) };
-                self.counted = (place, sent);
-                ingest.discard_before(place)?;
+                let position = Position::new(ingest.session(), 7 * (sent - first));
+                self.counted = (position, sent);
+                ingest.discard_before(position)?;
             }
         }
         ingest.end(None);
@@ -207,7 +207,7 @@ fn after_an_orderly_end_no_record_stays() {
 fn small_journal() -> (SimulatedDisk, Vec<u8>) {
     let disk = SimulatedDisk::default();
     for numbers in [0..9, 9..18] {
-        let ingest = open(&disk, IngestPosition::START).unwrap();
+        let ingest = open(&disk, Position::START).unwrap();
         begin(&ingest);
         for next in numbers.step_by(3) {
             append(&ingest, next..next + 3);
@@ -227,9 +227,9 @@ fn every_flipped_bit_and_every_cut_is_found_out_or_takes_the_last_group_alone() 
     let check = |name: &str, bytes: &[u8]| {
         let disk = whole.after_restart();
         disk.put(name, bytes);
-        let read = open(&disk, IngestPosition::START)
+        let read = open(&disk, Position::START)
             .map_err(io::Error::other)
-            .and_then(|ingest| read_back(&ingest, IngestPosition::START));
+            .and_then(|ingest| read_back(&ingest, Position::START));
         match read {
             Err(_) => true,
             Ok(read) if read == expected => false,
@@ -256,31 +256,31 @@ fn every_flipped_bit_and_every_cut_is_found_out_or_takes_the_last_group_alone() 
 fn a_journal_with_a_gap_is_refused() {
     let (disk, _) = small_journal();
     let names = disk.names().unwrap();
-    let check = |name: &String, from: IngestPosition| {
+    let check = |name: &String, from: Position| {
         let disk = disk.after_restart();
         disk.lose(name);
         let read = open(&disk, from).map_err(io::Error::other).and_then(|ingest| read_back(&ingest, from));
         let error = read.expect_err("a gap");
         assert!(error.to_string().contains("has nothing at byte"), "{error}");
     };
-    check(&names[0], IngestPosition::START);
-    check(&names[1], IngestPosition::START);
-    let nothing = open(&SimulatedDisk::default(), IngestPosition { session: 0, offset: 7 }).err();
+    check(&names[0], Position::START);
+    check(&names[1], Position::START);
+    let nothing = open(&SimulatedDisk::default(), Position::new(0, 7)).err();
     assert!(matches!(nothing, Some(StateError::IngestGap { offset: 7, .. })));
-    let ingest = open(&disk, IngestPosition { session: 1, offset: 700 }).unwrap();
-    let beyond = read_back(&ingest, IngestPosition { session: 1, offset: 700 }).unwrap_err();
+    let ingest = open(&disk, Position::new(1, 700)).unwrap();
+    let beyond = read_back(&ingest, Position::new(1, 700)).unwrap_err();
     assert!(beyond.to_string().contains("session 1"), "{beyond}");
 }
 
 #[test]
 fn a_reader_waits_for_bytes_and_for_the_end() {
     let disk = SimulatedDisk::default();
-    let ingest = open(&disk, IngestPosition::START).unwrap();
+    let ingest = open(&disk, Position::START).unwrap();
     let reading = std::thread::spawn({
         let ingest = Arc::clone(&ingest);
         move || {
             let mut bytes = Vec::new();
-            let mut reader = IngestReader::open(&ingest, IngestPosition::START)?.expect("the session begins");
+            let mut reader = IngestReader::open(&ingest, Position::START)?.expect("the session begins");
             reader.read_to_end(&mut bytes).map(|_| bytes)
         }
     });
@@ -306,11 +306,11 @@ fn a_reader_waits_for_bytes_and_for_the_end() {
 
 #[test]
 fn a_reader_receives_the_cause_of_the_end_once() {
-    let ingest = open(&SimulatedDisk::default(), IngestPosition::START).unwrap();
+    let ingest = open(&SimulatedDisk::default(), Position::START).unwrap();
     ingest.end(Some(io::ErrorKind::StorageFull.into()));
-    let error = IngestReader::open(&ingest, IngestPosition::START).err().expect("the failure");
+    let error = IngestReader::open(&ingest, Position::START).err().expect("the failure");
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    assert!(IngestReader::open(&ingest, IngestPosition::START).unwrap().is_none());
+    assert!(IngestReader::open(&ingest, Position::START).unwrap().is_none());
 }
 
 /// A group that a full disk refuses is retried until it is written, and a segment without a
@@ -320,7 +320,7 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
     let (mut waited, mut stopped) = (0, 0);
     for call in 0.. {
         let disk = SimulatedDisk::default();
-        let ingest = open(&disk, IngestPosition::START).unwrap();
+        let ingest = open(&disk, Position::START).unwrap();
         begin(&ingest);
         disk.fail_at(call, DiskFault::Full);
         let mut safe = 0;
@@ -345,10 +345,10 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
         for loss in LOSSES {
             let disk = disk.after_power_cut(loss);
             assert!(verify_storage(&disk).problem.is_none(), "call {call}, {loss:?}");
-            let ingest = open(&disk, IngestPosition::START).unwrap();
+            let ingest = open(&disk, Position::START).unwrap();
             let there = ingest.acknowledged(None).unwrap();
             assert!(there >= safe, "call {call}, {loss:?}: {there} records are left of {safe}");
-            assert_eq!(read_back(&ingest, IngestPosition::START).unwrap(), records(0..there));
+            assert_eq!(read_back(&ingest, Position::START).unwrap(), records(0..there));
         }
         if !struck {
             break;
@@ -372,12 +372,12 @@ fn try_append(ingest: &IngestJournal, next: u64) -> Option<JournalFull> {
 
 /// A journal with this limit on `disk`, and a thread that reads all of it.
 fn read_by_another(disk: &SimulatedDisk, limit: u64) -> (Arc<IngestJournal>, std::thread::JoinHandle<usize>) {
-    let ingest = Arc::new(IngestJournal::open(disk.share(), IngestPosition::START, (150, limit)).unwrap());
+    let ingest = Arc::new(IngestJournal::open(disk.share(), Position::START, (150, limit)).unwrap());
     begin(&ingest);
     let reading = std::thread::spawn({
         let ingest = Arc::clone(&ingest);
         move || {
-            let mut reader = IngestReader::open(&ingest, IngestPosition::START).unwrap().unwrap();
+            let mut reader = IngestReader::open(&ingest, Position::START).unwrap().unwrap();
             reader.read_to_end(&mut Vec::new()).unwrap()
         }
     });
@@ -396,7 +396,7 @@ fn a_journal_at_its_limit_takes_nothing_until_a_commit_makes_room() {
     let disk = SimulatedDisk::default();
     let size =
         || disk.names().unwrap().iter().map(|name| disk.content(name).unwrap().len() as u64).sum::<u64>();
-    let ingest = Arc::new(IngestJournal::open(disk.share(), IngestPosition::START, (150, LIMIT)).unwrap());
+    let ingest = Arc::new(IngestJournal::open(disk.share(), Position::START, (150, LIMIT)).unwrap());
     begin(&ingest);
     let mut next = 0;
     let fill = |next: &mut u64| {
@@ -409,7 +409,7 @@ fn a_journal_at_its_limit_takes_nothing_until_a_commit_makes_room() {
     fill(&mut next);
     assert!(next > 12 && size() > LIMIT / 2);
     for epoch in 1..9 {
-        ingest.committed(epoch, IngestPosition { session: 0, offset: 7 * next }).unwrap();
+        ingest.committed(epoch, Position::new(0, 7 * next)).unwrap();
         let before = next;
         fill(&mut next);
         assert!(next > before, "a commit has made room");
@@ -428,7 +428,7 @@ fn an_epoch_longer_than_the_limit_gets_what_it_needs_one_group_at_a_time() {
     await_drained(&ingest);
     ingest.closed(1);
     assert_eq!(try_append(&ingest, 60), Some(JournalFull::Limit), "a commit is due");
-    ingest.committed(1, IngestPosition { session: 0, offset: 7 * 60 }).unwrap();
+    ingest.committed(1, Position::new(0, 7 * 60)).unwrap();
     assert_eq!(try_append(&ingest, 60), None);
     ingest.end(None);
     assert_eq!(reading.join().unwrap(), 7 * 63);
@@ -437,7 +437,7 @@ fn an_epoch_longer_than_the_limit_gets_what_it_needs_one_group_at_a_time() {
 #[test]
 fn some_of_the_disk_is_left_to_the_logs() {
     let disk = SimulatedDisk::default();
-    let ingest = open(&disk, IngestPosition::START).unwrap();
+    let ingest = open(&disk, Position::START).unwrap();
     begin(&ingest);
     disk.set_free(8 << 20);
     assert_eq!(try_append(&ingest, 0), Some(JournalFull::Disk));
@@ -448,7 +448,7 @@ fn some_of_the_disk_is_left_to_the_logs() {
 #[test]
 fn a_frame_above_the_limit_is_never_written() {
     let disk = SimulatedDisk::default();
-    let ingest = open(&disk, IngestPosition::START).unwrap();
+    let ingest = open(&disk, Position::START).unwrap();
     begin(&ingest);
     // Never touched, so it takes no memory.
     let half = vec![0; (crate::state::MAX_PAYLOAD / 2) as usize];
@@ -457,7 +457,7 @@ fn a_frame_above_the_limit_is_never_written() {
     append(&ingest, 0..3);
     ingest.end(None);
     assert!(verify_storage(&disk).problem.is_none());
-    let mut reader = IngestReader::open(&ingest, IngestPosition::START).unwrap().unwrap();
+    let mut reader = IngestReader::open(&ingest, Position::START).unwrap().unwrap();
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes, records(0..3));

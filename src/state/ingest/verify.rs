@@ -1,12 +1,10 @@
 //! Checks the whole ingest journal without changing it, and reports its contents and the first
 //! problem.
 
-use super::{
-    IngestPosition,
-    segment::{SegmentName, SegmentReader},
-};
+use super::segment::{SegmentName, SegmentReader};
 use crate::state::{
     error::StateError,
+    frames::Position,
     storage::{DirectoryStorage, Storage},
 };
 use std::path::Path;
@@ -20,7 +18,7 @@ pub struct IngestReport {
     /// Bytes of records left: those not counted yet, and those in the same segments.
     pub bytes: u64,
     /// Positions of the first byte and of the next one to come; `None` without a session.
-    pub range: Option<(IngestPosition, IngestPosition)>,
+    pub range: Option<(Position, Position)>,
     /// The first problem found.
     pub problem: Option<StateError>,
 }
@@ -40,7 +38,7 @@ pub(super) fn verify_storage(storage: &dyn Storage) -> IngestReport {
     report
 }
 
-/// Returns an error if a run can't continue the journal in `path` at `place`, the position in the
+/// Returns an error if a run can't continue the journal in `path` at `position`, the position in the
 /// logs. `before` is the report from before the logs were read, because a run at work deletes what
 /// it has recorded as counted. Data missing at the end is looked for once more, because such a run
 /// may have added it since.
@@ -49,16 +47,20 @@ pub(super) fn verify_storage(storage: &dyn Storage) -> IngestReport {
 /// That error, and if the directory can't be opened.
 pub fn verify_ingest_from(
     path: impl AsRef<Path>,
-    place: IngestPosition,
+    position: Position,
     before: &IngestReport,
 ) -> Result<(), StateError> {
-    let begins = before.range.is_some_and(|(first, _)| first <= place);
-    let reaches = |report: &IngestReport| report.range.is_some_and(|(_, end)| place <= end);
-    if place.offset == 0 || begins && (reaches(before) || reaches(&verify_ingest(&path)?)) {
+    let position = Position::new(position.part, position.offset);
+    let begins = before.range.is_some_and(|(first, _)| first <= position);
+    let reaches = |report: &IngestReport| report.range.is_some_and(|(_, end)| position <= end);
+    if position.offset == 0 || begins && (reaches(before) || reaches(&verify_ingest(&path)?)) {
         return Ok(());
     }
-    let IngestPosition { session, offset } = place;
-    Err(StateError::IngestGap { path: path.as_ref().to_owned(), session, offset })
+    Err(StateError::IngestGap {
+        path: path.as_ref().to_owned(),
+        session: position.part,
+        offset: position.offset,
+    })
 }
 
 impl IngestReport {
@@ -79,8 +81,8 @@ impl IngestReport {
                 u32::from(before.as_ref().is_none_or(|before| before.head.session != name.session));
             segment.read_to_end(Some(&name) == names.last())?;
             self.bytes += segment.logical - segment.head.start;
-            let first = self.range.map_or(segment.head.place(), |(first, _)| first);
-            self.range = Some((first, IngestPosition { session: name.session, offset: segment.logical }));
+            let first = self.range.map_or(segment.head.position(), |(first, _)| first);
+            self.range = Some((first, Position::new(name.session, segment.logical)));
             before = Some(segment);
         }
         Ok(())

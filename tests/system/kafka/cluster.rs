@@ -15,14 +15,14 @@ use rdkafka::{Offset, TopicPartitionList};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(super) struct Cluster {
+pub(super) struct KafkaCluster {
     mock: MockCluster<'static, DefaultProducerContext>,
 }
 
-impl Cluster {
+impl KafkaCluster {
     /// Makes a cluster with these topics and partition counts.
     pub(super) fn new(topics: &[(&str, i32)]) -> Self {
-        let cluster = Cluster { mock: MockCluster::new(1).expect("a cluster") };
+        let cluster = KafkaCluster { mock: MockCluster::new(1).expect("a cluster") };
         topics.iter().for_each(|(topic, partitions)| cluster.create(topic, *partitions));
         cluster
     }

@@ -14,7 +14,7 @@ use crate::harness::{
     Lab, Random, Stream, await_until, expected_sums, finish, releases, run, stop, sums, wait,
 };
 use crate::stream_sinks as sinks;
-use cluster::Cluster;
+use cluster::KafkaCluster;
 
 const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
 
@@ -23,7 +23,7 @@ struct KafkaStream {
     lab: Lab,
     rows: Vec<String>,
     expected: Vec<Vec<i128>>,
-    cluster: Cluster,
+    cluster: KafkaCluster,
 }
 
 impl KafkaStream {
@@ -33,7 +33,7 @@ impl KafkaStream {
         lab.write("data.csv", &text);
         let expected = expected_sums(&lab.write("file.toml", STREAM.pipeline("data.csv", "")));
         let rows = text.lines().skip(1).map(String::from).collect();
-        KafkaStream { lab, rows, expected, cluster: Cluster::new(&[("rows", 1), ("parts", 2)]) }
+        KafkaStream { lab, rows, expected, cluster: KafkaCluster::new(&[("rows", 1), ("parts", 2)]) }
     }
 
     fn pipeline(&self, topic: &str, more: &str) -> PathBuf {
@@ -131,7 +131,7 @@ fn a_partition_that_lost_messages_is_refused() {
     let large = vec![b'x'; 900_000];
     case.cluster.publish(("rows", 0), (0..8).map(|_| Some(large.as_slice())));
     case.refused(&pipeline, &["begins with offset 100", "but 1000 was to be read next"]);
-    case.cluster = Cluster::new(&[("rows", 1)]);
+    case.cluster = KafkaCluster::new(&[("rows", 1)]);
     case.publish(("rows", 0), 0, 10);
     case.refused(&case.pipeline("rows", ""), &["ends before offset 10, but was read up to 999"]);
 }
@@ -155,7 +155,7 @@ fn messages_that_cannot_be_used_are_counted() {
 }
 
 /// Returns the lines in a topic; their keys identify them.
-fn lines(cluster: &Cluster, topic: &str) -> Vec<Value> {
+fn lines(cluster: &KafkaCluster, topic: &str) -> Vec<Value> {
     let found = cluster.messages(topic);
     let lines = found.iter().enumerate().map(|(number, (key, line))| {
         let line: Value = serde_json::from_slice(line).expect("a JSON line");
@@ -167,7 +167,7 @@ fn lines(cluster: &Cluster, topic: &str) -> Vec<Value> {
 
 #[test]
 fn a_topic_has_every_line_once() {
-    let cluster = Cluster::new(&[("releases", 1)]);
+    let cluster = KafkaCluster::new(&[("releases", 1)]);
     let mut case = sinks::KafkaStream::new();
     let pipeline = case.pipeline(&format!("path = 'kafka://{}'\nstream = 'releases'", cluster.address()));
     let mut random = Random(5);
@@ -211,7 +211,7 @@ fn a_topic_has_every_line_once() {
 
 #[test]
 fn topics_that_are_not_for_a_sink_are_left_alone() {
-    let cluster = Cluster::new(&[("used", 1), ("parts", 2)]);
+    let cluster = KafkaCluster::new(&[("used", 1), ("parts", 2)]);
     cluster.publish(("used", 0), [Some(b"not a release".as_slice())].into_iter());
     let mut case = sinks::KafkaStream::new();
     case.grow(1000);

@@ -29,9 +29,9 @@ fn check_certified(line: &str, found: &Value, lower: f64, upper: f64) {
 }
 
 /// The generator of the reference numbers.
-struct Congruential(u64);
+struct ReferenceGenerator(u64);
 
-impl Congruential {
+impl ReferenceGenerator {
     fn below(&mut self, bound: u64) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 11) as f64 / 2f64.powi(53) * bound as f64) as usize
@@ -58,7 +58,7 @@ fn coa_finds_the_reference_optima_of_prefixes_and_of_matrices_without_full_rank(
         let line = match input["kind"].as_str().expect("a kind") {
             "prefix" => format!("optimize --method coa --workload prefix --horizon {n}"),
             "range" if n <= 64 => {
-                let mut random = Congruential(input["seed"].as_u64().expect("a seed"));
+                let mut random = ReferenceGenerator(input["seed"].as_u64().expect("a seed"));
                 let queries = input["m"].as_u64().expect("a number of queries");
                 let queries = (0..queries).map(|_| (random.below(n as u64), random.below(n as u64)));
                 let text = ranges(n, queries);

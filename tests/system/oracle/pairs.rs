@@ -17,12 +17,12 @@ use hushflow::mechanism::sensitivity::Neighbours;
 
 use super::factors::{Case, Factor as F};
 use super::pipeline::{KEYS, LENGTH};
-use super::rows::{Maker, Record, Row, time};
+use super::rows::{Maker, Record, StreamRow, time};
 
 /// Two worlds, and the number of rows before the case's kill, restart or look in the middle of the
 /// stream.
 pub(super) struct Pair {
-    pub(super) worlds: [Vec<Row>; 2],
+    pub(super) worlds: [Vec<StreamRow>; 2],
     pub(super) cut: usize,
 }
 
@@ -58,7 +58,7 @@ impl Maker<'_> {
 
     /// Gives the protected entity more records than may pass, when only one of them differs:
     /// whether that record passes decides about the others.
-    fn lay_in_wait(&mut self, rows: &mut [Row]) {
+    fn lay_in_wait(&mut self, rows: &mut [StreamRow]) {
         let (claim, _) = self.case.claim();
         if !self.is_extreme() || self.case.is(F::Unit, &["record"]) || claim.entities {
             return;
@@ -74,7 +74,7 @@ impl Maker<'_> {
     }
 
     /// The rows in which the worlds differ.
-    fn differing(&mut self, rows: &[Row]) -> Vec<usize> {
+    fn differing(&mut self, rows: &[StreamRow]) -> Vec<usize> {
         let (claim, _) = self.case.claim();
         let number = rows.len() as u64;
         match (claim.entities, self.is_extreme()) {
@@ -93,9 +93,9 @@ impl Maker<'_> {
 
     /// The first m rows of as many epochs as an entity may take part in, as close together as
     /// allowed.
-    fn pattern(&self, rows: &[Row]) -> Vec<usize> {
+    fn pattern(&self, rows: &[StreamRow]) -> Vec<usize> {
         let [k, b, m] = self.case.limits();
-        let epoch_of = |(place, row): (usize, &Row)| match &self.case[F::Clock] {
+        let epoch_of = |(place, row): (usize, &StreamRow)| match &self.case[F::Clock] {
             "records" => place / self.case.rows_per_epoch(),
             _ => (row.arrival / LENGTH) as usize,
         };
@@ -108,10 +108,10 @@ impl Maker<'_> {
     }
 
     /// Returns the contents of a row in both worlds.
-    fn counterparts(&mut self, place: usize, rows: &[Row]) -> [Record; 2] {
+    fn counterparts(&mut self, place: usize, rows: &[StreamRow]) -> [Record; 2] {
         let (claim, _) = self.case.claim();
         let of_entity = self.case.is(F::Unit, &["entity"]);
-        let Row { arrival, ref record, .. } = rows[place];
+        let StreamRow { arrival, ref record, .. } = rows[place];
         let copies = self.case.is(F::Copies, &["by id"]);
         let mut one = match self.is_extreme() {
             true => self.extreme(record, arrival),

@@ -20,7 +20,7 @@ pub(super) struct Record {
 
 /// A row; its arrival and source are public.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Row {
+pub(super) struct StreamRow {
     /// Seconds from the start of the first epoch.
     pub(super) arrival: i64,
     pub(super) source: usize,
@@ -56,11 +56,11 @@ impl<'a> Maker<'a> {
     }
 
     /// All rows, up to the end of the last epoch by count or by arrival.
-    pub(super) fn stream(&mut self) -> Vec<Row> {
+    pub(super) fn stream(&mut self) -> Vec<StreamRow> {
         let (horizon, per) = (self.case.number(F::Horizon), self.case.rows_per_epoch());
         let by_count = self.case.is(F::Clock, &["records"]);
         let sources = self.case.files().len() as u64;
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<StreamRow> = Vec::new();
         for epoch in 0..horizon {
             // With many rows, one epoch holds more than a batch of the reader.
             let number = match (by_count, per) {
@@ -76,7 +76,7 @@ impl<'a> Maker<'a> {
                 if self.case.is(F::Copies, &["by id"]) && self.chance(20) && !rows.is_empty() {
                     record = rows[self.random.below(rows.len() as u64) as usize].record.clone();
                 }
-                rows.push(Row { arrival, source, record });
+                rows.push(StreamRow { arrival, source, record });
             }
         }
         if self.case.is(F::Jump, &["limited"]) {
@@ -168,7 +168,7 @@ impl<'a> Maker<'a> {
 /// Column names of a file.
 const NAMES: [&str; 8] = ["arrival", "event", "key", "entity", "id", "x", "y", "z"];
 
-impl Row {
+impl StreamRow {
     /// Its event time in seconds from the start; before everything if it is unreadable.
     pub(super) fn event_second(&self) -> i64 {
         let micros = |text| parse_time(text).unwrap_or(i64::MIN / 2);
@@ -197,7 +197,7 @@ impl Row {
 }
 
 /// The text of a file, or of piped input, with these rows and their header.
-pub(super) fn written<'a>(case: &Case, rows: impl Iterator<Item = &'a Row>) -> String {
+pub(super) fn written<'a>(case: &Case, rows: impl Iterator<Item = &'a StreamRow>) -> String {
     let mut text = String::new();
     if case.is(F::Format, &["csv"]) {
         text = NAMES[..5 + case.number(F::Columns)].join(",") + "\n";

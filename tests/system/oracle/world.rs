@@ -12,13 +12,13 @@ use super::factors::{Case, Factor as F};
 use super::pairs::Pair;
 use super::pipeline::{JUMP, LATENESS, LENGTH};
 use super::public::{Facts, Seen};
-use super::rows::{Row, written};
+use super::rows::{StreamRow, written};
 use crate::harness::{await_until, free_hosts, hushflow, releases};
 
 /// A world while it runs.
 pub(super) struct World<'a> {
     case: &'a Case,
-    rows: &'a [Row],
+    rows: &'a [StreamRow],
     cut: usize,
     directory: PathBuf,
     facts: Facts,
@@ -92,7 +92,7 @@ impl<'a> World<'a> {
         if !self.is_piped() {
             for (source, files) in self.case.files().iter().enumerate() {
                 let half = if files.len() == 2 { self.rows.len() / 2 } else { 0 };
-                let of_source = |rows: &'a [Row]| rows.iter().filter(move |row| row.source == source);
+                let of_source = |rows: &'a [StreamRow]| rows.iter().filter(move |row| row.source == source);
                 let (before, after) = rows.split_at(half.min(end));
                 if files.len() == 2 {
                     self.write(&files[0], &written(self.case, before.iter()));
@@ -235,7 +235,7 @@ fn feed(input: &mut impl Write, text: &str) {
     }
 }
 
-fn without_header<'a>(case: &Case, rows: impl Iterator<Item = &'a Row>) -> String {
+fn without_header<'a>(case: &Case, rows: impl Iterator<Item = &'a StreamRow>) -> String {
     let text = written(case, rows);
     match case.is(F::Format, &["csv"]) {
         true => text.split_once('\n').map(|(_, rows)| rows.to_owned()).expect("a header"),
@@ -245,7 +245,7 @@ fn without_header<'a>(case: &Case, rows: impl Iterator<Item = &'a Row>) -> Strin
 
 /// Number of epochs that the public clock has closed after these rows: by arrivals and row counts,
 /// or by event times if these are public.
-fn closed(case: &Case, rows: &[Row]) -> usize {
+fn closed(case: &Case, rows: &[StreamRow]) -> usize {
     let horizon = case.number(F::Horizon);
     let lateness = if case.is(F::Clock, &["late folded", "late dropped"]) { LATENESS } else { 0 };
     let limited = case.is(F::Jump, &["limited"]);

@@ -36,14 +36,14 @@ const TWO_COLUMNS: ExperimentCase =
     ExperimentCase { dimension: 2, clip_norm: std::f64::consts::SQRT_2, ..BASE };
 
 /// A record of a unit: key of the unit and epoch, from 0, and the bound that all its values equal.
-type Record = (usize, usize, f64);
+type UnitRecord = (usize, usize, f64);
 
 const UPPER: f64 = BOUNDS.1;
 const LOWER: f64 = BOUNDS.0;
 
 /// The record in every unit, and in each cell one record in the middle that is the same in both
 /// inputs.
-fn rows(case: &ExperimentCase, keys_of_unit: usize, record: Option<Record>) -> Vec<ExperimentRow> {
+fn rows(case: &ExperimentCase, keys_of_unit: usize, record: Option<UnitRecord>) -> Vec<ExperimentRow> {
     let row = |key, epoch, value| ExperimentRow { key, epoch, values: vec![value; case.dimension] };
     let cells = (0..case.keys).flat_map(|key| (0..case.epochs).map(move |epoch| (key, epoch)));
     let same = cells.map(|(key, epoch)| row(key, epoch, (LOWER + UPPER) / 2.0));
@@ -68,7 +68,7 @@ struct Published {
 }
 
 impl Audit {
-    fn new(case: ExperimentCase, keys_of_unit: usize, records: [Option<Record>; 2]) -> Self {
+    fn new(case: ExperimentCase, keys_of_unit: usize, records: [Option<UnitRecord>; 2]) -> Self {
         let case = ExperimentCase { keys: UNITS * keys_of_unit, ..case };
         let inputs = records.map(|record| publish(case, &rows(&case, keys_of_unit, record)));
         let difference = &inputs[0].exact - &inputs[1].exact;
@@ -111,7 +111,7 @@ fn publish(case: ExperimentCase, rows: &[ExperimentRow]) -> Published {
 /// Checks that the pair's distance is `share` of the claim, which is 1 where the sensitivity is
 /// attained.
 #[track_caller]
-fn check(case: ExperimentCase, keys_of_unit: usize, records: [Option<Record>; 2], share: f64) {
+fn check(case: ExperimentCase, keys_of_unit: usize, records: [Option<UnitRecord>; 2], share: f64) {
     let audit = Audit::new(case, keys_of_unit, records);
     let expected = audit.expected();
     let found_share = expected / audit.mu;

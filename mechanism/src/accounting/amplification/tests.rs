@@ -34,7 +34,7 @@ fn poisson_sampling_agrees_with_other_accountants() {
 
 /// A record in a release of six steps through a C of bands (1, 0.6, …), in units of its longest
 /// column. Values lie in the plane and turn with the releases before.
-struct Release {
+struct ReleaseScenario {
     participation: RandomParticipation,
     neighbours: Neighbours,
     noise_multiplier: f64,
@@ -44,7 +44,7 @@ struct Release {
     is_adaptive: bool,
 }
 
-impl Release {
+impl ReleaseScenario {
     /// Participations of the record's group, with their probabilities.
     fn participations(&self) -> Vec<(f64, Vec<bool>)> {
         let all = |number: usize| {
@@ -149,7 +149,8 @@ fn an_audit_finds_the_claimed_divergence_and_no_more() {
     ] {
         for is_adaptive in [false, true] {
             let column = if is_adaptive { vec![0.8, 0.6] } else { vec![1.0] };
-            let release = Release { participation, neighbours, noise_multiplier, column, is_adaptive };
+            let release =
+                ReleaseScenario { participation, neighbours, noise_multiplier, column, is_adaptive };
             let (found, claimed) = (release.estimate(epsilon), release.claim(participation, epsilon));
             assert!(found <= claimed + SLACK, "{participation:?} {neighbours}: {found} {claimed}");
             if !is_adaptive {

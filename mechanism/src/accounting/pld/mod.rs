@@ -23,7 +23,7 @@
 //! after the other. ∎
 //!
 //! So the *pessimistic* masses give an upper bound and the *optimistic* ones a lower bound, and a
-//! result is an [`Interval`]. Only its upper end belongs in a guarantee. Pessimistic masses are
+//! result is an [`Enclosure`]. Only its upper end belongs in a guarantee. Pessimistic masses are
 //! those of Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022: f is the chord of δ, as a function
 //! of e^ε, between grid values (`distribution.rs`).
 //!
@@ -76,14 +76,14 @@ const STEP_OF_SUM: f64 = 1.0 / 1024.0;
 
 /// A number between bounds that include the numerical error. Only `high` belongs in a guarantee.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
+pub struct Enclosure {
     /// A lower bound.
     pub low: f64,
     /// An upper bound.
     pub high: f64,
 }
 
-impl Interval {
+impl Enclosure {
     /// Returns the interval of the larger of two numbers.
     pub fn max(self, other: Self) -> Self {
         Self { low: self.low.max(other.low), high: self.high.max(other.high) }
@@ -147,15 +147,15 @@ impl Composition {
 
     /// Returns the least ε for this δ; `None` where infinite losses or the total variation may use
     /// up δ.
-    pub fn epsilon(&self, delta: Delta) -> Option<Interval> {
+    pub fn epsilon(&self, delta: Delta) -> Option<Enclosure> {
         let directions = self.directions().map(|parts| self.epsilon_of(&parts, delta));
         directions.reduce(|one, other| Some(one?.max(other?)))?
     }
 
     /// Returns the least δ for this ε; at most 1.
-    pub fn delta(&self, epsilon: Epsilon) -> Interval {
+    pub fn delta(&self, epsilon: Epsilon) -> Enclosure {
         let directions = self.directions().map(|parts| self.delta_of(&parts, epsilon.value()));
-        directions.fold(Interval { low: 0.0, high: 0.0 }, Interval::max)
+        directions.fold(Enclosure { low: 0.0, high: 0.0 }, Enclosure::max)
     }
 
     fn directions(&self) -> impl Iterator<Item = Vec<(DominatingPair, u64)>> {
@@ -173,10 +173,10 @@ impl Composition {
         (1.0 + epsilon.exp()) * self.total_variation * (1.0 + super::MARGIN)
     }
 
-    fn epsilon_of(&self, parts: &[(DominatingPair, u64)], delta: Delta) -> Option<Interval> {
+    fn epsilon_of(&self, parts: &[(DominatingPair, u64)], delta: Delta) -> Option<Enclosure> {
         let delta = delta.value() * (1.0 - super::MARGIN);
         if parts.is_empty() {
-            return (2.0 * self.total_variation <= delta).then_some(Interval { low: 0.0, high: 0.0 });
+            return (2.0 * self.total_variation <= delta).then_some(Enclosure { low: 0.0, high: 0.0 });
         }
         let resolution = Resolution::of(parts, Target::LogDelta(delta.ln()));
         let above = resolution.sum(parts, Rounding::Pessimistic);
@@ -193,19 +193,19 @@ impl Composition {
         let start = (2..=SEARCHED_BINADES).rev().map(|halvings| high * (1.0 - 0.5_f64.powi(halvings)));
         let start = start.into_iter().find(|epsilon| !missing(*epsilon)).unwrap_or(0.0);
         let low = if missing(start) { 0.0 } else { least(start, high, missing).next_down() };
-        Some(Interval { low, high })
+        Some(Enclosure { low, high })
     }
 
-    fn delta_of(&self, parts: &[(DominatingPair, u64)], epsilon: f64) -> Interval {
+    fn delta_of(&self, parts: &[(DominatingPair, u64)], epsilon: f64) -> Enclosure {
         let discreteness = self.discreteness(epsilon);
         if parts.is_empty() {
             let both = discreteness.min(1.0);
-            return Interval { low: both, high: both };
+            return Enclosure { low: both, high: both };
         }
         let resolution = Resolution::of(parts, Target::Epsilon(epsilon));
         let high = resolution.sum(parts, Rounding::Pessimistic).delta_above(epsilon);
         let low = resolution.sum(parts, Rounding::Optimistic).delta_below(epsilon);
-        Interval { low: (low + discreteness).min(1.0), high: (high + discreteness).min(1.0) }
+        Enclosure { low: (low + discreteness).min(1.0), high: (high + discreteness).min(1.0) }
     }
 }
 

@@ -58,12 +58,12 @@ impl Tail {
 /// A pair of distributions (P, Q), known by the tails of its privacy loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DominatingPair {
-    kind: Kind,
+    kind: PairForm,
     reversed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Kind {
+enum PairForm {
     Mixture(GaussianMixture),
     RandomizedResponse(f64),
     /// Shift in units of the scale.
@@ -109,7 +109,7 @@ impl DominatingPair {
         rate: f64,
     ) -> Result<Self, AccountingError> {
         let pair = SampledReplacement::new(noise_multiplier, rate)?;
-        Ok(Self { kind: Kind::Replacement(pair), reversed: false })
+        Ok(Self { kind: PairForm::Replacement(pair), reversed: false })
     }
 
     /// Returns the pair of the Gaussian mechanism on bins, of which a record is in one at random: P
@@ -123,12 +123,12 @@ impl DominatingPair {
         bins: u64,
     ) -> Result<Self, AccountingError> {
         let pair = RandomAllocation::new(noise_multiplier, bins)?;
-        Ok(Self { kind: Kind::Allocation(Arc::new(pair)), reversed: false })
+        Ok(Self { kind: PairForm::Allocation(Arc::new(pair)), reversed: false })
     }
 
     /// Returns the pair of a mixture, P, and the normal distribution at zero, Q.
     pub fn mixture(mixture: GaussianMixture) -> Self {
-        Self { kind: Kind::Mixture(mixture), reversed: false }
+        Self { kind: PairForm::Mixture(mixture), reversed: false }
     }
 
     /// Returns the pair that dominates every ε-private mechanism.
@@ -136,7 +136,7 @@ impl DominatingPair {
     /// # Errors
     /// [`AccountingError::PrivacyLoss`] for an ε above 600.
     pub fn pure(epsilon: Epsilon) -> Result<Self, AccountingError> {
-        bounded(epsilon.value(), Kind::RandomizedResponse)
+        bounded(epsilon.value(), PairForm::RandomizedResponse)
     }
 
     /// Returns the pair of the Laplace mechanism of sensitivity 1 with noise of this scale.
@@ -144,7 +144,7 @@ impl DominatingPair {
     /// # Errors
     /// [`AccountingError::PrivacyLoss`] for a scale below 1/600 or not finite.
     pub fn laplace(scale: f64) -> Result<Self, AccountingError> {
-        bounded(scale.recip(), Kind::Laplace)
+        bounded(scale.recip(), PairForm::Laplace)
     }
 
     /// Returns the pair that dominates every ε-bounded-range mechanism, such as an exponential
@@ -153,15 +153,15 @@ impl DominatingPair {
     /// # Errors
     /// [`AccountingError::PrivacyLoss`] for an ε above 600.
     pub fn bounded_range(epsilon: Epsilon) -> Result<Self, AccountingError> {
-        bounded(epsilon.value(), Kind::Logistic)
+        bounded(epsilon.value(), PairForm::Logistic)
     }
 
     /// Returns the pair (Q, P).
     #[must_use]
     pub fn reversed(self) -> Self {
         let reversed = match &self.kind {
-            Kind::Mixture(mixture) => !self.reversed && !mixture.is_symmetric(),
-            Kind::Allocation(_) => !self.reversed,
+            PairForm::Mixture(mixture) => !self.reversed && !mixture.is_symmetric(),
+            PairForm::Allocation(_) => !self.reversed,
             _ => false,
         };
         Self { reversed, ..self }
@@ -171,29 +171,33 @@ impl DominatingPair {
     pub(super) fn tail(&self, loss: f64) -> Tail {
         let exact = |p, q| Tail { p, q, error: 16.0 * f64::EPSILON * (1.0 + loss.abs()) };
         match &self.kind {
-            Kind::Mixture(mixture) if self.reversed => mixture.reversed_tail(loss),
-            Kind::Mixture(mixture) => mixture.tail(loss),
-            Kind::Replacement(pair) => pair.tail(loss),
-            Kind::Allocation(pair) if self.reversed => pair.reversed_tail(loss),
-            Kind::Allocation(pair) => pair.tail(loss),
-            Kind::RandomizedResponse(epsilon) | Kind::Laplace(epsilon) | Kind::Logistic(epsilon)
+            PairForm::Mixture(mixture) if self.reversed => mixture.reversed_tail(loss),
+            PairForm::Mixture(mixture) => mixture.tail(loss),
+            PairForm::Replacement(pair) => pair.tail(loss),
+            PairForm::Allocation(pair) if self.reversed => pair.reversed_tail(loss),
+            PairForm::Allocation(pair) => pair.tail(loss),
+            PairForm::RandomizedResponse(epsilon)
+            | PairForm::Laplace(epsilon)
+            | PairForm::Logistic(epsilon)
                 if loss < -epsilon =>
             {
                 Tail::ALL
             }
-            Kind::RandomizedResponse(epsilon) | Kind::Laplace(epsilon) | Kind::Logistic(epsilon)
+            PairForm::RandomizedResponse(epsilon)
+            | PairForm::Laplace(epsilon)
+            | PairForm::Logistic(epsilon)
                 if loss >= *epsilon =>
             {
                 Tail::NONE
             }
-            Kind::RandomizedResponse(epsilon) => {
+            PairForm::RandomizedResponse(epsilon) => {
                 exact((1.0 + (-epsilon).exp()).recip(), (1.0 + epsilon.exp()).recip())
             }
-            Kind::Laplace(shift) => {
+            PairForm::Laplace(shift) => {
                 exact(1.0 - ((loss - shift) / 2.0).exp() / 2.0, (-(loss + shift) / 2.0).exp() / 2.0)
             }
             // With v = e^(−x) at the outcome x of this loss.
-            Kind::Logistic(epsilon) => {
+            PairForm::Logistic(epsilon) => {
                 let inverse = -((loss + epsilon) / 2.0).exp_m1() / ((loss - epsilon) / 2.0).exp_m1();
                 exact((1.0 + inverse * (-epsilon).exp()).recip(), (1.0 + inverse).recip())
             }
@@ -203,14 +207,14 @@ impl DominatingPair {
     /// Returns the largest loss if it has a probability of its own.
     pub(super) fn atom(&self) -> Option<f64> {
         match self.kind {
-            Kind::RandomizedResponse(epsilon) | Kind::Laplace(epsilon) => Some(epsilon),
+            PairForm::RandomizedResponse(epsilon) | PairForm::Laplace(epsilon) => Some(epsilon),
             _ => None,
         }
     }
 
     /// Returns the losses between which the grid lies.
     pub(super) fn range(&self) -> (f64, f64) {
-        if let Kind::Allocation(pair) = &self.kind {
+        if let PairForm::Allocation(pair) = &self.kind {
             return if self.reversed { pair.reversed_range() } else { pair.range() };
         }
         let below = least(0.0, MAX_LOSS, |loss| self.tail(-loss).p >= 1.0 - LOWER_TAIL);
@@ -218,7 +222,7 @@ impl DominatingPair {
     }
 }
 
-fn bounded(loss: f64, kind: impl FnOnce(f64) -> Kind) -> Result<DominatingPair, AccountingError> {
+fn bounded(loss: f64, kind: impl FnOnce(f64) -> PairForm) -> Result<DominatingPair, AccountingError> {
     if (f64::MIN_POSITIVE..=MAX_LOSS).contains(&loss) {
         Ok(DominatingPair { kind: kind(loss), reversed: false })
     } else {

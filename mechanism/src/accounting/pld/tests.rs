@@ -33,7 +33,7 @@ fn pairs() -> Vec<DominatingPair> {
 }
 
 #[track_caller]
-fn assert_encloses(found: Interval, truth: f64, relative: f64) {
+fn assert_encloses(found: Enclosure, truth: f64, relative: f64) {
     let slack = 1e-12 * truth;
     assert!(found.low - slack <= truth && truth <= found.high + slack, "{found:?} {truth}");
     assert!(found.high - found.low <= relative * found.high, "{found:?} {truth}");
@@ -299,7 +299,7 @@ fn discreteness_is_charged_as_for_one_gaussian_mechanism() {
 
 #[test]
 fn nothing_composed_spends_nothing() {
-    let nothing = Interval { low: 0.0, high: 0.0 };
+    let nothing = Enclosure { low: 0.0, high: 0.0 };
     assert_eq!(Composition::default().epsilon(del(1e-9)), Some(nothing));
     assert_eq!(Composition::default().compose(sampled(1.0, 0.1), 0).delta(eps(0.0)), nothing);
     let parts = composed(sampled(1.0, 0.1), 3).compose(sampled(1.0, 0.1), 4);

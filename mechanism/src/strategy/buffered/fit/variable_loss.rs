@@ -29,11 +29,11 @@ pub(super) struct VariableLoss {
     sums: WorkloadSums,
     norm: f64,
     knots: usize,
-    blocks: Vec<Block>,
+    blocks: Vec<StepBlock>,
 }
 
 /// Steps that share their coefficients.
-struct Block {
+struct StepBlock {
     doublings: u32,
     /// Number of steps that the error of the last one stands for.
     weight: f64,
@@ -43,7 +43,7 @@ struct Block {
     shares: (usize, [f64; 4]),
 }
 
-impl Block {
+impl StepBlock {
     fn steps(&self) -> f64 {
         (1u64 << self.doublings) as f64
     }
@@ -54,8 +54,8 @@ impl Block {
     }
 }
 
-fn blocks(workload: &Workload, steps: u64, knots: usize) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn blocks(workload: &Workload, steps: u64, knots: usize) -> Vec<StepBlock> {
+    let mut blocks: Vec<StepBlock> = Vec::new();
     let mut before = 0;
     while before < steps {
         let distance = before.min((steps - before) * SLOWNESS / (SLOWNESS + 1));
@@ -66,7 +66,7 @@ fn blocks(workload: &Workload, steps: u64, knots: usize) -> Vec<Block> {
         }
         let middle = before as f64 + 0.5 * (length + 1) as f64;
         before += length;
-        blocks.push(Block {
+        blocks.push(StepBlock {
             doublings,
             weight: 0.5 * (length + 1) as f64,
             divisor: workload.row_divisor(before) * workload.row_divisor(before),
@@ -78,7 +78,7 @@ fn blocks(workload: &Workload, steps: u64, knots: usize) -> Vec<Block> {
 
 /// θ and v in a block.
 #[derive(Clone, Copy)]
-struct CurvePoint<const B: usize> {
+struct BlockCurves<const B: usize> {
     decays: [f64; B],
     /// 1 − θ.
     complements: [f64; B],
@@ -90,7 +90,7 @@ struct CurvePoint<const B: usize> {
 /// Curves in every block. B is the number of buffers; S has room for the sums too.
 struct CurvePass<'a, const B: usize, const S: usize> {
     loss: &'a VariableLoss,
-    points: Vec<CurvePoint<B>>,
+    points: Vec<BlockCurves<B>>,
     gradient: Vec<f64>,
 }
 
@@ -141,14 +141,14 @@ impl VariableLoss {
 
 impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
     fn run(loss: &'a VariableLoss, curves: &[f64]) -> (f64, Vec<f64>) {
-        let point = |block: &Block| {
+        let point = |block: &StepBlock| {
             let (first, shares) = block.shares;
             let value = |curve: usize| -> f64 {
                 let values = &curves[curve * loss.knots + first..];
                 shares.iter().zip(values).map(|(share, value)| share * value).sum()
             };
             let odds: [f64; B] = std::array::from_fn(|j| exp(value(j)));
-            CurvePoint {
+            BlockCurves {
                 decays: odds.map(|odds| odds / (1.0 + odds)),
                 complements: odds.map(|odds| 1.0 / (1.0 + odds)),
                 logarithms: odds.map(|odds| -log1p(1.0 / odds)),
@@ -159,7 +159,7 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         let mut pass = Self { loss, points, gradient: vec![0.0; curves.len()] };
         let (norms, below) = pass.columns();
         let covariances = pass.covariances(&norms);
-        let error = |(error, block): (&f64, &Block)| error / block.divisor;
+        let error = |(error, block): (&f64, &StepBlock)| error / block.divisor;
         let errors: Vec<f64> = covariances.errors.iter().zip(&loss.blocks).map(error).collect();
         let largest = errors.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         let power = |error: f64, exponent: f64| {
@@ -167,7 +167,7 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         };
         let terms = errors.iter().zip(&loss.blocks);
         let powers: f64 = terms.clone().map(|(&error, block)| block.weight * power(error, loss.norm)).sum();
-        let slope = |(&error, block): (&f64, &Block)| {
+        let slope = |(&error, block): (&f64, &StepBlock)| {
             block.weight * power(error, loss.norm - 1.0) / (powers * largest * block.divisor)
         };
         let by_error: Vec<f64> = terms.map(slope).collect();
@@ -222,7 +222,7 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
     }
 
     /// F and `e eᵀ`.
-    fn transition(&self, point: &CurvePoint<B>, norm: f64) -> Transition<S> {
+    fn transition(&self, point: &BlockCurves<B>, norm: f64) -> Transition<S> {
         let WorkloadSums { decay, summed } = self.loss.sums;
         let added = point.added::<S>(norm);
         let mut matrix = [[0.0; S]; S];
@@ -330,7 +330,7 @@ impl<const B: usize> Fade<B> {
     }
 }
 
-impl<const B: usize> CurvePoint<B> {
+impl<const B: usize> BlockCurves<B> {
     fn fade(&self, steps: f64) -> Fade<B> {
         Fade { steps, lost: self.logarithms.map(|logarithm| -expm1(steps * logarithm)) }
     }
