@@ -10,12 +10,13 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use hushflow::operators::timely;
-use hushflow::pipeline::{self, PublicParameters, RowPolicies, RowPolicy};
+use hushflow::pipeline::{self, MissingPolicy, PublicParameters, RowPolicies, RowPolicy};
 use hushflow::prelude::*;
 use hushflow::time::{parse_duration, parse_time};
 use timely::container::CapacityContainerBuilder;
@@ -80,8 +81,13 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
     };
     Ok(PublicParameters {
         name: "embedded".into(),
-        rows: RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip },
-        columns: vec![pipeline::Column { name: "dep_delay".into(), lower: -60.0, upper: 240.0 }],
+        rows: RowPolicies { missing: MissingPolicy::Skip, malformed: RowPolicy::Skip },
+        columns: vec![pipeline::Column {
+            name: "dep_delay".into(),
+            lower: -60.0,
+            upper: 240.0,
+            bounds: BTreeMap::new(),
+        }],
         key: Some(pipeline::KeyColumn {
             column: "origin".into(),
             values: AIRPORTS.map(String::from).to_vec(),

@@ -178,6 +178,16 @@ impl<'a> Section<'a> {
         self.table.get(key)?.get_ref().as_str()
     }
 
+    /// Returns all fields of a table whose keys are free.
+    pub(crate) fn entries(&self) -> Vec<(&'a str, Field<'a, &'a DeValue<'a>>)> {
+        let fields = self.table.iter().map(|(key, value)| {
+            let key: &'a str = key.get_ref();
+            let (document, name, span) = (self.document, self.dotted(key), value.span());
+            (key, Field { document, name, span, value: value.get_ref() })
+        });
+        fields.collect()
+    }
+
     /// Returns the tables `[[key]]`; empty if absent.
     pub(crate) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let array = self.get(key).and_then(|field| field.read("tables [[…]]", DeValue::as_array));

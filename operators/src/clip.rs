@@ -10,7 +10,8 @@ use zeroize::Zeroize;
 pub trait Clip<'scope> {
     /// Clips every record to the ζ-ball and rounds it to the ball's integer grid. A record that is
     /// not finite is dropped, because one NaN would poison a sum; where counts are public it counts
-    /// as the centre.
+    /// as the centre. With [indicators](crate::MeasurementBuilder::with_indicators) a value that is
+    /// not finite is missing, and a record is dropped if all are.
     ///
     /// The fault is raised by a batch that does not divide into rows. If the measurement protects
     /// entities, it is also raised by records that did not pass
@@ -72,7 +73,7 @@ fn clip<'scope, B: Clone + 'static>(
 
 fn quantise(measurement: &Measurement, mut records: Records) -> Result<QuantisedRecords, String> {
     let clipper = measurement.clipper();
-    let mut rows = QuantisedRows::new(clipper.dimension());
+    let mut rows = QuantisedRows::new(clipper.width());
     let left_out = clipper.quantise_all(&records.values, &mut rows);
     records.values.zeroize();
     let left_out = left_out.map_err(|error| error.to_string())?;

@@ -140,6 +140,7 @@ struct MeasurementOptions {
     first_epoch: u64,
     states: Arc<EncoderStates>,
     entities: Option<EntityLimits>,
+    indicators: bool,
     histories: Option<Arc<Vec<(Entity, EntityHistory)>>>,
 }
 
@@ -225,10 +226,11 @@ impl Measurement {
     /// Parameters of [`BoundEntities`](crate::BoundEntities); `None` if single records are
     /// protected.
     pub(crate) fn bound_setup(&self) -> Option<BoundSetup> {
-        let MeasurementOptions { entities, histories, first_epoch, .. } = &self.0.options;
+        let MeasurementOptions { entities, indicators, histories, first_epoch, .. } = &self.0.options;
         let limits = (*entities)?;
         Some(BoundSetup {
             limits,
+            by_column: *indicators,
             columns: self.0.columns.clone(),
             histories: histories.clone().unwrap_or_default(),
             first_epoch: *first_epoch,
@@ -299,6 +301,7 @@ impl MeasurementBuilder {
             first_epoch: 1,
             states: Arc::default(),
             entities: None,
+            indicators: false,
             histories: None,
         };
         Self { mechanism, columns, options }
@@ -359,6 +362,14 @@ impl MeasurementBuilder {
         self
     }
 
+    /// Lets values be missing one by one, as NaN: rows hold an indicator beside each value, so the
+    /// mechanism is for twice the columns
+    /// ([`Clipper::with_indicators`](hushflow_mechanism::moments::Clipper::with_indicators)).
+    pub fn with_indicators(mut self) -> Self {
+        self.options.indicators = true;
+        self
+    }
+
     /// Sets the histories of entities after the epochs released before a restart.
     pub fn histories(mut self, histories: impl Into<Arc<Vec<(Entity, EntityHistory)>>>) -> Self {
         self.options.histories = Some(histories.into());
@@ -380,6 +391,7 @@ impl MeasurementBuilder {
             Some(bounds) => Clipper::new(bounds, clip_norm)?,
             None => Clipper::unscaled(mechanism.layout().dimension, clip_norm)?,
         };
+        let clipper = if options.indicators { clipper.with_indicators()? } else { clipper };
         let clipper = moments.clipper(clipper)?;
         if let Some(limits) = options.entities {
             if !covers(&mechanism, limits) {
@@ -398,7 +410,7 @@ impl MeasurementBuilder {
         let columns = columns.unwrap_or_default();
         let id = MeasurementId::of((
             columns.iter().map(|(lower, upper)| [lower.to_bits(), upper.to_bits()]).collect::<Vec<_>>(),
-            (keys, shards.number(), options.source.is_private(), options.first_epoch),
+            (keys, shards.number(), options.source.is_private(), options.first_epoch, options.indicators),
             format!("{:?}", (moments.parameters(), options.entities, mechanism.horizon())),
             (moments.sensitivity().to_bits(), mechanism.is_correlated()),
             // The header of a saved encoder has the fingerprint of its strategy.
@@ -413,6 +425,8 @@ impl MeasurementBuilder {
 #[derive(Clone)]
 pub(crate) struct BoundSetup {
     pub(crate) limits: EntityLimits,
+    /// Whether a record without some of its values counts for the mean of the others.
+    pub(crate) by_column: bool,
     /// Public bounds of each column, lower and upper, between which means are computed.
     pub(crate) columns: Arc<[(f64, f64)]>,
     /// Histories after the epochs released before a restart, at least of the entities that the

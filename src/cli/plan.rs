@@ -20,7 +20,7 @@ use hushflow::mechanism::strategy::{
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
 use hushflow::plot::{PlotCurve, error_per_step};
-use hushflow::publication::PublicationError;
+use hushflow::publication::{PublicationError, with_indicators};
 use hushflow::strategies::matrix::read_matrix;
 use hushflow::strategies::schedule::LearningRates;
 use hushflow::strategies::{Candidate, StrategiesError};
@@ -226,7 +226,16 @@ impl PlanArguments {
         let workload = scheduled(workload, self.schedule.as_deref(), horizon)?;
         let second = self.moments.or_else(|| Some(privacy?.second_moments));
         let neighbours = self.neighbours.or_else(|| Some(privacy?.neighbours));
+        let layout = Layout {
+            dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
+            second: second.unwrap_or(SecondMoment::Full),
+        };
+        let clip_norm = self.clip_norm.or_else(|| Some(privacy?.clip_norm)).unwrap_or(1.0);
+        let by_column = file.is_some_and(PublicParameters::by_column);
+        let (layout, clip_norm) =
+            if by_column { with_indicators(layout, clip_norm) } else { (layout, clip_norm) };
         Ok(StreamPlan {
+            by_column,
             purpose: Purpose {
                 workload,
                 horizon,
@@ -238,12 +247,9 @@ impl PlanArguments {
                 objective: self.objective,
             },
             method: self.method(file),
-            layout: Layout {
-                dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
-                second: second.unwrap_or(SecondMoment::Full),
-            },
+            layout,
             neighbours: neighbours.unwrap_or(Neighbours::ReplaceOne),
-            clip_norm: self.clip_norm.or_else(|| Some(privacy?.clip_norm)).unwrap_or(1.0),
+            clip_norm,
             second_moment_weight: self.second_moment_weight.or_else(|| privacy?.second_moment_weight),
             keys: file.map_or(1, keys),
             records_at_once: file.map_or(1, PublicParameters::records_at_once),

@@ -10,8 +10,10 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::DMatrix;
 use serde_json::{Map, Value, json};
 
+use super::by_column::ColumnwiseEstimate;
 use super::{
-    Band, Cell, ChartSeries, Estimate, EstimatorKind, Plot, ScaledView, TABLE_COLUMNS, ViewEstimator, number,
+    Band, Cell, ColumnScales, Estimate, EstimatorKind, Plot, ChartSeries, ScaledView, TABLE_COLUMNS,
+    ViewEstimator, number,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -33,8 +35,13 @@ impl ViewEstimator for Gaussian {
     }
 
     fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
+        let moments = match ColumnwiseEstimate::new(moments, scaled) {
+            Ok(estimate) => return Arc::new(estimate),
+            Err(moments) => moments,
+        };
+        let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
         let density = moments.noisy().density_by(scaled.view.covariance);
-        let density = density.and_then(|density| density.to_units(&scaled.half_widths, &scaled.centres));
+        let density = density.and_then(|density| density.to_units(half_widths, centres));
         Arc::new(GaussianEstimate { scaled: Arc::clone(scaled), moments, density })
     }
 
@@ -88,7 +95,8 @@ impl GaussianEstimate {
 
     fn intervals(&self) -> UnitIntervals<'_> {
         let confidence = self.scaled.view.confidence(self.moments.epoch);
-        UnitIntervals { scaled: &self.scaled, intervals: self.moments.noisy().intervals(confidence).ok() }
+        let intervals = self.moments.noisy().intervals(confidence).ok();
+        UnitIntervals { scales: self.scaled.scales(self.moments.key), intervals }
     }
 
     fn by_column(&self, value: impl Fn(usize) -> Value) -> Value {
@@ -233,19 +241,19 @@ impl Estimate for GaussianEstimate {
 
 /// Intervals in the units of the columns.
 struct UnitIntervals<'a> {
-    scaled: &'a ScaledView,
+    scales: &'a ColumnScales,
     /// In centred and scaled coordinates; `None` without a density.
     intervals: Option<MomentIntervals<'a>>,
 }
 
 impl UnitIntervals<'_> {
     fn mean(&self, column: usize) -> Option<Interval> {
-        let ScaledView { centres, half_widths, .. } = self.scaled;
+        let ColumnScales { centres, half_widths } = self.scales;
         Some(self.intervals.as_ref()?.mean(column)?.to_units(half_widths[column], centres[column]))
     }
 
     fn covariance(&self, (i, j): (usize, usize)) -> Option<Interval> {
-        let widths = &self.scaled.half_widths;
+        let widths = &self.scales.half_widths;
         Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(widths[i] * widths[j], 0.0))
     }
 

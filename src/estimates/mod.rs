@@ -6,6 +6,7 @@
 //! CSV, its columns in a table and its plot on the page. Everything else finds estimators by the
 //! table: pipeline files, `tail`, followers, lines, sinks and pages.
 
+mod by_column;
 mod gaussian;
 mod moments;
 mod regression;
@@ -71,6 +72,8 @@ pub struct LogFacts<'a> {
     pub method: Method,
     /// Whether there is more than one series.
     pub keyed: bool,
+    /// Whether keys have bounds of their own, so that sums over keys have no unit.
+    pub key_bounds: bool,
 }
 
 impl LogFacts<'_> {
@@ -159,10 +162,32 @@ pub struct ScaledView {
     pub view: EstimateView,
     /// Names of the columns.
     pub columns: Vec<String>,
+    /// Scales of the columns, of keys with bounds of their own too: one for each key, or one for
+    /// all.
+    pub key_scales: Vec<ColumnScales>,
+    /// The distance of the indicators of a present and a missing value, if values may be missing
+    /// one by one ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
+    pub indicator_step: Option<f64>,
+}
+
+/// The scaled unit of each column in the column's own unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColumnScales {
     /// Middle of each column's bounds.
     pub centres: Vec<f64>,
     /// Half the width of each column's bounds.
     pub half_widths: Vec<f64>,
+}
+
+impl ScaledView {
+    /// Returns the scales of a key, or those of all keys together.
+    ///
+    /// # Panics
+    /// Without any scales.
+    pub fn scales(&self, key: u32) -> &ColumnScales {
+        let own = usize::try_from(key).ok().and_then(|key| self.key_scales.get(key));
+        own.unwrap_or(&self.key_scales[0])
+    }
 }
 
 /// The estimate of one key at one epoch, and its output formats. Unavailable numbers are null in

@@ -3,10 +3,13 @@
 use std::f64::consts::FRAC_1_SQRT_2;
 use std::sync::Arc;
 
+use hushflow_mechanism::estimate::debias::MomentNoise;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::{Moments, SecondMomentSource};
+use nalgebra::DMatrix;
 use serde_json::{Map, Value, json};
 
+use super::by_column::columnwise;
 use super::{
     Band, Cell, ChartSeries, Estimate, EstimatorKind, Plot, ScaledView, TABLE_COLUMNS, ViewEstimator,
 };
@@ -34,7 +37,10 @@ impl ViewEstimator for MomentsEstimator {
     }
 
     fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
-        Arc::new(MomentsEstimate { scaled: Arc::clone(scaled), moments })
+        match ColumnwiseSums::new(&moments, scaled) {
+            Some(sums) => Arc::new(ColumnwiseMomentsEstimate { scaled: Arc::clone(scaled), moments, sums }),
+            None => Arc::new(MomentsEstimate { scaled: Arc::clone(scaled), moments }),
+        }
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
@@ -140,5 +146,141 @@ impl Estimate for MomentsEstimate {
         let sums = self.moments.first().iter().take(TABLE_COLUMNS).map(|&sum| Cell::Value(sum, noise.first));
         let squares = self.squares().filter(|((i, j), _)| i == j).take(TABLE_COLUMNS);
         Ok(sums.chain(squares.map(|(_, square)| Cell::Value(square, noise.second))).collect())
+    }
+}
+
+/// Sums of each column and pair over the rows that have them, and the noise of each kind.
+#[derive(Debug)]
+struct ColumnwiseSums {
+    /// Counts and Σx of columns.
+    counts: Vec<f64>,
+    first: Vec<f64>,
+    noise: MomentNoise,
+    /// Counts and Σx of pairs, the latter of the row's column; null on the diagonal.
+    pairs: Option<PairSums>,
+}
+
+#[derive(Debug)]
+struct PairSums {
+    counts: DMatrix<f64>,
+    first: DMatrix<f64>,
+    noise: MomentNoise,
+}
+
+impl ColumnwiseSums {
+    /// `None` unless values may be missing one by one.
+    fn new(moments: &Moments, scaled: &ScaledView) -> Option<Self> {
+        let moments = columnwise(moments, scaled)?;
+        let columns: Vec<_> = (0..moments.columns()).map(|column| moments.column(column)).collect();
+        let (mut counts, mut first) = (DMatrix::from_element(columns.len(), columns.len(), f64::NAN), None);
+        let mut noise = None;
+        for (i, j) in (0..columns.len()).flat_map(|i| (0..columns.len()).map(move |j| (i, j))) {
+            let Some(pair) = moments.pair(i, j) else { continue };
+            counts[(i, j)] = pair.count().0;
+            first.get_or_insert_with(|| counts.map(|_| f64::NAN))[(i, j)] = pair.first()[0];
+            noise = Some(pair.noise());
+        }
+        Some(Self {
+            counts: columns.iter().map(|column| column.count().0).collect(),
+            first: columns.iter().map(|column| column.first()[0]).collect(),
+            noise: columns.first()?.noise(),
+            pairs: first.zip(noise).map(|(first, noise)| PairSums { counts, first, noise }),
+        })
+    }
+}
+
+/// The sums by column.
+#[derive(Debug)]
+struct ColumnwiseMomentsEstimate {
+    scaled: Arc<ScaledView>,
+    moments: Moments,
+    sums: ColumnwiseSums,
+}
+
+impl ColumnwiseMomentsEstimate {
+    /// Second moments of columns and pairs of columns, each over the rows that have them.
+    fn squares(&self) -> impl Iterator<Item = ((usize, usize), f64)> {
+        let columns = self.scaled.columns.len();
+        let entries = self.moments.layout.second_entries().zip(self.moments.second().iter().copied());
+        entries.filter(move |((i, j), _)| *i < columns && *j < columns)
+    }
+
+    fn matrix(&self, entry: impl Fn(usize, usize) -> f64) -> Value {
+        let all = 0..self.scaled.columns.len();
+        // JSON has no NaN: it becomes null.
+        let row = |i| all.clone().map(|j| json!(entry(i, j))).collect::<Value>();
+        all.clone().map(row).collect()
+    }
+}
+
+impl Estimate for ColumnwiseMomentsEstimate {
+    fn moments(&self) -> Option<&Moments> {
+        Some(&self.moments)
+    }
+
+    fn json(&self, object: &mut Map<String, Value>) {
+        let ColumnwiseSums { counts, first, noise, pairs } = &self.sums;
+        object.insert("column_count".into(), counts.clone().into());
+        object.insert("column_count_noise".into(), noise.count.into());
+        object.insert("first".into(), first.clone().into());
+        object.insert("first_noise".into(), noise.first.into());
+        if let Some(pairs) = pairs {
+            let mut second = pairs.counts.clone();
+            self.squares().for_each(|((i, j), sum)| (second[(i, j)], second[(j, i)]) = (sum, sum));
+            let level = |i, j| if i == j { noise.second } else { noise.second * FRAC_1_SQRT_2 };
+            object.insert("second".into(), self.matrix(|i, j| second[(i, j)]));
+            object.insert("second_noise".into(), self.matrix(level));
+            object.insert("pair_count".into(), self.matrix(|i, j| pairs.counts[(i, j)]));
+            object.insert("pair_count_noise".into(), pairs.noise.count.into());
+            object.insert("pair_first".into(), self.matrix(|i, j| pairs.first[(i, j)]));
+            object.insert("pair_first_noise".into(), pairs.noise.first.into());
+        } else if !self.moments.second().is_empty() {
+            let squares: Vec<f64> = self.squares().map(|(_, sum)| sum).collect();
+            object.insert("second_noise".into(), vec![noise.second; squares.len()].into());
+            object.insert("second".into(), squares.into());
+        }
+    }
+
+    fn csv_titles(&self) -> Vec<String> {
+        let columns = &self.scaled.columns;
+        let of = |prefix: &str| columns.iter().map(|column| format!("{prefix}_{column}")).collect::<Vec<_>>();
+        let mut titles = [of("count"), vec!["count_noise_of_columns".into()], of("first")].concat();
+        titles.push("first_noise".into());
+        titles.extend(self.squares().map(|((i, j), _)| format!("second_{}_{}", columns[i], columns[j])));
+        if !self.moments.second().is_empty() {
+            titles.extend(["second_noise", "second_off_diagonal_noise"].map(String::from));
+        }
+        titles
+    }
+
+    fn csv(&self) -> Vec<String> {
+        let ColumnwiseSums { counts, first, noise, .. } = &self.sums;
+        let mut numbers = counts.clone();
+        numbers.push(noise.count);
+        numbers.extend(first);
+        numbers.push(noise.first);
+        numbers.extend(self.squares().map(|(_, sum)| sum));
+        if !self.moments.second().is_empty() {
+            numbers.extend([noise.second, noise.second * FRAC_1_SQRT_2]);
+        }
+        numbers.iter().map(f64::to_string).collect()
+    }
+
+    fn titles(&self) -> Vec<String> {
+        let columns = self.scaled.columns.iter().take(TABLE_COLUMNS);
+        let of = |prefix: &'static str| columns.clone().map(move |name| format!("{prefix}{name}"));
+        match self.moments.second().is_empty() {
+            true => of("n ").chain(of("Σ ")).collect(),
+            false => of("n ").chain(of("Σ ")).chain(of("Σ² ")).collect(),
+        }
+    }
+
+    fn cells(&self) -> Result<Vec<Cell>, String> {
+        let ColumnwiseSums { counts, first, noise, .. } = &self.sums;
+        let counts = counts.iter().take(TABLE_COLUMNS).map(|&count| Cell::Value(count, noise.count));
+        let sums = first.iter().take(TABLE_COLUMNS).map(|&sum| Cell::Value(sum, noise.first));
+        let squares = self.squares().filter(|((i, j), _)| i == j).take(TABLE_COLUMNS);
+        let squares = squares.map(|(_, square)| Cell::Value(square, noise.second));
+        Ok(counts.chain(sums).chain(squares).collect())
     }
 }

@@ -28,14 +28,20 @@
 //! the sampling error hs²G is added: s² is the variance of the residuals, and h the heaviest weight
 //! of a record. Intervals are θ̂ ± z standard errors.
 //!
+//! **Missing values by column.** Each covariance is of the rows that have both columns. So the
+//! records of the formulas are replaced by ones at the estimated mean: B = n (1, 0; 0, Σ), n the
+//! least count of a pair, with the noises of the means and covariances. Then the line's slopes are
+//! those of the covariances, and it passes through the means.
+//!
 //! **Residuals.** ns² = Σy² − 2θᵀc + θᵀBθ. At θ̂ its estimate is too small by tr(GV) on average,
 //! which is added. To first order its noise has variance τ₂² + 4Σᵢ wᵢθᵢ² + Σᵢⱼ (2 − δᵢⱼ) Wᵢⱼθᵢ²θⱼ².
 
 use std::sync::Arc;
 
 use hushflow_estimators::covariance::estimate::coefficients;
+use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
 use hushflow_mechanism::estimate::debias::MIN_COUNT_TO_NOISE;
-use hushflow_mechanism::estimate::density::DensityError;
+use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval, IntervalSubject, LEAST_SAMPLE};
 use hushflow_mechanism::estimate::projection::Spectrum;
 use hushflow_mechanism::moments::SecondMoment;
@@ -43,10 +49,11 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::{Cholesky, DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
+use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
-    Band, Cell, ChartSeries, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView, TABLE_COLUMNS,
-    ViewEstimator, number,
+    Band, Cell, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ChartSeries, ScaledView,
+    TABLE_COLUMNS, ViewEstimator, number,
 };
 use crate::document::{Field, Section};
 
@@ -147,13 +154,73 @@ struct RegressionLine {
     residual: (f64, f64),
 }
 
+/// The sums of products of 1, the columns of `on` and the target, in this order, about the centres
+/// of the scales.
+struct LineInput {
+    sums: DMatrix<f64>,
+    /// Variances of their noise.
+    variances: DMatrix<f64>,
+    /// Weight of the records.
+    count: f64,
+    scales: ColumnScales,
+}
+
 impl Regression {
-    fn line(&self, moments: &Moments, scaled: &ScaledView) -> Result<RegressionLine, DensityError> {
-        let (sums, variances) = (self.sums(moments), self.variances(moments));
+    /// The columns of `on`, and then the target.
+    fn columns(&self) -> Vec<usize> {
+        self.on.iter().copied().chain([self.target]).collect()
+    }
+
+    /// The input of a line.
+    fn input(&self, moments: &Moments, scaled: &ScaledView) -> Result<LineInput, DensityError> {
+        let scales = scaled.scales(moments.key).clone();
+        if let Some(by_column) = columnwise(moments, scaled) {
+            return self.input_by_column(&by_column, scales);
+        }
         let (count, count_noise) = (moments.count(), moments.noise.count);
         if !(count > 0.0 && count > MIN_COUNT_TO_NOISE * count_noise) {
             return Err(DensityError::TooFewRecords { count, count_noise });
         }
+        Ok(LineInput { sums: self.sums(moments), variances: self.variances(moments), count, scales })
+    }
+
+    /// The input from the covariances of pairs, about the means of the columns.
+    fn input_by_column(
+        &self,
+        moments: &ColumnwiseMoments<'_>,
+        mut scales: ColumnScales,
+    ) -> Result<LineInput, DensityError> {
+        let columns = self.columns();
+        let densities = columns.iter().map(|&column| moments.column(column).noisy().density());
+        let densities: Vec<Density> = densities.collect::<Result<_, _>>()?;
+        let mut count = f64::INFINITY;
+        for (at, &i) in columns.iter().enumerate() {
+            for &j in &columns[..at] {
+                moments.covariance(i, j)?;
+                count = moments.pair(i, j).map_or(count, |pair| count.min(pair.count().0));
+            }
+        }
+        let (covariance, noise) = moments.entries();
+        let size = columns.len() + 1;
+        let entry = |matrix: &DMatrix<f64>, i: usize, j: usize| matrix[(columns[i - 1], columns[j - 1])];
+        let sums = DMatrix::from_fn(size, size, |i, j| match (i, j) {
+            (0, 0) => count,
+            (0, _) | (_, 0) => 0.0,
+            (i, j) => count * entry(&covariance, i, j),
+        });
+        let variances = DMatrix::from_fn(size, size, |i, j| match (i, j) {
+            (0, 0) => 0.0,
+            (0, one) | (one, 0) => (count * densities[one - 1].mean_noise[0]).powi(2),
+            (i, j) => (count * entry(&noise, i, j)).powi(2),
+        });
+        for (&column, density) in columns.iter().zip(&densities) {
+            scales.centres[column] += density.mean[0] * scales.half_widths[column];
+        }
+        Ok(LineInput { sums, variances, count, scales })
+    }
+
+    fn line(&self, moments: &Moments, scaled: &ScaledView) -> Result<RegressionLine, DensityError> {
+        let LineInput { sums, variances, count, scales } = self.input(moments, scaled)?;
         if !sums.iter().chain(&variances).all(|number| number.is_finite()) {
             return Err(DensityError::OutOfRange);
         }
@@ -198,7 +265,7 @@ impl Regression {
                 freedom => residual.0.max(residual.1) * count / freedom,
             },
         };
-        let units = self.units(scaled);
+        let units = self.units(&scales);
         let deviations = |covariance: &DMatrix<f64>| {
             (&units * covariance * units.transpose()).diagonal().map(|variance| variance.max(0.0).sqrt())
         };
@@ -208,8 +275,8 @@ impl Regression {
             false => DVector::from_element(size, f64::INFINITY),
         };
         let mut coefficients = units * theta;
-        coefficients[0] += scaled.centres[self.target];
-        let square = scaled.half_widths[self.target].powi(2);
+        coefficients[0] += scales.centres[self.target];
+        let square = scales.half_widths[self.target].powi(2);
         let residual = (residual.0 * square, residual.1 * square);
         let line = RegressionLine { coefficients, noise, reach, ridge: ridge / count, residual };
         let numbers = line.coefficients.iter().chain(&line.noise).chain([&residual.0, &residual.1]);
@@ -218,7 +285,7 @@ impl Regression {
 
     /// The sums of products of 1, the columns of `on`, and the target, in this order.
     fn sums(&self, moments: &Moments) -> DMatrix<f64> {
-        let columns: Vec<usize> = self.on.iter().copied().chain([self.target]).collect();
+        let columns = self.columns();
         let (first, second, dimension) = (moments.first(), moments.second(), moments.layout.dimension);
         let product = |one: usize, other: usize| {
             let (row, column) = (one.min(other), one.max(other));
@@ -243,8 +310,8 @@ impl Regression {
     }
 
     /// Converts coefficients to the units of the columns, except for the middle of the target.
-    fn units(&self, scaled: &ScaledView) -> DMatrix<f64> {
-        let ScaledView { centres, half_widths, .. } = scaled;
+    fn units(&self, scales: &ColumnScales) -> DMatrix<f64> {
+        let ColumnScales { centres, half_widths } = scales;
         let mut units = DMatrix::identity(self.on.len() + 1, self.on.len() + 1);
         for (index, &column) in (1..).zip(&self.on) {
             units[(index, index)] = half_widths[column].recip();

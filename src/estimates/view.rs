@@ -171,6 +171,8 @@ fn total(view: &Section<'_>, log: &LogFacts<'_>) -> bool {
             field.report("there is no [key], so every view covers all records: leave it out");
         } else if log.method == Method::Pp {
             field.report(NO_TOTALS);
+        } else if log.key_bounds {
+            field.report(KEY_BOUNDS);
         }
     }
     total
@@ -187,6 +189,8 @@ fn intervals(view: &Section<'_>) -> Intervals {
         population: view.flag("population").unwrap_or(default.population),
     }
 }
+
+const KEY_BOUNDS: &str = "keys have bounds of their own ([columns.bounds]), so their sums have different units and no total: leave it out";
 
 const NO_TOTALS: &str = "with method = \"pp\", second moments are squares of the sums of each key, and squares don't add up to the \
     square of a total: leave it out, or choose method = \"jme\"";

@@ -8,6 +8,7 @@ mod estimator;
 mod read;
 mod source;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -95,11 +96,26 @@ pub struct LedgerSettings {
 /// Treatment of unusable rows. With either policy the row keeps its position in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowPolicies {
-    /// Rows with a missing value.
-    pub missing: RowPolicy,
+    /// Rows with a missing value in a column.
+    pub missing: MissingPolicy,
     /// Rows that can't be parsed: not a number, not finite, not a time, or a wrong number of
     /// fields.
     pub malformed: RowPolicy,
+}
+
+/// Treatment of a row without a value in a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MissingPolicy {
+    /// As [`RowPolicy::Skip`]. The default: where all rows are complete it has less noise.
+    Skip,
+    /// As [`RowPolicy::Reject`].
+    Reject,
+    /// The row counts for the columns that it has. Each column's count is released, so each mean is
+    /// over the rows that have the column, and each covariance over those that have both. With
+    /// malformed = "skip", a value that can't be read is missing too. A row without any value is
+    /// skipped, or counts without values where counts are public.
+    ByColumn,
 }
 
 /// Treatment of an unusable row.
@@ -124,6 +140,26 @@ pub struct Column {
     pub lower: f64,
     /// Public upper bound, above the lower one.
     pub upper: f64,
+    /// `bounds`: lower and upper bound of keys that have bounds of their own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bounds: BTreeMap<String, (f64, f64)>,
+}
+
+impl Column {
+    /// Returns the bounds of records of a key.
+    pub fn bounds_of(&self, key: &str) -> (f64, f64) {
+        self.bounds.get(key).copied().unwrap_or((self.lower, self.upper))
+    }
+}
+
+/// Returns the bounds of each column for each key, or one list for all keys without bounds of their
+/// own.
+pub fn bounds_by_key(columns: &[Column], key: Option<&KeyColumn>) -> Vec<Vec<(f64, f64)>> {
+    let of = |key: &str| columns.iter().map(|column| column.bounds_of(key)).collect();
+    match key.filter(|_| columns.iter().any(|column| !column.bounds.is_empty())) {
+        Some(key) => key.values.iter().map(|value| of(value)).collect(),
+        None => vec![columns.iter().map(|column| (column.lower, column.upper)).collect()],
+    }
 }
 
 /// The public groups of records.
@@ -208,6 +244,16 @@ pub struct Release {
 }
 
 impl PublicParameters {
+    /// Whether a row counts for the columns that it has.
+    pub fn by_column(&self) -> bool {
+        self.rows.missing == MissingPolicy::ByColumn
+    }
+
+    /// Whether keys have bounds of their own.
+    pub fn has_key_bounds(&self) -> bool {
+        self.columns.iter().any(|column| !column.bounds.is_empty())
+    }
+
     /// Returns the number of keys; 1 without keys.
     pub fn keys(&self) -> u32 {
         self.key.as_ref().map_or(1, |key| key.values.len() as u32)
@@ -243,6 +289,7 @@ impl PublicParameters {
             second_moments: of_records(release.method, privacy.second_moments, Some(epochs)),
             method: release.method,
             keyed: key.is_some(),
+            key_bounds: self.has_key_bounds(),
         }
     }
 }

@@ -11,7 +11,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -24,7 +24,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{Purpose, StrategyName, default_strategy};
 use hushflow_mechanism::workload::Workload;
 
-use super::{Column, EntityUnit, KeyColumn, Pipeline, Privacy, Release, Sink, of_records};
+use super::{Column, EntityUnit, KeyColumn, MissingPolicy, Pipeline, Privacy, Release, Sink, of_records};
 use crate::document::{Document, Field, PipelineProblem, Section};
 use crate::estimates::{LogFacts, views};
 use crate::state::{StateSettings, SumRetention};
@@ -46,6 +46,9 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let mut roles = ColumnRoles::default();
     let columns = columns(section, &mut roles);
     let key = optional(section, "key", |section| key(section, base, &mut roles));
+    if let (Some(columns), Some(key)) = (&columns, &key) {
+        key_bounds(section, columns, key.as_ref(), estimator::named(section).is_some());
+    }
     let entity = entity::entity(section, &mut roles);
     let dimension = columns.as_ref().map_or(1, Vec::len);
     let named = estimator::named(section);
@@ -69,6 +72,9 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         second_moments: of_records(method, second_moments, epochs.as_ref()),
         method,
         keyed: key.as_ref().is_some_and(Option::is_some),
+        key_bounds: columns
+            .as_ref()
+            .is_some_and(|columns| columns.iter().any(|column| !column.bounds.is_empty())),
     };
     let views = if named.is_some() { Some(Vec::new()) } else { views(section, &log) };
     let sinks = sinks(section, base);
@@ -80,6 +86,9 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let noise = optional(section, "simulation", |section| simulation(section, base, named.is_some()));
     section.finish();
     let sources::SourceSections { sources, rows, id } = sources?;
+    if rows.missing == MissingPolicy::ByColumn {
+        by_column(section, dimension, method, named.is_some());
+    }
     let (state_directory, state) = state?.unwrap_or_default();
     let estimator = match estimator {
         Some(estimator) => Some(estimator?),
@@ -198,12 +207,62 @@ fn column<'a>(section: Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Colum
         section.require("name", section.text("name"), "name = \"age\"").inspect(|name| roles.claim(name));
     let lower = section.require("lower", section.number("lower"), "lower = 0");
     let upper = section.require("upper", section.number("upper"), "upper = 100");
+    let bounds = match section.get("bounds") {
+        None => Some(BTreeMap::new()),
+        Some(_) => section.section("bounds").and_then(|section| bounds_of_keys(&section)),
+    };
     section.finish();
     let (lower, upper) = (lower?.value, upper?);
     let upper = upper.filter(&format!("a number above lower = {lower}"), |&upper| upper > lower)?;
-    let expected = "bounds whose distance is a finite number";
-    let upper = upper.filter(expected, |upper| (upper - lower).is_finite())?.value;
-    Some(Column { name: name?.value.into(), lower, upper })
+    let upper = upper.filter(FINITE_DISTANCE, |upper| (upper - lower).is_finite())?.value;
+    Some(Column { name: name?.value.into(), lower, upper, bounds: bounds? })
+}
+
+const FINITE_DISTANCE: &str = "bounds whose distance is a finite number";
+
+/// Reads `[columns.bounds]`: lower and upper bound by key.
+fn bounds_of_keys(section: &Section<'_>) -> Option<BTreeMap<String, (f64, f64)>> {
+    let expected = "a lower and an upper bound, such as [0, 500]";
+    let bounds = section.entries().into_iter().map(|(key, field)| {
+        let pair = field.numbers(expected)?.filter(expected, |pair| pair.len() == 2 && pair[0] < pair[1])?;
+        let pair = pair.filter(FINITE_DISTANCE, |pair| (pair[1] - pair[0]).is_finite())?.value;
+        Some((key.to_owned(), (pair[0], pair[1])))
+    });
+    let bounds: Vec<Option<_>> = bounds.collect();
+    bounds.into_iter().collect()
+}
+
+/// Reports bounds of keys that the pipeline does not list, and where there can't be any.
+fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>, is_estimator: bool) {
+    for (column, section) in columns.iter().zip(root.sections("columns")) {
+        let Some(bounds) = section.get("bounds").filter(|_| !column.bounds.is_empty()) else { continue };
+        let Some(key) = key else {
+            bounds.report("there is no [key], so no key can have bounds of its own: leave them out");
+            continue;
+        };
+        if is_estimator {
+            bounds.report(
+                "this method reads windows in the units of the columns, so keys can't have bounds of their own: leave \
+                 them out, or choose method = \"jme\"",
+            );
+        }
+        for unknown in column.bounds.keys().filter(|name| !key.values.contains(name)) {
+            let expected = key.values.join(", ");
+            bounds.report(format!("there is no key {unknown:?} in [key] values: expected one of {expected}"));
+        }
+    }
+}
+
+/// Reports `missing = "by-column"` where rows must be complete.
+fn by_column(root: &Section<'_>, dimension: usize, method: Method, is_estimator: bool) {
+    let sources = root.peek("source").into_iter().chain(root.sections("sources"));
+    let field = sources.filter_map(|source| source.get("missing")).next();
+    let Some(field) = field else { return };
+    if is_estimator || !method.takes_missing_values() {
+        field.report("this method needs complete rows: choose \"skip\", or method = \"jme\"");
+    } else if dimension == 1 {
+        field.report("there is one column, so a row without it counts for nothing: leave it out");
+    }
 }
 
 fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut ColumnRoles<'a>) -> Option<KeyColumn> {

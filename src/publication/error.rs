@@ -2,7 +2,7 @@
 
 use hushflow_estimators::covariance::CovarianceError;
 use hushflow_mechanism::accounting::AccountingError;
-use hushflow_mechanism::mechanism::MechanismError;
+use hushflow_mechanism::mechanism::{MechanismError, Method};
 use hushflow_mechanism::moments::ClipError;
 use hushflow_mechanism::strategy::{MatrixError, StrategyError};
 use hushflow_operators::MeasurementError;
@@ -56,6 +56,12 @@ pub enum PublicationError {
         /// Maximum number of records.
         most: u64,
     },
+    /// A method that needs complete records.
+    #[error(
+        "source.missing: the method {0} needs complete records, so no row can count by column: choose missing = \"skip\", or \
+         method = \"jme\""
+    )]
+    ByColumn(Method),
     /// Moments without a strategy.
     #[error("the public log's header names no strategy: it is no log of moments that hushflow wrote")]
     NoStrategy,

@@ -16,7 +16,7 @@ use hushflow_mechanism::strategy::StrategyChoice;
 use serde::{Deserialize, Serialize};
 
 pub use error::PublicationError;
-pub use moments::{Calibration, MomentPublication};
+pub use moments::{Calibration, MomentPublication, with_indicators};
 pub use windows::{WindowEstimate, WindowPublication};
 
 use crate::ledger::Charge;

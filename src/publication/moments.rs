@@ -16,9 +16,9 @@ use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
 use super::{Publication, PublicationError, check_width, guarantee};
-use crate::estimates::{self, ScaledView};
+use crate::estimates::{self, ColumnScales, ScaledView};
 use crate::ledger::Charge;
-use crate::pipeline::PublicParameters;
+use crate::pipeline::{PublicParameters, Release, bounds_by_key};
 use crate::state::PublicHeader;
 
 /// Shards of a pipeline: the unit of work and of state. Fixed, so that the number of workers may
@@ -41,6 +41,8 @@ pub struct MomentPublication {
     private: bool,
     calibration: Calibration,
     clipper: Arc<Clipper>,
+    /// One for each key if keys have bounds of their own, else one.
+    key_scales: Vec<ColumnScales>,
     mechanism: Arc<MatrixMechanism>,
     /// Noise levels of existing views, shared by views of the same workload.
     levels: Arc<Mutex<Vec<Weak<ViewNoise>>>>,
@@ -124,11 +126,24 @@ impl MomentPublication {
         {
             return Err(PublicationError::TooLong { rows, most });
         }
+        let clip_norm = mechanism.moments().parameters().clip_norm;
+        let clipper_of = |bounds: &[(f64, f64)]| -> Result<Clipper, PublicationError> {
+            let clipper = Clipper::new(bounds, clip_norm)?;
+            let clipper = if parameters.by_column() { clipper.with_indicators()? } else { clipper };
+            Ok(mechanism.moments().clipper(clipper)?)
+        };
+        let key_scales = bounds_by_key(&parameters.columns, parameters.key.as_ref())
+            .iter()
+            .map(|bounds| {
+                let clipper = clipper_of(bounds)?;
+                let (centres, half_widths) = (clipper.centres().to_vec(), clipper.half_widths().to_vec());
+                Ok(ColumnScales { centres, half_widths })
+            })
+            .collect::<Result<_, PublicationError>>()?;
         let bounds: Vec<_> = parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
-        let clipper = Clipper::new(&bounds, parameters.privacy.clip_norm)?;
-        let clipper = Arc::new(mechanism.moments().clipper(clipper)?);
+        let clipper = Arc::new(clipper_of(&bounds)?);
         let (mechanism, levels) = (Arc::new(mechanism), Arc::default());
-        Ok(MomentPublication { parameters, private, calibration, clipper, mechanism, levels })
+        Ok(MomentPublication { parameters, private, calibration, clipper, key_scales, mechanism, levels })
     }
 
     /// Returns the spending of all its releases.
@@ -220,6 +235,8 @@ impl MomentPublication {
             self.parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
         let measurement = Measurement::of_columns(self.mechanism.clone(), bounds);
         let measurement = measurement.keys(self.keys()).shards_at_most(SHARDS).noise(source);
+        let measurement =
+            if self.parameters.by_column() { measurement.with_indicators() } else { measurement };
         Ok(match &self.parameters.entity {
             None => measurement.fixed(),
             Some(entity) => measurement.entities(entity.limits).fixed(),
@@ -261,14 +278,15 @@ impl MomentPublication {
         Arc::new(ScaledView {
             view: view.clone(),
             columns: self.parameters.columns.iter().map(|column| column.name.clone()).collect(),
-            centres: self.clipper.centres().to_vec(),
-            half_widths: self.clipper.half_widths().to_vec(),
+            key_scales: self.key_scales.clone(),
+            indicator_step: self.clipper.indicator_step(),
         })
     }
 
-    /// Whether sums over keys are meaningful: not for the method `pp`.
+    /// Whether sums over keys are meaningful: not for the method `pp`, nor if keys have bounds of
+    /// their own.
     pub fn has_totals(&self) -> bool {
-        self.parameters.release.method != Method::Pp
+        self.parameters.release.method != Method::Pp && !self.parameters.has_key_bounds()
     }
 
     /// Converts a density to the units of the columns.
@@ -300,14 +318,14 @@ fn mechanism(
     noise_multiplier: f64,
 ) -> Result<MatrixMechanism, PublicationError> {
     let privacy = &parameters.privacy;
-    let layout = Layout { dimension: parameters.columns.len(), second: privacy.second_moments };
+    let (layout, clip_norm) = vectors(parameters)?;
     // Check before any allocation: the header of a log may be forged.
     check_width(parameters.keys().into(), layout)?;
     let moments = MomentParameters {
         method: parameters.release.method,
         layout,
         neighbours: privacy.neighbours,
-        clip_norm: privacy.clip_norm,
+        clip_norm,
         noise_multiplier,
         second_moment_weight: privacy.second_moment_weight,
         count_weight: None,
@@ -318,6 +336,24 @@ fn mechanism(
     let mechanism =
         MatrixMechanism::with_participation(moments, strategy.into(), entity.participation(), horizon)?;
     Ok(mechanism.for_records_at_once(parameters.records_at_once())?)
+}
+
+/// Returns the layout and the clip norm of the vectors whose moments are released: of records, and
+/// of their indicators if values may be missing one by one.
+fn vectors(parameters: &PublicParameters) -> Result<(Layout, f64), PublicationError> {
+    let PublicParameters { columns, privacy, release: Release { method, .. }, .. } = parameters;
+    if parameters.by_column() && !method.takes_missing_values() {
+        return Err(PublicationError::ByColumn(*method));
+    }
+    let (layout, clip_norm) =
+        (Layout { dimension: columns.len(), second: privacy.second_moments }, privacy.clip_norm);
+    Ok(if parameters.by_column() { with_indicators(layout, clip_norm) } else { (layout, clip_norm) })
+}
+
+/// Returns the layout and the clip norm of records with an indicator beside each value.
+pub fn with_indicators(layout: Layout, clip_norm: f64) -> (Layout, f64) {
+    let layout = Layout { dimension: 2 * layout.dimension, ..layout };
+    (layout, Clipper::norm_with_indicators(clip_norm))
 }
 
 /// Number of pairs of key and epoch.

@@ -6,7 +6,7 @@ use super::roles::{FieldRoles, entity, fingerprint};
 use super::{ResumePoint, SourceReader};
 use crate::connect::SourceError;
 use crate::format::Defect;
-use crate::pipeline::{Pipeline, RowPolicies, RowPolicy};
+use crate::pipeline::{MissingPolicy, Pipeline, RowPolicies, RowPolicy, bounds_by_key};
 
 const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it is not counted, and neither are more like it; if \
     time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
@@ -18,6 +18,13 @@ pub(super) struct RowRules {
     /// Whether to pass on a record with unusable values as NaN, because public counts must include
     /// it.
     counts_unusable: bool,
+    /// Maps the values of a key, between its own bounds, to the columns' bounds. The first of each
+    /// pair is a key's. Empty unless keys have bounds of their own.
+    ///
+    /// The sensitivity is unchanged, because it is that of whatever record the clipper is given:
+    /// the map is applied to one record at a time, before it is clipped, and depends on nothing but
+    /// that record and public numbers. A key is public in the release, so readers undo it.
+    key_bounds: Vec<Vec<[(f64, f64); 2]>>,
     /// Whether later steps need to know which record came first.
     needs_positions: bool,
 }
@@ -29,8 +36,30 @@ impl RowRules {
             policies: pipeline.rows,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
             needs_positions: pipeline.entity.is_some() || pipeline.estimator.is_some(),
+            key_bounds: key_bounds(pipeline),
         }
     }
+
+    /// Brings the values of a record of this key to the bounds of the columns; NaN stays.
+    fn scale(&self, key: u32, values: &mut [f64]) {
+        let Some(bounds) = self.key_bounds.get(key as usize) else { return };
+        for (value, [(own_lower, own_upper), (lower, upper)]) in values.iter_mut().zip(bounds) {
+            let share = (value.clamp(*own_lower, *own_upper) - own_lower) / (own_upper - own_lower);
+            *value = lower + (upper - lower) * share;
+        }
+    }
+}
+
+fn key_bounds(pipeline: &Pipeline) -> Vec<Vec<[(f64, f64); 2]>> {
+    let by_key = bounds_by_key(&pipeline.columns, pipeline.key.as_ref());
+    if pipeline.columns.iter().all(|column| column.bounds.is_empty()) {
+        return Vec::new();
+    }
+    let of_columns = || pipeline.columns.iter().map(|column| (column.lower, column.upper));
+    by_key
+        .into_iter()
+        .map(|own| own.into_iter().zip(of_columns()).map(|(own, all)| [own, all]).collect())
+        .collect()
 }
 
 /// Why a row can't be used: the field, unless it is the whole row, and the defect.
@@ -80,6 +109,7 @@ impl SourceReader {
             }
             self.batch.records.values.resize(start + self.rules.roles.dimension, f64::NAN);
         }
+        self.rules.scale(key, &mut self.batch.records.values[start..]);
         match self.epochs.assign(event_time, &mut self.counters) {
             None => self.batch.records.values.truncate(start),
             Some(epoch) => {
@@ -136,21 +166,44 @@ impl SourceReader {
         Ok(Some(entity(name)))
     }
 
+    /// Reads the values of all columns. With `missing = "by-column"` an unusable one is NaN, and
+    /// only a row without any value is unusable.
     fn read_values(&mut self) -> Result<(), UnusableRow> {
+        let RowPolicies { missing, malformed } = self.rules.policies;
+        let mut unusable: Option<UnusableRow> = None;
+        let mut usable = 0;
         for slot in 0..self.rules.roles.dimension {
-            self.batch.records.values.push(self.rows.row.number(slot).map_err(UnusableRow::of(slot))?);
+            let value = self.rows.row.number(slot).map_err(UnusableRow::of(slot));
+            let value = value.or_else(|row| {
+                let skips = row.defect == Defect::Missing || malformed == RowPolicy::Skip;
+                if missing != MissingPolicy::ByColumn || !skips {
+                    return Err(row);
+                }
+                unusable.get_or_insert(row);
+                Ok(f64::NAN)
+            })?;
+            usable += usize::from(!value.is_nan());
+            self.batch.records.values.push(value);
         }
-        Ok(())
+        match unusable {
+            Some(row) if usable == 0 => Err(row),
+            Some(row) => {
+                *self.counters.unusable(row.defect) += 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Counts an unusable row, or stops with an error.
     pub(super) fn refuse(&mut self, UnusableRow { slot, defect }: UnusableRow) -> Result<(), SourceError> {
-        let (policy, counter) = match defect {
-            Defect::Missing => (self.rules.policies.missing, &mut self.counters.missing),
-            _ => (self.rules.policies.malformed, &mut self.counters.malformed),
+        *self.counters.unusable(defect) += 1;
+        let RowPolicies { missing, malformed } = self.rules.policies;
+        let rejects = match defect {
+            Defect::Missing => missing == MissingPolicy::Reject,
+            _ => malformed == RowPolicy::Reject,
         };
-        *counter += 1;
-        if policy == RowPolicy::Skip {
+        if !rejects {
             return Ok(());
         }
         let column = slot.map(|slot| self.rows.column(slot));

@@ -125,9 +125,9 @@ impl ResumePoint {
 pub struct RowCounters {
     /// Rows read.
     pub rows: u64,
-    /// Rows that lack a value.
+    /// Rows that lack a value. With `missing = "by-column"` they count for their other columns.
     pub missing: u64,
-    /// Rows with a value that can't be read.
+    /// Rows with a value that can't be read, which is the same with `missing = "by-column"`.
     pub malformed: u64,
     /// Rows skipped with a key that the pipeline doesn't list.
     pub unknown_key: u64,
@@ -147,6 +147,16 @@ pub struct RowCounters {
     pub torn: u64,
     /// Records of epochs that an earlier run closed, dropped: the input can't be read again.
     pub already_closed: u64,
+}
+
+impl RowCounters {
+    /// The counter of rows with this defect.
+    fn unusable(&mut self, defect: Defect) -> &mut u64 {
+        match defect {
+            Defect::Missing => &mut self.missing,
+            _ => &mut self.malformed,
+        }
+    }
 }
 
 impl std::ops::AddAssign for RowCounters {

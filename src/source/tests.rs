@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::pipeline::{Pipeline, RowPolicies, RowPolicy};
+use crate::pipeline::{MissingPolicy, Pipeline, RowPolicies, RowPolicy};
 use crate::time::parse_time;
 
 const BY_COUNT: &str = "epochs = { records = 2, horizon = 100 }";
@@ -75,7 +75,7 @@ fn check_rows(name: &str, content: &[u8], expected: &[f64], counts: [u64; 3]) {
 /// Reads one file, rejecting bad rows, and expects this message after the file's name.
 fn check_error(name: &str, content: &[u8], message: &str) {
     let (directory, mut pipeline) = pipeline(&[(name, content)], BY_COUNT);
-    pipeline.rows = RowPolicies { missing: RowPolicy::Reject, malformed: RowPolicy::Reject };
+    pipeline.rows = RowPolicies { missing: MissingPolicy::Reject, malformed: RowPolicy::Reject };
     let outcome = SourceReader::open(&pipeline).and_then(|mut reader| drain(&mut reader));
     let error = outcome.err().map(|error| error.to_string()).unwrap_or_default();
     assert_eq!(error, format!("{}{message}", directory.path().join(name).display()));

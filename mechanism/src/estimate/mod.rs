@@ -4,8 +4,10 @@
 //! definite. [`Quality`](density::Quality) says whether the covariance shows more than noise. Mean
 //! and covariance together are a [`density`], which can be scored, compared and sampled
 //! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values.
+//! [`by_column`] does the same column by column, where values may be missing.
 
 mod ball;
+pub mod by_column;
 pub mod debias;
 pub mod density;
 pub mod intervals;

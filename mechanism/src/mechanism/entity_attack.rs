@@ -62,7 +62,7 @@ fn cells(random: &mut ChaCha8Rng) -> Vec<(usize, usize)> {
 }
 
 fn quantised(clipper: &Clipper, record: &[f64]) -> Vec<i128> {
-    let mut rows = QuantisedRows::new(record.len());
+    let mut rows = QuantisedRows::new(clipper.width());
     clipper.quantise(record, &mut rows).unwrap();
     rows.values().iter().map(|&value| value as i128).collect()
 }
@@ -76,6 +76,10 @@ fn row(clipper: &Clipper, random: &mut ChaCha8Rng, aligned: bool) -> Vec<i128> {
         record[0] = if random.random_bool(0.5) { 1.0 } else { -1.0 };
     }
     record.iter_mut().for_each(|value| *value *= clipper.clip_norm());
+    if clipper.width() > record.len() {
+        // Values may be missing, but not all.
+        record[1..].iter_mut().filter(|_| random.random_bool(0.3)).for_each(|value| *value = f64::NAN);
+    }
     quantised(clipper, &record)
 }
 
@@ -108,11 +112,16 @@ fn geometry(coefficients: &IntegerCoefficients) -> MomentGeometry {
     MomentGeometry::of_matrices(first, second, participation, [0.0; 2]).unwrap()
 }
 
-/// Returns the share of the budget that the worst pair spends.
-fn spent(coefficients: &IntegerCoefficients, parameters: MomentParameters) -> f64 {
+/// Returns the share of the budget that the worst pair spends. With `indicators`, half of the
+/// entries of a record are those of its values.
+fn spent(coefficients: &IntegerCoefficients, parameters: MomentParameters, indicators: bool) -> f64 {
     let mechanism = MomentMechanism::new(parameters, &geometry(coefficients)).unwrap();
     let MomentParameters { layout, neighbours, noise_multiplier, clip_norm, .. } = parameters;
-    let clipper = mechanism.clipper(Clipper::unscaled(layout.dimension, clip_norm).unwrap()).unwrap();
+    let clipper = match indicators {
+        true => Clipper::unscaled(layout.dimension / 2, clip_norm).unwrap().with_indicators().unwrap(),
+        false => Clipper::unscaled(layout.dimension, clip_norm).unwrap(),
+    };
+    let clipper = mechanism.clipper(clipper).unwrap();
     let mut random = ChaCha8Rng::seed_from_u64(17);
     let largest = (0..600)
         .map(|_| {
@@ -139,10 +148,33 @@ fn check(coefficients: &IntegerCoefficients, method: Method, neighbours: Neighbo
             second_moment_weight: None,
             count_weight: None,
         };
-        let share = spent(coefficients, parameters);
+        let share = spent(coefficients, parameters, false);
         let case = format!("{method} {neighbours} {dimension} {coefficients:?}: {share}");
         assert!(share <= 1.0, "exceeded: {case}");
         assert!(share >= 0.99 || !tight, "not tight: {case}");
+    }
+}
+
+/// An entity whose records lack values, through one strategy, opposed columns, and two strategies.
+#[test]
+fn records_with_missing_values_of_an_entity() {
+    for (coefficients, neighbours) in [ONE, OPPOSED, TWO].iter().flat_map(|coefficients| {
+        [Neighbours::ZeroOut, Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace]
+            .map(|neighbours| (coefficients, neighbours))
+    }) {
+        for second in [SecondMoment::Full, SecondMoment::Diagonal, SecondMoment::None] {
+            let parameters = MomentParameters {
+                method: Method::Jme,
+                layout: Layout { dimension: 4, second },
+                neighbours,
+                clip_norm: 3.0,
+                noise_multiplier: 0.7,
+                second_moment_weight: None,
+                count_weight: None,
+            };
+            let share = spent(coefficients, parameters, true);
+            assert!(share <= 1.0, "exceeded: {share} {parameters:?}");
+        }
     }
 }
 

@@ -408,8 +408,8 @@ impl MomentMechanism {
     /// [`MechanismError::Clipper`] for a clipper of another norm or number of columns.
     pub fn clipper(&self, clipper: Clipper) -> Result<Clipper, MechanismError> {
         let MomentParameters { method, layout, clip_norm, neighbours, .. } = self.parameters;
-        if (clipper.clip_norm(), clipper.dimension()) != (clip_norm, layout.dimension) {
-            let (found_norm, found_dimension) = (clipper.clip_norm(), clipper.dimension());
+        if (clipper.clip_norm(), clipper.width()) != (clip_norm, layout.dimension) {
+            let (found_norm, found_dimension) = (clipper.clip_norm(), clipper.width());
             return Err(MechanismError::Clipper { found_norm, found_dimension, clip_norm, layout });
         }
         let clipper = if neighbours.counts_are_public() { clipper.counting_unusable() } else { clipper };

@@ -9,6 +9,7 @@
 //! function but the square root, which IEEE rounds correctly. So the same record gives the same
 //! integers on every machine.
 
+use super::indicators::{self, NORM_SQUARED};
 use super::jointly::quantise_jointly;
 use super::products::squared_norm;
 use super::rows::round_ties_even;
@@ -37,6 +38,11 @@ pub enum ClipError {
     /// The weight of the second moments is not a positive finite number.
     #[error("the relative weight of jointly clipped second moments is {0}: give a finite number above 0")]
     JointWeight(f64),
+    /// Records with missing values can't be clipped together with their squares.
+    #[error(
+        "records with indicators of missing values can't be clipped together with their squares: choose one of both"
+    )]
+    JointIndicators,
     /// The bounds of a column don't form an interval.
     #[error(
         "column {column} is bounded by {lower} and {upper}: give two finite numbers, the smaller first, \
@@ -52,7 +58,7 @@ pub enum ClipError {
     },
 }
 
-numbers!(enum ClipError { 0 NoColumns, 1 ClipNorm(norm), 2 JointWeight(weight), 3 Bounds { column, lower, upper } });
+numbers!(enum ClipError { 0 NoColumns, 1 ClipNorm(norm), 2 JointWeight(weight), 3 Bounds { column, lower, upper }, 4 JointIndicators });
 
 /// Maps records into the ζ-ball and rounds them to its grid.
 ///
@@ -84,6 +90,8 @@ pub struct Clipper {
     counts_unusable: bool,
     /// ν = τζ² if a record and its square are clipped together.
     joint_weight: Option<f64>,
+    /// Whether a row holds an indicator beside each value.
+    indicates: bool,
 }
 
 impl Clipper {
@@ -129,6 +137,7 @@ impl Clipper {
             limit,
             counts_unusable: false,
             joint_weight: None,
+            indicates: false,
         })
     }
 
@@ -149,11 +158,44 @@ impl Clipper {
     /// # Errors
     /// [`ClipError::JointWeight`] unless ν is a positive finite number.
     pub fn jointly(self, relative_second_moment_weight: f64) -> Result<Self, ClipError> {
-        if relative_second_moment_weight.is_normal() && relative_second_moment_weight > 0.0 {
+        if self.indicates {
+            Err(ClipError::JointIndicators)
+        } else if relative_second_moment_weight.is_normal() && relative_second_moment_weight > 0.0 {
             Ok(Self { joint_weight: Some(relative_second_moment_weight), ..self })
         } else {
             Err(ClipError::JointWeight(relative_second_moment_weight))
         }
+    }
+
+    /// Returns the same clipper, except that values may be missing (not finite) one by one: a row
+    /// holds the values, and then an indicator of each. ζ bounds both together, so values are
+    /// clipped to norm ζ√(4/5): see [`norm_with_indicators`](Self::norm_with_indicators). The
+    /// theorem is at the head of `moments/indicators.rs`.
+    ///
+    /// ```
+    /// use hushflow_mechanism::moments::{Clipper, QuantisedRows};
+    ///
+    /// let clip_norm = Clipper::norm_with_indicators(2f64.sqrt());
+    /// let clipper = Clipper::new(&[(0.0, 10.0); 2], clip_norm)?.with_indicators()?;
+    /// let mut rows = QuantisedRows::new(clipper.width());
+    /// clipper.quantise(&[7.5, f64::NAN], &mut rows)?;
+    /// assert_eq!(rows.values(), [331589.0, 0.0, 331588.0, -331588.0]); // ½, none; ½, −½
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ClipError::JointIndicators`] for a clipper that clips records with their squares.
+    pub fn with_indicators(self) -> Result<Self, ClipError> {
+        match self.joint_weight {
+            Some(_) => Err(ClipError::JointIndicators),
+            None => Ok(Self { indicates: true, ..self }),
+        }
+    }
+
+    /// Returns the norm of a row whose values have this norm and whose indicators have half of it:
+    /// ζ√(5/4).
+    pub fn norm_with_indicators(clip_norm: f64) -> f64 {
+        clip_norm * NORM_SQUARED.sqrt()
     }
 
     /// Returns the number of columns d.
@@ -161,7 +203,19 @@ impl Clipper {
         self.centres.len()
     }
 
-    /// Returns ζ. One unit of a quantised row is ζ·2⁻²⁰.
+    /// Returns the distance between the indicators of a present and a missing value in a quantised
+    /// row, in the unit of the values; `None` without indicators.
+    pub fn indicator_step(&self) -> Option<f64> {
+        self.indicates.then(|| 2.0 * indicators::height(self.dimension()) / UNIT * self.clip_norm)
+    }
+
+    /// Returns the number of entries of a quantised row: d, or 2d [with
+    /// indicators](Self::with_indicators).
+    pub fn width(&self) -> usize {
+        self.dimension() * if self.indicates { 2 } else { 1 }
+    }
+
+    /// Returns ζ, which includes the indicators of a row. One unit of a quantised row is ζ·2⁻²⁰.
     pub fn clip_norm(&self) -> f64 {
         self.clip_norm
     }
@@ -181,7 +235,7 @@ impl Clipper {
     /// Returns whether records only have to be scaled and rounded: columns have no bounds, and
     /// squares are not clipped jointly.
     pub(super) fn is_plain(&self) -> bool {
-        self.limit.is_infinite() && self.joint_weight.is_none()
+        self.limit.is_infinite() && self.joint_weight.is_none() && !self.indicates
     }
 
     /// Returns the factor that brings a record of this squared norm onto the grid. `None` unless
@@ -194,17 +248,13 @@ impl Clipper {
 
     /// Appends one record to `rows`, which stay unchanged on error.
     pub fn quantise(&self, record: &[f64], rows: &mut QuantisedRows) -> Result<(), RecordError> {
-        let dimension = self.dimension();
-        if record.len() != dimension || rows.dimension() != dimension {
-            return Err(RecordError::Length { found: record.len(), dimension: rows.dimension() });
+        if record.len() != self.dimension() || rows.dimension() != self.width() {
+            return Err(self.other_length(record.len(), rows));
         }
-        let columns = self.centres.iter().zip(&self.scales);
-        let scaled = record.iter().zip(columns).map(|(&value, (&centre, &scale))| {
-            // The clamp turns an infinite value into a large finite one. 0 · value is then NaN and
-            // remains.
-            ((value - centre) * scale).clamp(-self.limit, self.limit) + 0.0 * value
-        });
-        let row = rows.push(scaled, self.joint_weight.is_some())?;
+        if self.indicates {
+            return indicators::quantise(self, record, rows, self.counts_unusable);
+        }
+        let row = rows.push(self.scaled(record), self.joint_weight.is_some())?;
         let quantised = match self.joint_weight {
             None => quantise_in_place(row, self.clip_norm),
             Some(weight) => quantise_jointly(row, self.clip_norm, weight),
@@ -222,14 +272,28 @@ impl Clipper {
         }
     }
 
+    fn other_length(&self, found: usize, rows: &QuantisedRows) -> RecordError {
+        RecordError::Length { found, dimension: rows.dimension() * self.dimension() / self.width() }
+    }
+
+    /// The values of a record in centred and scaled units, between their bounds; NaN unless finite.
+    pub(super) fn scaled(&self, record: &[f64]) -> impl Iterator<Item = f64> {
+        let columns = self.centres.iter().zip(&self.scales);
+        record.iter().zip(columns).map(|(&value, (&centre, &scale))| {
+            // The clamp turns an infinite value into a large finite one. 0 · value is then NaN and
+            // remains.
+            ((value - centre) * scale).clamp(-self.limit, self.limit) + 0.0 * value
+        })
+    }
+
     /// Appends many records, row-major, to `rows`. Returns the indices of those left out because a
     /// value is not finite.
     ///
     /// With [`counting_unusable`](Self::counting_unusable) none is left out.
     pub fn quantise_all(&self, records: &[f64], rows: &mut QuantisedRows) -> Result<Vec<usize>, RecordError> {
         let dimension = self.dimension();
-        if !records.len().is_multiple_of(dimension) || rows.dimension() != dimension {
-            return Err(RecordError::Length { found: records.len(), dimension: rows.dimension() });
+        if !records.len().is_multiple_of(dimension) || rows.dimension() != self.width() {
+            return Err(self.other_length(records.len(), rows));
         }
         rows.reserve(records.len() / dimension, self.joint_weight.is_some());
         let mut left_out = Vec::new();
@@ -254,10 +318,16 @@ fn centre_and_half_width(lower: f64, upper: f64) -> Option<(f64, f64)> {
 /// Clips z to the ζ-ball and rounds it to integers in units of ζ·2⁻²⁰. `None` if a value is not
 /// finite.
 fn quantise_in_place(row: &mut [f64], clip_norm: f64) -> Option<()> {
-    let (radius, norm) = radius_and_norm(row, clip_norm)?;
-    let scale = UNIT / radius.max(norm);
+    clip_to(row, clip_norm, 1.0, BALL)
+}
+
+/// Clips z to a `share` of ζ and rounds it to integers in units of ζ·2⁻²⁰, with a squared norm of
+/// at most `limit`, which is about share²·2⁴⁰. `None` if a value is not finite.
+pub(super) fn clip_to(row: &mut [f64], clip_norm: f64, share: f64, limit: f64) -> Option<()> {
+    let (radius, norm) = radius_and_norm(row, clip_norm * share)?;
+    let scale = UNIT * share / radius.max(norm);
     row.iter_mut().for_each(|value| *value = round_ties_even(*value * scale));
-    shrink_into_ball(row, BALL);
+    shrink_into_ball(row, limit);
     Some(())
 }
 

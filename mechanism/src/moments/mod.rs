@@ -11,6 +11,7 @@
 mod accumulate;
 mod clip;
 mod clipped;
+mod indicators;
 mod jointly;
 mod products;
 pub(crate) mod rows;

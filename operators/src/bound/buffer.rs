@@ -1,6 +1,6 @@
 //! Per-epoch buffer: keeps the records of each entity that may count, however many arrive.
 
-use super::{Entity, EntityLimits, RepeatPolicy};
+use super::{BoundSetup, Entity, RepeatPolicy};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};
@@ -13,11 +13,11 @@ pub(super) enum EpochBuffer {
 
 impl EpochBuffer {
     /// Returns an empty buffer with room for the expected number of entities.
-    pub(super) fn new(limits: &EntityLimits, columns: usize, expected: usize) -> Self {
-        let most = limits.records_per_epoch;
-        match limits.several {
-            RepeatPolicy::Keep => Self::First(FirstRecords::new(most, columns, expected)),
-            RepeatPolicy::Average => Self::Means(KeyMeans { most, entities: table(expected) }),
+    pub(super) fn new(setup: &BoundSetup, expected: usize) -> Self {
+        let (most, by_column) = (setup.limits.records_per_epoch, setup.by_column);
+        match setup.limits.several {
+            RepeatPolicy::Keep => Self::First(FirstRecords::new(most, setup.columns.len(), expected)),
+            RepeatPolicy::Average => Self::Means(KeyMeans { most, by_column, entities: table(expected) }),
         }
     }
 
@@ -42,7 +42,7 @@ impl EpochBuffer {
                 let (entities, latest) = in_order(entities, |chain| chain.latest);
                 ClosedBuffer { entities, records: ClosedRecords::First { latest, slots, values } }
             }
-            Self::Means(KeyMeans { most, entities }) => {
+            Self::Means(KeyMeans { most, entities, .. }) => {
                 let (entities, sums) = in_order(entities, |sums| sums);
                 ClosedBuffer { entities, records: ClosedRecords::Means { most, sums } }
             }
@@ -193,6 +193,8 @@ const FRACTION: f64 = (1_u64 << 52) as f64;
 /// fraction of their range, so means do not depend on the order of records.
 pub(super) struct KeyMeans {
     most: u32,
+    /// Whether a record without some values counts for the means of the others.
+    by_column: bool,
     entities: ByEntity<Vec<KeySum>>,
 }
 
@@ -202,8 +204,8 @@ struct KeySum {
     key: u32,
     /// Position of the first record.
     first: u64,
-    /// Number of records with finite values, and their sums.
-    finite: u64,
+    /// Number of records that count for each column, and their sums.
+    counts: Vec<u64>,
     sums: Vec<u128>,
 }
 
@@ -211,17 +213,19 @@ impl KeyMeans {
     fn add(&mut self, entity: Entity, position: u64, key: u32, row: &[f64], bounds: &[(f64, f64)]) {
         let keys = self.entities.entry(entity).or_default();
         let at = keys.iter().position(|sum| sum.key == key).unwrap_or_else(|| {
-            keys.push(KeySum { key, first: position, finite: 0, sums: vec![0; row.len()] });
+            keys.push(KeySum { key, first: position, counts: vec![0; row.len()], sums: vec![0; row.len()] });
             keys.len() - 1
         });
         let sum = &mut keys[at];
         sum.first = sum.first.min(position);
-        if row.iter().all(|value| value.is_finite()) {
-            sum.finite += 1;
-            for ((sum, &value), &(lower, upper)) in sum.sums.iter_mut().zip(row).zip(bounds) {
-                let fraction = (value.clamp(lower, upper) - lower) / (upper - lower);
-                *sum += (fraction * FRACTION).round() as u128;
-            }
+        if !self.by_column && !row.iter().all(|value| value.is_finite()) {
+            return;
+        }
+        let columns = sum.counts.iter_mut().zip(&mut sum.sums).zip(row).zip(bounds);
+        for (((count, sum), &value), &(lower, upper)) in columns.filter(|((_, value), _)| value.is_finite()) {
+            let fraction = (value.clamp(lower, upper) - lower) / (upper - lower);
+            *count += 1;
+            *sum += (fraction * FRACTION).round() as u128;
         }
     }
 }
@@ -238,19 +242,21 @@ fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl
 }
 
 impl KeySum {
-    /// Returns NaN if no record has finite values; it counts as one unusable record.
+    /// Returns NaN for a column for which no record counts; without any, it counts as one unusable
+    /// record.
     fn mean(&self, bounds: &[(f64, f64)]) -> Vec<f64> {
-        let mean = |(&sum, &(lower, upper)): (&u128, &(f64, f64))| {
-            let fraction = sum as f64 / self.finite as f64 / FRACTION;
+        let mean = |((&sum, &count), &(lower, upper)): ((&u128, &u64), &(f64, f64))| {
+            let fraction = sum as f64 / count as f64 / FRACTION;
             lower + (upper - lower) * fraction
         };
-        self.sums.iter().zip(bounds).map(mean).collect()
+        self.sums.iter().zip(&self.counts).zip(bounds).map(mean).collect()
     }
 }
 
 impl Drop for KeySum {
     fn drop(&mut self) {
         self.sums.zeroize();
+        self.counts.zeroize();
     }
 }
 
@@ -284,8 +290,14 @@ impl Hasher for Identity {
 
 #[cfg(test)]
 mod tests {
+    use super::super::EntityLimits;
     use super::*;
     use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn setup(limits: EntityLimits, columns: &[(f64, f64)], by_column: bool) -> BoundSetup {
+        BoundSetup { limits, by_column, columns: columns.into(), histories: Arc::default(), first_epoch: 1 }
+    }
 
     fn limits(most: u32, several: RepeatPolicy) -> EntityLimits {
         EntityLimits { participations: 1, min_separation: 1, records_per_epoch: most, several }
@@ -293,7 +305,7 @@ mod tests {
 
     fn passed(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
         let bounds = [(0.0, 8.0)];
-        let mut buffer = EpochBuffer::new(&limits, 1, 0);
+        let mut buffer = EpochBuffer::new(&setup(limits, &bounds, false), 0);
         for &(entity, position, key, value) in records {
             buffer.add(Entity(entity.into()), position, key, &[value], &bounds);
         }
@@ -317,6 +329,23 @@ mod tests {
         assert_eq!((passed[1].0, passed[1].1, value(1)), (1, 9, 8.0));
         assert_eq!((passed.len(), passed[2].0), (3, 2));
         assert!(value(2).is_nan());
+    }
+
+    #[test]
+    fn means_by_column_are_of_the_records_that_have_it() {
+        let bounds = [(0.0, 8.0); 3];
+        let rows = [[1.0, f64::NAN, f64::NAN], [3.0, 99.0, f64::NAN]];
+        for (by_column, expected) in [(true, [2.0, 8.0]), (false, [f64::NAN; 2])] {
+            let mut buffer =
+                EpochBuffer::new(&setup(limits(1, RepeatPolicy::Average), &bounds, by_column), 0);
+            let rows = rows.iter().zip(0..);
+            rows.for_each(|(row, position)| buffer.add(Entity(1), position, 0, row, &bounds));
+            let mut passed = Vec::new();
+            buffer.close().for_each(&[Entity(1)], &bounds, |_, row| passed.push(row.to_vec()));
+            let [row] = &passed[..] else { panic!("one mean") };
+            assert_eq!(row[..2].iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected.map(f64::to_bits));
+            assert!(row[2].is_nan());
+        }
     }
 
     proptest! {

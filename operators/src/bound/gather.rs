@@ -76,7 +76,7 @@ pub(super) fn gather<'scope>(
     setup: &BoundSetup,
     fault: Fault,
 ) -> GatherOutput<'scope> {
-    let (limits, columns) = (setup.limits, setup.columns.clone());
+    let setup = setup.clone();
     let mut builder = OperatorBuilder::new("Gather".to_owned(), records.scope());
     let to_owner = Exchange::new(|records: &RoutedRecords| records.owner);
     let mut input = builder.new_input(records, to_owner);
@@ -89,9 +89,9 @@ pub(super) fn gather<'scope>(
         let mut expected = 0;
         move |frontiers| {
             let (mut closed, mut present) = (closed.activate(), present.activate());
-            let new = || EpochBuffer::new(&limits, columns.len(), expected);
+            let new = || EpochBuffer::new(&setup, expected);
             epochs.collect(&mut input, new, |buffer, RoutedRecords { records: mut batch, .. }| {
-                add(buffer, &batch, &columns);
+                add(buffer, &batch, &setup.columns);
                 batch.values.zeroize();
             });
             epochs.on_close(frontiers, |run| {

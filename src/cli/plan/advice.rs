@@ -40,6 +40,10 @@ impl SecondMomentAdvice {
         error: &ExpectedError,
     ) -> Option<Self> {
         let steps = plan.purpose.horizon;
+        // Squares of sums are no second moments of columns that rows may lack.
+        if plan.by_column {
+            return None;
+        }
         let strategy = candidate.strategy.as_ref().filter(|_| steps <= plan.advice_horizon)?;
         let (dimension, clip_norm) = (plan.layout.dimension, plan.clip_norm);
         let (entries, number) = match plan.layout.second {

@@ -33,6 +33,8 @@ const CURVE_POINTS: f64 = 400.0;
 pub(super) struct StreamPlan {
     pub(super) purpose: Purpose,
     pub(super) method: Method,
+    /// Whether values may be missing one by one: layout and clip norm include their indicators.
+    pub(super) by_column: bool,
     pub(super) layout: Layout,
     pub(super) neighbours: Neighbours,
     pub(super) clip_norm: f64,
@@ -122,6 +124,8 @@ pub(super) struct ForecastInput {
     pub(super) method: Method,
     pub(super) neighbours: Neighbours,
     pub(super) dimension: usize,
+    /// Whether rows count for the columns that they have. The clip norm includes their indicators.
+    pub(super) by_column: bool,
     pub(super) moments: SecondMoment,
     pub(super) clip_norm: f64,
     pub(super) records_per_epoch: Option<f64>,
@@ -255,7 +259,8 @@ impl StreamPlan {
             objective,
             method: self.method,
             neighbours: self.neighbours,
-            dimension: self.layout.dimension,
+            dimension: self.layout.dimension / if self.by_column { 2 } else { 1 },
+            by_column: self.by_column,
             moments: self.layout.second,
             clip_norm: self.clip_norm,
             records_per_epoch: self.records_per_epoch,

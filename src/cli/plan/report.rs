@@ -166,9 +166,10 @@ fn subject(forecast: &Forecast) -> String {
         1 => String::new(),
         records => format!(", {records} records at once"),
     };
+    let missing = if problem.by_column { " with the indicators of missing values" } else { "" };
     let stamps = if problem.stamps > 1 { format!(", {} stamps", problem.stamps) } else { String::new() };
     format!(
-        "{} over {} epochs{participation}{at_once}{stamps}\n{} neighbours; d = {}, {} second moments, clip norm {}\n{budget}\n\n",
+        "{} over {} epochs{participation}{at_once}{stamps}\n{} neighbours; d = {}, {} second moments, clip norm {}{missing}\n{budget}\n\n",
         problem.workload,
         thousands(problem.horizon),
         word(&problem.neighbours),

@@ -26,7 +26,13 @@ fn line_on() -> Regression {
 }
 
 fn log(second_moments: SecondMoment) -> LogFacts<'static> {
-    LogFacts { columns: Some(vec!["x1", "y", "x2"]), second_moments, method: Method::Jme, keyed: false }
+    LogFacts {
+        columns: Some(vec!["x1", "y", "x2"]),
+        second_moments,
+        method: Method::Jme,
+        keyed: false,
+        key_bounds: false,
+    }
 }
 
 /// Columns of these centres and half-widths.
@@ -35,7 +41,8 @@ fn scaled(intervals: Intervals, units: [(f64, f64); 3]) -> ScaledView {
         EstimateView { intervals, ..EstimateView::usual("v", Workload::Prefix, &log(SecondMoment::Full)) };
     let columns = ["x1", "y", "x2"].map(String::from).to_vec();
     let (centres, half_widths) = units.into_iter().unzip();
-    ScaledView { view, columns, centres, half_widths }
+    let key_scales = vec![ColumnScales { centres, half_widths }];
+    ScaledView { view, columns, key_scales, indicator_step: None }
 }
 
 const SCALED: [(f64, f64); 3] = [(0.0, 1.0); 3];

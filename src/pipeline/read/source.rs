@@ -8,7 +8,7 @@ use super::size::journal_limit;
 use super::sources::SourceTiming;
 use crate::connect::{Input, Journaling, RecordFormat};
 use crate::document::Section;
-use crate::pipeline::{RowPolicies, RowPolicy, Source};
+use crate::pipeline::{MissingPolicy, RowPolicies, RowPolicy, Source};
 
 /// Reads a source with this name and its row policies.
 pub(super) fn source(
@@ -19,7 +19,13 @@ pub(super) fn source(
 ) -> Option<(Source, RowPolicies)> {
     let words = [("skip", RowPolicy::Skip), ("reject", RowPolicy::Reject)];
     let policy = |key| section.word(key, &words).unwrap_or(RowPolicy::Skip);
-    let rows = RowPolicies { missing: policy("missing"), malformed: policy("malformed") };
+    let missing = [
+        ("skip", MissingPolicy::Skip),
+        ("reject", MissingPolicy::Reject),
+        ("by-column", MissingPolicy::ByColumn),
+    ];
+    let missing = section.word("missing", &missing).unwrap_or(MissingPolicy::Skip);
+    let rows = RowPolicies { missing, malformed: policy("malformed") };
     let paths = section.require("path", section.get("path"), "path = \"data.csv\"")?.texts()?;
     let wants_journal = section.flag("journal");
     let input = Input::read(section, &paths, base)?;
@@ -69,7 +75,7 @@ fn check(section: &Section<'_>, wants_journal: Option<bool>, source: &Source, ro
         _ => {}
     }
     if (source.journal || source.input.source().formats().are_messages)
-        && (rows.missing, rows.malformed) != (RowPolicy::Skip, RowPolicy::Skip)
+        && (rows.missing == MissingPolicy::Reject || rows.malformed == RowPolicy::Reject)
     {
         let field = if section.get("journal").is_some() { "journal" } else { "path" };
         report(

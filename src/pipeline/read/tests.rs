@@ -3,7 +3,7 @@
 use super::super::PipelineError;
 use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
 use super::*;
-use crate::pipeline::{EntityUnit, Format, RowPolicies, RowPolicy, SourceClock};
+use crate::pipeline::{EntityUnit, Format, MissingPolicy, RowPolicies, RowPolicy, SourceClock};
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_operators::{EntityLimits, RepeatPolicy};
 
@@ -50,7 +50,7 @@ fn short_files_get_defaults() {
     assert_eq!(pipeline.privacy.clip_norm, 1.0);
     assert_eq!(pipeline.release.workload, Workload::Prefix);
     assert_eq!(pipeline.views.len(), 1);
-    assert_eq!(pipeline.rows, RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip });
+    assert_eq!(pipeline.rows, RowPolicies { missing: MissingPolicy::Skip, malformed: RowPolicy::Skip });
 }
 
 #[test]

@@ -81,6 +81,13 @@ impl Method {
         self != Self::Jme
     }
 
+    /// Returns whether values may be missing one by one
+    /// ([`Clipper::with_indicators`](crate::moments::Clipper::with_indicators)): where second
+    /// moments are those of records, and records are not clipped with their squares.
+    pub fn takes_missing_values(self) -> bool {
+        matches!(self, Self::Jme | Self::Ime { .. } | Self::Cs)
+    }
+
     /// Returns whether the method has a weight for second moments.
     pub fn weighs_second_moments(self) -> bool {
         matches!(self, Self::Jme | Self::Cs | Self::JointClip | Self::BatchSquares { .. })

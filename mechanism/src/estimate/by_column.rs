@@ -1,0 +1,329 @@
+//! Moments of each column and of each pair of columns over the rows that have them, from released
+//! moments of records with [indicators](crate::moments::Clipper::with_indicators).
+//!
+//! The released vector w = (y, e) has the values y and the indicators e, ±½ apart by the clipper's
+//! [step](crate::moments::Clipper::indicator_step). Let τ₀, τ₁ and τ₂ be the noise of the release,
+//! with steps of 1. The sums of a column and of a pair are linear in different released numbers,
+//! so their noises are independent:
+//!
+//! ```text
+//! column  N_j  = ½n + Σ e_j                             variance τ₀²/4 + τ₁²
+//!         Σ m_j x_j, Σ m_j x_j²                         τ₁², τ₂²
+//! pair    N_ij = ¼n + ½Σ e_i + ½Σ e_j + Σ e_i e_j       τ₀²/16 + τ₁²/2 + τ₂²/2
+//!         Σ m_i m_j x_i = ½Σ y_i + Σ y_i e_j            τ₁²/4 + τ₂²/2
+//!         Σ m_i m_j x_i x_j                             τ₂²/2
+//! ```
+//!
+//! So each column has the moments of a release of one column, and everything that is known of such
+//! releases holds for it: debiasing, intervals, quality. The covariance of a pair is that of the
+//! rows that have both columns, about their own means. A correlation divides it by the standard
+//! deviations of the columns, each over all of its rows. Covariances of different pairs are of
+//! different rows, so together they need not be positive semi-definite.
+
+use super::debias::{MomentNoise, NoisyMoments};
+use super::density::DensityError;
+use super::intervals::{Confidence, Interval, IntervalSubject, MIN_VARIANCE_TO_NOISE};
+use super::projection::{Projection, Spectrum, shrunk};
+use crate::moments::{Layout, SecondMoment};
+use nalgebra::{DMatrix, DVector};
+use std::f64::consts::SQRT_2;
+
+/// Released moments of records with indicators: values first, then their indicators.
+#[derive(Clone, Copy, Debug)]
+pub struct ColumnwiseMoments<'a> {
+    moments: NoisyMoments<'a>,
+    columns: usize,
+    step: f64,
+}
+
+/// Moments of one or two columns over the rows that have them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubsetMoments {
+    layout: Layout,
+    coordinates: Vec<f64>,
+    noise: MomentNoise,
+}
+
+/// A covariance over the rows of a pair, before projection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PairCovariance {
+    /// The debiased estimate.
+    pub covariance: f64,
+    /// Standard deviation of its noise, to first order.
+    pub noise: f64,
+}
+
+impl SubsetMoments {
+    /// Number of rows, and the standard deviation of its noise.
+    pub fn count(&self) -> (f64, f64) {
+        (self.coordinates[Layout::COUNT], self.noise.count)
+    }
+
+    /// Σx of each column.
+    pub fn first(&self) -> &[f64] {
+        &self.coordinates[self.layout.first()]
+    }
+
+    /// Noise of the sums.
+    pub fn noise(&self) -> MomentNoise {
+        self.noise
+    }
+
+    /// The input of all estimates.
+    pub fn noisy(&self) -> NoisyMoments<'_> {
+        NoisyMoments { layout: self.layout, coordinates: &self.coordinates, noise: self.noise }
+    }
+}
+
+impl<'a> ColumnwiseMoments<'a> {
+    /// Reads moments of vectors of values and indicators, which are `step` apart for a present and
+    /// a missing value.
+    ///
+    /// # Errors
+    /// [`DensityError::Shape`] unless the vectors have an even dimension and all coordinates,
+    /// [`DensityError::Scale`] for a step that is not above 0.
+    ///
+    /// ```
+    /// use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
+    /// use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments};
+    /// use hushflow_mechanism::moments::{Layout, SecondMoment};
+    /// // Two rows, (4, none) and (6, 1): counts, Σ(y₁, y₂, e₁, e₂), and no second moments.
+    /// let coordinates = [2.0, 10.0, 1.0, 1.0, 0.0];
+    /// let layout = Layout { dimension: 4, second: SecondMoment::None };
+    /// let noise = MomentNoise { count: 0.0, first: 0.0, second: 0.0 };
+    /// let moments = ColumnwiseMoments::new(NoisyMoments { layout, coordinates: &coordinates, noise }, 1.0)?;
+    /// assert_eq!([0, 1].map(|column| moments.column(column).count().0), [2.0, 1.0]);
+    /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
+    /// ```
+    pub fn new(moments: NoisyMoments<'a>, step: f64) -> Result<Self, DensityError> {
+        let Layout { dimension, .. } = moments.layout;
+        let (found, expected) = (moments.coordinates.len(), moments.layout.coordinates());
+        if found != expected || dimension == 0 || !dimension.is_multiple_of(2) {
+            return Err(DensityError::Shape { found, expected, dimension });
+        }
+        if !(f64::MIN_POSITIVE..=f64::MAX).contains(&step) {
+            return Err(DensityError::Scale(step));
+        }
+        Ok(Self { moments, columns: dimension / 2, step })
+    }
+
+    /// Number of columns d.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Which second moments of columns are known.
+    pub fn second(&self) -> SecondMoment {
+        self.moments.layout.second
+    }
+
+    /// The moments of a column over its own rows: count, Σx and Σx², the last where known.
+    pub fn column(&self, column: usize) -> SubsetMoments {
+        let MomentNoise { count, first, second } = self.moments.noise;
+        let known = self.second() != SecondMoment::None;
+        let mut coordinates = vec![self.count() / 2.0 + self.indicator(column), self.first(column)];
+        coordinates.extend(known.then(|| self.product(column, column)));
+        let kind = if known { SecondMoment::Diagonal } else { SecondMoment::None };
+        SubsetMoments {
+            layout: Layout { dimension: 1, second: kind },
+            coordinates,
+            noise: MomentNoise { count: (count / 2.0).hypot(first / self.step), first, second },
+        }
+    }
+
+    /// The moments of two columns over the rows that have both; `None` unless products of columns
+    /// are known. The two squares are not released over these rows. In their position is the number
+    /// that gives each column the variance of all its rows, if it has one.
+    pub fn pair(&self, i: usize, j: usize) -> Option<SubsetMoments> {
+        if self.second() != SecondMoment::Full || i == j {
+            return None;
+        }
+        let (step, offset) = (self.step, self.columns);
+        let of_both =
+            |value: usize, other: usize| self.first(value) / 2.0 + self.product(value, offset + other) / step;
+        let count = self.count() / 4.0
+            + (self.indicator(i) + self.indicator(j)) / 2.0
+            + self.product(offset + i, offset + j) / step / step;
+        let sums = [of_both(i, j), of_both(j, i)];
+        let square = |column: usize, sum: f64| {
+            let variance = self.column(column).noisy().estimates().map_or(0.0, |(_, variance)| variance[0]);
+            if count > 0.0 { count * variance.max(0.0) + sum * sum / count } else { 0.0 }
+        };
+        let squares = [square(i, sums[0]), square(j, sums[1])];
+        let noise = self.moments.noise;
+        let product = noise.second / SQRT_2;
+        Some(SubsetMoments {
+            layout: Layout { dimension: 2, second: SecondMoment::Full },
+            coordinates: vec![count, sums[0], sums[1], squares[0], self.product(i, j), squares[1]],
+            noise: MomentNoise {
+                count: (noise.count / 4.0).hypot(noise.first / step / SQRT_2).hypot(product / step / step),
+                first: (noise.first / 2.0).hypot(product / step),
+                second: noise.second,
+            },
+        })
+    }
+
+    /// Estimates the covariance of two columns.
+    ///
+    /// # Errors
+    /// [`DensityError`], most often because too few rows have both.
+    pub fn covariance(&self, i: usize, j: usize) -> Result<PairCovariance, DensityError> {
+        let moments = self.pair(i, j).ok_or(DensityError::NoSecondMoments)?;
+        let (mean, matrix) = moments.noisy().estimates()?;
+        let covariance = matrix[(0, 1)];
+        let noise = moments.noisy().covariance_noise(covariance, (mean[0], mean[1]), false);
+        Ok(PairCovariance { covariance, noise })
+    }
+
+    /// Returns the estimated correlation of two columns and its interval. `None` if a variance is
+    /// below [`MIN_VARIANCE_TO_NOISE`] of its noise, or if too few rows have both columns.
+    pub fn correlation(&self, i: usize, j: usize, confidence: Confidence) -> Option<(f64, Interval)> {
+        let parts = [i, j].map(|column| self.spread(column));
+        let [Some((one, one_noise)), Some((other, other_noise))] = parts else { return None };
+        if i == j {
+            return Some((1.0, Interval { lower: 1.0, upper: 1.0 }));
+        }
+        let PairCovariance { covariance, .. } = self.covariance(i, j).ok()?;
+        let estimate = covariance / (one * other).sqrt();
+        let moments = self.pair(i, j)?;
+        let (mean, _) = moments.noisy().estimates().ok()?;
+        // The noise of the covariance at the correlation ρ, and that of the variances, to first
+        // order and as if independent: they share no large part.
+        let variance = |correlation: f64| {
+            let at = correlation * (one * other).sqrt();
+            let product = moments.noisy().covariance_noise(at, (mean[0], mean[1]), false);
+            let deviations = (one_noise / one).hypot(other_noise / other) / 2.0;
+            product * product / (one * other) + (correlation * deviations).powi(2)
+        };
+        let z = confidence.normal_quantile();
+        let records = score(z, estimate, variance);
+        let within = estimate.clamp(-1.0, 1.0);
+        let interval = match confidence.subject {
+            IntervalSubject::Records => records,
+            IntervalSubject::Population { heaviest } => {
+                let rows = moments.count().0 / heaviest;
+                if rows < super::intervals::LEAST_SAMPLE {
+                    return Some((within, Interval { lower: -1.0, upper: 1.0 }));
+                }
+                let reach = z / (rows - 3.0).sqrt();
+                let end = |shift: f64| (within.atanh() + shift).tanh();
+                records.widened(estimate, (within - end(-reach), end(reach) - within))
+            }
+        };
+        Some((within, interval.with(within).map(|end| end.clamp(-1.0, 1.0))))
+    }
+
+    /// Covariance matrix of all columns as a [`Projection`] makes it one, and the noise of its
+    /// entries before; `None` unless every column and every pair has an estimate.
+    pub fn covariance_matrix(&self, projection: Projection) -> Option<(DMatrix<f64>, DMatrix<f64>)> {
+        let (matrix, noise) = self.entries();
+        let complete = |matrix: &DMatrix<f64>| matrix.iter().all(|entry| entry.is_finite());
+        if !complete(&matrix) || !complete(&noise) {
+            return None;
+        }
+        let along = |spectrum: &Spectrum| match &spectrum.directions {
+            None => noise.diagonal(),
+            Some(directions) => {
+                // Entries on both sides of the diagonal have the same noise.
+                let squares = directions.map(|u| u * u);
+                let levels = noise.component_mul(&noise);
+                let twice = &levels * 2.0 - DMatrix::from_diagonal(&levels.diagonal());
+                DVector::from_iterator(
+                    squares.ncols(),
+                    squares.column_iter().map(|u| (&twice * u).dot(&u).sqrt()),
+                )
+            }
+        };
+        let raise = |matrix: DMatrix<f64>, floor: bool| {
+            let spectrum = match self.second() {
+                SecondMoment::Full => Spectrum::of(&matrix)?,
+                _ => Spectrum { values: matrix.diagonal(), directions: None },
+            };
+            let rounding = 4.0 * matrix.nrows() as f64 * f64::EPSILON * matrix.amax();
+            let floors = along(&spectrum).map(|noise| if floor { noise.max(rounding) } else { rounding });
+            Some(spectrum.raise(matrix, &floors))
+        };
+        let projected = match projection {
+            Projection::Raw => matrix,
+            Projection::Floor => raise(matrix, true)?,
+            Projection::Nearest => raise(matrix, false)?,
+            Projection::Shrink => raise(shrunk(matrix, &noise), true)?,
+        };
+        Some((projected, noise))
+    }
+
+    /// Covariances before projection and their noise; NaN where there is no estimate. 0 off the
+    /// diagonal if only squares are known.
+    pub fn entries(&self) -> (DMatrix<f64>, DMatrix<f64>) {
+        let mut matrix = DMatrix::zeros(self.columns, self.columns);
+        let mut noise = matrix.clone();
+        let entries = Layout { dimension: self.columns, second: self.second() }.second_entries();
+        for (i, j) in entries {
+            let found = if i == j { self.variance(i) } else { self.covariance(i, j).ok() };
+            let found = found.unwrap_or(PairCovariance { covariance: f64::NAN, noise: f64::NAN });
+            for at in [(i, j), (j, i)] {
+                (matrix[at], noise[at]) = (found.covariance, found.noise);
+            }
+        }
+        (matrix, noise)
+    }
+
+    fn variance(&self, column: usize) -> Option<PairCovariance> {
+        let moments = self.column(column);
+        let (mean, variance) = moments.noisy().estimates().ok()?;
+        let (mean, covariance) = (mean[0], variance[0]);
+        let noise = moments.noisy().covariance_noise(covariance.max(0.0), (mean, mean), true);
+        Some(PairCovariance { covariance, noise })
+    }
+
+    /// The variance of a column and its noise, if it exceeds [`MIN_VARIANCE_TO_NOISE`] of it.
+    fn spread(&self, column: usize) -> Option<(f64, f64)> {
+        let PairCovariance { covariance, noise } = self.variance(column)?;
+        (covariance > MIN_VARIANCE_TO_NOISE * noise).then_some((covariance, noise))
+    }
+
+    fn count(&self) -> f64 {
+        self.moments.coordinates[Layout::COUNT]
+    }
+
+    fn first(&self, entry: usize) -> f64 {
+        self.moments.coordinates[self.moments.layout.first()][entry]
+    }
+
+    /// Σ e of a column.
+    fn indicator(&self, column: usize) -> f64 {
+        self.first(self.columns + column) / self.step
+    }
+
+    /// Σ of the product of two entries of a vector.
+    fn product(&self, i: usize, j: usize) -> f64 {
+        let (row, column, dimension) = (i.min(j), i.max(j), 2 * self.columns);
+        let second = &self.moments.coordinates[self.moments.layout.second()];
+        match self.second() {
+            SecondMoment::Full => second[row * (2 * dimension - row - 1) / 2 + column],
+            _ => second[row],
+        }
+    }
+}
+
+/// The ρ with |estimate − ρ| ≤ z √variance(ρ).
+fn score(z: f64, estimate: f64, variance: impl Fn(f64) -> f64) -> Interval {
+    // The variance need not be quadratic in ρ, so the ends are found by halving.
+    const HALVINGS: usize = 50;
+    let end = |sign: f64| {
+        let holds = |reach: f64| {
+            let correlation = (estimate + sign * reach).clamp(-1.0, 1.0);
+            reach <= z * variance(correlation).sqrt()
+        };
+        let (mut low, mut high) = (0.0, 4.0 + estimate.abs());
+        for _ in 0..HALVINGS {
+            let middle = (low + high) / 2.0;
+            if holds(middle) { low = middle } else { high = middle }
+        }
+        estimate + sign * high
+    };
+    Interval { lower: end(-1.0), upper: end(1.0) }
+}
+
+#[cfg(test)]
+mod tests;

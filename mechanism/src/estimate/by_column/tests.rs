@@ -1,0 +1,173 @@
+use super::*;
+use crate::moments::{Accumulators, Clipper, QuantisedRows};
+use chacha20::ChaCha8Rng;
+use rand::SeedableRng;
+use rand_distr::{Distribution, StandardNormal, Uniform};
+
+/// Exact moments of these records, NaN where missing, by way of the clipper and the accumulators.
+fn released(records: &[[f64; 3]], second: SecondMoment) -> (Layout, Vec<f64>, f64) {
+    let clip_norm = Clipper::norm_with_indicators(3f64.sqrt());
+    let clipper = Clipper::new(&[(-1.0, 1.0); 3], clip_norm).unwrap().with_indicators().unwrap();
+    let layout = Layout { dimension: clipper.width(), second };
+    let mut rows = QuantisedRows::new(clipper.width());
+    clipper.quantise_all(&records.concat(), &mut rows).unwrap();
+    let mut accumulators = Accumulators::new(layout);
+    accumulators.add_to_key(0, &rows).unwrap();
+    let unit = clipper.clip_norm() / f64::from(1 << 20);
+    let sums = accumulators.take()[&0].row().iter().map(|sum| sum as f64).collect::<Vec<_>>();
+    let scale = |position: usize| match position {
+        Layout::COUNT => 1.0,
+        position if layout.first().contains(&position) => unit,
+        _ => unit * unit,
+    };
+    let coordinates = sums.iter().enumerate().map(|(position, sum)| sum * scale(position)).collect();
+    (layout, coordinates, clipper.indicator_step().unwrap())
+}
+
+fn records(number: usize, random: &mut ChaCha8Rng) -> Vec<[f64; 3]> {
+    let uniform = Uniform::new(-1.0, 1.0).unwrap();
+    let record = |_| {
+        let common: f64 = uniform.sample(random);
+        let mut value = |share: f64| {
+            let value = share * common + (1.0 - share) * uniform.sample(random);
+            // Values that are missing depend on the values themselves.
+            if uniform.sample(random) > 0.6 - value { f64::NAN } else { value }
+        };
+        [value(0.8), value(0.5), value(0.2)]
+    };
+    (0..number).map(record).collect()
+}
+
+/// Moments of a column over its rows, or of a pair over theirs, by the definition.
+fn of_rows(records: &[[f64; 3]], columns: &[usize]) -> (f64, Vec<f64>, f64) {
+    let has_all = |record: &&[f64; 3]| columns.iter().all(|&column| record[column].is_finite());
+    let rows: Vec<_> = records.iter().filter(has_all).collect();
+    let count = rows.len() as f64;
+    let means: Vec<f64> =
+        columns.iter().map(|&column| rows.iter().map(|row| row[column]).sum::<f64>() / count).collect();
+    let (i, j) = (columns[0], columns[columns.len() - 1]);
+    let product = |row: &&[f64; 3]| (row[i] - means[0]) * (row[j] - means[means.len() - 1]);
+    let covariance = rows.iter().map(product).sum::<f64>() / count;
+    (count, means, covariance)
+}
+
+const NO_NOISE: MomentNoise = MomentNoise { count: 0.0, first: 0.0, second: 0.0 };
+
+#[test]
+fn without_noise_moments_are_those_of_the_rows_that_have_them() {
+    let records = records(500, &mut ChaCha8Rng::seed_from_u64(3));
+    let (layout, coordinates, step) = released(&records, SecondMoment::Full);
+    let noisy = NoisyMoments { layout, coordinates: &coordinates, noise: NO_NOISE };
+    let moments = ColumnwiseMoments::new(noisy, step).unwrap();
+    let near = |found: f64, expected: f64| assert!((found - expected).abs() < 2e-6, "{found} {expected}");
+    for i in 0..3 {
+        let (count, means, variance) = of_rows(&records, &[i]);
+        let column = moments.column(i);
+        near(column.count().0, count);
+        let density = column.noisy().density().unwrap();
+        near(density.mean[0], means[0]);
+        near(density.covariance[(0, 0)], variance);
+        for j in (0..3).filter(|&j| j != i) {
+            let (count, means, covariance) = of_rows(&records, &[i, j]);
+            let pair = moments.pair(i, j).unwrap();
+            near(pair.count().0, count);
+            (0..2).for_each(|at| near(pair.first()[at] / count, means[at]));
+            near(moments.covariance(i, j).unwrap().covariance, covariance);
+            let deviations = [i, j].map(|column| of_rows(&records, &[column]).2.sqrt());
+            let (correlation, interval) = moments.correlation(i, j, Confidence::default()).unwrap();
+            near(correlation, covariance / deviations[0] / deviations[1]);
+            near(interval.upper, interval.lower);
+        }
+    }
+    let (layout, coordinates, step) = released(&records, SecondMoment::Diagonal);
+    let noisy = NoisyMoments { layout, coordinates: &coordinates, noise: NO_NOISE };
+    let moments = ColumnwiseMoments::new(noisy, step).unwrap();
+    near(moments.entries().0[(1, 1)], of_rows(&records, &[1]).2);
+    assert!(moments.pair(0, 1).is_none());
+}
+
+/// Over 20,000 releases the share of intervals that contain the truth is within five standard
+/// errors of 95 % or above, which a correct interval misses at a rate below 10⁻⁶, plus 1 % for
+/// terms of second order; and the standard deviations of estimates are as stated to 3 %.
+#[test]
+fn intervals_and_noise_hold_under_noise() {
+    const RELEASES: usize = 20_000;
+    let mut random = ChaCha8Rng::seed_from_u64(4);
+    let records = records(600, &mut random);
+    let (layout, exact, step) = released(&records, SecondMoment::Full);
+    let noise = MomentNoise { count: 3.0, first: 4.0, second: 4.0 };
+    let deviation = |position: usize| match position {
+        Layout::COUNT => noise.count,
+        position if layout.first().contains(&position) => noise.first,
+        position => {
+            let entry = layout.second_entries().nth(position - layout.second().start).unwrap();
+            if entry.0 == entry.1 { noise.second } else { noise.second / SQRT_2 }
+        }
+    };
+    let deviations: Vec<f64> = (0..exact.len()).map(deviation).collect();
+    let of_pair = of_rows(&records, &[0, 1]);
+    let of_columns = [0, 1].map(|column| of_rows(&records, &[column]));
+    let correlation = of_pair.2 / (of_columns[0].2 * of_columns[1].2).sqrt();
+    let (mut held, mut errors, mut stated) = ([0; 3], [0.0; 3], [0.0; 3]);
+    for _ in 0..RELEASES {
+        let draw = |(value, deviation): (&f64, &f64)| {
+            let normal: f64 = StandardNormal.sample(&mut random);
+            value + deviation * normal
+        };
+        let coordinates: Vec<f64> = exact.iter().zip(&deviations).map(draw).collect();
+        let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
+        let moments = ColumnwiseMoments::new(noisy, step).unwrap();
+        let confidence = Confidence::default();
+        let (column, pair) = (moments.column(0), moments.pair(0, 1).unwrap());
+        let mean = column.noisy().intervals(confidence).unwrap().mean(0).unwrap();
+        let covariance = pair.noisy().intervals(confidence).unwrap().covariance(0, 1).unwrap();
+        let correlated = moments.correlation(0, 1, confidence).unwrap();
+        let contained = [
+            mean.contains(of_columns[0].1[0]),
+            covariance.contains(of_pair.2),
+            correlated.1.contains(correlation),
+        ];
+        held.iter_mut().zip(contained).for_each(|(held, contains)| *held += usize::from(contains));
+        let density = column.noisy().density().unwrap();
+        let PairCovariance { covariance, noise } = moments.covariance(0, 1).unwrap();
+        let found = [
+            (column.count().0 - of_columns[0].0, column.count().1),
+            (density.mean[0] - of_columns[0].1[0], density.mean_noise[0]),
+            (covariance - of_pair.2, noise),
+        ];
+        for ((sum, total), (error, noise)) in errors.iter_mut().zip(&mut stated).zip(found) {
+            *sum += error * error;
+            *total += noise * noise;
+        }
+    }
+    let least = 0.95 - 5.0 * (0.95 * 0.05 / RELEASES as f64).sqrt() - 0.01;
+    assert!(held.iter().all(|&held| held as f64 / RELEASES as f64 >= least), "{held:?}");
+    for (found, stated) in errors.iter().zip(&stated) {
+        let ratio = (found / stated).sqrt();
+        assert!((0.97..1.03).contains(&ratio), "{ratio}");
+    }
+}
+
+#[test]
+fn a_projected_matrix_has_no_negative_eigenvalue() {
+    // Three columns that no row has together: every pair is opposite.
+    let mut records = Vec::new();
+    for at in 0..300 {
+        let value = if at % 2 == 0 { 0.5 } else { -0.5 };
+        let mut record = [value, -value, f64::NAN];
+        record.rotate_right(at / 2 % 3);
+        records.push(record);
+    }
+    let (layout, coordinates, step) = released(&records, SecondMoment::Full);
+    let noise = MomentNoise { count: 0.1, first: 0.1, second: 0.1 };
+    let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
+    let moments = ColumnwiseMoments::new(noisy, step).unwrap();
+    let least = |projection| {
+        let (matrix, _) = moments.covariance_matrix(projection).unwrap();
+        Spectrum::of(&matrix).unwrap().values.min()
+    };
+    assert!(least(Projection::Raw) < -0.1);
+    for projection in [Projection::Floor, Projection::Nearest, Projection::Shrink] {
+        assert!(least(projection) > 0.0, "{projection}");
+    }
+}

@@ -1,0 +1,320 @@
+//! `gaussian` for logs with `missing = "by-column"`: each column over the rows that have it, each
+//! covariance over the rows that have both columns (`docs/estimates.md`).
+
+use std::sync::Arc;
+
+use hushflow_mechanism::estimate::by_column::{ColumnwiseMoments, SubsetMoments};
+use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
+use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
+use hushflow_mechanism::estimate::projection::Projection;
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use hushflow_mechanism::view::Moments;
+use nalgebra::{DMatrix, DVector};
+use serde_json::{Map, Value, json};
+
+use super::gaussian::{ends, quality};
+use super::{Cell, ColumnScales, Estimate, ScaledView, TABLE_COLUMNS, number};
+
+/// Returns the moments by column, if rows of the log may lack some of their columns.
+pub(super) fn columnwise<'a>(moments: &'a Moments, scaled: &ScaledView) -> Option<ColumnwiseMoments<'a>> {
+    // A publication by column has these moments.
+    ColumnwiseMoments::new(moments.noisy(), scaled.indicator_step?).ok()
+}
+
+/// Mean and covariance by column, in the units of the columns.
+#[derive(Debug)]
+pub(super) struct ColumnwiseEstimate {
+    scaled: Arc<ScaledView>,
+    moments: Moments,
+    /// The density of each column alone.
+    columns: Vec<Result<Density, DensityError>>,
+    /// Covariances before projection and their noise; NaN where there is no estimate.
+    covariance: (DMatrix<f64>, DMatrix<f64>),
+    /// All columns together, with the view's projection.
+    density: Result<Density, DensityError>,
+}
+
+impl ColumnwiseEstimate {
+    /// Estimates from moments of a log by column; gives the moments back for others.
+    pub(super) fn new(moments: Moments, scaled: &Arc<ScaledView>) -> Result<Self, Moments> {
+        let Some(by_column) = columnwise(&moments, scaled) else { return Err(moments) };
+        let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
+        let projection = scaled.view.covariance;
+        let own = |column: usize| {
+            let density = by_column.column(column).noisy().density_by(projection)?;
+            density.to_units(&half_widths[column..=column], &centres[column..=column])
+        };
+        let columns: Vec<_> = (0..by_column.columns()).map(own).collect();
+        let area = {
+            let widths = DVector::from_column_slice(half_widths);
+            &widths * widths.transpose()
+        };
+        let in_units = |(matrix, noise): (DMatrix<f64>, DMatrix<f64>)| {
+            (matrix.component_mul(&area), noise.component_mul(&area))
+        };
+        let covariance = in_units(by_column.entries());
+        let projected = by_column.covariance_matrix(projection).map(in_units);
+        let density = match (columns.iter().find_map(|column| column.as_ref().err()), projected) {
+            (Some(error), _) => Err(*error),
+            (None, None) => Err(pair_error(&by_column)),
+            (None, Some(projected)) => Ok(together(&columns, projected, &moments)),
+        };
+        Ok(Self { scaled: Arc::clone(scaled), columns, covariance, density, moments })
+    }
+
+    fn by_column(&self) -> Option<ColumnwiseMoments<'_>> {
+        columnwise(&self.moments, &self.scaled)
+    }
+
+    /// Pairs of columns whose second moment is known, in the order of moments.
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
+        let layout = Layout { dimension: self.columns.len(), second: self.moments.layout.second };
+        layout.second_entries()
+    }
+
+    fn is_full(&self) -> bool {
+        self.moments.layout.second == SecondMoment::Full
+    }
+
+    /// The confidence of each interval by itself.
+    fn confidence(&self) -> Confidence {
+        let confidence = self.scaled.view.confidence(self.moments.epoch);
+        let statements = if confidence.joint { self.columns.len() + self.pairs().count() } else { 1 };
+        let level = 1.0 - (1.0 - confidence.level) / statements as f64;
+        Confidence { level, joint: false, ..confidence }
+    }
+
+    fn scales(&self) -> &ColumnScales {
+        self.scaled.scales(self.moments.key)
+    }
+
+    fn column_count(&self, column: usize) -> (f64, f64) {
+        self.by_column().map_or((f64::NAN, f64::NAN), |moments| moments.column(column).count())
+    }
+
+    fn pair_count(&self, (i, j): (usize, usize)) -> Option<(f64, f64)> {
+        let moments = self.by_column()?;
+        Some(if i == j { moments.column(i).count() } else { moments.pair(i, j)?.count() })
+    }
+
+    fn mean(&self, column: usize) -> Option<(f64, f64)> {
+        let density = self.columns[column].as_ref().ok()?;
+        Some((density.mean[0], density.mean_noise[0]))
+    }
+
+    /// A covariance and its noise.
+    fn covariance(&self, pair: (usize, usize)) -> Option<(f64, f64)> {
+        let (matrix, noise) = &self.covariance;
+        Some((matrix[pair], noise[pair])).filter(|_| matrix[pair].is_finite())
+    }
+
+    fn mean_interval(&self, column: usize) -> Option<Interval> {
+        let ColumnScales { centres, half_widths } = self.scales();
+        let moments = self.by_column()?.column(column);
+        let interval = moments.noisy().intervals(self.confidence()).ok()?.mean(0)?;
+        Some(interval.to_units(half_widths[column], centres[column]))
+    }
+
+    fn covariance_interval(&self, (i, j): (usize, usize)) -> Option<Interval> {
+        let widths = &self.scales().half_widths;
+        let by_column = self.by_column()?;
+        let of = |moments: SubsetMoments, other: usize| {
+            moments.noisy().intervals(self.confidence()).ok()?.covariance(0, other)
+        };
+        let interval = if i == j { of(by_column.column(i), 0) } else { of(by_column.pair(i, j)?, 1) };
+        Some(interval?.to_units(widths[i] * widths[j], 0.0))
+    }
+
+    fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
+        self.by_column()?.correlation(i, j, self.confidence())
+    }
+
+    fn of_columns(&self, value: impl Fn(usize) -> Value) -> Value {
+        self.scaled.columns.iter().cloned().zip((0..).map(value)).collect()
+    }
+
+    fn of_pairs(&self, value: impl Fn((usize, usize)) -> Value) -> Value {
+        let all = 0..self.columns.len();
+        all.clone().map(|i| all.clone().map(|j| value((i, j))).collect::<Value>()).collect()
+    }
+}
+
+/// Why there is no density although each column has one.
+fn pair_error(moments: &ColumnwiseMoments<'_>) -> DensityError {
+    let all = (0..moments.columns()).flat_map(|i| (0..i).map(move |j| (j, i)));
+    let error = all.filter_map(|(i, j)| moments.covariance(i, j).err()).next();
+    error.unwrap_or(DensityError::Eigenvalues)
+}
+
+/// The density of all columns.
+fn together(
+    columns: &[Result<Density, DensityError>],
+    (covariance, covariance_noise): (DMatrix<f64>, DMatrix<f64>),
+    moments: &Moments,
+) -> Density {
+    let of = |value: fn(&Density) -> f64| {
+        DVector::from_iterator(columns.len(), columns.iter().flatten().map(value))
+    };
+    let qualities = columns.iter().flatten().map(|density| density.quality);
+    Density {
+        mean: of(|density| density.mean[0]),
+        mean_noise: of(|density| density.mean_noise[0]),
+        covariance,
+        covariance_noise,
+        count: moments.count(),
+        count_noise: moments.noise.count,
+        quality: qualities.filter(|quality| *quality != Quality::Good).last().unwrap_or(Quality::Good),
+    }
+}
+
+/// The first of a value and its noise, or null.
+fn value(pair: Option<(f64, f64)>) -> Value {
+    json!(pair.map(|(value, _)| value))
+}
+
+fn noise(pair: Option<(f64, f64)>) -> Value {
+    json!(pair.map(|(_, noise)| noise))
+}
+
+impl Estimate for ColumnwiseEstimate {
+    fn moments(&self) -> Option<&Moments> {
+        Some(&self.moments)
+    }
+
+    fn density(&self) -> Option<Result<&Density, &DensityError>> {
+        Some(self.density.as_ref())
+    }
+
+    fn json(&self, object: &mut Map<String, Value>) {
+        let view = &self.scaled.view;
+        let word = |column: usize| quality(self.columns[column].as_ref()).into();
+        let deviation = |column| Some(self.covariance_interval((column, column))?.square_root());
+        let fields = [
+            ("quality", self.quality().into()),
+            ("quality_by_column", self.of_columns(word)),
+            ("column_count", self.of_columns(|column| value(Some(self.column_count(column))))),
+            ("column_count_noise", self.of_columns(|column| noise(Some(self.column_count(column))))),
+            ("pair_count", self.of_pairs(|pair| value(self.pair_count(pair)))),
+            ("pair_count_noise", self.of_pairs(|pair| noise(self.pair_count(pair)))),
+            ("mean", self.of_columns(|column| value(self.mean(column)))),
+            ("mean_noise", self.of_columns(|column| noise(self.mean(column)))),
+            ("covariance", self.of_pairs(|pair| value(self.covariance(pair)))),
+            ("covariance_noise", self.of_pairs(|pair| noise(self.covariance(pair)))),
+            // Entries of different rows: no matrix of them together is projected.
+            ("projection", Projection::Raw.name().into()),
+            ("level", view.intervals.level.into()),
+            ("joint", view.intervals.joint.into()),
+            ("about", view.intervals.about().into()),
+            ("mean_interval", self.of_columns(|column| ends(self.mean_interval(column)))),
+            ("covariance_interval", self.of_pairs(|pair| ends(self.covariance_interval(pair)))),
+            ("standard_deviation_interval", self.of_columns(|column| ends(deviation(column)))),
+            ("correlation", self.of_pairs(|pair| json!(self.correlation(pair).map(|found| found.0)))),
+            ("correlation_interval", self.of_pairs(|pair| ends(self.correlation(pair).map(|found| found.1)))),
+        ];
+        object.extend(fields.map(|(name, value)| (name.into(), value)));
+    }
+
+    fn csv_titles(&self) -> Vec<String> {
+        let columns = &self.scaled.columns;
+        let of_columns =
+            |prefix: &str| -> Vec<_> { columns.iter().map(|column| format!("{prefix}_{column}")).collect() };
+        let of_pairs = |prefix: &str| -> Vec<_> {
+            self.pairs().map(|(i, j)| format!("{prefix}_{}_{}", columns[i], columns[j])).collect()
+        };
+        [
+            of_columns("count"),
+            of_columns("count_noise"),
+            of_columns("mean"),
+            of_columns("mean_noise"),
+            of_pairs("covariance"),
+            of_pairs("covariance_noise"),
+            vec!["quality".into()],
+            of_columns("mean_lower"),
+            of_pairs("covariance_lower"),
+            of_columns("mean_upper"),
+            of_pairs("covariance_upper"),
+        ]
+        .concat()
+    }
+
+    fn csv(&self) -> Vec<String> {
+        let all = 0..self.columns.len();
+        let counts: Vec<_> = all.clone().map(|column| Some(self.column_count(column))).collect();
+        let means: Vec<_> = all.clone().map(|column| self.mean(column)).collect();
+        let covariances: Vec<_> = self.pairs().map(|pair| self.covariance(pair)).collect();
+        let mut fields = Vec::new();
+        for list in [counts, means, covariances] {
+            fields.extend(list.iter().map(|pair| number(pair.map(|(value, _)| value))));
+            fields.extend(list.iter().map(|pair| number(pair.map(|(_, noise)| noise))));
+        }
+        fields.extend(self.quality().map(String::from));
+        let means = all.map(|column| self.mean_interval(column));
+        let all: Vec<_> = means.chain(self.pairs().map(|pair| self.covariance_interval(pair))).collect();
+        fields.extend(all.iter().map(|interval| number(interval.map(|interval| interval.lower))));
+        fields.extend(all.iter().map(|interval| number(interval.map(|interval| interval.upper))));
+        fields
+    }
+
+    fn legend(&self) -> String {
+        let legend = self.scaled.view.intervals.legend();
+        format!("{legend}; n: rows that have the column")
+    }
+
+    fn titles(&self) -> Vec<String> {
+        let columns = &self.scaled.columns;
+        let of = |prefix: &'static str| {
+            columns.iter().take(TABLE_COLUMNS).map(move |name| format!("{prefix}{name}"))
+        };
+        let mut titles: Vec<String> = of("mean ").chain(of("n ")).chain(of("sd ")).collect();
+        if self.is_full() && columns.len() > 1 {
+            titles.push(format!("corr {},{}", columns[0], columns[1]));
+        }
+        titles
+    }
+
+    fn cells(&self) -> Result<Vec<Cell>, String> {
+        if let Some(Err(error)) = self.columns.iter().find(|column| column.is_err())
+            && self.columns.iter().all(Result::is_err)
+        {
+            return Err(error.to_string());
+        }
+        let within = |value: f64, interval: Option<Interval>| {
+            Cell::Value(value, interval.map_or(0.0, |interval| interval.reach_from(value)))
+        };
+        let shown = 0..self.columns.len().min(TABLE_COLUMNS);
+        let reach = self.count_reach();
+        let means = shown.clone().map(|column| match self.mean(column) {
+            Some((mean, _)) => within(mean, self.mean_interval(column)),
+            None => Cell::Empty,
+        });
+        let counts = shown.clone().map(|column| {
+            let (count, noise) = self.column_count(column);
+            Cell::Value(count, noise * reach)
+        });
+        let deviations = shown.map(|column| {
+            let interval = self.covariance_interval((column, column)).map(Interval::square_root);
+            match (self.covariance((column, column)), interval) {
+                (None, _) => Cell::Empty,
+                // The variance may be 0: only its upper bound is known.
+                (_, Some(interval)) if interval.lower == 0.0 => Cell::AtMost(interval.upper),
+                (Some((variance, _)), interval) => within(variance.max(0.0).sqrt(), interval),
+            }
+        });
+        let mut cells: Vec<_> = means.chain(counts).chain(deviations).collect();
+        if self.is_full() && self.columns.len() > 1 {
+            let correlation = self.correlation((0, 1));
+            cells.push(correlation.map_or(Cell::Empty, |(value, interval)| within(value, Some(interval))));
+        }
+        Ok(cells)
+    }
+
+    /// The word of the first column that is not good.
+    fn quality(&self) -> Option<&'static str> {
+        let words = self.columns.iter().map(|column| quality(column.as_ref()));
+        Some(words.filter(|word| *word != "good").next().unwrap_or("good"))
+    }
+
+    fn count_reach(&self) -> f64 {
+        self.scaled.view.intervals.count_reach()
+    }
+}
