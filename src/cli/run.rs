@@ -246,6 +246,9 @@ fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
     }
 }
 
+/// One of so many rows unusable is worth a hint.
+const MANY_UNUSABLE: u64 = 20;
+
 /// Prints the summary, and the command that reads the log.
 fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, counters: bool) {
     if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
@@ -287,10 +290,18 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, counter
     let _ = progress.and(guarantee).and(hint);
     if counters || err.is_terminal() {
         let c = &summary.counters;
+        let by_column = parameters.by_column();
+        let [missing, malformed] = match by_column {
+            true => [
+                "a value is missing, counted for their other columns",
+                "a value is malformed, counted for their other columns",
+            ],
+            false => ["unusable, a value is missing", "unusable, malformed"],
+        };
         let rows = [
             ("rows read", c.rows),
-            ("unusable, a value is missing", c.missing),
-            ("unusable, malformed", c.malformed),
+            (missing, c.missing),
+            (malformed, c.malformed),
             ("skipped, key not listed", c.unknown_key),
             ("late, counted in the oldest open epoch", c.folded),
             ("late, dropped", c.late),
@@ -304,6 +315,15 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, counter
         let _ = writeln!(err, "Rows (exact counts are private: only for the operator):");
         for (what, count) in rows.into_iter().filter(|&(what, count)| count > 0 || what == "rows read") {
             let _ = writeln!(err, "{:>14}  {what}", thousands(count));
+        }
+        let unusable = c.missing + c.malformed;
+        if !by_column && parameters.columns.len() > 1 && unusable > c.rows / MANY_UNUSABLE {
+            let share = 100.0 * unusable as f64 / c.rows.max(1) as f64;
+            let _ = writeln!(
+                err,
+                "hint: {share:.0} % of the rows are unusable as a whole; with missing = \"by-column\" in [source], a row counts \
+                 for the columns that it has (in a new state directory)"
+            );
         }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::ColumnwiseEstimate;
 use super::{
-    Band, Cell, ColumnScales, Estimate, EstimatorKind, Plot, ChartSeries, ScaledView, TABLE_COLUMNS,
+    Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Plot, ScaledView, TABLE_COLUMNS,
     ViewEstimator, number,
 };
 

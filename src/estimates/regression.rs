@@ -52,7 +52,7 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
-    Band, Cell, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ChartSeries, ScaledView,
+    Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView,
     TABLE_COLUMNS, ViewEstimator, number,
 };
 use crate::document::{Field, Section};
