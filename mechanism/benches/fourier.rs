@@ -1,30 +1,16 @@
 //! The Fourier mechanism over 10⁵ steps, as whole series: encoding, both decoders, and the errors
-//! of its estimates, beside one transform there and back. A matrix of that many steps would take
-//! 160 GB.
+//! of its estimates. A matrix of that many steps would take 160 GB.
 //!
 //! `cargo bench -p hushflow-mechanism --bench fourier`
 
 use divan::{Bencher, black_box};
 use hushflow_mechanism::strategy::{Factorization, Fourier};
 use hushflow_mechanism::workload::Workload;
-use realfft::RealFftPlanner;
 
 const STEPS: usize = 100_000;
 
 fn main() {
     divan::main();
-}
-
-#[divan::bench]
-fn transform_there_and_back(bencher: Bencher) {
-    let mut planner = RealFftPlanner::<f64>::new();
-    let (forward, backward) = (planner.plan_fft_forward(2 * STEPS), planner.plan_fft_inverse(2 * STEPS));
-    let (mut series, mut spectrum) = (vec![1.0; 2 * STEPS], forward.make_output_vec());
-    bencher.bench_local(|| {
-        forward.process(&mut series, &mut spectrum).expect("buffers have the planned lengths");
-        backward.process(&mut spectrum, &mut series).expect("buffers have the planned lengths");
-        black_box(&mut series).iter_mut().for_each(|value| *value /= (2 * STEPS) as f64);
-    });
 }
 
 #[divan::bench]

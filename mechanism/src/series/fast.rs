@@ -5,8 +5,8 @@
 //! refinement, so its error is that of the last residual, for any numerator. Results may differ in
 //! their last bits between machines, so they must not enter a mechanism.
 
+use super::fourier::RealTransform;
 use super::quotient as long_division;
-use realfft::RealFftPlanner;
 
 /// Up to this number of multiplications the plain methods are used: they are as fast, and accurate
 /// to the last digits.
@@ -26,21 +26,7 @@ pub fn product(left: &[f64], right: &[f64], terms: usize) -> Vec<f64> {
         return super::product(left, right, terms);
     }
     let size = (left.len() + right.len()).next_power_of_two();
-    let mut planner = RealFftPlanner::new();
-    let (forward, backward) = (planner.plan_fft_forward(size), planner.plan_fft_inverse(size));
-    let spectrum = |series: &[f64]| {
-        let (mut padded, mut spectrum) = (series.to_vec(), forward.make_output_vec());
-        padded.resize(size, 0.0);
-        forward.process(&mut padded, &mut spectrum).expect("buffers have the planned lengths");
-        spectrum
-    };
-    let (mut spectra, factors, mut product) = (spectrum(left), spectrum(right), backward.make_output_vec());
-    spectra.iter_mut().zip(factors).for_each(|(value, factor)| *value = *value * factor / size as f64);
-    // The transform of real numbers is real at both ends.
-    for end in [0, spectra.len() - 1] {
-        spectra[end].im = 0.0;
-    }
-    backward.process(&mut spectra, &mut product).expect("buffers have the planned lengths");
+    let mut product = RealTransform::new(size).product(left, right);
     product.resize(terms, 0.0);
     product
 }

@@ -5,12 +5,13 @@
 //! missing ones are 0.
 //!
 //! This module uses additions, multiplications, divisions and roots in a fixed order. It returns
-//! the same bits on every machine, so its results may enter a mechanism. [`fast`] is only for
-//! computing errors, and so are the rules that sum smooth functions over long runs of integers.
+//! the same bits on every machine, so its results may enter a mechanism. [`fast`] and its
+//! transforms are only for computing errors, and so are the rules that sum smooth functions over long runs of integers.
 
 use std::num::NonZeroUsize;
 
 pub mod fast;
+pub(crate) mod fourier;
 
 /// First `terms` coefficients of `(1 − βx)^exponent`, by the binomial recurrence.
 ///

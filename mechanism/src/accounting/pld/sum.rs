@@ -17,8 +17,7 @@
 //! for both ends, times max g, bounds either.
 //!
 //! **Transforms.** A Fourier transform of n values has an error of at most F = 64u log₂ n of its
-//! result, both in the Euclidean norm (Higham 2002, Theorem 24.2, has 8u log₂ n for factors right to
-//! u; the crate's are right to 20u, and real transforms take one more pass). With φ_i the transform
+//! result, both in the Euclidean norm (`series::fourier` has 8u (log₂ n + 1)). With φ_i the transform
 //! of t_i, |φ_i| ≤ Σ t_i ≈ 1, the error of Π φ_i^(k_i) is at most `Σ k_i (F‖φ_i‖ + 3u‖φ‖)` times
 //! the growth Π max(Σ t_i + F√n‖t_i‖, 1)^(k_i) (a complex product has a relative error below 3u: Brent,
 //! Percival & Zimmermann 2007). The inverse divides norms by √n and adds F of its result. By
@@ -29,7 +28,8 @@
 //! has k_i times that; sums of positive terms have a relative error of u for each term.
 
 use super::PrivacyLossDistribution;
-use realfft::{RealFftPlanner, num_complex::Complex64};
+use crate::series::fourier::RealTransform;
+use nalgebra::Complex;
 
 /// Bound of the relative error of a transform for each binary digit of its length: 64u.
 const TRANSFORM: f64 = 32.0 * f64::EPSILON;
@@ -129,13 +129,10 @@ impl TiltedSum {
         let found = cumulants(parts, tilt);
         let window = Window::around(parts, tilt, found, step);
         let length = window.length;
-        let mut planner = RealFftPlanner::<f64>::new();
-        let forward = planner.plan_fft_forward(length);
-        let inverse = planner.plan_fft_inverse(length);
+        let fourier = RealTransform::new(length);
         let transform = TRANSFORM * (length as f64).log2();
 
-        let mut product = vec![Complex64::ONE; length / 2 + 1];
-        let mut spectrum = forward.make_output_vec();
+        let mut product = vec![Complex::from(1.0); length / 2 + 1];
         let (mut log_scale, mut log_growth, mut rounding, mut relative, mut infinite) =
             (0.0, 0.0, 0.0, 0.0, 0.0);
         let (mut scale_error, mut products) = (0.0, 0.0);
@@ -151,9 +148,8 @@ impl TiltedSum {
                 index = if index + 1 == length { 0 } else { index + 1 };
             }
             let (sum, norm) = (buffer.iter().sum::<f64>(), norm(&buffer));
-            forward.process(&mut buffer, &mut spectrum).expect("lengths are those of the plan");
-            for (product, value) in product.iter_mut().zip(&spectrum) {
-                *product *= power(*value, *count);
+            for (product, value) in product.iter_mut().zip(fourier.forward(&buffer)) {
+                *product *= power(value, *count);
             }
             log_scale += times * constant;
             log_growth += times * ((sum - 1.0).max(0.0) + transform * (length as f64).sqrt() * norm);
@@ -163,14 +159,7 @@ impl TiltedSum {
             products += times + 1.0;
             infinite += times * distribution.infinite();
         }
-        // An inverse of real values requires real ends; they are, up to rounding.
-        product[0].im = 0.0;
-        product[length / 2].im = 0.0;
-        let mut values = inverse.make_output_vec();
-        inverse.process(&mut product, &mut values).expect("lengths are those of the plan");
-        for value in &mut values {
-            *value /= length as f64;
-        }
+        let mut values = fourier.inverse(&product);
         let found = norm(&values);
         let rounding =
             log_growth.exp() * (rounding + (products * PRODUCT + 2.0 * transform) * found) * (1.0 + 1e-3);
@@ -303,8 +292,8 @@ fn norm(values: &[f64]) -> f64 {
 }
 
 /// Returns z^count by repeated squaring: fewer than 2·count roundings count.
-fn power(mut base: Complex64, mut count: u64) -> Complex64 {
-    let mut result = Complex64::ONE;
+fn power(mut base: Complex<f64>, mut count: u64) -> Complex<f64> {
+    let mut result = Complex::from(1.0);
     while count > 0 {
         if count & 1 == 1 {
             result *= base;

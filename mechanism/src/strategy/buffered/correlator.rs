@@ -38,18 +38,22 @@ const STATE_VERSION: u64 = 1 << 32;
 
 const LANES: usize = 8;
 
+/// The buffers of neighbouring coordinates.
+type Block<const B: usize> = [[f64; LANES]; B];
+
 pub(super) struct BufferedCorrelator<const B: usize> {
     strategy: Buffered,
     steps: u64,
     coordinates: usize,
     coarse_bits: u32,
-    buffers: Zeroizing<[Vec<f64>; B]>,
+    /// Blocks of coordinates; the last one is filled up with zeros.
+    blocks: Zeroizing<Vec<Block<B>>>,
 }
 
 impl<const B: usize> BufferedCorrelator<B> {
     pub(super) fn new(strategy: &Buffered, coordinates: usize, coarse_bits: u32) -> Self {
-        let buffers = Zeroizing::new(std::array::from_fn(|_| vec![0.0; coordinates]));
-        Self { strategy: strategy.clone(), steps: 0, coordinates, coarse_bits, buffers }
+        let blocks = Zeroizing::new(vec![[[0.0; LANES]; B]; coordinates.div_ceil(LANES)]);
+        Self { strategy: strategy.clone(), steps: 0, coordinates, coarse_bits, blocks }
     }
 
     fn identification(&self) -> Identification {
@@ -71,14 +75,19 @@ impl<const B: usize> Correlator for BufferedCorrelator<B> {
         self.strategy.check_step(self.steps, [noise.len(); 2], self.coordinates)?;
         self.steps += 1;
         let step = self.strategy.coefficients.step(self.steps).real();
-        let buffers = self.buffers.each_mut().map(|buffer| &mut buffer[..]);
-        Arch::new().dispatch(Correlate { step, coarse_bits: self.coarse_bits, noise, buffers });
+        let blocks = &mut self.blocks[..];
+        Arch::new().dispatch(Correlate { step, coarse_bits: self.coarse_bits, noise, blocks });
         Ok(())
     }
 
     fn save(&self) -> Vec<u8> {
         let mut state = self.identification().header(self.steps, 8 * B * self.coordinates);
-        state.extend(self.buffers.iter().flatten().flat_map(|value| value.to_le_bytes()));
+        for buffer in 0..B {
+            for coordinate in 0..self.coordinates {
+                let value = self.blocks[coordinate / LANES][buffer][coordinate % LANES];
+                state.extend(value.to_le_bytes());
+            }
+        }
         state
     }
 
@@ -91,7 +100,10 @@ impl<const B: usize> Correlator for BufferedCorrelator<B> {
         if !values.clone().all(f64::is_finite) {
             return Err(refused("a buffer is not finite"));
         }
-        self.buffers.iter_mut().flatten().zip(values).for_each(|(buffer, value)| *buffer = value);
+        for (number, value) in values.enumerate() {
+            let (buffer, coordinate) = (number / self.coordinates, number % self.coordinates);
+            self.blocks[coordinate / LANES][buffer][coordinate % LANES] = value;
+        }
         self.steps = steps;
         Ok(())
     }
@@ -101,7 +113,7 @@ struct Correlate<'a, const B: usize> {
     step: RealStep,
     coarse_bits: u32,
     noise: &'a mut [i64],
-    buffers: [&'a mut [f64]; B],
+    blocks: &'a mut [Block<B>],
 }
 
 impl<const B: usize> WithSimd for Correlate<'_, B> {
@@ -109,60 +121,61 @@ impl<const B: usize> WithSimd for Correlate<'_, B> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { step, coarse_bits, noise, buffers } = self;
+        let Self { step, coarse_bits, noise, blocks } = self;
         // The grid's own units are the common case and need no shifts.
         match coarse_bits {
-            0 => correlate(&step, 0, noise, buffers),
-            _ => correlate(&step, coarse_bits, noise, buffers),
+            0 => correlate(&step, 0, noise, blocks),
+            _ => correlate(&step, coarse_bits, noise, blocks),
         }
     }
 }
 
 #[inline(always)]
-fn correlate<const B: usize>(step: &RealStep, coarse_bits: u32, noise: &mut [i64], buffers: [&mut [f64]; B]) {
-    let (noise, noise_rest) = noise.as_chunks_mut::<LANES>();
-    let (number, rest_length) = (noise.len(), noise_rest.len());
-    let mut parts = buffers.map(|buffer| buffer.as_chunks_mut::<LANES>());
-    let mut blocks = parts.each_mut().map(|(blocks, _)| &mut blocks[..number]);
-    for (position, noise) in noise.iter_mut().enumerate() {
-        let held: [_; B] = std::array::from_fn(|buffer| blocks[buffer][position]);
-        let (correlated, next) = correlate_block(step, coarse_bits, *noise, held);
-        *noise = correlated;
-        for (blocks, next) in blocks.iter_mut().zip(next) {
-            blocks[position] = next;
-        }
+fn correlate<const B: usize>(step: &RealStep, coarse_bits: u32, noise: &mut [i64], blocks: &mut [Block<B>]) {
+    let (whole, rest) = noise.as_chunks_mut();
+    let (last, blocks) = if rest.is_empty() { (None, blocks) } else { split_last(blocks) };
+    for (noise, buffers) in whole.iter_mut().zip(blocks) {
+        correlate_block(step, coarse_bits, noise, buffers);
     }
-    let mut rests = parts.map(|(_, rest)| &mut rest[..rest_length]);
-    for (position, noise) in noise_rest.iter_mut().enumerate() {
-        let held: [_; B] = std::array::from_fn(|buffer| [rests[buffer][position]]);
-        let ([correlated], next) = correlate_block(step, coarse_bits, [*noise], held);
-        *noise = correlated;
-        for (rest, [next]) in rests.iter_mut().zip(next) {
-            rest[position] = next;
-        }
+    if let Some(buffers) = last {
+        let mut filled = [0; LANES];
+        filled[..rest.len()].copy_from_slice(rest);
+        correlate_block(step, coarse_bits, &mut filled, buffers);
+        rest.copy_from_slice(&filled[..rest.len()]);
+    }
+}
+
+fn split_last<T>(blocks: &mut [T]) -> (Option<&mut T>, &mut [T]) {
+    match blocks.split_last_mut() {
+        Some((last, blocks)) => (Some(last), blocks),
+        None => (None, &mut []),
     }
 }
 
 #[inline(always)]
-fn correlate_block<const B: usize, const N: usize>(
+fn correlate_block<const B: usize>(
     step: &RealStep,
     coarse_bits: u32,
-    noise: [i64; N],
-    mut buffers: [[f64; N]; B],
-) -> ([i64; N], [[f64; N]; B]) {
-    let mut sums = [0.0; N];
-    for buffer in &buffers {
-        sums.iter_mut().zip(buffer).for_each(|(sum, value)| *sum += value);
-    }
+    noise: &mut [i64; LANES],
+    buffers: &mut Block<B>,
+) {
     let half = (1 << coarse_bits) >> 1;
-    let correlated: [i64; N] =
-        std::array::from_fn(|lane| noise[lane].wrapping_sub(as_integer(sums[lane]) << coarse_bits));
-    let real = correlated.map(|u| as_number(u.wrapping_add(half) >> coarse_bits));
+    let (mut sums, mut real) = ([0.0; LANES], [0.0; LANES]);
+    for buffer in &*buffers {
+        for lane in 0..LANES {
+            sums[lane] += buffer[lane];
+        }
+    }
+    for lane in 0..LANES {
+        noise[lane] = noise[lane].wrapping_sub(as_integer(sums[lane]) << coarse_bits);
+        real[lane] = as_number(noise[lane].wrapping_add(half) >> coarse_bits);
+    }
     for (j, buffer) in buffers.iter_mut().enumerate() {
         let (decay, input) = (step.decays[j], step.inputs[j]);
-        buffer.iter_mut().zip(real).for_each(|(value, u)| *value = decay * *value + input * u);
+        for lane in 0..LANES {
+            buffer[lane] = decay * buffer[lane] + input * real[lane];
+        }
     }
-    (correlated, buffers)
 }
 
 /// Row norm and error bounds of a strategy whose diagonal is one.

@@ -41,7 +41,7 @@
 //! Computations use the complements 1 − θ, which keep their digits if θ is near 1.
 
 use super::steps::{BufferCoefficients, BufferStep};
-use super::{Buffered, Buffers, Decoder, ExponentialBuffer, StepError};
+use super::{Buffered, Buffers, Decoder, ExponentialBuffer, StepError, array};
 use crate::strategy::step::{Identification, fingerprint, refused, sums};
 use crate::strategy::{COEFFICIENT_BITS, Encoder, IntegerRow};
 use zeroize::Zeroizing;
@@ -209,8 +209,10 @@ fn take_step<const B: usize, X: Copy + Into<i128>>(
     x: &[X],
     y: &mut [i128],
 ) {
-    let (inputs, decays): ([i64; B], [u64; B]) =
-        (std::array::from_fn(|j| step.inputs[j] << extra_bits), std::array::from_fn(|j| step.decays[j]));
+    let (mut inputs, mut decays) = ([0; B], [0; B]);
+    for j in 0..B {
+        (inputs[j], decays[j]) = (step.inputs[j] << extra_bits, step.decays[j]);
+    }
     let half = (1 << extra_bits) >> 1;
     for ((r, &x), y) in buffers.iter_mut().zip(x).zip(y) {
         let (x, mut sum): (i128, i128) = (x.into(), half);
@@ -418,8 +420,7 @@ impl<const B: usize> Decoder for BufferedDecoder<B> {
         self.strategy.check_step(self.steps, [y.len(), x.len()], self.buffers.len())?;
         self.steps += 1;
         let step = self.strategy.coefficients.step(self.steps).real();
-        let (inputs, decays): ([f64; B], [f64; B]) =
-            (std::array::from_fn(|j| step.inputs[j]), std::array::from_fn(|j| step.decays[j]));
+        let (inputs, decays): ([f64; B], [f64; B]) = (array(|j| step.inputs[j]), array(|j| step.decays[j]));
         let scale = 1.0 / step.gain;
         let (phase, coordinates) = (self.strategy.coefficients.delays(), self.buffers.len());
         let phase = (self.steps - 1).checked_rem(phase as u64).unwrap_or(0) as usize;

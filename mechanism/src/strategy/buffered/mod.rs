@@ -114,6 +114,31 @@ fn of_parameters(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, Strategy
     }
 }
 
+type Square<const S: usize> = [[f64; S]; S];
+
+/// Makes an array entry by entry. Hundreds of these are compiled, each for eight numbers of
+/// buffers: `std::array::from_fn`, which also handles panics, takes a tenth of the crate's build.
+#[inline(always)]
+fn array<const N: usize>(mut entry: impl FnMut(usize) -> f64) -> [f64; N] {
+    let mut entries = [0.0; N];
+    for (j, value) in entries.iter_mut().enumerate() {
+        *value = entry(j);
+    }
+    entries
+}
+
+/// Makes a matrix from its entries by row and column.
+#[inline(always)]
+fn square<const S: usize>(mut entry: impl FnMut(usize, usize) -> f64) -> Square<S> {
+    let mut entries = [[0.0; S]; S];
+    for (j, row) in entries.iter_mut().enumerate() {
+        for (k, value) in row.iter_mut().enumerate() {
+            *value = entry(j, k);
+        }
+    }
+    entries
+}
+
 macro_rules! for_count {
     ($count:expr, $type:ident :: new($($argument:expr),*)) => {
         match $count {

@@ -12,7 +12,8 @@
 //! Decoding is linear, so decoded noise is the noise of the decoded sums.
 
 use super::{Fourier, StrategyError};
-use realfft::{RealFftPlanner, num_complex::Complex64};
+use crate::series::fourier::{convolve_circularly, spectrum};
+use nalgebra::Complex;
 use std::f64::consts::PI;
 
 impl Fourier {
@@ -23,7 +24,7 @@ impl Fourier {
     pub fn encode(&self, increments: &[f64]) -> Result<Vec<f64>, StrategyError> {
         let n = self.reciprocals.len();
         self.check_length(increments.len(), n)?;
-        Ok(filter(increments, 2 * n, |frequency| self.root(frequency)))
+        Ok(convolve_circularly(increments, 2 * n, |frequency| self.root(frequency)))
     }
 
     /// Decodes 2n encoded numbers y to the running sums B y.
@@ -43,11 +44,11 @@ impl Fourier {
         let n = self.reciprocals.len();
         self.check_length(encoded.len(), 2 * n)?;
         if !self.optimal {
-            let mut sums = filter(encoded, 2 * n, |frequency| self.root(frequency));
+            let mut sums = convolve_circularly(encoded, 2 * n, |frequency| self.root(frequency));
             sums.truncate(n);
             return Ok(sums);
         }
-        let mut projected = filter(encoded, 2 * n, |frequency| self.root(frequency).conj());
+        let mut projected = convolve_circularly(encoded, 2 * n, |frequency| self.root(frequency).conj());
         projected.truncate(n);
         let mut sum = 0.0;
         Ok(self.solve_gram(&projected).into_iter().map(|increment| (sum += increment, sum).1).collect())
@@ -64,21 +65,21 @@ impl Fourier {
             column[(2 * n - k) % (2 * n)] = entry;
         }
         let spectrum = spectrum(&column, 2 * n);
-        let toeplitz = filter(right, 2 * n, |frequency| Complex64::from(spectrum[frequency].re));
+        let toeplitz = convolve_circularly(right, 2 * n, |frequency| Complex::from(spectrum[frequency].re));
         let inner: f64 = q.iter().zip(right).map(|(q, right)| q * right).sum();
         let correction = 2.0 * inner / (1.0 + self.total);
         toeplitz.into_iter().zip(q).map(|(toeplitz, q)| toeplitz - correction * q).collect()
     }
 
     /// The eigenvalue of S at a frequency of at most n.
-    fn root(&self, frequency: usize) -> Complex64 {
+    fn root(&self, frequency: usize) -> Complex<f64> {
         let n = self.reciprocals.len();
         match frequency {
-            0 => Complex64::from((n as f64).sqrt()),
-            even if even % 2 == 0 => Complex64::ZERO,
+            0 => Complex::from((n as f64).sqrt()),
+            even if even % 2 == 0 => Complex::from(0.0),
             odd => {
                 let magnitude = (self.reciprocals[odd / 2] * n as f64).sqrt();
-                Complex64::from_polar(magnitude, PI * (odd as f64 / (4 * n) as f64 - 0.25))
+                Complex::from_polar(magnitude, PI * (odd as f64 / (4 * n) as f64 - 0.25))
             }
         }
     }
@@ -86,31 +87,6 @@ impl Fourier {
     fn check_length(&self, found: usize, expected: usize) -> Result<(), StrategyError> {
         if found == expected { Ok(()) } else { Err(StrategyError::Length { found, expected }) }
     }
-}
-
-fn spectrum(series: &[f64], size: usize) -> Vec<Complex64> {
-    let forward = RealFftPlanner::new().plan_fft_forward(size);
-    let mut padded = series.to_vec();
-    padded.resize(size, 0.0);
-    let mut spectrum = forward.make_output_vec();
-    forward.process(&mut padded, &mut spectrum).expect("buffers have the planned lengths");
-    spectrum
-}
-
-/// The circular convolution of a series, padded with zeros, with the real series of the spectrum
-/// `factor`.
-fn filter(series: &[f64], size: usize, factor: impl Fn(usize) -> Complex64) -> Vec<f64> {
-    let mut spectrum = spectrum(series, size);
-    let scale = 1.0 / size as f64;
-    spectrum.iter_mut().enumerate().for_each(|(frequency, value)| *value *= factor(frequency) * scale);
-    // The transform of real numbers is real at both ends; the size is even.
-    for end in [0, size / 2] {
-        spectrum[end].im = 0.0;
-    }
-    let backward = RealFftPlanner::new().plan_fft_inverse(size);
-    let mut filtered = backward.make_output_vec();
-    backward.process(&mut spectrum, &mut filtered).expect("buffers have the planned lengths");
-    filtered
 }
 
 #[cfg(test)]

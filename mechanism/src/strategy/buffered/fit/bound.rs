@@ -24,10 +24,10 @@
 //! `u ∗ v` is below a, φ grows. Every φ gives a bound, and the best is kept.
 
 use super::{BufferedParameters, Buffers, Objective};
+use crate::series::fourier::RealTransform;
 use crate::strategy::buffered::rows::coefficients;
 use crate::{series, workload::Workload};
 use libm::{exp, log};
-use realfft::RealFftPlanner;
 use std::f64::consts::PI;
 
 /// Number of coefficients of a root that are summed one by one.
@@ -97,7 +97,7 @@ fn mean_bound(workload: &Workload, parameters: &BufferedParameters) -> Option<f6
     let c = coefficients(buffers, steps);
     let weights = row_weights(workload, steps);
     let target = workload.toeplitz_part(steps)?;
-    let mut products = Products::new(steps);
+    let products = Products::new(steps);
     // φ with H d = c for the d of this strategy.
     let reversed: Vec<f64> = c.iter().rev().copied().collect();
     let denominator = denominator(workload)?;
@@ -189,37 +189,22 @@ impl DualAscent {
 /// Products of series by transforms.
 struct Products {
     steps: usize,
-    planner: RealFftPlanner<f64>,
+    transform: RealTransform,
 }
 
 impl Products {
     fn new(steps: usize) -> Self {
-        Self { steps, planner: RealFftPlanner::new() }
+        Self { steps, transform: RealTransform::new((2 * steps).next_power_of_two().max(4)) }
     }
 
-    fn product(&mut self, left: &[f64], right: &[f64]) -> Vec<f64> {
-        let size = (2 * self.steps).next_power_of_two();
-        let (forward, back) = (self.planner.plan_fft_forward(size), self.planner.plan_fft_inverse(size));
-        let transform = |series: &[f64]| {
-            let mut padded = series.to_vec();
-            padded.resize(size, 0.0);
-            let mut spectrum = forward.make_output_vec();
-            forward.process(&mut padded, &mut spectrum).map(|()| spectrum)
-        };
-        let (Ok(mut spectrum), Ok(other)) = (transform(left), transform(right)) else {
-            return vec![f64::NAN; self.steps];
-        };
-        spectrum.iter_mut().zip(other).for_each(|(a, b)| *a *= b);
-        let mut product = back.make_output_vec();
-        if back.process(&mut spectrum, &mut product).is_err() {
-            return vec![f64::NAN; self.steps];
-        }
+    fn product(&self, left: &[f64], right: &[f64]) -> Vec<f64> {
+        let mut product = self.transform.product(left, right);
         product.truncate(self.steps);
-        product.into_iter().map(|x| x / size as f64).collect()
+        product
     }
 
     /// `(H x)_k = Σ_l φ_(k+l) x_l`: the product of φ reversed with x, reversed.
-    fn hankel(&mut self, phi: &[f64], x: &[f64]) -> Vec<f64> {
+    fn hankel(&self, phi: &[f64], x: &[f64]) -> Vec<f64> {
         let reversed: Vec<f64> = phi.iter().rev().copied().collect();
         let mut product = self.product(&reversed, x);
         product.reverse();

@@ -8,6 +8,7 @@
 //! the last entry back, `z_i = m_i − Σ_j v_j(i) q_j` and `q_j ← z_i + θ_j(i) q_j`: O(n² b).
 
 use super::periodic_loss::PeriodicLoss;
+use crate::strategy::buffered::array;
 
 /// The coefficients of a step.
 #[derive(Clone, Copy)]
@@ -57,7 +58,7 @@ pub(super) fn by_covariances<const B: usize, const S: usize>(
         vector[B + 1] *= kept;
     };
     let added = |point: &PeriodicPoint<B>| -> [f64; S] {
-        std::array::from_fn(|k| if k < B { point.weights[k] } else { 1.0 / point.gain })
+        array(|k| if k < B { point.weights[k] } else { 1.0 / point.gain })
     };
     let mut before = Vec::with_capacity(points.len());
     let (mut covariance, mut total) = ([[0.0; S]; S], 0.0);
@@ -72,7 +73,7 @@ pub(super) fn by_covariances<const B: usize, const S: usize>(
         };
         covariance.iter_mut().for_each(transit);
         for k in 0..S {
-            let mut column: [f64; S] = std::array::from_fn(|j| covariance[j][k]);
+            let mut column: [f64; S] = array(|j| covariance[j][k]);
             transit(&mut column);
             for j in 0..S {
                 covariance[j][k] = column[j] + added[j] * added[k];
@@ -85,8 +86,7 @@ pub(super) fn by_covariances<const B: usize, const S: usize>(
     for (t, point) in points.iter().enumerate().rev() {
         after[S - 1][S - 1] += 1.0 / (total * loss.divisors[t]);
         let added = added(point);
-        let mut by_added: [f64; S] =
-            std::array::from_fn(|k| 2.0 * (0..S).map(|l| after[k][l] * added[l]).sum::<f64>());
+        let mut by_added: [f64; S] = array(|k| 2.0 * (0..S).map(|l| after[k][l] * added[l]).sum::<f64>());
         let transit = |vector: &mut [f64; S]| {
             let product: f64 = (0..S).map(|k| added[k] * vector[k]).sum();
             forget_transposed(vector);
@@ -105,7 +105,7 @@ pub(super) fn by_covariances<const B: usize, const S: usize>(
         slopes[t].weights.copy_from_slice(&by_added[..B]);
         slopes[t].gain = -(by_added[B] + by_added[B + 1]) / point.gain;
         for l in 0..S {
-            let mut column = after.map(|row| row[l]);
+            let mut column: [f64; S] = array(|k| after[k][l]);
             transit(&mut column);
             after.iter_mut().zip(column).for_each(|(row, value)| row[l] = value);
         }

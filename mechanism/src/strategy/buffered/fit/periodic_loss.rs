@@ -15,8 +15,10 @@ use super::periodic_errors::{ErrorSlopes, PeriodicPoint, PointSlopes, by_covaria
 use crate::{
     participation::ParticipationSchedule,
     strategy::buffered::{
+        Square, array,
         periodic::cell,
         rows::WorkloadSums,
+        square,
         variable::{logistic, shares},
     },
     workload::Workload,
@@ -25,8 +27,6 @@ use libm::{exp, log, pow};
 
 /// Exponent of the norm that stands for the largest pattern of a class.
 const PATTERN_NORM: f64 = 32.0;
-
-type Square<const B: usize> = [[f64; B]; B];
 
 /// `log Σ_t error_t²` at sensitivity 1, as a function of curves.
 pub(super) struct PeriodicLoss {
@@ -151,8 +151,8 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
                 ends + if phased { values[loss.knots + cell] } else { 0.0 }
             };
             PeriodicPoint {
-                decays: std::array::from_fn(|j| logistic(value(1 + 2 * j))),
-                weights: std::array::from_fn(|j| exp(value(2 + 2 * j))),
+                decays: array(|j| logistic(value(1 + 2 * j))),
+                weights: array(|j| exp(value(2 + 2 * j))),
                 gain: exp(value(0)),
                 line_decay: if loss.delay { logistic(value(1 + 2 * B)) } else { 0.0 },
                 line_weight: if loss.delay { exp(value(2 + 2 * B)) } else { 0.0 },
@@ -163,23 +163,21 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
         for t in (1..steps).rev() {
             let PeriodicPoint { decays, .. } = points[t];
             let after = below[t];
-            below[t - 1] =
-                std::array::from_fn(|j| std::array::from_fn(|k| 1.0 + decays[j] * after[j][k] * decays[k]));
+            below[t - 1] = square(|j, k| 1.0 + decays[j] * after[j][k] * decays[k]);
         }
         let times = |(below, point): (&Square<B>, &PeriodicPoint<B>)| {
-            below.map(|row| row.iter().zip(point.weights).map(|(g, v)| g * v).sum::<f64>())
+            array(|j| (0..B).map(|k| below[j][k] * point.weights[k]).sum())
         };
         let reach: Vec<[f64; B]> = below.iter().zip(&points).map(times).collect();
-        let common = |(reach, point): (&[f64; B], &PeriodicPoint<B>)| {
-            std::array::from_fn(|j| 1.0 + point.decays[j] * reach[j])
-        };
+        let common =
+            |(reach, point): (&[f64; B], &PeriodicPoint<B>)| array(|j| 1.0 + point.decays[j] * reach[j]);
         let overlap = reach.iter().zip(&points).map(common).collect();
         let mut logarithms = vec![[0.0; B]; steps + 1];
         for (t, point) in points.iter().enumerate() {
-            logarithms[t + 1] = std::array::from_fn(|j| logarithms[t][j] + log(point.decays[j]));
+            logarithms[t + 1] = array(|j| logarithms[t][j] + log(point.decays[j]));
         }
         let product = |t: usize| match logarithms.get(t + gap) {
-            Some(end) => std::array::from_fn(|j| exp(end[j] - logarithms[t + 1][j])),
+            Some(end) => array(|j| exp(end[j] - logarithms[t + 1][j])),
             None => [0.0; B],
         };
         Self {
@@ -247,7 +245,7 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
             let point = &self.points[from];
             let own: f64 = point.weights.iter().zip(self.reach[from]).map(|(v, reach)| v * reach).sum();
             columns[i * size + i] = 1.0 + own;
-            let mut state: [f64; B] = std::array::from_fn(|j| point.weights[j] * self.products[from][j]);
+            let mut state: [f64; B] = array(|j| point.weights[j] * self.products[from][j]);
             for (l, &to) in members.iter().enumerate().skip(i + 1) {
                 states[i * size + l] = state;
                 let inner: f64 = state.iter().zip(self.overlap[to]).map(|(state, q)| state * q).sum();

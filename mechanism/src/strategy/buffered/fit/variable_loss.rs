@@ -14,15 +14,13 @@
 //! linearly from block to block. A value costs O(b³ log² n) operations.
 
 use crate::{
-    strategy::buffered::{rows::WorkloadSums, variable::shares},
+    strategy::buffered::{Square, array, rows::WorkloadSums, square, variable::shares},
     workload::Workload,
 };
 use libm::{exp, expm1, log, log1p, pow};
 
 /// Smallest ratio of the distance to an end to the length of a block.
 const SLOWNESS: u64 = 64;
-
-type Square<const S: usize> = [[f64; S]; S];
 
 /// `log (Σ_t error_t^(2 norm))^(1/norm)` as a function of curves.
 pub(super) struct VariableLoss {
@@ -147,12 +145,12 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
                 let values = &curves[curve * loss.knots + first..];
                 shares.iter().zip(values).map(|(share, value)| share * value).sum()
             };
-            let odds: [f64; B] = std::array::from_fn(|j| exp(value(j)));
+            let odds: [f64; B] = array(|j| exp(value(j)));
             BlockCurves {
-                decays: odds.map(|odds| odds / (1.0 + odds)),
-                complements: odds.map(|odds| 1.0 / (1.0 + odds)),
-                logarithms: odds.map(|odds| -log1p(1.0 / odds)),
-                weights: std::array::from_fn(|j| exp(value(B + j))),
+                decays: array(|j| odds[j] / (1.0 + odds[j])),
+                complements: array(|j| 1.0 / (1.0 + odds[j])),
+                logarithms: array(|j| -log1p(1.0 / odds[j])),
+                weights: array(|j| exp(value(B + j))),
             }
         };
         let points = loss.blocks.iter().map(point).collect();
@@ -181,7 +179,7 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         let mut below = [[0.0; B]; B];
         let columns = self.points.iter().zip(&self.loss.blocks).rev().map(|(point, block)| {
             let end = below;
-            let [half, all] = [block.half(), block.steps()].map(|steps| point.fade(steps));
+            let (half, all) = (point.fade(block.half()), point.fade(block.steps()));
             let mut square = 1.0;
             for j in 0..B {
                 for k in 0..B {
@@ -236,7 +234,7 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         if summed {
             (matrix[S - 1][B], matrix[S - 1][S - 1]) = (decay, 1.0);
         }
-        Transition { matrix, noise: added.map(|one| added.map(|other| one * other)) }
+        Transition { matrix, noise: square(|j, k| added[j] * added[k]) }
     }
 
     /// Adds the slopes through P at fixed column norms. Returns the slopes by the norms.
@@ -272,12 +270,12 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
     fn add_slopes_of_transition(&mut self, number: usize, norm: f64, slopes: &Transition<S>) -> f64 {
         let point = self.points[number];
         let added = point.added::<S>(norm);
-        let by_added: [f64; S] = std::array::from_fn(|k| {
+        let by_added: [f64; S] = array(|k| {
             let of_noise: f64 = slopes.noise[k].iter().zip(added).map(|(slope, added)| slope * added).sum();
             2.0 * of_noise - slopes.matrix[k][..B].iter().sum::<f64>()
         });
-        let by_logit = std::array::from_fn(|j| slopes.matrix[j][j] * point.decays[j] * point.complements[j]);
-        self.collect(number, &by_logit, &std::array::from_fn(|j| by_added[j]));
+        let by_logit = array(|j| slopes.matrix[j][j] * point.decays[j] * point.complements[j]);
+        self.collect(number, &by_logit, &array(|j| by_added[j]));
         by_added[B..].iter().sum()
     }
 
@@ -286,15 +284,16 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         let mut by_below = [[0.0; B]; B];
         for (number, end) in below.iter().enumerate() {
             let (point, block) = (self.points[number], &self.loss.blocks[number]);
-            let [half, all] = [block.half(), block.steps()].map(|steps| point.fade(steps));
+            let (half, all) = (point.fade(block.half()), point.fade(block.steps()));
             let by_square = 0.5 * by_norm[number] / norms[number];
             let (mut by_logit, mut by_weights) = ([0.0; B], [0.0; B]);
             for j in 0..B {
                 for k in 0..B {
                     let middle = point.earlier(&half, end[j][k], [j, k]);
-                    let slopes = [&half, &all].map(|fade| point.slopes_of_earlier(fade, end[j][k], [j, k]));
+                    let by_half = point.slopes_of_earlier(&half, end[j][k], [j, k]);
+                    let by_all = point.slopes_of_earlier(&all, end[j][k], [j, k]);
                     let by_earlier = [by_square * point.weights[j] * point.weights[k], by_below[j][k]];
-                    let by = |n: usize| by_earlier[0] * slopes[0][n] + by_earlier[1] * slopes[1][n];
+                    let by = |n: usize| by_earlier[0] * by_half[n] + by_earlier[1] * by_all[n];
                     by_below[j][k] = by(0);
                     by_logit[j] += 2.0 * by(1) * point.complements[j];
                     by_weights[j] += 2.0 * by_square * middle * point.weights[k];
@@ -332,7 +331,7 @@ impl<const B: usize> Fade<B> {
 
 impl<const B: usize> BlockCurves<B> {
     fn fade(&self, steps: f64) -> Fade<B> {
-        Fade { steps, lost: self.logarithms.map(|logarithm| -expm1(steps * logarithm)) }
+        Fade { steps, lost: array(|j| -expm1(steps * self.logarithms[j])) }
     }
 
     /// An entry of G, m steps earlier: `p G + (1 − p)/(1 − q)` with `q = θ_j θ_k` and `p = q^m`.
@@ -357,7 +356,7 @@ impl<const B: usize> BlockCurves<B> {
 
     /// e: what a unit of noise adds to the buffers and the sums.
     fn added<const S: usize>(&self, norm: f64) -> [f64; S] {
-        std::array::from_fn(|k| if k < B { self.weights[k] } else { norm })
+        array(|k| if k < B { self.weights[k] } else { norm })
     }
 }
 
@@ -401,15 +400,15 @@ fn transposed_product<const S: usize>(a: &Square<S>, b: &Square<S>) -> Square<S>
 }
 
 fn transposed<const S: usize>(a: &Square<S>) -> Square<S> {
-    std::array::from_fn(|i| std::array::from_fn(|j| a[j][i]))
+    square(|i, j| a[j][i])
 }
 
 fn sum<const S: usize>(a: &Square<S>, b: &Square<S>) -> Square<S> {
-    std::array::from_fn(|i| std::array::from_fn(|j| a[i][j] + b[i][j]))
+    square(|i, j| a[i][j] + b[i][j])
 }
 
 fn twice<const S: usize>(a: &Square<S>) -> Square<S> {
-    a.map(|row| row.map(|entry| 2.0 * entry))
+    square(|i, j| 2.0 * a[i][j])
 }
 
 #[cfg(test)]
