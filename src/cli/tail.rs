@@ -252,6 +252,11 @@ fn view(
             "--total: second moments of this log are squares of sums, which can't be added over keys: leave it out",
         ));
     }
+    if arguments.total && log.key_bounds {
+        return Err(CliError::usage(
+            "--total: keys of this log have bounds of their own, so their sums have different units and no total: leave it out",
+        ));
+    }
     let estimator = arguments.estimator.estimator(log)?;
     let squares = match arguments.squares {
         Some(_) if log.method != Method::Pp => {

@@ -98,6 +98,31 @@ fn csv_rows_are_read_or_counted() {
 }
 
 #[test]
+fn rows_count_for_the_columns_that_they_have() {
+    let text = b"x,y\n1,2\n,3\n4,NA\n,nan\n5\n";
+    let (_directory, mut pipeline) = pipeline(&[("a.csv", text)], BY_COUNT);
+    let other = pipeline.columns[0].clone();
+    pipeline.columns.push(crate::pipeline::Column { name: "y".into(), ..other });
+    let mut read = |missing, malformed| {
+        pipeline.rows = RowPolicies { missing, malformed };
+        let mut reader = SourceReader::open(&pipeline).unwrap();
+        let records = drain(&mut reader).map(|(records, _)| values(&records)).ok();
+        (records, [reader.counters().missing, reader.counters().malformed])
+    };
+    let same = |found: &[f64], expected: &[f64]| {
+        found.iter().zip(expected).all(|(x, y)| x == y || x.is_nan() && y.is_nan())
+            && found.len() == expected.len()
+    };
+    let (records, counts) = read(MissingPolicy::ByColumn, RowPolicy::Skip);
+    // Sorted within an epoch of two rows; the last row has too few fields.
+    let expected = [1.0, 2.0, f64::NAN, 3.0, 4.0, f64::NAN];
+    assert!(same(&records.unwrap(), &expected));
+    assert_eq!(counts, [2, 2]);
+    assert_eq!(read(MissingPolicy::ByColumn, RowPolicy::Reject).0, None);
+    assert_eq!(read(MissingPolicy::Skip, RowPolicy::Skip), (Some(vec![1.0, 2.0]), [2, 2]));
+}
+
+#[test]
 fn ndjson_rows_are_read_or_counted() {
     let check = |content: &[u8], expected: &[f64], counts| check_rows("a.ndjson", content, expected, counts);
     check(b"{\"x\": 1}\n{\"x\":2.5e0}\n", &[1.0, 2.5], [2, 0, 0]);

@@ -4,8 +4,8 @@
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`,
 //!   `estimates`, `densities`, `output`, `examples`.
-//! - Releases: `methods`, `windows`, `window_columns`, `entities`, `totals`, `workers`,
-//!   `statistics`.
+//! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
+//!   `workers`, `statistics`.
 //! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
@@ -20,6 +20,7 @@
 
 mod audit;
 mod brokers;
+mod by_column;
 mod calibrate_and_plan;
 mod clock;
 mod clocks;

@@ -42,12 +42,14 @@ pub(super) enum Factor {
     Pair,
     Horizon,
     Rows,
+    Missing,
+    Bounds,
 }
 
 use Factor as F;
 
 /// The levels of each factor, the plainest first.
-pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
+pub(super) const FACTORS: [(Factor, &[&str]); 24] = [
     (F::Unit, &["record", "entity"]),
     (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
     // Which of the adjacencies that the guarantee converts to: its own, the next one, …
@@ -121,6 +123,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
     (F::Pair, &["extreme", "random"]),
     (F::Horizon, &["4", "7", "12"]),
     (F::Rows, &["few", "many"]),
+    (F::Missing, &["skip", "by column"]),
+    (F::Bounds, &["columns", "keys"]),
 ];
 
 /// Number of methods that sum moments: the first ones. Estimators of means follow, then those of
@@ -263,7 +267,7 @@ impl Case {
             if self.is(F::Columns, &["1"]) || self.is(F::Method, &["tukey"]) {
                 self.set(F::Columns, "2");
             }
-            for factor in [F::Strategy, F::Moments, F::ClipNorm] {
+            for factor in [F::Strategy, F::Moments, F::ClipNorm, F::Missing, F::Bounds] {
                 self.levels[factor as usize] = 0;
             }
         }
@@ -281,6 +285,15 @@ impl Case {
         }
         if !self.is(F::Method, &["jme"]) && self.is(F::Moments, &["none"]) {
             self.set(F::Moments, "diagonal");
+        }
+        if self.is(F::Method, &["pp", "joint-clip"]) {
+            self.set(F::Missing, "skip");
+        }
+        if self.is(F::Missing, &["by column"]) && self.is(F::Columns, &["1"]) {
+            self.set(F::Columns, "2");
+        }
+        if self.is(F::Keys, &["none"]) {
+            self.set(F::Bounds, "columns");
         }
         if self.is(F::Restart, &["killed"]) && self.is(F::Clock, &["end-of-input"]) {
             self.set(F::Restart, "torn");

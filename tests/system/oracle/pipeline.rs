@@ -42,6 +42,11 @@ impl Case {
         let mut text = format!("name = 'oracle'\n{}", self.sources());
         for (name, [lower, upper]) in ["x", "y", "z"].iter().zip(BOUNDS).take(self.number(F::Columns)) {
             let _ = writeln!(text, "[[columns]]\nname = '{name}'\nlower = {lower}\nupper = {upper}");
+            if self.is(F::Bounds, &["keys"]) {
+                let middle = (lower + upper) / 2.0;
+                let _ =
+                    writeln!(text, "[columns.bounds]\nk0 = [{lower}, {middle}]\nk2 = [{middle}, {upper}]");
+            }
         }
         if self.is(F::Keys, &["three"]) {
             let _ = writeln!(text, "[key]\ncolumn = 'key'\nvalues = {KEYS:?}");
@@ -78,6 +83,7 @@ impl Case {
     }
 
     fn sources(&self) -> String {
+        let missing = if self.is(F::Missing, &["by column"]) { "missing = 'by-column'\n" } else { "" };
         let id = if self.is(F::Copies, &["by id"]) { "id = 'id'\n" } else { "" };
         let jump = if self.is(F::Jump, &["limited"]) { "largest_jump = '600s'\n" } else { "" };
         let journal = if self.is(F::Source, &["journal"]) { "journal = true\n" } else { "" };
@@ -88,7 +94,10 @@ impl Case {
                 false => ("[source]", String::new()),
             };
             let path = if files.len() == 1 { format!("{:?}", files[0]) } else { format!("{files:?}") };
-            format!("{title}\n{name}path = {path}\nformat = '{}'\n{journal}{id}{jump}", &self[F::Format])
+            format!(
+                "{title}\n{name}path = {path}\nformat = '{}'\n{journal}{id}{jump}{missing}",
+                &self[F::Format]
+            )
         };
         files.iter().zip(["north", "south"]).map(source).collect()
     }

@@ -117,6 +117,9 @@ impl<'a> Maker<'a> {
     /// A value of this column, of the case's kind of values.
     pub(super) fn value(&mut self, column: usize) -> String {
         let [lower, upper] = BOUNDS[column];
+        if self.case.is(F::Missing, &["by column"]) && self.chance(25) {
+            return self.one_of(&["", "NaN", "inf", "x"]).into();
+        }
         match &self.case[F::Values] {
             "odd" if self.chance(30) => self
                 .one_of(&["NaN", "inf", "-inf", "", "x", "1e309", "-0.0", "0x10", "1_000", "5e-324"])
@@ -155,6 +158,11 @@ impl<'a> Maker<'a> {
             4 => {
                 blank.values = vec![String::new(); blank.values.len()];
                 (blank.key, blank.entity, blank.id) = Default::default();
+            }
+            // A record without some of its values is a record.
+            _ if self.case.is(F::Missing, &["by column"]) => {
+                let values = blank.values.iter().map(|_| self.one_of(&["", "NaN", "inf", "x"]).to_owned());
+                blank.values = values.collect();
             }
             _ => {
                 let column = self.random.below(blank.values.len() as u64) as usize;

@@ -1,3 +1,5 @@
+//! Estimates by column: against plain sums over the rows, and under noise.
+
 use super::*;
 use crate::moments::{Accumulators, Clipper, QuantisedRows};
 use chacha20::ChaCha8Rng;

@@ -1,0 +1,228 @@
+//! Rows that lack some of their columns, and bounds by key: runs of the real binary against plain
+//! sums.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::harness::{Ended, Lab, Random, finish, hushflow, number, run, tail};
+
+const ROWS: usize = 4000;
+
+/// Rows of three columns; about a third of the values is missing, the more the larger they are.
+fn rows() -> Vec<[Option<f64>; 3]> {
+    let mut random = Random(26);
+    let mut unit = move || random.below(1001) as f64 / 1000.0;
+    let row = |_| {
+        let common = unit();
+        [(0.0, 10.0), (-5.0, 5.0), (100.0, 200.0)].map(|(lower, upper)| {
+            let share = 0.6 * common + 0.4 * unit();
+            let value = lower + (upper - lower) * share;
+            (unit() > 0.7 * share).then(|| (value * 1000.0).round() / 1000.0)
+        })
+    };
+    (0..ROWS).map(row).collect()
+}
+
+fn csv(rows: &[[Option<f64>; 3]]) -> String {
+    let mut text = String::from("id,x,y,z\n");
+    for (id, row) in rows.iter().enumerate() {
+        let absent = ["", "NA", "NaN"][id % 3];
+        let values = row.map(|value| value.map_or(absent.to_owned(), |value| value.to_string()));
+        let _ = writeln!(text, "{},{}", id % 700, values.join(","));
+    }
+    text
+}
+
+fn ndjson(rows: &[[Option<f64>; 3]]) -> String {
+    let mut text = String::new();
+    for (id, row) in rows.iter().enumerate() {
+        let mut object = serde_json::Map::from_iter([("id".into(), (id % 700).to_string().into())]);
+        for (name, value) in ["x", "y", "z"].into_iter().zip(row) {
+            // A field that is absent, and one that is null.
+            if value.is_some() || id % 2 == 0 {
+                object.insert(name.into(), Value::from(*value));
+            }
+        }
+        let _ = writeln!(text, "{}", Value::Object(object));
+    }
+    text
+}
+
+/// ε is so large that the noise is small beside the moments of many rows.
+fn pipeline(path: &str, more: &str) -> String {
+    format!(
+        "name = 'rows'
+source = {{ path = '{path}', missing = 'by-column' }}
+columns = [
+    {{ name = 'x', lower = 0, upper = 10 }}, {{ name = 'y', lower = -5, upper = 5 }},
+    {{ name = 'z', lower = 100, upper = 200 }},
+]
+epochs = {{ records = {}, horizon = 4 }}
+privacy = {{ epsilon = 30, delta = 1e-6 }}
+views = [{{ name = 'all', workload = 'prefix' }}]
+{more}",
+        ROWS / 4
+    )
+}
+
+fn ran(lab: &Lab, name: &str, text: &str) -> Ended {
+    let pipeline = lab.write(&format!("{name}.toml"), text);
+    finish(hushflow(["run", "--json"]).arg(pipeline).arg("--state").arg(lab.path(name)))
+}
+
+/// Mean of x·y about the means, over the rows that have both; the mean of x; the number of rows.
+fn of_rows(rows: &[[Option<f64>; 3]], i: usize, j: usize) -> (f64, f64, f64) {
+    let pairs: Vec<_> = rows.iter().filter_map(|row| Some((row[i]?, row[j]?))).collect();
+    let count = pairs.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|pair| pair.0), mean(|pair| pair.1));
+    let covariance = pairs.iter().map(|pair| (pair.0 - x) * (pair.1 - y)).sum::<f64>() / count;
+    (count, x, covariance)
+}
+
+/// Within eight deviations of the noise: a false alarm has probability 2·10⁻¹⁵.
+#[track_caller]
+fn near(what: &str, found: &Value, noise: &Value, expected: f64) {
+    let (found, noise) = (number(found), number(noise));
+    assert!((found - expected).abs() <= 8.0 * noise + 1e-3, "{what}: {found} ± {noise}, not {expected}");
+}
+
+#[test]
+fn each_column_and_pair_is_of_the_rows_that_have_it() {
+    let (lab, rows) = (Lab::new(), rows());
+    lab.write("rows.csv", csv(&rows));
+    let last = ran(&lab, "state", &pipeline("rows.csv", "")).succeeded().json().pop().expect("a line");
+    for (i, one) in ["x", "y", "z"].into_iter().enumerate() {
+        let (count, mean, variance) = of_rows(&rows, i, i);
+        near(one, &last["column_count"][one], &last["column_count_noise"][one], count);
+        near(one, &last["mean"][one], &last["mean_noise"][one], mean);
+        near(one, &last["covariance"][i][i], &last["covariance_noise"][i][i], variance);
+        for j in (0..3).filter(|&j| j != i) {
+            let (count, _, covariance) = of_rows(&rows, i, j);
+            near(one, &last["pair_count"][i][j], &last["pair_count_noise"][i][j], count);
+            near(one, &last["covariance"][i][j], &last["covariance_noise"][i][j], covariance);
+            let correlation = covariance / (variance * of_rows(&rows, j, j).2).sqrt();
+            let ends = last["correlation_interval"][i][j].as_array().expect("an interval");
+            let (lower, upper) = (number(&ends[0]), number(&ends[1]));
+            let wide = 4.0 * (upper - lower);
+            assert!(lower - wide <= correlation && correlation <= upper + wide, "{correlation}: {last}");
+        }
+    }
+    // A line through the means, with the slope of the pair's covariance.
+    let line = finish(&mut tail(&lab.path("state"), &["--regress", "y~x"]));
+    let line = line.succeeded().json().pop().expect("a line");
+    let slope = of_rows(&rows, 0, 1).2 / of_rows(&rows, 0, 0).2;
+    near("slope", &line["coefficients"]["x"], &line["coefficients_noise"]["x"], slope);
+    let moments = finish(&mut tail(&lab.path("state"), &["--view", "moments"])).succeeded().json();
+    let moments = moments.last().expect("a line");
+    near("count", &moments["column_count"][2], &moments["column_count_noise"], of_rows(&rows, 2, 2).0);
+    near("pair", &moments["pair_count"][0][2], &moments["pair_count_noise"], of_rows(&rows, 0, 2).0);
+    for arguments in
+        [&["--format", "csv"][..], &["--format", "table"], &["--view", "moments", "--format", "csv"]]
+    {
+        let text = finish(hushflow(["tail"]).arg(lab.path("state")).args(arguments)).succeeded().out;
+        let widths: Vec<_> = text
+            .lines()
+            .filter(|line| !line.starts_with('±'))
+            .map(|line| line.matches(',').count())
+            .collect();
+        assert!(arguments.contains(&"table") || widths.iter().all(|width| *width == widths[0]), "{text}");
+    }
+    finish(hushflow(["verify"]).arg(lab.path("state"))).succeeded();
+}
+
+#[test]
+fn formats_workers_and_entities_agree_on_what_is_missing() {
+    let (lab, rows) = (Lab::new(), rows());
+    lab.write("rows.csv", csv(&rows));
+    lab.write("rows.ndjson", ndjson(&rows));
+    let entity = "[entity]\ncolumn = 'id'\nparticipations = 2\nrecords_per_epoch = 2\nseveral = 'average'\n";
+    for (name, more) in [("records", ""), ("entities", entity)] {
+        let more = format!("{more}[simulation]\nseed = 5\n");
+        let unit = if name == "entities" { "delta = 1e-6, unit = 'entity'" } else { "delta = 1e-6" };
+        let releases = [("rows.csv", "1"), ("rows.ndjson", "2")].map(|(path, workers)| {
+            let pipeline = pipeline(path, &more).replace("delta = 1e-6", unit);
+            let pipeline = lab.write(&format!("{name}-{path}.toml"), pipeline);
+            let state = lab.path(&format!("{name}-{path}"));
+            let workers = workers.parse().expect("a number");
+            finish(&mut run(&pipeline, &state, workers)).succeeded();
+            finish(&mut tail(&state, &["--view", "moments"])).succeeded().json()
+        });
+        let values = releases.map(|lines| lines.iter().map(|line| line["first"].clone()).collect::<Vec<_>>());
+        assert_eq!(values[0], values[1], "{name}");
+    }
+}
+
+#[test]
+fn what_needs_complete_rows_is_refused() {
+    let lab = Lab::new();
+    lab.write("rows.csv", "x,y,z\n1,2,3\n");
+    let refused =
+        |more: &str, parts: &[&str]| ran(&lab, "refused", &pipeline("rows.csv", more)).failed(2, parts);
+    for method in ["pp", "joint-clip", "gaussian", "ssp"] {
+        let part = "source.missing: this method needs complete rows";
+        let more = match method {
+            "gaussian" => "release = { method = 'gaussian', corruption = 0.01, scale = [1, 1, 1] }".into(),
+            method => format!("release.method = '{method}'"),
+        };
+        refused(&more, &[part, "choose \"skip\""]);
+    }
+    let one = "name = 'n'\nsource = { path = 'rows.csv', missing = 'by-column' }
+columns = [{ name = 'x', lower = 0, upper = 1 }]\nepochs = { records = 1, horizon = 1 }
+privacy = { epsilon = 1, delta = 1e-6 }";
+    ran(&lab, "one", one).failed(2, &["source.missing: there is one column"]);
+}
+
+fn by_key(more: &str) -> String {
+    format!(
+        "name = 'kinds'
+source.path = 'kinds.csv'
+key = {{ column = 'kind', values = ['a', 'b', 'c'] }}
+epochs = {{ records = 900, horizon = 2 }}
+privacy = {{ epsilon = 30, delta = 1e-6 }}
+{more}
+[[columns]]
+name = 'value'
+lower = 0
+upper = 1000
+[columns.bounds]
+a = [0, 10]
+b = [-300, -100]
+"
+    )
+}
+
+#[test]
+fn keys_with_bounds_of_their_own_are_read_in_their_own_units() {
+    let lab = Lab::new();
+    let mut text = String::from("kind,value\n");
+    for at in 0..600 {
+        let share = f64::from(at % 100) / 100.0;
+        let _ = writeln!(text, "a,{}\nb,{}\nc,{}", 2.0 + 6.0 * share, -200.0 + 150.0 * share, 1000.0 * share);
+    }
+    lab.write("kinds.csv", text);
+    let lines =
+        ran(&lab, "state", &by_key("views = [{ name = 'all', workload = 'prefix' }]")).succeeded().json();
+    // Of b, two in three values lie between the bounds; the rest counts as −100.
+    let clipped = (0..100).map(|at| (-200.0 + 1.5 * f64::from(at)).min(-100.0)).sum::<f64>() / 100.0;
+    for (line, (key, mean)) in lines[3..].iter().zip([("a", 2.0 + 6.0 * 0.495), ("b", clipped), ("c", 495.0)])
+    {
+        assert_eq!(line["key"], key);
+        near(key, &line["mean"]["value"], &line["mean_noise"]["value"], mean);
+    }
+    // The noise is in proportion to the width of the bounds.
+    let noise = |line: &Value| number(&line["mean_noise"]["value"]);
+    assert!(noise(&lines[3]) < 0.02 * noise(&lines[5]), "{lines:?}");
+    finish(&mut tail(&lab.path("state"), &["--total"])).failed(2, &["bounds of their own"]);
+    let total = "views = [{ name = 'all', workload = 'prefix', keys = 'total' }]";
+    ran(&lab, "total", &by_key(total)).failed(2, &["views[0].keys: keys have bounds of their own"]);
+    let unknown = by_key("").replace("b = [", "bb = [");
+    ran(&lab, "unknown", &unknown)
+        .failed(2, &["columns[0].bounds: there is no key \"bb\"", "expected one of a, b, c"]);
+    let ends = by_key("").replace("[0, 10]", "[10, 0]");
+    ran(&lab, "ends", &ends)
+        .failed(2, &["columns[0].bounds.a: found [10, 0], expected a lower and an upper bound"]);
+    let keyless = by_key("").replace("key = {", "# key = {");
+    ran(&lab, "keyless", &keyless).failed(2, &["columns[0].bounds: there is no [key]"]);
+}
