@@ -22,7 +22,7 @@
 
 use super::debias::{MomentNoise, NoisyMoments};
 use super::density::DensityError;
-use super::intervals::{Confidence, Interval, IntervalSubject, MIN_VARIANCE_TO_NOISE};
+use super::intervals::{Confidence, Interval, IntervalSubject, LEAST_SAMPLE};
 use super::projection::{Projection, Spectrum, shrunk};
 use crate::moments::{Layout, SecondMoment};
 use nalgebra::{DMatrix, DVector};
@@ -175,35 +175,41 @@ impl<'a> ColumnwiseMoments<'a> {
         Ok(PairCovariance { covariance, noise })
     }
 
-    /// Returns the estimated correlation of two columns and its interval. `None` if a variance is
-    /// below [`MIN_VARIANCE_TO_NOISE`] of its noise, or if too few rows have both columns.
+    /// Returns the estimated correlation of two columns and its interval: all ρ from which the
+    /// estimate is at most z standard deviations of its noise away, to first order and at that ρ.
+    /// All of [−1, 1] if a variance may be 0. It is not hidden then: where only clear correlations
+    /// are shown, they are chosen by their noise. `None` if too few rows have both columns.
     pub fn correlation(&self, i: usize, j: usize, confidence: Confidence) -> Option<(f64, Interval)> {
-        let parts = [i, j].map(|column| self.spread(column));
-        let [Some((one, one_noise)), Some((other, other_noise))] = parts else { return None };
+        const ALL: Interval = Interval { lower: -1.0, upper: 1.0 };
+        let [one, other] = [self.variance(i)?, self.variance(j)?];
         if i == j {
             return Some((1.0, Interval { lower: 1.0, upper: 1.0 }));
         }
         let PairCovariance { covariance, .. } = self.covariance(i, j).ok()?;
-        let estimate = covariance / (one * other).sqrt();
+        let deviations = (one.covariance.max(0.0) * other.covariance.max(0.0)).sqrt();
+        let estimate = if deviations > 0.0 { covariance / deviations } else { 0.0 };
+        let within = estimate.clamp(-1.0, 1.0);
+        let z = confidence.normal_quantile();
+        let relative = |of: PairCovariance| of.noise / of.covariance;
+        if [one, other].iter().any(|of| of.covariance <= z * of.noise) {
+            return Some((within, ALL));
+        }
         let moments = self.pair(i, j)?;
         let (mean, _) = moments.noisy().estimates().ok()?;
-        // The noise of the covariance at the correlation ρ, and that of the variances, to first
-        // order and as if independent: they share no large part.
-        let variance = |correlation: f64| {
-            let at = correlation * (one * other).sqrt();
-            let product = moments.noisy().covariance_noise(at, (mean[0], mean[1]), false);
-            let deviations = (one_noise / one).hypot(other_noise / other) / 2.0;
-            product * product / (one * other) + (correlation * deviations).powi(2)
+        // The noise of the covariance at the correlation ρ, and that of the variances, as if
+        // independent: they share no large part.
+        let noise = |correlation: f64| {
+            let at = correlation * deviations;
+            let product = moments.noisy().covariance_noise(at, (mean[0], mean[1]), false) / deviations;
+            product.hypot(correlation * relative(one).hypot(relative(other)) / 2.0)
         };
-        let z = confidence.normal_quantile();
-        let records = score(z, estimate, variance);
-        let within = estimate.clamp(-1.0, 1.0);
+        let records = score(z, estimate, noise);
         let interval = match confidence.subject {
             IntervalSubject::Records => records,
             IntervalSubject::Population { heaviest } => {
                 let rows = moments.count().0 / heaviest;
-                if rows < super::intervals::LEAST_SAMPLE {
-                    return Some((within, Interval { lower: -1.0, upper: 1.0 }));
+                if rows < LEAST_SAMPLE {
+                    return Some((within, ALL));
                 }
                 let reach = z / (rows - 3.0).sqrt();
                 let end = |shift: f64| (within.atanh() + shift).tanh();
@@ -276,12 +282,6 @@ impl<'a> ColumnwiseMoments<'a> {
         Some(PairCovariance { covariance, noise })
     }
 
-    /// The variance of a column and its noise, if it exceeds [`MIN_VARIANCE_TO_NOISE`] of it.
-    fn spread(&self, column: usize) -> Option<(f64, f64)> {
-        let PairCovariance { covariance, noise } = self.variance(column)?;
-        (covariance > MIN_VARIANCE_TO_NOISE * noise).then_some((covariance, noise))
-    }
-
     fn count(&self) -> f64 {
         self.moments.coordinates[Layout::COUNT]
     }
@@ -306,16 +306,13 @@ impl<'a> ColumnwiseMoments<'a> {
     }
 }
 
-/// The ρ with |estimate − ρ| ≤ z √variance(ρ).
-fn score(z: f64, estimate: f64, variance: impl Fn(f64) -> f64) -> Interval {
-    // The variance need not be quadratic in ρ, so the ends are found by halving.
+/// The ρ in [−1, 1] with |estimate − ρ| ≤ z times the noise at ρ.
+fn score(z: f64, estimate: f64, noise: impl Fn(f64) -> f64) -> Interval {
+    // The noise is no square root of a polynomial in ρ, so the ends are found by halving.
     const HALVINGS: usize = 50;
     let end = |sign: f64| {
-        let holds = |reach: f64| {
-            let correlation = (estimate + sign * reach).clamp(-1.0, 1.0);
-            reach <= z * variance(correlation).sqrt()
-        };
-        let (mut low, mut high) = (0.0, 4.0 + estimate.abs());
+        let holds = |reach: f64| reach <= z * noise((estimate + sign * reach).clamp(-1.0, 1.0));
+        let (mut low, mut high) = (0.0, 2.0 + estimate.abs());
         for _ in 0..HALVINGS {
             let middle = (low + high) / 2.0;
             if holds(middle) { low = middle } else { high = middle }

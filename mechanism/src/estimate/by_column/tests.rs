@@ -150,6 +150,40 @@ fn intervals_and_noise_hold_under_noise() {
     }
 }
 
+/// Where variances are near their noise, correlations are shown too. At four levels of noise, over
+/// 5,000 releases each, the share of intervals that contain the truth is at least 95 % less five standard errors, which a correct
+/// interval misses at a rate below 10⁻⁶, and less 1 % for terms of second order.
+#[test]
+fn correlations_hold_where_variances_are_near_their_noise() {
+    const RELEASES: usize = 5_000;
+    let mut random = ChaCha8Rng::seed_from_u64(6);
+    let records = records(600, &mut random);
+    let (layout, exact, step) = released(&records, SecondMoment::Full);
+    let of_columns = [0, 1].map(|column| of_rows(&records, &[column]).2);
+    let correlation = of_rows(&records, &[0, 1]).2 / (of_columns[0] * of_columns[1]).sqrt();
+    for level in [8.0, 15.0, 30.0, 60.0] {
+        let noise = MomentNoise { count: 3.0, first: level / 3.0, second: level };
+        let mut held = 0;
+        for _ in 0..RELEASES {
+            let entries = layout.second_entries().map(|(i, j)| if i == j { level } else { level / SQRT_2 });
+            let first = std::iter::repeat_n(noise.first, layout.dimension);
+            let deviations = [noise.count].into_iter().chain(first).chain(entries);
+            let draw = |(value, deviation): (&f64, f64)| {
+                let normal: f64 = StandardNormal.sample(&mut random);
+                value + deviation * normal
+            };
+            let coordinates: Vec<f64> = exact.iter().zip(deviations).map(draw).collect();
+            let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
+            let moments = ColumnwiseMoments::new(noisy, step).unwrap();
+            let found = moments.correlation(0, 1, Confidence::default());
+            held += usize::from(found.is_none_or(|(_, interval)| interval.contains(correlation)));
+        }
+        let share = held as f64 / RELEASES as f64;
+        let least = 0.95 - 5.0 * (0.95 * 0.05 / RELEASES as f64).sqrt() - 0.01;
+        assert!(share >= least, "{level}: {share}");
+    }
+}
+
 #[test]
 fn a_projected_matrix_has_no_negative_eigenvalue() {
     // Three columns that no row has together: every pair is opposite.
