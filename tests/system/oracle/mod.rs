@@ -302,6 +302,8 @@ fn the_worst_neighbours_are_nearly_as_far_apart_as_the_ledger_says() {
         (&[][..], 0.99),
         (&[(Factor::Neighbours, "zero-out"), (Factor::Method, "cs")], 0.9),
         (&[(Factor::Neighbours, "replace-one-in-place"), (Factor::Strategy, "square-root")], 0.99),
+        (&[(Factor::Missing, "by column"), (Factor::Keys, "three")], 0.99),
+        (&[(Factor::Bounds, "keys"), (Factor::Keys, "three")], 0.9),
         (&[(Factor::Unit, "entity"), (Factor::Limits, "2/3/1"), (Factor::Horizon, "7")], 0.9),
         (&[(Factor::Unit, "entity"), (Factor::Limits, "3/2/2"), (Factor::Horizon, "7")], 0.9),
     ] {
