@@ -81,7 +81,7 @@ pub(crate) struct Section<'a> {
     table: &'a DeTable<'a>,
     name: String,
     span: Range<usize>,
-    asked: RefCell<Vec<&'static str>>,
+    read_keys: RefCell<Vec<&'static str>>,
 }
 
 /// A value with its position, so that problems can be reported later.
@@ -94,13 +94,13 @@ pub(crate) struct Field<'a, T> {
 
 impl<'a> Section<'a> {
     pub(crate) fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
-        Section { document, table, name: String::new(), span: 0..0, asked: RefCell::default() }
+        Section { document, table, name: String::new(), span: 0..0, read_keys: RefCell::default() }
     }
 
     /// Returns the field `key` if present.
     pub(crate) fn get(&self, key: &'static str) -> Option<Field<'a, &'a DeValue<'a>>> {
-        if !self.asked.borrow().contains(&key) {
-            self.asked.borrow_mut().push(key);
+        if !self.read_keys.borrow().contains(&key) {
+            self.read_keys.borrow_mut().push(key);
         }
         let (found, value) = self.table.iter().find(|(found, _)| found.get_ref() == key)?;
         let name = self.dotted(found.get_ref());
@@ -170,7 +170,7 @@ impl<'a> Section<'a> {
         let value = self.table.get(key)?;
         let table = value.get_ref().as_table()?;
         let (document, name, span) = (self.document, self.dotted(key), value.span());
-        Some(Section { document, table, name, span, asked: RefCell::default() })
+        Some(Section { document, table, name, span, read_keys: RefCell::default() })
     }
 
     /// Returns the text `key` if present, without reporting problems.
@@ -209,17 +209,17 @@ impl<'a> Section<'a> {
 
     /// Reports the fields that were never read.
     pub(crate) fn finish(&self) {
-        let asked = self.asked.borrow();
+        let read_keys = self.read_keys.borrow();
         for (key, _) in self.table {
             let found: &str = key.get_ref();
-            if !asked.contains(&found) {
+            if !read_keys.contains(&found) {
                 let name = self.dotted(found);
-                let hint = match closest(found, &asked) {
+                let hint = match closest(found, &read_keys) {
                     Some(meant) => format!("did you mean {meant}?"),
                     None => {
-                        let first = |&(at, key): &(usize, &&str)| !asked[..at].contains(key);
+                        let first = |&(at, key): &(usize, &&str)| !read_keys[..at].contains(key);
                         let each: Vec<_> =
-                            asked.iter().enumerate().filter(first).map(|(_, key)| *key).collect();
+                            read_keys.iter().enumerate().filter(first).map(|(_, key)| *key).collect();
                         format!("expected one of {}", each.join(", "))
                     }
                 };
@@ -316,7 +316,7 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
 
     fn section(self) -> Option<Section<'a>> {
         let Field { document, name, span, value } = self.read("a table", DeValue::as_table)?;
-        Some(Section { document, table: value, name, span, asked: RefCell::default() })
+        Some(Section { document, table: value, name, span, read_keys: RefCell::default() })
     }
 }
 

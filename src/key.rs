@@ -194,7 +194,7 @@ fn parsed(digits: &[u8]) -> Option<Zeroizing<[u8; BYTES]>> {
         return None;
     }
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |place: usize| char::from(pair[place]).to_digit(16);
+        let digit = |index: usize| char::from(pair[index]).to_digit(16);
         *byte = (digit(0)? << 4 | digit(1)?) as u8;
     }
     Some(bytes)

@@ -101,7 +101,7 @@ fn mutual_information(times: &[f64], others: &[f64]) -> f64 {
     cells.map(|count| count / all * (count / even).log2()).sum()
 }
 
-fn tell(what: &str, times: &[f64], others: &[f64]) {
+fn report(what: &str, times: &[f64], others: &[f64]) {
     let (correlation, information) = (correlation(times, others), mutual_information(times, others));
     println!("{what}   {correlation:+.4}   {information:.6} bits");
 }
@@ -131,13 +131,13 @@ fn main() {
         LAYOUT.coordinates(),
         4.0 / (EPOCHS as f64).sqrt()
     );
-    tell("time of the draw, magnitude of the noise", drawing, noise);
-    tell("time of the release, size of the sums   ", releasing, size);
+    report("time of the draw, magnitude of the noise", drawing, noise);
+    report("time of the release, size of the sums   ", releasing, size);
     // The measure must be able to see: a draw that is slower by a twentieth for each deviation of
     // its noise, either way.
     let centre = noise.iter().sum::<f64>() / EPOCHS as f64;
     let spread = (noise.iter().map(|noise| (noise - centre).powi(2)).sum::<f64>() / EPOCHS as f64).sqrt();
     let slower = |(time, noise): (&f64, &f64)| time * (1.0 + 0.05 * (noise - centre).abs() / spread);
     let planted: Vec<f64> = drawing.iter().zip(noise).map(slower).collect();
-    tell("a draw that is slower for noise far off  ", &planted, noise);
+    report("a draw that is slower for noise far off  ", &planted, noise);
 }

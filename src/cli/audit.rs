@@ -197,13 +197,13 @@ fn audit_all(
     let next = AtomicUsize::new(0);
     let audit_some = || {
         let take = || {
-            let place = next.fetch_add(1, Ordering::Relaxed);
-            Some((place, canaries.get(place)?))
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            Some((index, canaries.get(index)?))
         };
-        let audit = |(place, canary)| {
+        let audit = |(index, canary)| {
             let mut done = 0;
-            let mut tell = |trials| counter.add(trials - std::mem::replace(&mut done, trials));
-            Ok((place, audit(&subject, audited, canary, settings, &mut tell)?))
+            let mut progress = |trials| counter.add(trials - std::mem::replace(&mut done, trials));
+            Ok((index, audit(&subject, audited, canary, settings, &mut progress)?))
         };
         std::iter::from_fn(take).map(audit).collect::<Result<Vec<_>, CliError>>()
     };
@@ -216,7 +216,7 @@ fn audit_all(
         })
     })?;
     counter.finish();
-    found.sort_by_key(|(place, _)| *place);
+    found.sort_by_key(|(index, _)| *index);
     Ok(found.into_iter().map(|(_, finding)| finding).collect())
 }
 

@@ -407,7 +407,7 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     let rho = arguments.rho(bounds.len())?;
     let columns = table.columns();
     let target =
-        arguments.target.as_deref().map(|target| RegressionRequest::place(columns, target)).transpose()?;
+        arguments.target.as_deref().map(|target| RegressionRequest::position(columns, target)).transpose()?;
     let sample = CovarianceSample::new(&bounds, table.values(), arguments.neighbours())?;
     if let Some(target) = target {
         let ledger = ledger.as_ref();

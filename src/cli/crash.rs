@@ -65,8 +65,9 @@ fn end_at_first_panic() {
                 path.display()
             ));
         }
-        let place = panic.location().map_or("an unknown location".to_owned(), ToString::to_string);
-        let _ = writeln!(stderr(), "error: panicked at {place}: this is a bug in hushflow, please report it");
+        let location = panic.location().map_or("an unknown location".to_owned(), ToString::to_string);
+        let _ =
+            writeln!(stderr(), "error: panicked at {location}: this is a bug in hushflow, please report it");
         // A backtrace holds function names only; RUST_BACKTRACE enables it.
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {

@@ -85,11 +85,11 @@ impl LedgerArguments {
     /// Returns unit and neighbours from the flags, else from the ledger.
     fn adjacency(&self, ledger: &Ledger) -> Adjacency {
         let Adjacency { unit, neighbours } = ledger.adjacency();
-        let asked = self.unit.as_deref().map(|unit| match unit {
+        let named_unit = self.unit.as_deref().map(|unit| match unit {
             "record" => Unit::Record,
             kind => Unit::Entity(kind.into()),
         });
-        Adjacency { unit: asked.unwrap_or(unit), neighbours: self.neighbours.unwrap_or(neighbours) }
+        Adjacency { unit: named_unit.unwrap_or(unit), neighbours: self.neighbours.unwrap_or(neighbours) }
     }
 }
 

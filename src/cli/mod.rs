@@ -185,7 +185,7 @@ status_of! {
     hushflow::mechanism::noise::EntropyError => 1,
     hushflow::follow::FollowError => 1,
     hushflow::runtime::RunError => 1,
-    hushflow::format::table::TableError => 1,
+    hushflow::format::FormatError => 1,
     hushflow::state::StateError => 1,
     SinkError => 1,
     hushflow::web::HttpError => 1,

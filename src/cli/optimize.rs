@@ -197,7 +197,7 @@ struct WorkloadObjective {
     workload: Option<Workload>,
 }
 
-fn asked(arguments: &OptimizeArguments) -> Result<WorkloadObjective, CliError> {
+fn workload_objective(arguments: &OptimizeArguments) -> Result<WorkloadObjective, CliError> {
     let failed = |error: OptimizeError| CliError::usage(error.to_string());
     let steps = |default: Option<u64>| {
         let steps = arguments.horizon.or(default);
@@ -250,7 +250,7 @@ fn dense(
     several: bool,
     bar: &SearchStatus,
 ) -> Result<(OptimizeReport, Option<SavedStrategy>), CliError> {
-    let WorkloadObjective { form, rows, workload } = asked(arguments)?;
+    let WorkloadObjective { form, rows, workload } = workload_objective(arguments)?;
     if workload.is_none() && arguments.output.is_some() {
         return Err(CliError::usage(
             "--output: the workload is not causal (row t of a stream has zeros after entry t), so no strategy can be \

@@ -30,7 +30,7 @@ impl SinkConfig for EventsAddress {
         format!("http-listen://{}", self.0)
     }
 
-    fn place(&self) -> Option<String> {
+    fn destination(&self) -> Option<String> {
         // Port 0 selects a new port each time.
         Some(self.name()).filter(|name| !name.ends_with(":0"))
     }

@@ -16,12 +16,12 @@ pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) 
     let address = listener.local_addr().unwrap().to_string();
     let server = spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut asked = BufReader::new(stream.try_clone().unwrap());
+        let mut requests = BufReader::new(stream.try_clone().unwrap());
         for (word, answer) in script {
             let mut line = String::new();
             while word.is_some_and(|word| !line.contains(word)) {
                 line.clear();
-                assert!(asked.read_line(&mut line).unwrap() > 0, "the client is gone before {word:?}");
+                assert!(requests.read_line(&mut line).unwrap() > 0, "the client is gone before {word:?}");
             }
             stream.write_all(answer.as_bytes()).unwrap();
         }

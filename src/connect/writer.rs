@@ -16,7 +16,7 @@ pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
     fn name(&self) -> String;
 
     /// Destination of the lines, if known: two sinks with the same destination are refused.
-    fn place(&self) -> Option<String> {
+    fn destination(&self) -> Option<String> {
         Some(self.name())
     }
 

@@ -60,6 +60,33 @@ pub enum FormatError {
         /// Most bytes of a record.
         limit: usize,
     },
+    /// Packed data are damaged or cut.
+    #[error(
+        "{}: the {packing} data can't be unpacked any further at byte {offset}, after {unpacked} unpacked bytes: {problem}; \
+         get the file anew", path.display()
+    )]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// The form of compression.
+        packing: &'static str,
+        /// Bytes of the file that were used.
+        offset: u64,
+        /// Bytes that were unpacked.
+        unpacked: u64,
+        /// The problem.
+        problem: String,
+    },
+    /// The suffix of a file promises another content.
+    #[error("{}: the name ends in .{suffix}, but the file is {found}: give it its name, or get it anew", path.display())]
+    Misnamed {
+        /// The file.
+        path: PathBuf,
+        /// The suffix.
+        suffix: &'static str,
+        /// What the file is.
+        found: &'static str,
+    },
     /// A Parquet file can't be used.
     #[error("{}: {problem}", path.display())]
     Parquet {
@@ -68,6 +95,55 @@ pub enum FormatError {
         /// The problem.
         problem: String,
     },
+    /// The first line contains only numbers.
+    #[error(
+        "{}:1: every name in the first line is a number: expected a header row with the columns' names, so that no \
+         record is taken for one", path.display()
+    )]
+    HeaderOfNumbers {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A column is requested twice.
+    #[error("column {column:?} is asked for twice: name it once")]
+    AskedTwice {
+        /// The column.
+        column: String,
+    },
+    /// A row lacks a value although [`MissingRows::Reject`] is set.
+    #[error(
+        "{}:{line}: {}{defect}: mend the row, or say what becomes of rows that lack a value (--missing)",
+        path.display(), named(column)
+    )]
+    MissingValue {
+        /// The file.
+        path: PathBuf,
+        /// The line where the row begins.
+        line: u64,
+        /// The first column that lacks a value.
+        column: Option<String>,
+        /// Missing, or not finite.
+        defect: Defect,
+    },
+    /// A row has text where a number was expected, or too few or too many fields.
+    #[error(
+        "{}:{line}: {}{defect}: mend the row, or name the numeric columns that are wanted (--columns)",
+        path.display(), named(column)
+    )]
+    UnusableRow {
+        /// The file.
+        path: PathBuf,
+        /// The line where the row begins.
+        line: u64,
+        /// The column, unless the whole row is wrong.
+        column: Option<String>,
+        /// The defect.
+        defect: Defect,
+    },
+}
+
+fn named(column: &Option<String>) -> String {
+    column.as_ref().map(|name| format!("column {name:?}: ")).unwrap_or_default()
 }
 
 /// A defect of a row.

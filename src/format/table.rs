@@ -7,9 +7,8 @@
 //! the rows.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use thiserror::Error;
 use zeroize::Zeroize;
 
 use super::csv::CsvRows;
@@ -45,8 +44,8 @@ impl Table {
     /// the path is `-`.
     ///
     /// # Errors
-    /// [`TableError`] names the line and column that can't be used, never their contents.
-    pub fn read(path: &Path, columns: Option<&[String]>, missing: MissingRows) -> Result<Self, TableError> {
+    /// [`FormatError`] names the line and column that can't be used, never their contents.
+    pub fn read(path: &Path, columns: Option<&[String]>, missing: MissingRows) -> Result<Self, FormatError> {
         let standard_input = path == Path::new("-");
         let stream =
             if standard_input { ByteStream::new(io::stdin(), 0) } else { ByteStream::of_file(path)? };
@@ -56,10 +55,10 @@ impl Table {
             None => CsvRows::open_all(stream, path)?,
         };
         if let Some(name) = (1..columns.len()).find(|&place| columns[..place].contains(&columns[place])) {
-            return Err(TableError::Twice { column: columns[name].clone() });
+            return Err(FormatError::AskedTwice { column: columns[name].clone() });
         }
         if columns.iter().all(|name| name.parse::<f64>().is_ok()) {
-            return Err(TableError::HeaderOfNumbers { path: path.into() });
+            return Err(FormatError::HeaderOfNumbers { path: path.into() });
         }
         TableReader { path, columns, missing, values: Vec::new(), labels: None, incomplete: 0 }
             .all(rows)
@@ -76,7 +75,7 @@ impl Table {
         columns: &[String],
         label: &str,
         missing: MissingRows,
-    ) -> Result<(Self, Vec<String>), TableError> {
+    ) -> Result<(Self, Vec<String>), FormatError> {
         let wanted = [columns, &[label.into()]].concat();
         let rows = CsvRows::open(ByteStream::of_file(path)?, path, &wanted)?;
         let (columns, labels) = (columns.to_vec(), Some(Vec::new()));
@@ -123,7 +122,7 @@ struct TableReader<'a> {
 }
 
 impl TableReader<'_> {
-    fn all(mut self, mut rows: CsvRows) -> Result<(Table, Vec<String>), TableError> {
+    fn all(mut self, mut rows: CsvRows) -> Result<(Table, Vec<String>), FormatError> {
         let mut row = Row::default();
         loop {
             match rows.read(&mut row).map_err(|source| io_error(self.path, source))? {
@@ -139,7 +138,7 @@ impl TableReader<'_> {
         Ok((Table { columns, values, incomplete }, labels.unwrap_or_default()))
     }
 
-    fn add(&mut self, row: &Row, line: u64) -> Result<(), TableError> {
+    fn add(&mut self, row: &Row, line: u64) -> Result<(), FormatError> {
         if let Some(defect) = row.defect {
             return Err(self.bad(line, None, defect));
         }
@@ -175,11 +174,11 @@ impl TableReader<'_> {
         Ok(())
     }
 
-    fn bad(&self, line: u64, slot: Option<usize>, defect: Defect) -> TableError {
+    fn bad(&self, line: u64, slot: Option<usize>, defect: Defect) -> FormatError {
         let (path, column) = (self.path.into(), slot.map(|slot| self.columns[slot].clone()));
         match defect {
-            Defect::Missing | Defect::NotFinite => TableError::Missing { path, line, column, defect },
-            _ => TableError::Unusable { path, line, column, defect },
+            Defect::Missing | Defect::NotFinite => FormatError::MissingValue { path, line, column, defect },
+            _ => FormatError::UnusableRow { path, line, column, defect },
         }
     }
 }
@@ -190,64 +189,6 @@ fn number(row: &Row, slot: usize) -> Result<f64, Defect> {
         Err(Defect::NotANumber) if row.text(slot).is_ok_and(absent) => Err(Defect::Missing),
         number => number,
     }
-}
-
-fn named(column: &Option<String>) -> String {
-    column.as_ref().map(|name| format!("column {name:?}: ")).unwrap_or_default()
-}
-
-/// Why a file is not a numeric table. No message contains a value of a row.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum TableError {
-    /// The file can't be read, or its header lacks a column.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-    /// The first line contains only numbers.
-    #[error(
-        "{}:1: every name in the first line is a number: expected a header row with the columns' names, so that no \
-         record is taken for one", path.display()
-    )]
-    HeaderOfNumbers {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A column is requested twice.
-    #[error("column {column:?} is asked for twice: name it once")]
-    Twice {
-        /// The column.
-        column: String,
-    },
-    /// A row lacks a value although [`MissingRows::Reject`] is set.
-    #[error(
-        "{}:{line}: {}{defect}: mend the row, or say what becomes of rows that lack a value (--missing)",
-        path.display(), named(column)
-    )]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The line where the row begins.
-        line: u64,
-        /// The first column that lacks a value.
-        column: Option<String>,
-        /// Missing, or not finite.
-        defect: Defect,
-    },
-    /// A row has text where a number was expected, or too few or too many fields.
-    #[error(
-        "{}:{line}: {}{defect}: mend the row, or name the numeric columns that are wanted (--columns)",
-        path.display(), named(column)
-    )]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-        /// The line where the row begins.
-        line: u64,
-        /// The column, unless the whole row is wrong.
-        column: Option<String>,
-        /// The defect.
-        defect: Defect,
-    },
 }
 
 #[cfg(test)]

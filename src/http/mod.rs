@@ -253,7 +253,7 @@ impl EventWriter<'_> {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub(crate) fn tell(&mut self, kind: &str, data: &str) -> io::Result<()> {
+    pub(crate) fn send_event(&mut self, kind: &str, data: &str) -> io::Result<()> {
         self.write(&format!("event: {kind}\ndata: {data}\n\n"))
     }
 

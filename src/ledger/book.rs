@@ -27,7 +27,7 @@ impl Book {
     /// # Errors
     /// [`LedgerError::Missing`] if there is none, and others if it cannot be read.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
-        let path = place(path)?;
+        let path = resolve(path)?;
         let file = LedgerFile::shared(&path)?;
         let ledger = read(&file)?.ok_or(LedgerError::Missing { path: path.clone() })?;
         Ok(Self { path, ledger })
@@ -40,7 +40,7 @@ impl Book {
 }
 
 /// Resolves the ledger directory for `path`.
-fn place(path: &Path) -> Result<PathBuf, LedgerError> {
+fn resolve(path: &Path) -> Result<PathBuf, LedgerError> {
     let own = path.join(OWN);
     Ok(match Enrolment::of(path)? {
         Some(enrolment) => path.join(enrolment.ledger()),
@@ -242,7 +242,7 @@ fn agreeing(
 /// # Errors
 /// [`LedgerError`]; the budget is then unchanged.
 pub fn set_budget(path: &Path, budget: impl FnOnce(&Ledger) -> Budget) -> Result<PathBuf, LedgerError> {
-    let path = if path.exists() { place(path)? } else { path.into() };
+    let path = if path.exists() { resolve(path)? } else { path.into() };
     let file = LedgerFile::exclusive(&path)?;
     let mut ledger = read(&file)?.unwrap_or_default();
     ledger.budget = Some(budget(&ledger));

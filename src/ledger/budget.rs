@@ -34,7 +34,7 @@ pub struct BudgetExceeded {
     /// The same with the new pipeline.
     pub together: Option<f64>,
     /// The requested (ε, δ).
-    pub asked: (f64, f64),
+    pub requested: (f64, f64),
     /// The largest ε, to four digits, still available at the requested δ.
     pub left: Option<f64>,
 }
@@ -85,9 +85,9 @@ impl Budget {
         let no_guarantee = |reason| LedgerRefusal::NoGuarantee { budget: Box::new(self.clone()), reason };
         let (about, nesting) = (self.adjacency(), ledger.nesting_with(charge));
         let spent = ledger.spent(&about, &nesting).map_err(no_guarantee)?;
-        let asked = charge.spending_about(&about, &nesting).map_err(no_guarantee)?;
+        let requested = charge.spending_about(&about, &nesting).map_err(no_guarantee)?;
         let (epsilon, delta) = self.numbers().map_err(|error| no_guarantee(error.into()))?;
-        let together = spent.and(asked).ok();
+        let together = spent.and(requested).ok();
         if together.is_some_and(|together| together.delta(epsilon) <= delta.value()) {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl Budget {
             reserved: ledger.entries.iter().filter(|entry| entry.is_reserved()).count(),
             spent: epsilon_of(spent),
             together: together.and_then(epsilon_of),
-            asked: (charge.epsilon, charge.delta),
+            requested: (charge.epsilon, charge.delta),
             left: self.left_for(spent, charge, &nesting),
         })))
     }
@@ -146,7 +146,7 @@ pub(super) fn reached(epsilon: Option<f64>, delta: f64) -> String {
 
 impl fmt::Display for BudgetExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BudgetExceeded { budget, entries, reserved, spent, together, asked, left } = self;
+        let BudgetExceeded { budget, entries, reserved, spent, together, requested, left } = self;
         let delta = budget.delta;
         let pair = |epsilon: &Option<f64>| reached(*epsilon, delta);
         write!(
@@ -158,12 +158,14 @@ impl fmt::Display for BudgetExceeded {
                 _ => format!(" ({reserved} reserved by runs under way)"),
             },
             pair(spent),
-            asked.0,
-            asked.1,
+            requested.0,
+            requested.1,
             pair(together)
         )?;
         match left {
-            Some(left) => write!(f, "add noise, epsilon = {left} at delta = {:e} is what is left", asked.1)?,
+            Some(left) => {
+                write!(f, "add noise, epsilon = {left} at delta = {:e} is what is left", requested.1)?
+            }
             None => f.write_str("nothing is left at this delta")?,
         }
         f.write_str(

@@ -180,11 +180,12 @@ fn what_is_purely_private_is_charged_for_what_it_may_tell() {
 #[test]
 fn covariances_add_up_with_streams() {
     use covariance::CovarianceMethod::{Pace, Ssp};
-    let told = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
+    let promise = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
     let of = |method: covariance::CovarianceMethod| {
         let spending = method.spending(5, Rho::new(0.02).unwrap()).unwrap();
         let in_place = Neighbours::ReplaceOneInPlace;
-        Charge::of_covariance(("c".into(), method), &spending, told, in_place, NoiseSource::System).unwrap()
+        Charge::of_covariance(("c".into(), method), &spending, promise, in_place, NoiseSource::System)
+            .unwrap()
     };
     let all = ledger(&[of(Ssp), of(Pace), charge(Neighbours::ReplaceOneInPlace, 4.0)]);
     let squared = 0.04 + 2.0 * 0.013 + std::f64::consts::PI * 0.007 + 1.0 / 16.0;
@@ -355,14 +356,14 @@ fn a_reservation_holds_its_room_for_as_long_as_its_run() {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("ledger");
     let stated = Some(budget(1.2, Neighbours::ReplaceOne));
-    let asked = || enter(&path, None, request(stated.clone()));
-    let first = asked().unwrap().expect("something is to be paid");
-    assert!(matches!(asked().err(), Some(LedgerError::Refused { .. })));
+    let charged = || enter(&path, None, request(stated.clone()));
+    let first = charged().unwrap().expect("something is to be paid");
+    assert!(matches!(charged().err(), Some(LedgerError::Refused { .. })));
     let once = enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), None);
     assert!(matches!(once, Err(LedgerError::Refused { .. })), "an estimate does not take it either");
     assert!(matches!(Book::open(&path), Err(LedgerError::Missing { .. })), "nothing was paid");
     drop(first);
-    let second = asked().unwrap();
+    let second = charged().unwrap();
     assert!(second.is_some(), "the room is free again");
 
     // A budget that is lowered meanwhile applies to later payments.

@@ -132,8 +132,12 @@ fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {
         })
         .collect();
     let sinks: Vec<Sink> = sinks.into_iter().collect::<Option<_>>()?;
-    let mut places = HashSet::new();
-    if !sinks.iter().filter_map(|sink| sink.target().place()).all(|place| places.insert(place)) {
+    let mut destinations = HashSet::new();
+    if !sinks
+        .iter()
+        .filter_map(|sink| sink.target().destination())
+        .all(|destination| destinations.insert(destination))
+    {
         root.report("two [[sinks]] have the same path: give each its own");
     }
     Some(sinks)

@@ -121,7 +121,7 @@ impl SourceOpener<'_> {
         let refused = |source| SourceError::Io { path: name.clone().into(), source };
         let mut intake = input.take_in(session, control).map_err(refused)?;
         if let Some(Acknowledge(listener)) = acknowledge.clone() {
-            intake.tell(Box::new(move |records| listener(records))).map_err(refused)?;
+            intake.report_to(Box::new(move |records| listener(records))).map_err(refused)?;
         }
         let (sessions, read) = (Box::new(JournalSessions { ingest, name }), (self.pipeline, source));
         Ok((SourceReader::over(sessions, read, control, resume, self.committed)?, Some(intake)))

@@ -1,7 +1,9 @@
-//! The commit operator's log: a [`Store`], and the state from which a run begins.
+//! The commit operator's log: a [`Store`], opened once a ledger pays for it, and the state from which
+//! a run begins.
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,13 +17,17 @@ use serde::{Deserialize, Serialize};
 use tracing::debug;
 use zeroize::Zeroizing;
 
-use super::RunError;
-use super::histories::EntityHistories;
+use super::{RunError, RunOptions};
 use crate::connect::{files, journal};
+use crate::ledger::{Book, LedgerRequest, enter};
 use crate::metrics::Metrics;
-use crate::publication::{Calibration, MomentPublication, PublicationError};
+use crate::pipeline::Pipeline;
+use crate::publication::{Calibration, MomentPublication, Publication, PublicationError};
 use crate::source::ResumePoint;
-use crate::state::{EpochFrame, IngestJournal, Position, RecoveredState, SourcePosition, StateError, Store};
+use crate::state::{
+    Enrolment, EpochFrame, IngestJournal, Position, RecoveredState, SourcePosition, StateError, Store,
+};
+use crate::time;
 
 /// State from which a run begins. In a cluster a worker has only the states and histories that it
 /// owns.
@@ -313,4 +319,117 @@ fn joined(shards: &[Sums]) -> Zeroizing<Vec<i128>> {
 /// Encoding of payloads inside the frames of the state.
 fn options() -> impl Options {
     DefaultOptions::new().with_fixint_encoding().with_limit(crate::state::MAX_PAYLOAD).reject_trailing_bytes()
+}
+
+/// Histories of all entities, and their limits.
+#[derive(Clone)]
+pub(super) struct EntityHistories {
+    limits: EntityLimits,
+    entities: BTreeMap<Entity, EntityHistory>,
+}
+
+impl EntityHistories {
+    /// State before the first epoch.
+    pub(super) fn new(limits: EntityLimits) -> Self {
+        EntityHistories { limits, entities: BTreeMap::new() }
+    }
+
+    /// Restores the histories of a checkpoint.
+    pub(super) fn restored(limits: EntityLimits, saved: Vec<(Entity, EntityHistory)>) -> Self {
+        EntityHistories { limits, entities: saved.into_iter().collect() }
+    }
+
+    /// Advances over an epoch in which `admitted` took part.
+    ///
+    /// # Errors
+    /// [`RunError::Checkpoint`] if the limits don't allow it: the log belongs to another pipeline.
+    pub(super) fn advance(
+        &mut self,
+        epoch: u64,
+        admitted: impl IntoIterator<Item = Entity>,
+    ) -> Result<(), RunError> {
+        for entity in admitted {
+            let before = self.entities.get(&entity).copied();
+            let after = self.limits.admit(before, epoch).ok_or(RunError::Checkpoint)?;
+            self.entities.insert(entity, after);
+        }
+        Ok(())
+    }
+
+    /// Returns all histories.
+    pub(super) fn to_vec(&self) -> Vec<(Entity, EntityHistory)> {
+        self.entities.iter().map(|(&entity, &history)| (entity, history)).collect()
+    }
+}
+
+/// Returns the directory of the shared ledger that pays for a run's releases: the one that the
+/// pipeline names, or that of its state directory if something was published there, or that of its
+/// data in the directory of all ledgers. `None` if the state directory's own ledger pays, so
+/// releases compose with nothing else.
+///
+/// # Errors
+/// [`RunError`] if this can't be determined.
+pub fn shared_ledger(pipeline: &Pipeline, options: &RunOptions) -> Result<Option<PathBuf>, RunError> {
+    if let Some(directory) = &pipeline.ledger.directory {
+        let absolute = std::path::absolute(directory);
+        return absolute
+            .map(Some)
+            .map_err(|error| RunError::Start(format!("the working directory is gone: {error}")));
+    }
+    let enrolment = match Enrolment::of(&options.state) {
+        Err(StateError::Missing { .. }) => None,
+        enrolment => enrolment?,
+    };
+    if let Some(enrolment) = enrolment.filter(Enrolment::has_begun) {
+        return Ok(Some(enrolment.ledger()).filter(|ledger| *ledger != Book::own()));
+    }
+    let home = options.ledgers.as_ref();
+    Ok(home.map(|home| home.of_data(pipeline.ledger.data_set.as_deref())).transpose()?)
+}
+
+/// Opens the state directory once a ledger has room for its releases.
+pub(super) fn open_store(
+    pipeline: &Pipeline,
+    publication: &Publication,
+    options: &RunOptions,
+) -> Result<(Store, RecoveredState), RunError> {
+    let (charge, header) = (publication.charge()?, publication.header()?);
+    let shared = shared_ledger(pipeline, options)?;
+    let request = LedgerRequest {
+        charge,
+        budget: pipeline.ledger.budget.clone(),
+        data_set: pipeline.ledger.data_set.clone(),
+        shared: shared.is_some(),
+        started: time::now(),
+    };
+    let ledger = shared.unwrap_or_else(Book::own);
+    Store::open_enrolled(&options.state, &header, &pipeline.state, &ledger, |enrolment| {
+        Ok(enter(&options.state.join(&ledger), enrolment, request)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hushflow_operators::RepeatPolicy;
+
+    #[test]
+    fn standings_follow_the_limits() {
+        let limits = EntityLimits {
+            participations: 2,
+            min_separation: 2,
+            records_per_epoch: 1,
+            several: RepeatPolicy::Keep,
+        };
+        let mut histories = EntityHistories::new(limits);
+        let [a, b] = [Entity(1), Entity(2)];
+        histories.advance(1, [a]).unwrap();
+        histories.advance(3, [b, a]).unwrap();
+        assert!(histories.advance(4, [b]).is_err(), "too soon");
+        assert!(histories.advance(9, [a]).is_err(), "too often");
+        let stands = |participations| EntityHistory { participations, last: 3 };
+        assert_eq!(histories.to_vec(), [(a, stands(2)), (b, stands(1))]);
+        let mut restored = EntityHistories::restored(limits, histories.to_vec());
+        assert!(restored.advance(5, [b]).is_ok());
+    }
 }

@@ -119,16 +119,16 @@ impl Greeting {
     fn encode(&self) -> [u8; PLAIN] {
         let mut bytes = [0; PLAIN];
         let numbers = [self.process, self.to, self.processes, self.workers];
-        for (number, place) in numbers.iter().zip(bytes.chunks_exact_mut(4)) {
-            place.copy_from_slice(&number.to_le_bytes());
+        for (number, index) in numbers.iter().zip(bytes.chunks_exact_mut(4)) {
+            index.copy_from_slice(&number.to_le_bytes());
         }
         bytes[16..].copy_from_slice(&self.pipeline);
         bytes
     }
 
     fn decode(bytes: &[u8; PLAIN]) -> Self {
-        let number = |place: usize| {
-            let bytes = &bytes[4 * place..4 * place + 4];
+        let number = |index: usize| {
+            let bytes = &bytes[4 * index..4 * index + 4];
             bytes.iter().rev().fold(0u32, |value, &byte| value << 8 | u32::from(byte))
         };
         let mut pipeline = [0; 32];
@@ -321,10 +321,10 @@ mod tests {
             assert!(call.answered(&forged).is_err());
         }
         let (_, hello) = CallerHandshake::begin(Some(&key), &greeting(2, 1)).unwrap();
-        for place in 0..GREETING {
+        for index in 0..GREETING {
             let mut changed = hello;
-            changed[place] ^= 1;
-            assert!(answer(Some(&key), &changed, own).is_err(), "byte {place}");
+            changed[index] ^= 1;
+            assert!(answer(Some(&key), &changed, own).is_err(), "byte {index}");
         }
         // A replayed greeting is answered, but under keys that the replayer does not have.
         let first = answer(Some(&key), &hello, own).unwrap().answer;

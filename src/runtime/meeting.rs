@@ -342,12 +342,12 @@ impl ClusterBootstrap<'_> {
             None if self.links[process].is_some() => GreetingVerdict::Taken,
             None => GreetingVerdict::Welcome,
         };
-        let said = session.seal(verdict as u8).map_err(io::Error::from);
-        let said = said.and_then(|frame| (&caller.stream).write_all(&frame));
+        let sealed = session.seal(verdict as u8).map_err(io::Error::from);
+        let sealed = sealed.and_then(|frame| (&caller.stream).write_all(&frame));
         match (verdict, difference) {
             (GreetingVerdict::Welcome, _) => {
                 let address = caller.address;
-                match said.and_then(|()| settle(caller.stream, session)) {
+                match sealed.and_then(|()| settle(caller.stream, session)) {
                     Ok(link) => {
                         info!(process, "another process has called");
                         self.links[process] = Some(link);
@@ -436,7 +436,7 @@ struct Caller {
     address: SocketAddr,
     since: Instant,
     /// Received bytes of the next message.
-    heard: [u8; GREETING],
+    greeting: [u8; GREETING],
     filled: usize,
     /// Set once its greeting has been answered.
     answered: Option<(Greeting, LinkSession)>,
@@ -444,7 +444,7 @@ struct Caller {
 
 impl Caller {
     fn new(stream: TcpStream, address: SocketAddr) -> Self {
-        Caller { stream, address, since: Instant::now(), heard: [0; GREETING], filled: 0, answered: None }
+        Caller { stream, address, since: Instant::now(), greeting: [0; GREETING], filled: 0, answered: None }
     }
 
     /// Reads available bytes. Returns the caller's identity once proven, or why it is dropped.
@@ -455,7 +455,7 @@ impl Caller {
     ) -> Result<Option<(Greeting, LinkSession)>, &'static str> {
         loop {
             let length = if self.answered.is_some() { SHORT_FRAME } else { GREETING };
-            match self.stream.read(&mut self.heard[self.filled..length]) {
+            match self.stream.read(&mut self.greeting[self.filled..length]) {
                 Ok(0) => return Err("it hung up"),
                 Ok(read) => self.filled += read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -467,7 +467,7 @@ impl Caller {
             }
             self.filled = 0;
             let no_key = |InvalidHandshake| "it does not have the key";
-            match (self.answered.take(), self.heard.first_chunk::<SHORT_FRAME>()) {
+            match (self.answered.take(), self.greeting.first_chunk::<SHORT_FRAME>()) {
                 (Some((greeting, mut session)), Some(frame)) => {
                     session.open(frame).map_err(no_key)?;
                     return Ok(Some((greeting, session)));
@@ -475,7 +475,7 @@ impl Caller {
                 _ => {
                     let reply = |caller: &Greeting| Greeting { to: caller.process, ..*own };
                     let HandshakeAnswer { caller: greeting, answer, session } =
-                        answer(key, &self.heard, reply).map_err(no_key)?;
+                        answer(key, &self.greeting, reply).map_err(no_key)?;
                     self.stream.write_all(&answer).map_err(|_| "its connection failed")?;
                     self.answered = Some((greeting, session));
                 }

@@ -368,8 +368,8 @@ mod tests {
         fn close_all(&mut self) -> Vec<(u64, Vec<(u64, u64)>)> {
             std::iter::from_fn(|| self.close_next())
                 .map(|ClosedEpochs { epoch, resumes, .. }| {
-                    let place = |resume: &ResumePoint| (resume.position.offset, resume.late_from);
-                    (epoch, resumes.iter().map(place).collect())
+                    let position = |resume: &ResumePoint| (resume.position.offset, resume.late_from);
+                    (epoch, resumes.iter().map(position).collect())
                 })
                 .collect()
         }

@@ -15,14 +15,12 @@
 mod cluster;
 mod copies;
 mod feed;
-mod histories;
 mod ingest;
 mod journal;
 pub mod link;
 mod meeting;
 mod merge;
 mod moments;
-mod paying;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -54,16 +52,14 @@ use crate::state::{RecoveredState, StateError};
 use cluster::execute;
 use feed::{WorkerFeed, channels};
 use ingest::{OpenSources, sources as open_sources};
-use journal::{Journal, RunStart, TaggedPosition};
+use journal::{Journal, RunStart, TaggedPosition, open_store};
 use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
-use paying::open_store;
 use windows::{PATIENCE, STOPPED};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
 pub use ingest::Acknowledge;
-pub use journal::{followed, journaled};
-pub use paying::shared_ledger;
+pub use journal::{followed, journaled, shared_ledger};
 
 /// Epochs between checkpoints of the encoder states.
 const CHECKPOINT_INTERVAL: u64 = 64;

@@ -127,17 +127,17 @@ impl EventStream {
                     }
                     last = last.max(batch.last);
                 }
-                Ok(Poll::Ready(None)) => return events.tell("pause", "the run is over"),
+                Ok(Poll::Ready(None)) => return events.send_event("pause", "the run is over"),
                 Ok(Poll::Pending) => {}
                 // The serving process reports the cause to its operator.
-                Err(_) => return events.tell("fault", "the log can't be read any further"),
+                Err(_) => return events.send_event("fault", "the log can't be read any further"),
             }
             if sent.elapsed() >= HEARTBEAT {
                 events.beat()?;
                 sent = Instant::now();
             }
         }
-        events.tell("end", "the last epoch has been published")
+        events.send_event("end", "the last epoch has been published")
     }
 
     /// Reads on in the log, up to the limits of a turn; `None` if there is nothing new.

@@ -120,7 +120,7 @@ impl SourceReader {
                 records.epochs.push(epoch);
                 records.entities.extend(entity);
                 if self.rules.needs_positions {
-                    let (number, sources) = self.place;
+                    let (number, sources) = self.rank;
                     records
                         .positions
                         .push(self.epochs.clock.row.saturating_mul(sources).saturating_add(number));

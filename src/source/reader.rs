@@ -18,7 +18,7 @@ pub struct SourceReader {
     pub(super) rules: RowRules,
     pub(super) epochs: EpochClock,
     /// Its index among the sources, and the number of sources.
-    pub(super) place: (u64, u64),
+    pub(super) rank: (u64, u64),
     pub(super) batch: RecordBatch,
     pub(super) counters: RowCounters,
     /// Rows read since the last event.
@@ -93,7 +93,7 @@ impl SourceReader {
             rows: RowReader::open(origin, shape, expects_header, control, position)?,
             rules: RowRules::new(pipeline, roles),
             epochs: EpochClock::new(source, resume, committed, is_anew),
-            place: (0, 1),
+            rank: (0, 1),
             batch: RecordBatch::default(),
             counters: RowCounters::default(),
             unheard: 0,
@@ -101,9 +101,9 @@ impl SourceReader {
         })
     }
 
-    /// Makes this reader number `place.0` of `place.1` sources.
-    pub(crate) fn among(self, place: (u64, u64)) -> Self {
-        SourceReader { place, ..self }
+    /// Makes this reader number `rank.0` of `rank.1` sources.
+    pub(crate) fn among(self, rank: (u64, u64)) -> Self {
+        SourceReader { rank, ..self }
     }
 
     /// The number of the next row.
@@ -160,7 +160,7 @@ impl SourceReader {
     /// Whether to return the batch before reading on, so that the other sources see the progress of
     /// this one.
     fn is_due(&self) -> bool {
-        self.place.1 > 1 && self.unheard > 0 && self.rows.must_wait()
+        self.rank.1 > 1 && self.unheard > 0 && self.rows.must_wait()
     }
 
     /// Reads one row, if there is one, and determines which epochs are closed.
@@ -184,7 +184,7 @@ impl SourceReader {
             self.refuse(refusal)?;
         }
         self.epochs.end_row();
-        let begins = !had_begun && self.epochs.has_begun() && self.place.1 == 1;
+        let begins = !had_begun && self.epochs.has_begun() && self.rank.1 == 1;
         if begins && self.epochs.begins_after_horizon() {
             return Err(SourceError::AfterHorizon { path: self.rows.name(), line: self.rows.line() });
         }

@@ -45,7 +45,7 @@ const BESIDE: &str = "anchor.new";
 
 /// Path of the anchor of the log with this fingerprint, in a directory of anchors. The directory
 /// must exist: a missing one may be on a disk that is not mounted.
-fn place(anchors: &Path, fingerprint: ChainLink) -> Result<PathBuf, StateError> {
+fn anchor_directory(anchors: &Path, fingerprint: ChainLink) -> Result<PathBuf, StateError> {
     match DirectoryStorage::shared(anchors) {
         Ok(_) => Ok(anchors.join(format!("{}.anchor", fingerprint.short()))),
         Err(StateError::Missing { path }) => Err(refused(
@@ -62,7 +62,7 @@ pub(super) fn hold(
     header: &PublicHeader,
 ) -> Result<Option<Box<dyn Storage>>, StateError> {
     let Some(anchors) = &settings.anchor else { return Ok(None) };
-    match DirectoryStorage::exclusive(&place(anchors, header.fingerprint()?)?) {
+    match DirectoryStorage::exclusive(&anchor_directory(anchors, header.fingerprint()?)?) {
         Ok(directory) => Ok(Some(Box::new(directory))),
         Err(StateError::Locked { path }) => Err(StateError::AnchorHeld { path }),
         Err(error) => Err(error),
@@ -71,7 +71,7 @@ pub(super) fn hold(
 
 /// Opens the anchor of the log with this fingerprint for reading, without a lock.
 pub(super) fn look(anchors: &Path, fingerprint: ChainLink) -> Result<Box<dyn Storage>, StateError> {
-    match DirectoryStorage::shared(&place(anchors, fingerprint)?) {
+    match DirectoryStorage::shared(&anchor_directory(anchors, fingerprint)?) {
         Ok(directory) => Ok(Box::new(directory)),
         Err(StateError::Missing { path }) => Err(StateError::NotAnchored { path }),
         Err(error) => Err(error),

@@ -19,12 +19,12 @@ pub(super) fn difference(stored: &[u8], header: &[u8]) -> Option<String> {
     within("", &read(&stored)?, &read(&header)?)
 }
 
-/// Returns the first difference between two values at `place`.
-fn within(place: &str, stored: &Value, found: &Value) -> Option<String> {
+/// Returns the first difference between two values at `path`.
+fn within(path: &str, stored: &Value, found: &Value) -> Option<String> {
     if stored == found {
         return None;
     }
-    let dotted = |key: &str| if place.is_empty() { key.into() } else { format!("{place}.{key}") };
+    let dotted = |key: &str| if path.is_empty() { key.into() } else { format!("{path}.{key}") };
     match (stored, found) {
         (Value::Object(stored), Value::Object(found)) => {
             let keys = stored.keys().chain(found.keys().filter(|key| !stored.contains_key(*key)));
@@ -36,10 +36,10 @@ fn within(place: &str, stored: &Value, found: &Value) -> Option<String> {
         (Value::Array(stored), Value::Array(found)) if stored.len() == found.len() => {
             let pairs = stored.iter().zip(found).enumerate();
             pairs
-                .filter_map(|(index, (stored, found))| within(&format!("{place}[{index}]"), stored, found))
+                .filter_map(|(index, (stored, found))| within(&format!("{path}[{index}]"), stored, found))
                 .next()
         }
-        _ => Some(format!("{place} is {}, was {}", shown(found), shown(stored))),
+        _ => Some(format!("{path} is {}, was {}", shown(found), shown(stored))),
     }
 }
 

@@ -28,7 +28,6 @@ mod public_directory;
 mod public_log;
 mod reader;
 mod recovery;
-mod replay;
 mod reservation;
 mod resume;
 mod segments;
@@ -63,8 +62,8 @@ pub use ingest::{
     IngestJournal, IngestReader, IngestReport, JournalFull, WaitForRoom, verify_ingest, verify_ingest_from,
 };
 pub use ledger_file::LedgerFile;
+pub use private_log::Replay;
 pub use reader::PublicReader;
-pub use replay::Replay;
 pub use reservation::Reservation;
 pub use segments::SumRetention;
 pub use verify::{PublicReport, StateReport, is_public_alone, verify, verify_public, verify_with};

@@ -88,17 +88,17 @@ pub(super) fn decide(
 
 /// Returns the index of the newest intact checkpoint.
 pub(super) fn newest_checkpoint(slots: &[CheckpointSlot; 2]) -> Option<usize> {
-    let epoch = |place: &usize| match slots[*place] {
+    let epoch = |slot: &usize| match slots[*slot] {
         CheckpointSlot::Intact { epoch, .. } => Some(epoch),
         _ => None,
     };
-    (0..slots.len()).filter(|place| epoch(place).is_some()).max_by_key(epoch)
+    (0..slots.len()).filter(|slot| epoch(slot).is_some()).max_by_key(epoch)
 }
 
 /// Refuses files derived from a private log that is missing.
 fn nothing_was_made(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
     let public = matches!(facts.public.rest, PublicTail::Ahead { .. }).then(|| facts.public_log.clone());
-    let checkpoint = newest_checkpoint(&facts.checkpoints).map(|place| directory.join(CHECKPOINTS[place]));
+    let checkpoint = newest_checkpoint(&facts.checkpoints).map(|slot| directory.join(CHECKPOINTS[slot]));
     let enrolment = facts.begun.then(|| directory.join(ENROLMENT.name));
     match public.or(checkpoint).or(enrolment) {
         None => Ok(()),
@@ -304,7 +304,7 @@ mod tests {
             assert!(plan.rewrite_from <= plan.keep_private, "{facts:?}");
             assert!(plan.keep_public <= facts.public.matched, "{facts:?}");
             let newest = checkpoint_epochs(&facts).into_iter().map(|(epoch, _)| epoch).max();
-            let chosen = plan.checkpoint.map(|place| facts.checkpoints[place]);
+            let chosen = plan.checkpoint.map(|slot| facts.checkpoints[slot]);
             assert_eq!(chosen.is_some(), newest.is_some(), "{facts:?}");
             if let Some(CheckpointSlot::Intact { epoch, .. }) = chosen {
                 assert_eq!(Some(epoch), newest, "{facts:?}");

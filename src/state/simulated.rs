@@ -83,7 +83,7 @@ impl SimulatedDisk {
     }
 
     /// Path of `name` on the disk.
-    fn place(&self, name: &str) -> String {
+    fn full_name(&self, name: &str) -> String {
         format!("{}{name}", self.folder)
     }
 
@@ -164,13 +164,15 @@ impl SimulatedDisk {
     pub(super) fn turn_into(&self, other: &Self) {
         let other = other.state().clone();
         let mut state = self.state();
-        state.seen.retain(|place, _| !place.starts_with(self.folder));
-        state.durable.retain(|place, _| !place.starts_with(self.folder));
-        for (place, &file) in other.seen.iter().filter(|(place, _)| place.starts_with(self.folder)) {
+        state.seen.retain(|full_name, _| !full_name.starts_with(self.folder));
+        state.durable.retain(|full_name, _| !full_name.starts_with(self.folder));
+        for (full_name, &file) in
+            other.seen.iter().filter(|(full_name, _)| full_name.starts_with(self.folder))
+        {
             let copy = state.files.len();
             state.files.push(other.files[file].clone());
-            state.seen.insert(place.clone(), copy);
-            state.durable.insert(place.clone(), copy);
+            state.seen.insert(full_name.clone(), copy);
+            state.durable.insert(full_name.clone(), copy);
         }
     }
 
@@ -183,7 +185,7 @@ impl SimulatedDisk {
     /// Returns the contents of `name` as processes see it.
     pub(super) fn content(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
-        state.seen.get(&self.place(name)).map(|&file| state.files[file].seen.clone())
+        state.seen.get(&self.full_name(name)).map(|&file| state.files[file].seen.clone())
     }
 
     /// Replaces `name` by `bytes`, durably.
@@ -191,15 +193,15 @@ impl SimulatedDisk {
         let mut state = self.state();
         let file = state.files.len();
         state.files.push(FileContent { seen: bytes.to_vec(), durable: bytes.to_vec(), unsynced: vec![] });
-        state.seen.insert(self.place(name), file);
-        state.durable.insert(self.place(name), file);
+        state.seen.insert(self.full_name(name), file);
+        state.durable.insert(self.full_name(name), file);
     }
 
     /// Removes `name`, durably.
     pub(super) fn lose(&self, name: &str) {
         let mut state = self.state();
-        state.seen.remove(&self.place(name));
-        state.durable.remove(&self.place(name));
+        state.seen.remove(&self.full_name(name));
+        state.durable.remove(&self.full_name(name));
     }
 
     fn change_entry(&self, entry: NameChange) -> Result<(), StateError> {
@@ -234,8 +236,10 @@ fn arrives(loss: PowerLoss, index: usize, count: usize) -> bool {
 
 impl NameChange {
     fn is_in(&self, folder: &str) -> bool {
-        let (NameChange::Create(place, _) | NameChange::Rename(place, _) | NameChange::Remove(place)) = self;
-        place.starts_with(folder)
+        let (NameChange::Create(full_name, _)
+        | NameChange::Rename(full_name, _)
+        | NameChange::Remove(full_name)) = self;
+        full_name.starts_with(folder)
     }
 
     fn apply(&self, names: &mut BTreeMap<String, usize>) {
@@ -345,7 +349,7 @@ impl Storage for SimulatedDisk {
     }
 
     fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError> {
-        let file = self.state().seen.get(&self.place(name)).copied();
+        let file = self.state().seen.get(&self.full_name(name)).copied();
         Ok(file.map(|file| -> Box<dyn StorageFile> {
             Box::new(SimulatedFile { disk: self.clone(), file, path: self.path().join(name) })
         }))
@@ -356,18 +360,18 @@ impl Storage for SimulatedDisk {
             let mut state = self.call(self.path(), false)?;
             let file = state.files.len();
             state.files.push(FileContent::default());
-            state.seen.insert(self.place(name), file);
-            state.unsynced.push(NameChange::Create(self.place(name), file));
+            state.seen.insert(self.full_name(name), file);
+            state.unsynced.push(NameChange::Create(self.full_name(name), file));
         }
         Ok(self.read(name)?.unwrap())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), StateError> {
-        self.change_entry(NameChange::Rename(self.place(from), self.place(to)))
+        self.change_entry(NameChange::Rename(self.full_name(from), self.full_name(to)))
     }
 
     fn remove(&self, name: &str) -> Result<(), StateError> {
-        self.change_entry(NameChange::Remove(self.place(name)))
+        self.change_entry(NameChange::Remove(self.full_name(name)))
     }
 
     fn sync(&self) -> Result<(), StateError> {
@@ -383,7 +387,12 @@ impl Storage for SimulatedDisk {
 
     fn names(&self) -> Result<Vec<String>, StateError> {
         let state = self.state();
-        Ok(state.seen.keys().filter_map(|place| place.strip_prefix(self.folder)).map(String::from).collect())
+        Ok(state
+            .seen
+            .keys()
+            .filter_map(|full_name| full_name.strip_prefix(self.folder))
+            .map(String::from)
+            .collect())
     }
 
     fn reader(&self) -> Result<Box<dyn Storage>, StateError> {
@@ -456,8 +465,8 @@ impl StorageFile for SimulatedFile {
         match struck {
             None if lying => {}
             None if state.late => {
-                let asked = (self.file, state.files[self.file].unsynced.len());
-                if let Some((file, changes)) = state.owed.replace(asked) {
+                let unsynced = (self.file, state.files[self.file].unsynced.len());
+                if let Some((file, changes)) = state.owed.replace(unsynced) {
                     state.files[file].sync(changes);
                 }
             }

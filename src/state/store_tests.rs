@@ -21,7 +21,7 @@ fn frame(epoch: u64) -> EpochFrame {
 }
 
 /// Returns a path for a state directory. Dropping the first element removes it.
-fn place() -> (TempDir, PathBuf) {
+fn new_state() -> (TempDir, PathBuf) {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("state");
     (outer, path)
@@ -29,7 +29,7 @@ fn place() -> (TempDir, PathBuf) {
 
 #[test]
 fn epochs_are_committed_once_in_order_without_gaps() {
-    let (_outer, path) = place();
+    let (_outer, path) = new_state();
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     let refused = |store: &mut Store, epochs: &[u64]| {
         let frames: Vec<_> = epochs.iter().map(|&epoch| frame(epoch)).collect();
@@ -50,7 +50,7 @@ fn epochs_are_committed_once_in_order_without_gaps() {
 
 #[test]
 fn checkpoints_are_of_committed_epochs_and_go_forward() {
-    let (_outer, path) = place();
+    let (_outer, path) = new_state();
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     store.commit(&(1..=5).map(frame).collect::<Vec<_>>()).unwrap();
     let refused = |store: &mut Store, epoch| {
@@ -73,7 +73,7 @@ fn checkpoints_are_of_committed_epochs_and_go_forward() {
 
 #[test]
 fn a_second_run_is_refused_and_a_missing_log_is_named() {
-    let (outer, path) = place();
+    let (outer, path) = new_state();
     let _store = Store::open(&path, &header()).unwrap();
     assert!(matches!(Store::open(&path, &header()), Err(StateError::Locked { .. })));
     assert!(matches!(PublicReader::open(outer.path()), Err(StateError::Missing { .. })));
@@ -83,7 +83,7 @@ fn a_second_run_is_refused_and_a_missing_log_is_named() {
 
 #[test]
 fn a_reader_follows_a_writer() {
-    let (_outer, path) = place();
+    let (_outer, path) = new_state();
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     let mut reader = PublicReader::open(&path).unwrap();
     let writer = thread::spawn(move || {
@@ -107,7 +107,7 @@ fn a_reader_follows_a_writer() {
 
 #[test]
 fn a_reader_waits_for_the_rest_of_a_frame() {
-    let (outer, path) = place();
+    let (outer, path) = new_state();
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     store.commit(&[frame(1)]).unwrap();
     let whole = std::fs::read(path.join("public.log")).unwrap();
@@ -126,7 +126,7 @@ fn a_reader_waits_for_the_rest_of_a_frame() {
 
 #[test]
 fn a_reader_refuses_what_goes_backwards() {
-    let (outer, path) = place();
+    let (outer, path) = new_state();
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     let log = path.join("public.log");
     let length = |path: &PathBuf| std::fs::metadata(path).unwrap().len() as usize;
@@ -151,7 +151,7 @@ fn a_reader_refuses_what_goes_backwards() {
 
 #[test]
 fn errors_hold_no_sums() {
-    let (_outer, path) = place();
+    let (_outer, path) = new_state();
     let secret = 0x5ec2_e75e_c2e7_5ec2_e75e_i128;
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     let frame = |epoch| EpochFrame {

@@ -12,8 +12,8 @@ use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::strategy::StrategyChoice;
 use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
+use super::StrategiesError;
 use crate::whole::{NUMBERS, read_text};
 
 /// First field of every file, with the version.
@@ -77,36 +77,6 @@ pub struct SavedStrategy {
     checksum: String,
 }
 
-/// Why a strategy file cannot be used.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum StrategyFileError {
-    /// It cannot be read or written.
-    #[error("{}: the strategy file can't be {what}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Read or written.
-        what: &'static str,
-        /// The cause.
-        source: io::Error,
-    },
-    /// It is no strategy file.
-    #[error("{}: this is no strategy file of this version ({reason}); write one with `hushflow optimize -o FILE`", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
-    /// It was changed after it was written.
-    #[error("{}: the checksum is wrong: the file was damaged or edited; write it anew with `hushflow optimize -o FILE`", path.display())]
-    Checksum {
-        /// The file.
-        path: PathBuf,
-    },
-}
-
 impl SavedStrategy {
     /// Makes a strategy to save.
     pub fn new(
@@ -121,25 +91,25 @@ impl SavedStrategy {
     }
 
     fn computed_checksum(&self) -> String {
-        let told = (&self.request, self.objective, self.lower_bound, &self.strategy);
-        let strategy = serde_json::to_string(&told).unwrap_or_default();
+        let content = (&self.request, self.objective, self.lower_bound, &self.strategy);
+        let strategy = serde_json::to_string(&content).unwrap_or_default();
         format!("{:08x}", crc32c::crc32c(strategy.as_bytes()))
     }
 
     /// Reads a saved strategy.
     ///
     /// # Errors
-    /// [`StrategyFileError`] for a file that is unreadable, no strategy, or damaged.
-    pub fn load(path: &Path) -> Result<Self, StrategyFileError> {
-        let io = |source| StrategyFileError::Io { path: path.into(), what: "read", source };
-        let refused = |reason| StrategyFileError::Format { path: path.into(), reason };
+    /// [`StrategiesError`] for a file that is unreadable, no strategy, or damaged.
+    pub fn load(path: &Path) -> Result<Self, StrategiesError> {
+        let io = |source| StrategiesError::FileAccess { path: path.into(), what: "read", source };
+        let refused = |reason| StrategiesError::FileFormat { path: path.into(), reason };
         let text = read_text(path, NUMBERS).map_err(io)?;
         let saved: Self = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
         if saved.format != FORMAT {
             return Err(refused(format!("it says `{}`", saved.format)));
         }
         if saved.checksum != saved.computed_checksum() {
-            return Err(StrategyFileError::Checksum { path: path.into() });
+            return Err(StrategiesError::FileChecksum { path: path.into() });
         }
         Ok(saved)
     }
@@ -147,9 +117,9 @@ impl SavedStrategy {
     /// Writes the file atomically.
     ///
     /// # Errors
-    /// [`StrategyFileError::Io`].
-    pub fn save(&self, path: &Path) -> Result<(), StrategyFileError> {
-        let io = |source| StrategyFileError::Io { path: path.into(), what: "written", source };
+    /// [`StrategiesError::FileAccess`].
+    pub fn save(&self, path: &Path) -> Result<(), StrategiesError> {
+        let io = |source| StrategiesError::FileAccess { path: path.into(), what: "written", source };
         let text = serde_json::to_string(self).map_err(io::Error::from).map_err(io)?;
         let draft = path.with_extension(format!("draft-{}", std::process::id()));
         fs::write(&draft, text).and_then(|()| fs::rename(&draft, path)).map_err(io)
@@ -216,7 +186,7 @@ mod tests {
         check(text[..text.len() / 2].into(), "this is no strategy file");
         check("1,0\n0,1\n".into(), "this is no strategy file");
         let absent = SavedStrategy::load(&directory.path().join("absent")).unwrap_err();
-        assert!(matches!(absent, StrategyFileError::Io { what: "read", .. }));
+        assert!(matches!(absent, StrategiesError::FileAccess { what: "read", .. }));
     }
 
     #[test]

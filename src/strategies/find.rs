@@ -67,12 +67,12 @@ pub fn search(
     purpose: &Purpose,
     progress: &mut dyn FnMut(&SearchProgress),
 ) -> Result<(SavedStrategy, Option<f64>), StrategiesError> {
-    let told = &mut |at: &optimize::OptimizerProgress| {
+    let report = &mut |at: &optimize::OptimizerProgress| {
         let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
         progress(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
         ControlFlow::Continue(())
     };
-    let found = fit(name, purpose, told)?;
+    let found = fit(name, purpose, report)?;
     let chosen = StrategyChoice { name: name.clone(), fitted: Some(found.fitted) };
     let saved = SavedStrategy::new(request(name, purpose), chosen, found.objective, found.lower_bound);
     Ok((saved, found.class_bound))

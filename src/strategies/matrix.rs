@@ -2,64 +2,20 @@
 //!
 //! Workloads and strategies are public, so errors may show file contents.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use csv::{ReaderBuilder, Trim};
 use nalgebra::DMatrix;
-use thiserror::Error;
 
+use super::StrategiesError;
 use crate::whole::{LimitedFile, NUMBERS};
-
-/// Why a file holds no matrix.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum MatrixFileError {
-    /// The file cannot be read.
-    #[error("{}: the matrix can't be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: csv::Error,
-    },
-    /// A field is no finite number.
-    #[error("{}:{line}: field {column} is `{found}`; expected a finite number such as 0.5", path.display())]
-    Number {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: u64,
-        /// Field, from 1.
-        column: usize,
-        /// The field.
-        found: String,
-    },
-    /// A line is longer or shorter than the first.
-    #[error("{}:{line}: {found} numbers in a line; expected {expected} as in the first line", path.display())]
-    Ragged {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: u64,
-        /// Numbers in this line.
-        found: usize,
-        /// Numbers in the first.
-        expected: usize,
-    },
-    /// The file is empty.
-    #[error("{}: the file is empty; expected a line of comma-separated numbers for every row of the matrix", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-}
 
 /// Reads a nonempty matrix of finite numbers.
 ///
 /// # Errors
-/// [`MatrixFileError`], with the position of the problem.
-pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixFileError> {
-    let read = |source| MatrixFileError::Read { path: path.into(), source };
+/// [`StrategiesError`], with the position of the problem.
+pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, StrategiesError> {
+    let read = |source| StrategiesError::UnreadableMatrix { path: path.into(), source };
     let mut reader = ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -73,7 +29,7 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixFileError> {
         if rows == 0 {
             columns = record.len();
         } else if record.len() != columns {
-            return Err(MatrixFileError::Ragged {
+            return Err(StrategiesError::RaggedMatrix {
                 path: path.into(),
                 line,
                 found: record.len(),
@@ -83,7 +39,7 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixFileError> {
         rows += 1;
         for (field, column) in record.iter().zip(1..) {
             let number = field.parse().ok().filter(|number: &f64| number.is_finite());
-            numbers.push(number.ok_or_else(|| MatrixFileError::Number {
+            numbers.push(number.ok_or_else(|| StrategiesError::MatrixEntry {
                 path: path.into(),
                 line,
                 column,
@@ -92,7 +48,7 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixFileError> {
         }
     }
     if rows == 0 {
-        return Err(MatrixFileError::Empty { path: path.into() });
+        return Err(StrategiesError::EmptyMatrix { path: path.into() });
     }
     Ok(DMatrix::from_row_slice(rows, columns, &numbers))
 }

@@ -1,24 +1,24 @@
 //! The strategy lab: turns the name of a strategy into one that runs, by a fit, from a file, or by
 //! comparing all.
 
+mod error;
 pub mod file;
 mod find;
 pub mod matrix;
 pub mod schedule;
 
 use std::num::NonZeroU64;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use hushflow_mechanism::error::ExpectedError;
-use hushflow_mechanism::sensitivity::{OutOfRange, participation_sensitivity};
+use hushflow_mechanism::sensitivity::participation_sensitivity;
 use hushflow_mechanism::strategy::{
-    Factorization, MatrixError, OmissionReason, Purpose, SearchError, Stamped, Strategy, StrategyChoice,
-    StrategyError, StrategyName, build_chosen, build_factorization,
+    Factorization, OmissionReason, Purpose, SearchError, Stamped, Strategy, StrategyChoice, StrategyError,
+    StrategyName, build_chosen, build_factorization,
 };
-use thiserror::Error;
 
-pub use file::{SavedStrategy, StrategyFileError, StrategyRequest, remember};
+pub use error::StrategiesError;
+pub use file::{SavedStrategy, StrategyRequest, remember};
 pub use find::{SearchResult, choose, find, search};
 
 /// Any dimension above 1, for results about vectors.
@@ -35,70 +35,6 @@ pub struct SearchProgress {
     pub objective: f64,
     /// Lower bound of all values; 0 if unknown.
     pub lower_bound: f64,
-}
-
-/// Why there is no such strategy.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum StrategiesError {
-    /// It cannot be made.
-    #[error(transparent)]
-    Strategy(#[from] StrategyError),
-    /// Its optimiser finds none.
-    #[error(transparent)]
-    Search(#[from] SearchError),
-    /// Its file cannot be used.
-    #[error(transparent)]
-    File(#[from] StrategyFileError),
-    /// Its matrix file cannot be read.
-    #[error(transparent)]
-    MatrixFile(#[from] matrix::MatrixFileError),
-    /// The matrix in its file is no strategy.
-    #[error("{}: {source}", path.display())]
-    OfFile {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: StrategyError,
-    },
-    /// Too many steps for a matrix.
-    #[error(transparent)]
-    Matrix(#[from] MatrixError),
-    /// A sensitivity cannot be computed.
-    #[error(transparent)]
-    Sensitivity(#[from] OutOfRange),
-    /// A saved strategy is for another request.
-    #[error("{}: the strategy was made for {found}, not for {expected}", path.display())]
-    Mismatch {
-        /// The file.
-        path: PathBuf,
-        /// The saved request.
-        found: String,
-        /// The expected request.
-        expected: String,
-    },
-    /// It was not searched for any more.
-    #[error("stopped by a signal")]
-    Stopped,
-    /// More copies than steps.
-    #[error(
-        "{stamps} copies of a strategy don't fit into {horizon} steps; expected at most one copy for every step"
-    )]
-    Stamps {
-        /// Number of copies.
-        stamps: u64,
-        /// Number of steps.
-        horizon: u64,
-    },
-    /// No strategy fits the memory limit.
-    #[error(
-        "no strategy for this workload keeps within {limit} bytes a coordinate; expected a memory_limit of 0 or more, \
-         and 64 for good ones"
-    )]
-    MemoryLimit {
-        /// Limit in bytes per coordinate.
-        limit: u64,
-    },
 }
 
 impl StrategiesError {

@@ -10,9 +10,9 @@ use std::str::FromStr;
 use hushflow_mechanism::strategy::MAX_DENSE_HORIZON;
 use hushflow_mechanism::workload::Workload;
 use nalgebra::DMatrix;
-use thiserror::Error;
 
-use super::matrix::{MatrixFileError, read_matrix};
+use super::StrategiesError;
+use super::matrix::read_matrix;
 
 /// The rate to which shapes fall. The optimisers need workloads without vanishing columns.
 const LEAST: f64 = 0.01;
@@ -42,59 +42,11 @@ pub enum RateShape {
     Cosine,
 }
 
-/// Why there are no learning rates.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum LearningRateError {
-    /// The text has no known form.
-    #[error(
-        "no schedule is written `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
-         `file:PATH`"
-    )]
-    Unknown {
-        /// The rejected text.
-        found: String,
-    },
-    /// The file cannot be read.
-    #[error(transparent)]
-    File(#[from] MatrixFileError),
-    /// The file has another number of rates.
-    #[error("{}: {found} learning rates; expected {expected}, one for every step, in one row or column", path.display())]
-    Length {
-        /// The file.
-        path: PathBuf,
-        /// Number of rates.
-        found: usize,
-        /// Number of steps.
-        expected: u64,
-    },
-    /// A rate is not positive.
-    #[error("the learning rate of step {step} is {found}; expected a number above 0")]
-    Rate {
-        /// From 1.
-        step: usize,
-        /// The rate.
-        found: f64,
-    },
-    /// The workload is not prefix sums.
-    #[error("--schedule weights the steps of `prefix`; the workload is `{found}`")]
-    Workload {
-        /// As on the command line.
-        found: String,
-    },
-    /// Too many steps.
-    #[error("a schedule has at most {MAX_DENSE_HORIZON} steps; the horizon is {found}")]
-    Horizon {
-        /// Number of steps.
-        found: u64,
-    },
-}
-
 impl FromStr for LearningRates {
-    type Err = LearningRateError;
+    type Err = StrategiesError;
 
-    fn from_str(text: &str) -> Result<Self, LearningRateError> {
-        let unknown = || LearningRateError::Unknown { found: text.into() };
+    fn from_str(text: &str) -> Result<Self, StrategiesError> {
+        let unknown = || StrategiesError::UnknownSchedule { found: text.into() };
         let (word, rest) = text.split_once(':').unwrap_or((text, "0"));
         let shape = match word {
             "file" if text.contains(':') => return Ok(Self::File(rest.into())),
@@ -109,7 +61,7 @@ impl FromStr for LearningRates {
 
 impl LearningRates {
     /// The rates of all steps.
-    fn rates(&self, steps: u64) -> Result<Vec<f64>, LearningRateError> {
+    fn rates(&self, steps: u64) -> Result<Vec<f64>, StrategiesError> {
         let (shape, warm_up) = match self {
             Self::File(path) => return from_file(path, steps),
             Self::Shape { shape, warm_up } => (*shape, *warm_up),
@@ -133,32 +85,32 @@ impl LearningRates {
     /// The workload of gradient descent with these rates, called `matrix:` and their `name`.
     ///
     /// # Errors
-    /// [`LearningRateError`] for another workload than prefix sums, and for rates that do not fit.
-    pub fn workload(&self, name: &str, base: &Workload, steps: u64) -> Result<Workload, LearningRateError> {
+    /// [`StrategiesError`] for another workload than prefix sums, and for rates that do not fit.
+    pub fn workload(&self, name: &str, base: &Workload, steps: u64) -> Result<Workload, StrategiesError> {
         if *base != Workload::Prefix {
-            return Err(LearningRateError::Workload { found: base.to_string() });
+            return Err(StrategiesError::ScheduleWorkload { found: base.to_string() });
         }
         if steps > MAX_DENSE_HORIZON {
-            return Err(LearningRateError::Horizon { found: steps });
+            return Err(StrategiesError::ScheduleHorizon { found: steps });
         }
         let rates = self.rates(steps)?;
         let unusable = |rate: &&f64| !(rate.is_finite() && **rate > 0.0);
-        if let Some((place, found)) = rates.iter().enumerate().find(|(_, rate)| unusable(rate)) {
-            return Err(LearningRateError::Rate { step: place + 1, found: *found });
+        if let Some((index, found)) = rates.iter().enumerate().find(|(_, rate)| unusable(rate)) {
+            return Err(StrategiesError::Rate { step: index + 1, found: *found });
         }
         let entry = |t: usize, i: usize| if i <= t { rates[i] } else { 0.0 };
         let matrix = DMatrix::from_fn(rates.len(), rates.len(), entry);
         Workload::from_matrix(format!("prefix with {name}"), matrix)
-            .map_err(|_| LearningRateError::Horizon { found: steps })
+            .map_err(|_| StrategiesError::ScheduleHorizon { found: steps })
     }
 }
 
-fn from_file(path: &Path, steps: u64) -> Result<Vec<f64>, LearningRateError> {
+fn from_file(path: &Path, steps: u64) -> Result<Vec<f64>, StrategiesError> {
     let matrix = read_matrix(path)?;
     let line = matrix.nrows() == 1 || matrix.ncols() == 1;
     match line && matrix.len() as u64 == steps {
         true => Ok(matrix.iter().copied().collect()),
-        false => Err(LearningRateError::Length { path: path.into(), found: matrix.len(), expected: steps }),
+        false => Err(StrategiesError::RateCount { path: path.into(), found: matrix.len(), expected: steps }),
     }
 }
 

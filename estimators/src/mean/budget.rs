@@ -90,8 +90,8 @@ impl MeanBudget {
     /// Converts (ε, δ) into μ² of one Gaussian mechanism.
     pub(super) fn new(epsilon: Epsilon, delta: Delta) -> Result<Self, MeanError> {
         let variation = delta.value() * VARIATION_SHARE / (1.0 + epsilon.value().exp());
-        let (told, of) = (epsilon.value(), delta.value());
-        let uncountable = MeanError::Uncountable { epsilon: told, delta: of, released: false };
+        let (total, of) = (epsilon.value(), delta.value());
+        let uncountable = MeanError::Uncountable { epsilon: total, delta: of, released: false };
         let reserved = Discreteness::of_total_variation(variation).map_err(|_| uncountable)?;
         let sigma = discrete::noise_multiplier_rounded_up(epsilon, delta, reserved)?;
         let squared_mu = sigma.mu().powi(2) * (1.0 - SLACK);

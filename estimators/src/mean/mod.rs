@@ -306,17 +306,17 @@ fn preprocessed(
     budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
 ) -> Result<MeanEstimate, EstimationStop> {
-    let (asked, tails) = ((method, question.corruption), tails(method));
+    let (estimator, tails) = ((method, question.corruption), tails(method));
     match &question.scale {
-        Scale::Known(scales) => scaled(rows, scales, asked, budget, rng),
+        Scale::Known(scales) => scaled(rows, scales, estimator, budget, rng),
         Scale::Estimated => {
             let part = ("scale", Shares::SCALE);
             let scales = range::estimate(rows, columns, part, tails, budget, rng)?;
-            scaled(rows, &scales, asked, budget, rng)
+            scaled(rows, &scales, estimator, budget, rng)
         }
         Scale::Whitened => {
             let table = whiten::whitened(rows, columns, tails, budget, rng)?;
-            Ok(table.back(scaled(&table.rows, &table.scales, asked, budget, rng)?))
+            Ok(table.back(scaled(&table.rows, &table.scales, estimator, budget, rng)?))
         }
     }
 }

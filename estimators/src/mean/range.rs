@@ -155,9 +155,9 @@ pub(super) fn histograms(rows: &[f64], widths: &[f64], bin: impl Fn(f64) -> f64 
         let mut counts = vec![BinCounts::default(); dimension];
         for row in rows.chunks_exact(dimension) {
             for ((value, width), counts) in row.iter().zip(widths).zip(&mut counts) {
-                let place = bin((value / width).clamp(-FARTHEST, FARTHEST));
-                if !place.is_nan() {
-                    counts.add(place as i64);
+                let bin_index = bin((value / width).clamp(-FARTHEST, FARTHEST));
+                if !bin_index.is_nan() {
+                    counts.add(bin_index as i64);
                 }
             }
         }
@@ -287,8 +287,8 @@ fn median(bins: &[(i64, f64)]) -> Option<Option<f64>> {
         before >= half
     };
     let &(bin, count) = bins.iter().find(reached)?;
-    let place = bin as f64 + 1.0 - (before - half) / count;
-    let distance = (place / BINS_PER_OCTAVE).exp2() * std::f64::consts::SQRT_2;
+    let bin_index = bin as f64 + 1.0 - (before - half) / count;
+    let distance = (bin_index / BINS_PER_OCTAVE).exp2() * std::f64::consts::SQRT_2;
     Some((bin != ZERO).then_some(distance))
 }
 

@@ -91,8 +91,8 @@ pub(super) fn estimate(
     let selection = Selection::pure(half, sensitivity.ceil() as i128).map_err(|_| MeanError::Noise)?;
     let net = Net { side: POINTS[scales.len() - 1], dimension: scales.len(), half_width: range };
     let scores = table.scores(&trimmed, &net, to_grid);
-    let place = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
-    let mean = net.point(place).iter().zip(scales).map(|(value, scale)| value * scale).collect();
+    let index = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
+    let mean = net.point(index).iter().zip(scales).map(|(value, scale)| value * scale).collect();
     // A two-sided exponential of this weight, and the rounding of the net.
     let deviation = (2_f64.sqrt() / selection.weight() / to_grid).hypot(net.spacing() / 12_f64.sqrt());
     let noise = scales.iter().map(|scale| scale * deviation).collect();
@@ -162,8 +162,8 @@ fn centres(records: usize, dimension: usize, range: f64, question: &Question) ->
 
 /// One of each pair ±v of {−1, 0, 1}^d, normalised.
 fn directions(dimension: usize) -> Vec<Vec<f64>> {
-    let signs = |place: usize| -> Vec<f64> {
-        let steps = std::iter::successors(Some(place), |rest| Some(rest / 3));
+    let signs = |index: usize| -> Vec<f64> {
+        let steps = std::iter::successors(Some(index), |rest| Some(rest / 3));
         steps.take(dimension).map(|rest| (rest % 3) as f64 - 1.0).collect()
     };
     let leads = |direction: &Vec<f64>| direction.iter().find(|x| **x != 0.0) == Some(&1.0);
@@ -229,8 +229,8 @@ impl DirectionValues {
     /// directions.
     fn scores(&self, trimmed: &TrimSizes, net: &Net, to_grid: f64) -> Vec<i128> {
         let means: Vec<i128> = self.values.iter().map(|values| trimmed.mean(values.clone())).collect();
-        let score = |place: usize| {
-            let point = net.point(place);
+        let score = |index: usize| {
+            let point = net.point(index);
             let aligned = self.directions.iter().zip(&means);
             let off = |(direction, mean): (&Vec<f64>, &i128)| {
                 (on_grid(along(direction, &point), to_grid) - mean).abs()
@@ -271,9 +271,9 @@ impl TrimSizes {
     /// R, in grid units, rounded up.
     fn goodness(&self, table: &DirectionValues, centres: &Net) -> i128 {
         let places: Vec<usize> = (0..centres.len()).collect();
-        let of_centre = |&place: &usize| {
-            let subset = table.nearest(&centres.point(place), self.subset);
-            let along = |values: &Vec<i128>| self.moved(subset.iter().map(|&place| values[place]).collect());
+        let of_centre = |&index: &usize| {
+            let subset = table.nearest(&centres.point(index), self.subset);
+            let along = |values: &Vec<i128>| self.moved(subset.iter().map(|&index| values[index]).collect());
             table.values.iter().map(along).max().unwrap_or(i128::MAX / 2)
         };
         in_parallel(&places, of_centre).into_iter().min().unwrap_or(i128::MAX / 2)
@@ -324,8 +324,8 @@ impl Net {
     }
 
     /// Returns the point with this index; the first coordinate changes fastest.
-    pub(super) fn point(&self, place: usize) -> Vec<f64> {
-        let steps = std::iter::successors(Some(place), |rest| Some(rest / self.side));
+    pub(super) fn point(&self, index: usize) -> Vec<f64> {
+        let steps = std::iter::successors(Some(index), |rest| Some(rest / self.side));
         let coordinate = |rest: usize| (rest % self.side) as f64 * self.spacing() - self.half_width;
         steps.take(self.dimension).map(coordinate).collect()
     }
@@ -352,9 +352,9 @@ mod tests {
             let net = Net { side: 3, dimension, half_width: 1.0 };
             let table = |rows: &[f64]| DirectionValues::new(rows, &vec![1.0; dimension], to_grid);
             let (one, bound) = (table(&before), trimmed.goodness(&table(&before), &net));
-            for (place, new) in [(0, 9.0), (29, -9.0), (15, 1.0), (7, 0.0), (3, f64::NAN)] {
+            for (index, new) in [(0, 9.0), (29, -9.0), (15, 1.0), (7, 0.0), (3, f64::NAN)] {
                 let mut after = before.clone();
-                after[place * dimension..(place + 1) * dimension].fill(new);
+                after[index * dimension..(index + 1) * dimension].fill(new);
                 let other = table(&after);
                 let moved = (trimmed.goodness(&other, &net) - bound).abs() as f64;
                 assert!(moved <= 2.0 * GRID / 24.0 + ROUNDING, "{seed} {dimension}: {moved}");
@@ -393,8 +393,8 @@ mod tests {
         for (columns, count, epsilon, most) in
             [(1, 4000, 3.0, 0.1), (2, 4000, 4.0, 0.15), (3, 5000, 4.0, 0.2)]
         {
-            let value = |place: usize| {
-                let (record, column) = (place / columns, place % columns);
+            let value = |index: usize| {
+                let (record, column) = (index / columns, index % columns);
                 let spread = record * [7919, 104_729, 1_299_709][column] % 1000;
                 if record % 20 == 0 { 9.0 } else { spread as f64 / 500.0 - 0.5 }
             };
@@ -423,7 +423,7 @@ mod tests {
         let net = Net { side: Net::side_of(2.0, 1.1) as usize, dimension: 2, half_width: 2.0 };
         assert_eq!((net.len(), net.spacing()), (25, 1.0));
         assert_eq!(
-            [0, 1, 5, 24].map(|place| net.point(place)),
+            [0, 1, 5, 24].map(|index| net.point(index)),
             [[-2.0, -2.0], [-1.0, -2.0], [-2.0, -1.0], [2.0, 2.0]]
         );
         assert_eq!(Net::side_of(1.0, 9.0), 2.0);

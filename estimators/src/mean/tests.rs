@@ -65,8 +65,8 @@ fn robust_errors_stay_while_the_plain_one_grows() {
 fn resilience_finds_its_own_range() {
     let (n, d) = (6000, 2);
     let rows: Vec<f64> = mixture(n, d, 0.05, |rng| 0.4 * normal(rng) + 12_345.6);
-    let asked = question(MeanMethod::Resilience, 6.0, 1e-3, 0.05, d);
-    let found = answer(&rows, d, &asked, 3);
+    let question = question(MeanMethod::Resilience, 6.0, 1e-3, 0.05, d);
+    let found = answer(&rows, d, &question, 3);
     let mean = &found.outcome.as_ref().expect("an estimate").mean;
     assert!(mean.iter().all(|mean| (mean - 12_345.6).abs() < 0.2), "{mean:?}");
     let (epsilon, delta) =
@@ -74,11 +74,11 @@ fn resilience_finds_its_own_range() {
     assert!(epsilon <= 6.0 && epsilon > 5.999 && delta <= 1e-3, "{:?}", found.parts);
     assert_eq!((found.parts[0].step, found.spent), ("range", 6.0));
     let spread: Vec<f64> = (0..n * d).map(|position| 1e3 * position as f64).collect();
-    assert_eq!(answer(&spread, d, &asked, 3).outcome, Err(MeanRefusal::Range { column: 0 }));
+    assert_eq!(answer(&spread, d, &question, 3).outcome, Err(MeanRefusal::Range { column: 0 }));
     let mut rng = NoiseSource::Seeded(1).generator(0, 0).expect("a seed");
-    let few = estimate(&rows[..60], d, &asked, &mut rng).expect_err("too few");
+    let few = estimate(&rows[..60], d, &question, &mut rng).expect_err("too few");
     assert!(few.to_string().contains("too few"), "{few}");
-    let unscaled = Question { scale: Scale::Estimated, ..asked };
+    let unscaled = Question { scale: Scale::Estimated, ..question };
     assert!(matches!(estimate(&rows, d, &unscaled, &mut rng), Err(MeanError::NoScale { .. })));
 }
 
@@ -93,8 +93,8 @@ fn figure_one_is_reproduced_with_all_records() {
     for (alpha, d, most) in [(0.05, 2, 0.09), (0.05, 50, 0.1), (0.001, 2, 0.005), (0.001, 50, 0.012)] {
         let rows = mixture(1_000_000, d, alpha, normal);
         let errors = |method| {
-            let asked = question(method, 20.0, 0.01, alpha, d);
-            (1..=3).map(|seed| error(&answer(&rows, d, &asked, seed))).sum::<f64>() / 3.0
+            let question = question(method, 20.0, 0.01, alpha, d);
+            (1..=3).map(|seed| error(&answer(&rows, d, &question, seed))).sum::<f64>() / 3.0
         };
         let [prime, plain] = [MeanMethod::Prime, MeanMethod::Gaussian].map(errors);
         let expected = 1.5 * alpha * (d as f64).sqrt();
@@ -176,11 +176,11 @@ fn shares_of_a_budget_add_up_to_the_budget() {
         MeanMethod::Gaussian,
         MeanMethod::Balloon,
     ] {
-        let asked = question(method, 2.0, 1e-6, 0.05, 3);
-        let answer = answer(&rows, 3, &asked, 2);
+        let question = question(method, 2.0, 1e-6, 0.05, 3);
+        let answer = answer(&rows, 3, &question, 2);
         let squared_mu: f64 = answer.parts.iter().map(|part| part.squared_mu).sum();
         let sigma = NoiseMultiplier::new(squared_mu.sqrt().recip()).expect("a multiplier");
-        let epsilon = curve::epsilon(sigma, asked.delta).value();
+        let epsilon = curve::epsilon(sigma, question.delta).value();
         assert!(epsilon <= 2.0 && epsilon > 1.999, "{method}: {epsilon}");
         assert!(answer.spent <= 2.0 && answer.spent >= epsilon, "{method}: {}", answer.spent);
     }
@@ -211,8 +211,8 @@ fn correlated_columns_are_whitened() {
         (shared / (0.9 * d as f64 + 0.1) + rest / 0.1).sqrt()
     };
     let error = |method, scale| {
-        let asked = Question { scale, ..question(method, 4.0, 1e-6, alpha, d) };
-        metric(&answer(&rows, d, &asked, 1))
+        let question = Question { scale, ..question(method, 4.0, 1e-6, alpha, d) };
+        metric(&answer(&rows, d, &question, 1))
     };
     let plain = error(MeanMethod::Gaussian, Scale::Estimated);
     assert!((plain / (alpha * 6_f64.sqrt() / 0.1_f64.sqrt()) - 1.0).abs() < 0.2, "{plain}");
@@ -221,8 +221,8 @@ fn correlated_columns_are_whitened() {
     // For heavy tails scales are twice as large, and √α of them may go unseen.
     assert!(whitened < 0.1 && heavy < 2.0 * alpha.sqrt(), "{whitened} {heavy}");
 
-    let asked = Question { scale: Scale::Whitened, ..question(MeanMethod::Prime, 4.0, 1e-6, alpha, d) };
-    let answer = answer(&rows, d, &asked, 2);
+    let question = Question { scale: Scale::Whitened, ..question(MeanMethod::Prime, 4.0, 1e-6, alpha, d) };
+    let answer = answer(&rows, d, &question, 2);
     let parts: Vec<_> = answer.parts.iter().map(|part| (part.step, part.releases)).collect();
     assert_eq!(parts[..3], [("scale", 1), ("directions", 2), ("directed scale", 2)]);
     assert!(answer.spent <= 4.0 && answer.spent > 3.99, "{}", answer.spent);
@@ -270,14 +270,14 @@ proptest! {
 #[test]
 fn neighbours_cannot_be_distinguished_better_than_claimed() {
     let (n, runs) = (300, 4_000u64);
-    let asked = question(MeanMethod::Prime, 8.0, 1e-3, 0.05, 1);
+    let question = question(MeanMethod::Prime, 8.0, 1e-3, 0.05, 1);
     let clean: Vec<f64> = (0..n).map(|i| f64::from(i % 21) / 10.0 - 1.0).collect();
     let moved = |value: f64| [&[value], &clean[1..]].concat();
     let worlds = [moved(40.0), moved(-40.0)];
     let statistics = worlds.map(|rows| -> Vec<f64> {
         let run = |seed| {
             let mut rng = NoiseSource::Seeded(seed).generator(0, 0).expect("a seed");
-            match estimate(&rows, 1, &asked, &mut rng).expect("an answer").outcome {
+            match estimate(&rows, 1, &question, &mut rng).expect("an answer").outcome {
                 Ok(found) => found.mean[0],
                 Err(_) => f64::NEG_INFINITY,
             }
@@ -291,8 +291,8 @@ fn neighbours_cannot_be_distinguished_better_than_claimed() {
     for (count, world) in event.worlds.iter_mut().zip(&statistics) {
         world.iter().for_each(|x| count.add(*x >= threshold));
     }
-    let claimed = MeanBudget::new(asked.epsilon, asked.delta).expect("a budget").whole().sqrt();
-    let (mu, epsilon) = (event.mu(1e-7), event.epsilon(asked.delta, 1e-7));
-    assert!(mu <= claimed && epsilon <= asked.epsilon.value(), "{mu} of {claimed}, {epsilon}");
+    let claimed = MeanBudget::new(question.epsilon, question.delta).expect("a budget").whole().sqrt();
+    let (mu, epsilon) = (event.mu(1e-7), event.epsilon(question.delta, 1e-7));
+    assert!(mu <= claimed && epsilon <= question.epsilon.value(), "{mu} of {claimed}, {epsilon}");
     assert!(mu > 0.0, "the record shows: {event:?}");
 }

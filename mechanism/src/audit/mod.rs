@@ -266,7 +266,7 @@ pub fn audit(
     audited: &AuditClaim,
     canary: &Canary,
     settings: &AuditSettings,
-    tell: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64),
 ) -> Result<AuditFinding, AuditError> {
     settings.check()?;
     let known = audited.known(subject, canary)?;
@@ -276,7 +276,7 @@ pub fn audit(
     let mut seen = EventCounts::default();
     while seen.trials() < settings.trials {
         runs.look(&test, &mut seen)?;
-        tell(seen.trials().min(settings.trials));
+        progress(seen.trials().min(settings.trials));
     }
     Ok(conclude(audited, canary, settings, &known, &seen))
 }

@@ -114,8 +114,8 @@ impl Accumulators {
 
     /// Adds sums of other records of a key.
     pub(super) fn merge(&mut self, key: u32, sums: IntegerRow<'_>) {
-        let place = self.place(key);
-        add(self.keys[place].sums(self.layout), sums);
+        let index = self.index(key);
+        add(self.keys[index].sums(self.layout), sums);
     }
 
     /// Returns the keys that have sums, ascending.
@@ -157,20 +157,20 @@ impl Accumulators {
         }
     }
 
-    fn place(&mut self, key: u32) -> usize {
+    fn index(&mut self, key: u32) -> usize {
         let Self { places, keys, .. } = self;
-        let place = places.entry(key).or_insert_with(|| {
+        let index = places.entry(key).or_insert_with(|| {
             keys.push(KeySums::new(key));
             keys.len() as u32 - 1
         });
-        *place as usize
+        *index as usize
     }
 
     fn add_run(&mut self, key: u32, rows: &[f64]) {
         let (width, layout) = (self.width, self.layout);
         let enough = width * PENDING_ROWS.max(layout.coordinates() / layout.dimension);
-        let place = self.place(key);
-        let key = &mut self.keys[place];
+        let index = self.index(key);
+        let key = &mut self.keys[index];
         if rows.len() >= enough {
             return self.products.add_rows(rows, width, key.sums(layout));
         }
@@ -252,9 +252,9 @@ mod tests {
         for row in rows {
             let integers: Vec<BigInt> = row.iter().map(|&value| BigInt::from(value as i64)).collect();
             sums[Layout::COUNT] += 1;
-            layout.first().zip(&integers).for_each(|(place, integer)| sums[place] += integer);
-            for (place, (i, j)) in layout.second().zip(layout.second_entries()) {
-                sums[place] += &integers[i] * &integers[j];
+            layout.first().zip(&integers).for_each(|(index, integer)| sums[index] += integer);
+            for (index, (i, j)) in layout.second().zip(layout.second_entries()) {
+                sums[index] += &integers[i] * &integers[j];
             }
         }
         sums

@@ -35,10 +35,10 @@
 //! that ends has this distribution. All trials are exact (`bernoulli`), and j is drawn by rejection
 //! from the next power of two. ∎
 
+use super::scale::NoiseScaleError;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 use std::cmp::Ordering;
-use thiserror::Error;
 
 /// Relative and absolute distance to exp(−x) within which floating point does not decide. A
 /// relative error of 10⁻¹² in x moves exp(−x) by less than a twentieth of the first for x up to 42.
@@ -178,11 +178,6 @@ pub(super) fn uniform_below<R: CryptoRng + ?Sized>(bound: u128, rng: &mut R) -> 
 /// Scales below this range would make the grid visible. Above it, sums would exceed 128 bits.
 const SCALES: std::ops::RangeInclusive<f64> = 1.0..=(1_u128 << 100) as f64;
 
-/// A scale that can't be drawn.
-#[derive(Clone, Copy, Debug, Error, PartialEq)]
-#[error("Laplace noise of scale {0:?} grid units can't be drawn: give one between 1 and 2^100")]
-pub struct LaplaceScaleError(f64);
-
 /// An exact discrete Laplace.
 ///
 /// ```
@@ -202,12 +197,12 @@ impl DiscreteLaplace {
     /// Returns the noise with the least whole scale t that is at least `scale` grid units.
     ///
     /// # Errors
-    /// [`LaplaceScaleError`] unless it is between 1 and 2¹⁰⁰.
-    pub fn at_least(scale: f64) -> Result<Self, LaplaceScaleError> {
+    /// [`NoiseScaleError::Laplace`] unless it is between 1 and 2¹⁰⁰.
+    pub fn at_least(scale: f64) -> Result<Self, NoiseScaleError> {
         if SCALES.contains(&scale) {
             Ok(Self { scale: scale.ceil() as u128 })
         } else {
-            Err(LaplaceScaleError(scale))
+            Err(NoiseScaleError::Laplace { scale })
         }
     }
 

@@ -205,9 +205,9 @@ impl DiscreteGaussian {
         rng: &mut R,
     ) {
         while open != 0 {
-            let place = open.trailing_zeros() as usize;
-            let round = self.round(bytes[place].map(u64::from_le_bytes), rng);
-            noise[place] = N::lower_half(round.unwrap_or_else(|| self.draw::<WORDS, R>(rng)));
+            let position = open.trailing_zeros() as usize;
+            let round = self.round(bytes[position].map(u64::from_le_bytes), rng);
+            noise[position] = N::lower_half(round.unwrap_or_else(|| self.draw::<WORDS, R>(rng)));
             open &= open - 1;
         }
     }
@@ -234,7 +234,7 @@ impl DiscreteGaussian {
     /// bits.
     #[inline(always)]
     fn plain_round<const WORDS: usize>(&self, words: [u64; WORDS]) -> (i128, bool) {
-        let (bin, told) = self.bins.guess(words[0]);
+        let (bin, certain) = self.bins.guess(words[0]);
         let product = u128::from(words[1]) * u128::from(self.leading);
         // ⌊product/2⁶⁴⌋ is uniform below the leading factor unless the remainder is small: see
         // `uniform_below`.
@@ -251,7 +251,7 @@ impl DiscreteGaussian {
             }
         } as i128;
         let sign = -i128::from(words[0] & 1);
-        ((magnitude ^ sign).wrapping_sub(sign), told & uniform & accepted & (magnitude != 0))
+        ((magnitude ^ sign).wrapping_sub(sign), certain & uniform & accepted & (magnitude != 0))
     }
 
     #[inline(never)]
@@ -286,8 +286,8 @@ impl DiscreteGaussian {
         };
         let offset = u128::from(leading) << self.low_bits | u128::from(low);
         // f < word/2⁶⁴ + 2⁻¹⁹ (wide bins: 2⁻³¹, narrow ones: 0) < (⌊word/2⁴⁸⌋ + 2)/2¹⁶.
-        let place = BinPosition { bin, offset, fraction: (word >> 48) + 2 };
-        if !(surely_accepted(&place, squeeze) || self.accepted(&place, squeeze, rng)) {
+        let position = BinPosition { bin, offset, fraction: (word >> 48) + 2 };
+        if !(surely_accepted(&position, squeeze) || self.accepted(&position, squeeze, rng)) {
             return None;
         }
         // Bins from 2³¹ on would exceed 127 bits. Their probability is below exp(−2⁴⁸).
@@ -302,12 +302,12 @@ impl DiscreteGaussian {
 
     /// Decides step 3 where 16 bits of U₁ do not.
     #[cold]
-    fn accepted<R: CryptoRng + ?Sized>(&self, place: &BinPosition, squeeze: u64, rng: &mut R) -> bool {
+    fn accepted<R: CryptoRng + ?Sized>(&self, position: &BinPosition, squeeze: u64, rng: &mut R) -> bool {
         let mut first = Some(LazyUniform::beginning_with(squeeze << 48 | rng.next_u64() >> 16));
-        let trials = if place.bin < SINGLE_TRIAL { 1 } else { 1 + (2 * place.bin + 1) / 8192 };
+        let trials = if position.bin < SINGLE_TRIAL { 1 } else { 1 + (2 * position.bin + 1) / 8192 };
         (0..trials).all(|_| {
             let uniform = first.take().unwrap_or_else(|| LazyUniform::beginning_with(rng.next_u64()));
-            self.bernoulli_exponential(place, trials, uniform, rng)
+            self.bernoulli_exponential(position, trials, uniform, rng)
         })
     }
 
@@ -315,19 +315,19 @@ impl DiscreteGaussian {
     /// `previous`.
     fn bernoulli_exponential<R: CryptoRng + ?Sized>(
         &self,
-        place: &BinPosition,
+        position: &BinPosition,
         trials: u64,
         mut previous: LazyUniform,
         rng: &mut R,
     ) -> bool {
-        let (low, high) = self.exponent_bounds(place, trials);
+        let (low, high) = self.exponent_bounds(position, trials);
         let word = previous.first_word();
         let below = if u128::from(word) < low {
             true
         } else if u128::from(word) >= high {
             false
         } else {
-            previous.is_below(|precision| self.exponent_exactly(place, trials, precision), rng)
+            previous.is_below(|precision| self.exponent_exactly(position, trials, precision), rng)
         };
         if !below {
             return true;
@@ -344,25 +344,25 @@ impl DiscreteGaussian {
     }
 
     /// Returns integers that enclose 2⁶⁴·e/trials, from 48 bits of f.
-    fn exponent_bounds(&self, place: &BinPosition, trials: u64) -> (u128, u128) {
+    fn exponent_bounds(&self, position: &BinPosition, trials: u64) -> (u128, u128) {
         // W' < 2⁵⁸ are the leading bits of W, and j' those of j. f lies in [j', j'+1)/W', and is
         // j'/W' if nothing was cut.
         let cut = self.low_bits.saturating_sub(16);
         let width = self.scale.bin_width() >> cut;
-        let offset = place.offset >> cut;
+        let offset = position.offset >> cut;
         let low = (offset << 48) / width;
         let high = if cut == 0 { low } else { ((offset + 1) << 48) / width } + 1;
-        let twice_bin = u128::from(2 * place.bin) << 48;
+        let twice_bin = u128::from(2 * position.bin) << 48;
         // f(2h + f) in units of 2⁻⁹⁶, and e in units of 2⁻⁶⁴: a shift by 96 + 13 − 64.
         let exponent = |f: u128| (f * (twice_bin + f)) >> 45;
         (exponent(low) / u128::from(trials), exponent(high) / u128::from(trials) + 1)
     }
 
     /// Returns integers that enclose 2^precision·e/trials and are 1 apart.
-    fn exponent_exactly(&self, place: &BinPosition, trials: u64, precision: u64) -> (BigUint, BigUint) {
+    fn exponent_exactly(&self, position: &BinPosition, trials: u64, precision: u64) -> (BigUint, BigUint) {
         let width = BigUint::from(self.scale.bin_width());
-        let offset = BigUint::from(place.offset);
-        let numerator = (&offset * (&width * (2 * place.bin) + &offset)) << precision;
+        let offset = BigUint::from(position.offset);
+        let numerator = (&offset * (&width * (2 * position.bin) + &offset)) << precision;
         let low = numerator / (&width * &width * 8192u32 * trials);
         let high = &low + 1u32;
         (low, high)
@@ -371,8 +371,8 @@ impl DiscreteGaussian {
 
 /// Returns whether one trial is enough and U₁ ≥ e for every U₁ that begins with these 16 bits.
 #[inline(always)]
-fn surely_accepted(place: &BinPosition, squeeze: u64) -> bool {
-    place.bin < SINGLE_TRIAL && squeezed(place.bin, place.fraction, squeeze)
+fn surely_accepted(position: &BinPosition, squeeze: u64) -> bool {
+    position.bin < SINGLE_TRIAL && squeezed(position.bin, position.fraction, squeeze)
 }
 
 /// As [`surely_accepted`], for bins that take a single trial. `e < f(2h·2¹⁶ + f)/2⁴⁵`, so in units
@@ -451,15 +451,20 @@ mod tests {
         let mut rng = ChaCha20Rng::seed_from_u64(u64::from(significand) ^ u64::from(exponent));
         let (blocks, mut opened) = (1000, 0);
         for block in 0..blocks {
-            let words: [[u64; 2]; ROUNDS] = std::array::from_fn(|place| words(block * 7 + place, &mut rng));
+            let words: [[u64; 2]; ROUNDS] =
+                std::array::from_fn(|position| words(block * 7 + position, &mut rng));
             let bytes = words.map(|words| words.map(u64::to_le_bytes));
             let mut noise = [0i64; ROUNDS];
             let (bins, leading, low_bits) = (gaussian.bins, gaussian.leading, gaussian.low_bits);
             let open = PackedRounds { bins, leading, low_bits, bytes: &bytes, noise: &mut noise }.run();
             opened += open.count_ones() as usize;
             let before = rng.get_word_pos();
-            for place in (0..ROUNDS).filter(|place| open >> place & 1 == 0) {
-                assert_eq!(gaussian.round(words[place], &mut rng), Some(noise[place].into()), "{words:x?}");
+            for position in (0..ROUNDS).filter(|position| open >> position & 1 == 0) {
+                assert_eq!(
+                    gaussian.round(words[position], &mut rng),
+                    Some(noise[position].into()),
+                    "{words:x?}"
+                );
             }
             assert_eq!(rng.get_word_pos(), before, "no more bits");
         }

@@ -23,6 +23,6 @@ pub mod scale;
 pub mod selection;
 
 pub use entropy::{EntropyError, NoiseGenerator, NoiseSource, Offsets, OffsetsError};
-pub use exponential::{DiscreteLaplace, LaplaceScaleError};
+pub use exponential::DiscreteLaplace;
 pub use gaussian::DiscreteGaussian;
 pub use scale::NoiseScale;

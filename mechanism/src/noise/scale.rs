@@ -40,9 +40,15 @@ pub enum NoiseScaleError {
         /// Requested σ in grid units.
         deviation: f64,
     },
+    /// Laplace noise of this scale can't be drawn.
+    #[error("Laplace noise of scale {scale:?} grid units can't be drawn: give one between 1 and 2^100")]
+    Laplace {
+        /// Requested scale in grid units.
+        scale: f64,
+    },
 }
 
-numbers!(enum NoiseScaleError { 0 TooSmall { deviation }, 1 TooLarge { deviation } });
+numbers!(enum NoiseScaleError { 0 TooSmall { deviation }, 1 TooLarge { deviation }, 2 Laplace { scale } });
 
 impl NoiseScale {
     /// Returns σ = 64·`significand`·2^`exponent`; `None` unless `significand` ≥ 1 and

@@ -61,11 +61,11 @@ impl Certificate {
 
     /// Largest `U_ij / Σ_(π ∋ i,j) v_π` over these pairs of members that share a pattern, 0 if all
     /// are negative.
-    fn largest_ratio(&self, asked: impl Fn(usize, usize) -> bool) -> f64 {
+    fn largest_ratio(&self, included: impl Fn(usize, usize) -> bool) -> f64 {
         let ratio = |(block, v): (&DMatrix<f64>, &Vec<f64>)| {
             let pairs = (0..block.nrows()).flat_map(|i| (0..=i).map(move |j| (i, j)));
-            let asked = pairs.filter(|&(i, j)| asked(i, j) && i - j < self.count);
-            asked.map(|(i, j)| block[(i, j)] / self.shared(v, i, j)).fold(0.0, f64::max)
+            let included = pairs.filter(|&(i, j)| included(i, j) && i - j < self.count);
+            included.map(|(i, j)| block[(i, j)] / self.shared(v, i, j)).fold(0.0, f64::max)
         };
         self.multipliers.iter().zip(&self.patterns).map(ratio).fold(0.0, f64::max)
     }

@@ -214,10 +214,10 @@ fn squares_are_unbiased_with_the_stated_deviation() {
             let number = f64::from(keys);
             let mean = squares.iter().map(|(square, _)| square).sum::<f64>() / number;
             let variance = squares.iter().map(|(square, _)| (square - mean).powi(2)).sum::<f64>() / number;
-            let told = squares.iter().map(|(_, noise)| noise * noise).sum::<f64>() / number;
+            let stated = squares.iter().map(|(_, noise)| noise * noise).sum::<f64>() / number;
             let error = (variance / number).sqrt();
             assert!((mean - truth).abs() < 6.0 * error, "{name} {epoch}: {mean}, not {truth} ± {error}");
-            let ratio = told / variance;
+            let ratio = stated / variance;
             assert!(ratio > least && (ratio < 1.06 || least < 0.9), "{name} {epoch}: {ratio}");
         }
     }

@@ -30,13 +30,13 @@ pub(super) struct RegressionRequest<'a> {
 
 impl<'a> RegressionRequest<'a> {
     /// Returns the index of the target among the columns.
-    pub(super) fn place(columns: &[String], target: &str) -> Result<usize, CliError> {
-        let place = columns.iter().position(|column| column == target);
-        let place = place
+    pub(super) fn position(columns: &[String], target: &str) -> Result<usize, CliError> {
+        let position = columns.iter().position(|column| column == target);
+        let position = position
             .ok_or_else(|| CliError::usage(format!("--target {target:?} is not one of the used columns")))?;
         match columns.len() {
             1 => Err(CliError::usage("--target: expected at least one other column to regress it on")),
-            _ => Ok(place),
+            _ => Ok(position),
         }
     }
 
@@ -58,7 +58,7 @@ impl<'a> RegressionRequest<'a> {
         let spending = self.arguments.spending(self.columns.len(), self.rho)?;
         let epsilon = spending.epsilon(self.delta)?;
         self.arguments.enter("regression", self.ledger, &spending, (epsilon, self.delta))?;
-        let report = RegressionReport { asked: self, epsilon, found: found? };
+        let report = RegressionReport { request: self, epsilon, found: found? };
         Ok(if self.arguments.json { print_json(&report.json()) } else { print(&report.text()) }?)
     }
 
@@ -73,12 +73,12 @@ impl<'a> RegressionRequest<'a> {
             .iter()
             .zip(middles)
             .enumerate()
-            .filter_map(move |(place, column)| (place != target).then_some(column))
+            .filter_map(move |(position, column)| (position != target).then_some(column))
     }
 }
 
 struct RegressionReport<'a> {
-    asked: &'a RegressionRequest<'a>,
+    request: &'a RegressionRequest<'a>,
     epsilon: Epsilon,
     found: RegressionEstimate,
 }
@@ -87,14 +87,14 @@ impl RegressionReport<'_> {
     /// Returns the prediction where all other columns are 0. The line goes through the middle of
     /// the bounds.
     fn intercept(&self) -> f64 {
-        let (low, high) = self.asked.bounds[self.asked.target];
-        let others = self.asked.others().zip(&self.found.coefficients);
+        let (low, high) = self.request.bounds[self.request.target];
+        let others = self.request.others().zip(&self.found.coefficients);
         low / 2.0 + high / 2.0 - others.map(|((_, middle), slope)| middle * slope).sum::<f64>()
     }
 
     fn json(&self) -> Value {
-        let RegressionRequest { arguments, columns, bounds, rho, delta, .. } = self.asked;
-        let slopes = self.asked.others().zip(&self.found.coefficients);
+        let RegressionRequest { arguments, columns, bounds, rho, delta, .. } = self.request;
+        let slopes = self.request.others().zip(&self.found.coefficients);
         let slopes: Map<String, Value> =
             slopes.map(|((name, _), slope)| (name.clone(), json!(slope))).collect();
         let parts = self.found.budget.by_kind().into_iter();
@@ -103,7 +103,7 @@ impl RegressionReport<'_> {
         object.extend([
             ("columns".into(), json!(columns)),
             ("bounds".into(), json!(bounds)),
-            ("target".into(), json!(self.asked.target())),
+            ("target".into(), json!(self.request.target())),
             ("coefficients".into(), Value::Object(slopes)),
             ("intercept".into(), json!(self.intercept())),
             ("ridge".into(), json!(self.found.ridge)),
@@ -113,12 +113,12 @@ impl RegressionReport<'_> {
     }
 
     fn text(&self) -> String {
-        let header = [format!("{} by", self.asked.target()), "coefficient".into()];
-        let slopes = self.asked.others().zip(&self.found.coefficients);
+        let header = [format!("{} by", self.request.target()), "coefficient".into()];
+        let slopes = self.request.others().zip(&self.found.coefficients);
         let slopes = slopes.map(|((name, _), slope)| [name.clone(), number(*slope)]);
         let intercept = ["(intercept)".into(), number(self.intercept())];
         let lines = [header].into_iter().chain(slopes).chain([intercept]).map(Vec::from);
         let text = table(&lines.collect::<Vec<_>>());
-        text + &self.asked.arguments.describe(self.asked.rho, (self.epsilon, self.asked.delta))
+        text + &self.request.arguments.describe(self.request.rho, (self.epsilon, self.request.delta))
     }
 }

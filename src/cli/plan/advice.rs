@@ -101,6 +101,6 @@ fn noise(parameters: MomentParameters, geometry: &MomentGeometry) -> Option<Nois
     let mechanism = MomentMechanism::new(parameters, geometry).ok()?;
     let layout = mechanism.layout();
     let deviation =
-        |place: usize| mechanism.noise().get(place).map_or(0.0, |noise| noise.standard_deviation());
+        |index: usize| mechanism.noise().get(index).map_or(0.0, |noise| noise.standard_deviation());
     Some(NoiseDeviations { first: deviation(layout.first().start), second: deviation(layout.second().start) })
 }

@@ -430,7 +430,7 @@ fn out_of_range(error: OutOfRange) -> PublicationError {
 /// Returns the noise of a view whose decoder row has this norm.
 fn noise(mechanism: &MomentMechanism, row_norm: f64) -> ForecastNoise {
     let layout = mechanism.layout();
-    let deviation = |place: usize| mechanism.noise()[place].standard_deviation() * row_norm;
+    let deviation = |index: usize| mechanism.noise()[index].standard_deviation() * row_norm;
     ForecastNoise {
         count: deviation(Layout::COUNT),
         first: deviation(layout.first().start),

@@ -164,8 +164,8 @@ impl HeldOut {
         let (table, labels) = Table::read_labelled(path, &columns, &key.column, MissingRows::Skip)?;
         let keys: HashMap<&String, usize> = key.values.iter().zip(0..).collect();
         let mut of_keys = vec![Vec::new(); keys.len()];
-        for (place, label) in labels.iter().enumerate() {
-            keys.get(label).into_iter().for_each(|&key| of_keys[key].push(place));
+        for (index, label) in labels.iter().enumerate() {
+            keys.get(label).into_iter().for_each(|&key| of_keys[key].push(index));
         }
         Ok(Self { table, of_keys: Some(of_keys) })
     }
@@ -174,7 +174,7 @@ impl HeldOut {
     /// all keys of the log.
     fn of_key(&self, key: u32) -> Vec<&[f64]> {
         let width = self.table.columns().len();
-        let row = |&place: &usize| &self.table.values()[place * width..][..width];
+        let row = |&index: &usize| &self.table.values()[index * width..][..width];
         match &self.of_keys {
             None => self.table.values().chunks_exact(width).collect(),
             Some(of_keys) => match of_keys.get(key as usize) {

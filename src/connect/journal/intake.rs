@@ -78,12 +78,12 @@ struct IntakeState {
 
 impl Intake {
     /// Starts copying what `read` delivers into the journal of `session`. If the source `outlives`
-    /// an error, the error ends only a connection. `told` receives the number of safe records.
+    /// an error, the error ends only a connection. `listener` receives the number of safe records.
     pub(in crate::connect) fn start(
         mut session: JournalSession,
         control: &Control,
         outlives: bool,
-        told: Option<AcknowledgeCallback>,
+        listener: Option<AcknowledgeCallback>,
         read: impl FnOnce(&IntakeBuffer) + Send + 'static,
     ) -> io::Result<Self> {
         let (buffer, changed) = (Mutex::new(IntakeState::default()), Condvar::new());
@@ -92,7 +92,7 @@ impl Intake {
         let (torn, ingest) = (session.torn(), session.ingest());
         let mut intake =
             Intake { waiting: Arc::clone(&waiting), writer: None, torn, ingest, acknowledgers: Vec::new() };
-        told.map_or(Ok(()), |told| intake.tell(told))?;
+        listener.map_or(Ok(()), |listener| intake.report_to(listener))?;
         let (reader, ingest) = (Arc::clone(&waiting), intake.ingest());
         // Never joined: it may wait forever for a silent source.
         thread::spawn(move || read(&reader));
@@ -106,12 +106,12 @@ impl Intake {
     ///
     /// # Errors
     /// If the system can't start a thread.
-    pub(crate) fn tell(&mut self, told: AcknowledgeCallback) -> io::Result<()> {
+    pub(crate) fn report_to(&mut self, listener: AcknowledgeCallback) -> io::Result<()> {
         let ingest = self.ingest();
         let acknowledgers = thread::Builder::new().spawn(move || {
             let mut known = None;
             while let Some(records) = ingest.acknowledged(known) {
-                told(records);
+                listener(records);
                 known = Some(records);
             }
         })?;

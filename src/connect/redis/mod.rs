@@ -134,7 +134,7 @@ impl SinkConfig for RedisSink {
         self.stream.name()
     }
 
-    fn place(&self) -> Option<String> {
+    fn destination(&self) -> Option<String> {
         Some(format!("{}/{}", self.name(), self.stream.database.unwrap_or(0)))
     }
 

@@ -51,7 +51,7 @@ pub(super) struct PeerConnection {
     judged: bool,
     token: Option<Token>,
     /// Bytes that were read for the check and belong to the rows.
-    heard: Zeroizing<Vec<u8>>,
+    first_bytes: Zeroizing<Vec<u8>>,
 }
 
 /// The current peer, for the thread that sends it acknowledgements.
@@ -176,13 +176,18 @@ impl PeerStream {
 impl PeerConnection {
     /// Wraps our own outgoing connection: its first bytes are rows.
     fn trusted(wire: PeerStream) -> Self {
-        PeerConnection { wire, judged: true, token: None, heard: Zeroizing::default() }
+        PeerConnection { wire, judged: true, token: None, first_bytes: Zeroizing::default() }
     }
 
     /// Wraps a connection from a peer.
     pub(super) fn judged(wire: PeerStream, token: Option<Token>) -> Self {
         // At full size from the start: a growing vector would leave copies behind.
-        PeerConnection { wire, judged: false, token, heard: Zeroizing::new(Vec::with_capacity(2 * LONGEST)) }
+        PeerConnection {
+            wire,
+            judged: false,
+            token,
+            first_bytes: Zeroizing::new(Vec::with_capacity(2 * LONGEST)),
+        }
     }
 
     /// Sets a limit for every wait.
@@ -211,15 +216,15 @@ impl PeerConnection {
         while !self.judged {
             let mut bytes = Zeroizing::new([0; LONGEST]);
             let read = self.wire.read(&mut *bytes)?;
-            self.heard.extend_from_slice(&bytes[..read]);
-            match judge(&self.heard, self.token.as_ref()) {
+            self.first_bytes.extend_from_slice(&bytes[..read]);
+            match judge(&self.first_bytes, self.token.as_ref()) {
                 PeerAdmission::Open(begin) => {
-                    self.heard.drain(..begin);
+                    self.first_bytes.drain(..begin);
                     self.judged = true;
                 }
                 PeerAdmission::Refused(reason) => return Err(io::Error::new(ErrorKind::InvalidData, reason)),
                 PeerAdmission::Undecided if read > 0 => {}
-                PeerAdmission::Undecided if self.heard.is_empty() || self.token.is_some() => {
+                PeerAdmission::Undecided if self.first_bytes.is_empty() || self.token.is_some() => {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
                 // A row that begins like a method and ends with the connection.
@@ -248,45 +253,45 @@ impl Read for PeerStream {
 impl Read for PeerConnection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.settle()?;
-        if self.heard.is_empty() {
+        if self.first_bytes.is_empty() {
             return self.wire.read(buffer);
         }
-        let length = self.heard.len().min(buffer.len());
-        buffer[..length].copy_from_slice(&self.heard[..length]);
-        self.heard.drain(..length);
+        let length = self.first_bytes.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&self.first_bytes[..length]);
+        self.first_bytes.drain(..length);
         Ok(length)
     }
 }
 
 impl CurrentPeer {
-    fn told(&self) -> MutexGuard<'_, Option<AcknowledgedPeer>> {
+    fn peer(&self) -> MutexGuard<'_, Option<AcknowledgedPeer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends this connection numbers from now on, and the first one at once.
     pub(super) fn greet(&self, connection: &PeerConnection, first: u64) {
         if let Ok(wire) = connection.wire.another() {
-            *self.told() = Some(AcknowledgedPeer { wire, last: None });
-            self.tell(first);
+            *self.peer() = Some(AcknowledgedPeer { wire, last: None });
+            self.send_number(first);
         }
     }
 
     /// Sends a number if it is greater than the last one. Disconnects a peer that does not read,
     /// because it would not know what is safe.
-    pub(super) fn tell(&self, number: u64) {
-        let mut told = self.told();
-        let Some(AcknowledgedPeer { wire, last }) = told.as_mut() else { return };
+    pub(super) fn send_number(&self, number: u64) {
+        let mut peer = self.peer();
+        let Some(AcknowledgedPeer { wire, last }) = peer.as_mut() else { return };
         if last.is_none_or(|last| number > last) {
             *last = Some(number);
             if wire.write_line(&number.to_string()).is_err() {
                 wire.close();
-                *told = None;
+                *peer = None;
             }
         }
     }
 
     /// Removes the peer after its connection has ended.
     pub(super) fn leave(&self) {
-        *self.told() = None;
+        *self.peer() = None;
     }
 }

@@ -31,27 +31,27 @@ pub(super) enum PeerAdmission {
 }
 
 /// Decides on the bytes that a connection has sent so far.
-pub(super) fn judge(heard: &[u8], token: Option<&Token>) -> PeerAdmission {
-    let Some(&first) = heard.first() else { return PeerAdmission::Undecided };
+pub(super) fn judge(bytes: &[u8], token: Option<&Token>) -> PeerAdmission {
+    let Some(&first) = bytes.first() else { return PeerAdmission::Undecided };
     if (first.is_ascii_control() && !first.is_ascii_whitespace()) || first == 0x0c {
         return PeerAdmission::Refused(BINARY);
     }
-    if METHODS.iter().any(|method| heard.starts_with(method.as_bytes())) {
+    if METHODS.iter().any(|method| bytes.starts_with(method.as_bytes())) {
         return PeerAdmission::Refused(HTTP);
     }
     let Some(token) = token else {
-        let begins = METHODS.iter().any(|method| method.as_bytes().starts_with(heard));
+        let begins = METHODS.iter().any(|method| method.as_bytes().starts_with(bytes));
         return if begins { PeerAdmission::Undecided } else { PeerAdmission::Open(0) };
     };
-    let Some(end) = heard.iter().position(|&byte| byte == b'\n') else {
+    let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
         // A carriage return may follow the digits.
-        return if heard.len() > Token::LENGTH + 1 {
+        return if bytes.len() > Token::LENGTH + 1 {
             PeerAdmission::Refused(TOKEN)
         } else {
             PeerAdmission::Undecided
         };
     };
-    let line = &heard[..end];
+    let line = &bytes[..end];
     match token.agrees(line.strip_suffix(b"\r").unwrap_or(line)) {
         true => PeerAdmission::Open(end + 1),
         false => PeerAdmission::Refused(TOKEN),

@@ -146,9 +146,9 @@ impl SourceConfig for SocketSource {
         let connections = PeerConnections::open(self, control)?;
         let peer = connections.peer();
         let (ingest, shape) = (session.ingest(), session.shape().clone());
-        let told = Box::new(move |number| peer.tell(number));
+        let listener = Box::new(move |number| peer.send_number(number));
         let read = move |waiting: &IntakeBuffer| serve(waiting, connections, &ingest, &shape);
-        Intake::start(session, control, true, Some(told), read)
+        Intake::start(session, control, true, Some(listener), read)
     }
 }
 

@@ -119,8 +119,8 @@ const NAMES: [&str; 13] = [
 type PrintedRow = ((u64, u64), String);
 
 /// Reads from a position to the end.
-fn read(path: &Path, place: (u64, u64)) -> Result<Vec<PrintedRow>, FormatError> {
-    let mut rows = ParquetRows::open(path, place, &wanted(&NAMES))?;
+fn read(path: &Path, position: (u64, u64)) -> Result<Vec<PrintedRow>, FormatError> {
+    let mut rows = ParquetRows::open(path, position, &wanted(&NAMES))?;
     let (mut row, mut read) = (Row::default(), Vec::new());
     while rows.read(&mut row).map_err(|error| io_error(path, error))? == RowOutcome::Row {
         let numbers = (0..NAMES.len()).map(|slot| (row.number(slot).map(f64::to_bits), row.time(slot)));
@@ -179,8 +179,8 @@ fn reading_resumes_at_every_position() {
 #[test]
 fn unreadable_files_are_reported_without_values() {
     let (_directory, path) = written(&file(Compression::SNAPPY));
-    let check = |place, names: &[&str], part: &str| {
-        let error = ParquetRows::open(&path, place, &wanted(names)).err().unwrap().to_string();
+    let check = |position, names: &[&str], part: &str| {
+        let error = ParquetRows::open(&path, position, &wanted(names)).err().unwrap().to_string();
         assert!(error.contains(part), "{error}");
     };
     check((4, 1), &["double"], "has 3 row groups but was read up to number 4");
@@ -227,8 +227,8 @@ fn a_page_that_asks_for_more_memory_than_the_limit_is_refused() {
     assert_eq!(bytes[page + 2..][..sizes.len()], sizes);
     let end = page + header.length + header.packed;
     bytes.drain(end - grown..end);
-    let asked = [&[0x15][..], &most, &[0x15], &varint(header.packed - grown)].concat();
-    bytes.splice(page + 2..page + 2 + sizes.len(), asked);
+    let sizes_in_page = [&[0x15][..], &most, &[0x15], &varint(header.packed - grown)].concat();
+    bytes.splice(page + 2..page + 2 + sizes.len(), sizes_in_page);
     let (_directory, path) = written(&bytes);
     let mut rows = ParquetRows::open(&path, (0, 1), &wanted(&["x"])).unwrap();
     let error = rows.read(&mut Row::default()).unwrap_err().to_string();
@@ -255,9 +255,9 @@ proptest! {
         cut in proptest::option::weighted(0.2, any::<prop::sample::Index>()),
     ) {
         let mut bytes = file(Compression::UNCOMPRESSED);
-        for (place, bit) in flips {
-            let place = place.index(bytes.len());
-            bytes[place] ^= 1 << bit;
+        for (position, bit) in flips {
+            let position = position.index(bytes.len());
+            bytes[position] ^= 1 << bit;
         }
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));

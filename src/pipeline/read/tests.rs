@@ -92,8 +92,8 @@ fn what_is_kept_is_spelled_out() {
     check("30 days", SumRetention::Seconds(30 * 86_400));
     check("36h", SumRetention::Seconds(36 * 3600));
     for wrong in ["'none'", "'epochs'", "'-1 epochs'", "'100'", "'-1 day'", "'1 month'", "''", "100", "1.5"] {
-        let told = state(&format!("keep = {wrong}")).err().unwrap_or_default();
-        assert!(told.contains("state.keep: found") && told.contains("\"30 days\""), "{told}");
+        let problems = state(&format!("keep = {wrong}")).err().unwrap_or_default();
+        assert!(problems.contains("state.keep: found") && problems.contains("\"30 days\""), "{problems}");
     }
     let pipeline = state("anchor = \"../anchors\"\npublic = \"public\"").unwrap();
     assert_eq!(
@@ -287,8 +287,8 @@ fn entities_are_protected_if_both_sections_agree() {
     assert_eq!(serde_json::from_str::<super::super::PublicParameters>(&json).unwrap(), parameters);
     assert_eq!(parameters.participation().to_string(), "4x1+");
     let refused = |text: String, part: &str| {
-        let told = parse(&text).err().unwrap_or_default();
-        assert!(told.contains(part), "{told}");
+        let problems = parse(&text).err().unwrap_or_default();
+        assert!(problems.contains(part), "{problems}");
     };
     refused(of_entities.clone(), "needs a section [entity]");
     refused(format!("{BY_COUNT}{entity}"), "needs unit = \"entity\" in [privacy]");

@@ -287,11 +287,11 @@ fn a_reader_waits_for_bytes_and_for_the_end() {
     let telling = std::thread::spawn({
         let ingest = Arc::clone(&ingest);
         move || {
-            let mut told = vec![];
-            while let Some(number) = ingest.acknowledged(told.last().copied()) {
-                told.push(number);
+            let mut numbers = vec![];
+            while let Some(number) = ingest.acknowledged(numbers.last().copied()) {
+                numbers.push(number);
             }
-            told
+            numbers
         }
     });
     begin(&ingest);
@@ -300,8 +300,8 @@ fn a_reader_waits_for_bytes_and_for_the_end() {
     }
     ingest.end(None);
     assert_eq!(reading.join().unwrap().unwrap(), records(0..90));
-    let told = telling.join().unwrap();
-    assert!(told.is_sorted() && told.last() == Some(&90), "{told:?}");
+    let numbers = telling.join().unwrap();
+    assert!(numbers.is_sorted() && numbers.last() == Some(&90), "{numbers:?}");
 }
 
 #[test]

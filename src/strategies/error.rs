@@ -1,0 +1,168 @@
+//! Why a strategy or a workload from the command line or a file can't be used.
+
+use std::io;
+use std::path::PathBuf;
+
+use hushflow_mechanism::sensitivity::OutOfRange;
+use hushflow_mechanism::strategy::MatrixError;
+use hushflow_mechanism::strategy::{MAX_DENSE_HORIZON, SearchError, StrategyError};
+use thiserror::Error;
+
+/// Why there is no such strategy or workload.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StrategiesError {
+    /// It cannot be made.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// Its optimiser finds none.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// The matrix in its file is no strategy.
+    #[error("{}: {source}", path.display())]
+    OfFile {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: StrategyError,
+    },
+    /// Too many steps for a matrix.
+    #[error(transparent)]
+    Matrix(#[from] MatrixError),
+    /// A sensitivity cannot be computed.
+    #[error(transparent)]
+    Sensitivity(#[from] OutOfRange),
+    /// A saved strategy is for another request.
+    #[error("{}: the strategy was made for {found}, not for {expected}", path.display())]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// The saved request.
+        found: String,
+        /// The expected request.
+        expected: String,
+    },
+    /// It was not searched for any more.
+    #[error("stopped by a signal")]
+    Stopped,
+    /// More copies than steps.
+    #[error(
+        "{stamps} copies of a strategy don't fit into {horizon} steps; expected at most one copy for every step"
+    )]
+    Stamps {
+        /// Number of copies.
+        stamps: u64,
+        /// Number of steps.
+        horizon: u64,
+    },
+    /// No strategy fits the memory limit.
+    #[error(
+        "no strategy for this workload keeps within {limit} bytes a coordinate; expected a memory_limit of 0 or more, \
+         and 64 for good ones"
+    )]
+    MemoryLimit {
+        /// Limit in bytes per coordinate.
+        limit: u64,
+    },
+    /// It cannot be read or written.
+    #[error("{}: the strategy file can't be {what}: {source}", path.display())]
+    FileAccess {
+        /// The file.
+        path: PathBuf,
+        /// Read or written.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It is no strategy file.
+    #[error("{}: this is no strategy file of this version ({reason}); write one with `hushflow optimize -o FILE`", path.display())]
+    FileFormat {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
+    /// It was changed after it was written.
+    #[error("{}: the checksum is wrong: the file was damaged or edited; write it anew with `hushflow optimize -o FILE`", path.display())]
+    FileChecksum {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be read.
+    #[error("{}: the matrix can't be read: {source}", path.display())]
+    UnreadableMatrix {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: csv::Error,
+    },
+    /// A field is no finite number.
+    #[error("{}:{line}: field {column} is `{found}`; expected a finite number such as 0.5", path.display())]
+    MatrixEntry {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: u64,
+        /// Field, from 1.
+        column: usize,
+        /// The field.
+        found: String,
+    },
+    /// A line is longer or shorter than the first.
+    #[error("{}:{line}: {found} numbers in a line; expected {expected} as in the first line", path.display())]
+    RaggedMatrix {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: u64,
+        /// Numbers in this line.
+        found: usize,
+        /// Numbers in the first.
+        expected: usize,
+    },
+    /// The file is empty.
+    #[error("{}: the file is empty; expected a line of comma-separated numbers for every row of the matrix", path.display())]
+    EmptyMatrix {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The text has no known form.
+    #[error(
+        "no schedule is written `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
+         `file:PATH`"
+    )]
+    UnknownSchedule {
+        /// The rejected text.
+        found: String,
+    },
+    /// The file has another number of rates.
+    #[error("{}: {found} learning rates; expected {expected}, one for every step, in one row or column", path.display())]
+    RateCount {
+        /// The file.
+        path: PathBuf,
+        /// Number of rates.
+        found: usize,
+        /// Number of steps.
+        expected: u64,
+    },
+    /// A rate is not positive.
+    #[error("the learning rate of step {step} is {found}; expected a number above 0")]
+    Rate {
+        /// From 1.
+        step: usize,
+        /// The rate.
+        found: f64,
+    },
+    /// The workload is not prefix sums.
+    #[error("--schedule weights the steps of `prefix`; the workload is `{found}`")]
+    ScheduleWorkload {
+        /// As on the command line.
+        found: String,
+    },
+    /// Too many steps.
+    #[error("a schedule has at most {MAX_DENSE_HORIZON} steps; the horizon is {found}")]
+    ScheduleHorizon {
+        /// Number of steps.
+        found: u64,
+    },
+}
