@@ -42,7 +42,7 @@ tail reads only the public log. Any number of views costs no privacy, including 
 
 Examples:
   hushflow tail state --follow
-  hushflow tail state --workload window:7 --since 20
+  hushflow tail state --workload window:7 --last 10
   hushflow tail state --population --level 0.99 --covariance shrink
   hushflow tail state --view moments --format csv > moments.csv
   hushflow tail state --regress arr_delay~dep_delay
@@ -69,6 +69,10 @@ pub(crate) struct TailArguments {
     /// The first epoch to show
     #[arg(long, default_value_t = 1, value_name = "EPOCH")]
     since: u64,
+    /// Show only the last N epochs, and with --follow those that come after them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+        conflicts_with_all = ["since", "web", "sample"])]
+    last: Option<u64>,
     /// Show only this key; may be repeated
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
@@ -184,9 +188,13 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let mut table = if arguments.follow && format == OutputFormat::Table { LiveTable::new() } else { None };
     let mut output = Output::new(arguments, &subject)?;
     let mut follower = Follower::new(reader, &subject, &keys);
+    let since = match arguments.last {
+        Some(last) => newest_epoch(&arguments.directory)?.saturating_sub(last) + 1,
+        None => arguments.since,
+    };
     let (mut line, mut patience) = (Vec::new(), Duration::ZERO);
     loop {
-        let next = stop.wait(patience, || follower.next(|epoch, _| epoch >= arguments.since))?;
+        let next = stop.wait(patience, || follower.next(|epoch, _| epoch >= since))?;
         let Poll::Ready(Some(epoch)) = next else {
             // All that is published has been read.
             table.iter_mut().try_for_each(LiveTable::draw)?;
@@ -288,6 +296,15 @@ fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
         return await_log(&arguments.directory);
     }
     PublicReader::open(&arguments.directory)
+}
+
+/// Returns the last epoch in the log; 0 before the first.
+fn newest_epoch(directory: &Path) -> Result<u64, StateError> {
+    let (mut reader, mut newest) = (PublicReader::open(directory)?, 0);
+    while let Some(release) = reader.next_frame()? {
+        newest = release.epoch;
+    }
+    Ok(newest)
 }
 
 /// Opens the log, waiting until a run has created it.

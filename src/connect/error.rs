@@ -27,7 +27,7 @@ pub enum SourceError {
     #[error(transparent)]
     Journal(#[from] StateError),
     /// A text file is compressed.
-    #[error("{}: the file is compressed ({form}): decompress it, or pipe it in with path = \"-\"", path.display())]
+    #[error("{}: the file is compressed ({form}), and only gzip and zstd are unpacked here: decompress it, or pipe it in with path = \"-\"", path.display())]
     Compressed {
         /// The file.
         path: PathBuf,

@@ -1,11 +1,10 @@
 //! The format of a source's records: named in the pipeline, or chosen by the source or the
 //! extension of its paths.
 
-use std::path::Path;
-
 use super::{Input, TextField, schemes_with_fields};
 use crate::document::Section;
 use crate::format::Format;
+use crate::format::unpack::unpacked_name;
 
 /// The formats of a source's records.
 pub(crate) struct AllowedFormats {
@@ -97,7 +96,7 @@ fn usual(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Optio
     if let Some(usual) = input.source().formats().usual {
         return Some(usual);
     }
-    let of = |path: &TextField<'_>| match Path::new(path.value).extension()?.to_str()? {
+    let of = |path: &TextField<'_>| match unpacked_name(path.value.as_ref()).extension()?.to_str()? {
         "csv" => Some(Format::Csv),
         "ndjson" | "jsonl" => Some(Format::Ndjson),
         "parquet" => Some(Format::Parquet),

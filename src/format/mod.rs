@@ -15,6 +15,9 @@ pub(crate) mod ndjson;
 pub(crate) mod parquet;
 pub(crate) mod row;
 pub mod table;
+pub(crate) mod unpack;
+
+use unpack::Packing;
 
 pub use error::{Defect, FormatError};
 pub use parquet::file_being_decoded;
@@ -60,8 +63,11 @@ impl ByteStream {
         ByteStream { reader: BufReader::with_capacity(1 << 16, Box::new(RetryingReader(input))), offset }
     }
 
-    /// Opens a whole file.
+    /// Opens a whole file, which may be packed.
     pub(crate) fn of_file(path: &Path) -> Result<ByteStream, FormatError> {
+        if let Some(packing) = Packing::of(path)? {
+            return Ok(ByteStream::new(packing.open(path)?, 0));
+        }
         let file = File::open(path).map_err(|source| io_error(path, source))?;
         Ok(ByteStream::new(file, 0))
     }

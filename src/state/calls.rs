@@ -7,9 +7,10 @@
 use rustix::{
     fd::{AsFd, OwnedFd},
     fs::{self, AtFlags, FlockOperation, Mode, OFlags, Stat, StatVfs},
-    io::{Result, retry_on_intr},
+    io::{Errno, Result, retry_on_intr},
     path::Arg,
 };
+use std::path::Path;
 
 pub(super) fn open(path: impl Arg + Copy, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     retry_on_intr(|| fs::open(path, flags, mode))
@@ -19,8 +20,22 @@ pub(super) fn openat(directory: impl AsFd, name: &str, flags: OFlags, mode: Mode
     retry_on_intr(|| fs::openat(&directory, name, flags, mode))
 }
 
-pub(super) fn mkdir(path: impl Arg + Copy, mode: Mode) -> Result<()> {
-    retry_on_intr(|| fs::mkdir(path, mode))
+/// Creates a directory. Missing parents are created too, with the usual mode, and are durable when
+/// this returns.
+pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<()> {
+    match (retry_on_intr(|| fs::mkdir(path, mode)), path.parent()) {
+        (Err(Errno::NOENT), Some(parent)) if parent != Path::new("") => {
+            match make_directory(parent, Mode::RWXU | Mode::RWXG | Mode::RWXO) {
+                Err(error) if error != Errno::EXIST => return Err(error),
+                _ => {}
+            }
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let above = parent.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
+            fsync(open(above, flags, Mode::empty())?)?;
+            retry_on_intr(|| fs::mkdir(path, mode))
+        }
+        (made, _) => made,
+    }
 }
 
 pub(super) fn fchmod(file: impl AsFd, mode: Mode) -> Result<()> {

@@ -38,18 +38,17 @@ pub(super) struct PublicDirectory {
 
 impl PublicDirectory {
     /// Opens and locks the directory at `path` for one writer, whose state directory is `state`.
-    /// Creates it with mode 0755 if missing. Refuses it if others can write to it or it lies in the
+    /// Creates it with mode 0755 if missing, and its parents. Refuses it if others can write to it or it lies in the
     /// state directory.
     pub(super) fn exclusive(path: &Path, state: &Path) -> Result<Self, StateError> {
         let real = |path: &Path| path.canonicalize().ok();
-        // A directory that does not exist yet is checked by its parent.
-        let place = real(path).or_else(|| {
-            real(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")))
-        });
-        if place.zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
+        // A directory that does not exist yet is checked by the nearest parent that does.
+        let parents = path.ancestors().map(|path| if path == Path::new("") { Path::new(".") } else { path });
+        let resolved = parents.map(real).find_map(|found| found);
+        if resolved.zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
             return Err(StateError::Inside { path: path.to_owned(), what: "the public directory" });
         }
-        let created = match calls::mkdir(path, Mode::RWXU) {
+        let created = match calls::make_directory(path, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(error) => return Err(refused(path, "create the directory")(error.into())),
@@ -139,8 +138,8 @@ mod tests {
     impl TestDirectories {
         fn new() -> Self {
             let outer = tempfile::tempdir().unwrap();
-            let place = |name| outer.path().join(name);
-            Self { state: place("state"), public: place("public"), _outer: outer }
+            let resolved = |name| outer.path().join(name);
+            Self { state: resolved("state"), public: resolved("public"), _outer: outer }
         }
 
         fn open_in(&self, state: &Path) -> Result<Store, StateError> {

@@ -51,6 +51,7 @@ mod mean;
 mod methods;
 mod oracle;
 mod output;
+mod packed;
 mod parquet;
 mod pressure;
 mod readers;

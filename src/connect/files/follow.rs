@@ -5,6 +5,8 @@
 //! earlier files have been deleted. A file is finished once it has been read to its end *after* a
 //! later file had appeared: then its writer has gone on.
 //!
+//! A packed file must be whole when it appears; one that grows can't be unpacked safely.
+//!
 //! Only whole records of the last file are returned: a partial line waits for its rest.
 
 use std::collections::HashSet;
@@ -27,6 +29,7 @@ use crate::control::{Control, GLANCE};
 use crate::format::Format;
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
+use crate::format::unpack::Packing;
 use crate::format::{ByteStream, RetryingReader};
 use crate::state::FollowedList;
 use crate::state::Position;
@@ -114,6 +117,10 @@ impl FollowedFiles {
         }
         let path = self.path(file);
         let header = (offset > 0).then(|| stream_at(&path, 0)).transpose()?;
+        if let Some(packing) = Packing::of(&path)? {
+            packing.open(&path)?.verify()?;
+            return Ok(Some(OpenFile::Bytes { stream: stream_at(&path, offset)?, header, is_rest: false }));
+        }
         let opened = open_at(&path, offset)?;
         let inode = opened.metadata().map_err(|source| io_error(&path, source))?.ino();
         let growing = GrowingFile {

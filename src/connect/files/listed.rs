@@ -1,7 +1,7 @@
 //! Files that the pipeline lists, read one after the other.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::Format;
 use crate::format::parquet::ParquetRows;
+use crate::format::unpack::Packing;
 use crate::state::Position;
 
-/// First bytes of compressed files.
-const COMPRESSED: [(&[u8], &str); 4] =
-    [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"PK\x03\x04", "zip")];
+/// First bytes of files in forms of compression that are not read.
+const COMPRESSED: [(&[u8], &str); 3] = [(b"\xfd7zXZ\0", "xz"), (b"PK\x03\x04", "zip"), (b"BZh", "bzip2")];
 
 /// Text files.
 struct TextFiles {
@@ -32,7 +32,8 @@ struct ParquetFiles {
 }
 
 /// Opens files from the position on. Checks each of them before anything is published: it must be
-/// readable, and text if text is expected.
+/// readable, and text if text is expected. Packed files are unpacked to their ends, so that damaged
+/// ones spend nothing.
 pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
     for path in paths.iter().skip(opening.position.part as usize) {
@@ -55,6 +56,9 @@ fn check(path: &Path, is_text: bool) -> Result<(), SourceError> {
     if is_text {
         file.take(6).read_to_end(&mut start).map_err(|source| io_error(path, source))?;
     }
+    if let Some(packing) = if is_text { Packing::of(path)? } else { None } {
+        return Ok(packing.open(path)?.verify()?);
+    }
     match COMPRESSED.iter().find(|(magic, _)| start.starts_with(magic)) {
         Some((_, form)) => Err(SourceError::Compressed { path: path.into(), form }),
         None => Ok(()),
@@ -74,8 +78,9 @@ impl Origin for TextFiles {
             return Ok(Some(OpenFile::Bytes { stream, header: None, is_rest: false }));
         }
         let header = (offset > 0).then(|| stream_at(path, 0)).transpose()?;
-        let stream = stream_at(path, offset)?;
-        Ok(Some(OpenFile::Bytes { stream, header, is_rest: is_in_line(path, offset)? }))
+        let mut stream = stream_at(path, offset.saturating_sub(1))?;
+        let is_rest = offset > 0 && is_in_line(&mut stream).map_err(|source| io_error(path, source))?;
+        Ok(Some(OpenFile::Bytes { stream, header, is_rest }))
     }
 }
 
@@ -93,16 +98,13 @@ impl Origin for ParquetFiles {
     }
 }
 
-/// Whether the bytes at `offset` continue a line that was the file's last one when it was read up
-/// to there.
-fn is_in_line(path: &Path, offset: u64) -> Result<bool, SourceError> {
-    if offset == 0 {
-        return Ok(false);
-    }
-    let mut around = Vec::new();
-    let read = open_at(path, offset - 1)?.take(2).read_to_end(&mut around);
-    read.map_err(|source| io_error(path, source))?;
-    Ok(around.len() == 2 && !around.iter().any(|byte| matches!(byte, b'\r' | b'\n')))
+/// Skips a byte. Returns whether the bytes after it continue a line that was the file's last one
+/// when it was read up to there.
+fn is_in_line(stream: &mut ByteStream) -> io::Result<bool> {
+    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let mut before = [0];
+    stream.read_exact(&mut before)?;
+    Ok(!is_end(&before[0]) && stream.fill_buf()?.first().is_some_and(|next| !is_end(next)))
 }
 
 /// Opens a named pipe, which may not have a writer yet. Without `NONBLOCK`, opening would wait for
@@ -117,9 +119,18 @@ fn open_pipe(path: &Path, offset: u64, control: &Control) -> Result<StoppableInp
     Ok(StoppableInput { input, control: control.clone() })
 }
 
-/// The bytes of a file from an offset on.
+/// The bytes of a file from an offset on; the unpacked bytes of a packed file.
 pub(super) fn stream_at(path: &Path, offset: u64) -> Result<ByteStream, SourceError> {
-    Ok(ByteStream::new(open_at(path, offset)?, offset))
+    let Some(packing) = Packing::of(path)? else {
+        return Ok(ByteStream::new(open_at(path, offset)?, offset));
+    };
+    let mut stream = ByteStream::new(packing.open(path)?, 0);
+    let skipped = io::copy(&mut (&mut stream).take(offset), &mut io::sink());
+    let found = skipped.map_err(|source| io_error(path, source))?;
+    match found < offset {
+        true => Err(SourceError::Shrunk { path: path.into(), found, offset }),
+        false => Ok(stream),
+    }
 }
 
 /// Opens a file at an offset, which must be within it.

@@ -1,0 +1,365 @@
+//! Packed files: text in gzip (RFC 1952) or zstd (RFC 8878), in any number of members or frames.
+//!
+//! The first bytes decide whether a file is packed; a suffix that promises otherwise is an error.
+//! Offsets count unpacked bytes. Memory holds a buffer of each side and the window of the format
+//! (32 KiB in gzip, at most [`ZSTD_WINDOW`] in zstd), however much the file unpacks to.
+
+use std::error::Error;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use super::{FormatError, RetryingReader, io_error};
+
+/// Largest window of a zstd frame: what `zstd` itself unpacks without `--long`.
+const ZSTD_WINDOW: u64 = 128 << 20;
+
+/// How a file is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packing {
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    const ALL: [Packing; 2] = [Packing::Gzip, Packing::Zstd];
+
+    fn name(self) -> &'static str {
+        match self {
+            Packing::Gzip => "gzip",
+            Packing::Zstd => "zstd",
+        }
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Packing::Gzip => "gz",
+            Packing::Zstd => "zst",
+        }
+    }
+
+    fn magic(self) -> &'static [u8] {
+        match self {
+            Packing::Gzip => b"\x1f\x8b",
+            Packing::Zstd => b"\x28\xb5\x2f\xfd",
+        }
+    }
+
+    /// Returns how the name of a file says that it is packed.
+    fn of_name(path: &Path) -> Option<Self> {
+        Self::ALL.into_iter().find(|packing| path.extension() == Some(OsStr::new(packing.suffix())))
+    }
+
+    /// Returns how a file is packed, `None` if it is not.
+    ///
+    /// # Errors
+    /// If the file can't be read, or its name promises what its first bytes don't keep.
+    pub(crate) fn of(path: &Path) -> Result<Option<Self>, FormatError> {
+        let read = |source| io_error(path, source);
+        // A named pipe gives its bytes only once.
+        if !path.metadata().map_err(read)?.is_file() {
+            return Ok(None);
+        }
+        let mut start = Vec::new();
+        RetryingReader(File::open(path).map_err(read)?).take(4).read_to_end(&mut start).map_err(read)?;
+        let found = Self::ALL.into_iter().find(|packing| start.starts_with(packing.magic()));
+        match Self::of_name(path) {
+            Some(named) if found != Some(named) => Err(FormatError::Misnamed {
+                path: path.into(),
+                suffix: named.suffix(),
+                found: found.map_or(if start.is_empty() { "empty" } else { "not packed" }, Self::name),
+            }),
+            _ => Ok(found),
+        }
+    }
+
+    /// Opens a file that is packed in this way.
+    pub(crate) fn open(self, path: &Path) -> Result<UnpackedFile, FormatError> {
+        let file = File::open(path).map_err(|source| io_error(path, source))?;
+        let input = CountedInput { reader: BufReader::with_capacity(1 << 16, RetryingReader(file)), read: 0 };
+        let decoder = match self {
+            Packing::Gzip => Unpacker::Gzip(Box::new(MultiGzDecoder::new(input))),
+            Packing::Zstd => Unpacker::Zstd(Box::new(ZstdFrames::new(input))),
+        };
+        Ok(UnpackedFile { path: path.into(), packing: self, decoder, unpacked: 0 })
+    }
+}
+
+/// Returns the name of a file without the suffix of its packing.
+pub(crate) fn unpacked_name(path: &Path) -> &Path {
+    let stem = || path.file_stem().map(Path::new);
+    Packing::of_name(path).and_then(|_| stem()).unwrap_or(path)
+}
+
+/// The unpacked bytes of a file. An error of reading them contains a [`FormatError`].
+pub(crate) struct UnpackedFile {
+    path: PathBuf,
+    packing: Packing,
+    decoder: Unpacker,
+    /// Bytes unpacked so far.
+    unpacked: u64,
+}
+
+enum Unpacker {
+    Gzip(Box<MultiGzDecoder<CountedInput>>),
+    Zstd(Box<ZstdFrames>),
+}
+
+impl UnpackedFile {
+    /// Unpacks the file to its end, which checks its checksums.
+    pub(crate) fn verify(mut self) -> Result<(), FormatError> {
+        let copied = io::copy(&mut self, &mut io::sink());
+        copied.map(drop).map_err(|source| io_error(&self.path, source))
+    }
+
+    fn input(&self) -> &CountedInput {
+        match &self.decoder {
+            Unpacker::Gzip(decoder) => decoder.get_ref(),
+            Unpacker::Zstd(frames) => &frames.input,
+        }
+    }
+
+    fn damage(&self, error: &io::Error) -> FormatError {
+        FormatError::Packed {
+            path: self.path.clone(),
+            packing: self.packing.name(),
+            offset: self.input().read,
+            unpacked: self.unpacked,
+            problem: match is_cut(error) {
+                true => "it ends too early, so it is cut or still being written".into(),
+                false => error.to_string(),
+            },
+        }
+    }
+}
+
+impl Read for UnpackedFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = match &mut self.decoder {
+            Unpacker::Gzip(decoder) => decoder.read(buffer),
+            Unpacker::Zstd(frames) => frames.read(buffer),
+        };
+        match read {
+            Ok(read) => {
+                self.unpacked += read as u64;
+                Ok(read)
+            }
+            // The file itself can't be read.
+            Err(error) if error.raw_os_error().is_some() => Err(error),
+            Err(error) => Err(io::Error::other(self.damage(&error))),
+        }
+    }
+}
+
+/// Whether the input has ended within packed data.
+fn is_cut(error: &io::Error) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        match error.downcast_ref::<io::Error>() {
+            Some(error) if error.kind() == ErrorKind::UnexpectedEof => return true,
+            Some(error) => cause = error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+            None => cause = error.source(),
+        }
+    }
+    false
+}
+
+/// The packed bytes, counted as they are used.
+struct CountedInput {
+    reader: BufReader<RetryingReader<File>>,
+    read: u64,
+}
+
+impl Read for CountedInput {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.read += read as u64;
+        Ok(read)
+    }
+}
+
+impl BufRead for CountedInput {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.reader.consume(amount);
+        self.read += amount as u64;
+    }
+}
+
+/// Frames of zstd, one after the other.
+struct ZstdFrames {
+    input: CountedInput,
+    decoder: FrameDecoder,
+    /// Whether a frame has begun whose checksum has not been compared.
+    is_open: bool,
+}
+
+impl ZstdFrames {
+    fn new(input: CountedInput) -> Self {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(ZSTD_WINDOW);
+        ZstdFrames { input, decoder, is_open: false }
+    }
+
+    /// Begins the next frame. Returns whether there is one.
+    fn begin(&mut self) -> io::Result<bool> {
+        loop {
+            if self.input.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.input) {
+                Ok(()) => {
+                    self.is_open = true;
+                    return Ok(true);
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    let skipped = io::copy(&mut (&mut self.input).take(length.into()), &mut io::sink())?;
+                    if skipped < length.into() {
+                        return Err(ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(FrameDecoderError::WindowSizeTooBig { requested, max }) => {
+                    return Err(io::Error::other(format!(
+                        "a frame needs a window of {requested} bytes, more than {max}: pack it again without --long or --ultra"
+                    )));
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    }
+}
+
+impl Read for ZstdFrames {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            while self.is_open && self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                let decoded =
+                    self.decoder.decode_blocks(&mut self.input, BlockDecodingStrategy::UptoBlocks(1));
+                decoded.map_err(io::Error::other)?;
+            }
+            if self.is_open && self.decoder.can_collect() > 0 {
+                return self.decoder.read(buffer);
+            }
+            if self.is_open
+                && let Some(stored) = self.decoder.get_checksum_from_data()
+                && self.decoder.get_calculated_checksum() != Some(stored)
+            {
+                return Err(io::Error::other("the checksum of a frame is wrong"));
+            }
+            self.is_open = false;
+            if !self.begin()? {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Packing {
+    /// Packs parts as members or frames of their own.
+    pub(crate) fn pack(self, parts: &[&[u8]]) -> Vec<u8> {
+        let pack = |part: &&[u8]| match self {
+            Packing::Gzip => {
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                io::Write::write_all(&mut encoder, part).unwrap();
+                encoder.finish().unwrap()
+            }
+            Packing::Zstd => {
+                use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+                compress_to_vec(*part, CompressionLevel::Fastest)
+            }
+        };
+        parts.iter().flat_map(pack).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    fn unpacked(name: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let read = |packing: Packing| {
+            let mut content = Vec::new();
+            packing.open(&path)?.read_to_end(&mut content).map_err(|source| io_error(&path, source))?;
+            packing.open(&path)?.verify()?;
+            Ok(content)
+        };
+        let content: Result<_, FormatError> =
+            Packing::of(&path).and_then(|found| found.map(read).transpose());
+        content.map_err(|error| error.to_string().replace(path.to_str().unwrap(), name))
+    }
+
+    #[test]
+    fn members_and_frames_are_read_one_after_the_other() {
+        for packing in Packing::ALL {
+            let long: Vec<u8> = (0..300_000u32).flat_map(|number| (number / 7).to_le_bytes()).collect();
+            let bytes = packing.pack(&[b"x\n1\n", b"", &long, b"2\n"]);
+            let expected = [b"x\n1\n", &long[..], b"2\n"].concat();
+            let name = format!("a.csv.{}", packing.suffix());
+            assert_eq!(unpacked(&name, &bytes), Ok(Some(expected.clone())));
+            assert_eq!(unpacked("a.csv", &bytes), Ok(Some(expected)), "the first bytes decide");
+        }
+        assert_eq!(unpacked("a.csv", b"x\n1\n"), Ok(None));
+        // A frame that carries no data, then one that does.
+        let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3], &Packing::Zstd.pack(&[b"x\n"])[..]];
+        let frames = [&Packing::Zstd.pack(&[b"y"])[..], &skipped.concat()].concat();
+        assert_eq!(unpacked("a.csv", &frames), Ok(Some(b"yx\n".to_vec())));
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_reported_or_harmless() {
+        for packing in Packing::ALL {
+            let bytes = packing.pack(&[b"x\n1\n2\n3\n", b"4\n"]);
+            let content = unpacked("a.csv", &bytes).unwrap();
+            let first = packing.pack(&[b"x\n1\n2\n3\n"]).len();
+            for length in (4..bytes.len()).filter(|&length| length != first) {
+                let error = unpacked("a.csv", &bytes[..length]).unwrap_err();
+                assert!(error.starts_with("a.csv: the ") && error.contains("at byte"), "{length}: {error}");
+            }
+            for bit in 32..8 * bytes.len() {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                // A header may hold bits without meaning, such as a time or an operating system.
+                if let Ok(found) = unpacked("a.csv", &flipped) {
+                    assert!(found == content, "{packing:?} bit {bit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_that_promises_a_packing_must_keep_it() {
+        let error = unpacked("a.csv.gz", b"x\n1\n").unwrap_err();
+        assert!(error.contains("a.csv.gz: the name ends in .gz, but the file is not packed"), "{error}");
+        let error = unpacked("a.csv.zst", &Packing::Gzip.pack(&[b"x"])).unwrap_err();
+        assert!(error.contains("but the file is gzip"), "{error}");
+        assert!(unpacked("a.csv.gz", b"").unwrap_err().contains("but the file is empty"));
+    }
+
+    #[test]
+    fn a_window_beyond_the_limit_is_refused_before_memory_is_taken() {
+        // A frame header with a window of 2^40 bytes.
+        let error = unpacked("a.csv", &[0x28, 0xb5, 0x2f, 0xfd, 0, 30 << 3, 1, 0, 0]).unwrap_err();
+        assert!(error.contains("pack it again without --long"), "{error}");
+    }
+
+    #[test]
+    fn names_lose_the_suffix_of_their_packing() {
+        for (name, expected) in [("a.csv.gz", "a.csv"), ("a.ndjson.zst", "a.ndjson"), ("a.csv", "a.csv")] {
+            assert_eq!(unpacked_name(name.as_ref()), Path::new(expected));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Files packed by gzip and zstd count as plain ones do, and damaged ones spend nothing.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+use crate::harness::{Lab, finish, releases, run, sums, tail};
+
+const REST: &str = "columns = [{ name = 'x', lower = 0, upper = 1 }]
+privacy = { epsilon = 1, delta = 1e-6 }
+";
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).expect("memory takes every byte");
+    encoder.finish().expect("memory takes every byte")
+}
+
+fn zstd(text: &str) -> Vec<u8> {
+    compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)
+}
+
+fn rows(numbers: std::ops::Range<u32>) -> String {
+    let row = |number: u32| format!("{}\n", f64::from(number % 97) / 97.0);
+    format!("x\n{}", numbers.map(row).collect::<String>())
+}
+
+fn pipeline(lab: &Lab, source: &str, horizon: u32) -> PathBuf {
+    let epochs = format!("epochs = {{ records = 100, horizon = {horizon} }}");
+    lab.write("pipeline.toml", format!("name = 'n'\nsource = {{ {source} }}\n{REST}{epochs}\n"))
+}
+
+/// The sums of the same rows in plain files.
+fn plain_sums(lab: &Lab) -> Vec<Vec<i128>> {
+    lab.write("a.csv", rows(0..1234));
+    lab.write("b.csv", rows(1234..3000));
+    let state = lab.path("plain");
+    finish(&mut run(&pipeline(lab, "path = ['a.csv', 'b.csv']", 30), &state, 1)).succeeded();
+    sums(&state)
+}
+
+fn epochs(state: &Path, arguments: &[&str]) -> Vec<u64> {
+    let lines = finish(&mut tail(state, arguments)).succeeded().json();
+    lines.iter().filter_map(|line| line["epoch"].as_u64()).collect()
+}
+
+#[test]
+fn packed_files_count_as_plain_ones_and_damaged_ones_spend_nothing() {
+    let lab = Lab::new();
+    let expected = plain_sums(&lab);
+    let (a, b) = (gzip(&rows(0..1234)), zstd(&rows(1234..3000)));
+    let state = lab.path("of/several/folders/state");
+    let pipeline = pipeline(&lab, "path = ['a.csv.gz', 'b.csv.zst']", 30);
+    lab.write("a.csv.gz", &a);
+    lab.write("b.csv.zst", &b[..b.len() / 2]);
+    let cut = finish(&mut run(&pipeline, &state, 1));
+    cut.failed(1, &["b.csv.zst", "at byte", "ends too early"]);
+    assert!(!state.join("public.log").exists() || releases(&state).is_empty(), "nothing is spent");
+    lab.write("b.csv.zst", &b);
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    assert_eq!(sums(&state), expected);
+    assert_eq!(epochs(&state, &["--last", "2"]), [29, 30]);
+    assert_eq!(epochs(&state, &["--last", "2", "--follow"]), [29, 30]);
+    finish(&mut tail(&state, &["--last", "0"])).failed(2, &["--last"]);
+}
+
+#[test]
+fn packed_files_of_a_followed_directory_are_read_when_they_are_whole() {
+    let lab = Lab::new();
+    let expected = plain_sums(&lab);
+    let (a, b) = (gzip(&rows(0..1234)), zstd(&rows(1234..3000)));
+    std::fs::create_dir(lab.path("log")).expect("a directory");
+    let source = "path = 'log/*.csv.*', format = 'csv', follow = true";
+    let (state, pipeline) = (lab.path("state"), pipeline(&lab, source, 100));
+    let until_idle = || {
+        let mut command = run(&pipeline, &state, 1);
+        command.args(["--until-idle", "500ms"]);
+        finish(&mut command)
+    };
+    lab.write("log/a.csv.gz", &a);
+    until_idle().succeeded();
+    lab.write("log/b.csv.zst", &b[..b.len() - 3]);
+    until_idle().failed(1, &["b.csv.zst", "still being written"]);
+    lab.write("log/b.csv.zst", &b);
+    until_idle().succeeded();
+    let total = |sums: Vec<Vec<i128>>| {
+        let columns = 0..sums[0].len();
+        columns.map(|column| sums.iter().map(|epoch| epoch[column]).sum()).collect::<Vec<i128>>()
+    };
+    assert_eq!(total(sums(&state)), total(expected), "each row once");
+}
