@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::pipeline::{MissingPolicy, Pipeline, RowPolicies, RowPolicy};
 use crate::format::unpack::Packing;
+use crate::pipeline::{MissingPolicy, Pipeline, RowPolicies, RowPolicy};
 use crate::time::parse_time;
 
 const BY_COUNT: &str = "epochs = { records = 2, horizon = 100 }";
