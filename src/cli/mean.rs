@@ -16,22 +16,15 @@ use super::ledger::ChargeArguments;
 use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
 
-/// Arguments of `hushflow mean`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+fn help() -> String {
+    let method = |method: &MeanMethod| format!("  {:11} {}\n", method.name(), method.about());
+    format!(
+        "\
 Neighbours are files with the same number of rows that differ in one row: the number of rows is public. Every answer, \
 including a refusal, is private and costs the same budget.
 
 Methods:
-  auto        prime or gaussian: the one with the smaller error bound, chosen by public numbers only
-  prime       filters outliers; assumes that clean columns are subgaussian and, after scaling, uncorrelated
-  prime-ht    the same for heavy tails and correlated columns: assumes only bounded variance
-  filter      filters one direction at a time; slow
-  gaussian    clips and averages; clipping is its only defence
-  balloon     clips at a private quantile of the distance from the centre
-  tukey       a private Tukey median, for up to four columns; from three columns on, for few rows; needs --range
-  resilience  for up to four columns and thousands of rows; without --range, a third of the budget finds one
-
+{}
 Scales are the standard deviations of clean values. By default (`--scale auto`), a tenth of the budget estimates them. For \
 correlated columns, `--scale whiten` spends four tenths of the budget on directions and their scales, and estimates the mean \
 in these. A row with a missing value counts as a row in the middle. --missing skip leaves such rows out; the guarantee \
@@ -41,7 +34,14 @@ Exit status: 0 success, also for a refusal; 1 failure; 2 wrong usage, or too few
 
 Examples:
   hushflow mean weather.csv --columns temp,wind_speed --method prime-ht --epsilon 1 --delta 1e-6 --corruption 0.01
-  hushflow mean points.csv --scale 1 --epsilon 20 --delta 0.01 --corruption 0.05 --json")]
+  hushflow mean points.csv --scale 1 --epsilon 20 --delta 0.01 --corruption 0.05 --json",
+        MeanMethod::ALL.iter().map(method).collect::<String>()
+    )
+}
+
+/// Arguments of `hushflow mean`.
+#[derive(Debug, Args)]
+#[command(after_help = help())]
 pub(crate) struct MeanArguments {
     /// CSV file with a header; - reads standard input
     file: PathBuf,

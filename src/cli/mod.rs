@@ -13,6 +13,7 @@ pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
+pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod tail;
@@ -44,6 +45,8 @@ enum Command {
     Plan(plan::PlanArguments),
     /// Find the best strategy for a workload, with a certified bound on the gap
     Optimize(optimize::OptimizeArguments),
+    /// Explain every section and field of the pipeline file
+    Reference(reference::ReferenceArguments),
     /// Publish a stream as described by a pipeline file
     Run(run::RunArguments),
     /// Read the published releases under any view
@@ -70,6 +73,7 @@ enum Command {
 pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     crash::prepare();
     let done = match &arguments.command {
+        Command::Reference(arguments) => reference::execute(arguments),
         Command::Run(arguments) => run::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),
         Command::Serve(arguments) => serve::execute(arguments),

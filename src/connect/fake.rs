@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::thread::{JoinHandle, spawn};
 
-use super::{Input, RecordFormat, Sink};
+use super::{FORMAT, HEADER, Input, RecordFormat, SINK, SOURCE_PATH, Sink, source_groups};
+use crate::document::definition::{FieldDefinition, FieldType, SectionDefinition};
 use crate::document::{Document, Section};
 use crate::format::Format;
 use crate::format::form::{EntryParser, RowLayout};
@@ -36,20 +37,40 @@ pub(super) fn form(format: Format) -> EntryParser {
     EntryParser::new(&RowLayout { format, header: None, wanted: vec!["x".into()] }, "s".as_ref()).unwrap()
 }
 
+/// The fields of a source that no pipeline needs to be known for.
+static SOURCE: SectionDefinition = SectionDefinition {
+    fields: &[SOURCE_PATH, FORMAT, HEADER],
+    groups: source_groups,
+    ..SectionDefinition::EMPTY
+};
+
+static SECTIONS: SectionDefinition = SectionDefinition {
+    fields: &[
+        FieldDefinition::optional("source", FieldType::Section(&SOURCE), "", "", ""),
+        FieldDefinition::optional("sink", FieldType::Section(&SINK), "", "", ""),
+    ],
+    ..SectionDefinition::EMPTY
+};
+
 /// Reads a section with these fields, relative to the folder `dir`; the error lists all problems.
-fn read<T>(fields: &str, read: impl FnOnce(&Section<'_>) -> Option<T>) -> Result<T, String> {
-    let text = format!("section = {{ {fields} }}");
+fn read<T>(
+    key: &'static str,
+    fields: &str,
+    read: impl FnOnce(&Section<'_>) -> Option<T>,
+) -> Result<T, String> {
+    let text = format!("{key} = {{ {fields} }}");
     let document = Document::new(&text);
     let table = document.parse().unwrap();
-    let section = Section::root(&document, &table).section("section").unwrap();
+    let section = Section::root(&document, &table, &SECTIONS).section(key).unwrap();
     let found = read(&section);
+    section.finish(found.is_some());
     let problems: Vec<_> = document.into_problems().iter().map(ToString::to_string).collect();
     found.filter(|_| problems.is_empty()).ok_or_else(|| problems.join("\n"))
 }
 
 /// Reads a source with these fields.
 pub(super) fn source_of(fields: &str) -> Result<(Input, Format), String> {
-    read(fields, |section| {
+    read("source", fields, |section| {
         let paths = section.get("path")?.texts()?;
         let input = Input::read(section, &paths, "dir".as_ref())?;
         let format = RecordFormat::read(section, &paths, &input)?.format;
@@ -59,5 +80,5 @@ pub(super) fn source_of(fields: &str) -> Result<(Input, Format), String> {
 
 /// Reads a sink with these fields.
 pub(super) fn sink_of(fields: &str) -> Result<Sink, String> {
-    read(fields, |section| Sink::read(section, "dir".as_ref()))
+    read("sink", fields, |section| Sink::read(section, "dir".as_ref()))
 }

@@ -3,8 +3,35 @@
 
 use super::{Input, TextField, schemes_with_fields};
 use crate::document::Section;
+use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
 use crate::format::Format;
 use crate::format::unpack::unpacked_name;
+
+/// Words of `format`.
+const FORMATS: &[Word<Format>] = &[
+    word("csv", Format::Csv, "Comma-separated values with a header row."),
+    word("ndjson", Format::Ndjson, "One JSON object per line or message."),
+    word("fields", Format::Fields, "Entries of Redis with named fields."),
+    word("parquet", Format::Parquet, "Parquet files."),
+];
+
+/// `format` of a source.
+pub(crate) const FORMAT: FieldDefinition = FieldDefinition::optional(
+    "format",
+    FieldType::Words(|| forms(FORMATS)),
+    "by the extension of the files; `fields` for Redis, `ndjson` for other brokers",
+    "\"csv\"",
+    "How rows are written.",
+);
+
+/// `header` of a source.
+pub(crate) const HEADER: FieldDefinition = FieldDefinition::optional(
+    "header",
+    FieldType::Texts,
+    "the first row names the columns",
+    "[\"event_time\", \"x\"]",
+    "Column names of CSV that has no header row.",
+);
 
 /// The formats of a source's records.
 pub(crate) struct AllowedFormats {
@@ -44,13 +71,7 @@ pub(crate) struct RecordFormat {
 impl RecordFormat {
     /// Reads `format` and `header` of `[source]`.
     pub(crate) fn read(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Option<Self> {
-        let words = [
-            ("csv", Format::Csv),
-            ("ndjson", Format::Ndjson),
-            ("fields", Format::Fields),
-            ("parquet", Format::Parquet),
-        ];
-        let format = section.word("format", &words);
+        let format = section.word("format", FORMATS);
         let header = section.get("header").and_then(|field| field.texts());
         let header = header.map(|names| names.iter().map(|name| name.value.into()).collect());
         let format = format.or_else(|| usual(section, paths, input))?;
@@ -61,11 +82,7 @@ impl RecordFormat {
 
     /// Reports a format that the source does not have, and a wrong or missing header.
     fn check(&self, section: &Section<'_>, formats: &AllowedFormats) {
-        let report = |key, message: &str| {
-            if let Some(field) = section.get(key) {
-                field.report(message);
-            }
-        };
+        let report = |key, message: &str| section.refuse(key, message);
         if self.header.is_some() && self.format != Format::Csv {
             report("header", "column names are only for format = \"csv\": leave it out");
         }
@@ -86,7 +103,7 @@ impl RecordFormat {
                     format!("fields are for {fields}: choose format = \"csv\" or format = \"ndjson\"")
                 }
             };
-            report(if section.get("format").is_some() { "format" } else { "path" }, &expected);
+            report(if section.has("format") { "format" } else { "path" }, &expected);
         }
     }
 }
@@ -106,7 +123,7 @@ fn usual(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Optio
     let odd = paths.iter().find(|path| format.is_none() || of(path) != format);
     match odd {
         None => format,
-        Some(path) if section.get("format").is_none() => {
+        Some(path) if !section.has("format") => {
             path.report("the extension does not determine the format: add format = \"csv\", \"ndjson\" or \"parquet\"");
             None
         }

@@ -39,12 +39,13 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::document::definition::{FieldDefinition, FieldGroup, FieldType, SectionDefinition};
 use crate::document::{Field, Section};
 use crate::format::Format;
 
 pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
-pub(crate) use formats::{AllowedFormats, RecordFormat};
+pub(crate) use formats::{AllowedFormats, FORMAT, HEADER, RecordFormat};
 pub(crate) use origin::{
     FileLists, HeaderlessFile, Journaling, OpenFile, Origin, OriginRequest, SourceConfig,
 };
@@ -77,11 +78,11 @@ pub(crate) struct System {
     /// Tags of its positions in the private log, different from those of every other system.
     tags: &'static [u8],
     /// Fields of `[source]` that belong to it.
-    source_fields: &'static [SystemField],
+    source_fields: &'static [FieldDefinition],
     /// Reads a source, if it can be one.
     source: Option<SectionReader<dyn SourceConfig>>,
     /// Fields of `[[sinks]]` that belong to it.
-    sink_fields: &'static [SystemField],
+    sink_fields: &'static [FieldDefinition],
     /// Reads a sink, if it can be one.
     sink: Option<SectionReader<dyn SinkConfig>>,
 }
@@ -117,17 +118,49 @@ struct SystemSection<'a, 's> {
     base: &'s Path,
 }
 
-/// A field that only some systems have.
-struct SystemField {
-    key: &'static str,
-    /// Message if another source or sink has the field; `{}` stands for the schemes that may have
-    /// it.
-    elsewhere: &'static str,
-}
+/// `path` of a source.
+pub(crate) const SOURCE_PATH: FieldDefinition = FieldDefinition::required(
+    "path",
+    FieldType::Texts,
+    "\"data.csv\"",
+    "File or files relative to the pipeline file, \"-\" for standard input, or the address of a socket or broker.",
+);
 
 /// The name of a stream.
-const STREAM: SystemField =
-    SystemField { key: "stream", elsewhere: "the name of a stream is for {}: leave it out" };
+const STREAM: FieldDefinition =
+    FieldDefinition::required("stream", FieldType::Text, "\"flights\"", "Name of the stream or topic.");
+
+/// A sink.
+pub(crate) static SINK: SectionDefinition = SectionDefinition {
+    heading: "[[sinks]]",
+    about: "A file, stream or address that receives the lines of all views. All output of a sink is public.",
+    fields: &[FieldDefinition::required(
+        "path",
+        FieldType::Text,
+        "\"out/releases.ndjson\"",
+        "File relative to the pipeline file, or the address of a broker or of server-sent events.",
+    )],
+    groups: || groups(|system| (system.sink.is_some(), system.sink_fields)),
+    ..SectionDefinition::EMPTY
+};
+
+/// Returns the fields of `[source]` that belong to single systems.
+pub(crate) fn source_groups() -> Vec<FieldGroup> {
+    groups(|system| (system.source.is_some(), system.source_fields))
+}
+
+fn groups(fields: impl Fn(&System) -> (bool, &'static [FieldDefinition])) -> Vec<FieldGroup> {
+    let group = |system: &'static System| {
+        let (is_offered, fields) = fields(system);
+        let of = match system.schemes {
+            [""] => "files".into(),
+            ["-"] => "standard input".into(),
+            _ => schemes(std::iter::once(system)),
+        };
+        (is_offered && !fields.is_empty()).then_some(FieldGroup { of, fields })
+    };
+    SYSTEMS.iter().filter_map(group).collect()
+}
 
 /// The input of a source.
 #[derive(Clone)]
@@ -149,7 +182,6 @@ impl Input {
         let (scheme, rest) = parts(path.value);
         let system =
             SYSTEMS.iter().find(|system| system.source.is_some() && system.schemes.contains(&scheme));
-        refuse(section, system, |system| system.source_fields);
         if other.is_some() && paths.len() > 1 {
             path.report(match scheme {
                 "-" => {
@@ -187,10 +219,9 @@ impl Input {
 impl Sink {
     /// Reads the section of a sink.
     pub(crate) fn read(section: &Section<'_>, base: &Path) -> Option<Self> {
-        let path = section.require("path", section.text("path"), "path = \"out/releases.ndjson\"");
+        let path = section.required_text("path");
         let (scheme, rest) = path.as_ref().map_or(("", ""), |path| parts(path.value));
         let system = SYSTEMS.iter().find(|system| system.sink.is_some() && system.schemes.contains(&scheme));
-        refuse(section, system, |system| system.sink_fields);
         let path = &path?;
         let Some(system) = system else {
             report_sink(path);
@@ -257,21 +288,6 @@ fn parts(path: &str) -> (&str, &str) {
     match path {
         "-" => ("-", ""),
         path => path.split_once("://").unwrap_or(("", path)),
-    }
-}
-
-/// Reports fields that belong to other systems than this one.
-fn refuse(section: &Section<'_>, own: Option<&System>, fields: impl Fn(&System) -> &'static [SystemField]) {
-    let mut refused: Vec<&str> = Vec::new();
-    for field in SYSTEMS.iter().flat_map(&fields) {
-        let has = |system: &System| fields(system).iter().any(|found| found.key == field.key);
-        // Read in any case: an unread field would be reported as unknown.
-        let Some(found) = section.get(field.key) else { continue };
-        if own.is_none_or(has) || refused.contains(&field.key) {
-            continue;
-        }
-        refused.push(field.key);
-        found.report(field.elsewhere.replace("{}", &schemes(SYSTEMS.iter().filter(|system| has(system)))));
     }
 }
 

@@ -212,7 +212,7 @@ pub(crate) fn has_port(address: &str) -> bool {
 
 /// Reads `stream`: the name of a stream, without blanks and characters that the system forbids.
 pub(super) fn stream(section: &Section<'_>, forbidden: &str) -> Option<String> {
-    let stream = section.require("stream", section.text("stream"), "stream = \"flights\"")?;
+    let stream = section.required_text("stream")?;
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || forbidden.contains(c);
     if stream.value.contains(is_odd) || stream.value.is_empty() {
         stream.report(format!("found {:?}, expected the name of a stream", stream.value));

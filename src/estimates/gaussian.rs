@@ -21,6 +21,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     help: "Mean and covariance, in the units of the columns",
     needs: SecondMoment::Diagonal,
     flag: None,
+    fields: &[],
     read: |_, _| Some(Arc::new(Gaussian)),
 };
 

@@ -22,11 +22,12 @@ use hushflow_mechanism::view::Moments;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::document::definition::{FieldDefinition, Form};
 use crate::document::{Document, Field, Section};
 
 pub use gaussian::quality;
-pub(crate) use view::views;
 pub use view::{EstimateView, Intervals};
+pub(crate) use view::{VIEW, views, workloads};
 
 /// All estimators. The default of a log is the first one without parameters that the log supports.
 pub static ESTIMATORS: &[EstimatorKind] = &[gaussian::ESTIMATOR, moments::ESTIMATOR, regression::ESTIMATOR];
@@ -44,6 +45,8 @@ pub struct EstimatorKind {
     needs: SecondMoment,
     /// The flag of `tail` that gives its parameters; none if it has no parameters.
     pub flag: Option<Flag>,
+    /// Its parameters in `[[views]]`.
+    pub(crate) fields: &'static [FieldDefinition],
     /// Reads its parameters from a section of `[[views]]`. A function that returns `None` has
     /// reported why.
     read: fn(&Section<'_>, &LogFacts<'_>) -> Option<Arc<dyn ViewEstimator>>,
@@ -96,6 +99,10 @@ impl EstimatorKind {
         ESTIMATORS.iter().find(fits).unwrap_or(&moments::ESTIMATOR)
     }
 
+    fn form(&self) -> Form {
+        Form { usage: self.name.into(), about: self.help }
+    }
+
     /// Returns what the log lacks for this estimator and the consequence; `None` if it lacks
     /// nothing.
     fn lacks(&self, log: &LogFacts<'_>) -> Option<(&'static str, &'static str)> {
@@ -122,7 +129,7 @@ impl EstimatorKind {
         let document = Document::new(&text);
         let parsed = document.parse();
         let estimator = parsed.as_ref().and_then(|table| {
-            let section = Section::root(&document, table);
+            let section = Section::root(&document, table, &VIEW);
             (self.read)(&section, log)
         });
         let problems = document.into_problems().into_iter();

@@ -19,6 +19,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     help: "Weighted moments, in centred and scaled coordinates",
     needs: SecondMoment::None,
     flag: None,
+    fields: &[],
     read: |_, _| Some(estimator()),
 };
 

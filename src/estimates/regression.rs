@@ -55,6 +55,7 @@ use super::{
     Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView,
     TABLE_COLUMNS, ViewEstimator, number,
 };
+use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -67,6 +68,10 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
         help: "Show the least squares line of one column on others, such as arr_delay~dep_delay+distance",
         fields,
     }),
+    fields: &[
+        FieldDefinition::required("target", FieldType::Text, "\"y\"", "The column to explain."),
+        FieldDefinition::required("on", FieldType::Texts, "[\"x1\", \"x2\"]", "The columns that explain it."),
+    ],
     read,
 };
 
@@ -82,8 +87,8 @@ fn fields(formula: &str) -> Result<toml::Table, String> {
 
 /// Reads `target` and `on`.
 fn read(section: &Section<'_>, log: &LogFacts<'_>) -> Option<Arc<dyn ViewEstimator>> {
-    let target = section.require("target", section.text("target"), "target = \"y\"");
-    let on = section.require("on", section.get("on"), "on = [\"x1\", \"x2\"]").and_then(Field::texts);
+    let target = section.required_text("target");
+    let on = section.require("on", section.get("on")).and_then(Field::texts);
     let (target_name, on) = (target.as_ref().map(|target| target.value), on?);
     let target = log.column(&target?);
     let mut positions = Vec::new();

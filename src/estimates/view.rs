@@ -11,6 +11,104 @@ use hushflow_mechanism::workload::Workload;
 
 use super::{ESTIMATORS, EstimatorKind, LogFacts, ViewEstimator, moments};
 use crate::document::Section;
+use crate::document::definition::{
+    FieldDefinition, FieldGroup, FieldType, Form, Range, SectionDefinition, Word, forms, word,
+};
+
+/// A view.
+pub(crate) static VIEW: SectionDefinition = SectionDefinition {
+    heading: "[[views]]",
+    about: "What readers see of the log. Views cost no privacy and may change between runs.",
+    fields: &[
+        FieldDefinition::required("name", FieldType::Text, "\"last week\"", "Name of the view."),
+        FieldDefinition::required(
+            "workload",
+            FieldType::Forms(workloads),
+            "\"window:7\"",
+            "How epochs are weighted.",
+        ),
+        FieldDefinition::optional(
+            "estimate",
+            FieldType::Words(|| ESTIMATORS.iter().map(EstimatorKind::form).collect()),
+            "gaussian, or moments where releases hold no second moments of records",
+            "\"moments\"",
+            "What is computed from the weighted sums.",
+        ),
+        FieldDefinition::optional(
+            "squares",
+            FieldType::Words(|| forms(SQUARES)),
+            "debiased",
+            "\"raw\"",
+            "Whether squares of noisy sums keep the bias of the noise, for `method = \"pp\"`.",
+        ),
+        FieldDefinition::with_default(
+            "covariance",
+            FieldType::Words(|| forms(PROJECTIONS)),
+            "\"floor\"",
+            "\"shrink\"",
+            "How a noisy estimate becomes a covariance.",
+        ),
+        FieldDefinition::with_default(
+            "keys",
+            FieldType::Words(|| forms(KEYS)),
+            "\"each\"",
+            "\"total\"",
+            "Whether the view shows each key or the sum over all keys.",
+        ),
+        FieldDefinition::with_default(
+            "level",
+            FieldType::Number(Range::SHARE),
+            "0.95",
+            "0.99",
+            "Confidence level of the intervals.",
+        ),
+        FieldDefinition::with_default(
+            "joint",
+            FieldType::Flag,
+            "false",
+            "true",
+            "Whether the intervals of a line hold jointly, instead of each on its own.",
+        ),
+        FieldDefinition::with_default(
+            "population",
+            FieldType::Flag,
+            "false",
+            "true",
+            "Whether intervals cover the population from which the records are a sample, instead of the records.",
+        ),
+    ],
+    groups: || {
+        let estimators = ESTIMATORS.iter().filter(|estimator| !estimator.fields.is_empty());
+        let group = |estimator: &EstimatorKind| FieldGroup {
+            of: format!("estimate = {:?}", estimator.name),
+            fields: estimator.fields,
+        };
+        estimators.map(group).collect()
+    },
+    ..SectionDefinition::EMPTY
+};
+
+const SQUARES: &[Word<SquareBias>] = &[
+    word("debiased", SquareBias::Removed, "The variance of the noise is subtracted."),
+    word("raw", SquareBias::Kept, "Squares are too large, and never negative."),
+];
+
+const PROJECTIONS: &[Word<Projection>] = &[
+    word("floor", Projection::Floor, "Eigenvalues are raised to the noise of their direction."),
+    word("nearest", Projection::Nearest, "The nearest positive semi-definite matrix."),
+    word("shrink", Projection::Shrink, "Correlations shrink by their share of noise, then as floor."),
+    word("raw", Projection::Raw, "Unbiased, but no covariance where eigenvalues are negative."),
+];
+
+const KEYS: &[Word<bool>] = &[
+    word("each", false, "A line for each key."),
+    word("total", true, "One line for the sum over all keys, called `all`."),
+];
+
+/// Returns all workloads and their definitions.
+pub(crate) fn workloads() -> Vec<Form> {
+    Workload::FORMS.iter().map(|&(usage, about)| Form { usage: usage.into(), about }).collect()
+}
 
 /// A workload over the releases. Views cost no privacy and may change between runs.
 #[derive(Clone, Debug)]
@@ -116,28 +214,23 @@ pub(crate) fn views(root: &Section<'_>, log: &LogFacts<'_>) -> Option<Vec<Estima
 }
 
 fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<'_>) -> Option<EstimateView> {
-    let name = section.require("name", section.text("name"), "name = \"last week\"");
+    let name = section.required_text("name");
     if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
         name.report(format!("the view {:?} is named twice: change one name", name.value));
     }
-    let workload = section.require("workload", section.text("workload"), "workload = \"window:7\"");
+    let workload = section.required_text("workload");
     let workload = workload
         .and_then(|field| field.map(|text| text.parse::<Workload>().map_err(|error| error.to_string())));
     let kind = estimator_kind(section, log);
     let estimator = kind.and_then(|kind| (kind.read)(section, log));
-    let biases = [("debiased", SquareBias::Removed), ("raw", SquareBias::Kept)];
-    let squares = section.word("squares", &biases);
-    if let (Some(field), true) = (section.get("squares"), log.method != Method::Pp) {
-        field.report("only method = \"pp\" squares noisy sums: leave it out");
+    let squares = section.word("squares", SQUARES);
+    if log.method != Method::Pp {
+        section.refuse("squares", "only method = \"pp\" squares noisy sums: leave it out");
     }
-    let projections = Projection::ALL.map(|projection| (projection.name(), projection));
-    let covariance = section.word("covariance", &projections).unwrap_or_default();
+    let covariance = section.word("covariance", PROJECTIONS).unwrap_or_default();
     let intervals = intervals(section);
     let total = total(section, log);
-    // The fields of an unknown estimator are unknown too.
-    if kind.is_some() {
-        section.finish();
-    }
+    section.finish(estimator.is_some());
     Some(EstimateView {
         name: name?.value.into(),
         workload: workload?.value,
@@ -152,7 +245,8 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<
 /// Reads the name of the estimator.
 fn estimator_kind(view: &Section<'_>, log: &LogFacts<'_>) -> Option<&'static EstimatorKind> {
     let Some(field) = view.get("estimate") else { return Some(EstimatorKind::usual(log)) };
-    let words: Vec<_> = ESTIMATORS.iter().map(|estimator| (estimator.name, estimator)).collect();
+    let words: Vec<_> =
+        ESTIMATORS.iter().map(|estimator| word(estimator.name, estimator, estimator.help)).collect();
     let estimator = view.word("estimate", &words)?;
     if let Some((what, so)) = estimator.lacks(log) {
         field.report(format!(
@@ -165,7 +259,7 @@ fn estimator_kind(view: &Section<'_>, log: &LogFacts<'_>) -> Option<&'static Est
 
 /// Returns whether a view shows the total over keys.
 fn total(view: &Section<'_>, log: &LogFacts<'_>) -> bool {
-    let total = view.word("keys", &[("each", false), ("total", true)]).unwrap_or(false);
+    let total = view.word("keys", KEYS).unwrap_or(false);
     if let (true, Some(field)) = (total, view.get("keys")) {
         if !log.keyed {
             field.report("there is no [key], so every view covers all records: leave it out");
@@ -180,9 +274,7 @@ fn total(view: &Section<'_>, log: &LogFacts<'_>) -> bool {
 
 fn intervals(view: &Section<'_>) -> Intervals {
     let default = Intervals::default();
-    let level = view.number("level").and_then(|field| {
-        field.filter("a number above 0 and below 1, such as 0.95", |level| *level > 0.0 && *level < 1.0)
-    });
+    let level = view.number("level");
     Intervals {
         level: level.map_or(default.level, |level| level.value),
         joint: view.flag("joint").unwrap_or(default.joint),

@@ -5,7 +5,9 @@
 //! reports all problems at once, each with its position and a fix.
 
 mod estimator;
+mod fields;
 mod read;
+pub mod reference;
 mod source;
 
 use std::collections::BTreeMap;

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::participation::Participation;
@@ -24,6 +23,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{Purpose, StrategyName, default_strategy};
 use hushflow_mechanism::workload::Workload;
 
+use super::fields::{METHODS, NEIGHBOURS, PIPELINE, SECOND_MOMENTS};
 use super::{Column, EntityUnit, KeyColumn, MissingPolicy, Pipeline, Privacy, Release, Sink, of_records};
 use crate::document::{Document, Field, PipelineProblem, Section};
 use crate::estimates::{LogFacts, views};
@@ -35,14 +35,13 @@ pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Pipeline
     let document = Document::new(text);
     let parsed = document.parse();
     let base = path.parent().unwrap_or(Path::new(""));
-    let pipeline = parsed.as_ref().and_then(|table| root(&Section::root(&document, table), base));
+    let pipeline = parsed.as_ref().and_then(|table| root(&Section::root(&document, table, &PIPELINE), base));
     let problems = document.into_problems();
     pipeline.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
 fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
-    let name =
-        section.require("name", section.text("name"), "name = \"flights\"").map(|name| name.value.into());
+    let name = section.required_text("name").map(|name| name.value.into());
     let mut roles = ColumnRoles::default();
     let columns = columns(section, &mut roles);
     let key = optional(section, "key", |section| key(section, base, &mut roles));
@@ -84,7 +83,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         ledger::ledger(section, base, neighbours, kind)
     });
     let noise = optional(section, "simulation", |section| simulation(section, base, named.is_some()));
-    section.finish();
+    section.finish(true);
     let sources::SourceSections { sources, rows, id } = sources?;
     if rows.missing == MissingPolicy::ByColumn {
         by_column(section, dimension, method, named.is_some());
@@ -127,7 +126,7 @@ fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {
         .iter()
         .map(|section| {
             let sink = Sink::read(section, base);
-            section.finish();
+            section.finish(sink.is_some());
             sink
         })
         .collect();
@@ -145,7 +144,7 @@ fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {
 
 /// Reads the noise of a simulation.
 fn simulation(section: &Section<'_>, base: &Path, is_estimator: bool) -> Option<NoiseSource> {
-    let seed = section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value);
+    let seed = section.require("seed", section.count("seed")).map(|seed| seed.value);
     let Some(file) = section.text("offsets") else { return seed.map(NoiseSource::Seeded) };
     if is_estimator {
         file.report("offsets shift the noise of sums, and this method releases no sums: leave them out");
@@ -166,9 +165,9 @@ fn required<'a, T>(
     key: &'static str,
     read: impl FnOnce(&Section<'a>) -> Option<T>,
 ) -> Option<T> {
-    let section = parent.require(key, parent.section(key), &format!("a section [{key}]"))?;
+    let section = parent.require(key, parent.section(key))?;
     let value = read(&section);
-    section.finish();
+    section.finish(value.is_some());
     value
 }
 
@@ -199,7 +198,7 @@ impl<'a> ColumnRoles<'a> {
 fn columns<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Vec<Column>> {
     let sections = root.sections("columns");
     if sections.is_empty() {
-        root.require::<()>("columns", None, "a section [[columns]] with name, lower and upper");
+        root.require::<()>("columns", None);
         return None;
     }
     let columns: Vec<_> = sections.into_iter().map(|section| column(section, roles)).collect();
@@ -207,15 +206,14 @@ fn columns<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Vec<Co
 }
 
 fn column<'a>(section: Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Column> {
-    let name =
-        section.require("name", section.text("name"), "name = \"age\"").inspect(|name| roles.claim(name));
-    let lower = section.require("lower", section.number("lower"), "lower = 0");
-    let upper = section.require("upper", section.number("upper"), "upper = 100");
+    let name = section.required_text("name").inspect(|name| roles.claim(name));
+    let lower = section.require("lower", section.number("lower"));
+    let upper = section.require("upper", section.number("upper"));
     let bounds = match section.get("bounds") {
         None => Some(BTreeMap::new()),
         Some(_) => section.section("bounds").and_then(|section| bounds_of_keys(&section)),
     };
-    section.finish();
+    section.finish(true);
     let (lower, upper) = (lower?.value, upper?);
     let upper = upper.filter(&format!("a number above lower = {lower}"), |&upper| upper > lower)?;
     let upper = upper.filter(FINITE_DISTANCE, |upper| (upper - lower).is_finite())?.value;
@@ -270,7 +268,7 @@ fn by_column(root: &Section<'_>, dimension: usize, method: Method, is_estimator:
 }
 
 fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut ColumnRoles<'a>) -> Option<KeyColumn> {
-    let column = section.require("column", section.text("column"), "column = \"city\"");
+    let column = section.required_text("column");
     let column = column.inspect(|column| roles.claim(column));
     let values = match (section.get("values"), section.text("values_file")) {
         (Some(values), None) => key_values(values.texts()?),
@@ -332,8 +330,8 @@ fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Pr
     // Marks the field as read; `entity` checks that it agrees with [entity].
     entity::is_of_entities(section);
     let second_moments = second_moments(section, method);
-    let clip_norm = section.positive("clip_norm").map(|norm| norm.value);
-    let weight = section.positive("second_moment_weight");
+    let clip_norm = section.number("clip_norm").map(|norm| norm.value);
+    let weight = section.number("second_moment_weight");
     let weighed = method.weighs_second_moments() && second_moments != Some(SecondMoment::None);
     if let (Some(weight), false) = (&weight, weighed) {
         weight.report(
@@ -353,30 +351,24 @@ fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Pr
 
 /// Reads ε and δ.
 fn guarantee(section: &Section<'_>) -> (Option<f64>, Option<f64>) {
-    let epsilon = section.require("epsilon", section.positive("epsilon"), "epsilon = 1.0");
-    let delta =
-        section.positive("delta").and_then(|delta| delta.filter("a number between 0 and 1", |&x| x < 1.0));
-    let delta = section.require("delta", delta, "delta = 1e-6");
+    let epsilon = section.require("epsilon", section.number("epsilon"));
+    let delta = section.require("delta", section.number("delta"));
     (epsilon.map(|epsilon| epsilon.value), delta.map(|delta| delta.value))
 }
 
 fn neighbours(section: &Section<'_>) -> Option<Neighbours> {
-    let words = [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
-    let names = words.map(|neighbours| neighbours.to_string());
-    let pairs: Vec<_> = names.iter().map(String::as_str).zip(words).collect();
-    section.word("neighbours", &pairs)
+    section.word("neighbours", NEIGHBOURS)
 }
 
 fn second_moments(section: &Section<'_>, method: Method) -> Option<SecondMoment> {
-    let words =
-        [("full", SecondMoment::Full), ("diagonal", SecondMoment::Diagonal), ("none", SecondMoment::None)];
-    let second_moments = section.word("second_moments", &words);
-    if let (Some(SecondMoment::None), true) = (second_moments, method.needs_second_moments())
-        && let Some(field) = section.get("second_moments")
-    {
-        field.report(format!(
-            "method = \"{method}\" needs second moments: choose full or diagonal, or method = \"jme\""
-        ));
+    let second_moments = section.word("second_moments", SECOND_MOMENTS);
+    if second_moments == Some(SecondMoment::None) && method.needs_second_moments() {
+        section.refuse(
+            "second_moments",
+            format!(
+                "method = \"{method}\" needs second moments: choose full or diagonal, or method = \"jme\""
+            ),
+        );
     }
     second_moments
 }
@@ -425,7 +417,7 @@ fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSection> {
         None => Some(None),
     };
     let method = method(section);
-    let limit = section.count("memory_limit", 0);
+    let limit = section.count("memory_limit");
     if let (Some(limit), Some(strategy)) = (&limit, &strategy)
         && *strategy != Some(StrategyName::Auto)
     {
@@ -443,47 +435,32 @@ fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSection> {
 }
 
 fn method(section: &Section<'_>) -> Option<Method> {
-    let share = section.number("first_moment_share").and_then(|share| {
-        share
-            .filter("a number between 0 and 1, the share of count and first moments", |&x| x > 0.0 && x < 1.0)
-    });
-    let first_moment_share = share.as_ref().map_or(DEFAULT_FIRST_MOMENT_SHARE, |share| share.value);
-    let words = [
-        ("jme", Method::Jme),
-        ("ime", Method::Ime { first_moment_share }),
-        ("cs", Method::Cs),
-        ("pp", Method::Pp),
-        ("joint-clip", Method::JointClip),
-    ];
-    let method = match section.get("method") {
-        Some(_) => section.word_beside("method", &words, &estimator::names())?,
-        None => Method::Jme,
-    };
-    if let (Some(share), false) = (&share, matches!(method, Method::Ime { .. })) {
-        share.report("a share of the budget is only for method = \"ime\": leave it out");
+    let share = section.number("first_moment_share");
+    let method = if section.has("method") { section.word("method", METHODS)? } else { Method::default() };
+    match (method, share) {
+        (Method::Ime { .. }, Some(share)) => Some(Method::Ime { first_moment_share: share.value }),
+        (_, Some(share)) => {
+            share.report("a share of the budget is only for method = \"ime\": leave it out");
+            None
+        }
+        _ => Some(method),
     }
-    Some(method)
 }
 
 /// Reads the state directory and its settings.
 fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, StateSettings)> {
     let path = |key| section.text(key).map(|path| base.join(path.value));
-    let keep = section.get("keep").and_then(|field| field.text_of(KEEP)?.map(|text| keep(text)));
-    let keep = keep.map_or_else(SumRetention::default, |keep| keep.value);
+    let keep = section.form("keep", keep).unwrap_or_default();
     Some((path("directory"), StateSettings { keep, anchor: path("anchor"), public: path("public") }))
 }
 
-/// Valid values of `keep`.
-const KEEP: &str = "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"";
-
-fn keep(text: &str) -> Result<SumRetention, String> {
+fn keep(text: &str) -> Option<SumRetention> {
     let epochs = text.strip_suffix("epochs").or(text.strip_suffix("epoch"));
-    let keep = match epochs {
+    match epochs {
         _ if text == "all" => Some(SumRetention::All),
         Some(number) => number.trim().parse().ok().map(SumRetention::Epochs),
         None => parse_duration(text)
             .and_then(|micros| u64::try_from(micros).ok())
             .map(|micros| SumRetention::Seconds(micros.div_ceil(1_000_000))),
-    };
-    keep.ok_or_else(|| format!("found {text:?}, expected {KEEP}"))
+    }
 }

@@ -218,7 +218,10 @@ fn a_line_that_can_not_be_found_is_refused() {
     refused(
         "full",
         &LINE.replace("regression", "moments"),
-        &["views[0].target: unknown field", "views[0].on: unknown"],
+        &[
+            "views[0].target: this field is for estimate = \"regression\": leave it out",
+            "views[0].on: this field",
+        ],
     );
     let lab = Lab::new();
     let state = lab.path("state");

@@ -374,7 +374,10 @@ fn impossible_settings_of_windows_are_refused_with_line_and_column() {
     check(("'prime-ht'\ncorruption = 0.01", resilience), "above 0 and below 1/6");
     check(("upper = 60", "upper = 0"), "a number above lower");
     check(("neighbours = 'replace-one-in-place'\n", "neighbours = 'zero-out'\n"), "replace-one-in-place");
-    check(("method = 'prime-ht'\n", "method = 'prime-ht'\nworkload = 'average'\n"), "unknown field");
+    check(
+        ("method = 'prime-ht'\n", "method = 'prime-ht'\nworkload = 'average'\n"),
+        "is for methods that release moments",
+    );
     check(("[release]", "clip_norm = 1\n[release]"), "this is for moments");
     check(
         ("[simulation]", "[[views]]\nname = 'v'\nworkload = 'average'\n[simulation]"),
@@ -382,7 +385,7 @@ fn impossible_settings_of_windows_are_refused_with_line_and_column() {
     );
     check(
         ("method = 'prime-ht'\ncorruption = 0.01\nscale = [18, 6]", "method = 'pace'\ncentre = 1.5"),
-        "share of the budget",
+        "a number above 0 and below 1",
     );
 }
 

@@ -171,6 +171,21 @@ impl CovarianceMethod {
         }
     }
 
+    /// Describes the method in one line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Pace => {
+                "Covariance: the diagonal, then the entries that fit badly; for many columns and small budgets."
+            }
+            Self::Ssp => "Covariance with noise on every entry.",
+            Self::SspTight => "The same with the least noise that hides a record of bounded columns.",
+            Self::Diagonal => "Variances only.",
+            Self::Adaptive => "The better of ssp and separate, by a private trace.",
+            Self::Separate => "Eigenvalues and eigenvectors with separate noise.",
+            Self::CoinPress => "Clips to an ellipsoid that is refined step by step.",
+        }
+    }
+
     /// Estimates the covariance of a sample with the rest of a budget, about the middle of the
     /// bounds or about a mean that takes the share `centre` of the budget.
     ///

@@ -100,6 +100,26 @@ impl MeanMethod {
         }
     }
 
+    /// Describes the method in one line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Auto => "Robust mean: prime or gaussian, by the smaller error bound of public numbers.",
+            Self::Prime => {
+                "Filters outliers; for clean columns that are subgaussian and, once scaled, uncorrelated."
+            }
+            Self::PrimeHt => "Prime for heavy tails and correlated columns: assumes only bounded variance.",
+            Self::Filter => "Filters one direction at a time; slow.",
+            Self::Resilience => {
+                "For up to four columns and thousands of rows; without a range, a third of the budget finds one."
+            }
+            Self::Tukey => {
+                "A private Tukey median, for up to four columns; from three columns on, for few rows; needs a range."
+            }
+            Self::Gaussian => "Clips and averages; clipping is its only defence.",
+            Self::Balloon => "Clips at a private quantile of the distance from the centre.",
+        }
+    }
+
     /// Whether the method needs [`Question::range`].
     pub fn needs_range(self) -> bool {
         self == Self::Tukey

@@ -164,6 +164,23 @@ impl FromStr for Decay {
 }
 
 impl Workload {
+    /// How workloads are written, and what they show at epoch t of values x₁, …, xₜ: a sum and its
+    /// divisor.
+    pub const FORMS: &[(&'static str, &'static str)] = &[
+        ("prefix", "Sum of all epochs so far; divisor 1. Its mean is the mean of all records so far."),
+        ("average", "Sum of all epochs so far, divided by t: the mean epoch so far."),
+        ("exponential:β", "Sum of βᵃ·x over epochs of age a, with 0 < β < 1; divisor 1."),
+        (
+            "window:k",
+            "Sum of the last k epochs, divided by k from the first epoch on: before epoch k it ramps up from 1/k.",
+        ),
+        ("momentum:β", "Sum of (1 + β + … + βᵃ)·x over epochs of age a; divisor 1."),
+        (
+            "adam:β",
+            "Sum of βᵃ·x over epochs of age a, divided by 1 + β + … + βᵗ⁻¹: the exponential average, without ramp.",
+        ),
+    ];
+
     /// `A[t,i]` for steps from 1; 0 above the diagonal and outside the matrix.
     pub fn coefficient(&self, t: u64, i: u64) -> f64 {
         match self {

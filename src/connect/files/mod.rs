@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use super::{
     AllowedFormats, Origin, OriginRequest, SinkConfig, SinkTarget, SourceConfig, SourceError, System,
-    SystemField, SystemSection, TextField,
+    SystemSection, TextField,
 };
 use crate::control::Control;
+use crate::document::definition::{FieldDefinition, FieldType};
 use crate::format::Format;
 
 /// Position tag of listed files.
@@ -24,12 +25,21 @@ const PARQUET: u8 = 5;
 pub(super) const SYSTEM: System = System {
     schemes: &[""],
     tags: &[TAG, FOLLOWED, PARQUET],
-    source_fields: &[SystemField {
-        key: "follow",
-        elsewhere: "only files need follow; other sources have no end: leave it out",
-    }],
+    source_fields: &[FieldDefinition::with_default(
+        "follow",
+        FieldType::Flag,
+        "false",
+        "true",
+        "Whether files that grow, and new ones of the directory or pattern in `path`, are read as they come.",
+    )],
     source: Some(source),
-    sink_fields: &[SystemField { key: "rotate", elsewhere: "only files are rotated: leave it out" }],
+    sink_fields: &[FieldDefinition::optional(
+        "rotate",
+        FieldType::Form("a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\""),
+        "the file grows without limit",
+        "\"100 epochs\"",
+        "When a new file is started.",
+    )],
     sink: Some(sink),
     ..System::NONE
 };
@@ -199,31 +209,25 @@ fn agrees(pattern: &[char], name: &[char]) -> bool {
 }
 
 fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-    let rotate = match settings.section.text("rotate") {
-        None => Some(None),
-        Some(field) => field.map(|text| rotation(text)).map(|field| Some(field.value)),
-    };
+    let rotate = settings.section.form("rotate", rotation);
     let path = settings
         .section
         .text("path")?
         .filter("a file of JSON lines, such as \"out/releases.ndjson\"", |path| {
             Path::new(path).extension().is_some_and(|end| end == "ndjson" || end == "jsonl")
         })?;
-    Some(Arc::new(ReleaseFile { path: settings.base.join(path.value), rotate: rotate? }))
+    Some(Arc::new(ReleaseFile { path: settings.base.join(path.value), rotate }))
 }
 
-fn rotation(text: &str) -> Result<Rotation, String> {
+fn rotation(text: &str) -> Option<Rotation> {
     let units = [("epochs", 0), ("epoch", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
-    let found = units.iter().find_map(|&(unit, shift)| {
+    units.iter().find_map(|&(unit, shift)| {
         let number: u64 = text.strip_suffix(unit)?.trim().parse().ok().filter(|&number| number > 0)?;
         if shift == 0 {
             Some(Rotation::Epochs(number))
         } else {
             number.checked_mul(1 << shift).map(Rotation::Bytes)
         }
-    });
-    found.ok_or_else(|| {
-        format!("found {text:?}, expected a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\"")
     })
 }
 
@@ -260,7 +264,7 @@ mod tests {
         for (source, part) in [
             ("path = 'log/*.csv'", "add follow = true"),
             ("path = '/', format = 'csv'", "add follow = true"),
-            ("path = '-', format = 'csv', follow = true", "only files need follow"),
+            ("path = '-', format = 'csv', follow = true", "is for files: leave it out"),
         ] {
             assert!(source_of(source).is_err_and(|error| error.contains(part)), "{source}");
         }
@@ -295,7 +299,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read() {
-        let check = |text, expected| assert_eq!(rotation(text).ok(), expected, "{text}");
+        let check = |text, expected| assert_eq!(rotation(text), expected, "{text}");
         check("100 epochs", Some(Rotation::Epochs(100)));
         check("1epoch", Some(Rotation::Epochs(1)));
         check("64 MiB", Some(Rotation::Bytes(64 << 20)));
@@ -312,7 +316,7 @@ mod tests {
             ("path = 'a.csv'", "expected a file of JSON lines"),
             ("path = 'a.ndjson', stream = 's'", "leave it out"),
             ("path = 'a.ndjson', rotate = '10'", "expected a size"),
-            ("path = 'nats://h', stream = 's', rotate = '5 epochs'", "rotated"),
+            ("path = 'nats://h', stream = 's', rotate = '5 epochs'", "is for files"),
         ] {
             assert!(sink_of(sink).is_err_and(|error| error.contains(part)), "{sink}");
         }

@@ -10,7 +10,8 @@ mod topic;
 #[cfg(feature = "kafka")]
 mod writer;
 
-use super::{STREAM, System, SystemField};
+use super::{STREAM, System};
+use crate::document::definition::{FieldDefinition, FieldType};
 #[cfg(feature = "kafka")]
 use topic::{sink, source};
 #[cfg(not(feature = "kafka"))]
@@ -24,7 +25,13 @@ pub(super) const SYSTEM: System = System {
     tags: &[6],
     source_fields: &[
         STREAM,
-        SystemField { key: "partition", elsewhere: "the number of a partition is for {}: leave it out" },
+        FieldDefinition::optional(
+            "partition",
+            FieldType::Count { least: 0, most: u32::MAX as u64 },
+            "the topic must have only one",
+            "0",
+            "Partition of the topic to read.",
+        ),
     ],
     source: Some(source),
     sink_fields: &[STREAM],

@@ -45,16 +45,10 @@ impl Topic {
 }
 
 pub(super) fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-    let partition = match settings.section.get("partition") {
-        None => Some(None),
-        Some(_) => settings.section.count("partition", 0).and_then(|number| {
-            let below =
-                |&number: &u64| u32::try_from(number).map_err(|_| "expected a number below 2^32".to_owned());
-            Some(Some(number.map(below)?.value))
-        }),
-    };
+    let partition = settings.section.count("partition");
+    let partition = partition.and_then(|number| u32::try_from(number.value).ok());
     let topic = Topic::read(settings)?;
-    Some(Arc::new(Topic { partition: partition?, ..topic }))
+    Some(Arc::new(Topic { partition, ..topic }))
 }
 
 pub(super) fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {

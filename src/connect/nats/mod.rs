@@ -10,10 +10,10 @@ use super::entries::{Entries, ServerStream, identity};
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
-    RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemField, SystemSection,
-    report_broker,
+    RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemSection, report_broker,
 };
 use crate::control::Control;
+use crate::document::definition::{FieldDefinition, FieldType};
 use crate::state::Position;
 
 pub(super) const SYSTEM: System = System {
@@ -24,7 +24,16 @@ pub(super) const SYSTEM: System = System {
     tags: &[4],
     source_fields: &[STREAM],
     source: Some(source),
-    sink_fields: &[STREAM, SystemField { key: "subject", elsewhere: "a subject is for {}: leave it out" }],
+    sink_fields: &[
+        STREAM,
+        FieldDefinition::optional(
+            "subject",
+            FieldType::Text,
+            "the name of the stream",
+            "\"releases\"",
+            "Subject of the messages, without wildcards.",
+        ),
+    ],
     sink: Some(sink),
 };
 

@@ -10,10 +10,11 @@ use super::entries::{Entries, ServerStream, identity};
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
-    AllowedFormats, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemField,
-    SystemSection, report_broker,
+    AllowedFormats, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemSection,
+    report_broker,
 };
 use crate::control::Control;
+use crate::document::definition::{FieldDefinition, FieldType};
 use crate::format::Format;
 use crate::state::Position;
 
@@ -25,10 +26,25 @@ pub(super) const SYSTEM: System = System {
     tags: &[3],
     source_fields: &[
         STREAM,
-        SystemField { key: "field", elsewhere: "the name of a field is for {}: leave it out" },
+        FieldDefinition::optional(
+            "field",
+            FieldType::Text,
+            "the fields of an entry are the columns",
+            "\"line\"",
+            "Field of an entry that holds a record as text, in the `format` of the source.",
+        ),
     ],
     source: Some(source),
-    sink_fields: &[STREAM, SystemField { key: "keep", elsewhere: "keep is only for {}: leave it out" }],
+    sink_fields: &[
+        STREAM,
+        FieldDefinition::optional(
+            "keep",
+            FieldType::Form("a number such as \"1000 epochs\""),
+            "the stream grows without limit",
+            "\"1000 epochs\"",
+            "Approximate number of epochs that the server keeps.",
+        ),
+    ],
     sink: Some(sink),
 };
 
@@ -83,19 +99,15 @@ fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
 }
 
 fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-    let keep = match settings.section.text("keep") {
-        None => Some(None),
-        Some(field) => field.map(|text| epochs(text)).map(|field| Some(field.value)),
-    };
+    let keep = settings.section.form("keep", epochs);
     let stream = RedisStream::read(settings)?;
-    Some(Arc::new(RedisSink { stream, keep: keep? }))
+    Some(Arc::new(RedisSink { stream, keep }))
 }
 
 /// Parses a number of epochs above 0, such as `1000 epochs`.
-fn epochs(text: &str) -> Result<u64, String> {
-    let number = text.strip_suffix("epochs").or(text.strip_suffix("epoch"));
-    let number = number.and_then(|number| number.trim().parse().ok()).filter(|&number| number > 0);
-    number.ok_or_else(|| format!("found {text:?}, expected a number such as \"1000 epochs\""))
+fn epochs(text: &str) -> Option<u64> {
+    let number = text.strip_suffix("epochs").or(text.strip_suffix("epoch"))?;
+    number.trim().parse().ok().filter(|&number| number > 0)
 }
 
 impl ServerStream for RedisSource {
@@ -191,6 +203,6 @@ mod tests {
         assert!(RedisSink { stream, keep: Some(5) }.equals(&*sink.0 as &dyn Any), "{sink:?}");
         assert!(refused("stream = 's', keep = '5 MiB'").contains("1000 epochs"));
         assert!(refused("stream = 's', keep = '0 epochs'").contains("1000 epochs"));
-        assert!(refused("stream = 's', subject = 'a'").contains("a subject is for nats://: leave it out"));
+        assert!(refused("stream = 's', subject = 'a'").contains("this field is for nats://: leave it out"));
     }
 }

@@ -15,10 +15,11 @@ use std::sync::Arc;
 use super::journal::{Intake, IntakeBuffer, JournalSession};
 use super::wire::has_port;
 use super::{
-    AllowedFormats, Journaling, Origin, OriginRequest, SourceConfig, SourceError, System, SystemField,
-    SystemSection, report_source,
+    AllowedFormats, Journaling, Origin, OriginRequest, SourceConfig, SourceError, System, SystemSection,
+    report_source,
 };
 use crate::control::Control;
+use crate::document::definition::{FieldDefinition, FieldType};
 use connection::PeerConnections;
 use serve::serve;
 
@@ -26,12 +27,28 @@ pub(super) const SYSTEM: System = System {
     schemes: &["tcp", "tcp-listen", "unix", "unix-listen"],
     path: "tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path",
     source_fields: &[
-        SystemField {
-            key: "acknowledge",
-            elsewhere: "only sockets send acknowledgements back: leave it out, or see run --acknowledge",
-        },
-        SystemField { key: "key", elsewhere: NO_KEY },
-        SystemField { key: "expose", elsewhere: NO_EXPOSE },
+        FieldDefinition::with_default(
+            "acknowledge",
+            FieldType::Flag,
+            "false",
+            "true",
+            "Whether the peer receives the number of records that are safe on disk.",
+        )
+        .costs("The number of records is private: whoever sends records learns it."),
+        FieldDefinition::optional(
+            "key",
+            FieldType::Text,
+            "everyone who reaches the address can send",
+            "\"source.key\"",
+            "Key file of `hushflow key`, whose token peers must send, for tcp-listen:// and unix-listen://.",
+        ),
+        FieldDefinition::with_default(
+            "expose",
+            FieldType::Flag,
+            "false",
+            "true",
+            "Whether tcp-listen:// may listen on an address that other machines can reach.",
+        ),
     ],
     source: Some(source),
     ..System::NONE
@@ -88,17 +105,12 @@ fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
         "tcp" | "tcp-listen" => has_port(settings.rest).then(|| SocketAddress::Tcp(settings.rest.into())),
         _ => (!settings.rest.is_empty()).then(|| SocketAddress::Unix(settings.base.join(settings.rest))),
     };
-    let report = |key, message: &str| {
-        if let Some(field) = section.get(key) {
-            field.report(message);
-        }
-    };
     let Some(address) = address else {
         report_source(settings.path);
         return None;
     };
     if !listens {
-        report("key", NO_KEY);
+        section.refuse("key", NO_KEY);
     }
     match &address {
         SocketAddress::Tcp(address) if listens => {
@@ -107,13 +119,13 @@ fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
                 return None;
             }
             if expose && acknowledge && key.is_none() {
-                report(
+                section.refuse(
                     "acknowledge",
                     "the number of records is private, and acknowledgements would reveal it to everyone who can reach the address: add key = \"source.key\"",
                 );
             }
         }
-        _ => report("expose", NO_EXPOSE),
+        _ => section.refuse("expose", NO_EXPOSE),
     }
     Some(Arc::new(SocketSource { address, listens, acknowledge, key, expose }))
 }

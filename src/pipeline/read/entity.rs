@@ -1,11 +1,12 @@
 //! Section `[entity]`: the entities that are protected as a whole, and limits on their
 //! contribution.
 
-use hushflow_operators::{EntityLimits, RepeatPolicy};
+use hushflow_operators::EntityLimits;
 
 use super::ColumnRoles;
 use crate::document::{Field, Section};
 use crate::pipeline::EntityUnit;
+use crate::pipeline::fields::{SEVERAL, UNIT};
 
 /// Reads the section, if there is one, and checks that `[privacy] unit` agrees.
 pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Option<EntityUnit>> {
@@ -32,7 +33,7 @@ pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Opt
 
 /// Reads `unit` of `[privacy]` or a budget: whether entities are protected as a whole.
 pub(super) fn is_of_entities(section: &Section<'_>) -> Option<bool> {
-    section.word("unit", &[("record", false), ("entity", true)])
+    section.word("unit", UNIT)
 }
 
 /// Reads a kind of entity.
@@ -44,7 +45,7 @@ pub(super) fn kind(section: &Section<'_>, key: &'static str) -> Option<String> {
 }
 
 fn section_entity<'a>(section: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<EntityUnit> {
-    let column = section.require("column", section.text("column"), "column = \"user\"");
+    let column = section.required_text("column");
     let column = column.inspect(|column| roles.claim(column));
     let own = kind(section, "kind").or_else(|| column.as_ref().map(|column| column.value.into()));
     let within = section.get("within").and_then(Field::texts).unwrap_or_default();
@@ -58,23 +59,14 @@ fn section_entity<'a>(section: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Opt
     if own.as_ref().is_some_and(|own| within.contains(own)) {
         section.report("found the entity's own kind in within: expected only larger kinds");
     }
-    let participations = section.require(
-        "participations",
-        section.count("participations", 1),
-        "participations = 10, the most epochs in which an entity counts",
-    );
-    let number = |key| section.count(key, 1).map_or(1, |number| number.value);
-    let min_separation = number("min_separation");
-    let records = section.count("records_per_epoch", 1);
-    let records = records.and_then(|field| {
-        field.map(|&records| u32::try_from(records).map_err(|_| "expected a whole number below 2^32".into()))
-    });
-    let several =
-        section.word("several", &[("keep", RepeatPolicy::Keep), ("average", RepeatPolicy::Average)]);
+    let participations = section.require("participations", section.count("participations"));
+    let min_separation = section.count("min_separation").map_or(1, |number| number.value);
+    let records = section.count("records_per_epoch").and_then(|number| u32::try_from(number.value).ok());
+    let several = section.word("several", SEVERAL);
     let limits = EntityLimits {
         participations: participations?.value,
         min_separation,
-        records_per_epoch: records.map_or(1, |records| records.value),
+        records_per_epoch: records.unwrap_or(1),
         several: several.unwrap_or_default(),
     };
     Some(EntityUnit { column: column?.value.into(), kind: own?, within, limits })

@@ -6,15 +6,15 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use super::ColumnRoles;
 use crate::document::{Field, Section};
 use crate::pipeline::Epochs;
-use crate::time::{parse_duration, parse_time};
+use crate::pipeline::fields::{CLOCK, LATE};
+use crate::time::parse_time;
 
 pub(super) fn epochs<'a>(
     section: &Section<'a>,
     neighbours: Option<Neighbours>,
     roles: &mut ColumnRoles<'a>,
 ) -> Option<Epochs> {
-    let horizon = section.count("horizon", 1);
-    let horizon = section.require("horizon", horizon, "horizon = 365, the number of epochs").map(|h| h.value);
+    let horizon = section.require("horizon", section.count("horizon")).map(|horizon| horizon.value);
     match section.get("records") {
         Some(_) => Some(Epochs { schedule: by_count(section, horizon)?, time: None, arrival: None }),
         None => by_time(section, horizon, neighbours, roles),
@@ -23,11 +23,9 @@ pub(super) fn epochs<'a>(
 
 fn by_count(section: &Section<'_>, horizon: Option<u64>) -> Option<Schedule> {
     for key in ["time", "arrival", "clock", "start", "length", "allowed_lateness", "late"] {
-        if let Some(field) = section.get(key) {
-            field.report("found beside records: epochs are defined by records or by time, remove one");
-        }
+        section.refuse(key, "found beside records: epochs are defined by records or by time, remove one");
     }
-    let records_per_epoch = section.count("records", 1)?.value;
+    let records_per_epoch = section.count("records")?.value;
     Some(Schedule::ByCount(CountSchedule { records_per_epoch, horizon: horizon? }))
 }
 
@@ -37,24 +35,23 @@ fn by_time<'a>(
     neighbours: Option<Neighbours>,
     roles: &mut ColumnRoles<'a>,
 ) -> Option<Epochs> {
-    let time = section.require("time", section.text("time"), "time = \"event_time\", or records = 1000");
+    let time = section.required_text("time");
     let time = time.inspect(|time| roles.claim(time));
     let start = section.get("start").and_then(Field::time_text).and_then(|start| {
         let expected = "expected a date or an RFC 3339 time such as 2013-01-01T05:00:00Z";
         start.map(|text| parse_time(text).ok_or_else(|| format!("found {text:?}, {expected}")))
     });
-    let start = section.require("start", start, "start = \"2013-01-01\", the beginning of epoch 1");
-    let length = duration(section, "length", 1);
-    let length = section.require("length", length, "length = \"1d\"");
-    if section.get("arrival").is_none() && section.get("clock").is_none() {
+    let start = section.require("start", start);
+    let length = section.require("length", section.duration("length"));
+    if !section.has("arrival") && !section.has("clock") {
         section.report(NO_CLOCK);
     }
     let clock = clock(section, neighbours, &mut |arrival| roles.claim(arrival));
     if let Some((ClockSource::EndOfInput, _)) = clock {
         refuse_lateness(section);
     }
-    let late = section.word("late", &[("fold", LatePolicy::Fold), ("drop", LatePolicy::Drop)]);
-    let lateness = duration(section, "allowed_lateness", 0).unwrap_or(0);
+    let late = section.word("late", LATE);
+    let lateness = section.duration("allowed_lateness").unwrap_or(0);
     let (clock, arrival) = clock?;
     let schedule = Schedule::ByTime(TimeSchedule {
         start: start?.value,
@@ -69,20 +66,8 @@ fn by_time<'a>(
 
 pub(super) fn refuse_lateness(section: &Section<'_>) {
     for key in ["allowed_lateness", "late"] {
-        if let Some(field) = section.get(key) {
-            field.report("with clock = \"end-of-input\", no record is late: remove this field");
-        }
+        section.refuse(key, "with clock = \"end-of-input\", no record is late: remove this field");
     }
-}
-
-/// Reads a duration in microseconds.
-pub(super) fn duration(section: &Section<'_>, key: &'static str, least: i64) -> Option<i64> {
-    let field = section.text(key)?.map(|text| {
-        let expected = "expected a duration such as \"1d\", \"6h 30m\" or \"15min\" (months and years vary)";
-        let duration = parse_duration(text).filter(|&duration| duration >= least);
-        duration.ok_or_else(|| format!("found {text:?}, {expected}"))
-    });
-    field.map(|field| field.value)
 }
 
 /// Reads what advances the clock, and its column, if any; `None` if the section has neither field.
@@ -91,7 +76,6 @@ pub(super) fn clock<'a>(
     neighbours: Option<Neighbours>,
     claim: &mut dyn FnMut(&Field<'a, &'a str>),
 ) -> Option<(ClockSource, Option<String>)> {
-    let words = [("event-time", ClockSource::EventTime), ("end-of-input", ClockSource::EndOfInput)];
     let arrival = section.text("arrival").inspect(|arrival| claim(arrival));
     let field = section.get("clock");
     match (arrival, field) {
@@ -101,7 +85,7 @@ pub(super) fn clock<'a>(
             None
         }
         (None, Some(field)) => {
-            let clock = section.word("clock", &words)?;
+            let clock = section.word("clock", CLOCK)?;
             if clock == ClockSource::EventTime
                 && neighbours.is_some_and(|n| n != Neighbours::ReplaceOneInPlace)
             {

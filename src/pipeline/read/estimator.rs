@@ -8,14 +8,6 @@ use crate::document::Section;
 use crate::pipeline::Privacy;
 use crate::pipeline::WindowEstimator;
 
-/// Returns the names of all estimators.
-pub(super) fn names() -> Vec<&'static str> {
-    let means = mean::MeanMethod::ALL.into_iter().map(mean::MeanMethod::name);
-    means
-        .chain(covariance::CovarianceMethod::ALL.into_iter().map(covariance::CovarianceMethod::name))
-        .collect()
-}
-
 /// An estimator named by `method`.
 #[derive(Clone, Copy)]
 pub(super) enum EstimatorMethod {
@@ -42,22 +34,14 @@ pub(super) fn estimator(
     match named {
         EstimatorMethod::Mean(method) => mean(section, method, columns),
         EstimatorMethod::Covariance(method) => {
-            let share = "a share of the budget above 0 and below 1";
-            let centre = section.number("centre").and_then(|x| x.filter(share, |&x| x > 0.0 && x < 1.0));
+            let centre = section.number("centre");
             Some(WindowEstimator::Covariance { method, centre: centre.map(|centre| centre.value) })
         }
     }
 }
 
 fn mean(section: &Section<'_>, method: mean::MeanMethod, columns: usize) -> Option<WindowEstimator> {
-    let corruption = section.number("corruption");
-    let corruption = section.require(
-        "corruption",
-        corruption,
-        "corruption = 0.01, the share of records that may be arbitrarily corrupt",
-    );
-    let share = "a share of records, at least 0 and below 1/2: a corrupt majority can't be detected";
-    let corruption = corruption.and_then(|field| field.filter(share, |x| (0.0..0.5).contains(x)));
+    let corruption = section.require("corruption", section.number("corruption"));
     let trimmed = "a share above 0 and below 1/6: resilience trims three times this share at either end";
     let corruption = match method {
         mean::MeanMethod::Resilience => {
@@ -65,13 +49,13 @@ fn mean(section: &Section<'_>, method: mean::MeanMethod, columns: usize) -> Opti
         }
         _ => corruption,
     };
-    let range = section.positive("range");
-    if let (false, Some(field)) = (method.takes_range(), section.get("range")) {
-        field.report(format!(
-            "a range is for tukey and resilience; method = \"{method}\" needs none: leave it out"
-        ));
+    let range = section.number("range");
+    if !method.takes_range() {
+        let message =
+            format!("a range is for tukey and resilience; method = \"{method}\" needs none: leave it out");
+        section.refuse("range", message);
     }
-    if method.needs_range() && section.get("range").is_none() {
+    if method.needs_range() && !section.has("range") {
         section.report(format!(
             "method = \"{method}\" needs range = 10, a bound on every mean in scales around 0"
         ));
@@ -121,14 +105,10 @@ pub(super) fn refuse(root: &Section<'_>, named: EstimatorMethod, privacy: Option
         });
     }
     for key in ["clip_norm", "second_moment_weight", "second_moments"] {
-        if let Some(field) = section.get(key) {
-            field.report("this is for moments, and estimators of windows release none: leave it out");
-        }
+        section.refuse(key, "this is for moments, and estimators of windows release none: leave it out");
     }
     if root.peek("entity").is_some() {
         root.report("estimates of windows protect single records: leave [entity] out, or release moments");
     }
-    if let Some(field) = root.get("views") {
-        field.report("this is for moments; estimates of windows have no views: leave it out");
-    }
+    root.refuse("views", "this is for moments; estimates of windows have no views: leave it out");
 }

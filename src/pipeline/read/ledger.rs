@@ -7,7 +7,7 @@ use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::sensitivity::Neighbours;
 
 use super::entity::{is_of_entities, kind};
-use super::{guarantee, neighbours, required};
+use super::{guarantee, neighbours, optional};
 use crate::document::Section;
 use crate::ledger::{Budget, data_set_name};
 use crate::pipeline::LedgerSettings;
@@ -21,19 +21,16 @@ pub(super) fn ledger(
     own: Option<&str>,
 ) -> Option<LedgerSettings> {
     let directory = section.text("directory").map(|directory| base.join(directory.value));
-    let budget = match section.get("budget") {
-        Some(_) => Some(required(section, "budget", |section| budget(section, of_pipeline, own))?),
-        None => None,
-    };
+    let budget = optional(section, "budget", |section| budget(section, of_pipeline, own))?;
     let data_set = section.text("data_set").and_then(|name| name.map(|name| data_set_name(name)));
     let data_set = data_set.map(|name| name.value);
-    let empty = ["directory", "data_set", "budget"].iter().all(|key| section.get(key).is_none());
+    let empty = ["directory", "data_set", "budget"].iter().all(|key| !section.has(key));
     if empty {
         section.report(
             "the section is empty: add directory = \"ledger\" and data_set = \"flights\", or budget = { epsilon = 2, delta = 1e-6 }",
         );
     }
-    if directory.is_some() && section.get("data_set").is_none() {
+    if directory.is_some() && !section.has("data_set") {
         section.report(
             "directory names a shared ledger, but the name of the data is missing: add data_set = \"flights\"",
         );
@@ -65,7 +62,7 @@ fn unit(section: &Section<'_>, own: Option<&str>) -> Option<Unit> {
         (_, Some(kind)) => Some(Unit::Entity(kind.clone())),
         (Some(true), None) => {
             let own = own.map(|own| Unit::Entity(own.into()));
-            section.require("entity", own, "entity = \"user\", the kind of entity that the budget protects")
+            section.require("entity", own)
         }
     }
 }

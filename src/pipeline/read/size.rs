@@ -19,24 +19,14 @@ const UNITS: [(&str, u64); 9] = [
 /// Reads the limit of the journal of a source.
 pub(super) fn journal_limit(section: &Section<'_>, journal: bool) -> u64 {
     let key = "journal_limit";
-    if let (Some(limit), false) = (section.get(key), journal) {
-        limit.report(
+    let size = section.form(key, |text| parse(text).filter(|&size| size >= Source::LEAST_JOURNAL_LIMIT));
+    if !journal {
+        section.refuse(
+            key,
             "this limit is for a journal, and this source has none: leave it out, or add journal = true",
         );
     }
-    size(section, key, Source::LEAST_JOURNAL_LIMIT).unwrap_or(Source::JOURNAL_LIMIT)
-}
-
-/// Returns the size `key`, at least `least` bytes, if present.
-fn size(section: &Section<'_>, key: &'static str, least: u64) -> Option<u64> {
-    let field = section.text(key)?.map(|text| {
-        let expected =
-            format!("a size from \"{} MiB\", such as \"512 MiB\" or \"2 GB\"", least.div_ceil(1 << 20));
-        parse(text)
-            .filter(|&size| size >= least)
-            .ok_or_else(|| format!("found {text:?}, expected {expected}"))
-    });
-    field.map(|field| field.value)
+    size.unwrap_or(Source::JOURNAL_LIMIT)
 }
 
 /// Returns the bytes of a size such as `512 MiB` or `2GB`.

@@ -8,6 +8,7 @@ use super::size::journal_limit;
 use super::sources::SourceTiming;
 use crate::connect::{Input, Journaling, RecordFormat};
 use crate::document::Section;
+use crate::pipeline::fields::{MISSING_POLICIES, ROW_POLICIES};
 use crate::pipeline::{MissingPolicy, RowPolicies, RowPolicy, Source};
 
 /// Reads a source with this name and its row policies.
@@ -17,16 +18,10 @@ pub(super) fn source(
     name: &str,
     clocked: Option<SourceTiming>,
 ) -> Option<(Source, RowPolicies)> {
-    let words = [("skip", RowPolicy::Skip), ("reject", RowPolicy::Reject)];
-    let policy = |key| section.word(key, &words).unwrap_or(RowPolicy::Skip);
-    let missing = [
-        ("skip", MissingPolicy::Skip),
-        ("reject", MissingPolicy::Reject),
-        ("by-column", MissingPolicy::ByColumn),
-    ];
-    let missing = section.word("missing", &missing).unwrap_or(MissingPolicy::Skip);
-    let rows = RowPolicies { missing, malformed: policy("malformed") };
-    let paths = section.require("path", section.get("path"), "path = \"data.csv\"")?.texts()?;
+    let missing = section.word("missing", MISSING_POLICIES).unwrap_or(MissingPolicy::Skip);
+    let malformed = section.word("malformed", ROW_POLICIES).unwrap_or(RowPolicy::Skip);
+    let rows = RowPolicies { missing, malformed };
+    let paths = section.require("path", section.get("path"))?.texts()?;
     let wants_journal = section.flag("journal");
     let input = Input::read(section, &paths, base)?;
     let RecordFormat { format, header } = RecordFormat::read(section, &paths, &input)?;
@@ -57,11 +52,7 @@ fn usual_jump(schedule: &Schedule) -> Option<i64> {
 
 /// Reports fields that don't apply to the kind of source.
 fn check(section: &Section<'_>, wants_journal: Option<bool>, source: &Source, rows: RowPolicies) {
-    let report = |key, message: &str| {
-        if let Some(field) = section.get(key) {
-            field.report(message);
-        }
-    };
+    let report = |key, message: &str| section.refuse(key, message);
     match (wants_journal, source.input.source().journaling()) {
         (Some(true), Journaling::Never) => report(
             "journal",
@@ -77,7 +68,7 @@ fn check(section: &Section<'_>, wants_journal: Option<bool>, source: &Source, ro
     if (source.journal || source.input.source().formats().are_messages)
         && (rows.missing == MissingPolicy::Reject || rows.malformed == RowPolicy::Reject)
     {
-        let field = if section.get("journal").is_some() { "journal" } else { "path" };
+        let field = if section.has("journal") { "journal" } else { "path" };
         report(
             field,
             "a row in a journal or on a broker can't be corrected, so rows must not be rejected: set missing and malformed to \"skip\"",
@@ -105,6 +96,7 @@ mod tests {
             ("path = 'a.csv', idle = '3s'", "one of several [[sources]]"),
             ("path = 'a.csv', arrival = 'x'", "belong in [epochs]"),
             ("path = 'a.csv', format = 'fields'", "fields are for redis://"),
+            ("path = 'a.csv', stream = 's'", "for redis://, nats:// and kafka://: leave it out"),
             ("path = 'a', header = ['x']", "the extension does not determine the format"),
             ("path = 'a.csv', journal = true", "a journal is for standard input"),
             ("path = 'tcp://localhost:1', format = 'csv', journal = false", "always journaled"),
@@ -114,7 +106,7 @@ mod tests {
             assert!(refused.contains(part), "{source}: {refused}");
         }
         let unknown = refused("path = 'a.csv', zzzzzzzzz = 1", "");
-        assert_eq!(unknown.matches("largest_jump").count(), 1, "each once: {unknown}");
+        assert_eq!(unknown.matches("stream").count(), 1, "each once: {unknown}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hushflow_mechanism::epochs::{ClockSource, LatePolicy, Schedule, TimeSchedule};
 use hushflow_mechanism::sensitivity::Neighbours;
 
-use super::epochs::{clock, duration, refuse_lateness};
+use super::epochs::{clock, refuse_lateness};
 use super::source::source;
 use super::{ColumnRoles, required};
 use crate::connect::Journaling;
@@ -47,9 +47,7 @@ pub(super) fn sources<'a>(
     let Some(field) = root.get("sources") else {
         let SourceSection { source, rows, id } = required(root, "source", |section| {
             for key in ["name", "arrival", "clock", "allowed_lateness", "idle"] {
-                if let Some(field) = section.get(key) {
-                    field.report(ALONE);
-                }
+                section.refuse(key, ALONE);
             }
             let id = id(section, epochs, roles, true);
             let clocked = epochs.and_then(|epochs| jumping(section, epochs));
@@ -57,7 +55,8 @@ pub(super) fn sources<'a>(
         })?;
         return Some(SourceSections { sources: vec![source], rows, id });
     };
-    if root.get("source").is_some() {
+    if root.has("source") {
+        root.get("source");
         field.report("found [source] and [[sources]]: keep [source] for one, [[sources]] for several");
         return None;
     }
@@ -117,14 +116,14 @@ struct SourcesReader<'e> {
 
 impl SourcesReader<'_> {
     fn read<'a>(&mut self, section: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<SourceSection> {
-        let name = section.require("name", section.text("name"), "name = \"north\"");
+        let name = section.required_text("name");
         if let Some(name) = name.as_ref().filter(|name| !self.names.insert(name.value.into())) {
             name.report(format!("the source {:?} is named twice: change one name", name.value));
         }
         let clocked = self.epochs.and_then(|epochs| self.clocked(section, epochs, roles));
         let id = id(section, self.epochs, roles, self.names.len() == 1);
         let read = source(section, self.base, name.map_or("", |name| name.value), clocked);
-        section.finish();
+        section.finish(read.is_some());
         let (source, rows) = read?;
         Some(SourceSection { source, rows, id })
     }
@@ -145,8 +144,8 @@ impl SourcesReader<'_> {
         if let Some((ClockSource::EndOfInput, _)) = own {
             refuse_lateness(section);
         }
-        let lateness = duration(section, "allowed_lateness", 0);
-        let idle = duration(section, "idle", 1).and_then(|micros| u64::try_from(micros).ok());
+        let lateness = section.duration("allowed_lateness");
+        let idle = section.duration("idle").and_then(|micros| u64::try_from(micros).ok());
         let mut epochs = epochs.clone();
         if let Schedule::ByTime(by) = &mut epochs.schedule {
             by.lateness = lateness.unwrap_or(by.lateness);
@@ -161,10 +160,10 @@ impl SourcesReader<'_> {
 
 /// Returns the clock of `[epochs]` with the `largest_jump` of the source.
 fn jumping(section: &Section<'_>, epochs: &Epochs) -> Option<SourceTiming> {
-    let largest_jump = duration(section, "largest_jump", 1);
+    let largest_jump = section.duration("largest_jump");
     let moved = matches!(&epochs.schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
-    if let (Some(field), false) = (section.get("largest_jump"), moved) {
-        field.report("no row advances a clock here: leave it out");
+    if !moved {
+        section.refuse("largest_jump", "no row advances a clock here: leave it out");
     }
     let (schedule, arrival) = (epochs.schedule.clone(), epochs.arrival.clone());
     Some(SourceTiming { schedule, arrival, idle: None, largest_jump })

@@ -140,7 +140,7 @@ fn problems_name_position_and_remedy() {
     check(
         "name = \"flights\"\n",
         "",
-        "dir/p.toml:1:1: the field name is missing: add for example name = \"flights\"",
+        "dir/p.toml:1:1: the field name is missing: add for example name = \"flights\" (name of the releases in tables, on pages and in ledgers)",
     );
     check(
         "upper = 240",
@@ -165,7 +165,7 @@ fn problems_name_position_and_remedy() {
     check(
         "horizon = 32",
         "horizont = 32",
-        "dir/p.toml:21:1: epochs: the field horizon is missing: add for example horizon = 365, the number of epochs\ndir/p.toml:27:1: epochs.horizont: unknown field: did you mean horizon?",
+        "dir/p.toml:21:1: epochs: the field horizon is missing: add for example horizon = 365 (number of epochs, after which a run ends)\ndir/p.toml:27:1: epochs.horizont: unknown field: did you mean horizon?",
     );
     check(
         "epsilon = 1.0",
@@ -175,7 +175,7 @@ fn problems_name_position_and_remedy() {
     check(
         "delta = 1e-6",
         "delta = 1.0",
-        "dir/p.toml:31:9: privacy.delta: found 1.0, expected a number between 0 and 1",
+        "dir/p.toml:31:9: privacy.delta: found 1.0, expected a number above 0 and below 1",
     );
     check(
         "length = \"1d\"",

@@ -1,9 +1,11 @@
 //! Reads a TOML document: values keep their position, and all problems of a file are reported at
 //! once.
 //!
-//! A [`Section`] returns the fields of one table. An invalid field adds a [`PipelineProblem`] with
-//! its line, column and dotted name, and reads as absent. [`Section::finish`] reports fields that were
-//! never read.
+//! A [`Section`] returns the fields of one table, by their [definition](SectionDefinition). An
+//! invalid field adds a [`PipelineProblem`] with its line, column and dotted name, and reads as
+//! absent. [`Section::finish`] reports unknown fields and fields that were never read.
+
+pub(crate) mod definition;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,6 +15,8 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::spelling::closest;
+use crate::time::parse_duration;
+use definition::{FieldDefinition, FieldType, Range as NumberRange, SectionDefinition, Word};
 
 /// A problem in a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +83,7 @@ impl<'a> Document<'a> {
 pub(crate) struct Section<'a> {
     document: &'a Document<'a>,
     table: &'a DeTable<'a>,
+    definition: &'static SectionDefinition,
     name: String,
     span: Range<usize>,
     read_keys: RefCell<Vec<&'static str>>,
@@ -93,18 +98,46 @@ pub(crate) struct Field<'a, T> {
 }
 
 impl<'a> Section<'a> {
-    pub(crate) fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
-        Section { document, table, name: String::new(), span: 0..0, read_keys: RefCell::default() }
+    pub(crate) fn root(
+        document: &'a Document<'a>,
+        table: &'a DeTable<'a>,
+        definition: &'static SectionDefinition,
+    ) -> Self {
+        let read_keys = RefCell::default();
+        Section { document, table, definition, name: String::new(), span: 0..0, read_keys }
+    }
+
+    /// Returns the definition of the field `key`. A test reads every section, so a field that is
+    /// missing in its table is found there.
+    fn definition(&self, key: &str) -> &'static FieldDefinition {
+        let heading = self.definition.heading;
+        let found = self.definition.field(key);
+        found.unwrap_or_else(|| panic!("the field {key} is not in the table of {heading:?}"))
     }
 
     /// Returns the field `key` if present.
     pub(crate) fn get(&self, key: &'static str) -> Option<Field<'a, &'a DeValue<'a>>> {
-        if !self.read_keys.borrow().contains(&key) {
-            self.read_keys.borrow_mut().push(key);
-        }
+        self.definition(key);
+        self.found(key)
+    }
+
+    fn found(&self, key: &'static str) -> Option<Field<'a, &'a DeValue<'a>>> {
+        self.read_keys.borrow_mut().push(key);
         let (found, value) = self.table.iter().find(|(found, _)| found.get_ref() == key)?;
         let name = self.dotted(found.get_ref());
         Some(Field { document: self.document, name, span: value.span(), value: value.get_ref() })
+    }
+
+    /// Reports the field `key` if present.
+    pub(crate) fn refuse(&self, key: &'static str, message: impl Into<String>) {
+        if let Some(field) = self.found(key) {
+            field.report(message);
+        }
+    }
+
+    /// Whether the field `key` is present.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.get(key).is_some()
     }
 
     /// Returns the text `key` if present.
@@ -112,21 +145,21 @@ impl<'a> Section<'a> {
         self.get(key)?.text()
     }
 
-    /// Returns the finite number `key` if present; integers are accepted.
+    /// Returns the number `key` in the range of its definition if present; integers are accepted.
     pub(crate) fn number(&self, key: &'static str) -> Option<Field<'a, f64>> {
-        self.get(key)?.read("a finite number", number_value)
+        let value = self.definition(key).value;
+        let range = if let FieldType::Number(range) = value { range } else { NumberRange::FINITE };
+        self.get(key)?.read(&value.expected(), |value| number_value(value).filter(|&x| range.contains(x)))
     }
 
-    /// Returns the number `key`, above zero, if present.
-    pub(crate) fn positive(&self, key: &'static str) -> Option<Field<'a, f64>> {
-        self.number(key)?.filter("a number above 0", |&x| x > 0.0)
-    }
-
-    /// Returns the whole number `key`, at least `least`, if present.
-    pub(crate) fn count(&self, key: &'static str, least: u64) -> Option<Field<'a, u64>> {
-        self.get(key)?.read(&format!("a whole number from {least}"), |value| match value {
+    /// Returns the whole number `key` in the range of its definition if present.
+    pub(crate) fn count(&self, key: &'static str) -> Option<Field<'a, u64>> {
+        let value = self.definition(key).value;
+        let (least, most) =
+            if let FieldType::Count { least, most } = value { (least, most) } else { (0, u64::MAX) };
+        self.get(key)?.read(&value.expected(), |value| match value {
             DeValue::Integer(integer) => {
-                u64::try_from(integer_value(integer)?).ok().filter(|&count| count >= least)
+                u64::try_from(integer_value(integer)?).ok().filter(|count| (least..=most).contains(count))
             }
             _ => None,
         })
@@ -137,32 +170,46 @@ impl<'a> Section<'a> {
         self.get(key)?.read("true or false", DeValue::as_bool).map(|field| field.value)
     }
 
-    /// Returns the value of the word `key` if present.
-    pub(crate) fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
-        self.word_beside(key, words, &[])
+    /// Returns the value of the word `key` if present. Error messages list all words of the
+    /// definition.
+    pub(crate) fn word<T: Copy>(&self, key: &'static str, words: &[Word<T>]) -> Option<T> {
+        let field = self.text(key)?;
+        let found = words.iter().find(|word| word.name == field.value);
+        if found.is_none() {
+            let expected = self.definition(key).value.expected();
+            field.report(format!("found {:?}, expected {expected}", field.value));
+        }
+        found.map(|word| word.value)
     }
 
-    /// Returns the value of the word `key` if present. Error messages also list `others`, which are
-    /// valid elsewhere.
-    pub(crate) fn word_beside<T: Copy>(
-        &self,
-        key: &'static str,
-        words: &[(&str, T)],
-        others: &[&str],
-    ) -> Option<T> {
-        let field = self.text(key)?;
-        let found = words.iter().find(|(word, _)| *word == field.value);
-        if found.is_none() {
-            let names = words.iter().map(|(word, _)| word).chain(others);
-            let expected: Vec<_> = names.map(|word| format!("{word:?}")).collect();
-            field.report(format!("found {:?}, expected {}", field.value, expected.join(" or ")));
-        }
-        found.map(|(_, meaning)| *meaning)
+    /// Returns the duration `key` in microseconds if present.
+    pub(crate) fn duration(&self, key: &'static str) -> Option<i64> {
+        let value = self.definition(key).value;
+        let least = if let FieldType::Duration { least } = value { least } else { 0 };
+        let field = self.text(key)?.map(|text| {
+            let duration = parse_duration(text).filter(|&duration| duration >= least);
+            duration.ok_or_else(|| format!("found {text:?}, expected {}", value.expected()))
+        });
+        field.map(|field| field.value)
+    }
+
+    /// Returns the value of the text `key` if present. `parse` returns none for a text that is not
+    /// in the form of its definition.
+    pub(crate) fn form<T>(&self, key: &'static str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let expected = self.definition(key).value.expected();
+        let field = self.get(key)?.text_of(&expected)?;
+        let parsed =
+            field.map(|text| parse(text).ok_or_else(|| format!("found {text:?}, expected {expected}")));
+        parsed.map(|field| field.value)
     }
 
     /// Returns the table `key` if present.
     pub(crate) fn section(&self, key: &'static str) -> Option<Section<'a>> {
-        self.get(key)?.section()
+        self.get(key)?.section(self.of_section(key))
+    }
+
+    fn of_section(&self, key: &str) -> &'static SectionDefinition {
+        self.definition(key).value.section().unwrap_or(&SectionDefinition::EMPTY)
     }
 
     /// Returns the table `key` if present, without reporting problems.
@@ -170,7 +217,8 @@ impl<'a> Section<'a> {
         let value = self.table.get(key)?;
         let table = value.get_ref().as_table()?;
         let (document, name, span) = (self.document, self.dotted(key), value.span());
-        Some(Section { document, table, name, span, read_keys: RefCell::default() })
+        let definition = self.of_section(key);
+        Some(Section { document, table, definition, name, span, read_keys: RefCell::default() })
     }
 
     /// Returns the text `key` if present, without reporting problems.
@@ -191,15 +239,23 @@ impl<'a> Section<'a> {
     /// Returns the tables `[[key]]`; empty if absent.
     pub(crate) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let array = self.get(key).and_then(|field| field.read("tables [[…]]", DeValue::as_array));
-        array.map(|array| array.items().filter_map(Field::section).collect()).unwrap_or_default()
+        let of_section = self.of_section(key);
+        let items = array.map(|array| array.items().filter_map(|item| item.section(of_section)).collect());
+        items.unwrap_or_default()
     }
 
     /// Returns `value`. Reports `key` as missing if the table has no such field.
-    pub(crate) fn require<T>(&self, key: &str, value: Option<T>, example: &str) -> Option<T> {
-        if value.is_none() && self.table.get(key).is_none() {
-            self.report(format!("the field {key} is missing: add for example {example}"));
+    pub(crate) fn require<T>(&self, key: &str, value: Option<T>) -> Option<T> {
+        if value.is_none() && !self.has(key) {
+            let remedy = self.definition(key).remedy();
+            self.report(format!("the field {key} is missing: add for example {remedy}"));
         }
         value
+    }
+
+    /// Returns the required text `key`.
+    pub(crate) fn required_text(&self, key: &'static str) -> Option<Field<'a, &'a str>> {
+        self.require(key, self.text(key))
     }
 
     /// Reports a problem of the whole table.
@@ -207,24 +263,29 @@ impl<'a> Section<'a> {
         self.document.report(self.span.clone(), &self.name, message);
     }
 
-    /// Reports the fields that were never read.
-    pub(crate) fn finish(&self) {
+    /// Reports unknown fields. If the section `is_read` without a problem that ends the reading, it
+    /// also reports the fields that were never read: they are for another kind of section.
+    pub(crate) fn finish(&self, is_read: bool) {
         let read_keys = self.read_keys.borrow();
         for (key, _) in self.table {
             let found: &str = key.get_ref();
-            if !read_keys.contains(&found) {
-                let name = self.dotted(found);
-                let hint = match closest(found, &read_keys) {
-                    Some(meant) => format!("did you mean {meant}?"),
-                    None => {
-                        let first = |&(at, key): &(usize, &&str)| !read_keys[..at].contains(key);
-                        let each: Vec<_> =
-                            read_keys.iter().enumerate().filter(first).map(|(_, key)| *key).collect();
-                        format!("expected one of {}", each.join(", "))
-                    }
-                };
-                self.document.report(key.span(), &name, format!("unknown field: {hint}"));
+            if read_keys.contains(&found) {
+                continue;
             }
+            let message = match (self.definition.field(found), self.definition.kinds_with(found)) {
+                (None, _) => {
+                    let keys = self.definition.keys();
+                    let hint = match closest(found, &keys) {
+                        Some(meant) => format!("did you mean {meant}?"),
+                        None => format!("expected one of {}", keys.join(", ")),
+                    };
+                    format!("unknown field: {hint}")
+                }
+                _ if !is_read => continue,
+                (_, Some(kinds)) => format!("this field is for {kinds}: leave it out"),
+                (_, None) => "this field has no effect beside the others: leave it out".into(),
+            };
+            self.document.report(key.span(), &self.dotted(found), message);
         }
     }
 
@@ -314,9 +375,9 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
         })
     }
 
-    fn section(self) -> Option<Section<'a>> {
+    fn section(self, definition: &'static SectionDefinition) -> Option<Section<'a>> {
         let Field { document, name, span, value } = self.read("a table", DeValue::as_table)?;
-        Some(Section { document, table: value, name, span, read_keys: RefCell::default() })
+        Some(Section { document, table: value, definition, name, span, read_keys: RefCell::default() })
     }
 }
 

@@ -1,0 +1,301 @@
+//! Definitions of sections and fields: by one table a document is read, explained and checked.
+
+use std::fmt::Write;
+
+/// A table of the document, such as `[epochs]`.
+pub(crate) struct SectionDefinition {
+    /// As in a document: `[epochs]` or `[[columns]]`; empty for the fields at its top.
+    pub(crate) heading: &'static str,
+    /// What it is for, in one sentence.
+    pub(crate) about: &'static str,
+    /// Fields that every such section may have.
+    pub(crate) fields: &'static [FieldDefinition],
+    /// Fields that only some of these sections have.
+    pub(crate) groups: fn() -> Vec<FieldGroup>,
+    /// Fields of which exactly one must be present; empty if there are none.
+    pub(crate) one_of: &'static [&'static str],
+}
+
+/// Fields that belong to one kind of section.
+pub(crate) struct FieldGroup {
+    /// The kind, after "is for".
+    pub(crate) of: String,
+    pub(crate) fields: &'static [FieldDefinition],
+}
+
+/// A field.
+#[derive(Clone, Copy)]
+pub(crate) struct FieldDefinition {
+    pub(crate) key: &'static str,
+    pub(crate) value: FieldType,
+    pub(crate) presence: Presence,
+    /// A valid value, as TOML; empty for sections.
+    pub(crate) example: &'static str,
+    /// What it means, in one sentence.
+    pub(crate) about: &'static str,
+    /// What it costs in privacy; empty if nothing.
+    pub(crate) privacy: &'static str,
+}
+
+/// Whether a field must be present, and what holds without it.
+#[derive(Clone, Copy)]
+pub(crate) enum Presence {
+    Required,
+    /// The default, as TOML.
+    Default(&'static str),
+    /// What holds without it, for people.
+    Optional(&'static str),
+}
+
+/// Type and range of a value.
+#[derive(Clone, Copy)]
+pub(crate) enum FieldType {
+    /// Any text that is not empty.
+    Text,
+    /// A text in a form of its own, which the error message describes.
+    Form(&'static str),
+    /// A text in one of these forms.
+    Forms(fn() -> Vec<Form>),
+    /// One of these words.
+    Words(fn() -> Vec<Form>),
+    Number(Range),
+    /// A whole number.
+    Count {
+        least: u64,
+        most: u64,
+    },
+    Flag,
+    /// A text, or a list of texts.
+    Texts,
+    /// A list of numbers above 0, one for each column.
+    Numbers,
+    /// A table of a lower and an upper bound for each key.
+    BoundsByKey,
+    /// One of these types, which the error message describes.
+    Either(&'static [FieldType]),
+    /// A date or time.
+    Time,
+    /// A duration of at least this number of microseconds.
+    Duration {
+        least: i64,
+    },
+    Section(&'static SectionDefinition),
+    Sections(&'static SectionDefinition),
+}
+
+/// How a value may be written.
+pub(crate) struct Form {
+    pub(crate) usage: String,
+    /// Its meaning.
+    pub(crate) about: &'static str,
+}
+
+/// A word and the value that it stands for.
+pub(crate) struct Word<T: 'static> {
+    pub(crate) name: &'static str,
+    pub(crate) value: T,
+    about: &'static str,
+}
+
+/// A range of finite numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Range {
+    /// The least number, and whether it is excluded.
+    pub(crate) from: Option<(f64, bool)>,
+    /// All numbers are below this one.
+    pub(crate) below: Option<f64>,
+}
+
+impl Range {
+    pub(crate) const FINITE: Range = Range { from: None, below: None };
+    pub(crate) const POSITIVE: Range = Range { from: Some((0.0, true)), below: None };
+    /// Above 0 and below 1.
+    pub(crate) const SHARE: Range = Range { from: Some((0.0, true)), below: Some(1.0) };
+
+    pub(crate) fn contains(self, number: f64) -> bool {
+        let above = self.from.is_none_or(|(least, open)| number > least || (!open && number == least));
+        number.is_finite() && above && self.below.is_none_or(|below| number < below)
+    }
+
+    fn expected(self) -> String {
+        let from = self.from.map(
+            |(least, open)| {
+                if open { format!("above {least}") } else { format!("at least {least}") }
+            },
+        );
+        let below = self.below.map(|below| format!("below {below}"));
+        match (from, below) {
+            (None, None) => "a finite number".into(),
+            (Some(part), None) | (None, Some(part)) => format!("a number {part}"),
+            (Some(from), Some(below)) => format!("a number {from} and {below}"),
+        }
+    }
+}
+
+/// Makes a word of a list.
+pub(crate) const fn word<T: Copy>(name: &'static str, value: T, about: &'static str) -> Word<T> {
+    Word { name, value, about }
+}
+
+/// Returns the words of a list with their meanings.
+pub(crate) fn forms<T>(words: &[Word<T>]) -> Vec<Form> {
+    words.iter().map(|word| Form { usage: word.name.into(), about: word.about }).collect()
+}
+
+/// The form of a duration, for messages.
+pub(crate) const DURATION: &str =
+    "a duration such as \"1d\", \"6h 30m\" or \"15min\" (months and years vary)";
+
+impl FieldType {
+    /// A whole number of at least `least`.
+    pub(crate) const fn from(least: u64) -> FieldType {
+        FieldType::Count { least, most: u64::MAX }
+    }
+
+    /// Describes valid values, after "expected".
+    pub(crate) fn expected(self) -> String {
+        match self {
+            Self::Text => "a text in quotes".into(),
+            Self::Form(expected) => expected.into(),
+            Self::Forms(forms) => listed(forms().iter().map(|form| form.usage.clone())),
+            Self::Words(words) => listed(words().iter().map(|form| format!("{:?}", form.usage))),
+            Self::Number(range) => range.expected(),
+            Self::Count { least, most: u64::MAX } => format!("a whole number from {least}"),
+            Self::Count { least, most } => format!("a whole number from {least} to {most}"),
+            Self::Flag => "true or false".into(),
+            Self::Texts => "a list of texts".into(),
+            Self::Numbers => "a list of numbers above 0, one for each column".into(),
+            Self::BoundsByKey => "a table of a lower and an upper bound for each key".into(),
+            Self::Either(types) => listed(types.iter().map(|value| value.expected())),
+            Self::Time => "a date or an RFC 3339 time".into(),
+            Self::Duration { .. } => DURATION.into(),
+            Self::Section(_) => "a table".into(),
+            Self::Sections(_) => "tables [[…]]".into(),
+        }
+    }
+
+    /// The section or sections that the value holds.
+    pub(crate) fn section(self) -> Option<&'static SectionDefinition> {
+        match self {
+            Self::Section(section) | Self::Sections(section) => Some(section),
+            _ => None,
+        }
+    }
+}
+
+/// `a or b or c`.
+fn listed(words: impl Iterator<Item = String>) -> String {
+    words.collect::<Vec<_>>().join(" or ")
+}
+
+impl FieldDefinition {
+    const fn new(
+        key: &'static str,
+        value: FieldType,
+        presence: Presence,
+        example: &'static str,
+        about: &'static str,
+    ) -> Self {
+        Self { key, value, presence, example, about, privacy: "" }
+    }
+
+    /// A field that must be present.
+    pub(crate) const fn required(
+        key: &'static str,
+        value: FieldType,
+        example: &'static str,
+        about: &'static str,
+    ) -> Self {
+        Self::new(key, value, Presence::Required, example, about)
+    }
+
+    /// A field that may be absent; `without` is what holds then.
+    pub(crate) const fn optional(
+        key: &'static str,
+        value: FieldType,
+        without: &'static str,
+        example: &'static str,
+        about: &'static str,
+    ) -> Self {
+        Self::new(key, value, Presence::Optional(without), example, about)
+    }
+
+    /// A field with a default.
+    pub(crate) const fn with_default(
+        key: &'static str,
+        value: FieldType,
+        default: &'static str,
+        example: &'static str,
+        about: &'static str,
+    ) -> Self {
+        Self::new(key, value, Presence::Default(default), example, about)
+    }
+
+    /// States what the field costs in privacy.
+    pub(crate) const fn costs(self, privacy: &'static str) -> Self {
+        Self { privacy, ..self }
+    }
+
+    /// The line to add, for messages.
+    pub(crate) fn remedy(&self) -> String {
+        match self.value.section() {
+            None => {
+                let about = self.about.trim_end_matches('.');
+                let mut letters = about.chars();
+                let first = letters.next().map(|first| first.to_lowercase().to_string()).unwrap_or_default();
+                format!("{} = {} ({first}{})", self.key, self.example, letters.as_str())
+            }
+            Some(section) => {
+                let mut text = format!("a section {}", section.heading);
+                let mut separator = " with ";
+                for field in
+                    section.fields.iter().filter(|field| matches!(field.presence, Presence::Required))
+                {
+                    let _ = write!(text, "{separator}{}", field.key);
+                    separator = ", ";
+                }
+                text
+            }
+        }
+    }
+}
+
+impl SectionDefinition {
+    /// Without groups and alternatives.
+    pub(crate) const EMPTY: SectionDefinition =
+        SectionDefinition { heading: "", about: "", fields: &[], groups: Vec::new, one_of: &[] };
+
+    /// Returns the field `key`.
+    pub(crate) fn field(&self, key: &str) -> Option<&'static FieldDefinition> {
+        let own = self.fields.iter().find(|field| field.key == key);
+        own.or_else(|| {
+            let groups = (self.groups)();
+            groups.iter().flat_map(|group| group.fields).find(|field| field.key == key)
+        })
+    }
+
+    /// Returns the names of all fields, each once.
+    pub(crate) fn keys(&self) -> Vec<&'static str> {
+        let mut keys: Vec<&'static str> = Vec::new();
+        let groups = (self.groups)();
+        for field in self.fields.iter().chain(groups.iter().flat_map(|group| group.fields)) {
+            if !keys.contains(&field.key) {
+                keys.push(field.key);
+            }
+        }
+        keys
+    }
+
+    /// Returns the kinds of section that have the field `key`, such as `redis:// and kafka://`;
+    /// `None` if all have it.
+    pub(crate) fn kinds_with(&self, key: &str) -> Option<String> {
+        let has = |fields: &[FieldDefinition]| fields.iter().any(|field| field.key == key);
+        if has(self.fields) {
+            return None;
+        }
+        let kinds: Vec<String> =
+            (self.groups)().into_iter().filter(|group| has(group.fields)).map(|group| group.of).collect();
+        let (last, others) = kinds.split_last()?;
+        Some(if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) })
+    }
+}

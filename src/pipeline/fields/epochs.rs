@@ -1,0 +1,102 @@
+//! Fields of `[epochs]`.
+
+use hushflow_mechanism::epochs::{ClockSource, LatePolicy};
+
+use crate::document::definition::{
+    FieldDefinition as Field, FieldType, SectionDefinition, Word, forms, word,
+};
+
+/// Words of `clock`.
+pub(in crate::pipeline) const CLOCK: &[Word<ClockSource>] = &[
+    word(
+        "event-time",
+        ClockSource::EventTime,
+        "The largest event time so far; needs neighbours = \"replace-one-in-place\".",
+    ),
+    word("end-of-input", ClockSource::EndOfInput, "Nothing: all epochs close when the input ends."),
+];
+
+/// Words of `late`.
+pub(in crate::pipeline) const LATE: &[Word<LatePolicy>] = &[
+    word("fold", LatePolicy::Fold, "It joins the oldest open epoch."),
+    word("drop", LatePolicy::Drop, "It is dropped."),
+];
+
+/// `arrival`: of `[epochs]` and of each of several sources.
+pub(super) const ARRIVAL: Field = Field::optional(
+    "arrival",
+    FieldType::Text,
+    "`clock` is required",
+    "\"recorded_at\"",
+    "Column with the time when a row arrived; the largest so far is the clock that closes epochs.",
+)
+.costs("Arrival times are public: when an epoch closes, everyone sees it.");
+
+/// `clock`: of `[epochs]` and of each of several sources.
+pub(super) const CLOCK_FIELD: Field = Field::optional(
+    "clock",
+    FieldType::Words(|| forms(CLOCK)),
+    "`arrival` is required",
+    "\"end-of-input\"",
+    "What closes epochs, if no column of arrival times does.",
+)
+.costs("A clock must be public. Event times are private, unless neighbours keep them.");
+
+/// `allowed_lateness`: of `[epochs]` and of each of several sources.
+pub(super) const LATENESS: Field = Field::with_default(
+    "allowed_lateness",
+    FieldType::Duration { least: 0 },
+    "\"0s\"",
+    "\"6h\"",
+    "How long an epoch stays open after its end, by the clock.",
+);
+
+pub(super) static EPOCHS: SectionDefinition = SectionDefinition {
+    heading: "[epochs]",
+    about: "The steps of the release: by time (`time`, `start`, `length` and a clock) or by number of rows (`records`).",
+    fields: &[
+        Field::required("horizon", FieldType::from(1), "365", "Number of epochs, after which a run ends.")
+            .costs("The budget covers all of them together: noise grows slowly with the horizon."),
+        Field::optional(
+            "records",
+            FieldType::from(1),
+            "`time`, `start`, `length` and a clock are required",
+            "1000",
+            "Rows in an epoch, for epochs by position in a single source.",
+        )
+        .costs("The number of rows, and so of releases, is public."),
+        Field::optional(
+            "time",
+            FieldType::Text,
+            "required, or `records = 1000`",
+            "\"event_time\"",
+            "Column of the event time of a record, which decides its epoch; records = 1000 instead counts rows.",
+        ),
+        ARRIVAL,
+        CLOCK_FIELD,
+        Field::optional(
+            "start",
+            FieldType::Time,
+            "required with `time`",
+            "\"2013-01-01\"",
+            "The beginning of epoch 1; without an offset, in UTC.",
+        ),
+        Field::optional(
+            "length",
+            FieldType::Duration { least: 1 },
+            "required with `time`",
+            "\"1d\"",
+            "Length of an epoch.",
+        ),
+        LATENESS,
+        Field::with_default(
+            "late",
+            FieldType::Words(|| forms(LATE)),
+            "\"fold\"",
+            "\"drop\"",
+            "What happens to a record whose epoch has closed.",
+        ),
+    ],
+    one_of: &["records", "time"],
+    ..SectionDefinition::EMPTY
+};

@@ -1,0 +1,167 @@
+//! The table of all sections and fields of a pipeline file. The parser reads by it, and the
+//! [reference](super::reference) prints it. Fields of systems stand in `src/connect`, those of
+//! views and their estimators in `src/estimates`.
+
+mod epochs;
+mod privacy;
+mod release;
+mod source;
+
+use crate::document::definition::{FieldDefinition as Field, FieldType, Presence, Range, SectionDefinition};
+
+pub(super) use epochs::{CLOCK, LATE};
+pub(super) use privacy::{NEIGHBOURS, SECOND_MOMENTS, SEVERAL, UNIT};
+pub(super) use release::METHODS;
+pub(super) use source::{MISSING_POLICIES, ROW_POLICIES};
+
+/// The whole file.
+pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {
+    heading: "",
+    about: "Fields at the top of the file, before the first section.",
+    fields: &[
+        Field::required(
+            "name",
+            FieldType::Text,
+            "\"flights\"",
+            "Name of the releases in tables, on pages and in ledgers.",
+        ),
+        section("source", FieldType::Section(&source::SOURCE), "required, or [[sources]]"),
+        section("sources", FieldType::Sections(&source::SOURCES), "required, or [source]"),
+        Field { presence: Presence::Required, ..section("columns", FieldType::Sections(&COLUMN), "") },
+        section("key", FieldType::Section(&KEY), "all records form one series"),
+        section("entity", FieldType::Section(&privacy::ENTITY), "single records are protected"),
+        Field { presence: Presence::Required, ..section("epochs", FieldType::Section(&epochs::EPOCHS), "") },
+        Field {
+            presence: Presence::Required,
+            ..section("privacy", FieldType::Section(&privacy::PRIVACY), "")
+        },
+        section("release", FieldType::Section(&release::RELEASE), "all its defaults hold"),
+        section("views", FieldType::Sections(&crate::estimates::VIEW), "one view of the running mean"),
+        section("sinks", FieldType::Sections(&crate::connect::SINK), "releases are in the log only"),
+        section("state", FieldType::Section(&STATE), "`run --state DIR` names the directory"),
+        section(
+            "ledger",
+            FieldType::Section(&privacy::LEDGER),
+            "the state directory has a ledger of its own",
+        ),
+        section("simulation", FieldType::Section(&SIMULATION), "noise comes from the operating system"),
+    ],
+    one_of: &["source", "sources"],
+    ..SectionDefinition::EMPTY
+};
+
+const fn section(key: &'static str, value: FieldType, without: &'static str) -> Field {
+    Field::optional(key, value, without, "", "")
+}
+
+static COLUMN: SectionDefinition = SectionDefinition {
+    heading: "[[columns]]",
+    about: "A coordinate of every record: a numeric column whose means and covariances are published.",
+    fields: &[
+        Field::required("name", FieldType::Text, "\"age\"", "Name of the column in the source."),
+        Field::required(
+            "lower",
+            FieldType::Number(Range::FINITE),
+            "0",
+            "Public lower bound in the unit of the column; smaller values count as this one.",
+        )
+        .costs("The bounds are published. Choose them without looking at the data. Noise is proportional to their distance."),
+        Field::required(
+            "upper",
+            FieldType::Number(Range::FINITE),
+            "100",
+            "Public upper bound, above `lower`; larger values count as this one.",
+        )
+        .costs("As `lower`."),
+        Field::optional(
+            "bounds",
+            FieldType::BoundsByKey,
+            "`lower` and `upper` hold for every key",
+            "{ EWR = [0, 60] }",
+            "Lower and upper bound for single keys, where kinds of measurement are keys.",
+        )
+        .costs("As `lower`."),
+    ],
+    ..SectionDefinition::EMPTY
+};
+
+static KEY: SectionDefinition = SectionDefinition {
+    heading: "[key]",
+    about: "One series of releases for each value of a column.",
+    fields: &[
+        Field::required("column", FieldType::Text, "\"city\"", "Column that holds the key of a record."),
+        Field::optional(
+            "values",
+            FieldType::Texts,
+            "required, or `values_file`",
+            "[\"EWR\", \"JFK\"]",
+            "All keys, in the order of the tables; rows with another key are skipped.",
+        )
+        .costs("The list is published, also keys without records. Take it from public knowledge, not from the data."),
+        Field::optional(
+            "values_file",
+            FieldType::Text,
+            "required, or `values`",
+            "\"keys.txt\"",
+            "File with one key per line, relative to the pipeline file; empty lines are skipped.",
+        )
+        .costs("As `values`."),
+    ],
+    one_of: &["values", "values_file"],
+    ..SectionDefinition::EMPTY
+};
+
+static STATE: SectionDefinition = SectionDefinition {
+    heading: "[state]",
+    about: "The directory that makes a run survive crashes.",
+    fields: &[
+        Field::optional(
+            "directory",
+            FieldType::Text,
+            "`run --state DIR` names it",
+            "\"state\"",
+            "State directory, relative to the pipeline file; it holds private sums, in mode 0700.",
+        ),
+        Field::with_default(
+            "keep",
+            FieldType::Form(
+                "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"",
+            ),
+            "\"0 epochs\"",
+            "\"30 days\"",
+            "How long the exact sums of committed epochs stay in the private log.",
+        ),
+        Field::optional(
+            "anchor",
+            FieldType::Text,
+            "no check against restored backups",
+            "\"../anchors\"",
+            "Directory elsewhere that records the progress of the log, so that a restored old state directory is refused.",
+        ),
+        Field::optional(
+            "public",
+            FieldType::Text,
+            "the state directory holds the public log",
+            "\"public\"",
+            "Directory for the public log alone, which everyone may read.",
+        ),
+    ],
+    ..SectionDefinition::EMPTY
+};
+
+static SIMULATION: SectionDefinition = SectionDefinition {
+    heading: "[simulation]",
+    about: "Noise from a seed, to repeat an experiment: the releases are **not private**.",
+    fields: &[
+        Field::required("seed", FieldType::from(0), "42", "Seed of the noise.")
+            .costs("Everything: whoever knows the seed removes the noise."),
+        Field::optional(
+            "offsets",
+            FieldType::Text,
+            "the noise alone",
+            "\"offsets.csv\"",
+            "CSV file of integers that are added to the noise, one line for each epoch, to test the mechanism.",
+        ),
+    ],
+    ..SectionDefinition::EMPTY
+};

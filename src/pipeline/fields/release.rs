@@ -1,0 +1,140 @@
+//! Fields of `[release]`: those of moments, and those of estimators of windows.
+
+use hushflow_estimators::covariance::CovarianceMethod;
+use hushflow_estimators::mean::MeanMethod;
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
+use hushflow_mechanism::strategy::KINDS;
+
+use crate::document::definition::{
+    FieldDefinition as Field, FieldGroup, FieldType, Form, Range, SectionDefinition, Word, forms, word,
+};
+use crate::estimates::workloads;
+
+/// Words of `method` that release moments.
+pub(in crate::pipeline) const METHODS: &[Word<Method>] = &[
+    word("jme", Method::Jme, "Joint moments: the second moments cost nothing beside the means."),
+    word(
+        "ime",
+        Method::Ime { first_moment_share: DEFAULT_FIRST_MOMENT_SHARE },
+        "Independent moments: the budget is split between means and second moments.",
+    ),
+    word("cs", Method::Cs, "Record and products concatenated, as one longer record."),
+    word("pp", Method::Pp, "Second moments are squares of the noisy sums; for one record in an epoch."),
+    word("joint-clip", Method::JointClip, "Record and products clipped together."),
+];
+
+fn methods() -> Vec<Form> {
+    let means = MeanMethod::ALL.map(|method| Form { usage: method.name().into(), about: method.about() });
+    let covariances =
+        CovarianceMethod::ALL.map(|method| Form { usage: method.name().into(), about: method.about() });
+    forms(METHODS).into_iter().chain(means).chain(covariances).collect()
+}
+
+fn strategies() -> Vec<Form> {
+    let form = |usage: &str, about| Form { usage: usage.into(), about };
+    let kinds = KINDS.iter().map(|kind| form(&kind.usage(), kind.help()));
+    let others = [
+        form("normalized-…", "A root above, with columns of norm 1."),
+        form("auto", "The best of all that can run, within `memory_limit`."),
+        form("file:PATH", "Saved by `hushflow optimize`, or a CSV matrix."),
+    ];
+    kinds.chain(others).collect()
+}
+
+pub(super) static RELEASE: SectionDefinition = SectionDefinition {
+    heading: "[release]",
+    about: "How releases are made private: moments with noise that is correlated over epochs, or an estimator of each epoch.",
+    fields: &[Field::with_default(
+        "method",
+        FieldType::Words(methods),
+        "\"jme\"",
+        "\"jme\"",
+        "How moments are made private, or the estimator of each epoch's mean or covariance.",
+    )],
+    groups: || {
+        vec![
+            FieldGroup { of: "methods that release moments".into(), fields: MOMENTS },
+            FieldGroup { of: "robust means (method = \"auto\", \"prime\", …)".into(), fields: MEANS },
+            FieldGroup { of: "covariances (method = \"pace\", \"ssp\", …)".into(), fields: COVARIANCES },
+        ]
+    },
+    ..SectionDefinition::EMPTY
+};
+
+const MOMENTS: &[Field] = &[
+    Field::with_default(
+        "workload",
+        FieldType::Forms(workloads),
+        "\"prefix\"",
+        "\"window:7\"",
+        "The weighted sums over epochs for which the noise is made small; views may show any other.",
+    ),
+    Field::optional(
+        "strategy",
+        FieldType::Forms(strategies),
+        "one with constant memory, fitted to the workload",
+        "\"auto\"",
+        "How noise is correlated over epochs; `hushflow plan FILE` compares all.",
+    )
+    .costs("None: every strategy has the same guarantee and another error."),
+    Field::optional(
+        "memory_limit",
+        FieldType::from(0),
+        "no limit",
+        "4096",
+        "Largest encoder state in bytes per coordinate, for `strategy = \"auto\"`.",
+    ),
+    Field::optional(
+        "first_moment_share",
+        FieldType::Number(Range::SHARE),
+        "one half",
+        "0.7",
+        "Share of the budget for counts and means, for `method = \"ime\"`.",
+    )
+    .costs("It divides the budget."),
+];
+
+const MEANS: &[Field] = &[
+    Field::required(
+        "corruption",
+        FieldType::Number(Range { from: Some((0.0, false)), below: Some(0.5) }),
+        "0.01",
+        "α: share of records that may be arbitrarily corrupt, below 1/6 for resilience.",
+    ),
+    Field::with_default(
+        "scale",
+        FieldType::Either(&[FieldType::Words(scales), FieldType::Numbers]),
+        "\"auto\"",
+        "\"whiten\"",
+        "Standard deviations of clean values.",
+    )
+    .costs("A list must be public knowledge. \"auto\" takes a tenth of the budget, \"whiten\" four tenths."),
+    Field::optional(
+        "range",
+        FieldType::Number(Range::POSITIVE),
+        "resilience estimates it; required for tukey",
+        "10",
+        "R: bound on every mean, in scales around 0, for tukey and resilience.",
+    )
+    .costs("A third of the budget where resilience must estimate it."),
+];
+
+const COVARIANCES: &[Field] = &[Field::optional(
+    "centre",
+    FieldType::Number(Range::SHARE),
+    "the middle of the bounds is the centre",
+    "0.1",
+    "Share of the budget for a private mean, about which the covariance is taken.",
+)
+.costs("It takes this share of the budget from the covariance.")];
+
+fn scales() -> Vec<Form> {
+    vec![
+        Form { usage: "auto".into(), about: "They are estimated." },
+        Form {
+            usage: "whiten".into(),
+            about: "They and their directions are estimated, for correlated columns.",
+        },
+    ]
+}

@@ -1,0 +1,114 @@
+//! Fields of `[source]` and `[[sources]]`. Those of single systems stand in their own folders.
+
+use super::epochs::{ARRIVAL, CLOCK_FIELD, LATENESS};
+use crate::connect::{FORMAT, HEADER, SOURCE_PATH, source_groups};
+use crate::document::definition::{
+    FieldDefinition as Field, FieldGroup, FieldType, SectionDefinition, Word, forms, word,
+};
+use crate::pipeline::{MissingPolicy, RowPolicy};
+
+/// Words of `missing`.
+pub(in crate::pipeline) const MISSING_POLICIES: &[Word<MissingPolicy>] = &[
+    word("skip", MissingPolicy::Skip, "Skip the row, whatever it holds."),
+    word(
+        "reject",
+        MissingPolicy::Reject,
+        "Stop the run with an error, for files that are known to be clean.",
+    ),
+    word(
+        "by-column",
+        MissingPolicy::ByColumn,
+        "Count the row in the columns that it has: each mean is over its own rows, each covariance over those with both.",
+    ),
+];
+
+/// Words of `malformed`.
+pub(in crate::pipeline) const ROW_POLICIES: &[Word<RowPolicy>] = &[
+    word("skip", RowPolicy::Skip, "Skip the row, whatever it holds."),
+    word("reject", RowPolicy::Reject, "Stop the run with an error, for files that are known to be clean."),
+];
+
+const FIELDS: &[Field] = &[
+    SOURCE_PATH,
+    FORMAT,
+    HEADER,
+    Field::with_default(
+        "missing",
+        FieldType::Words(|| forms(MISSING_POLICIES)),
+        "\"skip\"",
+        "\"reject\"",
+        "What happens to rows that lack a value.",
+    )
+    .costs("A run that stops reveals that such a row exists: choose \"reject\" only for clean files."),
+    Field::with_default(
+        "malformed",
+        FieldType::Words(|| forms(ROW_POLICIES)),
+        "\"skip\"",
+        "\"reject\"",
+        "What happens to rows that can't be parsed.",
+    )
+    .costs("As `missing`."),
+    Field::optional(
+        "id",
+        FieldType::Text,
+        "every row counts",
+        "\"uuid\"",
+        "Column that identifies copies of a record: of several in an epoch, one counts.",
+    ),
+    Field::with_default(
+        "journal",
+        FieldType::Flag,
+        "false",
+        "true",
+        "Whether rows of standard input are written to disk before they count; sockets always have a journal.",
+    ),
+    Field::with_default(
+        "journal_limit",
+        FieldType::Form("a size from \"8 MiB\", such as \"512 MiB\" or \"2 GB\""),
+        "\"1 GiB\"",
+        "\"512 MiB\"",
+        "Size of the journal at which senders wait.",
+    ),
+    Field::optional(
+        "largest_jump",
+        FieldType::Duration { least: 1 },
+        "no limit for files; for a network ten epochs, or a tenth of the horizon if that is more",
+        "\"2d\"",
+        "A row whose time is further ahead of the clock than this does not advance it.",
+    ),
+];
+
+pub(super) static SOURCE: SectionDefinition = SectionDefinition {
+    heading: "[source]",
+    about: "Where records come from.",
+    fields: FIELDS,
+    groups: source_groups,
+    ..SectionDefinition::EMPTY
+};
+
+pub(super) static SOURCES: SectionDefinition = SectionDefinition {
+    heading: "[[sources]]",
+    about: "One of several sources that are read together, each with its own clock. It has all fields of `[source]`, and these.",
+    fields: &[
+        Field::required("name", FieldType::Text, "\"north\"", "Name of the source, in messages."),
+        Field { presence: THAT_OF_EPOCHS, ..ARRIVAL },
+        Field { presence: THAT_OF_EPOCHS, ..CLOCK_FIELD },
+        Field { presence: THAT_OF_EPOCHS, ..LATENESS },
+        Field::optional(
+            "idle",
+            FieldType::Duration { least: 1 },
+            "the other sources wait for it",
+            "\"30s\"",
+            "After this time without a row, the other sources no longer wait for this one.",
+        ),
+    ],
+    groups: || {
+        let mut groups = source_groups();
+        groups.insert(0, FieldGroup { of: SOURCE.heading.into(), fields: FIELDS });
+        groups
+    },
+    ..SectionDefinition::EMPTY
+};
+
+const THAT_OF_EPOCHS: crate::document::definition::Presence =
+    crate::document::definition::Presence::Optional("that of `[epochs]`");

@@ -1,0 +1,55 @@
+//! Words and letters of tables and JSON that a reader must know.
+
+/// A term and its meaning.
+pub(super) const TERMS: &[(&str, &str)] = &[
+    (
+        "epoch",
+        "A step of the release: an interval of time, or a number of rows. Every epoch is released, also an empty one.",
+    ),
+    ("t", "The number of an epoch, from 1."),
+    ("x", "What an epoch releases: the count, the sums and the sums of products of its records, with noise."),
+    (
+        "workload",
+        "How a view weighs epochs: a sum of x over epochs, and a divisor. Means and covariances are ratios of such sums, so \
+         the divisor cancels in them; it shows in the weight.",
+    ),
+    (
+        "records, weight",
+        "The count of a line under its workload: the number of records so far under `prefix`, titled *records*; otherwise the \
+         weighted number, titled *weight*. Under `window:7`, a weight of 100 means 100 records an epoch.",
+    ),
+    (
+        "ramp",
+        "Under `window:k` the weight of the first k − 1 epochs is too small, for the divisor is k from the first epoch on.",
+    ),
+    (
+        "±",
+        "The half-width of the confidence interval, or the standard deviation of the noise: the line above a table says which.",
+    ),
+    (
+        "quality",
+        "Whether a line shows the data or its noise: `good`, `noise-dominated`, `too-few-records`, `no-second-moments` or \
+         `out-of-range`. See estimates.md.",
+    ),
+    (
+        "chain",
+        "A hash of the whole log up to a release, shortened to 16 digits in lines. Readers with the same chain have the same \
+         history.",
+    ),
+    ("generation", "The number of the run that drew the noise, from 1: it grows with every start."),
+    ("ε, δ", "The guarantee: smaller is more private."),
+    ("σ", "Noise multiplier: the standard deviation of the noise for a sensitivity of 1."),
+    ("ζ", "`clip_norm`: the largest norm of a record, with the bounds scaled to [−1, 1]."),
+    ("λ", "`second_moment_weight`."),
+    ("d", "The number of columns."),
+    (
+        "k, b, m",
+        "The limits of an entity: `participations`, `min_separation` and `records_per_epoch`. In `window:k`, k is the number of \
+         epochs.",
+    ),
+    ("β", "The decay of a workload per epoch."),
+    (
+        "A, C",
+        "The workload and the strategy as matrices: C shapes the noise so that the error of A is small.",
+    ),
+];

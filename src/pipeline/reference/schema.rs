@@ -1,0 +1,122 @@
+//! The JSON schema of the pipeline file, for editors.
+
+use serde_json::{Map, Value, json};
+
+use super::super::fields::PIPELINE;
+use super::{groups, presence};
+use crate::document::definition::{FieldDefinition, FieldType, Presence, Range, SectionDefinition};
+
+/// Returns the JSON schema of the TOML of a pipeline file (draft 2020-12).
+pub fn json_schema() -> Value {
+    let mut schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "hushflow pipeline file",
+    });
+    if let (Some(schema), Value::Object(section)) = (schema.as_object_mut(), section(&PIPELINE)) {
+        schema.extend(section);
+    }
+    schema
+}
+
+/// The schema of a table. Fields that only some of these tables have are allowed in all.
+fn section(definition: &SectionDefinition) -> Value {
+    let mut properties = Map::new();
+    for field in groups(definition).into_iter().flat_map(|(_, fields)| fields) {
+        if !properties.contains_key(field.key) {
+            properties.insert(field.key.into(), property(field));
+        }
+    }
+    let required = definition.fields.iter().filter(|field| matches!(field.presence, Presence::Required));
+    let required: Vec<&str> = required.map(|field| field.key).collect();
+    let mut schema = json!({ "type": "object", "description": definition.about, "properties": properties });
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    if !definition.one_of.is_empty() {
+        let one_of: Vec<Value> = definition.one_of.iter().map(|key| json!({ "required": [key] })).collect();
+        schema["oneOf"] = json!(one_of);
+    }
+    schema["additionalProperties"] = json!(false);
+    schema
+}
+
+fn property(field: &FieldDefinition) -> Value {
+    let mut schema = value(field.value);
+    if field.value.section().is_none() {
+        let mut description = field.about.to_owned();
+        if let Presence::Optional(_) = field.presence {
+            description += &format!(" Without it: {}.", presence(field));
+        }
+        if !field.privacy.is_empty() {
+            description += &format!(" Privacy: {}", field.privacy);
+        }
+        schema["description"] = description.into();
+        schema["examples"] = json!([toml_value(field.example)]);
+    }
+    if let Presence::Default(default) = field.presence {
+        schema["default"] = toml_value(default);
+    }
+    schema
+}
+
+/// The JSON of a TOML value.
+pub(super) fn toml_value(text: &str) -> Value {
+    let table: toml::Table = format!("value = {text}").parse().expect("examples of the table are TOML");
+    json!(table["value"])
+}
+
+fn value(field: FieldType) -> Value {
+    let text = || json!({ "type": "string", "minLength": 1 });
+    match field {
+        FieldType::Text | FieldType::Form(_) | FieldType::Duration { .. } => text(),
+        FieldType::Forms(forms) => {
+            let patterns: Vec<String> = forms().iter().map(|form| pattern(&form.usage)).collect();
+            json!({ "type": "string", "pattern": format!("^({})$", patterns.join("|")) })
+        }
+        FieldType::Words(words) => {
+            json!({ "enum": words().into_iter().map(|form| form.usage).collect::<Vec<_>>() })
+        }
+        FieldType::Number(range) => number(range),
+        FieldType::Count { least, most: u64::MAX } => json!({ "type": "integer", "minimum": least }),
+        FieldType::Count { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        FieldType::Flag => json!({ "type": "boolean" }),
+        FieldType::Texts => json!({ "anyOf": [text(), { "type": "array", "minItems": 1, "items": text() }] }),
+        FieldType::Numbers => {
+            json!({ "type": "array", "minItems": 1, "items": { "type": "number", "exclusiveMinimum": 0 } })
+        }
+        FieldType::BoundsByKey => {
+            let pair =
+                json!({ "type": "array", "minItems": 2, "maxItems": 2, "items": { "type": "number" } });
+            json!({ "type": "object", "additionalProperties": pair })
+        }
+        FieldType::Either(types) => {
+            json!({ "anyOf": types.iter().map(|value| self::value(*value)).collect::<Vec<_>>() })
+        }
+        // A date without quotes is no JSON; editors pass it as a text.
+        FieldType::Time => text(),
+        FieldType::Section(inner) => section(inner),
+        FieldType::Sections(inner) => json!({ "type": "array", "minItems": 1, "items": section(inner) }),
+    }
+}
+
+/// A pattern for a form such as `blt:b`: what follows the colon is free.
+fn pattern(usage: &str) -> String {
+    match usage.split_once([':', '…']) {
+        Some((word, _)) if usage.contains(':') => format!("{word}:.+"),
+        Some((word, _)) => format!("{word}.+"),
+        None => usage.into(),
+    }
+}
+
+fn number(range: Range) -> Value {
+    let mut schema = json!({ "type": "number" });
+    match range.from {
+        Some((least, true)) => schema["exclusiveMinimum"] = json!(least),
+        Some((least, false)) => schema["minimum"] = json!(least),
+        None => {}
+    }
+    if let Some(below) = range.below {
+        schema["exclusiveMaximum"] = json!(below);
+    }
+    schema
+}

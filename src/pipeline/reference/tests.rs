@@ -1,0 +1,361 @@
+//! Tests that the table, the parser, the printed page and the schema agree.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::*;
+use crate::pipeline::Pipeline;
+
+const BASE: &str = "name = 'n'
+source = { path = 'a.csv' }
+columns = [{ name = 'x', lower = 0, upper = 1 }]
+epochs = { records = 10, horizon = 3 }
+privacy = { epsilon = 1, delta = 1e-6 }
+";
+
+const BY_TIME: &str = "epochs = { time = 't', arrival = 'r', start = '2013-01-01', length = '1d', horizon = 3, late = 'drop' }\n";
+const IN_PLACE: &str = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n";
+
+/// A pipeline in which the fields of a section and a group are valid: sections in the place of those
+/// of the base, the one of these fields last, without its closing brace.
+fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Option<&str>) -> Vec<String> {
+    let own = |text: &str| text.to_owned();
+    match (section.heading, group, key) {
+        ("[source]", "", "format") => vec![own("source = { path = 'a'")],
+        ("[source]", "", "journal" | "journal_limit") => {
+            vec![own("source = { path = '-', format = 'csv', journal = true")]
+        }
+        ("[source]", "", "id" | "largest_jump") => vec![own(BY_TIME), own("source = { path = 'a.csv'")],
+        ("[source]", "files", _) => vec![own("source = { path = 'a.csv'")],
+        ("[source]", group, _) if group.contains("tcp") => {
+            vec![own("source = { path = 'tcp-listen://127.0.0.1:7000', format = 'csv'")]
+        }
+        ("[source]", "redis://", "field") => {
+            vec![own("source = { path = 'redis://h', stream = 's', format = 'ndjson'")]
+        }
+        ("[source]", "redis://", _) => vec![own("source = { path = 'redis://h', stream = 's'")],
+        ("[source]", "nats://", _) => vec![own("source = { path = 'nats://h', stream = 's'")],
+        ("[source]" | "[[sources]]", ..) => vec![own("source = { path = 'a.csv'")],
+        ("[[columns]]", _, "bounds") => vec![
+            own("key = { column = 'k', values = ['EWR'] }\n"),
+            own("columns = [{ name = 'x', lower = 0, upper = 1"),
+        ],
+        ("[[columns]]", ..) => vec![own("columns = [{ name = 'x', lower = 0, upper = 1")],
+        ("[key]", _, "values_file") => vec![own("key = { column = 'k'")],
+        ("[key]", ..) => vec![own("key = { column = 'k', values = ['a']")],
+        ("[entity]", ..) => vec![
+            own("privacy = { epsilon = 1, delta = 1e-6, unit = 'entity' }\n"),
+            own("entity = { column = 'user', participations = 4"),
+        ],
+        ("[epochs]", _, "horizon" | "records") => vec![own("epochs = { records = 10, horizon = 3")],
+        ("[epochs]", _, "clock") => {
+            vec![own("epochs = { time = 't', start = '2013-01-01', length = '1d', horizon = 3")]
+        }
+        ("[epochs]", ..) => {
+            vec![own(BY_TIME.trim_end_matches(" }\n"))]
+        }
+        ("[privacy]", _, "unit") if value == Some("\"entity\"") => vec![
+            own("entity = { column = 'user', participations = 4 }\n"),
+            own("privacy = { epsilon = 1, delta = 1e-6, unit = 'entity'"),
+        ],
+        ("[privacy]", ..) => vec![own("privacy = { epsilon = 1, delta = 1e-6")],
+        ("[release]", group, "range") if group.contains("mean") => {
+            vec![own(IN_PLACE), own("release = { method = 'tukey', scale = [1], corruption = 0.1, range = 1")]
+        }
+        ("[release]", group, _) if group.contains("mean") => {
+            vec![own(IN_PLACE), own("release = { method = 'prime', corruption = 0.1")]
+        }
+        ("[release]", group, _) if group.contains("covariance") => {
+            vec![own(IN_PLACE), own("release = { method = 'pace'")]
+        }
+        ("[release]", _, "first_moment_share") => vec![own("release = { method = 'ime'")],
+        ("[release]", _, "memory_limit") => vec![own("release = { strategy = 'auto'")],
+        ("[release]", ..) => vec![own("release = { method = 'jme'")],
+        ("[[views]]", group, _) if group.contains("regression") => vec![
+            own(
+                "columns = [{ name = 'y', lower = 0, upper = 1 }, { name = 'x1', lower = 0, upper = 1 }, { name = 'x2', lower = 0, upper = 1 }]\n",
+            ),
+            own(
+                "views = [{ name = 'v', workload = 'prefix', estimate = 'regression', target = 'y', on = 'x1'",
+            ),
+        ],
+        ("[[views]]", _, "squares") => {
+            vec![own("release.method = 'pp'\n"), own("views = [{ name = 'v', workload = 'prefix'")]
+        }
+        ("[[views]]", _, "keys") => vec![
+            own("key = { column = 'k', values = ['a'] }\n"),
+            own("views = [{ name = 'v', workload = 'prefix'"),
+        ],
+        ("[[views]]", ..) => vec![own("views = [{ name = 'v', workload = 'prefix'")],
+        ("[[sinks]]", "redis://", _) => vec![own("sinks = [{ path = 'redis://h', stream = 's'")],
+        ("[[sinks]]", "nats://", _) => vec![own("sinks = [{ path = 'nats://h', stream = 's'")],
+        ("[[sinks]]", ..) => vec![own("sinks = [{ path = 'out.ndjson'")],
+        ("[state]", ..) => vec![own("state = { directory = 's'")],
+        ("[ledger]", ..) => vec![own("ledger = { directory = 'l', data_set = 'd'")],
+        ("[ledger.budget]", _, "unit") => {
+            vec![own("ledger = { budget = { epsilon = 2, delta = 1e-6, entity = 'user'")]
+        }
+        ("[ledger.budget]", ..) => vec![own("ledger = { budget = { epsilon = 2, delta = 1e-6")],
+        ("[simulation]", ..) => vec![own("simulation = { seed = 1")],
+        other => panic!("no pipeline for {other:?}"),
+    }
+}
+
+/// The text of a pipeline with or without a field.
+fn text_with(section: &SectionDefinition, group: &str, key: &str, value: Option<&str>) -> String {
+    if section.heading.is_empty() {
+        let line = value.map(|value| format!("{key} = {value}\n")).unwrap_or_default();
+        return BASE
+            .lines()
+            .filter(|own| !own.starts_with(&format!("{key} =")))
+            .map(|own| format!("{own}\n"))
+            .collect::<String>()
+            + &line;
+    }
+    let mut lines = pipeline_of(section, group, key, value);
+    let last = lines.last_mut().unwrap();
+    let (head, fields) = last.split_at(last.rfind("{ ").unwrap() + 2);
+    let mut fields: Vec<String> = fields.split(", ").map(String::from).collect();
+    fields.retain(|field| !field.starts_with(&format!("{key} =")));
+    fields.extend(value.map(|value| format!("{key} = {value}")));
+    let end = match section.heading {
+        "[ledger.budget]" => " } }\n",
+        heading if heading.starts_with("[[") && section.heading != "[[sources]]" => " }]\n",
+        _ => " }\n",
+    };
+    *last = format!("{head}{}{end}", fields.join(", "));
+    let base = BASE.lines().filter(|own| {
+        let name = own.split(" = ").next().unwrap();
+        !lines.iter().any(|line| line.starts_with(&format!("{name} =")))
+    });
+    base.map(|line| format!("{line}\n")).chain(lines.iter().cloned()).collect()
+}
+
+/// Calls `check` with every field that is no section, its section and the kind of section.
+fn every_field(mut check: impl FnMut(&SectionDefinition, &str, &FieldDefinition)) {
+    for section in sections() {
+        for (group, fields) in groups(section) {
+            let group = group.unwrap_or_default();
+            // Fields of `[[sources]]` and of Kafka have tests of their own.
+            if section.heading == "[[sources]]" || group == "kafka://" {
+                continue;
+            }
+            for field in fields.iter().filter(|field| field.value.section().is_none()) {
+                check(section, &group, field);
+            }
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Pipeline, String> {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("keys.txt"), "a\n").unwrap();
+    std::fs::write(directory.path().join("offsets.csv"), "1\n").unwrap();
+    let path = directory.path().join("p.toml");
+    Pipeline::parse(text, &path).map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_example_is_valid() {
+    let mut faults = Vec::new();
+    every_field(|section, group, field| {
+        let text = text_with(section, group, field.key, Some(field.example));
+        faults.extend(parse(&text).err().map(|error| format!("{error}\n{text}")));
+    });
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn defaults_are_those_of_the_parser() {
+    every_field(|section, group, field| {
+        let Presence::Default(default) = field.presence else { return };
+        let debug = |value| {
+            let text = text_with(section, group, field.key, value);
+            let read = parse(&text).unwrap_or_else(|error| panic!("{}: {error}\n{text}", field.key));
+            let text = format!("{read:?}");
+            // Paths hold the name of a temporary directory.
+            text.split("/tmp/.tmp")
+                .map(|part| part.trim_start_matches(char::is_alphanumeric))
+                .collect::<String>()
+        };
+        assert_eq!(debug(Some(default)), debug(None), "{} {}", section.heading, field.key);
+    });
+}
+
+#[test]
+fn required_fields_are_required_by_the_parser() {
+    every_field(|section, group, field| {
+        let missing = parse(&text_with(section, group, field.key, None)).is_err();
+        let text = format!("{} {group} {}", section.heading, field.key);
+        match field.presence {
+            Presence::Required => assert!(missing, "{text}"),
+            Presence::Default(_) => assert!(!missing, "{text}"),
+            Presence::Optional(_) => {}
+        }
+    });
+}
+
+#[test]
+fn the_schema_knows_every_example_and_default() {
+    let schema = json_schema();
+    every_field(|section, group, field| {
+        for value in [
+            Some(field.example),
+            Some(match field.presence {
+                Presence::Default(value) => value,
+                _ => field.example,
+            }),
+        ] {
+            let text = text_with(section, group, field.key, value);
+            assert_eq!(faults(&schema, &text), Vec::<String>::new(), "{text}");
+        }
+    });
+}
+
+/// The faults that a schema finds in a pipeline file.
+fn faults(schema: &Value, text: &str) -> Vec<String> {
+    let table: toml::Table = text.parse().unwrap();
+    let mut faults = Vec::new();
+    validate(schema, &serde_json::to_value(table).unwrap(), "", &mut faults);
+    faults
+}
+
+/// Checks a value by the keywords that the schema uses.
+fn validate(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
+    let is_valid = |schema: &Value| {
+        let mut found = Vec::new();
+        validate(schema, value, at, &mut found);
+        found.is_empty()
+    };
+    let number = value.as_f64().unwrap_or(f64::NAN);
+    for (keyword, rule) in schema.as_object().unwrap() {
+        let bound = rule.as_f64().unwrap_or(f64::NAN);
+        let valid = match keyword.as_str() {
+            "$schema" | "title" | "description" | "default" | "examples" => true,
+            "type" => match rule.as_str().unwrap() {
+                "string" => value.is_string(),
+                "number" => value.is_number(),
+                "integer" => value.is_i64(),
+                "boolean" => value.is_boolean(),
+                "array" => value.is_array(),
+                "object" => value.is_object(),
+                other => panic!("type {other}"),
+            },
+            "enum" => rule.as_array().unwrap().contains(value),
+            "minLength" => value.as_str().is_none_or(|text| !text.is_empty()),
+            "minItems" => value.as_array().is_none_or(|items| items.len() as f64 >= bound),
+            "maxItems" => value.as_array().is_none_or(|items| items.len() as f64 <= bound),
+            "pattern" => value.as_str().is_none_or(|text| {
+                let rule = rule.as_str().unwrap().trim_start_matches("^(").trim_end_matches(")$");
+                rule.split('|').any(|form| match form.strip_suffix(".+") {
+                    Some(head) => text.len() > head.len() && text.starts_with(head),
+                    None => text == form,
+                })
+            }),
+            "minimum" => number.is_nan() || number >= bound,
+            "maximum" => number.is_nan() || number <= bound,
+            "exclusiveMinimum" => number.is_nan() || number > bound,
+            "exclusiveMaximum" => number.is_nan() || number < bound,
+            "anyOf" => rule.as_array().unwrap().iter().any(is_valid),
+            "oneOf" => rule.as_array().unwrap().iter().filter(|rule| is_valid(rule)).count() == 1,
+            "required" => {
+                rule.as_array().unwrap().iter().all(|key| value.get(key.as_str().unwrap()).is_some())
+            }
+            "items" => {
+                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+                    validate(rule, item, &format!("{at}[{index}]"), faults);
+                }
+                true
+            }
+            "properties" => {
+                for (key, inner) in value.as_object().into_iter().flatten() {
+                    rule.get(key)
+                        .into_iter()
+                        .for_each(|rule| validate(rule, inner, &format!("{at}.{key}"), faults));
+                }
+                true
+            }
+            "additionalProperties" if rule.is_object() => {
+                for (key, inner) in value.as_object().into_iter().flatten() {
+                    validate(rule, inner, &format!("{at}.{key}"), faults);
+                }
+                true
+            }
+            "additionalProperties" => {
+                let known = |key: &String| schema["properties"].get(key).is_some();
+                value.as_object().is_none_or(|fields| fields.keys().all(known))
+            }
+            other => panic!("keyword {other}"),
+        };
+        if !valid {
+            faults.push(format!("{at}: {keyword}"));
+        }
+    }
+}
+
+#[test]
+fn the_schema_accepts_the_examples_and_rejects_mistakes() {
+    let schema = json_schema();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let examples: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let examples: Vec<_> =
+        examples.iter().filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
+    assert!(examples.len() >= 10);
+    for path in examples {
+        assert_eq!(
+            faults(&schema, &std::fs::read_to_string(path).unwrap()),
+            Vec::<String>::new(),
+            "{path:?}"
+        );
+    }
+    let check = |from: &str, to: &str, fault: &str| {
+        assert!(Pipeline::EXAMPLE.contains(from), "{from}");
+        let text = Pipeline::EXAMPLE.replacen(from, to, 1);
+        assert!(parse(&text).is_err(), "the parser refuses {to}");
+        assert!(
+            faults(&schema, &text).iter().any(|found| found == fault),
+            "{to}: {:?}",
+            faults(&schema, &text)
+        );
+    };
+    check("horizon = 32", "horizont = 32", ".epochs: required");
+    check("horizon = 32", "horizon = 32\nhorizont = 32", ".epochs: additionalProperties");
+    check("horizon = 32", "horizon = 0", ".epochs.horizon: minimum");
+    check("horizon = 32", "horizon = 1.5", ".epochs.horizon: type");
+    check("lower = -60", "lower = '-60'", ".columns[0].lower: type");
+    check("epsilon = 1.0", "epsilon = 0", ".privacy.epsilon: exclusiveMinimum");
+    check("delta = 1e-6", "delta = 1.0", ".privacy.delta: exclusiveMaximum");
+    check("estimate = \"gaussian\"", "estimate = \"guess\"", ".views[0].estimate: enum");
+    check("workload = \"average\"", "workload = \"mean\"", ".views[0].workload: pattern");
+    check("[\"EWR\", \"JFK\", \"LGA\"]", "[]", ".key.values: anyOf");
+    check("name = \"flights\"\n", "", ": required");
+    check("arrival = \"recorded_at\"", "arrival = \"recorded_at\"\nrecords = 5", ".epochs: oneOf");
+    check("[source]\npath = \"flights_jan2013.csv\"", "[[sinks]]\npath = 'a.ndjson'", ": oneOf");
+}
+
+/// The pages of the repository are printed from the table. To renew them:
+/// `hushflow reference --markdown > docs/pipeline.md` and
+/// `hushflow reference --json-schema > docs/pipeline.schema.json`.
+#[test]
+fn the_pages_are_printed_from_the_table() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let read = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap_or_default();
+    assert!(read("pipeline.md") == markdown(), "docs/pipeline.md is old: hushflow reference --markdown");
+    let schema = serde_json::to_string_pretty(&json_schema()).unwrap() + "\n";
+    assert!(
+        read("pipeline.schema.json") == schema,
+        "docs/pipeline.schema.json is old: hushflow reference --json-schema"
+    );
+}
+
+#[test]
+fn a_section_is_printed_by_its_name() {
+    for name in section_names() {
+        assert!(text(Some(name), 80).is_some(), "{name}");
+    }
+    let epochs = text(Some("epochs"), 60).unwrap();
+    assert!(epochs.starts_with("[epochs]\n") && !epochs.contains("[privacy]"), "{epochs}");
+    assert!(epochs.lines().all(|line| line.chars().count() <= 60), "{epochs}");
+    assert!(text(Some("epoch"), 80).is_none());
+}
