@@ -34,10 +34,12 @@ use super::output::SearchStatus;
 use super::output::{print, print_json};
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
+use columns::ColumnForecasts;
 use forecast::{Forecast, RequestedBudget, StreamPlan};
 use windows::WindowPlan;
 
 mod advice;
+mod columns;
 mod forecast;
 mod report;
 mod windows;
@@ -318,7 +320,12 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         }
         bar.finish();
         draw(arguments, std::slice::from_ref(&forecast))?;
-        return Ok(if arguments.json { print_json(&forecast) } else { print(&report::details(&forecast)) }?);
+        let columns = file.as_ref().and_then(|file| ColumnForecasts::new(&forecast, &file.columns));
+        return Ok(if arguments.json {
+            print_json(&forecast)
+        } else {
+            print(&report::details(&forecast, columns.as_ref()))
+        }?);
     }
     let stop = if arguments.all { stop_flag()? } else { Arc::default() };
     let table = compared(&plan, file.as_ref(), arguments.all, &stop, &bar)?;
@@ -338,6 +345,9 @@ pub(super) struct ComparisonTable {
     /// The strategy of the pipeline file.
     #[serde(skip)]
     in_file: Option<StrategyName>,
+    /// Its forecast in the units of the columns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_file: Option<ColumnForecasts>,
 }
 
 /// Returns a flag that the first SIGINT or SIGTERM sets; the second one ends the process.
@@ -378,21 +388,21 @@ fn compared(
         )?;
     }
     // The strategy of the file is part of the comparison.
-    let in_file = match file {
-        Some(file) => {
-            let forecast = forecast_of_file(plan, file, bar);
-            let name = forecast.as_ref().ok().map(|forecast| forecast.strategy.clone());
-            add(&file.release.strategy, forecast)?;
-            name
+    let (mut in_file, mut of_file) = (None, None);
+    if let Some(file) = file {
+        let forecast = forecast_of_file(plan, file, bar);
+        if let Ok(forecast) = &forecast {
+            in_file = Some(forecast.strategy.clone());
+            of_file = ColumnForecasts::new(forecast, &file.columns);
         }
-        None => None,
-    };
+        add(&file.release.strategy, forecast)?;
+    }
     bar.name("lower bound");
     let bound = lower_bound(plan, &strategies);
     strategies.iter_mut().for_each(|forecast| forecast.factorization.bound(bound.as_ref().ok().copied()));
     let objective = plan.purpose.objective;
     strategies.sort_by(|a, b| a.error(objective).total_cmp(&b.error(objective)));
-    Ok(ComparisonTable { strategies, omissions, no_lower_bound: bound.err(), in_file })
+    Ok(ComparisonTable { strategies, omissions, no_lower_bound: bound.err(), in_file, of_file })
 }
 
 /// Returns why a strategy is left out of a comparison, or an error that ends it.

@@ -82,7 +82,7 @@ pub(super) struct EstimateNoise {
 }
 
 impl EstimateNoise {
-    fn scaled(self, factor: f64) -> Self {
+    pub(super) fn scaled(self, factor: f64) -> Self {
         let [first_epoch, last_epoch, average] =
             [self.first_epoch, self.last_epoch, self.average].map(|noise| noise * factor);
         Self { first_epoch, last_epoch, average }

@@ -8,19 +8,21 @@ use super::super::output::{number, table};
 use super::super::thousands;
 use super::ComparisonTable;
 use super::advice::SecondMomentAdvice;
+use super::columns::ColumnForecasts;
 use super::forecast::{Forecast, ForecastNoise, JointSensitivity};
 
 /// Formats the forecast of one strategy in full.
-pub(super) fn details(forecast: &Forecast) -> String {
+pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {
     let strategy = format!("{} for ", word(&forecast.strategy));
     let tables = [&figures(forecast)[..], &noise_levels(forecast)].map(table).join("\n");
     let advice = forecast.second_moment_advice.as_ref().map_or(String::new(), SecondMomentAdvice::text);
-    [strategy, subject(forecast), tables, "\n".into(), mean(forecast), price(forecast), advice].concat()
+    [strategy, subject(forecast), tables, "\n".into(), mean(forecast, columns), price(forecast), advice]
+        .concat()
 }
 
 /// Formats one line for each strategy, the best first, and why others are left out.
 pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
-    let ComparisonTable { strategies, omissions, no_lower_bound, in_file } = table_of_all;
+    let ComparisonTable { strategies, omissions, no_lower_bound, in_file, of_file } = table_of_all;
     let Some(best) = strategies.first() else {
         return ["No strategy applies to these parameters.\n", &left_out(omissions, None)].concat();
     };
@@ -63,7 +65,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
          noise after the\nlast epoch. Bytes of state, and products (multiplications) a step: per coordinate; - where it \
          does not run.\n{}{bound}{}{}See one in full with --strategy {}.\n",
         if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },
-        mean(best),
+        mean(best, of_file.as_ref()),
         left_out(omissions, Some(best)),
         best.strategy,
     );
@@ -223,8 +225,11 @@ fn levels(noise: &ForecastNoise) -> [String; 3] {
     [Some(noise.count), Some(noise.first), noise.second].map(|level| level.map_or("-".into(), number))
 }
 
-/// Formats the noise of mean and covariance.
-fn mean(forecast: &Forecast) -> String {
+/// Formats the noise of mean and covariance: in the units of the columns, where a file names them.
+fn mean(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {
+    if let Some(columns) = columns {
+        return columns.text();
+    }
     let (Some(records), Some(mean)) = (forecast.problem.records_per_epoch, forecast.noise.mean_noise) else {
         return "Add --records-per-epoch R to see the noise of mean and covariance.\n".into();
     };
