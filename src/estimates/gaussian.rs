@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
 use hushflow_mechanism::estimate::intervals::{Interval, MomentIntervals};
+use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
 use nalgebra::DMatrix;
@@ -42,6 +43,10 @@ impl ViewEstimator for Gaussian {
         };
         let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
         let density = moments.noisy().density_by(scaled.view.covariance);
+        let density = density.map(|density| match scaled.view.covariance {
+            Projection::Raw => density,
+            _ => density.within_bounds(),
+        });
         let density = density.and_then(|density| density.to_units(half_widths, centres));
         Arc::new(GaussianEstimate { scaled: Arc::clone(scaled), moments, density })
     }
@@ -65,7 +70,7 @@ impl ViewEstimator for Gaussian {
     }
 }
 
-/// Returns one word: whether a density shows the data or their noise, or why there is none.
+/// Returns one word: how large the noise is beside the bounds, or why there is no density.
 pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
     match density {
         Ok(Density { quality: Quality::Good, .. }) => "good",
@@ -97,7 +102,12 @@ impl GaussianEstimate {
     fn intervals(&self) -> UnitIntervals<'_> {
         let confidence = self.scaled.view.confidence(self.moments.epoch);
         let intervals = self.moments.noisy().intervals(confidence).ok();
+        let intervals = intervals.map(MomentIntervals::within_bounds);
         UnitIntervals { scales: self.scaled.scales(self.moments.key), intervals }
+    }
+
+    fn count_interval(&self) -> Interval {
+        self.moments.noisy().count_interval(self.scaled.view.intervals.level)
     }
 
     fn by_column(&self, value: impl Fn(usize) -> Value) -> Value {
@@ -142,6 +152,7 @@ impl Estimate for GaussianEstimate {
             ("level", view.intervals.level.into()),
             ("joint", view.intervals.joint.into()),
             ("about", view.intervals.about().into()),
+            ("count_interval", ends(Some(self.count_interval()))),
             ("mean_interval", self.by_column(|column| ends(intervals.mean(column)))),
             ("covariance_interval", self.by_pair(|pair| ends(intervals.covariance(pair)))),
             ("standard_deviation_interval", self.by_column(|column| ends(deviation(column)))),
@@ -212,7 +223,7 @@ impl Estimate for GaussianEstimate {
         let density = self.density.as_ref().map_err(DensityError::to_string)?;
         let intervals = self.intervals();
         let within = |value: f64, interval: Option<Interval>| {
-            Cell::Value(value, interval.map_or(0.0, |interval| interval.reach_from(value)))
+            interval.map_or(Cell::Plain(value), |interval| Cell::of_interval(value, interval))
         };
         let shown = density.mean.len().min(TABLE_COLUMNS);
         let means = (0..shown).map(|i| within(density.mean[i], intervals.mean(i)));
@@ -235,8 +246,8 @@ impl Estimate for GaussianEstimate {
         Some(quality(self.density.as_ref()))
     }
 
-    fn count_reach(&self) -> f64 {
-        self.scaled.view.intervals.count_reach()
+    fn count_cell(&self) -> Option<Cell> {
+        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval()))
     }
 }
 
@@ -258,7 +269,7 @@ impl UnitIntervals<'_> {
         Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(widths[i] * widths[j], 0.0))
     }
 
-    /// `None` if a variance does not exceed its noise.
+    /// `None` if only diagonal moments are known.
     fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
         self.intervals.as_ref()?.correlation(i, j)
     }

@@ -16,6 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use hushflow_mechanism::estimate::density::{Density, DensityError};
+use hushflow_mechanism::estimate::intervals::Interval;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
@@ -34,6 +35,9 @@ pub static ESTIMATORS: &[EstimatorKind] = &[gaussian::ESTIMATOR, moments::ESTIMA
 
 /// Number of columns of a log that a table shows; JSON and CSV have all.
 pub(crate) const TABLE_COLUMNS: usize = 4;
+
+/// Ratio of the sides of an interval above which a table shows its ends instead of ±.
+const LOPSIDED: f64 = 1.5;
 
 /// A kind of estimator.
 pub struct EstimatorKind {
@@ -230,14 +234,14 @@ pub trait Estimate: fmt::Debug + Send + Sync {
     /// Cells of a table, or why there is no estimate.
     fn cells(&self) -> Result<Vec<Cell>, String>;
 
-    /// One word at the end of a table line: whether the numbers show the data or their noise.
+    /// One word at the end of a table line: how large the noise is, or why there is no estimate.
     fn quality(&self) -> Option<&'static str> {
         None
     }
 
-    /// Half-width shown after the ± of a count, in standard deviations of its noise.
-    fn count_reach(&self) -> f64 {
-        1.0
+    /// The cell of the count; `None` if the log holds estimates of windows.
+    fn count_cell(&self) -> Option<Cell> {
+        self.moments().map(|moments| Cell::Value(moments.count(), moments.noise.count))
     }
 }
 
@@ -248,10 +252,26 @@ pub enum Cell {
     Value(f64, f64),
     /// A value of unknown noise.
     Plain(f64),
+    /// The ends of an interval that is longer on one side of its value.
+    Range(f64, f64),
     /// An upper bound of a value that is not known otherwise.
     AtMost(f64),
     /// No number.
     Empty,
+}
+
+impl Cell {
+    /// Returns the cell of a value with its interval.
+    fn of_interval(value: f64, interval: Interval) -> Self {
+        let (below, above) = (value - interval.lower, interval.upper - value);
+        match below.max(above) {
+            reach if !reach.is_finite() => Cell::Plain(value),
+            reach if reach <= LOPSIDED * below.min(above) || reach <= f64::MIN_POSITIVE => {
+                Cell::Value(value, reach)
+            }
+            _ => Cell::Range(interval.lower, interval.upper),
+        }
+    }
 }
 
 /// The page's plot: a chart of each series, and a covariance matrix if the lines have one.

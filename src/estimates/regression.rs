@@ -24,9 +24,9 @@
 //! ridge above 0 means that the data don't determine the line. Then there are no intervals.
 //!
 //! **Standard errors.** ĉ − B̂θ = e − Eθ has exactly the covariance V, Vᵢᵢ = wᵢ + Σⱼ Wᵢⱼθⱼ², Vᵢⱼ =
-//! Wᵢⱼθᵢθⱼ. To first order that of θ̂ is GVG with G = (B̂ + N)⁻¹, at θ = θ̂. For the population,
-//! the sampling error hs²G is added: s² is the variance of the residuals, and h the heaviest weight
-//! of a record. Intervals are θ̂ ± z standard errors.
+//! Wᵢⱼθᵢθⱼ. To first order that of θ̂ is GVG with G = (B̂ + N)⁻¹, at θ = θ̂. Intervals come from
+//! the residuals themselves (`profile`). For the population, the sampling error hs²G is added in
+//! squares: s² is the variance of the residuals, and h the heaviest weight of a record.
 //!
 //! **Missing values by column.** Each covariance is of the rows that have both columns. So the
 //! records of the formulas are replaced by ones at the estimated mean: B = n (1, 0; 0, Σ), n the
@@ -44,6 +44,7 @@ use hushflow_mechanism::estimate::debias::MIN_COUNT_TO_NOISE;
 use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval, IntervalSubject, LEAST_SAMPLE};
 use hushflow_mechanism::estimate::projection::Spectrum;
+use hushflow_mechanism::estimate::selection::{Selection, count_interval};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
 use nalgebra::{Cholesky, DMatrix, DVector};
@@ -57,6 +58,9 @@ use super::{
 };
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
+
+mod profile;
+use profile::{NormalEquations, residual_noise};
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
@@ -151,12 +155,14 @@ struct RegressionLine {
     coefficients: DVector<f64>,
     /// Standard deviations of their noise.
     noise: DVector<f64>,
-    /// Half-widths of their intervals; infinite if nothing is known.
-    reach: DVector<f64>,
+    /// Their intervals; unbounded if nothing is known.
+    intervals: Vec<Interval>,
     /// κ per record.
     ridge: f64,
     /// Variance of the residuals, which noise may make negative, and its noise.
     residual: (f64, f64),
+    /// The interval of the variance of the residuals.
+    residual_interval: Interval,
 }
 
 /// The sums of products of 1, the columns of `on` and the target, in this order, about the centres
@@ -233,7 +239,8 @@ impl Regression {
         let identity = DMatrix::<f64>::identity(size, size);
         let regressors = |matrix: &DMatrix<f64>| matrix.view((0, 0), (size, size)).into_owned();
         let (released, levels) = (regressors(&sums), regressors(&variances));
-        let least = Spectrum::of(&released).ok_or(DensityError::Eigenvalues)?.values.min();
+        let spectrum = Spectrum::of(&released).ok_or(DensityError::Eigenvalues)?;
+        let least = spectrum.values.min();
         let norm = 2.0 * levels.row_iter().map(|row| row.sum()).fold(0.0, f64::max).sqrt();
         let rounding = size as f64 * f64::EPSILON * released.trace();
         let ridge = (norm.max(rounding) - least).max(0.0);
@@ -250,8 +257,7 @@ impl Regression {
 
         let squares = theta.component_mul(&theta);
         let product_levels = variances.column(size).rows(0, size).into_owned();
-        let mut noise = levels.component_mul(&(&theta * theta.transpose()));
-        noise.set_diagonal(&(&product_levels + &levels * &squares));
+        let noise = residual_noise(&levels, &product_levels, &theta);
         let covariance = &solver * &noise * &solver;
         let residual = sums[(size, size)] - 2.0 * theta.dot(&sums.column(size).rows(0, size))
             + (&released * &theta).dot(&theta)
@@ -275,15 +281,41 @@ impl Regression {
             (&units * covariance * units.transpose()).diagonal().map(|variance| variance.max(0.0).sqrt())
         };
         let noise = deviations(&covariance);
-        let reach = match sampling.is_finite() {
-            true => deviations(&(covariance + solver * sampling)) * self.quantile(confidence),
-            false => DVector::from_element(size, f64::INFINITY),
-        };
-        let mut coefficients = units * theta;
+        let mut coefficients = &units * &theta;
         coefficients[0] += scales.centres[self.target];
+
+        let z = self.quantile(confidence);
+        let deviation = noise.clone();
+        let equations = units.clone().try_inverse().map(|inverse| {
+            let directions = inverse * DMatrix::from_diagonal(&deviation);
+            NormalEquations {
+                slopes: &released * &directions,
+                directions,
+                residual: sums.column(size).rows(0, size) - &released * &theta,
+                centre: theta,
+                levels,
+                product_levels,
+            }
+        });
+        let sampling_error = deviations(&(solver * sampling.min(f64::MAX))) * z;
+        let interval = |index: usize| {
+            let Some(equations) = equations.as_ref().filter(|_| sampling.is_finite()) else {
+                return Interval::UNBOUNDED;
+            };
+            let (below, above) = if deviation[index] > 0.0 { equations.ends(index, z) } else { (0.0, 0.0) };
+            let end = |distance: f64| (distance * deviation[index]).hypot(sampling_error[index]);
+            Interval { lower: coefficients[index] - end(below), upper: coefficients[index] + end(above) }
+        };
+        let intervals = (0..size).map(interval).collect();
         let square = scales.half_widths[self.target].powi(2);
         let residual = (residual.0 * square, residual.1 * square);
-        let line = RegressionLine { coefficients, noise, reach, ridge: ridge / count, residual };
+        let reach = confidence.normal_quantile() * residual.1;
+        // With a ridge the line fits worse than the least squares line, so only the upper end holds.
+        let lower = if ridge > 0.0 { 0.0 } else { residual.0 - reach };
+        let allowed = Interval { lower: 0.0, upper: square };
+        let residual_interval = Interval { lower, upper: residual.0 + reach }.within(allowed, residual.1);
+        let ridge = ridge / count;
+        let line = RegressionLine { coefficients, noise, intervals, ridge, residual, residual_interval };
         let numbers = line.coefficients.iter().chain(&line.noise).chain([&residual.0, &residual.1]);
         if numbers.copied().all(f64::is_finite) { Ok(line) } else { Err(DensityError::OutOfRange) }
     }
@@ -350,9 +382,16 @@ impl LeastSquaresEstimate {
 
     /// The interval of the intercept (0) or a slope.
     fn interval(&self, index: usize) -> Option<Interval> {
-        let RegressionLine { coefficients, reach, .. } = self.line.as_ref().ok()?;
-        let (value, reach) = (coefficients[index], reach[index]);
-        reach.is_finite().then_some(Interval { lower: value - reach, upper: value + reach })
+        let interval = self.line.as_ref().ok()?.intervals[index];
+        (self.of_line(|line| line.ridge)? == 0.0).then_some(interval)
+    }
+
+    fn count_interval(&self) -> Interval {
+        let (count, noise) = (self.moments.count(), self.moments.noise.count);
+        let least = MIN_COUNT_TO_NOISE * noise;
+        let range = if count > least { (least, f64::INFINITY) } else { (f64::NEG_INFINITY, least) };
+        let selection = Selection::by_range(count, range, noise, 1.0);
+        count_interval(count, noise, self.scaled.view.intervals.level, &[selection])
     }
 
     /// The slopes, by column.
@@ -384,6 +423,7 @@ impl Estimate for LeastSquaresEstimate {
             ("level", intervals.level.into()),
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
+            ("count_interval", ends(Some(self.count_interval()))),
             ("intercept_interval", interval(0)),
             ("coefficients_interval", self.slopes(interval)),
         ];
@@ -432,14 +472,10 @@ impl Estimate for LeastSquaresEstimate {
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let line = self.line.as_ref().map_err(DensityError::to_string)?;
-        let coefficient = |index: usize| match (line.coefficients[index], line.reach[index]) {
-            (value, reach) if reach.is_finite() => Cell::Value(value, reach),
-            (value, _) => Cell::Plain(value),
-        };
-        let (variance, reach) = (line.residual.0, line.residual.1 * self.count_reach());
-        let deviation = match variance > reach {
-            true => Cell::Value(variance.sqrt(), variance.sqrt() - (variance - reach).sqrt()),
-            false => Cell::AtMost((variance + reach).max(line.residual.1).sqrt()),
+        let coefficient = |index: usize| Cell::of_interval(line.coefficients[index], line.intervals[index]);
+        let deviation = match line.residual_interval.square_root() {
+            Interval { lower: 0.0, upper } => Cell::AtMost(upper),
+            interval => Cell::of_interval(line.residual.0.max(0.0).sqrt(), interval),
         };
         let shown = 0..=self.names.len().min(TABLE_COLUMNS);
         Ok(shown.map(coefficient).chain([deviation]).collect())
@@ -453,8 +489,8 @@ impl Estimate for LeastSquaresEstimate {
         })
     }
 
-    fn count_reach(&self) -> f64 {
-        self.scaled.view.intervals.count_reach()
+    fn count_cell(&self) -> Option<Cell> {
+        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval()))
     }
 }
 #[cfg(test)]

@@ -174,7 +174,7 @@ impl Default for Intervals {
 }
 
 impl Intervals {
-    /// Returns the half-width of the interval of a count, in standard deviations of its noise.
+    /// Returns the half-width of the plain interval of a count, in standard deviations of its noise.
     pub fn count_reach(&self) -> f64 {
         Confidence { level: self.level, ..Confidence::default() }.normal_quantile()
     }
@@ -187,7 +187,7 @@ impl Intervals {
     /// States what they cover, and whether all intervals of `whole` hold jointly.
     pub(super) fn promise(&self, whole: &str) -> String {
         let subject =
-            if self.population { "the population of the records" } else { "the records themselves" };
+            if self.population { "the population of the records" } else { "the records that counted" };
         let together = if self.joint { format!("all of {whole} together") } else { "each on its own".into() };
         format!("{subject}, {together}")
     }
@@ -195,7 +195,7 @@ impl Intervals {
     /// The meaning of ± in a table.
     pub(super) fn legend(&self) -> String {
         format!(
-            "half-width of the {} % confidence interval for {}",
+            "half-width of the {} % confidence interval for {} (a to b: its ends)",
             self.level * 100.0,
             self.promise("a line")
         )

@@ -189,8 +189,8 @@ impl EstimateLine<'_> {
         // `2013-01-05T05:00:00Z` without zeros at the end.
         let start = start.strip_suffix(":00Z").unwrap_or(&start);
         let mut text = self.table_lead(&epoch, start, self.view(), self.key());
-        if let Some(moments) = self.estimate.moments() {
-            push_value(&mut text, moments.count(), moments.noise.count * self.estimate.count_reach());
+        if let Some(count) = self.estimate.count_cell() {
+            push(&mut text, &count);
         }
         match self.estimate.cells() {
             Ok(cells) => {
@@ -242,6 +242,10 @@ fn push(text: &mut String, cell: &Cell) {
     match *cell {
         Cell::Value(value, reach) => push_value(text, value, reach),
         Cell::Plain(value) => push_cell(text, &format!("{value:.4}")),
+        Cell::Range(lower, upper) => {
+            let places = places(upper - lower);
+            push_cell(text, &format!("{lower:.places$} to {upper:.places$}"));
+        }
         Cell::AtMost(bound) => {
             let places = (2.0 - bound.log10().floor()).clamp(0.0, 6.0) as usize;
             push_cell(text, &format!("≤ {bound:.places$}"));
@@ -252,11 +256,14 @@ fn push(text: &mut String, cell: &Cell) {
 
 /// Appends `value ± reach`, both rounded to the second significant digit of `reach`.
 fn push_value(text: &mut String, value: f64, reach: f64) {
-    let places =
-        if reach > 0.0 && reach.is_finite() { (1.0 - reach.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
-    let places = places as usize;
+    let places = places(reach);
     let cell = if reach > 0.0 { format!("{value:.places$} ± {reach:.places$}") } else { format!("{value}") };
     push_cell(text, &cell);
+}
+
+/// Decimal places up to the second significant digit of a width.
+fn places(width: f64) -> usize {
+    if width > 0.0 && width.is_finite() { (1.0 - width.log10().floor()).clamp(0.0, 6.0) as usize } else { 0 }
 }
 
 fn push_cell(text: &mut String, cell: &str) {

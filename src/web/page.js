@@ -463,7 +463,7 @@ function weighting(workload) {
 /// The view that the controls name.
 function chosen() {
   const workload = $("workload").value;
-  $("count-title").textContent = workload === "prefix" ? "records" : "weight";
+  $("count-title").textContent = workload === "prefix" ? "records that counted" : "weight of records that counted";
   const key = $("key-name-label").hidden ? $("key").value : $("key-name").value;
   return new URLSearchParams({ key, workload });
 }

@@ -42,7 +42,7 @@ impl EntryMoments {
     /// Returns the range of S/n − sᵢsⱼ/n² over moments within z standard deviations of the released
     /// ones.
     pub(super) fn covariance_range(&self, z: f64) -> Interval {
-        let (count, noise) = self.count;
+        let ((count, noise), z) = (self.count, z.max(0.0));
         if count <= z * noise {
             return Interval::UNBOUNDED;
         }

@@ -13,7 +13,7 @@
 //! Muller 1958. This noise protects nothing; the density is already private.
 
 use super::debias::MIN_COUNT_TO_NOISE;
-pub use super::projection::Quality;
+pub use super::quality::Quality;
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use rand::Rng;
 use std::f64::consts::TAU;
@@ -104,7 +104,7 @@ pub struct Density {
     pub count: f64,
     /// Standard deviation of the count's noise; 0 if it is exact.
     pub count_noise: f64,
-    /// Whether the covariance is distinct from its noise.
+    /// How large the noise is beside the bounds of the columns.
     pub quality: Quality,
 }
 
@@ -132,6 +132,21 @@ impl Density {
             ..*self
         };
         density.finite()
+    }
+
+    /// Returns the density nearest to what records with coordinates in [−1, 1] allow: a mean in
+    /// [−1, 1], and a variance of at most (1 − m)(m + 1). A larger variance is scaled down with its
+    /// covariances, which keeps correlations, and eigenvalues at least 0.
+    pub fn within_bounds(mut self) -> Self {
+        self.mean.apply(|mean| *mean = mean.clamp(-1.0, 1.0));
+        let largest = self.mean.map(|mean| (1.0 - mean) * (mean + 1.0));
+        let scale = self.covariance.diagonal().zip_map(&largest, |variance, largest| {
+            if variance > largest { (largest / variance).sqrt() } else { 1.0 }
+        });
+        if scale.min() < 1.0 {
+            self.covariance.component_mul_assign(&(&scale * scale.transpose()));
+        }
+        self
     }
 
     /// Makes a known density, a truth for comparison. Its count and all noise are 0.

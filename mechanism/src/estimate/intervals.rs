@@ -8,7 +8,16 @@
 //!   before projection, whose bias has no known law. The estimate ± z of its own standard
 //!   deviations contains the truth too rarely if that deviation depends on a noise-dominated mean;
 //! - a correlation: all ρ for which the estimate is at most z standard deviations of its noise
-//!   away, to first order and at that ρ; only if both variances exceed their noise.
+//!   away, to first order and at that ρ. All of [−1, 1] if a variance may be 0. It is never hidden:
+//!   where only clear correlations are shown, they are chosen by their noise.
+//!
+//! Given the quality of the line ([`quality`](super::quality)), z differs by side and entry, if the
+//! count is noisy: see [`selection`](super::selection). An error of the count moves a mean m by −m,
+//! and a covariance by mᵢmⱼ − σᵢⱼ.
+//!
+//! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow. No truth is lost,
+//! except that the largest variance, 1 − m², depends on an unknown mean: of its interval the mean
+//! nearest to 0 is taken, at a fiftieth of the tail.
 //!
 //! For the population, the error of the sample is independent of the noise, and the two are
 //! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is
@@ -23,6 +32,7 @@
 use super::ball::EntryMoments;
 use super::debias::NoisyMoments;
 use super::density::DensityError;
+use super::selection::{Selection, conditional_quantiles, count_interval};
 use crate::moments::SecondMoment;
 use crate::quantile;
 use nalgebra::{DMatrix, DVector};
@@ -31,8 +41,11 @@ use std::f64::consts::SQRT_2;
 /// Smallest sample for a statement about its population.
 pub const LEAST_SAMPLE: f64 = 10.0;
 
-/// Minimum variance, in standard deviations of its noise, for a correlation.
-pub const MIN_VARIANCE_TO_NOISE: f64 = 4.0;
+/// Share of the tail at which a mean bounds a variance.
+const BOUND_TAIL: f64 = 0.02;
+
+/// Rounds of the search for the end of a mean's interval, whose quantile depends on the end.
+const ROUNDS: u32 = 6;
 
 /// Confidence intervals of the moments of one key, in the coordinates of the moments.
 #[derive(Clone, Debug)]
@@ -43,6 +56,8 @@ pub struct MomentIntervals<'a> {
     tail: f64,
     z: f64,
     subject: IntervalSubject,
+    /// Whether the coordinates of records lie in [−1, 1].
+    bounded: bool,
 }
 
 impl<'a> NoisyMoments<'a> {
@@ -84,21 +99,58 @@ impl<'a> NoisyMoments<'a> {
         let (mean, covariance) = self.estimates()?;
         let statements = if joint { self.layout.coordinates() - 1 } else { 1 };
         let tail = (1.0 - level) / 2.0 / statements as f64;
-        Ok(MomentIntervals { moments: *self, mean, covariance, tail, z: quantile::normal(tail), subject })
+        Ok(MomentIntervals {
+            moments: *self,
+            mean,
+            covariance,
+            tail,
+            z: quantile::normal(tail),
+            subject,
+            bounded: false,
+        })
+    }
+}
+
+impl NoisyMoments<'_> {
+    /// Returns the interval of the count at this level, given the quality. It exists for every
+    /// count, and begins at 0 or above.
+    pub fn count_interval(&self, level: f64) -> Interval {
+        let (count, noise) = (self.count(), self.noise.count);
+        count_interval(count, noise, level, &[Selection::by_range(count, self.count_range(), noise, 1.0)])
     }
 }
 
 impl MomentIntervals<'_> {
+    /// Returns the same intervals, for records whose coordinates lie in [−1, 1], cut to what this
+    /// allows.
+    pub fn within_bounds(self) -> Self {
+        Self { bounded: true, ..self }
+    }
+
     /// Returns the interval of a column's mean; `None` if there is no such column.
     pub fn mean(&self, column: usize) -> Option<Interval> {
+        self.mean_at(column, self.tail)
+    }
+
+    fn mean_at(&self, column: usize, tail: f64) -> Option<Interval> {
         let estimate = *self.mean.get(column)?;
-        let interval = self.fieller(self.first(column)).with(estimate);
-        let IntervalSubject::Population { .. } = self.subject else { return Some(interval) };
-        let sampled = self.sampled(interval, estimate, |freedom| {
-            let error = quantile::student(self.z, freedom) * (self.spread(column) / freedom).sqrt();
-            (error, error)
-        });
-        Some(sampled.with(estimate))
+        let records = self.fieller(self.first(column), estimate, tail).with(estimate);
+        let interval = match self.subject {
+            IntervalSubject::Records => records,
+            IntervalSubject::Population { .. } => {
+                let z = quantile::normal(tail);
+                let sampled = self.sampled(records, estimate, |freedom| {
+                    let error = quantile::student(z, freedom) * (self.spread(column) / freedom).sqrt();
+                    (error, error)
+                });
+                sampled.with(estimate)
+            }
+        };
+        let noise = self.moments.noise.first / self.moments.count();
+        Some(match self.bounded {
+            true => interval.within(Interval { lower: -1.0, upper: 1.0 }, noise),
+            false => interval,
+        })
     }
 
     /// Returns the interval of the covariance of two columns, or of the variance of one; `None` if
@@ -107,7 +159,12 @@ impl MomentIntervals<'_> {
     /// estimate hides a variance, too.
     pub fn covariance(&self, i: usize, j: usize) -> Option<Interval> {
         let estimate = *self.covariance.get((i, j))?;
-        let records = self.entry(i, j)?.covariance_range(self.z).with(estimate);
+        let entry = self.entry(i, j)?;
+        let (means, noise) = ((self.mean[i], self.mean[j]), self.entry_noise(i, j));
+        let (down, up) = self.quantiles(self.tail, (means.0 * means.1 - estimate) / noise);
+        let records =
+            Interval { lower: entry.covariance_range(down).lower, upper: entry.covariance_range(up).upper };
+        let records = records.with(estimate);
         let interval = match self.subject {
             IntervalSubject::Records => records,
             IntervalSubject::Population { heaviest } => {
@@ -117,12 +174,18 @@ impl MomentIntervals<'_> {
                 sampled.map(|x| x * sample / (sample - 1.0).max(f64::MIN_POSITIVE)).with(estimate)
             }
         };
-        Some(match i == j {
-            true => {
-                Interval { lower: interval.lower.max(0.0), upper: interval.upper.max(self.variance_noise(i)) }
-            }
-            false => interval,
-        })
+        let largest = match self.bounded {
+            true => (self.largest_variance(i)? * self.largest_variance(j)?).sqrt(),
+            false => f64::INFINITY,
+        };
+        Some(interval.within(Interval { lower: if i == j { 0.0 } else { -largest }, upper: largest }, noise))
+    }
+
+    /// The largest variance of records in [−1, 1] with a mean in its interval.
+    fn largest_variance(&self, column: usize) -> Option<f64> {
+        let mean = self.mean_at(column, self.tail * BOUND_TAIL)?;
+        let nearest = 0f64.clamp(mean.lower, mean.upper);
+        Some((1.0 - nearest) * (1.0 + nearest))
     }
 
     /// Returns the interval of a column's standard deviation.
@@ -130,19 +193,26 @@ impl MomentIntervals<'_> {
         self.covariance(column, column).map(Interval::square_root)
     }
 
-    /// Returns the estimated correlation of two columns and its interval; `None` if a variance is
-    /// below [`MIN_VARIANCE_TO_NOISE`] of its noise, where a correlation has no meaning.
+    /// Returns the estimated correlation of two columns and its interval, which is [−1, 1] if
+    /// nothing is known; `None` if there is no such pair or if only diagonal moments are known.
     pub fn correlation(&self, i: usize, j: usize) -> Option<(f64, Interval)> {
-        if !self.stands_out(i)? || !self.stands_out(j)? {
-            return None;
-        }
+        self.entry(i, j)?;
         if i == j {
             return Some((1.0, Interval { lower: 1.0, upper: 1.0 }));
         }
-        self.entry(i, j)?;
         let estimate = self.covariance[(i, j)] / self.deviation(i) / self.deviation(j);
-        let records = self.score(estimate, |correlation| self.correlation_noise(i, j, correlation).powi(2));
+        if !estimate.is_finite() {
+            return Some((0.0, Interval { lower: -1.0, upper: 1.0 }));
+        }
         let within = estimate.clamp(-1.0, 1.0);
+        let slope = self.correlation_slope(i, j, within)
+            / self.correlation_noise(i, j, within).max(f64::MIN_POSITIVE);
+        let (down, up) = self.quantiles(self.tail, slope);
+        let variance = |correlation| self.correlation_noise(i, j, correlation).powi(2);
+        let records = Interval {
+            lower: score(down, estimate, variance).lower,
+            upper: score(up, estimate, variance).upper,
+        };
         let interval = match self.subject {
             IntervalSubject::Records => records,
             IntervalSubject::Population { .. } => self.sampled(records, estimate, |freedom| {
@@ -218,14 +288,50 @@ impl MomentIntervals<'_> {
         self.moments.coordinates[self.moments.layout.first()][column]
     }
 
-    /// The m with |sum − m n̂| ≤ z √(τ₁² + m²τ₀²).
-    fn fieller(&self, sum: f64) -> Interval {
+    /// The quantiles down and up for an estimate that an error of the count moves by `slope`, in
+    /// standard deviations of the estimate's noise, over n̂.
+    fn quantiles(&self, tail: f64, slope: f64) -> (f64, f64) {
+        let (count, noise) = (self.moments.count(), self.moments.noise.count);
+        let correlation = (slope * noise / count).clamp(-1.0, 1.0);
+        let correlation = if correlation.is_nan() { 0.0 } else { correlation };
+        conditional_quantiles(
+            tail,
+            &[Selection::by_range(count, self.moments.count_range(), noise, correlation)],
+        )
+    }
+
+    /// The m with |sum − m n̂| ≤ z √(τ₁² + m²τ₀²), for the quantile z of each side given the
+    /// quality at the end of that side.
+    fn fieller(&self, sum: f64, estimate: f64, tail: f64) -> Interval {
+        let noise = self.moments.noise;
+        let quantiles = |mean: f64| {
+            let mean = if self.bounded { mean.clamp(-1.0, 1.0) } else { mean.clamp(-1e9, 1e9) };
+            let deviation = noise.first.hypot(mean * noise.count);
+            self.quantiles(tail, -mean * self.moments.count() / deviation)
+        };
+        let plain = self.roots(sum, quantiles(estimate).0.max(0.0));
+        let (mut lower, mut upper) = (plain.lower, plain.upper);
+        if noise.count > 0.0 {
+            for _ in 0..ROUNDS {
+                let before = (lower, upper);
+                lower = self.roots(sum, quantiles(lower).0).lower;
+                upper = self.roots(sum, quantiles(upper).1).upper;
+                if (lower, upper) == before {
+                    break;
+                }
+            }
+        }
+        Interval { lower, upper }
+    }
+
+    /// The m with sum − m n̂ = ±z √(τ₁² + m²τ₀²).
+    fn roots(&self, sum: f64, z: f64) -> Interval {
         let (count, noise) = (self.moments.count(), self.moments.noise);
-        let scale = (count - self.z * noise.count) * (count + self.z * noise.count);
-        if scale <= 0.0 {
+        let scale = (count - z * noise.count) * (count + z * noise.count);
+        if scale <= 0.0 || !scale.is_finite() {
             return Interval::UNBOUNDED;
         }
-        let (centre, reach) = (count * sum, self.z * (sum * noise.count).hypot(noise.first * scale.sqrt()));
+        let (centre, reach) = (count * sum, z * (sum * noise.count).hypot(noise.first * scale.sqrt()));
         Interval { lower: (centre - reach) / scale, upper: (centre + reach) / scale }
     }
 
@@ -253,53 +359,61 @@ impl MomentIntervals<'_> {
         ((u * below).hypot(w * above) / 2.0, (u * above).hypot(w * below) / 2.0)
     }
 
-    /// The ρ with |estimate − ρ| ≤ z √variance(ρ), for a variance that is quadratic in ρ.
-    fn score(&self, estimate: f64, variance: impl Fn(f64) -> f64) -> Interval {
-        let (at_minus, at_zero, at_one) = (variance(-1.0), variance(0.0), variance(1.0));
-        let z = self.z * self.z;
-        let scale = 1.0 - z * ((at_one + at_minus) / 2.0 - at_zero);
-        if scale <= 0.0 {
-            return Interval::UNBOUNDED;
-        }
-        let centre = estimate + z * (at_one - at_minus) / 4.0;
-        let product = estimate * estimate - z * at_zero;
-        let reach = (centre * centre - scale * product).max(0.0).sqrt();
-        Interval { lower: (centre - reach) / scale, upper: (centre + reach) / scale }
-    }
-
-    fn variance_noise(&self, column: usize) -> f64 {
-        let (variance, mean) = (self.covariance[(column, column)], self.mean[column]);
-        self.moments.covariance_noise(variance.max(0.0), (mean, mean), true)
-    }
-
-    /// Whether a variance exceeds [`MIN_VARIANCE_TO_NOISE`] of its noise.
-    fn stands_out(&self, column: usize) -> Option<bool> {
-        let variance = *self.covariance.get((column, column))?;
-        Some(variance > MIN_VARIANCE_TO_NOISE * self.variance_noise(column))
+    /// Noise of an entry of the covariance.
+    fn entry_noise(&self, i: usize, j: usize) -> f64 {
+        let covariance = self.covariance[(i, j)];
+        let covariance = if i == j { covariance.max(0.0) } else { covariance };
+        self.moments.covariance_noise(covariance, (self.mean[i], self.mean[j]), i == j)
     }
 
     /// The variance of a column, at least one standard deviation of its noise.
     fn spread(&self, column: usize) -> f64 {
-        self.covariance[(column, column)].max(self.variance_noise(column))
+        self.covariance[(column, column)].max(self.entry_noise(column, column))
     }
 
     fn deviation(&self, column: usize) -> f64 {
         self.covariance[(column, column)].max(0.0).sqrt()
     }
 
-    /// Noise of ρ̂ to first order: with (A, B, C) its derivatives by σᵢⱼ, σᵢᵢ and σⱼⱼ, the noises
-    /// of the second moments, of both sums and of the count enter independently.
+    /// Derivatives of ρ by σᵢⱼ, σᵢᵢ and σⱼⱼ.
+    fn correlation_derivatives(&self, i: usize, j: usize, correlation: f64) -> [f64; 3] {
+        let deviations = (self.deviation(i), self.deviation(j));
+        let square = |deviation: f64| -correlation / (2.0 * deviation * deviation);
+        [1.0 / (deviations.0 * deviations.1), square(deviations.0), square(deviations.1)]
+    }
+
+    /// Noise of ρ̂ to first order: with (A, B, C) its derivatives, the noises of the second moments,
+    /// of both sums and of the count enter independently.
     fn correlation_noise(&self, i: usize, j: usize, correlation: f64) -> f64 {
         let noise = self.moments.noise;
-        let (deviations, means) = ((self.deviation(i), self.deviation(j)), (self.mean[i], self.mean[j]));
-        let a = 1.0 / (deviations.0 * deviations.1);
-        let b = -correlation / (2.0 * deviations.0 * deviations.0);
-        let c = -correlation / (2.0 * deviations.1 * deviations.1);
+        let [a, b, c] = self.correlation_derivatives(i, j, correlation);
+        let means = (self.mean[i], self.mean[j]);
         let second = noise.second * (a / SQRT_2).hypot(b).hypot(c);
         let sums = (a * means.1 + 2.0 * b * means.0).hypot(a * means.0 + 2.0 * c * means.1);
-        let ratio = a * means.0 * means.1 + b * means.0 * means.0 + c * means.1 * means.1;
+        let ratio = self.correlation_slope(i, j, correlation);
         second.hypot(noise.first * sums).hypot(noise.count * ratio) / self.moments.count()
     }
+
+    /// How far an error of the count moves ρ̂, over n̂.
+    fn correlation_slope(&self, i: usize, j: usize, correlation: f64) -> f64 {
+        let [a, b, c] = self.correlation_derivatives(i, j, correlation);
+        let means = (self.mean[i], self.mean[j]);
+        a * means.0 * means.1 + b * means.0 * means.0 + c * means.1 * means.1
+    }
+}
+
+/// The ρ with estimate − ρ = ±z √variance(ρ), for a variance that is quadratic in ρ.
+fn score(z: f64, estimate: f64, variance: impl Fn(f64) -> f64) -> Interval {
+    let (at_minus, at_zero, at_one) = (variance(-1.0), variance(0.0), variance(1.0));
+    let (radius, z) = (z, z * z);
+    let scale = 1.0 - z * ((at_one + at_minus) / 2.0 - at_zero);
+    if scale <= 0.0 {
+        return Interval::UNBOUNDED;
+    }
+    let centre = estimate + z * (at_one - at_minus) / 4.0;
+    let product = estimate * estimate - z * at_zero;
+    let reach = (centre * centre - scale * product).max(0.0).sqrt().copysign(radius);
+    Interval { lower: (centre - reach) / scale, upper: (centre + reach) / scale }
 }
 
 #[cfg(test)]
@@ -374,9 +488,23 @@ impl Interval {
         self.map(|x| x.max(0.0).sqrt())
     }
 
+    /// Returns the distance of the ends.
+    pub fn width(&self) -> f64 {
+        self.upper - self.lower
+    }
+
     /// Returns the distance from x to the farther end.
     pub fn reach_from(&self, x: f64) -> f64 {
         (self.upper - x).max(x - self.lower)
+    }
+
+    /// Cuts the interval to `bounds`, but leaves it at least `width` long as far as they allow.
+    pub fn within(self, bounds: Self, width: f64) -> Self {
+        let width = if width.is_finite() { width.min(bounds.upper - bounds.lower) } else { 0.0 };
+        Interval {
+            lower: self.lower.clamp(bounds.lower, bounds.upper - width),
+            upper: self.upper.clamp(bounds.lower + width, bounds.upper),
+        }
     }
 
     /// Extends the interval to contain x; unbounded if an end is NaN.

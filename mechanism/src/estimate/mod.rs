@@ -1,9 +1,10 @@
 //! Estimates from released moments: post-processing, at no privacy cost.
 //!
 //! [`debias`] computes a mean and a covariance, and [`projection`] makes the covariance positive
-//! definite. [`Quality`](density::Quality) says whether the covariance shows more than noise. Mean
-//! and covariance together are a [`density`], which can be scored, compared and sampled
-//! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values.
+//! definite. [`quality`] says how large the noise is beside the bounds of the columns. Mean and
+//! covariance together are a [`density`], which can be scored, compared and sampled
+//! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values, at
+//! their level also among the lines of one quality ([`selection`]).
 //! [`by_column`] does the same column by column, where values may be missing.
 
 mod ball;
@@ -12,3 +13,5 @@ pub mod debias;
 pub mod density;
 pub mod intervals;
 pub mod projection;
+pub mod quality;
+pub mod selection;

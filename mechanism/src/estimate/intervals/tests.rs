@@ -248,16 +248,114 @@ fn invalid_levels_and_weights_are_refused() {
     check(0.9, f64::INFINITY, "heaviest weight of a record is inf");
 }
 
+/// Where nothing is known, the interval says so: a correlation is never hidden.
 #[test]
-fn correlations_of_noise_are_not_given() {
+fn correlations_of_noise_have_intervals_that_hold_all() {
     let noise_alone =
         CoverageSetting { dimension: 2, variance: 1e-6, noise: noise(0.0, 5.0, 7.0), releases: 1_000, ..ONE };
-    let given = noise_alone.releases(3).filter(|coordinates| {
+    let whole = noise_alone.releases(3).filter(|coordinates| {
         let moments = NoisyMoments { layout: noise_alone.layout(), coordinates, noise: noise_alone.noise };
-        moments.intervals(Confidence::default()).unwrap().correlation(0, 1).is_some()
+        let (_, interval) = moments.intervals(Confidence::default()).unwrap().correlation(0, 1).unwrap();
+        interval.width() == 2.0
     });
-    // Each variance exceeds four deviations with a probability of 3·10⁻⁵.
-    assert!(given.count() == 0);
+    // The others miss: at most one in twenty, and more than 100 with a probability below 10⁻⁶.
+    assert!(whole.count() >= 900);
+}
+
+/// Coverage among the lines of each quality, for truths on both sides of its thresholds. Shares
+/// lie at most 5.2 standard errors below 94.5 %: a false alarm has a probability below 10⁻⁶ for
+/// each of 60 comparisons. Coverage above the level is allowed: bounds cut intervals where noise dominates.
+#[test]
+fn intervals_cover_at_their_level_among_lines_of_each_quality() {
+    use crate::estimate::quality::Quality;
+    let check = |seed: u64, setting: CoverageSetting, correlation: f64| {
+        let truth = setting.covariance();
+        let mut shares = [[(0.0, 0.0); 5]; 3];
+        for coordinates in setting.releases(seed) {
+            let moments =
+                NoisyMoments { layout: setting.layout(), coordinates: &coordinates, noise: setting.noise };
+            let intervals = moments.intervals(Confidence::default()).map(MomentIntervals::within_bounds);
+            let quality = match (&intervals, moments.quality()) {
+                (Err(_), _) => 0,
+                (_, Quality::NoiseDominated) => 1,
+                (_, Quality::Good) => 2,
+            };
+            let mut add = |position: usize, held: bool| {
+                let (yes, all): &mut (f64, f64) = &mut shares[quality][position];
+                *yes += f64::from(u8::from(held));
+                *all += 1.0;
+            };
+            add(0, moments.count_interval(0.95).contains(setting.count as f64));
+            let Ok(intervals) = intervals else { continue };
+            add(1, intervals.mean(0).unwrap().contains(setting.mean));
+            add(2, intervals.standard_deviation(1).unwrap().contains(setting.variance.sqrt()));
+            add(3, intervals.covariance(0, 1).unwrap().contains(truth[(0, 1)]));
+            add(4, intervals.correlation(0, 1).unwrap().1.contains(correlation));
+        }
+        for (held, all) in shares.into_iter().flatten().filter(|(_, all)| *all > 200.0) {
+            let error = 5.2 * (0.945 * 0.055 / all).sqrt();
+            assert!(held / all > 0.945 - error, "{setting:?}: {} of {all}", held / all);
+        }
+        shares.map(|share| share[0].1)
+    };
+    let noise = noise(10.0, 10.0, 20.0);
+    let setting = CoverageSetting { dimension: 2, noise, releases: 2_000, ..ONE };
+    let mut seen = [0.0; 3];
+    for (seed, (count, mean, variance)) in [
+        (35, 0.9, 0.1),
+        (45, -0.95, 0.05),
+        (340, 0.9, 0.15),
+        (370, 0.0, 1.0),
+        (30, 0.0, 0.02),
+        (2000, 0.5, 0.03),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let found = check(seed as u64, CoverageSetting { count, mean, variance, ..setting.clone() }, 0.5);
+        seen.iter_mut().zip(found).for_each(|(seen, found)| *seen += found);
+    }
+    assert!(seen.iter().all(|lines| *lines > 1_500.0), "{seen:?}");
+}
+
+/// A plain interval of the mean, among lines whose count exceeds its noise by chance, holds the truth
+/// in fewer than four of five.
+#[test]
+fn plain_intervals_miss_among_lines_that_noise_selects() {
+    let noise = noise(14.0, 10.0, 14.0);
+    let setting = CoverageSetting { count: 35, mean: 0.95, variance: 0.05, noise, releases: 20_000, ..ONE };
+    let (mut held, mut conditional, mut all) = (0.0, 0.0, 0.0);
+    for coordinates in setting.releases(9) {
+        let moments = NoisyMoments { layout: setting.layout(), coordinates: &coordinates, noise };
+        let Ok(intervals) = moments.intervals(Confidence::default()) else { continue };
+        all += 1.0;
+        held += f64::from(u8::from(intervals.roots(coordinates[1], intervals.z).contains(0.95)));
+        conditional += f64::from(u8::from(intervals.mean(0).unwrap().contains(0.95)));
+    }
+    assert!(all > 500.0 && held / all < 0.8, "{held} of {all}");
+    assert!(conditional / all > 0.945 - 5.2 * (0.945f64 * 0.055 / all).sqrt(), "{conditional} of {all}");
+}
+
+/// No interval leaves the bounds of the columns, and none is a point.
+#[test]
+fn intervals_stay_within_bounds() {
+    for noise in [noise(5.0, 30.0, 40.0), noise(0.0, 300.0, 400.0)] {
+        let setting = CoverageSetting { dimension: 2, mean: 0.8, noise, releases: 300, ..ONE };
+        for coordinates in setting.releases(2) {
+            let moments = NoisyMoments { layout: setting.layout(), coordinates: &coordinates, noise };
+            let Ok(intervals) = moments.intervals(Confidence::default()) else { continue };
+            let intervals = intervals.within_bounds();
+            let (mean, variance) = (intervals.mean(0).unwrap(), intervals.covariance(0, 0).unwrap());
+            assert!(-1.0 <= mean.lower && mean.upper <= 1.0 && mean.width() > 0.0, "{mean:?}");
+            assert!(0.0 <= variance.lower && variance.upper <= 1.0 && variance.width() > 0.0, "{variance:?}");
+            let covariance = intervals.covariance(0, 1).unwrap();
+            assert!(-1.0 <= covariance.lower && covariance.upper <= 1.0, "{covariance:?}");
+            let density = moments.density().unwrap().within_bounds();
+            let (mean, variance) = (density.mean[0], density.covariance[(0, 0)]);
+            assert!(mean.abs() <= 1.0 && variance <= 1.0 - mean * mean + 1e-12, "{mean} {variance}");
+            assert!(density.covariance.determinant() >= -1e-12);
+        }
+    }
 }
 
 proptest! {

@@ -1,0 +1,146 @@
+//! How often do intervals hold the truth, among the lines of one quality?
+//!
+//! Records with known moments are released many times, with the noise of the joint mechanism: the
+//! count has noise or is exact, and the number of records runs from much fewer than the noise to
+//! many more. For each quality, the output is the share of intervals at 95 % that hold the truth.
+//! The last two columns are the worst settings of at least 1000 such lines.
+//!
+//! ```sh
+//! cargo run --release -p hushflow-mechanism --example interval_coverage
+//! ```
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+
+use chacha20::ChaCha8Rng;
+use hushflow_mechanism::estimate::debias::{MIN_COUNT_TO_NOISE, MomentNoise, NoisyMoments};
+use hushflow_mechanism::estimate::intervals::Confidence;
+use hushflow_mechanism::estimate::quality::Quality;
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use rand::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
+
+/// Lines of a quality below which a setting has no worst share.
+const ENOUGH: u32 = 100;
+
+/// Noise of sums. Only ratios matter.
+const SUM_NOISE: f64 = 10.0;
+
+/// Mean, variance and correlation of columns in [−1, 1]. The last two are at the largest variance.
+const TRUTHS: [(f64, f64, f64); 8] = [
+    (0.0, 0.1, 0.0),
+    (0.4, 0.1, 0.5),
+    (0.7, 0.25, 0.8),
+    (-0.9, 0.01, 0.3),
+    (0.95, 0.002, 0.95),
+    (0.2, 0.3, -0.6),
+    (0.0, 1.0, 0.2),
+    (-0.8, 0.36, 0.9),
+];
+
+/// Numbers of records, over the noise of sums.
+const SIZES: [f64; 11] = [2.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0, 60.0, 100.0, 1000.0];
+
+/// Held and all intervals, and the worst share with its setting.
+#[derive(Default)]
+struct Share {
+    held: u32,
+    all: u32,
+    worst: Option<(f64, String)>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let releases = std::env::args().nth(1).map_or(Ok(4000), |argument| argument.parse())?;
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let mut shares = BTreeMap::new();
+    for dimension in [1, 2, 5] {
+        for private_count in [true, false] {
+            for truth in TRUTHS {
+                for size in SIZES {
+                    setting(dimension, private_count, truth, size, releases, &mut random, &mut shares)?;
+                }
+            }
+        }
+    }
+    println!("| quality | interval | held | of | worst | setting |\n|---|---|--:|--:|--:|---|");
+    for ((quality, interval), Share { held, all, worst }) in &shares {
+        let (worst, setting) = worst.clone().unwrap_or_default();
+        let held = f64::from(*held) / f64::from(*all);
+        println!("| {quality} | {interval} | {held:.4} | {all} | {worst:.4} | {setting} |");
+    }
+    Ok(())
+}
+
+fn setting(
+    dimension: usize,
+    private_count: bool,
+    (mean, variance, correlation): (f64, f64, f64),
+    size: f64,
+    releases: u32,
+    random: &mut ChaCha8Rng,
+    shares: &mut BTreeMap<(&'static str, &'static str), Share>,
+) -> Result<(), Box<dyn Error>> {
+    let layout = Layout { dimension, second: SecondMoment::Full };
+    let noise = MomentNoise {
+        count: if private_count { SUM_NOISE * (2.0 / dimension as f64).sqrt() } else { 0.0 },
+        first: SUM_NOISE,
+        second: SUM_NOISE * (2.0 * dimension as f64).sqrt(),
+    };
+    let count = size * SUM_NOISE;
+    let covariance = |i: usize, j: usize| if i == j { variance } else { correlation * variance };
+    let entries = layout.second_entries().map(|(i, j)| covariance(i, j) + mean * mean);
+    let exact = [1.0].into_iter().chain((0..dimension).map(|_| mean)).chain(entries).map(|x| x * count);
+    let exact: Vec<f64> = exact.collect();
+    let second = layout.second_entries().map(|(i, j)| noise.second / if i == j { 1.0 } else { 2f64.sqrt() });
+    let first = std::iter::repeat_n(noise.first, dimension);
+    let levels: Vec<f64> = [noise.count].into_iter().chain(first).chain(second).collect();
+    let mut counts = BTreeMap::<_, (u32, u32)>::new();
+    for _ in 0..releases {
+        let mut normal = || -> f64 { StandardNormal.sample(random) };
+        let coordinates: Vec<f64> =
+            exact.iter().zip(&levels).map(|(x, level)| x + level * normal()).collect();
+        let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
+        let quality = match moments.quality() {
+            _ if coordinates[0] <= MIN_COUNT_TO_NOISE * noise.count || coordinates[0] <= 0.0 => "too few",
+            Quality::Good => "good",
+            Quality::NoiseDominated => "noisy",
+        };
+        let mut add = |interval: &'static str, held: bool| {
+            let (yes, all) = counts.entry((quality, interval)).or_default();
+            *yes += u32::from(held);
+            *all += 1;
+        };
+        if private_count {
+            add("count", moments.count_interval(0.95).contains(count));
+        }
+        let Ok(intervals) = moments.intervals(Confidence::default()) else { continue };
+        let intervals = intervals.within_bounds();
+        let mut entry = |name, interval: Option<_>, truth| {
+            let interval: hushflow_mechanism::estimate::intervals::Interval = interval.expect("a pair");
+            add(name, interval.contains(truth));
+        };
+        entry("mean", intervals.mean(0), mean);
+        entry("variance", intervals.covariance(0, 0), variance);
+        if dimension > 1 {
+            entry("covariance", intervals.covariance(0, 1), correlation * variance);
+            entry("correlation", intervals.correlation(0, 1).map(|found| found.1), correlation);
+        }
+    }
+    for (name, (held, all)) in counts {
+        let share = shares.entry(name).or_default();
+        share.held += held;
+        share.all += all;
+        let here = f64::from(held) / f64::from(all);
+        if all >= ENOUGH && share.worst.as_ref().is_none_or(|(worst, _)| here < *worst) {
+            let counts = if private_count { "noisy count" } else { "exact count" };
+            share.worst = Some((
+                here,
+                format!(
+                    "d = {dimension}, {counts}, {size} records per τ₁, m = {mean}, σ² = {variance}, ρ = {correlation}"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
