@@ -12,6 +12,7 @@ use hushflow::estimators::covariance::{
 };
 use hushflow::format::table::{MissingRows, Table};
 use hushflow::ledger::Charge;
+use hushflow::lines::{OutputFormat, csv_line};
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::noise::NoiseSource;
@@ -21,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use super::ledger::ChargeArguments;
 use super::output::{number, print, print_json, table};
-use super::{CliError, number_in};
+use super::{CliError, FormatArgument, number_in};
 use regression::RegressionRequest;
 
 /// Default δ of the (ε, δ) that is printed for a ρ.
@@ -106,9 +107,8 @@ pub(crate) struct CovarianceArguments {
     /// Write the graph of measured pairs to this file in the DOT language
     #[arg(long, value_name = "FILE")]
     dot: Option<PathBuf>,
-    /// Print one JSON object, with all digits
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgument,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -363,6 +363,22 @@ impl CovarianceReport<'_> {
         table(&std::iter::once(header).chain(lines).collect::<Vec<_>>()) + "\n"
     }
 
+    /// One line for each entry of the upper triangle. The noise of an entry that was not measured is
+    /// empty.
+    fn csv(&self) -> String {
+        let (estimate, noise) = (self.estimate, self.estimate.noise());
+        let header = ["column_a", "column_b", "covariance", "noise"].map(String::from);
+        let mut text = csv_line(header) + "\n";
+        for (i, one) in self.columns.iter().enumerate() {
+            for (j, other) in self.columns.iter().enumerate().skip(i) {
+                let noise = noise[i][j].map_or_else(String::new, |noise| noise.to_string());
+                let value = estimate.covariance[(i, j)].to_string();
+                text += &(csv_line([one.clone(), other.clone(), value, noise]) + "\n");
+            }
+        }
+        text
+    }
+
     fn text(&self) -> String {
         let estimate = self.estimate;
         let mut rows = vec![
@@ -378,13 +394,19 @@ impl CovarianceReport<'_> {
         let mut text = table(&rows) + "\n" + &self.means();
         if self.columns.len() <= SHOWN {
             let header = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect();
-            let lines = self.columns.iter().zip(estimate.covariance.row_iter());
-            let lines = lines.map(|(name, row)| {
-                std::iter::once(name.clone()).chain(row.iter().map(|value| number(*value))).collect()
+            let noise = estimate.noise();
+            let lines = self.columns.iter().zip(estimate.covariance.row_iter().zip(&noise));
+            let lines = lines.map(|(name, (row, noise))| {
+                let cells = row.iter().zip(noise).map(|(value, noise)| match noise {
+                    Some(noise) => format!("{} ± {}", number(*value), number(*noise)),
+                    None => number(*value),
+                });
+                std::iter::once(name.clone()).chain(cells).collect()
             });
+            text += "±: standard deviation of the noise; an entry without ± was not measured\n";
             text += &table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
         } else {
-            text += "The covariance has too many columns to print: use --json.\n";
+            text += "The covariance has too many columns to print: use --json or --format csv.\n";
         }
         text + &self.arguments.describe(self.rho, (self.epsilon, self.delta))
     }
@@ -436,5 +458,9 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
         clipped,
         seconds: start.elapsed().as_secs_f64(),
     };
-    Ok(if arguments.json { print_json(&report.json()) } else { print(&report.text()) }?)
+    Ok(match arguments.format.format() {
+        OutputFormat::Json => print_json(&report.json()),
+        OutputFormat::Csv => print(&report.csv()),
+        OutputFormat::Table => print(&report.text()),
+    }?)
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use hushflow::estimators::mean::{MeanAnswer, MeanMethod, Question, Scale, StepCost, estimate};
+use hushflow::estimators::mean::{
+    Clipping, MeanAnswer, MeanMethod, Question, Scale, StepCost, estimate_and_clipping,
+};
 use hushflow::format::table::{MissingRows, Table};
 use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
@@ -143,14 +145,26 @@ struct MeanSummary {
     columns: Vec<String>,
     #[serde(flatten)]
     found: MeanReport,
+    /// What was clipped of each column; empty if unknown.
+    clipping: Vec<Clipping>,
+    /// Reasons to distrust the mean that `noise` does not cover.
+    warnings: Vec<String>,
     /// Whether the noise came from the operating system.
     private: bool,
     seconds: f64,
 }
 
 impl MeanSummary {
-    fn new(arguments: &MeanArguments, data: &Table, answer: MeanAnswer, seconds: f64) -> Self {
+    fn new(
+        arguments: &MeanArguments,
+        data: &Table,
+        (answer, clipping): (MeanAnswer, Vec<Clipping>),
+        seconds: f64,
+    ) -> Self {
+        let warnings = warnings(arguments, data, &answer, &clipping);
         MeanSummary {
+            clipping,
+            warnings,
             epsilon: arguments.epsilon.value(),
             delta: arguments.delta.value(),
             corruption: arguments.corruption,
@@ -170,6 +184,13 @@ impl MeanSummary {
         };
         if let Some(why) = &self.found.refusal {
             text += &format!("No mean: {}.\n", why.message);
+        }
+        if self.found.mean.is_some() {
+            text += "noise: standard deviation of the noise alone. It does not cover what clipping and \
+                filtering move.\n";
+        }
+        for warning in &self.warnings {
+            text += &format!("Warning: {warning}\n");
         }
         text += "\n";
         text += &self.parts();
@@ -211,6 +232,46 @@ impl MeanSummary {
     }
 }
 
+/// A filter removes clean rows along with corrupt ones: up to this many times the corrupt share.
+const REMOVED_ALLOWANCE: f64 = 4.0;
+
+/// Returns why the mean may be far from that of the rows. All of it follows from released and
+/// public numbers.
+fn warnings(
+    arguments: &MeanArguments,
+    data: &Table,
+    answer: &MeanAnswer,
+    clipping: &[Clipping],
+) -> Vec<String> {
+    let Ok(estimate) = &answer.outcome else { return Vec::new() };
+    let mut warnings = Vec::new();
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let advice = "if the rows are skewed rather than corrupt, give a larger --scale, or use a pipeline with public bounds";
+    for ((name, noise), found) in data.columns().iter().zip(&estimate.noise).zip(clipping) {
+        if found.share > arguments.corruption && found.bias.abs() > *noise {
+            let direction = if found.bias < 0.0 { "low" } else { "high" };
+            warnings.push(format!(
+                "{name}: at least about {} of the rows lie outside {} to {} and were clipped, so the mean is too {direction} by \
+                 at least about {}: {advice}",
+                percent(found.share),
+                number(found.lower),
+                number(found.upper),
+                number(found.bias.abs()),
+            ));
+        }
+    }
+    let removed = estimate.kept.map_or(0.0, |kept| 1.0 - kept / data.rows() as f64);
+    if removed > REMOVED_ALLOWANCE * arguments.corruption {
+        warnings.push(format!(
+            "about {} of the rows were removed as outliers, far more than the {} that may be corrupt, so the mean \
+             misses a tail: {advice}",
+            percent(removed),
+            percent(arguments.corruption),
+        ));
+    }
+    warnings
+}
+
 /// Reads the file, charges the ledger, estimates and prints.
 pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     let start = Instant::now();
@@ -228,11 +289,11 @@ pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     let source = arguments.seed.map_or(NoiseSource::System, NoiseSource::Seeded);
     // The generator of the first window of a stream: with the same seed, both give the same answer.
     let mut generator = source.generator(1, 0)?;
-    let found = estimate(data.values(), data.columns().len(), &question, &mut generator);
+    let found = estimate_and_clipping(data.values(), data.columns().len(), &question, &mut generator);
     // An answer, or an error that depends on private releases, is printed only after the ledger is
     // charged.
     let paid = match &found {
-        Ok(answer) => Some(answer.method),
+        Ok((answer, _)) => Some(answer.method),
         Err(error) => error.follows_from_releases().then_some(question.method),
     };
     if let Some(method) = paid {

@@ -279,17 +279,16 @@ impl Estimate for ColumnwiseEstimate {
             return Err(error.to_string());
         }
         let within = |value: f64, interval: Option<Interval>| {
-            Cell::Value(value, interval.map_or(0.0, |interval| interval.reach_from(value)))
+            interval.map_or(Cell::Plain(value), |interval| Cell::of_interval(value, interval))
         };
         let shown = 0..self.columns.len().min(TABLE_COLUMNS);
-        let reach = self.count_reach();
         let means = shown.clone().map(|column| match self.mean(column) {
             Some((mean, _)) => within(mean, self.mean_interval(column)),
             None => Cell::Empty,
         });
         let counts = shown.clone().map(|column| {
-            let (count, noise) = self.column_count(column);
-            Cell::Value(count, noise * reach)
+            let (count, _) = self.column_count(column);
+            self.count_interval(column).map_or(Cell::Empty, |interval| Cell::of_interval(count.max(0.0), interval))
         });
         let deviations = shown.map(|column| {
             let interval = self.covariance_interval((column, column)).map(Interval::square_root);
@@ -314,7 +313,8 @@ impl Estimate for ColumnwiseEstimate {
         Some(words.filter(|word| *word != "good").next().unwrap_or("good"))
     }
 
-    fn count_reach(&self) -> f64 {
-        self.scaled.view.intervals.count_reach()
+    fn count_cell(&self) -> Option<Cell> {
+        let reach = self.scaled.view.intervals.count_reach();
+        Some(Cell::Value(self.moments.count(), self.moments.noise.count * reach))
     }
 }

@@ -94,6 +94,7 @@ pub fn covariance(
         ("mean", json!(mean.as_ref().map(|mean| &mean.values))),
         ("mean_noise", json!(mean.as_ref().map(|mean| &mean.deviations))),
         ("covariance", json!(matrix)),
+        ("covariance_noise", json!(estimate.noise())),
         ("measured", json!(measured)),
         ("measured_pairs", json!(estimate.measured_pairs())),
         ("measurements", json!(entries)),
@@ -126,6 +127,9 @@ pub(super) fn of_window_covariance(
 fn unanswered(error: &dyn Error) -> Map<String, Value> {
     Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": error.to_string() }))])
 }
+
+/// The matrices of a covariance, in the order of CSV.
+const MATRICES: [&str; 2] = ["covariance", "covariance_noise"];
 
 /// The estimate of a window, as it is in the log. CSV has its numbers, or the reason why there is
 /// none; JSON has the rest too (parts, measurements).
@@ -175,7 +179,9 @@ impl Estimate for WindowReport {
         for list in self.lists() {
             titles.extend(columns.iter().map(|column| format!("{list}_{column}")));
         }
-        titles.extend(self.pairs().map(|(i, j)| format!("covariance_{}_{}", columns[i], columns[j])));
+        for name in MATRICES {
+            titles.extend(self.pairs().map(|(i, j)| format!("{name}_{}_{}", columns[i], columns[j])));
+        }
         titles.push("refusal".into());
         titles
     }
@@ -188,9 +194,9 @@ impl Estimate for WindowReport {
         for list in self.lists() {
             fields.extend((0..self.columns.len()).map(|index| number(self.listed(list, index))));
         }
-        fields.extend(
-            self.pairs().map(|(i, j)| number(self.listed("covariance", i).and_then(|row| row.get(j)))),
-        );
+        for name in MATRICES {
+            fields.extend(self.pairs().map(|(i, j)| number(self.listed(name, i).and_then(|row| row.get(j)))));
+        }
         fields.push(self.refusal().unwrap_or_default().into());
         fields
     }
@@ -207,8 +213,16 @@ impl Estimate for WindowReport {
         let number = |name, index| self.listed(name, index).and_then(Value::as_f64);
         let cell = |index: usize| match self.is_covariance {
             true => {
-                let variance = self.listed("covariance", index).and_then(|row| row.get(index)?.as_f64());
-                variance.map_or(Cell::Empty, |variance| Cell::Plain(variance.max(0.0).sqrt()))
+                let entry = |name| self.listed(name, index).and_then(|row| row.get(index)?.as_f64());
+                match (entry("covariance"), entry("covariance_noise")) {
+                    (Some(variance), Some(noise)) if variance > noise => {
+                        let deviation = variance.sqrt();
+                        Cell::Value(deviation, noise / (2.0 * deviation))
+                    }
+                    (Some(variance), Some(noise)) => Cell::AtMost((variance.max(0.0) + noise).sqrt()),
+                    (Some(variance), None) => Cell::Plain(variance.max(0.0).sqrt()),
+                    (None, _) => Cell::Empty,
+                }
             }
             false => match (number("mean", index), number("noise", index)) {
                 (Some(mean), Some(noise)) => Cell::Value(mean, noise),

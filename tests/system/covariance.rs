@@ -75,6 +75,29 @@ fn the_report_has_the_estimate_and_its_cost() {
     assert!(epsilon <= 1.0 && epsilon > 0.95, "{epsilon}");
 }
 
+/// The table, JSON and CSV have the noise of each entry; pace leaves it out where it completes.
+#[test]
+fn each_entry_has_its_noise() {
+    let lab = Lab::new();
+    let file = lab.write("x.csv", sample(2000).0);
+    let file = file.to_str().unwrap();
+    let found = json(&[file, "--method", "ssp", "--rho", "2", "--seed", "1"]);
+    let noise = |i: usize, j: usize| found["covariance_noise"][i][j].as_f64().unwrap();
+    assert!(noise(0, 1) > 0.0 && noise(0, 1) == noise(1, 0) && noise(2, 2) > 0.0, "{found}");
+    let (_, csv, _) =
+        run(&["covariance", file, "--method", "ssp", "--rho", "2", "--seed", "1", "--format", "csv"]);
+    let lines: Vec<_> = csv.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (11, "column_a,column_b,covariance,noise"));
+    assert_eq!(lines[2], format!("a,b,{},{}", found["covariance"][0][1], found["covariance_noise"][0][1]));
+    let (_, table, _) = run(&["covariance", file, "--method", "ssp", "--rho", "2", "--seed", "1"]);
+    assert!(table.contains("±: standard deviation of the noise") && table.contains(" ± "), "{table}");
+    let pace = json(&[file, "--rho", "2", "--rounds", "1", "--seed", "1"]);
+    let entries: Vec<_> = (0..4).flat_map(|i| (0..i).map(move |j| (i, j))).collect();
+    let measured = entries.iter().filter(|(i, j)| !pace["covariance_noise"][i][j].is_null()).count();
+    assert_eq!(measured as u64, pace["measured_pairs"].as_u64().unwrap());
+    assert!(measured < entries.len());
+}
+
 #[test]
 fn every_method_and_relation_gives_a_matrix_or_its_reason() {
     let lab = Lab::new();

@@ -49,6 +49,30 @@ fn a_corrupt_reading_moves_no_mean() {
     }
 }
 
+/// Delays have a long tail, which is clipped and removed: the mean of 10 minutes comes out below 7.
+/// Temperatures have none.
+#[test]
+fn skewed_columns_are_warned_of() {
+    let warnings = |arguments: &str| {
+        let found = json(&format!("mean examples/data/{arguments} --epsilon 2 --delta 1e-6 --seed 1"));
+        let warnings = found["warnings"].as_array().unwrap();
+        let text = warnings.iter().map(|line| line.as_str().unwrap()).collect::<Vec<_>>().join("\n");
+        (means(&found)[0], text, found["clipping"][0]["bias"].as_f64())
+    };
+    let delays = "flights_jan2013.csv --columns dep_delay --missing skip";
+    let (mean, text, bias) = warnings(&format!("{delays} --corruption 0"));
+    assert!(mean < 7.0 && bias.is_some_and(|bias| bias < -0.5), "{mean} {bias:?}");
+    assert!(
+        text.contains("dep_delay: at least about") && text.contains("were clipped, so the mean is too low"),
+        "{text}"
+    );
+    let (mean, text, _) = warnings(&format!("{delays} --corruption 0.01"));
+    assert!(mean < 3.0 && text.contains("were removed as outliers"), "{mean} {text}");
+    let (_, text, _) =
+        warnings("weather_nyc2013.csv --columns temp,wind_speed --scale 18,6 --corruption 0.01");
+    assert_eq!(text, "");
+}
+
 /// With the same seed, the means with and without the corrupt reading differ by less than a
 /// hundredth of a scale.
 #[test]

@@ -93,6 +93,18 @@ impl CovarianceEstimate {
         self.measurements.iter().filter(|entry| entry.row != entry.column).count()
     }
 
+    /// Returns the standard deviation of the noise of each entry, before projection or completion;
+    /// `None` for an entry that was not measured, but completed from others.
+    pub fn noise(&self) -> Vec<Vec<Option<f64>>> {
+        let size = self.covariance.nrows();
+        let mut noise = vec![vec![None; size]; size];
+        for &EntryMeasurement { row, column, deviation, .. } in &self.measurements {
+            noise[row][column] = Some(deviation);
+            noise[column][row] = Some(deviation);
+        }
+        noise
+    }
+
     /// Number of measurements of single entries, with repetitions.
     pub fn measurement_count(&self) -> u64 {
         self.measurements.iter().map(|entry| u64::from(entry.times)).sum()

@@ -38,6 +38,7 @@ mod whiten;
 pub use budget::StepCost;
 pub use error::{MeanError, MeanRefusal};
 pub use located::shares as shares_of_range;
+pub use range::Clipping;
 
 use budget::MeanBudget;
 use error::EstimationStop;
@@ -277,9 +278,25 @@ pub fn estimate(
     question: &Question,
     rng: &mut NoiseGenerator,
 ) -> Result<MeanAnswer, MeanError> {
+    estimate_and_clipping(rows, columns, question, rng).map(|(answer, _)| answer)
+}
+
+/// The same, with what was clipped of each column. That follows from released numbers and costs
+/// nothing. It is empty for methods that don't clip, for whitened columns, and without a mean.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn estimate_and_clipping(
+    rows: &[f64],
+    columns: usize,
+    question: &Question,
+    rng: &mut NoiseGenerator,
+) -> Result<(MeanAnswer, Vec<Clipping>), MeanError> {
     check(rows, columns, question)?;
     match question.method {
-        MeanMethod::Tukey | MeanMethod::Resilience => by_enumeration(rows, question, rng),
+        MeanMethod::Tukey | MeanMethod::Resilience => {
+            by_enumeration(rows, question, rng).map(|answer| (answer, Vec::new()))
+        }
         _ => by_filtering(rows, columns, question, rng),
     }
 }
@@ -308,15 +325,19 @@ fn by_filtering(
     columns: usize,
     question: &Question,
     rng: &mut NoiseGenerator,
-) -> Result<MeanAnswer, MeanError> {
+) -> Result<(MeanAnswer, Vec<Clipping>), MeanError> {
     let mut budget = MeanBudget::new(question.epsilon, question.delta)?;
     let records = rows.len() / columns;
     check_count(records, columns, &budget)?;
     let method = chosen(question, records, columns, &budget);
     let found = preprocessed(rows, columns, (question, method), &mut budget, rng);
     let outcome = error::outcome(found)?;
+    let (outcome, clipping) = match outcome {
+        Ok((estimate, clipping)) => (Ok(estimate), clipping),
+        Err(refusal) => (Err(refusal), Vec::new()),
+    };
     let (parts, spent) = budget.close();
-    Ok(MeanAnswer { method, outcome, parts, spent })
+    Ok((MeanAnswer { method, outcome, parts, spent }, clipping))
 }
 
 fn preprocessed(
@@ -325,7 +346,7 @@ fn preprocessed(
     (question, method): (&Question, MeanMethod),
     budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<MeanEstimate, EstimationStop> {
+) -> Result<(MeanEstimate, Vec<Clipping>), EstimationStop> {
     let (estimator, tails) = ((method, question.corruption), tails(method));
     match &question.scale {
         Scale::Known(scales) => scaled(rows, scales, estimator, budget, rng),
@@ -336,7 +357,8 @@ fn preprocessed(
         }
         Scale::Whitened => {
             let table = whiten::whitened(rows, columns, tails, budget, rng)?;
-            Ok(table.back(scaled(&table.rows, &table.scales, estimator, budget, rng)?))
+            let (estimate, _) = scaled(&table.rows, &table.scales, estimator, budget, rng)?;
+            Ok((table.back(estimate), Vec::new()))
         }
     }
 }
@@ -347,16 +369,22 @@ fn scaled(
     (method, corruption): (MeanMethod, f64),
     budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<MeanEstimate, EstimationStop> {
+) -> Result<(MeanEstimate, Vec<Clipping>), EstimationStop> {
     let tails = tails(method);
-    let ball = range::ball(rows, scales, (tails, corruption), budget, rng)?;
+    let (ball, bins) = range::ball(rows, scales, (tails, corruption), budget, rng)?;
+    let clipping = match method {
+        // It clips to a smaller ball.
+        MeanMethod::Balloon => Vec::new(),
+        _ => bins.clipping(&ball, scales),
+    };
     let kept = ClippedRecords::new(rows, scales, &ball)?;
-    match method {
+    let estimate = match method {
         MeanMethod::Filter => weights::estimate(kept, (tails, corruption), budget, rng),
         MeanMethod::Gaussian => prime::last_mean(&kept, true, budget, rng),
         MeanMethod::Balloon => balloon::estimate(rows, kept, budget, rng),
         _ => prime::estimate(kept, (tails, corruption), budget, rng),
-    }
+    }?;
+    Ok((estimate, clipping))
 }
 
 fn tails(method: MeanMethod) -> Tails {

@@ -37,6 +37,7 @@ use super::budget::MeanBudget;
 use super::release::{ClippedRecords, ClippingBall, in_parallel};
 use super::{EstimationStop, MeanError, MeanRefusal, Shares, Tails, release};
 use hushflow_mechanism::noise::NoiseGenerator;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// ζ: chance that some clean record is outside its ball, or that a heavy tail misleads.
@@ -86,21 +87,22 @@ pub(super) fn ball(
     (tails, corruption): (Tails, f64),
     budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<ClippingBall, EstimationStop> {
+) -> Result<(ClippingBall, ReleasedBins), EstimationStop> {
     let (dimension, records) = (scales.len(), rows.len() / scales.len());
     let half_bin = match tails {
         Tails::SubGaussian => HALF_BIN,
         Tails::BoundedCovariance => HALF_BIN_HEAVY,
     };
     let part = ("range", Shares::RANGE * budget.whole());
-    let centre = winners(rows, (scales, half_bin), part, budget, rng)?;
+    let bins = released_bins(rows, (scales, half_bin), part, budget, rng)?;
+    let centre = bins.winners()?;
     let clean = clean_radius(tails, dimension, records, corruption);
     let mut ball =
         ClippingBall { centre, radius: clean + CENTRE_ERROR * half_bin * (dimension as f64).sqrt() };
     for _ in 0..REFINEMENTS {
         ball = refined(rows, scales, &ball, (clean, corruption), budget, rng)?;
     }
-    Ok(ball)
+    Ok((ball, bins))
 }
 
 /// Returns the ball around the private mean of the records in a larger ball.
@@ -127,20 +129,80 @@ fn refined(
 /// Returns the middle of the fullest bin of each column, in scaled units, for μ² of a step.
 pub(super) fn winners(
     rows: &[f64],
-    (scales, half_bin): (&[f64], f64),
+    scaled: (&[f64], f64),
     part: (&'static str, f64),
     budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
 ) -> Result<Vec<f64>, EstimationStop> {
+    released_bins(rows, scaled, part, budget, rng)?.winners()
+}
+
+fn released_bins(
+    rows: &[f64],
+    (scales, half_bin): (&[f64], f64),
+    part: (&'static str, f64),
+    budget: &mut MeanBudget,
+    rng: &mut NoiseGenerator,
+) -> Result<ReleasedBins, MeanError> {
     let widths: Vec<f64> = scales.iter().map(|scale| 2.0 * half_bin * scale).collect();
     let histograms = histograms(rows, &widths, |value| value.floor());
-    let noisy = stable(&histograms, part, budget, rng)?;
-    let winner = |(column, bins): (usize, Vec<(i64, f64)>)| -> Result<f64, EstimationStop> {
-        let fullest = bins.into_iter().reduce(|best, bin| if bin.1 > best.1 { bin } else { best });
-        let middle = |(bin, _): (i64, f64)| (2.0 * bin as f64 + 1.0) * half_bin;
-        fullest.map(middle).ok_or(MeanRefusal::Range { column }.into())
-    };
-    noisy.into_iter().enumerate().map(winner).collect()
+    Ok(ReleasedBins { half_bin, columns: stable(&histograms, part, budget, rng)? })
+}
+
+/// Noisy counts of the bins that passed the threshold, for each column. They are released, so
+/// whatever is computed from them is free.
+pub(super) struct ReleasedBins {
+    half_bin: f64,
+    columns: Vec<Vec<(i64, f64)>>,
+}
+
+impl ReleasedBins {
+    /// The middle of the fullest bin of each column, in scaled units.
+    fn winners(&self) -> Result<Vec<f64>, EstimationStop> {
+        let winner = |(column, bins): (usize, &Vec<(i64, f64)>)| -> Result<f64, EstimationStop> {
+            let fullest = bins.iter().copied().reduce(|best, bin| if bin.1 > best.1 { bin } else { best });
+            let middle = |(bin, _): (i64, f64)| (2.0 * bin as f64 + 1.0) * self.half_bin;
+            fullest.map(middle).ok_or(MeanRefusal::Range { column }.into())
+        };
+        self.columns.iter().enumerate().map(winner).collect()
+    }
+
+    /// Returns what the released bins show of the values beyond the ball, in the units of the
+    /// columns. Values within a bin count as evenly spread. Bins below the threshold are missing,
+    /// so there may be more.
+    pub(super) fn clipping(&self, ball: &ClippingBall, scales: &[f64]) -> Vec<Clipping> {
+        let width = 2.0 * self.half_bin;
+        let column = |((bins, centre), scale): ((&Vec<(i64, f64)>, &f64), &f64)| {
+            let (lower, upper) = (centre - ball.radius, centre + ball.radius);
+            let all = bins.iter().map(|(_, count)| count.max(0.0)).sum::<f64>().max(1.0);
+            let (mut share, mut bias) = (0.0, 0.0);
+            for &(bin, count) in bins {
+                let (from, to) = (bin as f64 * width, (bin as f64 + 1.0) * width);
+                let weight = count.max(0.0) / all / width;
+                // Integrals over the parts of the bin beyond each end.
+                let (low, high) = ((lower.min(to) - from).max(0.0), (to - upper.max(from)).max(0.0));
+                share += weight * (low + high);
+                bias += weight * low * (lower - from - low / 2.0);
+                bias -= weight * high * (to - upper - high / 2.0);
+            }
+            Clipping { lower: lower * scale, upper: upper * scale, share, bias: bias * scale }
+        };
+        self.columns.iter().zip(&ball.centre).zip(scales).map(column).collect()
+    }
+}
+
+/// Values of a column beyond the range to which they were clipped, as far as released numbers show
+/// them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Clipping {
+    /// Lower end of the range.
+    pub lower: f64,
+    /// Upper end of the range.
+    pub upper: f64,
+    /// Share of the values beyond it.
+    pub share: f64,
+    /// How far clipping them moves the mean.
+    pub bias: f64,
 }
 
 /// Occupied bins of a column and their counts.
@@ -295,6 +357,20 @@ fn median(bins: &[(i64, f64)]) -> Option<Option<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bins of width 2 from −2 to 12, and a ball from 0 to 7: half of the fourth bin and all of the
+    /// fifth are above, the first is below.
+    #[test]
+    fn released_bins_show_what_is_clipped() {
+        let bins =
+            ReleasedBins { half_bin: 1.0, columns: vec![vec![(-1, 10.0), (0, 70.0), (3, 10.0), (4, 10.0)]] };
+        let ball = ClippingBall { centre: vec![3.5], radius: 3.5 };
+        let found = bins.clipping(&ball, &[10.0])[0];
+        assert_eq!((found.lower, found.upper), (0.0, 70.0));
+        assert!((found.share - 0.25).abs() < 1e-12, "{found:?}");
+        // The first moves up by 1 on average, half of the fourth down by ½, the fifth by 2.
+        assert!((found.bias - 10.0 * (0.1 - 0.05 * 0.5 - 0.1 * 2.0)).abs() < 1e-12, "{found:?}");
+    }
 
     #[test]
     fn medians_are_found_within_their_bin() {

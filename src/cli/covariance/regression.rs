@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use hushflow::estimators::covariance::estimate::{RegressionEstimate, regress};
 use hushflow::estimators::covariance::{CovarianceBudget, CovarianceSample};
+use hushflow::lines::{OutputFormat, csv_line};
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use serde_json::{Map, Value, json};
 
@@ -59,7 +60,11 @@ impl<'a> RegressionRequest<'a> {
         let epsilon = spending.epsilon(self.delta)?;
         self.arguments.enter("regression", self.ledger, &spending, (epsilon, self.delta))?;
         let report = RegressionReport { request: self, epsilon, found: found? };
-        Ok(if self.arguments.json { print_json(&report.json()) } else { print(&report.text()) }?)
+        Ok(match self.arguments.format.format() {
+            OutputFormat::Json => print_json(&report.json()),
+            OutputFormat::Csv => print(&report.csv()),
+            OutputFormat::Table => print(&report.text()),
+        }?)
     }
 
     fn target(&self) -> &str {
@@ -110,6 +115,15 @@ impl RegressionReport<'_> {
             ("parts".into(), Value::Object(parts)),
         ]);
         Value::Object(object)
+    }
+
+    fn csv(&self) -> String {
+        let slopes = self.request.others().zip(&self.found.coefficients);
+        let slopes = slopes.map(|((name, _), slope)| [name.clone(), slope.to_string()]);
+        let header = ["column", "coefficient"].map(String::from);
+        let intercept = ["(intercept)".into(), self.intercept().to_string()];
+        let lines = [header].into_iter().chain(slopes).chain([intercept]);
+        lines.map(|line| csv_line(line) + "\n").collect()
     }
 
     fn text(&self) -> String {
