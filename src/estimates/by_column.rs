@@ -12,7 +12,7 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
-use super::gaussian::{ends, quality};
+use super::gaussian::{ends, quality, within_bounds};
 use super::{Cell, ColumnScales, Estimate, ScaledView, TABLE_COLUMNS, number};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
@@ -42,6 +42,7 @@ impl ColumnwiseEstimate {
         let projection = scaled.view.covariance;
         let own = |column: usize| {
             let density = by_column.column(column).noisy().density_by(projection)?;
+            let density = within_bounds(density, projection);
             density.to_units(&half_widths[column..=column], &centres[column..=column])
         };
         let columns: Vec<_> = (0..by_column.columns()).map(own).collect();
@@ -92,6 +93,11 @@ impl ColumnwiseEstimate {
         self.by_column().map_or((f64::NAN, f64::NAN), |moments| moments.column(column).count())
     }
 
+    fn count_interval(&self, column: usize) -> Option<Interval> {
+        let moments = self.by_column()?.column(column);
+        Some(moments.noisy().count_interval(self.scaled.view.intervals.level))
+    }
+
     fn pair_count(&self, (i, j): (usize, usize)) -> Option<(f64, f64)> {
         let moments = self.by_column()?;
         Some(if i == j { moments.column(i).count() } else { moments.pair(i, j)?.count() })
@@ -111,7 +117,7 @@ impl ColumnwiseEstimate {
     fn mean_interval(&self, column: usize) -> Option<Interval> {
         let ColumnScales { centres, half_widths } = self.scales();
         let moments = self.by_column()?.column(column);
-        let interval = moments.noisy().intervals(self.confidence()).ok()?.mean(0)?;
+        let interval = moments.noisy().intervals(self.confidence()).ok()?.within_bounds().mean(0)?;
         Some(interval.to_units(half_widths[column], centres[column]))
     }
 
@@ -119,7 +125,7 @@ impl ColumnwiseEstimate {
         let widths = &self.scales().half_widths;
         let by_column = self.by_column()?;
         let of = |moments: SubsetMoments, other: usize| {
-            moments.noisy().intervals(self.confidence()).ok()?.covariance(0, other)
+            moments.noisy().intervals(self.confidence()).ok()?.within_bounds().covariance(0, other)
         };
         let interval = if i == j { of(by_column.column(i), 0) } else { of(by_column.pair(i, j)?, 1) };
         Some(interval?.to_units(widths[i] * widths[j], 0.0))
@@ -194,6 +200,7 @@ impl Estimate for ColumnwiseEstimate {
             ("quality_by_column", self.of_columns(word)),
             ("column_count", self.of_columns(|column| value(Some(self.column_count(column))))),
             ("column_count_noise", self.of_columns(|column| noise(Some(self.column_count(column))))),
+            ("column_count_interval", self.of_columns(|column| ends(self.count_interval(column)))),
             ("pair_count", self.of_pairs(|pair| value(self.pair_count(pair)))),
             ("pair_count_noise", self.of_pairs(|pair| noise(self.pair_count(pair)))),
             ("mean", self.of_columns(|column| value(self.mean(column)))),
@@ -288,7 +295,8 @@ impl Estimate for ColumnwiseEstimate {
         });
         let counts = shown.clone().map(|column| {
             let (count, _) = self.column_count(column);
-            self.count_interval(column).map_or(Cell::Empty, |interval| Cell::of_interval(count.max(0.0), interval))
+            self.count_interval(column)
+                .map_or(Cell::Empty, |interval| Cell::of_interval(count.max(0.0), interval))
         });
         let deviations = shown.map(|column| {
             let interval = self.covariance_interval((column, column)).map(Interval::square_root);

@@ -43,10 +43,7 @@ impl ViewEstimator for Gaussian {
         };
         let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
         let density = moments.noisy().density_by(scaled.view.covariance);
-        let density = density.map(|density| match scaled.view.covariance {
-            Projection::Raw => density,
-            _ => density.within_bounds(),
-        });
+        let density = density.map(|density| within_bounds(density, scaled.view.covariance));
         let density = density.and_then(|density| density.to_units(half_widths, centres));
         Arc::new(GaussianEstimate { scaled: Arc::clone(scaled), moments, density })
     }
@@ -67,6 +64,14 @@ impl ViewEstimator for Gaussian {
 
     fn has_densities(&self) -> bool {
         true
+    }
+}
+
+/// Cuts a density to what bounds allow, unless it is to be left as it is.
+pub(super) fn within_bounds(density: Density, projection: Projection) -> Density {
+    match projection {
+        Projection::Raw => density,
+        _ => density.within_bounds(),
     }
 }
 
