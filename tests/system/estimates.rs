@@ -167,7 +167,7 @@ fn a_known_line_is_found_in_every_form() {
     ] {
         let [found, noise] = [found, noise].map(|number| number.as_f64().expect("a number"));
         assert!(noise < 0.1 && (found - value).abs() < 6.0 * noise, "{name}: {found} ± {noise}");
-        assert!((width(interval) / noise / 3.92 - 1.0).abs() < 0.001, "{name}: {interval}");
+        assert!((width(interval) / noise / 3.92 - 1.0).abs() < 0.02, "{name}: {interval}");
     }
     let sunk = std::fs::read_to_string(lab.path("lines.ndjson")).expect("a sink");
     assert_eq!(sunk, run.out);
