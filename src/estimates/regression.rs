@@ -155,14 +155,29 @@ struct RegressionLine {
     coefficients: DVector<f64>,
     /// Standard deviations of their noise.
     noise: DVector<f64>,
-    /// Their intervals; unbounded if nothing is known.
-    intervals: Vec<Interval>,
+    /// What decides on their intervals; `None` if nothing is known.
+    equations: Option<NormalEquations>,
+    /// z of each interval.
+    z: f64,
+    /// z standard deviations of the sampling error of each coefficient.
+    sampling_error: DVector<f64>,
     /// κ per record.
     ridge: f64,
     /// Variance of the residuals, which noise may make negative, and its noise.
     residual: (f64, f64),
     /// The interval of the variance of the residuals.
     residual_interval: Interval,
+}
+
+impl RegressionLine {
+    /// The interval of the intercept (0) or a slope; unbounded if nothing is known.
+    fn interval(&self, index: usize) -> Interval {
+        let Some(equations) = &self.equations else { return Interval::UNBOUNDED };
+        let (value, noise) = (self.coefficients[index], self.noise[index]);
+        let (below, above) = if noise > 0.0 { equations.ends(index, self.z) } else { (0.0, 0.0) };
+        let end = |distance: f64| (distance * noise).hypot(self.sampling_error[index]);
+        Interval { lower: value - end(below), upper: value + end(above) }
+    }
 }
 
 /// The sums of products of 1, the columns of `on` and the target, in this order, about the centres
@@ -285,9 +300,9 @@ impl Regression {
         coefficients[0] += scales.centres[self.target];
 
         let z = self.quantile(confidence);
-        let deviation = noise.clone();
-        let equations = units.clone().try_inverse().map(|inverse| {
-            let directions = inverse * DMatrix::from_diagonal(&deviation);
+        let inverse = units.clone().try_inverse().filter(|_| sampling.is_finite());
+        let equations = inverse.map(|inverse| {
+            let directions = inverse * DMatrix::from_diagonal(&noise);
             NormalEquations {
                 slopes: &released * &directions,
                 directions,
@@ -298,15 +313,6 @@ impl Regression {
             }
         });
         let sampling_error = deviations(&(solver * sampling.min(f64::MAX))) * z;
-        let interval = |index: usize| {
-            let Some(equations) = equations.as_ref().filter(|_| sampling.is_finite()) else {
-                return Interval::UNBOUNDED;
-            };
-            let (below, above) = if deviation[index] > 0.0 { equations.ends(index, z) } else { (0.0, 0.0) };
-            let end = |distance: f64| (distance * deviation[index]).hypot(sampling_error[index]);
-            Interval { lower: coefficients[index] - end(below), upper: coefficients[index] + end(above) }
-        };
-        let intervals = (0..size).map(interval).collect();
         let square = scales.half_widths[self.target].powi(2);
         let residual = (residual.0 * square, residual.1 * square);
         let reach = confidence.normal_quantile() * residual.1;
@@ -315,7 +321,16 @@ impl Regression {
         let allowed = Interval { lower: 0.0, upper: square };
         let residual_interval = Interval { lower, upper: residual.0 + reach }.within(allowed, residual.1);
         let ridge = ridge / count;
-        let line = RegressionLine { coefficients, noise, intervals, ridge, residual, residual_interval };
+        let line = RegressionLine {
+            coefficients,
+            noise,
+            equations,
+            z,
+            sampling_error,
+            ridge,
+            residual,
+            residual_interval,
+        };
         let numbers = line.coefficients.iter().chain(&line.noise).chain([&residual.0, &residual.1]);
         if numbers.copied().all(f64::is_finite) { Ok(line) } else { Err(DensityError::OutOfRange) }
     }
@@ -382,8 +397,7 @@ impl LeastSquaresEstimate {
 
     /// The interval of the intercept (0) or a slope.
     fn interval(&self, index: usize) -> Option<Interval> {
-        let interval = self.line.as_ref().ok()?.intervals[index];
-        (self.of_line(|line| line.ridge)? == 0.0).then_some(interval)
+        self.line.as_ref().ok().filter(|line| line.ridge == 0.0).map(|line| line.interval(index))
     }
 
     fn count_interval(&self) -> Interval {
@@ -472,7 +486,9 @@ impl Estimate for LeastSquaresEstimate {
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let line = self.line.as_ref().map_err(DensityError::to_string)?;
-        let coefficient = |index: usize| Cell::of_interval(line.coefficients[index], line.intervals[index]);
+        let coefficient = |index: usize| {
+            Cell::of_interval(line.coefficients[index], self.interval(index).unwrap_or(Interval::UNBOUNDED))
+        };
         let deviation = match line.residual_interval.square_root() {
             Interval { lower: 0.0, upper } => Cell::AtMost(upper),
             interval => Cell::of_interval(line.residual.0.max(0.0).sqrt(), interval),

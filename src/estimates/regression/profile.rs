@@ -17,19 +17,24 @@
 use nalgebra::{Cholesky, DMatrix, DVector};
 
 /// Iterations of the minimum, each with V at the last minimiser.
-const ITERATIONS: u32 = 6;
+const ITERATIONS: u32 = 8;
+
+/// Relative change of the minimum at which they end.
+const SETTLED: f64 = 1e-7;
 
 /// Growth of a step towards the end of an interval.
-const GROWTH: f64 = 1.5;
+const GROWTH: f64 = 1.6;
 
 /// Beyond this many standard errors an interval counts as unbounded.
 const FARTHEST: f64 = 1e4;
 
-/// Halvings of the last step.
-const HALVINGS: u32 = 24;
+/// Steps of the search for an end, and its accuracy in standard errors.
+const STEPS: u32 = 30;
+const ACCURACY: f64 = 1e-5;
 
 /// The normal equations, in coordinates t of θ = centre + Σ directionₖ tₖ, whose unit is about a
 /// standard error.
+#[derive(Debug)]
 pub(super) struct NormalEquations {
     /// B̂ times each direction, one per column.
     pub(super) slopes: DMatrix<f64>,
@@ -63,20 +68,40 @@ impl NormalEquations {
         (-self.end(k, z, -1.0), self.end(k, z, 1.0))
     }
 
+    /// The t where the root of the statistic reaches z, by regula falsi (the Illinois variant).
     fn end(&self, k: usize, z: f64, sign: f64) -> f64 {
-        let within = |t: f64| self.statistic(k, sign * t).is_none_or(|statistic| statistic <= z * z);
-        let (mut low, mut high) = (0.0, z / 2.0);
-        while within(high) {
-            (low, high) = (high, high * GROWTH);
-            if high > FARTHEST {
+        let excess = |t: f64| self.statistic(k, sign * t).map_or(-z, |statistic| statistic.sqrt() - z);
+        let (mut low, mut high) = ((0.0, -z), (z, excess(z)));
+        while high.1 <= 0.0 {
+            (low, high) = (high, (high.0 * GROWTH, excess(high.0 * GROWTH)));
+            if high.0 > FARTHEST {
                 return f64::INFINITY;
             }
         }
-        for _ in 0..HALVINGS {
-            let middle = (low + high) / 2.0;
-            if within(middle) { low = middle } else { high = middle }
+        let mut last_is_low = None;
+        for _ in 0..STEPS {
+            if high.0 - low.0 < ACCURACY {
+                break;
+            }
+            let t = (low.0 * high.1 - high.0 * low.1) / (high.1 - low.1);
+            let found = (t, excess(t));
+            if found.1.abs() < ACCURACY {
+                return t;
+            }
+            let is_low = found.1 < 0.0;
+            if is_low {
+                low = found
+            } else {
+                high = found
+            }
+            match (is_low, last_is_low == Some(is_low)) {
+                (true, true) => high.1 /= 2.0,
+                (false, true) => low.1 /= 2.0,
+                _ => {}
+            }
+            last_is_low = Some(is_low);
         }
-        high
+        high.0
     }
 
     /// The least rᵀV⁻¹r with coordinate k at t; `None` if V is singular.
@@ -94,8 +119,11 @@ impl NormalEquations {
             let whitened = noise.l().solve_lower_triangular(&others)?;
             let target = noise.l().solve_lower_triangular(&fixed)?;
             let solution = Cholesky::new(whitened.tr_mul(&whitened))?.solve(&whitened.tr_mul(&target));
-            statistic = Some((target - &whitened * &solution).norm_squared());
+            let found = (target - &whitened * &solution).norm_squared();
             at = solution.insert_row(k, t);
+            if statistic.replace(found).is_some_and(|last: f64| (last - found).abs() <= SETTLED * found) {
+                break;
+            }
         }
         statistic
     }

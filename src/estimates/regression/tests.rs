@@ -105,18 +105,17 @@ fn a_line_without_noise_is_recovered_in_the_units_of_the_columns() {
     assert!((line.residual.0 - RESIDUAL * 0.25).abs() < 1e-12, "{:?}", line.residual);
     assert!(
         line.ridge == 0.0
-            && line.intervals.iter().zip(&line.coefficients).all(|(found, x)| found.reach_from(*x) == 0.0)
+            && (0..3).all(|index| line.interval(index).width() == 0.0)
             && line.residual.1 == 0.0
     );
 }
 
-/// Over 20,000 releases the share of intervals that hold the truth is within 0.0145 of the level,
-/// 9.4 standard deviations for intervals that keep it, and 5.5 for those that miss it by 0.006. The
-/// means of the coefficients are within 5.5 standard errors of the truth, and their deviations
-/// within 4 % of the stated ones, 8 standard errors. A false alarm of any has a probability below
-/// 10⁻⁶.
+/// Over 8,000 releases the share of intervals that hold the truth is within 0.0135 of the level,
+/// 5.5 standard deviations. The means of the coefficients are within 5.5 standard errors of the
+/// truth, and their deviations within 5 % of the stated ones, 6.3 standard errors. A false alarm of
+/// any has a probability below 10⁻⁶.
 fn check_coverage(level_of_noise: MomentNoise, seed: u64) {
-    let trials = 20_000;
+    let trials = 8_000;
     let truth = DVector::from_row_slice(&[INTERCEPT, SLOPES[0], SLOPES[1]]);
     let scaled = scaled(Intervals::default(), SCALED);
     let (mut held, mut sum, mut squares) = ([0; 3], DVector::zeros(3), DVector::zeros(3));
@@ -125,7 +124,7 @@ fn check_coverage(level_of_noise: MomentNoise, seed: u64) {
         let line = line_on().line(&released, &scaled).unwrap();
         assert_eq!(line.ridge, 0.0);
         let error = &line.coefficients - &truth;
-        (0..3).for_each(|index| held[index] += usize::from(line.intervals[index].contains(truth[index])));
+        (0..3).for_each(|index| held[index] += usize::from(line.interval(index).contains(truth[index])));
         squares += error.component_mul(&error);
         sum += error;
         noises += line.noise;
@@ -135,10 +134,10 @@ fn check_coverage(level_of_noise: MomentNoise, seed: u64) {
     for index in 0..3 {
         let (share, mean) = (held[index] as f64 / trials, sum[index] / trials);
         let deviation = (squares[index] / trials - mean * mean).sqrt();
-        assert!((share - 0.95).abs() < 0.0145, "{index}: {share}");
+        assert!((share - 0.95).abs() < 0.0135, "{index}: {share}");
         assert!(mean.abs() < 5.5 * deviation / trials.sqrt(), "{index}: {mean} ± {deviation}");
         let stated = noises[index] / trials;
-        assert!((stated / deviation - 1.0).abs() < 0.04, "{index}: stated {stated}, found {deviation}");
+        assert!((stated / deviation - 1.0).abs() < 0.05, "{index}: stated {stated}, found {deviation}");
     }
     let (mean, deviation) = (residual.0 / trials, residual.1 / trials);
     assert!((mean - RESIDUAL).abs() < 5.5 * deviation / trials.sqrt(), "{mean} ± {deviation}");
@@ -160,14 +159,14 @@ fn shown_intervals_cover_near_the_threshold() {
     let scaled = scaled(Intervals::default(), SCALED);
     for (seed, level) in [(6, 12.0), (7, 16.0), (8, 20.0)] {
         let (mut held, mut residual, mut all) = ([0.0; 3], 0.0, 0.0);
-        for released in releases(exact(1000.0), noise(level, level, 1.4 * level), seed).take(4_000) {
+        for released in releases(exact(1000.0), noise(level, level, 1.4 * level), seed).take(3_000) {
             let line = line_on().line(&released, &scaled).unwrap();
             if line.ridge > 0.0 {
                 continue;
             }
             all += 1.0;
             let yes = |held: bool| f64::from(u8::from(held));
-            (0..3).for_each(|index| held[index] += yes(line.intervals[index].contains(truth[index])));
+            (0..3).for_each(|index| held[index] += yes(line.interval(index).contains(truth[index])));
             residual += yes(line.residual_interval.contains(RESIDUAL));
         }
         let least = 0.93 - 5.2 * (0.93f64 * 0.07 / all).sqrt();
@@ -210,7 +209,7 @@ fn intervals_cover_the_line_of_the_population() {
         }
         let released = releases(sums, noise(0.1, 0.5, 0.7), seed).next().unwrap();
         let line = line_on().line(&released, &scaled).unwrap();
-        held += usize::from(line.intervals[1].contains(SLOPES[0]));
+        held += usize::from(line.interval(1).contains(SLOPES[0]));
     }
     let share = held as f64 / 4000.0;
     assert!((share - 0.95).abs() < 0.022, "{share}");
@@ -243,7 +242,7 @@ fn noise_that_hides_the_columns_leaves_no_interval() {
 fn joint_intervals_split_the_error_probability() {
     let width = |joint| {
         let scaled = scaled(Intervals { joint, ..Intervals::default() }, SCALED);
-        line_on().line(&moments(exact(1000.0), noise(0.0, 1.0, 1.4)), &scaled).unwrap().intervals[1].width()
+        line_on().line(&moments(exact(1000.0), noise(0.0, 1.0, 1.4)), &scaled).unwrap().interval(1).width()
     };
     assert!((width(true) / width(false) - 2.394 / 1.960).abs() < 1e-3);
 }
