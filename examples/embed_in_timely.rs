@@ -78,6 +78,7 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
         horizon: 32,
         late: LatePolicy::Fold,
         clock: ClockSource::Arrival,
+        calendar: None,
     };
     Ok(PublicParameters {
         name: "embedded".into(),

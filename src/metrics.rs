@@ -139,7 +139,7 @@ impl Metrics {
         let lag = [(String::new(), closed.saturating_sub(committed))];
         page.family(Audience::Load, "frontier_lag_epochs", "gauge", about, lag);
         if let Schedule::ByTime(by) = &start.schedule {
-            let end = by.start as f64 + by.length as f64 * committed as f64;
+            let end = by.start_of(committed.saturating_add(1)).unwrap_or(i64::MAX) as f64;
             let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as f64;
             let about = "How long ago the last durable epoch ended, by this machine's clock.";
             let lag = [(String::new(), (now - end) / 1e6)];

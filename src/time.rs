@@ -1,8 +1,11 @@
 //! Parses and formats times and durations, in microseconds.
 
+pub(crate) mod calendar;
+
+use hushflow_mechanism::epochs::TimeSchedule;
 use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
-use jiff::{Span, SpanRelativeTo, Timestamp};
+use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
+use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 
 /// Microseconds since 1970-01-01T00:00:00Z of an RFC 3339 time or a date. Parts of a microsecond are cut towards
 /// the past; without an offset from UTC, UTC is meant.
@@ -14,11 +17,42 @@ use jiff::{Span, SpanRelativeTo, Timestamp};
 /// assert_eq!(parse_time("noon"), None);
 /// ```
 pub fn parse_time(text: &str) -> Option<i64> {
-    let time = match text.parse::<Timestamp>() {
-        Ok(time) => time,
-        Err(_) => text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp(),
-    };
-    i64::try_from(time.as_nanosecond().div_euclid(1000)).ok()
+    parse_local_time(text, &TimeZone::UTC)
+}
+
+/// Microseconds since 1970 of a time; without an offset from UTC, it is local time in the zone. A
+/// local time that occurs twice, as clocks go back, is the first of the two. One that is skipped,
+/// as clocks go forward, is as much later as clocks go forward.
+pub(crate) fn parse_local_time(text: &str, zone: &TimeZone) -> Option<i64> {
+    zoned(text, zone).and_then(|zoned| micros(&zoned))
+}
+
+fn zoned(text: &str, zone: &TimeZone) -> Option<Zoned> {
+    match text.parse::<Timestamp>() {
+        Ok(time) => Some(time.to_zoned(zone.clone())),
+        Err(_) => text.parse::<DateTime>().ok()?.to_zoned(zone.clone()).ok(),
+    }
+}
+
+fn micros(time: &Zoned) -> Option<i64> {
+    i64::try_from(time.timestamp().as_nanosecond().div_euclid(1000)).ok()
+}
+
+/// Returns a time zone of the bundled database, such as `America/New_York`.
+pub(crate) fn time_zone(name: &str) -> Option<TimeZone> {
+    TimeZoneDatabase::bundled().get(name).ok()
+}
+
+/// Returns when an epoch begins, as RFC 3339: in UTC, or in local time with a calendar. Empty if
+/// it is out of range.
+pub(crate) fn epoch_start(schedule: &TimeSchedule, epoch: u64) -> String {
+    let start = schedule.start_of(epoch).and_then(|micros| Timestamp::from_microsecond(micros).ok());
+    let Some(start) = start else { return String::new() };
+    let offset = schedule.offset_of(epoch).and_then(|seconds| Offset::from_seconds(seconds).ok());
+    match offset {
+        None => start.to_string(),
+        Some(offset) => start.display_with_offset(offset).to_string(),
+    }
 }
 
 /// Microseconds in a duration such as `1d`, `6h 30m`, `15min` or `PT10S`. A day is 24 hours; months and years

@@ -12,9 +12,15 @@
 //! ```text
 //! o(c) = max(1, 1 + ⌊(c − lateness − start)/length⌋)        e(c) = 1 + ⌊(c − start)/length⌋
 //! ```
+//!
+//! or, with a [`Calendar`], the epochs whose interval holds c − lateness and c.
+
+mod calendar;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use calendar::{Calendar, EpochRun};
 
 /// Rules that assign records to epochs and close epochs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,12 +33,12 @@ pub enum Schedule {
     ByCount(CountSchedule),
 }
 
-/// Epochs of equal length in event time. All times are microseconds since 1970-01-01T00:00:00Z.
+/// Epochs in event time, of equal length unless there is a calendar. All times are microseconds since 1970-01-01T00:00:00Z.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeSchedule {
     /// First microsecond of epoch 1.
     pub start: i64,
-    /// Microseconds in an epoch, at least 1.
+    /// Microseconds in an epoch, at least 1; with a calendar, in the longest one.
     pub length: i64,
     /// How long an epoch stays open after its end, in microseconds of the clock, at least 0.
     pub lateness: i64,
@@ -42,6 +48,9 @@ pub struct TimeSchedule {
     pub late: LatePolicy,
     /// What moves the clock.
     pub clock: ClockSource,
+    /// The boundaries of epochs in a time zone, which may differ in length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<Calendar>,
 }
 
 /// Epochs of an equal number of rows.
@@ -143,6 +152,9 @@ pub enum ScheduleError {
         /// Its minimum.
         least: i64,
     },
+    /// The runs of a calendar don't follow each other.
+    #[error("the epochs of the calendar leave gaps, overlap or don't begin at the start")]
+    Calendar,
 }
 
 impl Schedule {
@@ -159,6 +171,9 @@ impl Schedule {
             Schedule::ByTime(by) => {
                 at_least("length", by.length, 1)?;
                 at_least("lateness", by.lateness, 0)?;
+                if by.calendar.as_ref().is_some_and(|calendar| !calendar.is_valid(by.start)) {
+                    return Err(ScheduleError::Calendar);
+                }
             }
             Schedule::ByCount(by) => at_least("records_per_epoch", clamp(by.records_per_epoch), 1)?,
         }
@@ -194,7 +209,7 @@ impl Schedule {
     /// use hushflow_mechanism::epochs::*;
     /// let hourly = Schedule::ByTime(TimeSchedule {
     ///     start: 0, length: 3_600_000_000, lateness: 600_000_000, horizon: 24,
-    ///     late: LatePolicy::Fold, clock: ClockSource::Arrival,
+    ///     late: LatePolicy::Fold, clock: ClockSource::Arrival, calendar: None,
     /// });
     /// let minutes = |m: i64| m * 60_000_000;
     /// // At 01:09 the first hour is still open, at 01:10 it has closed.
@@ -250,8 +265,29 @@ impl Schedule {
 }
 
 impl TimeSchedule {
+    /// The epochs of equal length that hold a time or follow an epoch: number and start of the
+    /// first, and the length.
+    fn run(&self, of_calendar: impl FnOnce(&Calendar) -> Option<&EpochRun>) -> (u64, i64, i64) {
+        let run = self.calendar.as_ref().and_then(of_calendar);
+        run.map_or((1, self.start, self.length), |run| (run.first, run.start, run.length))
+    }
+
     fn epoch_at(&self, time: i64) -> i64 {
-        time.saturating_sub(self.start).div_euclid(self.length.max(1)).saturating_add(1)
+        let (first, start, length) = self.run(|calendar| calendar.run_at(time));
+        time.saturating_sub(start).div_euclid(length.max(1)).saturating_add(clamp(first))
+    }
+
+    /// Returns the first microsecond of an epoch from 1 on; `None` if it is out of range.
+    pub fn start_of(&self, epoch: u64) -> Option<i64> {
+        let (first, start, length) = self.run(|calendar| calendar.run_of(epoch));
+        let offset = (i128::from(epoch) - i128::from(first)) * i128::from(length);
+        i64::try_from(i128::from(start) + offset).ok()
+    }
+
+    /// Returns the seconds by which local time is ahead of UTC when an epoch begins; `None`
+    /// without a calendar.
+    pub fn offset_of(&self, epoch: u64) -> Option<i32> {
+        Some(self.calendar.as_ref()?.run_of(epoch)?.offset)
     }
 
     fn oldest_open(&self, clock: i64) -> u64 {
@@ -294,7 +330,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn by_time(late: LatePolicy, clock: ClockSource) -> Schedule {
-        Schedule::ByTime(TimeSchedule { start: 100, length: 10, lateness: 5, horizon: 8, late, clock })
+        Schedule::ByTime(TimeSchedule {
+            start: 100,
+            length: 10,
+            lateness: 5,
+            horizon: 8,
+            late,
+            clock,
+            calendar: None,
+        })
     }
 
     fn at(time: i64) -> Clock {
@@ -396,8 +440,15 @@ mod tests {
     fn impossible_schedules_are_named() {
         let check = |length, lateness, horizon, message: &str| {
             let late = LatePolicy::Fold;
-            let schedule =
-                TimeSchedule { start: 0, length, lateness, horizon, late, clock: ClockSource::Arrival };
+            let schedule = TimeSchedule {
+                start: 0,
+                length,
+                lateness,
+                horizon,
+                late,
+                clock: ClockSource::Arrival,
+                calendar: None,
+            };
             assert_eq!(Schedule::ByTime(schedule).check().map_err(|e| e.to_string()), Err(message.into()));
         };
         check(0, 0, 1, "the length is 0: expected at least 1");
@@ -414,7 +465,15 @@ mod tests {
         prop_oneof![
             (any::<i64>(), 1..i64::MAX, 0..i64::MAX, 1..u64::MAX, late, clock).prop_map(
                 |(start, length, lateness, horizon, late, clock)| {
-                    Schedule::ByTime(TimeSchedule { start, length, lateness, horizon, late, clock })
+                    Schedule::ByTime(TimeSchedule {
+                        start,
+                        length,
+                        lateness,
+                        horizon,
+                        late,
+                        clock,
+                        calendar: None,
+                    })
                 }
             ),
             (1..u64::MAX, 1..u64::MAX).prop_map(|(records_per_epoch, horizon)| {

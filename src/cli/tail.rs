@@ -64,7 +64,7 @@ pub(crate) struct TailArguments {
     /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β. May
     /// be repeated with --web: the page opens with the first and offers all of them and the
     /// workload of the log
-    #[arg(long, default_value = "prefix")]
+    #[arg(long, default_values_t = [Workload::default()])]
     workload: Vec<Workload>,
     /// The first epoch to show
     #[arg(long, default_value_t = 1, value_name = "EPOCH")]

@@ -202,13 +202,13 @@ impl Intervals {
     }
 }
 
-/// Reads `[[views]]`; without any, one view of the running average.
+/// Reads `[[views]]`; without any, one view of all records so far.
 pub(crate) fn views(root: &Section<'_>, log: &LogFacts<'_>) -> Option<Vec<EstimateView>> {
     let mut names = HashSet::new();
     let sections = root.sections("views").into_iter();
     let views: Vec<_> = sections.map(|section| view(&section, &mut names, log)).collect();
     if views.is_empty() {
-        return Some(vec![EstimateView::usual("average", Workload::Average, log)]);
+        return Some(vec![EstimateView::usual("so far", Workload::default(), log)]);
     }
     views.into_iter().collect()
 }

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::error::Defect;
-use crate::time::parse_time;
+use crate::time::parse_local_time;
+use jiff::tz::TimeZone;
 
 /// Most bytes of a record, including its line end and, in NDJSON, the blanks before it. Readers
 /// hold no more of a longer record.
@@ -112,15 +113,15 @@ impl Row {
         if number.is_finite() { Ok(number) } else { Err(Defect::NotFinite) }
     }
 
-    /// Returns microseconds since 1970.
-    pub(crate) fn time(&self, slot: usize) -> Result<i64, Defect> {
+    /// Returns microseconds since 1970. A time without an offset is local time in the zone.
+    pub(crate) fn time(&self, slot: usize, zone: &TimeZone) -> Result<i64, Defect> {
         match self.fields[slot] {
             RowField::Time(time) => return Ok(time),
             RowField::Number(_) => return Err(Defect::NotATime),
             _ => {}
         }
         let text = self.text(slot)?;
-        let other_form = || parse_time(std::str::from_utf8(text).ok()?);
+        let other_form = || parse_local_time(std::str::from_utf8(text).ok()?, zone);
         utc_second(text, &self.last_date).or_else(other_form).ok_or(Defect::NotATime)
     }
 }
@@ -202,6 +203,7 @@ fn days_since_1970(year: i32, month: i32, day: i32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::parse_time;
     use proptest::prelude::*;
 
     fn row(text: &str) -> Row {
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn times() {
-        let check = |text, expected| assert_eq!(row(text).time(0), expected, "{text}");
+        let check = |text, expected| assert_eq!(row(text).time(0, &TimeZone::UTC), expected, "{text}");
         check("1970-01-01T00:00:01Z", Ok(1_000_000));
         check("2013-01-01T05:00:00Z", Ok(1_357_016_400_000_000));
         check("2013-01-01T05:00:00.25Z", Ok(1_357_016_400_250_000));

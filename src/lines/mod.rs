@@ -14,6 +14,7 @@ use crate::estimates::{Cell, Estimate};
 use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
 use crate::state::HistoryStamp;
+use crate::time::epoch_start;
 
 /// Width of a cell of a table.
 const CELL: usize = 19;
@@ -104,7 +105,7 @@ impl EstimateLine<'_> {
     /// Start of the epoch, RFC 3339; empty if epochs are counted.
     fn start(&self) -> String {
         match &self.subject.parameters().epochs.schedule {
-            Schedule::ByTime(by) => time(by.start, by.length, self.epoch),
+            Schedule::ByTime(by) => epoch_start(by, self.epoch),
             Schedule::ByCount(_) => String::new(),
         }
     }
@@ -186,8 +187,12 @@ impl EstimateLine<'_> {
 
     fn table(&self) -> String {
         let (epoch, start) = (self.epoch.to_string(), self.start());
-        // `2013-01-05T05:00:00Z` without zeros at the end.
-        let start = start.strip_suffix(":00Z").unwrap_or(&start);
+        // `2013-01-05T05:00:00Z` without zeros at the end, and local time without seconds.
+        let start = start
+            .strip_suffix(":00Z")
+            .map(String::from)
+            .unwrap_or_else(|| start.replacen(":00:00", ":00", 1));
+        let start = start.as_str();
         let mut text = self.table_lead(&epoch, start, self.view(), self.key());
         if let Some(count) = self.estimate.count_cell() {
             push(&mut text, &count);
@@ -209,7 +214,8 @@ impl EstimateLine<'_> {
         let (view, key) = (plain(view), plain(key));
         let mut text = format!("{epoch:>7}  ");
         if !self.start().is_empty() {
-            text += &format!("{from:<16}  ");
+            let width = if self.start().ends_with('Z') { 16 } else { 22 };
+            text += &format!("{from:<width$}  ");
         }
         if self.subject.views.len() > 1 {
             text += &format!("{view:<12}  ");
@@ -228,14 +234,6 @@ pub fn csv_line(fields: impl IntoIterator<Item = String>) -> String {
         }
     });
     quoted.collect::<Vec<_>>().join(",")
-}
-
-fn time(start: i64, length: i64, epoch: u64) -> String {
-    let offset = i128::from(length) * i128::from(epoch - 1);
-    i64::try_from(i128::from(start) + offset)
-        .ok()
-        .and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok())
-        .map_or_else(String::new, |timestamp| timestamp.to_string())
 }
 
 fn push(text: &mut String, cell: &Cell) {

@@ -393,7 +393,7 @@ impl ReleaseSection {
         Self {
             strategy,
             file: None,
-            workload: Workload::Prefix,
+            workload: Workload::default(),
             memory_limit: None,
             method: Method::default(),
         }
@@ -410,7 +410,7 @@ impl ReleaseSection {
 fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSection> {
     let workload = match section.text("workload") {
         Some(field) => field.map(parsed).map(|field| field.value),
-        None => Some(Workload::Prefix),
+        None => Some(Workload::default()),
     };
     let strategy: Option<Option<StrategyName>> = match section.text("strategy") {
         Some(field) => field.map(parsed).map(|field| Some(field.value)),

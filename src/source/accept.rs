@@ -82,14 +82,14 @@ impl SourceReader {
             return Err(UnusableRow { slot: None, defect });
         }
         if let Some(slot) = self.rules.roles.clock {
-            let arrival = self.rows.row.time(slot).map_err(UnusableRow::of(slot))?;
+            let arrival = self.rows.row.time(slot, &self.rules.roles.zone).map_err(UnusableRow::of(slot))?;
             if self.leaps(arrival) {
                 return Ok(());
             }
             self.epochs.advance(arrival);
         }
         let event_time = match self.rules.roles.time {
-            Some(slot) => self.rows.row.time(slot).map_err(UnusableRow::of(slot))?,
+            Some(slot) => self.rows.row.time(slot, &self.rules.roles.zone).map_err(UnusableRow::of(slot))?,
             None => 0,
         };
         let Some(key) = self.key()? else {

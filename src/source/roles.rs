@@ -5,11 +5,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use hushflow_operators::Entity;
+use jiff::tz::TimeZone;
 use sha2::{Digest, Sha256};
 
 use crate::format::csv::header_row;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
+use crate::time::time_zone;
 
 /// The meaning of each wanted field of a row.
 pub(super) struct FieldRoles {
@@ -25,6 +27,8 @@ pub(super) struct FieldRoles {
     pub(super) time: Option<usize>,
     /// Field that moves the clock.
     pub(super) clock: Option<usize>,
+    /// The zone of times without an offset.
+    pub(super) zone: TimeZone,
 }
 
 impl FieldRoles {
@@ -50,7 +54,12 @@ impl FieldRoles {
         };
         let shape =
             RowLayout { format: source.format, header: source.header.as_deref().map(header_row), wanted };
-        (FieldRoles { dimension, key, entity, id, time, clock }, shape)
+        let zone = match &source.schedule {
+            Schedule::ByTime(by) => by.calendar.as_ref().and_then(|calendar| time_zone(&calendar.time_zone)),
+            Schedule::ByCount(_) => None,
+        };
+        let zone = zone.unwrap_or(TimeZone::UTC);
+        (FieldRoles { dimension, key, entity, id, time, clock, zone }, shape)
     }
 }
 

@@ -139,9 +139,11 @@ impl PageHandler {
     fn about(&self) -> Value {
         let PageContents { publication, view, key, ledger, .. } = &self.contents;
         let parameters = publication.parameters();
-        let (start, length) = match &parameters.epochs.schedule {
-            Schedule::ByTime(by) => (Some(by.start), Some(by.length)),
-            Schedule::ByCount(_) => (None, None),
+        let (start, length, runs) = match &parameters.epochs.schedule {
+            Schedule::ByTime(by) => {
+                (Some(by.start), Some(by.length), by.calendar.as_ref().map(|calendar| &calendar.runs))
+            }
+            Schedule::ByCount(_) => (None, None, None),
         };
         let more = u32::from(offers_total(publication) && publication.keys() <= LISTED_KEYS);
         let listed = publication.keys().min(LISTED_KEYS) + more;
@@ -164,6 +166,7 @@ impl PageHandler {
             "horizon": publication.horizon(),
             "start": start,
             "length": length,
+            "runs": runs,
             "view": { "key": publication.key_name(*key), "workload": view.workload.to_string() },
             "workloads": self.offered(),
             "estimate": view.estimator.name(),

@@ -262,8 +262,28 @@ function format(value, reach) {
 const reach = (value, lower, upper) => Math.max(upper - value, value - lower);
 
 /// When an epoch begins.
-const time = (epoch) => new Date((about.start + about.length * (epoch - 1)) / 1000).toISOString();
-const when = (epoch) => (about.start === null ? "" : `, from ${time(epoch).replace(".000Z", "Z").replace("T", " ")}`);
+function run(epoch) {
+  const whole = { first: 1, start: about.start, length: about.length, offset: 0 };
+  return (about.runs ?? [whole]).findLast((run) => run.first <= epoch) ?? whole;
+}
+
+/// The local time at which it begins, as if it were UTC.
+function time(epoch) {
+  const { first, start, length, offset } = run(epoch);
+  return new Date((start + length * (epoch - first)) / 1000 + offset * 1000).toISOString();
+}
+
+/// `Z` or `-05:00`.
+function zone(epoch) {
+  if (!about.runs) return "Z";
+  const { offset } = run(epoch);
+  const minutes = Math.abs(offset) / 60;
+  const pair = (number) => String(Math.floor(number)).padStart(2, "0");
+  return `${offset < 0 ? "-" : "+"}${pair(minutes / 60)}:${pair(minutes % 60)}`;
+}
+
+const when = (epoch) =>
+  (about.start === null ? "" : `, from ${time(epoch).replace(".000Z", zone(epoch)).replace("T", " ")}`);
 
 function axis(epoch, epochs) {
   if (about.start === null) return String(epoch);

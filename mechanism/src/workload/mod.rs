@@ -27,11 +27,13 @@ use thiserror::Error;
 /// assert_eq!(workload.to_string(), "window:10");
 /// # Ok::<(), hushflow_mechanism::workload::WorkloadError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum Workload {
-    /// `A[t,i] = 1`: running sums.
+    /// `A[t,i] = 1`: running sums, whose mean is the mean of all records so far. The default of
+    /// releases, forecasts and views.
+    #[default]
     Prefix,
     /// `A[t,i] = 1/t`: running averages.
     Average,

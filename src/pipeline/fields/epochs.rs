@@ -1,6 +1,7 @@
 //! Fields of `[epochs]`.
 
 use hushflow_mechanism::epochs::{ClockSource, LatePolicy};
+use jiff::civil::Weekday;
 
 use crate::document::definition::{
     FieldDefinition as Field, FieldType, SectionDefinition, Word, forms, word,
@@ -20,6 +21,17 @@ pub(in crate::pipeline) const CLOCK: &[Word<ClockSource>] = &[
 pub(in crate::pipeline) const LATE: &[Word<LatePolicy>] = &[
     word("fold", LatePolicy::Fold, "It joins the oldest open epoch."),
     word("drop", LatePolicy::Drop, "It is dropped."),
+];
+
+/// Words of `week_starts`.
+pub(in crate::pipeline) const WEEKDAYS: &[Word<Weekday>] = &[
+    word("monday", Weekday::Monday, "As in ISO 8601."),
+    word("tuesday", Weekday::Tuesday, ""),
+    word("wednesday", Weekday::Wednesday, ""),
+    word("thursday", Weekday::Thursday, ""),
+    word("friday", Weekday::Friday, ""),
+    word("saturday", Weekday::Saturday, ""),
+    word("sunday", Weekday::Sunday, ""),
 ];
 
 /// `arrival`: of `[epochs]` and of each of several sources.
@@ -79,14 +91,30 @@ pub(super) static EPOCHS: SectionDefinition = SectionDefinition {
             FieldType::Time,
             "required with `time`",
             "\"2013-01-01\"",
-            "The beginning of epoch 1; without an offset, in UTC.",
+            "The beginning of epoch 1; without an offset, in the time zone, or in UTC.",
         ),
         Field::optional(
             "length",
             FieldType::Duration { least: 1 },
             "required with `time`",
             "\"1d\"",
-            "Length of an epoch.",
+            "Length of an epoch; with `timezone`, a number of days, weeks, months or years of the calendar, or a duration.",
+        ),
+        Field::optional(
+            "timezone",
+            FieldType::Form("a name of the time zone database such as \"America/New_York\""),
+            "UTC; a day has 24 hours",
+            "\"America/New_York\"",
+            "Time zone of the calendar, of dates in tables, and of times in the data without an offset: the first of two \
+             equal ones as clocks go back; as clocks go forward, a skipped one is that much later. The log keeps the \
+             boundaries, and a later run with others is refused.",
+        ),
+        Field::optional(
+            "week_starts",
+            FieldType::Words(|| forms(WEEKDAYS)),
+            "weeks begin on the day of `start`",
+            "\"monday\"",
+            "First day of a week, for weeks in a time zone: `start` must be such a day.",
         ),
         LATENESS,
         Field::with_default(

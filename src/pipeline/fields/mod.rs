@@ -9,7 +9,7 @@ mod source;
 
 use crate::document::definition::{FieldDefinition as Field, FieldType, Presence, Range, SectionDefinition};
 
-pub(super) use epochs::{CLOCK, LATE};
+pub(super) use epochs::{CLOCK, LATE, WEEKDAYS};
 pub(super) use privacy::{NEIGHBOURS, SECOND_MOMENTS, SEVERAL, UNIT};
 pub(super) use release::METHODS;
 pub(super) use source::{MISSING_POLICIES, ROW_POLICIES};
@@ -36,7 +36,11 @@ pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {
             ..section("privacy", FieldType::Section(&privacy::PRIVACY), "")
         },
         section("release", FieldType::Section(&release::RELEASE), "all its defaults hold"),
-        section("views", FieldType::Sections(&crate::estimates::VIEW), "one view of the running mean"),
+        section(
+            "views",
+            FieldType::Sections(&crate::estimates::VIEW),
+            "one view `so far`, with the means of all records so far (`workload = \"prefix\"`)",
+        ),
         section("sinks", FieldType::Sections(&crate::connect::SINK), "releases are in the log only"),
         section("state", FieldType::Section(&STATE), "`run --state DIR` names the directory"),
         section(

@@ -1,13 +1,14 @@
 //! Section `[epochs]`: how records form epochs, and the public clock that closes them.
 
-use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+use hushflow_mechanism::epochs::{Calendar, ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_mechanism::sensitivity::Neighbours;
 
 use super::ColumnRoles;
 use crate::document::{Field, Section};
 use crate::pipeline::Epochs;
-use crate::pipeline::fields::{CLOCK, LATE};
-use crate::time::parse_time;
+use crate::pipeline::fields::{CLOCK, LATE, WEEKDAYS};
+use crate::time::calendar::{EpochLength, LocalStart, calendar};
+use crate::time::{parse_time, time_zone};
 
 pub(super) fn epochs<'a>(
     section: &Section<'a>,
@@ -22,7 +23,9 @@ pub(super) fn epochs<'a>(
 }
 
 fn by_count(section: &Section<'_>, horizon: Option<u64>) -> Option<Schedule> {
-    for key in ["time", "arrival", "clock", "start", "length", "allowed_lateness", "late"] {
+    for key in
+        ["time", "arrival", "clock", "start", "length", "allowed_lateness", "late", "timezone", "week_starts"]
+    {
         section.refuse(key, "found beside records: epochs are defined by records or by time, remove one");
     }
     let records_per_epoch = section.count("records")?.value;
@@ -37,12 +40,7 @@ fn by_time<'a>(
 ) -> Option<Epochs> {
     let time = section.required_text("time");
     let time = time.inspect(|time| roles.claim(time));
-    let start = section.get("start").and_then(Field::time_text).and_then(|start| {
-        let expected = "expected a date or an RFC 3339 time such as 2013-01-01T05:00:00Z";
-        start.map(|text| parse_time(text).ok_or_else(|| format!("found {text:?}, {expected}")))
-    });
-    let start = section.require("start", start);
-    let length = section.require("length", section.duration("length"));
+    let boundaries = boundaries(section, horizon);
     if !section.has("arrival") && !section.has("clock") {
         section.report(NO_CLOCK);
     }
@@ -53,15 +51,64 @@ fn by_time<'a>(
     let late = section.word("late", LATE);
     let lateness = section.duration("allowed_lateness").unwrap_or(0);
     let (clock, arrival) = clock?;
+    let Boundaries { start, length, calendar } = boundaries?;
     let schedule = Schedule::ByTime(TimeSchedule {
-        start: start?.value,
-        length: length?,
+        start,
+        length,
         lateness,
         horizon: horizon?,
         late: late.unwrap_or(LatePolicy::Fold),
         clock,
+        calendar,
     });
     Some(Epochs { schedule, time: Some(time?.value.into()), arrival })
+}
+
+/// The boundaries of epochs: equal lengths, unless there is a calendar.
+struct Boundaries {
+    start: i64,
+    length: i64,
+    calendar: Option<Calendar>,
+}
+
+fn boundaries(section: &Section<'_>, horizon: Option<u64>) -> Option<Boundaries> {
+    let start = section.require("start", section.get("start").and_then(Field::time_text));
+    let Some(name) = section.text("timezone") else {
+        section.refuse("week_starts", "this day is for weeks in a time zone: add timezone, or leave it out");
+        let start = start.and_then(|start| start.map(|text| parse_time(text).ok_or_else(|| no_time(text))));
+        let length = section.require("length", section.duration("length"));
+        return Some(Boundaries { start: start?.value, length: length?, calendar: None });
+    };
+    let zone = name.map(|name| {
+        let expected = "expected a name of the time zone database such as \"America/New_York\"";
+        time_zone(name)
+            .map(|zone| (name.to_string(), zone))
+            .ok_or_else(|| format!("found {name:?}, {expected}"))
+    });
+    let length = section.required_text("length").and_then(|length| {
+        let expected = "expected days, weeks, months or years of the calendar, such as \"1 week\", or a duration such as \"6h\"";
+        length.map(|text| EpochLength::parse(text).ok_or_else(|| format!("found {text:?}, {expected}")))
+    });
+    let (name, zone) = zone?.value;
+    let start = start?.map(|text| LocalStart::parse(text, &zone).ok_or_else(|| no_time(text)))?;
+    let length = length?;
+    match section.word("week_starts", WEEKDAYS) {
+        Some(_) if !length.value.is_weeks() => {
+            section
+                .refuse("week_starts", "epochs are not weeks: leave it out, or choose length = \"1 week\"");
+        }
+        Some(day) if day != start.value.weekday() => {
+            start.report(format!("found a {:?}, expected the day of week_starts", start.value.weekday()));
+        }
+        _ => {}
+    }
+    let horizon = horizon?;
+    let made = length.map(|&length| calendar(&name, &zone, &start.value, length, horizon))?.value;
+    Some(Boundaries { start: made.runs.first()?.start, length: made.longest(), calendar: Some(made) })
+}
+
+fn no_time(text: &str) -> String {
+    format!("found {text:?}, expected a date or an RFC 3339 time such as 2013-01-01T05:00:00Z")
 }
 
 pub(super) fn refuse_lateness(section: &Section<'_>) {

@@ -35,6 +35,7 @@ fn the_example_is_read() {
         horizon: 32,
         late: LatePolicy::Fold,
         clock: ClockSource::Arrival,
+        calendar: None,
     };
     assert_eq!(pipeline.epochs.schedule, Schedule::ByTime(schedule));
     assert_eq!(pipeline.epochs.arrival.as_deref(), Some("recorded_at"));
@@ -356,4 +357,36 @@ sources = [{ name = 'a', path = 'a.csv' },
     assert_eq!((b.idle, b.largest_jump), (Some(std::time::Duration::from_secs(30)), Some(6 * hour)));
     let one = serde_json::to_string(&parse(BY_COUNT).unwrap().public_parameters()).unwrap();
     assert!(!one.contains("sources") && !one.contains("\"id\""), "absent for a single source");
+}
+
+#[test]
+fn epochs_of_a_time_zone_follow_its_calendar() {
+    let epochs = |fields: &str| {
+        parse(&BY_COUNT.replace(
+            "epochs = { records = 10, horizon = 3 }",
+            &format!("epochs = {{ time = 't', clock = 'end-of-input', {fields} }}"),
+        ))
+        .map(|pipeline| pipeline.epochs.schedule)
+    };
+    let zone = "timezone = 'America/New_York', horizon = 3";
+    let Ok(Schedule::ByTime(by)) = epochs(&format!("start = '2013-03-09', length = '1 day', {zone}")) else {
+        panic!("a schedule by time");
+    };
+    let calendar = by.calendar.as_ref().unwrap();
+    let lengths: Vec<_> = calendar.runs.iter().map(|run| run.length / 3_600_000_000).collect();
+    assert_eq!((calendar.time_zone.as_str(), &lengths[..]), ("America/New_York", &[24, 23, 24][..]));
+    assert_eq!(by.start, 1_362_805_200_000_000);
+    let refused = |fields: &str, part: &str| {
+        let problems = epochs(fields).err().unwrap_or_default();
+        assert!(problems.contains(part), "{fields}: {problems}");
+    };
+    let gotham = "start = '2013-03-09', length = '1 day', horizon = 3, timezone = 'America/Gotham'";
+    refused(gotham, "found \"America/Gotham\", expected a name of the time zone database");
+    refused(&format!("start = '2013-03-09', length = '1 month 1 day', {zone}"), "expected days, weeks");
+    refused("start = '2013-03-09', length = '1 month', horizon = 3", "months and years vary");
+    let tuesday = format!("start = '2013-01-01', length = '1 week', week_starts = 'monday', {zone}");
+    refused(&tuesday, "found a Tuesday");
+    refused(&tuesday.replace("1 week", "1 day"), "epochs are not weeks");
+    refused("start = '2013-01-01', length = '1w', week_starts = 'monday', horizon = 3", "add timezone");
+    assert!(epochs(&tuesday.replace("2013-01-01", "2013-01-07")).is_ok());
 }

@@ -49,6 +49,11 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             own("entity = { column = 'user', participations = 4"),
         ],
         ("[epochs]", _, "horizon" | "records") => vec![own("epochs = { records = 10, horizon = 3")],
+        ("[epochs]", _, "week_starts") => {
+            vec![own(
+                "epochs = { time = 't', arrival = 'r', start = '2013-01-07', length = '1 week', timezone = 'UTC', horizon = 3",
+            )]
+        }
         ("[epochs]", _, "clock") => {
             vec![own("epochs = { time = 't', start = '2013-01-01', length = '1d', horizon = 3")]
         }
