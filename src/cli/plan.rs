@@ -76,8 +76,15 @@ Examples:
   hushflow plan --workload prefix --horizon 2000 --participation 20x100 --strategy fft-optimal-decoder --stamps 5
   hushflow plan --workload prefix --horizon 1000 --schedule cosine:100 --participation 10x100
   hushflow plan --workload window:7 --horizon 365 --strategy square-root --json",
-        list("Strategies", |_| true),
+        [workloads(), list("Strategies", |_| true)].join("\n\n"),
     )
+}
+
+/// Lists the workloads with their divisors.
+pub(super) fn workloads() -> String {
+    let line = |(usage, about): &(&str, &str)| format!("\n  {usage:15} {about}");
+    let lines: String = Workload::FORMS.iter().map(line).collect();
+    format!("Workloads, at epoch t of values x:{lines}")
 }
 
 /// Lists the strategies of the table that have a property, each with a line of help.

@@ -23,7 +23,7 @@ use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
 
-use super::{CliError, FormatArgument, number_in, serve};
+use super::{CliError, FormatArgument, number_in, plan, serve};
 use output::{LiveTable, Output};
 
 /// Treatment of the bias of squares.
@@ -35,9 +35,9 @@ enum Squares {
     Raw,
 }
 
-/// Arguments of `hushflow tail`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+fn help() -> String {
+    format!(
+        "\
 tail reads only the public log. Any number of views costs no privacy, including views chosen after the run.
 
 Examples:
@@ -48,7 +48,16 @@ Examples:
   hushflow tail state --regress arr_delay~dep_delay
   hushflow tail state --sample 1000 --key JFK > synthetic.csv
   hushflow tail state --held-out later.csv
-  hushflow tail state --web 127.0.0.1:8080")]
+  hushflow tail state --web 127.0.0.1:8080
+
+{}",
+        plan::workloads()
+    )
+}
+
+/// Arguments of `hushflow tail`.
+#[derive(Debug, Args)]
+#[command(after_help = help())]
 pub(crate) struct TailArguments {
     /// State directory of a run, or a directory with a copy of its public.log
     directory: PathBuf,
