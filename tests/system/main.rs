@@ -21,6 +21,7 @@
 mod audit;
 mod brokers;
 mod by_column;
+mod calendar;
 mod calibrate_and_plan;
 mod clock;
 mod clocks;
