@@ -1,4 +1,4 @@
-//! The reference of the pipeline file, printed from the [table](super::fields) that the parser
+//! The reference of the pipeline file, printed from the table of fields that the parser
 //! reads by: as text, as Markdown and as a JSON schema.
 
 mod glossary;
