@@ -147,8 +147,8 @@ impl ColumnwiseEstimate {
 
 /// Why there is no density although each column has one.
 fn pair_error(moments: &ColumnwiseMoments<'_>) -> DensityError {
-    let all = (0..moments.columns()).flat_map(|i| (0..i).map(move |j| (j, i)));
-    let error = all.filter_map(|(i, j)| moments.covariance(i, j).err()).next();
+    let mut pairs = (0..moments.columns()).flat_map(|i| (0..i).map(move |j| (j, i)));
+    let error = pairs.find_map(|(i, j)| moments.covariance(i, j).err());
     error.unwrap_or(DensityError::Eigenvalues)
 }
 
@@ -161,7 +161,7 @@ fn together(
     let of = |value: fn(&Density) -> f64| {
         DVector::from_iterator(columns.len(), columns.iter().flatten().map(value))
     };
-    let qualities = columns.iter().flatten().map(|density| density.quality);
+    let mut qualities = columns.iter().flatten().map(|density| density.quality);
     Density {
         mean: of(|density| density.mean[0]),
         mean_noise: of(|density| density.mean_noise[0]),
@@ -169,7 +169,7 @@ fn together(
         covariance_noise,
         count: moments.count(),
         count_noise: moments.noise.count,
-        quality: qualities.filter(|quality| *quality != Quality::Good).last().unwrap_or(Quality::Good),
+        quality: qualities.rfind(|quality| *quality != Quality::Good).unwrap_or(Quality::Good),
     }
 }
 
@@ -317,8 +317,8 @@ impl Estimate for ColumnwiseEstimate {
 
     /// The word of the first column that is not good.
     fn quality(&self) -> Option<&'static str> {
-        let words = self.columns.iter().map(|column| quality(column.as_ref()));
-        Some(words.filter(|word| *word != "good").next().unwrap_or("good"))
+        let mut words = self.columns.iter().map(|column| quality(column.as_ref()));
+        Some(words.find(|word| *word != "good").unwrap_or("good"))
     }
 
     fn count_cell(&self) -> Option<Cell> {

@@ -257,8 +257,8 @@ fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>, i
 
 /// Reports `missing = "by-column"` where rows must be complete.
 fn by_column(root: &Section<'_>, dimension: usize, method: Method, is_estimator: bool) {
-    let sources = root.peek("source").into_iter().chain(root.sections("sources"));
-    let field = sources.filter_map(|source| source.get("missing")).next();
+    let mut sources = root.peek("source").into_iter().chain(root.sections("sources"));
+    let field = sources.find_map(|source| source.get("missing"));
     let Some(field) = field else { return };
     if is_estimator || !method.takes_missing_values() {
         field.report("this method needs complete rows: choose \"skip\", or method = \"jme\"");

@@ -12,6 +12,9 @@ use super::forecast::{EstimateNoise, Forecast};
 #[derive(Debug, Serialize)]
 pub(super) struct ColumnForecast {
     column: String,
+    /// The key with these bounds, if it has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
     mean: EstimateNoise,
     /// Absent where releases hold no second moments.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,9 +29,6 @@ pub(super) struct ColumnForecasts {
     level: f64,
     records_per_epoch: f64,
     columns: Vec<ColumnForecast>,
-    /// Whether single keys have bounds of their own.
-    #[serde(skip)]
-    has_key_bounds: bool,
     #[serde(skip)]
     horizon: u64,
 }
@@ -39,18 +39,22 @@ impl ColumnForecasts {
         let records_per_epoch = forecast.problem.records_per_epoch?;
         let mean = forecast.noise.mean_noise?;
         let intervals = Intervals::default();
-        let column = |column: &Column| {
-            let half_width = (column.upper - column.lower) / 2.0;
+        let between = |column: &Column, key: Option<&String>, (lower, upper): (f64, f64)| {
+            let half_width = (upper - lower) / 2.0;
             let reach = intervals.count_reach() * half_width;
             let variance = forecast.noise.covariance_noise.map(|noise| noise.scaled(reach * half_width));
-            ColumnForecast { column: column.name.clone(), mean: mean.scaled(reach), variance }
+            let (column, key) = (column.name.clone(), key.cloned());
+            ColumnForecast { column, key, mean: mean.scaled(reach), variance }
+        };
+        let of_column = |column: &Column| {
+            let own = column.bounds.iter().map(|(key, bounds)| between(column, Some(key), *bounds));
+            [between(column, None, (column.lower, column.upper))].into_iter().chain(own).collect::<Vec<_>>()
         };
         Some(Self {
             strategy: forecast.strategy.to_string(),
             level: intervals.level,
             records_per_epoch,
-            columns: columns.iter().map(column).collect(),
-            has_key_bounds: columns.iter().any(|column| !column.bounds.is_empty()),
+            columns: columns.iter().flat_map(of_column).collect(),
             horizon: forecast.problem.horizon,
         })
     }
@@ -67,17 +71,17 @@ impl ColumnForecasts {
         ];
         let reach = |noise: f64| format!("± {}", number(noise));
         let row = |forecast: &ColumnForecast| {
-            let ColumnForecast { column, mean, variance } = forecast;
+            let ColumnForecast { column, key, mean, variance } = forecast;
+            let name = key.as_ref().map_or_else(|| column.clone(), |key| format!("{column} of {key}"));
             let variance = variance.map(|variance| [variance.first_epoch, variance.last_epoch]);
             let noise = [mean.first_epoch, mean.last_epoch].into_iter().chain(variance.into_iter().flatten());
-            [column.clone()].into_iter().chain(noise.map(reach)).collect()
+            [name].into_iter().chain(noise.map(reach)).collect()
         };
         let shown = if self.columns.iter().any(|column| column.variance.is_some()) { 5 } else { 3 };
         let titles = titles[..shown].iter().map(|title| String::from(*title)).collect();
         let rows: Vec<Vec<String>> = [titles].into_iter().chain(self.columns.iter().map(row)).collect();
-        let others = if self.has_key_bounds { ", for keys without bounds of their own" } else { "" };
         format!(
-            "With {}, {} records of a key per epoch and values near the middle of the bounds{others}:\n\
+            "With {}, {} records of a key per epoch and values near the middle of the bounds:\n\
              half-widths of {level} % intervals in the units of the columns, for the noise\n{}",
             self.strategy,
             number(self.records_per_epoch),
