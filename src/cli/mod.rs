@@ -16,16 +16,18 @@ pub(crate) mod plan;
 pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod serve;
+mod shell;
 pub(crate) mod tail;
 pub(crate) mod verify;
 
 use std::error::Error;
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal, stdout};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hushflow::lines::OutputFormat;
+use console::Term;
+use hushflow::lines::{OutputFormat, TableStyle};
 use hushflow::sink::SinkError;
 
 /// Publishes running moments of a data stream, epoch by epoch. One differential privacy guarantee
@@ -67,6 +69,9 @@ enum Command {
     Audit(audit::AuditArguments),
     /// Estimate a mean privately, even if a share of the rows is corrupt
     Mean(mean::MeanArguments),
+    /// Print the completions of a shell, or write manual pages
+    #[command(flatten)]
+    Shell(shell::ShellCommand),
 }
 
 /// Runs the command.
@@ -86,6 +91,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Verify(arguments) => verify::execute(arguments),
         Command::Audit(arguments) => audit::execute(arguments),
         Command::Mean(arguments) => mean::execute(arguments),
+        Command::Shell(command) => shell::execute(command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -98,7 +104,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
 }
 
 /// Output format of a view.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct FormatArgument {
     /// Output format: a table for people, JSON lines or CSV for programs
     #[arg(long, value_enum, default_value_t = FormatName::Table)]
@@ -106,6 +112,22 @@ pub(crate) struct FormatArgument {
     /// Same as --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
+    /// Cells of the table to show, separated by commas: names of columns, or words of their titles
+    /// such as mean
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "json")]
+    columns: Vec<String>,
+    /// Colours of the table. By default on a terminal, unless NO_COLOR is set
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    color: ColorChoice,
+}
+
+/// When a table has colours.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum ColorChoice {
+    #[default]
+    Auto,
+    Always,
+    Never,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -116,13 +138,32 @@ enum FormatName {
 }
 
 impl FormatArgument {
-    fn format(self) -> OutputFormat {
-        match self.format {
+    fn format(&self) -> Result<OutputFormat, CliError> {
+        let format = match self.format {
             _ if self.json => OutputFormat::Json,
-            FormatName::Table => OutputFormat::Table,
+            FormatName::Table => return Ok(OutputFormat::Table(self.style())),
             FormatName::Json => OutputFormat::Json,
             FormatName::Csv => OutputFormat::Csv,
+        };
+        match self.columns.is_empty() {
+            true => Ok(format),
+            false => Err(CliError::usage("--columns is for tables: JSON and CSV lines have all fields")),
         }
+    }
+
+    /// Returns the style of a table: for the terminal, or for a pipe.
+    fn style(&self) -> TableStyle {
+        let is_terminal = stdout().is_terminal();
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let colours = match self.color {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => {
+                is_terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+            }
+        };
+        let width = is_terminal.then(|| usize::from(Term::stdout().size().1));
+        TableStyle { width, colours, columns: self.columns.clone() }
     }
 }
 

@@ -141,11 +141,11 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let directory = pipeline.log_directory(&options.state).to_owned();
     let input = SinkInput { directory, subject: Arc::new(subject) };
     let sinks = start_sinks(&pipeline, &options, &input)?;
-    let format = arguments.format.format();
+    let format = arguments.format.format()?;
     let mut output = None;
     let summary = run(&pipeline, &publication, &options, |first_epoch| {
         if !arguments.quiet {
-            output = Some(SinkThread::print(input.clone(), format, first_epoch - 1));
+            output = Some(SinkThread::print(input.clone(), format.clone(), first_epoch - 1));
         }
     });
     let finished: Vec<_> = sinks.into_iter().map(SinkThread::finish).collect();

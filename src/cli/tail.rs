@@ -193,9 +193,10 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         return serve::serve_page(address, contents, reader, &stop);
     }
     let mut out = BufWriter::new(StandardOutput);
-    let format = arguments.format.format();
-    let mut table = if arguments.follow && format == OutputFormat::Table { LiveTable::new() } else { None };
-    let mut output = Output::new(arguments, &subject)?;
+    let format = arguments.format.format()?;
+    let is_live = arguments.follow && matches!(format, OutputFormat::Table(_));
+    let mut table = if is_live { LiveTable::new() } else { None };
+    let mut output = Output::new(arguments, &subject, format)?;
     let mut follower = Follower::new(reader, &subject, &keys);
     let since = match arguments.last {
         Some(last) => newest_epoch(&arguments.directory)?.saturating_sub(last) + 1,
@@ -215,12 +216,15 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
             continue;
         };
         patience = Duration::ZERO;
-        table.iter_mut().for_each(LiveTable::begin_epoch);
+        if let Some(table) = &mut table {
+            table.begin_epoch();
+            output.restart(table.width());
+        }
         for estimate in &epoch.estimates {
             line.clear();
-            output.write(estimate, &epoch.stamp, &mut line)?;
+            let header = output.write(estimate, &epoch.stamp, &mut line)?;
             match &mut table {
-                Some(table) => table.push(&String::from_utf8_lossy(&line)),
+                Some(table) => table.push(&String::from_utf8_lossy(&line), header),
                 None => out.write_all(&line)?,
             }
         }

@@ -13,7 +13,7 @@ use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
 use super::gaussian::{ends, quality, within_bounds};
-use super::{Cell, ColumnScales, Estimate, ScaledView, TABLE_COLUMNS, number};
+use super::{Cell, ColumnScales, Estimate, ScaledView, number};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
 pub(super) fn columnwise<'a>(moments: &'a Moments, scaled: &ScaledView) -> Option<ColumnwiseMoments<'a>> {
@@ -269,9 +269,7 @@ impl Estimate for ColumnwiseEstimate {
 
     fn titles(&self) -> Vec<String> {
         let columns = &self.scaled.columns;
-        let of = |prefix: &'static str| {
-            columns.iter().take(TABLE_COLUMNS).map(move |name| format!("{prefix}{name}"))
-        };
+        let of = |prefix: &'static str| columns.iter().map(move |name| format!("{prefix}{name}"));
         let mut titles: Vec<String> = of("mean ").chain(of("n ")).chain(of("sd ")).collect();
         if self.is_full() && columns.len() > 1 {
             titles.push(format!("corr {},{}", columns[0], columns[1]));
@@ -288,7 +286,7 @@ impl Estimate for ColumnwiseEstimate {
         let within = |value: f64, interval: Option<Interval>| {
             interval.map_or(Cell::Plain(value), |interval| Cell::of_interval(value, interval))
         };
-        let shown = 0..self.columns.len().min(TABLE_COLUMNS);
+        let shown = 0..self.columns.len();
         let means = shown.clone().map(|column| match self.mean(column) {
             Some((mean, _)) => within(mean, self.mean_interval(column)),
             None => Cell::Empty,

@@ -13,8 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::ColumnwiseEstimate;
 use super::{
-    Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Plot, ScaledView, TABLE_COLUMNS,
-    ViewEstimator, number,
+    Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Plot, ScaledView, ViewEstimator, number,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -214,9 +213,7 @@ impl Estimate for GaussianEstimate {
 
     fn titles(&self) -> Vec<String> {
         let columns = &self.scaled.columns;
-        let of = |prefix: &'static str| {
-            columns.iter().take(TABLE_COLUMNS).map(move |name| format!("{prefix}{name}"))
-        };
+        let of = |prefix: &'static str| columns.iter().map(move |name| format!("{prefix}{name}"));
         let mut titles: Vec<String> = of("mean ").chain(of("sd ")).collect();
         if self.is_full() && columns.len() > 1 {
             titles.push(format!("corr {},{}", columns[0], columns[1]));
@@ -230,7 +227,7 @@ impl Estimate for GaussianEstimate {
         let within = |value: f64, interval: Option<Interval>| {
             interval.map_or(Cell::Plain(value), |interval| Cell::of_interval(value, interval))
         };
-        let shown = density.mean.len().min(TABLE_COLUMNS);
+        let shown = density.mean.len();
         let means = (0..shown).map(|i| within(density.mean[i], intervals.mean(i)));
         let deviations = (0..shown).map(|i| {
             match intervals.covariance((i, i)).map(Interval::square_root) {

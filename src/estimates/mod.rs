@@ -33,9 +33,6 @@ pub(crate) use view::{VIEW, views, workloads};
 /// All estimators. The default of a log is the first one without parameters that the log supports.
 pub static ESTIMATORS: &[EstimatorKind] = &[gaussian::ESTIMATOR, moments::ESTIMATOR, regression::ESTIMATOR];
 
-/// Number of columns of a log that a table shows; JSON and CSV have all.
-pub(crate) const TABLE_COLUMNS: usize = 4;
-
 /// Ratio of the sides of an interval above which a table shows its ends instead of ±.
 const LOPSIDED: f64 = 1.5;
 

@@ -10,9 +10,7 @@ use nalgebra::DMatrix;
 use serde_json::{Map, Value, json};
 
 use super::by_column::columnwise;
-use super::{
-    Band, Cell, ChartSeries, Estimate, EstimatorKind, Plot, ScaledView, TABLE_COLUMNS, ViewEstimator,
-};
+use super::{Band, Cell, ChartSeries, Estimate, EstimatorKind, Plot, ScaledView, ViewEstimator};
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
@@ -133,7 +131,7 @@ impl Estimate for MomentsEstimate {
     }
 
     fn titles(&self) -> Vec<String> {
-        let columns = self.scaled.columns.iter().take(TABLE_COLUMNS);
+        let columns = self.scaled.columns.iter();
         let of = |prefix: &'static str| columns.clone().map(move |name| format!("{prefix}{name}"));
         let squares = if self.squares_epoch_sums() { "(Σ)² " } else { "Σ² " };
         match self.moments.second().is_empty() {
@@ -144,8 +142,8 @@ impl Estimate for MomentsEstimate {
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let noise = self.moments.noise;
-        let sums = self.moments.first().iter().take(TABLE_COLUMNS).map(|&sum| Cell::Value(sum, noise.first));
-        let squares = self.squares().filter(|((i, j), _)| i == j).take(TABLE_COLUMNS);
+        let sums = self.moments.first().iter().map(|&sum| Cell::Value(sum, noise.first));
+        let squares = self.squares().filter(|((i, j), _)| i == j);
         Ok(sums.chain(squares.map(|(_, square)| Cell::Value(square, noise.second))).collect())
     }
 }
@@ -268,7 +266,7 @@ impl Estimate for ColumnwiseMomentsEstimate {
     }
 
     fn titles(&self) -> Vec<String> {
-        let columns = self.scaled.columns.iter().take(TABLE_COLUMNS);
+        let columns = self.scaled.columns.iter();
         let of = |prefix: &'static str| columns.clone().map(move |name| format!("{prefix}{name}"));
         match self.moments.second().is_empty() {
             true => of("n ").chain(of("Σ ")).collect(),
@@ -278,9 +276,9 @@ impl Estimate for ColumnwiseMomentsEstimate {
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let ColumnwiseSums { counts, first, noise, .. } = &self.sums;
-        let counts = counts.iter().take(TABLE_COLUMNS).map(|&count| Cell::Value(count, noise.count));
-        let sums = first.iter().take(TABLE_COLUMNS).map(|&sum| Cell::Value(sum, noise.first));
-        let squares = self.squares().filter(|((i, j), _)| i == j).take(TABLE_COLUMNS);
+        let counts = counts.iter().map(|&count| Cell::Value(count, noise.count));
+        let sums = first.iter().map(|&sum| Cell::Value(sum, noise.first));
+        let squares = self.squares().filter(|((i, j), _)| i == j);
         let squares = squares.map(|(_, square)| Cell::Value(square, noise.second));
         Ok(counts.chain(sums).chain(squares).collect())
     }

@@ -54,7 +54,7 @@ use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
     Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView,
-    TABLE_COLUMNS, ViewEstimator, number,
+    ViewEstimator, number,
 };
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
@@ -479,7 +479,7 @@ impl Estimate for LeastSquaresEstimate {
     }
 
     fn titles(&self) -> Vec<String> {
-        let slopes = self.names.iter().take(TABLE_COLUMNS).map(|name| format!("coef {name}"));
+        let slopes = self.names.iter().map(|name| format!("coef {name}"));
         let ends = [format!("{} at 0", self.target)].into_iter().chain(slopes);
         ends.chain(["residual sd".into()]).collect()
     }
@@ -493,7 +493,7 @@ impl Estimate for LeastSquaresEstimate {
             Interval { lower: 0.0, upper } => Cell::AtMost(upper),
             interval => Cell::of_interval(line.residual.0.max(0.0).sqrt(), interval),
         };
-        let shown = 0..=self.names.len().min(TABLE_COLUMNS);
+        let shown = 0..=self.names.len();
         Ok(shown.map(coefficient).chain([deviation]).collect())
     }
 

@@ -3,6 +3,8 @@
 //! A [`LineWriter`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
 //! epoch. It writes the fields that identify the line; the [`Estimate`] writes the others.
 
+mod table;
+
 use std::io::{self, Write};
 
 use hushflow_mechanism::epochs::Schedule;
@@ -15,15 +17,15 @@ use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
 use crate::state::HistoryStamp;
 use crate::time::epoch_start;
+use table::{TableLayout, TableRow, TableSizes};
 
-/// Width of a cell of a table.
-const CELL: usize = 19;
+pub use table::TableStyle;
 
 /// Output format of a view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
     /// An aligned table, for people.
-    Table,
+    Table(TableStyle),
     /// One JSON object per line.
     Json,
     /// CSV with a header line.
@@ -37,13 +39,34 @@ pub enum OutputFormat {
 pub struct LineWriter {
     subject: Subject,
     format: OutputFormat,
+    /// Characters of the longest key.
+    longest_key: usize,
     headed: bool,
 }
 
 impl LineWriter {
     /// Makes a writer for the estimates of a log.
     pub fn new(subject: &Subject, format: OutputFormat) -> Self {
-        LineWriter { subject: subject.clone(), format, headed: false }
+        let parameters = subject.parameters();
+        let names = (0..parameters.keys()).map(|key| parameters.key_name(key).chars().count());
+        let longest_key = names.max().unwrap_or(0);
+        LineWriter { subject: subject.clone(), format, longest_key, headed: false }
+    }
+
+    /// Writes the header again before the next line, of a table for a terminal of this width.
+    pub fn restart(&mut self, width: usize) {
+        self.headed = false;
+        if let OutputFormat::Table(style) = &mut self.format {
+            style.width = Some(width);
+        }
+    }
+
+    /// Returns a name in [`TableStyle::columns`] that no cell of these estimates has, and the titles
+    /// of the cells.
+    pub fn unknown_column(&self, estimate: &KeyEstimate) -> Option<(&str, Vec<String>)> {
+        let OutputFormat::Table(style) = &self.format else { return None };
+        let titles = estimate.estimate.titles();
+        Some((style.unknown(&titles)?, titles))
     }
 
     /// Writes the lines of an epoch to `out`.
@@ -51,11 +74,12 @@ impl LineWriter {
     /// # Errors
     /// Those of `out`.
     pub fn write(&mut self, epoch: &EpochEstimates, out: &mut impl Write) -> io::Result<()> {
-        epoch.estimates.iter().try_for_each(|estimate| self.write_line(estimate, &epoch.stamp, out))
+        let mut line = |estimate| self.write_line(estimate, &epoch.stamp, out).map(drop);
+        epoch.estimates.iter().try_for_each(&mut line)
     }
 
     /// Writes one line, of the release with this `stamp`, to `out`, and the header before the first
-    /// line.
+    /// line. Returns the number of bytes of the header.
     ///
     /// # Errors
     /// Those of `out`.
@@ -64,7 +88,7 @@ impl LineWriter {
         estimate: &KeyEstimate,
         stamp: &HistoryStamp,
         out: &mut impl Write,
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
         let heads = !std::mem::replace(&mut self.headed, true);
         let KeyEstimate { view, epoch, key, estimate } = estimate;
         let line = EstimateLine {
@@ -73,18 +97,21 @@ impl LineWriter {
             epoch: *epoch,
             key: *key,
             estimate: &**estimate,
+            longest_key: self.longest_key,
         };
-        match self.format {
-            OutputFormat::Table if heads => writeln!(out, "{}", line.table_header())?,
-            OutputFormat::Csv if heads => writeln!(out, "{}", line.csv_header())?,
-            _ => {}
-        }
-        let text = match self.format {
-            OutputFormat::Table => line.table(),
+        let header = match &self.format {
+            OutputFormat::Table(style) if heads => line.table_header(style) + "\n",
+            OutputFormat::Csv if heads => line.csv_header() + "\n",
+            _ => String::new(),
+        };
+        out.write_all(header.as_bytes())?;
+        let text = match &self.format {
+            OutputFormat::Table(style) => line.table(style),
             OutputFormat::Csv => line.csv(),
             OutputFormat::Json => line.json(stamp),
         };
-        writeln!(out, "{text}")
+        writeln!(out, "{text}")?;
+        Ok(header.len())
     }
 }
 
@@ -95,6 +122,7 @@ struct EstimateLine<'a> {
     epoch: u64,
     key: u32,
     estimate: &'a dyn Estimate,
+    longest_key: usize,
 }
 
 impl EstimateLine<'_> {
@@ -168,59 +196,68 @@ impl EstimateLine<'_> {
         csv_line(fields)
     }
 
-    fn table_header(&self) -> String {
-        let mut text = format!("±: {}\n", self.estimate.legend());
-        text.push_str(&self.table_lead("epoch", "from", "view", "key"));
-        if self.estimate.moments().is_some() {
-            let view = self.subject.views.get(self.view);
-            let sums = view.is_some_and(|view| view.workload == Workload::Prefix);
-            push_cell(&mut text, if sums { "records" } else { "weight" });
-        }
-        for title in self.estimate.titles() {
-            push_cell(&mut text, &cut(&title));
-        }
-        if self.estimate.quality().is_some() {
-            text.push_str("  quality");
-        }
-        text
+    fn table_header(&self, style: &TableStyle) -> String {
+        let header = self.titles();
+        let layout = self.layout(style, &header);
+        let legend = style.note(&format!("±: {}", plain(&self.estimate.legend())));
+        let hidden = match layout.hidden {
+            0 => String::new(),
+            hidden => style.note(&format!("{hidden} more cells don't fit: choose with --columns")),
+        };
+        format!("{legend}{hidden}{}", layout.titles(&header))
     }
 
-    fn table(&self) -> String {
+    /// Returns the titles of a table's fields.
+    fn titles(&self) -> TableRow<'static> {
+        let view = self.subject.views.get(self.view);
+        let sums = view.is_some_and(|view| view.workload == Workload::Prefix);
+        let count = self.estimate.moments().map(|_| if sums { "records" } else { "weight" }.into());
+        TableRow {
+            epoch: "epoch",
+            start: if self.start().is_empty() { "" } else { "from" },
+            view: self.has_views().then_some("view"),
+            key: "key",
+            count,
+            cells: self.estimate.titles().iter().map(|title| plain(title)).collect(),
+            quality: self.estimate.quality().map(|_| "quality"),
+        }
+    }
+
+    fn layout<'a>(&self, style: &'a TableStyle, header: &TableRow<'_>) -> TableLayout<'a> {
+        let sizes = TableSizes {
+            horizon: self.subject.horizon(),
+            longest_key: self.longest_key,
+            // Local time has an offset.
+            start: if self.start().ends_with('Z') { 16 } else { 22 },
+        };
+        TableLayout::new(style, &self.estimate.titles(), header, sizes)
+    }
+
+    /// Whether lines name their view.
+    fn has_views(&self) -> bool {
+        self.subject.views.len() > 1
+    }
+
+    fn table(&self, style: &TableStyle) -> String {
         let (epoch, start) = (self.epoch.to_string(), self.start());
         // `2013-01-05T05:00:00Z` without zeros at the end, and local time without seconds.
         let start = start
             .strip_suffix(":00Z")
             .map(String::from)
             .unwrap_or_else(|| start.replacen(":00:00", ":00", 1));
-        let start = start.as_str();
-        let mut text = self.table_lead(&epoch, start, self.view(), self.key());
-        if let Some(count) = self.estimate.count_cell() {
-            push(&mut text, &count);
-        }
-        match self.estimate.cells() {
-            Ok(cells) => {
-                cells.iter().for_each(|cell| push(&mut text, cell));
-                if let Some(quality) = self.estimate.quality() {
-                    text.extend(["  ", quality]);
-                }
-            }
-            Err(reason) => text.extend(["  no estimate: ", &plain(&reason)]),
-        }
-        text
-    }
-
-    /// Formats the cells that identify a line. With several views these include the view.
-    fn table_lead(&self, epoch: &str, from: &str, view: &str, key: &str) -> String {
-        let (view, key) = (plain(view), plain(key));
-        let mut text = format!("{epoch:>7}  ");
-        if !self.start().is_empty() {
-            let width = if self.start().ends_with('Z') { 16 } else { 22 };
-            text += &format!("{from:<width$}  ");
-        }
-        if self.subject.views.len() > 1 {
-            text += &format!("{view:<12}  ");
-        }
-        text + &format!("{key:<8}")
+        let (view, key) = (plain(self.view()), plain(self.key()));
+        let estimate = self.estimate.cells();
+        let row = TableRow {
+            epoch: &epoch,
+            start: &start,
+            view: self.has_views().then_some(&view),
+            key: &key,
+            count: self.estimate.count_cell().as_ref().map(cell),
+            cells: estimate.iter().flatten().map(cell).collect(),
+            quality: self.estimate.quality(),
+        };
+        let reason = estimate.err().map(|reason| plain(&reason));
+        self.layout(style, &self.titles()).line(&row, reason.as_deref())
     }
 }
 
@@ -236,27 +273,27 @@ pub fn csv_line(fields: impl IntoIterator<Item = String>) -> String {
     quoted.collect::<Vec<_>>().join(",")
 }
 
-fn push(text: &mut String, cell: &Cell) {
+/// Formats a cell of a table: a value and its reach to the second significant digit of the reach.
+fn cell(cell: &Cell) -> String {
     match *cell {
-        Cell::Value(value, reach) => push_value(text, value, reach),
-        Cell::Plain(value) => push_cell(text, &format!("{value:.4}")),
+        Cell::Value(value, reach) => {
+            let places = places(reach);
+            match reach > 0.0 {
+                true => format!("{value:.places$} ± {reach:.places$}"),
+                false => format!("{value}"),
+            }
+        }
+        Cell::Plain(value) => format!("{value:.4}"),
         Cell::Range(lower, upper) => {
             let places = places(upper - lower);
-            push_cell(text, &format!("{lower:.places$} to {upper:.places$}"));
+            format!("{lower:.places$} to {upper:.places$}")
         }
         Cell::AtMost(bound) => {
             let places = (2.0 - bound.log10().floor()).clamp(0.0, 6.0) as usize;
-            push_cell(text, &format!("≤ {bound:.places$}"));
+            format!("≤ {bound:.places$}")
         }
-        Cell::Empty => push_cell(text, "-"),
+        Cell::Empty => "-".into(),
     }
-}
-
-/// Appends `value ± reach`, both rounded to the second significant digit of `reach`.
-fn push_value(text: &mut String, value: f64, reach: f64) {
-    let places = places(reach);
-    let cell = if reach > 0.0 { format!("{value:.places$} ± {reach:.places$}") } else { format!("{value}") };
-    push_cell(text, &cell);
 }
 
 /// Decimal places up to the second significant digit of a width.
@@ -264,17 +301,8 @@ fn places(width: f64) -> usize {
     if width > 0.0 && width.is_finite() { (1.0 - width.log10().floor()).clamp(0.0, 6.0) as usize } else { 0 }
 }
 
-fn push_cell(text: &mut String, cell: &str) {
-    text.push_str(&format!(" {cell:>width$}", width = CELL - 1));
-}
-
 /// Replaces control characters in a name from a log, which could move a terminal's cursor or end
 /// the line.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
-fn cut(title: &str) -> String {
-    let title = plain(title);
-    if title.chars().count() < CELL { title } else { title.chars().take(CELL - 2).chain(['…']).collect() }
 }

@@ -8,7 +8,7 @@ use hushflow_estimators::mean::{MeanAnswer, MeanError, MeanMethod, MeanRefusal, 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Estimate, TABLE_COLUMNS};
+use crate::estimates::{Cell, Estimate};
 
 /// The report of a mean.
 #[derive(Clone, Debug, Serialize)]
@@ -203,7 +203,7 @@ impl Estimate for WindowReport {
 
     fn titles(&self) -> Vec<String> {
         let what = if self.is_covariance { "sd" } else { "mean" };
-        self.columns.iter().take(TABLE_COLUMNS).map(|column| format!("{what} {column}")).collect()
+        self.columns.iter().map(|column| format!("{what} {column}")).collect()
     }
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
@@ -230,6 +230,6 @@ impl Estimate for WindowReport {
                 (None, _) => Cell::Empty,
             },
         };
-        Ok((0..self.columns.len().min(TABLE_COLUMNS)).map(cell).collect())
+        Ok((0..self.columns.len()).map(cell).collect())
     }
 }

@@ -287,7 +287,7 @@ impl Carrier {
 
     /// Reads the log from its first epoch again, once a run has begun it.
     fn reopen(&mut self) -> Result<(), FollowError> {
-        (self.reader, self.pending) = (LineReader::open(&self.input, self.format, &[])?, None);
+        (self.reader, self.pending) = (LineReader::open(&self.input, self.format.clone(), &[])?, None);
         Ok(())
     }
 

@@ -69,6 +69,7 @@ mod sockets;
 mod spending;
 mod statistics;
 mod stream_sinks;
+mod terminal;
 mod tidy;
 mod totals;
 mod units;

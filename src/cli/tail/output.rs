@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write, stdout};
 
-use console::Term;
+use console::{Term, truncate_str};
 use hushflow::follow::{KeyEstimate, Subject};
 use hushflow::lines::{LineWriter, OutputFormat, csv_line};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
@@ -27,9 +27,13 @@ pub(super) enum Output {
 }
 
 impl Output {
-    pub(super) fn new(arguments: &TailArguments, subject: &Subject) -> Result<Self, CliError> {
-        let (format, scores) = (arguments.format.format(), &arguments.scores);
-        let lines = || Self::Lines(Box::new(LineWriter::new(subject, format)));
+    pub(super) fn new(
+        arguments: &TailArguments,
+        subject: &Subject,
+        format: OutputFormat,
+    ) -> Result<Self, CliError> {
+        let scores = &arguments.scores;
+        let lines = || Self::Lines(Box::new(LineWriter::new(subject, format.clone())));
         let Publication::Moments(publication) = &subject.publication else { return Ok(lines()) };
         let has_densities = subject.views.iter().all(|view| view.estimator.has_densities());
         if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
@@ -40,29 +44,50 @@ impl Output {
         }
         let publication = publication.clone();
         Ok(match arguments.sample {
-            Some(size) => {
-                Self::Sample(Box::new(SyntheticSample::new(publication, size, arguments.seed, format)))
-            }
+            Some(size) => Self::Sample(Box::new(SyntheticSample::new(
+                publication,
+                size,
+                arguments.seed,
+                format.clone(),
+            ))),
             None if scores.wanted() => {
                 let keys = if arguments.total { 1 } else { arguments.key.len() };
-                Self::Scores(Box::new(Scores::new(scores, publication, keys, format)?))
+                Self::Scores(Box::new(Scores::new(scores, publication, keys, format.clone())?))
             }
             None => lines(),
         })
     }
 
+    /// Writes the header again before the next line, for a terminal of this width.
+    pub(super) fn restart(&mut self, width: usize) {
+        match self {
+            Self::Lines(writer) => writer.restart(width),
+            Self::Scores(scores) => scores.restart(),
+            Self::Sample(_) => {}
+        }
+    }
+
+    /// Writes an estimate. Returns the bytes of the header before it.
     pub(super) fn write(
         &mut self,
         estimate: &KeyEstimate,
         stamp: &HistoryStamp,
-        out: &mut impl Write,
-    ) -> Result<(), CliError> {
+        out: &mut Vec<u8>,
+    ) -> Result<usize, CliError> {
         match self {
-            Self::Lines(writer) => Ok(writer.write_line(estimate, stamp, out)?),
+            Self::Lines(writer) => {
+                if let Some((name, titles)) = writer.unknown_column(estimate) {
+                    let titles = titles.join(", ");
+                    return Err(CliError::usage(format!(
+                        "--columns {name}: the table has no such cell, but {titles}"
+                    )));
+                }
+                Ok(writer.write_line(estimate, stamp, out)?)
+            }
             Self::Scores(scores) => scores.write(&*estimate.estimate, out),
             Self::Sample(sample) => {
                 sample.keep(estimate);
-                Ok(())
+                Ok(0)
             }
         }
     }
@@ -129,7 +154,7 @@ impl SyntheticSample {
             OutputFormat::Json => {
                 Value::Object(names.iter().cloned().zip(fields).collect::<Map<_, _>>()).to_string()
             }
-            OutputFormat::Table | OutputFormat::Csv => csv_line(fields.map(|field| match field {
+            OutputFormat::Table(_) | OutputFormat::Csv => csv_line(fields.map(|field| match field {
                 Value::String(text) => text,
                 number => number.to_string(),
             })),
@@ -160,11 +185,18 @@ impl LiveTable {
         self.changed = true;
     }
 
-    /// Adds a line; the first one is preceded by the header.
-    pub(super) fn push(&mut self, text: &str) {
-        let mut lines: Vec<String> = text.lines().map(String::from).collect();
-        self.rows.extend(lines.pop());
-        self.head.append(&mut lines);
+    /// Returns the columns of the terminal.
+    pub(super) fn width(&self) -> usize {
+        self.terminal.size().1.into()
+    }
+
+    /// Adds the lines of a key, after `header` bytes of the table's header.
+    pub(super) fn push(&mut self, text: &str, header: usize) {
+        let (header, row) = text.split_at(header);
+        if !header.is_empty() {
+            self.head = header.lines().map(String::from).collect();
+        }
+        self.rows.push(row.trim_end_matches('\n').into());
     }
 
     /// Replaces the table by that of the newest epoch.
@@ -184,14 +216,24 @@ impl LiveTable {
     }
 }
 
-/// Returns the lines that fit a screen, cut to its width; one line is left for the cursor.
+/// Returns the lines that fit a screen. One line is left for the cursor. A row may have several
+/// lines; a line that is wider than the screen is cut.
 fn fitting(head: &[String], rows: &[String], height: usize, width: usize) -> Vec<String> {
     let room = height.saturating_sub(1 + head.len()).max(2);
-    let shown = if rows.len() > room { room - 1 } else { rows.len() };
+    let ends = rows.iter().scan(0, |end, row| {
+        *end += row.lines().count();
+        Some(*end)
+    });
+    let ends: Vec<usize> = ends.collect();
+    let shown = match ends.last().is_some_and(|&end| end > room) {
+        true => ends.iter().take_while(|&&end| end < room).count(),
+        false => rows.len(),
+    };
     let hidden = rows.len() - shown;
     let more = (hidden > 0).then(|| format!("… and {hidden} more keys: --key chooses"));
-    let lines = head.iter().chain(&rows[..shown]).cloned().chain(more);
-    lines.map(|line| line.chars().take(width.saturating_sub(1)).collect()).collect()
+    let rows = rows[..shown].iter().flat_map(|row| row.lines());
+    let lines = head.iter().map(String::as_str).chain(rows).map(String::from).chain(more);
+    lines.map(|line| truncate_str(&line, width.saturating_sub(1), "…").into_owned()).collect()
 }
 
 #[cfg(test)]
@@ -203,7 +245,13 @@ mod tests {
         let lines = |texts: &[&str]| texts.iter().map(|text| String::from(*text)).collect::<Vec<_>>();
         let (head, rows) = (lines(&["key mean"]), lines(&["a 1", "b 2", "c 3"]));
         assert_eq!(fitting(&head, &rows, 24, 80), lines(&["key mean", "a 1", "b 2", "c 3"]));
-        assert_eq!(fitting(&head, &rows, 5, 6), lines(&["key m", "a 1", "b 2", "c 3"]));
+        assert_eq!(fitting(&head, &rows, 5, 6), lines(&["key …", "a 1", "b 2", "c 3"]));
+        let wrapped = lines(&["a 1\n a", "b 2\n b"]);
+        assert_eq!(fitting(&head, &wrapped, 6, 80), lines(&["key mean", "a 1", " a", "b 2", " b"]));
+        assert_eq!(
+            fitting(&head, &wrapped, 5, 80),
+            lines(&["key mean", "a 1", " a", "… and 1 more keys: --key chooses"])
+        );
         assert_eq!(
             fitting(&head, &rows, 4, 80),
             lines(&["key mean", "a 1", "… and 2 more keys: --key chooses"])

@@ -81,32 +81,40 @@ impl Scores {
         Ok(Self { held_out, truth, publication, format, headed: false })
     }
 
-    /// Writes the scores of the density of one key and epoch.
-    pub(super) fn write(&mut self, estimate: &dyn Estimate, out: &mut impl Write) -> Result<(), CliError> {
+    /// Writes the header again before the next line.
+    pub(super) fn restart(&mut self) {
+        self.headed = false;
+    }
+
+    /// Writes the scores of the density of one key and epoch. Returns the bytes of the header before
+    /// them.
+    pub(super) fn write(&mut self, estimate: &dyn Estimate, out: &mut Vec<u8>) -> Result<usize, CliError> {
         // `Output` has refused estimates without densities.
-        let (Some(moments), Some(density)) = (estimate.moments(), estimate.density()) else { return Ok(()) };
+        let (Some(moments), Some(density)) = (estimate.moments(), estimate.density()) else { return Ok(0) };
         let line = self.line(moments, density)?;
         let cells =
             |text: fn(&Value) -> String| TITLES.iter().map(move |&(title, width)| (title, width, text));
-        if !self.headed {
-            self.headed = true;
+        let start = out.len();
+        if !std::mem::replace(&mut self.headed, true) {
             match self.format {
                 OutputFormat::Json => {}
                 OutputFormat::Csv => writeln!(out, "{}", csv_line(TITLES.map(|(title, _)| title.into())))?,
-                OutputFormat::Table => {
+                OutputFormat::Table(_) => {
                     let titles = TITLES.map(|(title, width)| format!("{:>width$}", title.replace('_', " ")));
                     writeln!(out, "{}", titles.concat())?;
                 }
             }
         }
+        let header = out.len() - start;
         let text = match self.format {
             OutputFormat::Json => Value::Object(line).to_string(),
             OutputFormat::Csv => csv_line(cells(exact).map(|(title, _, text)| text(&line[title]))),
-            OutputFormat::Table => {
+            OutputFormat::Table(_) => {
                 cells(short).map(|(title, width, text)| format!("{:>width$}", text(&line[title]))).collect()
             }
         };
-        Ok(writeln!(out, "{text}")?)
+        writeln!(out, "{text}")?;
+        Ok(header)
     }
 
     fn line(

@@ -1,0 +1,51 @@
+//! `hushflow completions` and `hushflow man`: files for shells and manual readers, made from the
+//! definition of the command line.
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use clap::{CommandFactory, Subcommand};
+use clap_complete::{Shell, generate};
+
+use super::{Arguments, CliError};
+
+/// Commands that describe the command line.
+#[derive(Debug, Subcommand)]
+pub(super) enum ShellCommand {
+    /// Print the completions for a shell
+    #[command(after_help = "\
+Examples:
+  hushflow completions bash > ~/.local/share/bash-completion/completions/hushflow
+  hushflow completions zsh > ~/.zfunc/_hushflow      # with fpath+=~/.zfunc in .zshrc
+  hushflow completions fish > ~/.config/fish/completions/hushflow.fish")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write a manual page for each command into a directory
+    #[command(after_help = "\
+Example:
+  hushflow man ~/.local/share/man/man1 && man hushflow-run")]
+    Man {
+        /// The directory, which is made if it is missing
+        directory: PathBuf,
+    },
+}
+
+/// Prints completions or writes manual pages.
+pub(super) fn execute(command: &ShellCommand) -> Result<(), CliError> {
+    match command {
+        ShellCommand::Completions { shell } => {
+            // Written at once: the generator panics where output is closed.
+            let mut script = Vec::new();
+            generate(*shell, &mut Arguments::command(), "hushflow", &mut script);
+            Ok(stdout().lock().write_all(&script)?)
+        }
+        ShellCommand::Man { directory } => {
+            let refused = |error| CliError::failed(format!("{}: {error}", directory.display()));
+            fs::create_dir_all(directory).map_err(refused)?;
+            clap_mangen::generate_to(Arguments::command(), directory).map_err(refused)
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Tables on terminals of several widths, and files for shells and manual readers.
+//!
+//! `script` (util-linux) gives a command a pseudo-terminal.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::{Ended, Lab, finish, hushflow, run};
+
+const COLUMNS: [&str; 6] = ["age", "height", "weight", "income", "debt", "distance"];
+
+/// A log of two epochs with six columns and a long key.
+fn published(lab: &Lab) -> std::path::PathBuf {
+    let rows: String = (0..400u32)
+        .map(|row| {
+            let values = (0..6).map(|column| f64::from((row * (column + 3)) % 89) / 89.0);
+            let key = if row % 2 == 0 { "north" } else { "the long name of a place in the south-west" };
+            format!("{key},{}\n", values.map(|value| value.to_string()).collect::<Vec<_>>().join(","))
+        })
+        .collect();
+    lab.write("data.csv", format!("site,{}\n{rows}", COLUMNS.join(",")));
+    let columns = COLUMNS.map(|name| format!("{{ name = '{name}', lower = 0, upper = 1 }}")).join(", ");
+    let pipeline = lab.write(
+        "pipeline.toml",
+        format!(
+            "name = 'n'\nsource.path = 'data.csv'\ncolumns = [{columns}]\n\
+             key = {{ column = 'site', values = ['north', 'the long name of a place in the south-west'] }}\n\
+             privacy = {{ epsilon = 8, delta = 1e-6 }}\nepochs = {{ records = 200, horizon = 2 }}\n"
+        ),
+    );
+    let state = lab.path("state");
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    state
+}
+
+/// Runs `hushflow tail` on a terminal of this width and returns the lines on it.
+fn on_terminal(state: &Path, width: usize, arguments: &str) -> Vec<String> {
+    let shell = format!(
+        "stty cols {width} rows 50; exec {} tail {} {arguments}",
+        env!("CARGO_BIN_EXE_hushflow"),
+        state.display()
+    );
+    let mut command = Command::new("script");
+    command.args(["-qec", &shell, "/dev/null"]).stdin(Stdio::null());
+    command.env("TERM", "xterm").env_remove("NO_COLOR").env("SHELL", "/bin/sh");
+    let output = command.output().expect("util-linux is installed");
+    let text = String::from_utf8(output.stdout).expect("output is UTF-8");
+    text.lines().map(|line| line.trim_end_matches('\r').to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+/// Removes the colours.
+fn plain(line: &str) -> String {
+    let mut parts = line.split('\x1b');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or("", |(_, rest)| rest))
+}
+
+#[test]
+fn a_table_fits_terminals_of_several_widths() {
+    let lab = Lab::new();
+    let state = published(&lab);
+    for width in [60, 80, 100, 132, 200] {
+        for arguments in ["", "--follow"] {
+            let lines = on_terminal(&state, width, arguments);
+            assert!(lines.len() >= 4, "{lines:?}");
+            for line in &lines {
+                assert!(plain(line).chars().count() < width, "{width} {arguments}: {line:?}");
+            }
+            assert!(lines.iter().any(|line| plain(line).contains("mean age")), "{lines:?}");
+        }
+    }
+    let narrow = on_terminal(&state, 80, "").join("\n");
+    assert!(narrow.contains("more cells don't fit: choose with --columns"), "{narrow}");
+    assert!(!on_terminal(&state, 400, "").join("\n").contains("don't fit"));
+}
+
+#[test]
+fn columns_are_chosen_and_colours_can_be_turned_off() {
+    let lab = Lab::new();
+    let state = published(&lab);
+    let chosen = on_terminal(&state, 100, "--columns distance").join("\n");
+    assert!(chosen.contains("mean distance") && chosen.contains("sd distance"), "{chosen}");
+    assert!(!chosen.contains("mean age"), "{chosen}");
+    assert!(chosen.contains("\x1b["), "{chosen:?}");
+    assert!(!on_terminal(&state, 100, "--color never").join("\n").contains("\x1b["));
+    let tail = |arguments: &[&str]| -> Ended {
+        let mut command = hushflow(["tail"]);
+        command.arg(&state).args(arguments);
+        finish(&mut command)
+    };
+    let piped = tail(&[]).succeeded().out;
+    assert!(
+        !piped.contains('\x1b') && piped.contains("mean income") && !piped.contains("mean debt"),
+        "{piped}"
+    );
+    assert!(tail(&["--columns", "debt"]).succeeded().out.contains("mean debt"));
+    assert!(tail(&["--color", "always"]).succeeded().out.contains("\x1b["));
+    tail(&["--columns", "depth"]).failed(2, &["--columns depth", "mean age"]);
+    tail(&["--columns", "age", "--format", "csv"]).failed(2, &["for tables"]);
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = finish(&mut hushflow(["completions", shell])).succeeded().out;
+        assert!(["tail", "completions", "until-idle"].iter().all(|word| script.contains(word)), "{shell}");
+    }
+    let lab = Lab::new();
+    let pages = lab.path("share/man1");
+    let mut command = hushflow(["man"]);
+    finish(command.arg(&pages)).succeeded();
+    let page = std::fs::read_to_string(pages.join("hushflow-tail.1")).expect("a page");
+    assert!(page.contains("\\-\\-columns") && page.contains("terminal"), "{page}");
+    assert!(pages.join("hushflow.1").exists() && pages.join("hushflow-run.1").exists());
+}
