@@ -78,8 +78,7 @@ impl Origin for TextFiles {
             return Ok(Some(OpenFile::Bytes { stream, header: None, is_rest: false }));
         }
         let header = (offset > 0).then(|| stream_at(path, 0)).transpose()?;
-        let mut stream = stream_at(path, offset.saturating_sub(1))?;
-        let is_rest = offset > 0 && is_in_line(&mut stream).map_err(|source| io_error(path, source))?;
+        let (stream, is_rest) = resume_at(path, offset)?;
         Ok(Some(OpenFile::Bytes { stream, header, is_rest }))
     }
 }
@@ -98,13 +97,22 @@ impl Origin for ParquetFiles {
     }
 }
 
-/// Skips a byte. Returns whether the bytes after it continue a line that was the file's last one
-/// when it was read up to there.
-fn is_in_line(stream: &mut ByteStream) -> io::Result<bool> {
+/// The bytes of a file from an offset on, and whether they continue a line that was the file's last
+/// one when it was read up to there.
+fn resume_at(path: &Path, offset: u64) -> Result<(ByteStream, bool), SourceError> {
+    let Some(last) = offset.checked_sub(1) else { return Ok((stream_at(path, 0)?, false)) };
+    let mut stream = stream_at(path, last).map_err(|error| match error {
+        SourceError::Shrunk { path, found, .. } => SourceError::Shrunk { path, found, offset },
+        error => error,
+    })?;
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let mut before = [0];
-    stream.read_exact(&mut before)?;
-    Ok(!is_end(&before[0]) && stream.fill_buf()?.first().is_some_and(|next| !is_end(next)))
+    if stream.read(&mut before).map_err(|source| io_error(path, source))? == 0 {
+        return Err(SourceError::Shrunk { path: path.into(), found: last, offset });
+    }
+    let next = stream.fill_buf().map_err(|source| io_error(path, source))?;
+    let is_rest = !is_end(&before[0]) && next.first().is_some_and(|next| !is_end(next));
+    Ok((stream, is_rest))
 }
 
 /// Opens a named pipe, which may not have a writer yet. Without `NONBLOCK`, opening would wait for

@@ -1,0 +1,24 @@
+//! Tests that packed files are read and resumed as plain ones are.
+
+use super::*;
+use crate::format::unpack::Packing;
+
+#[test]
+fn a_run_over_packed_files_resumes_at_any_mark() {
+    let rows: Vec<_> = (0..200).map(|second| (second, second)).collect();
+    let [a, b] = [timed(&rows[..90]), timed(&rows[90..])];
+    let gzip = Packing::Gzip.pack(&[&a[..500], &a[500..]]);
+    let zstd = Packing::Zstd.pack(&[&b[..77], &b[77..]]);
+    let rest = "epochs = { records = 7, horizon = 25 }";
+    check_resume(&[("a.csv.gz", &gzip), ("b.csv.zst", &zstd)], rest);
+    let plain = pipeline(&[("a.csv", &a), ("b.csv", &b)], rest);
+    let plain = drain(&mut SourceReader::open(&plain.1).unwrap()).unwrap();
+    let (directory, pipeline) = pipeline(&[("a.csv.gz", &gzip), ("b.csv.zst", &zstd)], rest);
+    assert!(
+        drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap() == plain,
+        "positions count unpacked bytes"
+    );
+    std::fs::write(directory.path().join("b.csv.zst"), &zstd[..zstd.len() - 1]).unwrap();
+    let error = SourceReader::open(&pipeline).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.contains("b.csv.zst") && error.contains("ends too early"), "before any row: {error}");
+}
