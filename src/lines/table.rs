@@ -7,8 +7,7 @@ const TABLE_COLUMNS: usize = 4;
 const CELL: usize = 18;
 const NARROW_CELL: usize = 16;
 
-/// Width of the start of an epoch, and of the name of a view.
-const START: usize = 16;
+/// Width of the name of a view.
 const VIEW: usize = 12;
 
 /// Width of the word at the end of a line on a terminal.
@@ -91,12 +90,23 @@ pub(super) struct TableRow<'a> {
     pub(super) quality: Option<&'a str>,
 }
 
+/// Numbers of a log that determine the widths of its tables.
+#[derive(Clone, Copy)]
+pub(super) struct TableSizes {
+    /// The last epoch.
+    pub(super) horizon: u64,
+    /// Characters of the longest key.
+    pub(super) longest_key: usize,
+    /// Characters of the start of an epoch.
+    pub(super) start: usize,
+}
+
 /// Widths of a table, and the cells that it shows.
 pub(super) struct TableLayout<'a> {
     style: &'a TableStyle,
     epoch: usize,
-    /// Whether lines have the start of their epoch, if it is known.
-    start: bool,
+    /// Width of the start of an epoch; `None` if lines leave it out.
+    start: Option<usize>,
     key: usize,
     cell: usize,
     shown: Vec<usize>,
@@ -105,16 +115,17 @@ pub(super) struct TableLayout<'a> {
 }
 
 impl<'a> TableLayout<'a> {
-    /// Lays out cells with these titles after `header`, the titles of the other fields. `horizon`
-    /// and `keys` determine the widths of the first fields.
+    /// Lays out cells with these titles after `header`, the titles of the other fields. `sizes`
+    /// determine the widths of the first fields.
     pub(super) fn new(
         style: &'a TableStyle,
         titles: &[String],
         header: &TableRow<'_>,
-        (horizon, keys): (u64, usize),
+        sizes: TableSizes,
     ) -> Self {
         let chosen = (0..titles.len()).filter(|&index| style.chooses(&titles[index]));
         let word = |index: usize| titles[index].split(' ').next();
+        let start = Some(sizes.start).filter(|_| !header.start.is_empty());
         let Some(width) = style.width else {
             // A pipe has the first columns of each number.
             let is_among_first = |&index: &usize| {
@@ -122,18 +133,18 @@ impl<'a> TableLayout<'a> {
                 !style.columns.is_empty() || before < TABLE_COLUMNS
             };
             let shown = chosen.filter(is_among_first).collect();
-            return TableLayout { style, epoch: 7, start: true, key: 8, cell: CELL, shown, hidden: 0 };
+            return TableLayout { style, epoch: 7, start, key: 8, cell: CELL, shown, hidden: 0 };
         };
-        let epoch = horizon.to_string().len().max(5);
+        let epoch = sizes.horizon.to_string().len().max(5);
         let view = if header.view.is_some() { VIEW + 2 } else { 0 };
         let quality = if header.quality.is_some() { QUALITY } else { 0 };
         let count = if header.count.is_some() { NARROW_CELL + 1 } else { 0 };
         let room = width.saturating_sub(1 + epoch + 2 + view + count + quality);
         // A terminal that is too narrow for the start of epochs has their numbers alone.
-        let start = !header.start.is_empty() && room >= START + 2 + NARROW_CELL + 1 + 3;
-        let room = if start { room - START - 2 } else { room };
+        let start = start.filter(|start| room >= start + 2 + NARROW_CELL + 1 + 3);
+        let room = start.map_or(room, |start| room - start - 2);
         // A quarter of the terminal, less if no cell would fit.
-        let key = keys.min((width / 4).max(8)).min(room.saturating_sub(NARROW_CELL + 1)).max(3);
+        let key = sizes.longest_key.min((width / 4).max(8)).min(room.saturating_sub(NARROW_CELL + 1)).max(3);
         let room = room.saturating_sub(key);
         let mut shown: Vec<usize> = chosen.collect();
         let hidden = shown.len().saturating_sub((room / (NARROW_CELL + 1)).max(1));
@@ -184,8 +195,8 @@ impl<'a> TableLayout<'a> {
 
     fn before_key(&self, row: &TableRow<'_>) -> String {
         let mut text = format!("{:>width$}  ", row.epoch, width = self.epoch);
-        if self.start && !row.start.is_empty() {
-            text += &format!("{:<START$}  ", row.start);
+        if let Some(width) = self.start {
+            text += &format!("{:<width$}  ", row.start);
         }
         if let Some(view) = row.view {
             text += &format!("{view:<VIEW$}  ");
@@ -236,7 +247,12 @@ mod tests {
     fn lines(style: &TableStyle, key: &str, longest: usize) -> Vec<String> {
         let header = TableRow { start: "from", ..row("key", &TITLES) };
         let titles = TITLES.map(String::from);
-        let layout = TableLayout::new(style, &titles, &header, (365, longest));
+        let layout = TableLayout::new(
+            style,
+            &titles,
+            &header,
+            TableSizes { horizon: 365, longest_key: longest, start: 16 },
+        );
         let line = layout.line(&row(key, &["1.5 ± 0.1"; 6]), None);
         let without = layout.line(&row(key, &[]), Some("the count is 3 with noise of deviation 29"));
         let text = [layout.titles(&header), line, without].join("\n");
@@ -261,7 +277,16 @@ mod tests {
             let style = TableStyle { columns, ..TableStyle::default() };
             let header = row("key", &TITLES);
             let titles = TITLES.map(String::from);
-            assert_eq!(TableLayout::new(&style, &titles, &header, (9, 3)).shown, expected);
+            assert_eq!(
+                TableLayout::new(
+                    &style,
+                    &titles,
+                    &header,
+                    TableSizes { horizon: 9, longest_key: 3, start: 16 }
+                )
+                .shown,
+                expected
+            );
         };
         check(&["b"], &[1, 4]);
         check(&["sd"], &[3, 4, 5]);
