@@ -461,6 +461,6 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     Ok(match arguments.format.format() {
         OutputFormat::Json => print_json(&report.json()),
         OutputFormat::Csv => print(&report.csv()),
-        OutputFormat::Table => print(&report.text()),
+        OutputFormat::Table(_) => print(&report.text()),
     }?)
 }

@@ -104,7 +104,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
 }
 
 /// Output format of a view.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct FormatArgument {
     /// Output format: a table for people, JSON lines or CSV for programs
     #[arg(long, value_enum, default_value_t = FormatName::Table)]
@@ -112,6 +112,13 @@ pub(crate) struct FormatArgument {
     /// Same as --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
+}
+
+/// How the releases are printed.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReleaseFormatArguments {
+    #[command(flatten)]
+    format: FormatArgument,
     /// Cells of the table to show, separated by commas: names of columns, or words of their titles
     /// such as mean
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "json")]
@@ -138,16 +145,22 @@ enum FormatName {
 }
 
 impl FormatArgument {
-    fn format(&self) -> Result<OutputFormat, CliError> {
-        let format = match self.format {
+    fn format(self) -> OutputFormat {
+        match self.format {
             _ if self.json => OutputFormat::Json,
-            FormatName::Table => return Ok(OutputFormat::Table(self.style())),
+            FormatName::Table => OutputFormat::Table(TableStyle::default()),
             FormatName::Json => OutputFormat::Json,
             FormatName::Csv => OutputFormat::Csv,
-        };
-        match self.columns.is_empty() {
-            true => Ok(format),
-            false => Err(CliError::usage("--columns is for tables: JSON and CSV lines have all fields")),
+        }
+    }
+}
+
+impl ReleaseFormatArguments {
+    fn format(&self) -> Result<OutputFormat, CliError> {
+        match self.format.format() {
+            OutputFormat::Table(_) => Ok(OutputFormat::Table(self.style())),
+            format if self.columns.is_empty() => Ok(format),
+            _ => Err(CliError::usage("--columns is for tables: JSON and CSV lines have all fields")),
         }
     }
 

@@ -24,7 +24,7 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use super::crash::end_process;
 use super::ledger::print_uncounted_note;
-use super::{CliError, FormatArgument, thousands};
+use super::{CliError, ReleaseFormatArguments, thousands};
 
 /// How long a stopped run waits for the reader of its output.
 const READERS: Duration = Duration::from_millis(500);
@@ -62,7 +62,7 @@ pub(crate) struct RunArguments {
     public: Option<PathBuf>,
     /// Output format of the releases
     #[command(flatten)]
-    format: FormatArgument,
+    format: ReleaseFormatArguments,
     /// Publish only to the log; write nothing to standard output
     #[arg(long, short)]
     quiet: bool,

@@ -23,7 +23,7 @@ use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
 
-use super::{CliError, FormatArgument, number_in, plan, serve};
+use super::{CliError, ReleaseFormatArguments, number_in, plan, serve};
 use output::{LiveTable, Output};
 
 /// Treatment of the bias of squares.
@@ -112,7 +112,7 @@ pub(crate) struct TailArguments {
     #[command(flatten)]
     scores: scores::ScoresArguments,
     #[command(flatten)]
-    format: FormatArgument,
+    format: ReleaseFormatArguments,
     /// Serve the log as a live web page at http://ADDR/, such as 127.0.0.1:8080; port 0 takes any
     /// free port. The flags above set its initial view. Everyone who can reach the address can read
     /// the page

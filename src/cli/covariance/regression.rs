@@ -63,7 +63,7 @@ impl<'a> RegressionRequest<'a> {
         Ok(match self.arguments.format.format() {
             OutputFormat::Json => print_json(&report.json()),
             OutputFormat::Csv => print(&report.csv()),
-            OutputFormat::Table => print(&report.text()),
+            OutputFormat::Table(_) => print(&report.text()),
         }?)
     }
 
