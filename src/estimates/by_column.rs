@@ -308,7 +308,9 @@ impl Estimate for ColumnwiseEstimate {
         let mut cells: Vec<_> = means.chain(counts).chain(deviations).collect();
         if self.is_full() && self.columns.len() > 1 {
             let correlation = self.correlation((0, 1));
-            cells.push(correlation.map_or(Cell::Empty, |(value, interval)| within(value, Some(interval))));
+            cells.push(
+                correlation.map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval)),
+            );
         }
         Ok(cells)
     }

@@ -239,7 +239,9 @@ impl Estimate for GaussianEstimate {
         let mut cells: Vec<_> = means.chain(deviations).collect();
         if self.is_full() && shown > 1 {
             let correlation = intervals.correlation((0, 1));
-            cells.push(correlation.map_or(Cell::Empty, |(value, interval)| within(value, Some(interval))));
+            cells.push(
+                correlation.map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval)),
+            );
         }
         Ok(cells)
     }

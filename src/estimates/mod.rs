@@ -258,6 +258,14 @@ pub enum Cell {
 }
 
 impl Cell {
+    /// Returns the cell of a correlation; its ends if nothing is known of it.
+    fn of_correlation(value: f64, interval: Interval) -> Self {
+        match interval {
+            Interval { lower: -1.0, upper: 1.0 } => Cell::Range(-1.0, 1.0),
+            interval => Self::of_interval(value, interval),
+        }
+    }
+
     /// Returns the cell of a value with its interval.
     fn of_interval(value: f64, interval: Interval) -> Self {
         let (below, above) = (value - interval.lower, interval.upper - value);
