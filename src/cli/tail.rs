@@ -99,7 +99,7 @@ pub(crate) struct TailArguments {
     #[arg(long)]
     joint: bool,
     /// Make intervals cover the population from which records are drawn, instead of the records
-    /// themselves
+    /// that counted
     #[arg(long)]
     population: bool,
     /// Draw this many synthetic records from the newest density of each key, as CSV, or with --json

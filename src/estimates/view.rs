@@ -74,7 +74,7 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
             FieldType::Flag,
             "false",
             "true",
-            "Whether intervals cover the population from which the records are a sample, instead of the records.",
+            "Whether intervals cover the population from which the records are a sample, instead of the records that counted.",
         ),
     ],
     groups: || {
