@@ -15,11 +15,12 @@ use std::error::Error;
 
 use chacha20::ChaCha8Rng;
 use hushflow_mechanism::estimate::debias::{MIN_COUNT_TO_NOISE, MomentNoise, NoisyMoments};
+use hushflow_mechanism::estimate::density::Density;
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
 use hushflow_mechanism::estimate::quality::Quality;
 use hushflow_mechanism::moments::{Layout, SecondMoment};
+use nalgebra::{DMatrix, DVector};
 use rand::SeedableRng;
-use rand_distr::{Distribution, StandardNormal};
 
 /// Lines of a quality below which a setting has no worst share.
 const ENOUGH: u32 = 1000;
@@ -95,11 +96,15 @@ fn setting(
     let second = layout.second_entries().map(|(i, j)| noise.second / if i == j { 1.0 } else { 2f64.sqrt() });
     let first = std::iter::repeat_n(noise.first, dimension);
     let levels: Vec<f64> = [noise.count].into_iter().chain(first).chain(second).collect();
+    let coordinates = levels.len();
+    let standard = DMatrix::identity(coordinates, coordinates);
+    let standard = Density::known(DVector::zeros(coordinates), standard)?;
+    let sampler = standard.sampler().ok_or("the identity is a covariance")?;
     let mut counts = BTreeMap::<_, (u32, u32)>::new();
     for _ in 0..releases {
-        let mut normal = || -> f64 { StandardNormal.sample(random) };
-        let coordinates: Vec<f64> =
-            exact.iter().zip(&levels).map(|(x, level)| x + level * normal()).collect();
+        let normal = sampler.draw(random);
+        let released = exact.iter().zip(&levels).zip(&normal);
+        let coordinates: Vec<f64> = released.map(|((x, level), normal)| x + level * normal).collect();
         let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
         let quality = match moments.quality() {
             _ if coordinates[0] <= MIN_COUNT_TO_NOISE * noise.count || coordinates[0] <= 0.0 => "too few",

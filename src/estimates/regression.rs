@@ -60,7 +60,7 @@ use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
 
 mod profile;
-use profile::{NormalEquations, residual_noise};
+use profile::{NormalEquations, RegressionLine, residual_noise};
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
@@ -145,38 +145,6 @@ impl ViewEstimator for Regression {
             series: [intercept].into_iter().chain(slopes).collect(),
             matrix: false,
         }
-    }
-}
-
-/// A line, in the units of the columns.
-#[derive(Debug)]
-struct RegressionLine {
-    /// Intercept and slopes.
-    coefficients: DVector<f64>,
-    /// Standard deviations of their noise.
-    noise: DVector<f64>,
-    /// What decides on their intervals; `None` if nothing is known.
-    equations: Option<NormalEquations>,
-    /// z of each interval.
-    z: f64,
-    /// z standard deviations of the sampling error of each coefficient.
-    sampling_error: DVector<f64>,
-    /// κ per record.
-    ridge: f64,
-    /// Variance of the residuals, which noise may make negative, and its noise.
-    residual: (f64, f64),
-    /// The interval of the variance of the residuals.
-    residual_interval: Interval,
-}
-
-impl RegressionLine {
-    /// The interval of the intercept (0) or a slope; unbounded if nothing is known.
-    fn interval(&self, index: usize) -> Interval {
-        let Some(equations) = &self.equations else { return Interval::UNBOUNDED };
-        let (value, noise) = (self.coefficients[index], self.noise[index]);
-        let (below, above) = if noise > 0.0 { equations.ends(index, self.z) } else { (0.0, 0.0) };
-        let end = |distance: f64| (distance * noise).hypot(self.sampling_error[index]);
-        Interval { lower: value - end(below), upper: value + end(above) }
     }
 }
 

@@ -15,7 +15,7 @@
 //! For a given count the covariance is linear in S and quadratic in (sᵢ, sⱼ), with the axes
 //! (sᵢ±sⱼ)/√2, so its range follows from one Lagrange multiplier. A noisy count is found by search.
 
-use super::intervals::Interval;
+use super::interval::Interval;
 use std::f64::consts::SQRT_2;
 
 /// Halvings of the interval of a multiplier.

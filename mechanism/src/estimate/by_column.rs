@@ -22,7 +22,8 @@
 
 use super::debias::{MomentNoise, NoisyMoments};
 use super::density::DensityError;
-use super::intervals::{Confidence, Interval, IntervalSubject, LEAST_SAMPLE};
+use super::interval::{Confidence, Interval, IntervalSubject};
+use super::intervals::LEAST_SAMPLE;
 use super::projection::{Projection, Spectrum, shrunk};
 use crate::moments::{Layout, SecondMoment};
 use nalgebra::{DMatrix, DVector};

@@ -25,13 +25,11 @@
 //! Means need samples that are not small, covariances a population that is about Gaussian.
 //!
 //! Eigenvalues: [`MomentIntervals::eigenvalue_radius`].
-//!
-//! # Intervals
-//! Intervals of real numbers and their confidence.
 
 use super::ball::EntryMoments;
 use super::debias::NoisyMoments;
 use super::density::DensityError;
+pub use super::interval::{Confidence, Interval, IntervalSubject};
 use super::selection::{Selection, conditional_quantiles, count_interval};
 use crate::moments::SecondMoment;
 use crate::quantile;
@@ -418,111 +416,3 @@ fn score(z: f64, estimate: f64, variance: impl Fn(f64) -> f64) -> Interval {
 
 #[cfg(test)]
 mod tests;
-
-/// The numbers from `lower` to `upper`; an unknown end is infinite.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
-    /// Lower end.
-    pub lower: f64,
-    /// Upper end.
-    pub upper: f64,
-}
-
-/// What an interval's moments describe.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum IntervalSubject {
-    /// The released records: only the noise is uncertain.
-    Records,
-    /// The population from which records were drawn independently: adds the sampling error. Means
-    /// need only large samples; covariances also need a population that is about Gaussian.
-    Population {
-        /// Largest weight of a record in the moments, above 0: 1 for sums. n records of weights w
-        /// are worth (Σw)²/Σw² ≥ Σw/max w of equal weight. The latter number is used: exact for
-        /// equal weights, with wider intervals otherwise.
-        heaviest: f64,
-    },
-}
-
-/// The promise of an interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Confidence {
-    /// Probability of containing the truth, above 0 and below 1.
-    pub level: f64,
-    /// Whether all means and covariances of a density contain the truth *together* at that level
-    /// (Bonferroni's inequality), or each by itself.
-    pub joint: bool,
-    /// Whose moments are meant.
-    pub subject: IntervalSubject,
-}
-
-impl Default for Confidence {
-    /// 95 %, each by itself, for the records.
-    fn default() -> Self {
-        Confidence { level: 0.95, joint: false, subject: IntervalSubject::Records }
-    }
-}
-
-impl Confidence {
-    /// Returns z with P(|N(0, 1)| ≤ z) = level, for one statement by itself.
-    pub fn normal_quantile(&self) -> f64 {
-        quantile::normal((1.0 - self.level) / 2.0)
-    }
-}
-
-impl Interval {
-    /// All real numbers.
-    pub const UNBOUNDED: Self = Interval { lower: f64::NEG_INFINITY, upper: f64::INFINITY };
-
-    /// Whether it contains x.
-    pub fn contains(&self, x: f64) -> bool {
-        self.lower <= x && x <= self.upper
-    }
-
-    /// Returns the interval of offset + scale·x, for a scale above 0.
-    pub fn to_units(self, scale: f64, offset: f64) -> Self {
-        self.map(|x| offset + scale * x)
-    }
-
-    /// Converts the interval of a variance to that of a standard deviation.
-    pub fn square_root(self) -> Self {
-        self.map(|x| x.max(0.0).sqrt())
-    }
-
-    /// Returns the distance of the ends.
-    pub fn width(&self) -> f64 {
-        self.upper - self.lower
-    }
-
-    /// Returns the distance from x to the farther end.
-    pub fn reach_from(&self, x: f64) -> f64 {
-        (self.upper - x).max(x - self.lower)
-    }
-
-    /// Cuts the interval to `bounds`, but leaves it at least `width` long as far as they allow.
-    pub fn within(self, bounds: Self, width: f64) -> Self {
-        let width = if width.is_finite() { width.min(bounds.upper - bounds.lower) } else { 0.0 };
-        Interval {
-            lower: self.lower.clamp(bounds.lower, bounds.upper - width),
-            upper: self.upper.clamp(bounds.lower + width, bounds.upper),
-        }
-    }
-
-    /// Extends the interval to contain x; unbounded if an end is NaN.
-    pub(super) fn with(self, x: f64) -> Self {
-        match self.lower.is_nan() || self.upper.is_nan() {
-            true => Self::UNBOUNDED,
-            false => Interval { lower: self.lower.min(x), upper: self.upper.max(x) },
-        }
-    }
-
-    /// Returns the interval of an estimate plus an independent error of mean 0, from the interval
-    /// around the estimate x and the error's distances `(below, above)` (Zou & Donner 2008): the
-    /// distances add in squares.
-    pub(super) fn widened(self, x: f64, (below, above): (f64, f64)) -> Self {
-        Interval { lower: x - (x - self.lower).hypot(below), upper: x + (self.upper - x).hypot(above) }
-    }
-
-    pub(super) fn map(self, increasing: impl Fn(f64) -> f64) -> Self {
-        Interval { lower: increasing(self.lower), upper: increasing(self.upper) }
-    }
-}

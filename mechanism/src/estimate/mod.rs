@@ -11,6 +11,7 @@ mod ball;
 pub mod by_column;
 pub mod debias;
 pub mod density;
+mod interval;
 pub mod intervals;
 pub mod projection;
 pub mod quality;

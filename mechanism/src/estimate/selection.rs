@@ -23,7 +23,7 @@
 //! the selection hides. Given the flag, the interval holds the truth at its level: exactly if the
 //! noise is Gaussian and the estimate linear, and otherwise to first order.
 
-use super::intervals::Interval;
+use super::interval::Interval;
 use crate::quantile;
 use std::f64::consts::FRAC_1_SQRT_2;
 

@@ -1,4 +1,5 @@
-//! Intervals of coefficients by the likelihood ratio of the normal equations.
+//! A regression line, and intervals of its coefficients by the likelihood ratio of the normal
+//! equations.
 //!
 //! At the true line θ, the residual r(θ) = ĉ − B̂θ = e − Eθ is Gaussian with mean 0 and the exactly
 //! known covariance V(θ) (Anderson & Rubin 1949). The interval of a coefficient holds every value for which
@@ -14,6 +15,7 @@
 //! θ̂ ± z standard errors misses up to one time in seven: there B̂ is too large by selection, and
 //! the standard errors, which divide by it, are too small.
 
+use hushflow_mechanism::estimate::intervals::Interval;
 use nalgebra::{Cholesky, DMatrix, DVector};
 
 /// Iterations of the minimum, each with V at the last minimiser.
@@ -31,6 +33,38 @@ const FARTHEST: f64 = 1e4;
 /// Steps of the search for an end, and its accuracy in standard errors.
 const STEPS: u32 = 30;
 const ACCURACY: f64 = 1e-5;
+
+/// A line, in the units of the columns.
+#[derive(Debug)]
+pub(super) struct RegressionLine {
+    /// Intercept and slopes.
+    pub(super) coefficients: DVector<f64>,
+    /// Standard deviations of their noise.
+    pub(super) noise: DVector<f64>,
+    /// What decides on their intervals; `None` if nothing is known.
+    pub(super) equations: Option<NormalEquations>,
+    /// z of each interval.
+    pub(super) z: f64,
+    /// z standard deviations of the sampling error of each coefficient.
+    pub(super) sampling_error: DVector<f64>,
+    /// κ per record.
+    pub(super) ridge: f64,
+    /// Variance of the residuals, which noise may make negative, and its noise.
+    pub(super) residual: (f64, f64),
+    /// The interval of the variance of the residuals.
+    pub(super) residual_interval: Interval,
+}
+
+impl RegressionLine {
+    /// The interval of the intercept (0) or a slope; unbounded if nothing is known.
+    pub(super) fn interval(&self, index: usize) -> Interval {
+        let Some(equations) = &self.equations else { return Interval::UNBOUNDED };
+        let (value, noise) = (self.coefficients[index], self.noise[index]);
+        let (below, above) = if noise > 0.0 { equations.ends(index, self.z) } else { (0.0, 0.0) };
+        let end = |distance: f64| (distance * noise).hypot(self.sampling_error[index]);
+        Interval { lower: value - end(below), upper: value + end(above) }
+    }
+}
 
 /// The normal equations, in coordinates t of θ = centre + Σ directionₖ tₖ, whose unit is about a
 /// standard error.
