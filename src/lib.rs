@@ -73,6 +73,7 @@ pub use hushflow_estimators as estimators;
 pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
+pub mod check;
 mod connect;
 pub mod control;
 mod document;

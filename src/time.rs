@@ -69,6 +69,16 @@ pub fn parse_duration(text: &str) -> Option<i64> {
     i64::try_from(duration.as_micros()).ok()
 }
 
+/// Formats microseconds since 1970 as RFC 3339 in UTC; as a number if they are beyond its range.
+///
+/// ```
+/// # use hushflow::time::time_text;
+/// assert_eq!(time_text(86_400_000_000), "1970-01-02T00:00:00Z");
+/// ```
+pub fn time_text(micros: i64) -> String {
+    Timestamp::from_microsecond(micros).map_or_else(|_| format!("{micros} µs"), |time| time.to_string())
+}
+
 /// Returns this machine's time in whole seconds, as RFC 3339.
 pub fn now() -> String {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()

@@ -5,6 +5,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod calibrate;
+pub(crate) mod check;
 pub(crate) mod covariance;
 mod crash;
 pub(crate) mod key;
@@ -35,7 +36,8 @@ use hushflow::sink::SinkError;
 #[derive(Debug, Parser)]
 #[command(name = "hushflow", version, arg_required_else_help = true)]
 #[command(after_help = "\
-Exit status: 0 success, 1 failure, 2 wrong usage or a bad pipeline file, 3 an audit found that a claim is exceeded.")]
+Exit status: 0 success, 1 failure, 2 wrong usage or a bad pipeline file, 3 an audit found that a claim is exceeded, 4 a check \
+found that a run would stop or publish nothing useful.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -43,6 +45,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Read the source without publishing or spending: what would a run make of it?
+    Check(check::CheckArguments),
     /// Forecast the noise of a stream and compare strategies before a run
     Plan(plan::PlanArguments),
     /// Find the best strategy for a workload, with a certified bound on the gap
@@ -80,6 +84,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     let done = match &arguments.command {
         Command::Reference(arguments) => reference::execute(arguments),
         Command::Run(arguments) => run::execute(arguments),
+        Command::Check(arguments) => check::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),
         Command::Serve(arguments) => serve::execute(arguments),
         Command::Calibrate(arguments) => calibrate::execute(arguments),
@@ -201,6 +206,11 @@ impl CliError {
     /// Exit status 3: a claim does not hold.
     pub(crate) fn exceeded(message: impl Into<String>) -> Self {
         CliError { status: 3, cause: message.into().into() }
+    }
+
+    /// Exit status 4: a run would stop, or publish little or nothing.
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        CliError { status: 4, cause: message.into().into() }
     }
 
     fn is_broken_pipe(&self) -> bool {

@@ -93,6 +93,30 @@ impl SearchStatus {
     }
 }
 
+/// The number of rows read so far, on standard error if that is a terminal.
+pub(super) struct RowProgress(ProgressBar);
+
+impl RowProgress {
+    pub(super) fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} rows {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
+    }
+
+    /// Shows a number of rows.
+    pub(super) fn update(&self, rows: u64) {
+        self.0.set_position(rows);
+    }
+
+    /// Clears the line.
+    pub(super) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// A progress bar on standard error, if that is a terminal.
 pub(super) struct ProgressCounter(ProgressBar);
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 use clap::{Args, ValueEnum};
+use hushflow::check::never_closes;
 use hushflow::control::Control;
 use hushflow::follow::Subject;
 use hushflow::key::SharedKey;
@@ -190,6 +191,9 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
             "--until-idle is for sources without an end (followed files, sockets, brokers); this one has an end: leave it out",
         ));
     }
+    if let Some(endless) = never_closes(pipeline).filter(|_| arguments.until_idle.is_none()) {
+        return Err(CliError::usage(format!("{}, or add --until-idle 30s", endless.message)));
+    }
     let control = Control::new().until_idle(arguments.until_idle).on_notice(warn);
     if arguments.process.unwrap_or(0) == 0 {
         for signal in [SIGINT, SIGTERM] {
@@ -202,7 +206,7 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
     Ok(control)
 }
 
-fn patience(text: &str) -> Result<Duration, &'static str> {
+pub(super) fn patience(text: &str) -> Result<Duration, &'static str> {
     let micros = parse_duration(text).and_then(|micros| u64::try_from(micros).ok());
     micros.map(Duration::from_micros).ok_or("expected a duration such as 30s or 5m")
 }
@@ -288,6 +292,9 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, counter
     let hint = writeln!(err, "To read the releases again:  hushflow tail {}", input.directory.display());
     // A closed standard error is no failure after the work is done.
     let _ = progress.and(guarantee).and(hint);
+    for notice in &summary.notices {
+        let _ = writeln!(err, "warning: {notice}");
+    }
     if counters || err.is_terminal() {
         let c = &summary.counters;
         let by_column = parameters.by_column();

@@ -45,6 +45,42 @@ pub enum SourceError {
         /// The line where the row begins.
         line: u64,
     },
+    /// The clock of many rows is further ahead than allowed.
+    #[error(
+        "{}:{line}: many rows in a row are further ahead of {since} than [source] largest_jump allows, so the epochs between \
+         would be published without a record; correct start in [epochs] or the column of the clock; if time has really gone on \
+         so far, set a larger jump, such as largest_jump = \"400d\", and run again", path.display()
+    )]
+    Leap {
+        /// The file.
+        path: PathBuf,
+        /// The line where a row begins.
+        line: u64,
+        /// The time from which the jump is measured.
+        since: &'static str,
+    },
+    /// The clock has not reached the first epoch at the end of the input.
+    #[error(
+        "{}: the last row comes before the first epoch, by the clock in column {column:?}, so no row counts: correct start in \
+         [epochs]; nothing was published", path.display()
+    )]
+    BeforeStart {
+        /// The file.
+        path: PathBuf,
+        /// The column of the clock.
+        column: String,
+    },
+    /// No row has a readable clock.
+    #[error(
+        "{}: no row has a date or an RFC 3339 time in column {column:?}, which moves the clock, so no row counts; nothing was \
+         published", path.display()
+    )]
+    NoClock {
+        /// The file.
+        path: PathBuf,
+        /// The column of the clock.
+        column: String,
+    },
     /// A row can't be used and the pipeline says to stop.
     #[error(
         "{}:{line}: {}{defect}: mend the row, or let [source] skip such rows",
@@ -101,6 +137,20 @@ pub enum SourceError {
         /// Offset of the position to resume from.
         offset: u64,
     },
+}
+
+impl SourceError {
+    /// Whether the source can't be read at all, as opposed to a run that stops by a rule.
+    pub fn is_unreadable(&self) -> bool {
+        !matches!(
+            self,
+            SourceError::AfterHorizon { .. }
+                | SourceError::BeforeStart { .. }
+                | SourceError::Leap { .. }
+                | SourceError::NoClock { .. }
+                | SourceError::Rejected { .. }
+        )
+    }
 }
 
 impl From<FormatError> for SourceError {

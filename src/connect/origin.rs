@@ -30,11 +30,6 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether records come from a network, so that one row must not advance the clock far.
-    fn is_remote(&self) -> bool {
-        true
-    }
-
     /// Whether it has no end.
     fn goes_on(&self) -> bool {
         true

@@ -28,7 +28,8 @@ pub enum FormatError {
     /// similar name.
     #[error(
         "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
-         correct the name, or begin the file with a header", path.display()
+         correct the name, or begin the file with a header{}", path.display(),
+        if *width == 1 { "; one column may mean another delimiter: only commas separate fields" } else { "" }
     )]
     NoColumn {
         /// The file.

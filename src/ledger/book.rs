@@ -149,6 +149,19 @@ fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result
     Ok(Reservation::make(path, &text)?)
 }
 
+/// Checks that a ledger has room for a request beside entries and reservations, and changes nothing.
+///
+/// # Errors
+/// [`LedgerError`] if a run would be refused.
+pub fn confirm_room(path: &Path, request: LedgerRequest) -> Result<(), LedgerError> {
+    let ledger = match path.is_dir() {
+        true => with_reservations(path, read(&LedgerFile::shared(path)?)?.unwrap_or_default())?,
+        false => Ledger::default(),
+    };
+    let refused = |refusal| LedgerError::Refused { path: path.into(), refusal };
+    request.enter(ledger, String::new()).map(drop).map_err(refused)
+}
+
 /// Counts the reservations of others. One that cannot be read is an error: it may hold any room.
 fn with_reservations(path: &Path, ledger: Ledger) -> Result<Ledger, LedgerError> {
     let count = |counted, text: Vec<u8>| {

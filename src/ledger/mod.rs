@@ -21,7 +21,7 @@ mod tests;
 
 #[cfg(test)]
 pub(crate) use book::enter_in;
-pub use book::{Book, LedgerRequest, enter, enter_once, set_budget, standing};
+pub use book::{Book, LedgerRequest, confirm_room, enter, enter_once, set_budget, standing};
 pub use budget::{Budget, BudgetExceeded};
 pub use composition::{ComposedEpsilon, PureSpending};
 pub use error::{CompositionError, LedgerError, LedgerRefusal};

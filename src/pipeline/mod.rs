@@ -49,6 +49,8 @@ pub struct Pipeline {
     pub sources: Vec<Source>,
     /// `[source] missing`, `malformed`: what happens to rows that can't be used.
     pub rows: RowPolicies,
+    /// `[source] preflight`: what the look at the first rows may do.
+    pub preflight: Preflight,
     /// `[source] id`: column that identifies duplicates of a record.
     pub id: Option<String>,
     /// `[[columns]]`: the coordinates of a record, at least one, with distinct names.
@@ -131,6 +133,20 @@ pub enum RowPolicy {
     /// Stop the run with an error. The stop is visible to everyone, so use it only for files that
     /// are known to be clean.
     Reject,
+}
+
+/// What the look at the first rows of a first run may do. It precedes every charge and release.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preflight {
+    /// Stop the run if public facts show that it would publish little or nothing, such as a clock
+    /// far ahead of the start; report private facts to the operator. The default.
+    #[default]
+    Warn,
+    /// Stop for private facts too, such as keys that the pipeline doesn't list. Whoever watches for
+    /// releases sees that none appear.
+    Stop,
+    /// Don't look.
+    Off,
 }
 
 /// One coordinate of a record.

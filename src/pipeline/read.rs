@@ -84,7 +84,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     });
     let noise = optional(section, "simulation", |section| simulation(section, base, named.is_some()));
     section.finish(true);
-    let sources::SourceSections { sources, rows, id } = sources?;
+    let sources::SourceSections { sources, rows, preflight, id } = sources?;
     if rows.missing == MissingPolicy::ByColumn {
         by_column(section, dimension, method, named.is_some());
     }
@@ -102,6 +102,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         name: name?,
         sources,
         rows,
+        preflight,
         id,
         columns: columns?,
         key: key?,

@@ -31,8 +31,8 @@ pub struct Source {
     /// `idle`: time without records after which this source stops holding back the clock of the
     /// others.
     pub idle: Option<Duration>,
-    /// `largest_jump`: the furthest, in microseconds, that one row may advance the clock. Network
-    /// sources always have a limit.
+    /// `largest_jump`: the furthest, in microseconds, that one row may advance the clock; none if no
+    /// row moves a clock.
     pub largest_jump: Option<i64>,
 }
 
@@ -54,11 +54,6 @@ impl Source {
     pub const LEAST_JOURNAL_LIMIT: u64 = 8 << 20;
     /// Default of `journal_limit`.
     pub const JOURNAL_LIMIT: u64 = 1 << 30;
-
-    /// Whether rows come from a network.
-    pub fn is_remote(&self) -> bool {
-        self.input.source().is_remote()
-    }
 
     /// Whether the source has no end: its run ends at the horizon, by a signal, or by
     /// `--until-idle`.

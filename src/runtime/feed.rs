@@ -20,10 +20,11 @@ use timely::scheduling::SyncActivator;
 use tracing::info;
 
 use crate::metrics::Metrics;
-use crate::source::{RecordBatch, ResumePoint, RowCounters, SourceEvent, SourceReader};
+use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent, SourceReader};
 use crate::state::IngestJournal;
 
 use super::copies::DuplicateFilter;
+use super::preflight::{FirstLook, HeldClosing, LookOutcome};
 
 /// Most batches that wait for a worker.
 const WAITING_BATCHES: usize = 8;
@@ -92,6 +93,18 @@ pub(super) struct RecordDealer {
     copies: DuplicateFilter,
     /// The journal being read, if any. It is informed of closed epochs.
     ingest: Option<Arc<IngestJournal>>,
+    /// The look at the first rows, until it is over.
+    look: Option<FirstLook>,
+    /// Kinds of problems that the look has reported.
+    reported: Vec<&'static str>,
+}
+
+/// What a reader leaves at the end of a run. Private.
+#[derive(Default)]
+pub(super) struct ReadOutcome {
+    pub(super) counters: RowCounters,
+    pub(super) survey: RowSurvey,
+    pub(super) reported: Vec<&'static str>,
 }
 
 impl WorkerFeed {
@@ -113,7 +126,8 @@ pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) ->
     };
     let (workers, inboxes) = (0..workers).map(channel).unzip();
     let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
-    let dealer = RecordDealer { workers, turn: 0, fault, metrics, copies, ingest: None };
+    let (look, reported) = (None, Vec::new());
+    let dealer = RecordDealer { workers, turn: 0, fault, metrics, copies, ingest: None, look, reported };
     (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
@@ -123,11 +137,21 @@ impl RecordDealer {
         RecordDealer { ingest, ..self }
     }
 
-    /// Reads the source to its end, on a thread of its own. Returns the row counts.
-    pub(super) fn deal(mut self, mut reader: SourceReader) -> RowCounters {
+    /// Sets the look at the first rows.
+    pub(super) fn looking(self, look: Option<FirstLook>) -> Self {
+        RecordDealer { look, ..self }
+    }
+
+    /// Reads the source to its end, on a thread of its own.
+    pub(super) fn deal(mut self, mut reader: SourceReader) -> ReadOutcome {
         loop {
+            let waits = self.holds_epochs() && reader.must_wait();
+            if waits && !self.end_look() {
+                return self.outcome(*reader.counters(), reader.survey().clone());
+            }
+            reader.return_early(self.holds_epochs());
             let event = reader.next_event();
-            self.update_counters(*reader.counters());
+            self.update_counters(*reader.counters(), Some(reader.survey()));
             let delivered = match event {
                 Ok(SourceEvent::Batch(batch)) => self.batch(batch),
                 Ok(SourceEvent::Mark(mark)) => self.close(mark.epoch, mark.rows, &[mark.resume]),
@@ -138,18 +162,50 @@ impl RecordDealer {
                 }
             };
             if !delivered {
-                return self.counted(*reader.counters());
+                return self.outcome(*reader.counters(), reader.survey().clone());
             }
         }
+    }
+
+    /// Returns what is left at the end.
+    pub(super) fn outcome(self, counters: RowCounters, survey: RowSurvey) -> ReadOutcome {
+        ReadOutcome { counters: self.counted(counters), survey, reported: self.reported }
+    }
+
+    /// Whether closed epochs wait for the end of the look at the first rows.
+    pub(super) fn holds_epochs(&self) -> bool {
+        self.look.as_ref().is_some_and(FirstLook::holds)
+    }
+
+    /// Ends the look at the first rows, if it is not over. Returns whether to go on.
+    pub(super) fn end_look(&mut self) -> bool {
+        let Some(look) = self.look.take() else { return true };
+        let LookOutcome { held, reported, refusal } = look.end();
+        self.reported = reported;
+        if let Some(refusal) = refusal {
+            self.fault.raise(refusal);
+            return false;
+        }
+        held.iter().all(|HeldClosing { epoch, rows, resumes }| self.close(*epoch, *rows, resumes))
+    }
+
+    /// Ends the look at the first rows once it has seen enough. Returns whether to go on.
+    fn look_on(&mut self) -> bool {
+        !self.look.as_ref().is_some_and(FirstLook::is_over) || self.end_look()
     }
 
     pub(super) fn fault(&self) -> &Fault {
         &self.fault
     }
 
-    /// Reports `counters`, with the copies found, to the metrics.
-    pub(super) fn update_counters(&self, counters: RowCounters) {
-        self.metrics.record_read(&self.counted(counters));
+    /// Reports `counters`, with the copies found, to the metrics, and to the look at the first
+    /// rows.
+    pub(super) fn update_counters(&mut self, counters: RowCounters, survey: Option<&RowSurvey>) {
+        let counters = self.counted(counters);
+        self.metrics.record_read(&counters);
+        if let Some(look) = &mut self.look {
+            look.count(counters, survey);
+        }
     }
 
     /// Adds the copies found to `counters`.
@@ -161,16 +217,23 @@ impl RecordDealer {
     /// `close` and `end`.
     pub(super) fn batch(&mut self, mut batch: RecordBatch) -> bool {
         self.copies.take_out(&mut batch);
+        if let Some(look) = &mut self.look {
+            look.batch(&batch);
+        }
         if batch.is_empty() {
-            return !self.fault.is_raised();
+            return !self.fault.is_raised() && self.look_on();
         }
         self.turn = (self.turn + 1) % self.workers.len();
-        self.deliver(&self.workers[self.turn], FeedMessage::Records(batch.records))
+        self.deliver(&self.workers[self.turn], FeedMessage::Records(batch.records)) && self.look_on()
     }
 
     /// Reports to all workers that the epochs up to `epoch` are closed; `rows` is the number of
     /// rows of all sources at which their clocks closed it.
     pub(super) fn close(&mut self, epoch: u64, rows: u64, resumes: &[ResumePoint]) -> bool {
+        if let Some(look) = &mut self.look {
+            look.close(HeldClosing { epoch, rows, resumes: resumes.into() });
+            return self.look_on();
+        }
         self.copies.forget(epoch);
         self.metrics.record_closed(epoch, rows);
         if let Some(ingest) = &self.ingest {
@@ -180,7 +243,10 @@ impl RecordDealer {
     }
 
     /// Reports the end to all workers; nothing is accepted afterwards.
-    pub(super) fn end(&self) -> bool {
+    pub(super) fn end(&mut self) -> bool {
+        if !self.end_look() {
+            return false;
+        }
         info!("the source has ended");
         self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::End));
         false

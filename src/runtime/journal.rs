@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::{RunError, RunOptions};
 use crate::connect::{files, journal};
-use crate::ledger::{Book, LedgerRequest, enter};
+use crate::ledger::{Book, LedgerRequest, confirm_room, enter};
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::publication::{Calibration, MomentPublication, Publication, PublicationError};
@@ -393,19 +393,46 @@ pub(super) fn open_store(
     publication: &Publication,
     options: &RunOptions,
 ) -> Result<(Store, RecoveredState), RunError> {
-    let (charge, header) = (publication.charge()?, publication.header()?);
+    let header = publication.header()?;
+    let (ledger, request) = ledger_request(pipeline, publication, options)?;
+    Store::open_enrolled(&options.state, &header, &pipeline.state, &ledger, |enrolment| {
+        Ok(enter(&options.state.join(&ledger), enrolment, request)?)
+    })
+}
+
+/// Returns the ledger of a run, and what the run asks of it.
+fn ledger_request(
+    pipeline: &Pipeline,
+    publication: &Publication,
+    options: &RunOptions,
+) -> Result<(PathBuf, LedgerRequest), RunError> {
     let shared = shared_ledger(pipeline, options)?;
     let request = LedgerRequest {
-        charge,
+        charge: publication.charge()?,
         budget: pipeline.ledger.budget.clone(),
         data_set: pipeline.ledger.data_set.clone(),
         shared: shared.is_some(),
         started: time::now(),
     };
-    let ledger = shared.unwrap_or_else(Book::own);
-    Store::open_enrolled(&options.state, &header, &pipeline.state, &ledger, |enrolment| {
-        Ok(enter(&options.state.join(&ledger), enrolment, request)?)
-    })
+    Ok((shared.unwrap_or_else(Book::own), request))
+}
+
+/// Checks, without spending anything, that a ledger has room for a run.
+///
+/// # Errors
+/// Those with which the run would end.
+pub fn confirm_budget(
+    pipeline: &Pipeline,
+    publication: &Publication,
+    options: &RunOptions,
+) -> Result<(), RunError> {
+    let (ledger, request) = ledger_request(pipeline, publication, options)?;
+    let has_begun = match Enrolment::of(&options.state) {
+        Err(StateError::Missing { .. }) => false,
+        enrolment => enrolment?.is_some_and(|enrolment| enrolment.has_begun()),
+    };
+    // A state directory pays once.
+    if has_begun { Ok(()) } else { Ok(confirm_room(&options.state.join(ledger), request)?) }
 }
 
 #[cfg(test)]

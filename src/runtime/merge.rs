@@ -29,10 +29,11 @@ use hushflow_operators::Fault;
 use tracing::debug;
 
 use super::copies::retain;
-use super::feed::{EPOCHS_AHEAD, PATIENCE, RecordDealer};
+use super::feed::{EPOCHS_AHEAD, PATIENCE, ReadOutcome, RecordDealer};
+use super::preflight::LOOK_ROWS;
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
-use crate::source::{EpochMark, RecordBatch, ResumePoint, RowCounters, SourceEvent, SourceReader};
+use crate::source::{EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent, SourceReader};
 
 /// Most events of a source that may wait.
 const WAITING_EVENTS: usize = 4;
@@ -43,6 +44,8 @@ struct SourceMessage {
     /// The number of the source's next row.
     next_row: u64,
     counters: RowCounters,
+    /// What its rows hold, with the first rows and at the end.
+    survey: Option<Box<RowSurvey>>,
 }
 
 /// State of merging.
@@ -183,8 +186,8 @@ impl Merge {
         }
     }
 
-    /// Reads all sources to their ends and deals their events; returns the row counts.
-    pub(super) fn deal(mut self, readers: Vec<SourceReader>, mut dealer: RecordDealer) -> RowCounters {
+    /// Reads all sources to their ends and deals their events.
+    pub(super) fn deal(mut self, readers: Vec<SourceReader>, mut dealer: RecordDealer) -> ReadOutcome {
         for (clock, reader) in self.clocks.sources.iter_mut().zip(&readers) {
             (clock.resume, clock.next_row) = (reader.here(), reader.next_row());
             clock.known_to = reader.late_from();
@@ -192,20 +195,20 @@ impl Merge {
         let mut sources: Vec<SourceThread> =
             readers.into_iter().map(|reader| SourceThread::of(reader, dealer.fault().clone())).collect();
         while self.step(&mut sources, &mut dealer) {}
-        self.counted(&sources, &dealer)
+        dealer.outcome(self.sum_counters(&sources), sum_surveys(&sources))
     }
 
-    fn counted(&self, sources: &[SourceThread], dealer: &RecordDealer) -> RowCounters {
+    fn sum_counters(&self, sources: &[SourceThread]) -> RowCounters {
         let mut counters = self.counters;
         sources.iter().for_each(|source| counters += source.counters);
-        dealer.counted(counters)
+        counters
     }
 
     /// Deals one event, or finds an idle source; returns whether to go on.
     fn step(&mut self, sources: &mut [SourceThread], dealer: &mut RecordDealer) -> bool {
         let taken = match self.wait(sources) {
             Some((number, messages)) => self.take(number, messages, sources, dealer),
-            None => !dealer.fault().is_raised(),
+            None => !dealer.fault().is_raised() && (!dealer.holds_epochs() || dealer.end_look()),
         };
         if !taken {
             return false;
@@ -254,17 +257,20 @@ impl Merge {
         sources: &mut [SourceThread],
         dealer: &mut RecordDealer,
     ) -> bool {
-        let Some(SourceMessage { event, next_row, counters }) = messages else {
+        let Some(SourceMessage { event, next_row, counters, survey }) = messages else {
             dealer.fault().raise("the reader of a source has stopped without saying why");
             return false;
         };
         let clock = &mut self.clocks.sources[number];
         clock.next_row = next_row;
         (sources[number].last, sources[number].counters) = (Instant::now(), counters);
+        let is_surveyed = survey.is_some();
+        sources[number].survey = survey.unwrap_or(std::mem::take(&mut sources[number].survey));
         match event {
             SourceEvent::Batch(mut batch) => {
                 self.judge(&mut batch);
-                dealer.update_counters(self.counted(sources, dealer));
+                let survey = is_surveyed.then(|| sum_surveys(sources));
+                dealer.update_counters(self.sum_counters(sources), survey.as_ref());
                 dealer.batch(batch)
             }
             SourceEvent::Mark(mark) => {
@@ -308,6 +314,14 @@ struct SourceThread {
     /// Time of its last message.
     last: Instant,
     counters: RowCounters,
+    survey: Box<RowSurvey>,
+}
+
+/// Returns what the rows of all sources hold.
+fn sum_surveys(sources: &[SourceThread]) -> RowSurvey {
+    let mut sum = RowSurvey::default();
+    sources.iter().for_each(|source| sum.merge(&source.survey));
+    sum
 }
 
 impl SourceThread {
@@ -321,7 +335,8 @@ impl SourceThread {
         if let Err(error) = started {
             fault.raise(format_args!("no thread for a source: {error}"));
         }
-        SourceThread { messages, last: Instant::now(), counters: RowCounters::default() }
+        let (counters, survey) = (RowCounters::default(), Box::default());
+        SourceThread { messages, last: Instant::now(), counters, survey }
     }
 
     fn is_silent(&self, patience: Duration) -> bool {
@@ -337,7 +352,10 @@ fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>, faul
             Err(error) => return fault.raise(error),
         };
         let ends = matches!(event, SourceEvent::End);
-        let messages = SourceMessage { event, next_row: reader.next_row(), counters: *reader.counters() };
+        let counters = *reader.counters();
+        let is_first = counters.rows <= 2 * LOOK_ROWS;
+        let survey = (is_first || ends).then(|| Box::new(reader.survey().clone()));
+        let messages = SourceMessage { event, next_row: reader.next_row(), counters, survey };
         if sender.send(messages).is_err() || ends {
             return;
         }

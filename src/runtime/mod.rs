@@ -14,6 +14,7 @@
 
 mod cluster;
 mod copies;
+mod dry_run;
 mod feed;
 mod ingest;
 mod journal;
@@ -21,6 +22,7 @@ pub mod link;
 mod meeting;
 mod merge;
 mod moments;
+mod preflight;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -55,11 +57,13 @@ use ingest::{OpenSources, sources as open_sources};
 use journal::{Journal, RunStart, TaggedPosition, open_store};
 use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
+use preflight::{FirstLook, private_notices};
 use windows::{PATIENCE, STOPPED};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
+pub use dry_run::{DryRun, DryRunLimits, dry_run};
 pub use ingest::Acknowledge;
-pub use journal::{followed, journaled, shared_ledger};
+pub use journal::{confirm_budget, followed, journaled, shared_ledger};
 
 /// Epochs between checkpoints of the encoder states.
 const CHECKPOINT_INTERVAL: u64 = 64;
@@ -166,6 +170,8 @@ pub struct RunSummary {
     pub generation: u64,
     /// Row counts; private, for the operator only.
     pub counters: RowCounters,
+    /// Lines about rows that did not count; private, for the operator only.
+    pub notices: Vec<String>,
 }
 
 /// Runs a pipeline until its source ends, and writes its releases to the public log.
@@ -202,6 +208,7 @@ pub fn run(
     options.metrics.watch_batches(feed.waiting());
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
+    let dealer = dealer.looking(FirstLook::new(pipeline, committed, &options.control));
     let reading = readers.map(|mut readers| {
         let merge = Merge::new(pipeline, committed, &options.control);
         std::thread::Builder::new().name("source".into()).spawn(move || match readers.pop() {
@@ -238,12 +245,14 @@ pub fn run(
         error!(reason, "a fault has ended the run");
         return Err(RunError::Fault(reason.to_owned()));
     }
-    let mut counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
-    counters.torn = taking.map_or(Ok(0), Intake::finish)?;
+    let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    let torn = taking.map_or(Ok(0), Intake::finish)?;
+    let counters = RowCounters { torn, ..read.counters };
+    let notices = private_notices(pipeline, counters, read.survey, &read.reported);
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);
     info!(generation, last_epoch = epochs.end - 1, "the run ended cleanly");
-    Ok(RunSummary { epochs, generation, counters })
+    Ok(RunSummary { epochs, generation, counters, notices })
 }
 
 /// Connects to the other processes before anything is opened: a source may be silent for long, and

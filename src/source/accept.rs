@@ -11,6 +11,9 @@ use crate::pipeline::{MissingPolicy, Pipeline, RowPolicies, RowPolicy, bounds_by
 const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it is not counted, and neither are more like it; if \
     time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
 
+/// Rows in a row whose clock leaps, after which an input that ends is not read further.
+const LEAPS_IN_A_ROW: u64 = 100;
+
 /// The pipeline's rules for rows.
 pub(super) struct RowRules {
     roles: FieldRoles,
@@ -25,6 +28,8 @@ pub(super) struct RowRules {
     /// the map is applied to one record at a time, before it is clipped, and depends on nothing but
     /// that record and public numbers. A key is public in the release, so readers undo it.
     key_bounds: Vec<Vec<[(f64, f64); 2]>>,
+    /// The columns' bounds.
+    bounds: Vec<(f64, f64)>,
     /// Whether later steps need to know which record came first.
     needs_positions: bool,
 }
@@ -37,7 +42,15 @@ impl RowRules {
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
             needs_positions: pipeline.entity.is_some() || pipeline.estimator.is_some(),
             key_bounds: key_bounds(pipeline),
+            bounds: pipeline.columns.iter().map(|column| (column.lower, column.upper)).collect(),
         }
+    }
+
+    /// The bounds of the values of a key.
+    fn bounds_of(&self, key: u32) -> impl Iterator<Item = (f64, f64)> {
+        let own = self.key_bounds.get(key as usize);
+        let bounds = self.bounds.iter().enumerate();
+        bounds.map(move |(column, &bounds)| own.map_or(bounds, |own| own[column][0]))
     }
 
     /// Brings the values of a record of this key to the bounds of the columns; NaN stays.
@@ -83,7 +96,9 @@ impl SourceReader {
         }
         if let Some(slot) = self.rules.roles.clock {
             let arrival = self.rows.row.time(slot, &self.rules.roles.zone).map_err(UnusableRow::of(slot))?;
-            if self.leaps(arrival) {
+            let (clock, row, line) = (self.epochs.clock, &self.rows.row, self.rows.line());
+            self.survey.clock(clock.time, arrival, (row, slot), line, clock.row);
+            if self.leaps(arrival, before) {
                 return Ok(());
             }
             self.epochs.advance(arrival);
@@ -92,6 +107,10 @@ impl SourceReader {
             Some(slot) => self.rows.row.time(slot, &self.rules.roles.zone).map_err(UnusableRow::of(slot))?,
             None => 0,
         };
+        if let Some(slot) = self.rules.roles.time {
+            let clock = self.rules.roles.clock.map(|_| self.epochs.arrived());
+            self.survey.event(event_time, clock, (&self.rows.row, slot), self.epochs.clock.row);
+        }
         let Some(key) = self.key()? else {
             self.counters.unknown_key += 1;
             return Ok(());
@@ -108,6 +127,9 @@ impl SourceReader {
                 return read;
             }
             self.batch.records.values.resize(start + self.rules.roles.dimension, f64::NAN);
+        }
+        if self.epochs.clock.row < self.surveyed_rows {
+            self.survey.values(&self.batch.records.values[start..], self.rules.bounds_of(key));
         }
         self.rules.scale(key, &mut self.batch.records.values[start..]);
         match self.epochs.assign(event_time, &mut self.counters) {
@@ -132,10 +154,10 @@ impl SourceReader {
     }
 
     /// Whether the clock value of a row is implausibly far ahead. Such rows are counted.
-    fn leaps(&mut self, arrival: i64) -> bool {
-        let leaps = self.epochs.leaps(arrival);
+    fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
+        let leaps = self.epochs.leaps(arrival, before);
         if leaps {
-            if self.counters.leaping == 0 {
+            if self.counters.leaping == 0 && (self.is_live || self.epochs.has_begun()) {
                 self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
             }
             self.counters.leaping += 1;
@@ -153,10 +175,46 @@ impl SourceReader {
         Some(fingerprint(id, key, event_time, entity, values))
     }
 
-    fn key(&self) -> Result<Option<u32>, UnusableRow> {
+    /// Stops at a clock that has really gone on, or at a wrong start, unless the input has no end.
+    pub(super) fn check_leaps(&self) -> Result<(), SourceError> {
+        if self.is_live || self.epochs.leaps_in_a_row() < LEAPS_IN_A_ROW {
+            return Ok(());
+        }
+        Err(self.leap_error())
+    }
+
+    /// Stops at the end of an input of which no row could move the clock into an epoch.
+    pub(super) fn check_end(&self) -> Result<(), SourceError> {
+        let Some(slot) = self.rules.roles.clock.filter(|_| !self.is_live && self.rank.1 == 1) else {
+            return Ok(());
+        };
+        if self.epochs.closed() > 0 || self.counters.rows == 0 {
+            return Ok(());
+        }
+        if self.epochs.leaps_in_a_row() > 0 && !self.epochs.has_begun() {
+            return Err(self.leap_error());
+        }
+        let (path, column) = (self.rows.name(), self.rows.column(slot));
+        match self.epochs.has_begun() {
+            false => Err(SourceError::NoClock { path, column }),
+            true if self.epochs.is_before_start() => Err(SourceError::BeforeStart { path, column }),
+            true => Ok(()),
+        }
+    }
+
+    fn leap_error(&self) -> SourceError {
+        let since = if self.epochs.has_begun() { "the row before" } else { "start in [epochs]" };
+        SourceError::Leap { path: self.rows.name(), line: self.rows.line(), since }
+    }
+
+    fn key(&mut self) -> Result<Option<u32>, UnusableRow> {
         let Some((slot, numbers)) = &self.rules.roles.key else { return Ok(Some(0)) };
         let text = self.rows.row.text(*slot).map_err(UnusableRow::of(*slot))?;
-        Ok(numbers.get(text).copied())
+        let key = numbers.get(text).copied();
+        if key.is_none() {
+            self.survey.unlisted(text);
+        }
+        Ok(key)
     }
 
     /// Returns the entity of the record, if entities are protected.
@@ -189,6 +247,8 @@ impl SourceReader {
             Some(row) if usable == 0 => Err(row),
             Some(row) => {
                 *self.counters.unusable(row.defect) += 1;
+                let dimension = self.rules.roles.dimension;
+                self.survey.unusable(&self.rows.row, row.slot, row.defect, dimension);
                 Ok(())
             }
             None => Ok(()),
@@ -203,6 +263,7 @@ impl SourceReader {
             Defect::Missing => missing == MissingPolicy::Reject,
             _ => malformed == RowPolicy::Reject,
         };
+        self.survey.unusable(&self.rows.row, slot, defect, self.rules.roles.dimension);
         if !rejects {
             return Ok(());
         }

@@ -25,6 +25,9 @@ pub(super) struct EpochClock {
     late_from: u64,
     /// The rows with a later epoch than every row before them.
     firsts: VecDeque<(u64, ResumePoint)>,
+    /// The number of rows since the clock last moved as allowed whose clock leaps, and the first.
+    leaps: u64,
+    first_leap: Option<ResumePoint>,
 }
 
 impl EpochClock {
@@ -42,7 +45,29 @@ impl EpochClock {
             counted_before: if is_anew { committed } else { 0 },
             late_from: if is_anew { u64::MAX } else { resume.late_from },
             firsts: VecDeque::new(),
+            leaps: 0,
+            first_leap: None,
         }
+    }
+
+    /// The last epoch closed by a mark or an earlier run.
+    pub(super) fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// The public time of the current row.
+    pub(super) fn arrived(&self) -> i64 {
+        self.arrived
+    }
+
+    /// Rows since the clock last moved as allowed whose clock leaps.
+    pub(super) fn leaps_in_a_row(&self) -> u64 {
+        self.leaps
+    }
+
+    /// Whether the first epoch has not begun.
+    pub(super) fn is_before_start(&self) -> bool {
+        self.schedule.last_at_end(self.clock) == 0
     }
 
     /// Whether the clock has closed epochs that no mark has closed yet.
@@ -84,22 +109,31 @@ impl EpochClock {
         self.due = self.schedule.oldest_open(self.clock) - 1;
     }
 
-    /// Ends the input.
+    /// Ends the input. A later run reads the last rows again if their clock leaps.
     pub(super) fn end(&mut self) {
         self.due = self.schedule.last_at_end(self.clock);
         // Applies to rows that a later run finds after this end.
         self.clock.closed = self.due;
+        if let Some(first) = self.first_leap {
+            self.note(u64::MAX, ResumePoint { clock: Clock { closed: self.due, ..first.clock }, ..first });
+        }
     }
 
     /// Whether a row's clock value is implausibly far ahead. Before its first row, the clock is at
-    /// the start of the first epoch.
-    pub(super) fn leaps(&self, arrival: i64) -> bool {
+    /// the start of the first epoch. The row begins at `before`.
+    pub(super) fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let (Some(jump), Schedule::ByTime(by)) = (self.largest_jump, &self.schedule) else { return false };
-        arrival > self.clock.time.max(by.start).saturating_add(jump)
+        let leaps = arrival > self.clock.time.max(by.start).saturating_add(jump);
+        if leaps {
+            self.leaps += 1;
+            self.first_leap.get_or_insert(before);
+        }
+        leaps
     }
 
     /// Moves the clock to the public time of the current row.
     pub(super) fn advance(&mut self, arrival: i64) {
+        (self.leaps, self.first_leap) = (0, None);
         self.clock.advance(arrival);
         self.arrived = arrival;
     }

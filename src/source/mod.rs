@@ -20,7 +20,9 @@
 //! all clocks that count have passed it. [`ResumePoint`] records which rows were not waited for.
 //!
 //! **Clock jumps** beyond the pipeline's limit are ignored: the row is counted and dropped, and
-//! does not move the clock.
+//! does not move the clock. If a hundred rows in a row jump, time has really gone on, or `start` is
+//! wrong, and an input that ends is not read further. Rows that jump at the end of such an input
+//! are read again by the next run.
 //!
 //! **Effects of a row.** A row keeps its position even if it can't be used, and its arrival moves
 //! the clock even if its other fields can't be parsed. So one person's record never moves
@@ -36,6 +38,7 @@ mod clock;
 mod reader;
 mod roles;
 mod rows;
+mod survey;
 #[cfg(test)]
 mod tests;
 
@@ -49,6 +52,7 @@ pub use crate::connect::SourceError;
 pub use crate::format::Defect;
 pub use reader::SourceReader;
 pub(crate) use reader::shape;
+pub use survey::{ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};
 
 /// Maximum number of rows, and so of records, in a batch.
 pub const BATCH_RECORDS: usize = 4096;

@@ -4,8 +4,9 @@ use super::accept::RowRules;
 use super::clock::EpochClock;
 use super::roles::FieldRoles;
 use super::rows::RowReader;
-use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, SourceEvent};
-use crate::connect::{FileLists, Origin, OriginRequest, SourceError};
+use super::survey::SEARCHED_ROWS;
+use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
+use crate::connect::{FileLists, Journaling, Origin, OriginRequest, SourceError};
 use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
@@ -21,6 +22,15 @@ pub struct SourceReader {
     pub(super) rank: (u64, u64),
     pub(super) batch: RecordBatch,
     pub(super) counters: RowCounters,
+    pub(super) survey: RowSurvey,
+    /// Whether its rows may come as time goes on.
+    pub(super) is_live: bool,
+    /// Whether to return a batch before a wait, even if it is the only source.
+    returns_early: bool,
+    /// Number of rows whose values are compared with their bounds.
+    pub(super) surveyed_rows: u64,
+    /// Number of rows after which it stops reading.
+    row_limit: u64,
     /// Rows read since the last event.
     unheard: usize,
     ended: bool,
@@ -88,6 +98,8 @@ impl SourceReader {
         let is_anew = origin.begins_anew();
         let position = if is_anew { Position::START } else { resume.position };
         let expects_header = !source.goes_on() && source.header.is_none();
+        let survey = RowSurvey::new(&shape.wanted);
+        let is_live = source.goes_on() || source.input.source().journaling() != Journaling::Never;
         Ok(SourceReader {
             control: control.clone(),
             rows: RowReader::open(origin, shape, expects_header, control, position)?,
@@ -96,6 +108,11 @@ impl SourceReader {
             rank: (0, 1),
             batch: RecordBatch::default(),
             counters: RowCounters::default(),
+            survey,
+            is_live,
+            returns_early: false,
+            surveyed_rows: SEARCHED_ROWS,
+            row_limit: u64::MAX,
             unheard: 0,
             ended: false,
         })
@@ -104,6 +121,12 @@ impl SourceReader {
     /// Makes this reader number `rank.0` of `rank.1` sources.
     pub(crate) fn among(self, rank: (u64, u64)) -> Self {
         SourceReader { rank, ..self }
+    }
+
+    /// Makes this reader compare the values of all rows with their bounds, and stop after `rows`
+    /// rows.
+    pub(crate) fn surveying(self, rows: u64) -> Self {
+        SourceReader { row_limit: rows, surveyed_rows: rows, ..self }
     }
 
     /// The number of the next row.
@@ -119,6 +142,31 @@ impl SourceReader {
     /// Returns the outcome of the rows so far.
     pub fn counters(&self) -> &RowCounters {
         &self.counters
+    }
+
+    /// Returns what the rows so far hold.
+    pub fn survey(&self) -> &RowSurvey {
+        &self.survey
+    }
+
+    /// Whether it has read its input to the end, or the last epoch is over.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended || self.epochs.is_over()
+    }
+
+    /// Returns the records that a stopped reader has not returned.
+    pub(crate) fn take_batch(&mut self) -> RecordBatch {
+        std::mem::take(&mut self.batch)
+    }
+
+    /// Returns batches before every wait from now on, or no longer.
+    pub(crate) fn return_early(&mut self, early: bool) {
+        self.returns_early = early && self.is_live;
+    }
+
+    /// Whether the next row may be long in coming.
+    pub(crate) fn must_wait(&self) -> bool {
+        self.is_live && self.rows.must_wait()
     }
 
     /// Returns the position of the next row.
@@ -137,7 +185,7 @@ impl SourceReader {
                 return Ok(SourceEvent::End);
             }
             let pending = self.epochs.is_due();
-            let over = self.ended || self.epochs.is_over();
+            let over = self.ended || self.epochs.is_over() || self.counters.rows >= self.row_limit;
             let due = self.unheard >= BATCH_RECORDS || self.is_due();
             if due || ((pending || over) && self.unheard > 0) {
                 self.unheard = 0;
@@ -158,9 +206,9 @@ impl SourceReader {
     }
 
     /// Whether to return the batch before reading on, so that the other sources see the progress of
-    /// this one.
+    /// this one, or closed epochs wait for no further row.
     fn is_due(&self) -> bool {
-        self.rank.1 > 1 && self.unheard > 0 && self.rows.must_wait()
+        (self.rank.1 > 1 || self.returns_early) && self.unheard > 0 && self.rows.must_wait()
     }
 
     /// Reads one row, if there is one, and determines which epochs are closed.
@@ -171,6 +219,7 @@ impl SourceReader {
             return Ok(());
         }
         let Some(position) = read else {
+            self.check_end()?;
             self.ended = true;
             self.epochs.end();
             return Ok(());
@@ -183,6 +232,7 @@ impl SourceReader {
         if let Err(refusal) = self.accept(before) {
             self.refuse(refusal)?;
         }
+        self.check_leaps()?;
         self.epochs.end_row();
         let begins = !had_begun && self.epochs.has_begun() && self.rank.1 == 1;
         if begins && self.epochs.begins_after_horizon() {

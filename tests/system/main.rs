@@ -6,7 +6,7 @@
 //!   `estimates`, `densities`, `output`, `examples`.
 //! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
 //!   `workers`, `statistics`.
-//! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
+//! - Sources: `input`, `checks`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
 //!   `elsewhere`, `serving`.
@@ -23,6 +23,7 @@ mod brokers;
 mod by_column;
 mod calendar;
 mod calibrate_and_plan;
+mod checks;
 mod clock;
 mod clocks;
 mod clusters;

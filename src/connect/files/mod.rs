@@ -140,10 +140,6 @@ impl SourceConfig for ListedFiles {
         if format == Format::Parquet { 2 } else { 0 }
     }
 
-    fn is_remote(&self) -> bool {
-        false
-    }
-
     fn goes_on(&self) -> bool {
         false
     }
@@ -164,10 +160,6 @@ impl SourceConfig for FollowedDirectory {
 
     fn kind(&self, _format: Format) -> usize {
         1
-    }
-
-    fn is_remote(&self) -> bool {
-        false
     }
 
     fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {

@@ -42,10 +42,6 @@ impl SourceConfig for StandardInput {
         AllowedFormats::TEXT
     }
 
-    fn is_remote(&self) -> bool {
-        false
-    }
-
     fn goes_on(&self) -> bool {
         false
     }

@@ -12,7 +12,7 @@ use crate::document::definition::{FieldDefinition as Field, FieldType, Presence,
 pub(super) use epochs::{CLOCK, LATE, WEEKDAYS};
 pub(super) use privacy::{NEIGHBOURS, SECOND_MOMENTS, SEVERAL, UNIT};
 pub(super) use release::METHODS;
-pub(super) use source::{MISSING_POLICIES, ROW_POLICIES};
+pub(super) use source::{MISSING_POLICIES, PREFLIGHTS, ROW_POLICIES};
 
 /// The whole file.
 pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {

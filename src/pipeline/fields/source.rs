@@ -5,7 +5,7 @@ use crate::connect::{FORMAT, HEADER, SOURCE_PATH, source_groups};
 use crate::document::definition::{
     FieldDefinition as Field, FieldGroup, FieldType, SectionDefinition, Word, forms, word,
 };
-use crate::pipeline::{MissingPolicy, RowPolicy};
+use crate::pipeline::{MissingPolicy, Preflight, RowPolicy};
 
 /// Words of `missing`.
 pub(in crate::pipeline) const MISSING_POLICIES: &[Word<MissingPolicy>] = &[
@@ -28,6 +28,13 @@ pub(in crate::pipeline) const ROW_POLICIES: &[Word<RowPolicy>] = &[
     word("reject", RowPolicy::Reject, "Stop the run with an error, for files that are known to be clean."),
 ];
 
+/// Words of `preflight`.
+pub(in crate::pipeline) const PREFLIGHTS: &[Word<Preflight>] = &[
+    word("warn", Preflight::Warn, "Stop for public facts alone, such as a clock far ahead of the start."),
+    word("stop", Preflight::Stop, "Stop for private facts too, such as unlisted keys."),
+    word("off", Preflight::Off, "Don't look."),
+];
+
 const FIELDS: &[Field] = &[
     SOURCE_PATH,
     FORMAT,
@@ -48,6 +55,14 @@ const FIELDS: &[Field] = &[
         "What happens to rows that can't be parsed.",
     )
     .costs("As `missing`."),
+    Field::with_default(
+        "preflight",
+        FieldType::Words(|| forms(PREFLIGHTS)),
+        "\"warn\"",
+        "\"stop\"",
+        "What a first run does before it publishes or spends anything, if most of its first rows would not count.",
+    )
+    .costs("With \"stop\", whoever sees that nothing is published learns that the first rows did not pass."),
     Field::optional(
         "id",
         FieldType::Text,
@@ -72,9 +87,9 @@ const FIELDS: &[Field] = &[
     Field::optional(
         "largest_jump",
         FieldType::Duration { least: 1 },
-        "no limit for files; for a network ten epochs, or a tenth of the horizon if that is more",
+        "four days or a tenth of the horizon, whichever is more, within ten epochs and half the horizon",
         "\"2d\"",
-        "A row whose time is further ahead of the clock than this does not advance it.",
+        "A row whose time is further ahead of the clock than this does not count and does not advance it.",
     ),
 ];
 

@@ -29,22 +29,24 @@ pub(super) fn source(
     let journal_limit = journal_limit(section, journal);
     let SourceTiming { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
-    let mut source =
+    let largest_jump = largest_jump.or(usual_jump(&schedule));
+    let source =
         Source { name, input, format, journal, journal_limit, header, schedule, arrival, idle, largest_jump };
-    if source.is_remote() {
-        source.largest_jump = largest_jump.or(usual_jump(&source.schedule));
-    }
     check(section, wants_journal, &source, rows);
     Some((source, rows))
 }
 
-/// Default of `largest_jump` for network sources: ten epochs, or a tenth of the horizon if that is
-/// more.
+const DAY: i64 = 86_400_000_000;
+
+/// Default of `largest_jump`: a long weekend or a tenth of the horizon, whichever is more, but at
+/// most half a year and half the horizon, and at least ten epochs. So a stop over a weekend is
+/// bridged, and a wrong year is not, in `start` or in a row.
 fn usual_jump(schedule: &Schedule) -> Option<i64> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
-            let epochs = i64::try_from(by.horizon / 10).unwrap_or(i64::MAX).max(10);
-            Some(by.length.saturating_mul(epochs))
+            let epochs = |epochs: u64| by.length.saturating_mul(i64::try_from(epochs).unwrap_or(i64::MAX));
+            let jump = epochs(by.horizon / 10).max(4 * DAY).min(180 * DAY).min(epochs(by.horizon / 2));
+            Some(jump.max(epochs(10)))
         }
         _ => None,
     }
@@ -116,20 +118,25 @@ mod tests {
     }
 
     #[test]
-    fn a_network_source_advances_the_clock_by_a_tenth_of_the_horizon() {
+    fn by_default_a_row_moves_the_clock_over_a_weekend_but_not_over_a_year() {
         let jump = |source: &str, horizon: u64, clock: &str| {
             let text = format!(
-                "{BASE}\nsource = {{ {source} }}\nepochs = {{ time = 't', start = '2020-01-01', length = '1s', horizon = {horizon}, {clock} }}"
+                "name = 'n'\nsource = {{ {source} }}\ncolumns = [{{ name = 'x', lower = 0, upper = 1 }}]
+                privacy = {{ epsilon = 1, delta = 1e-6 }}
+                epochs = {{ time = 't', start = '2020-01-01', length = '1h', horizon = {horizon}, {clock} }}"
             );
             Pipeline::parse(&text, "p.toml".as_ref()).map(|pipeline| pipeline.sources[0].largest_jump).ok()
         };
-        let seconds = |seconds: i64| Some(Some(1_000_000 * seconds));
+        let hours = |hours: i64| Some(Some(3_600_000_000 * hours));
         let socket = "path = 'tcp-listen://localhost:7000', format = 'csv'";
-        assert_eq!(jump(socket, 1000, "arrival = 'a'"), seconds(100));
-        assert_eq!(jump("path = 'redis://h', stream = 's'", 1000, "arrival = 'a'"), seconds(100));
-        assert_eq!(jump(socket, 50, "arrival = 'a'"), seconds(10));
-        assert_eq!(jump(&format!("{socket}, largest_jump = '1d'"), 1000, "arrival = 'a'"), seconds(86_400));
-        assert_eq!(jump("path = 'a.csv'", 1000, "arrival = 'a'"), Some(None));
+        for source in [socket, "path = 'redis://h', stream = 's'", "path = 'a.csv'"] {
+            assert_eq!(jump(source, 100_000, "arrival = 'a'"), hours(180 * 24));
+            assert_eq!(jump(source, 8760, "arrival = 'a'"), hours(876));
+            assert_eq!(jump(source, 700, "arrival = 'a'"), hours(4 * 24));
+            assert_eq!(jump(source, 50, "arrival = 'a'"), hours(25));
+            assert_eq!(jump(source, 12, "arrival = 'a'"), hours(10));
+        }
+        assert_eq!(jump(&format!("{socket}, largest_jump = '1d'"), 1000, "arrival = 'a'"), hours(24));
         assert_eq!(jump(socket, 1000, "clock = 'end-of-input'"), Some(None));
     }
 }

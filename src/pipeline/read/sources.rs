@@ -13,12 +13,14 @@ use super::source::source;
 use super::{ColumnRoles, required};
 use crate::connect::Journaling;
 use crate::document::Section;
-use crate::pipeline::{Epochs, RowPolicies, Source};
+use crate::pipeline::fields::PREFLIGHTS;
+use crate::pipeline::{Epochs, Preflight, RowPolicies, Source};
 
 /// The sources of a pipeline.
 pub(super) struct SourceSections {
     pub(super) sources: Vec<Source>,
     pub(super) rows: RowPolicies,
+    pub(super) preflight: Preflight,
     pub(super) id: Option<String>,
 }
 
@@ -26,6 +28,7 @@ pub(super) struct SourceSections {
 struct SourceSection {
     source: Source,
     rows: RowPolicies,
+    preflight: Preflight,
     id: Option<String>,
 }
 
@@ -45,15 +48,17 @@ pub(super) fn sources<'a>(
     roles: &mut ColumnRoles<'a>,
 ) -> Option<SourceSections> {
     let Some(field) = root.get("sources") else {
-        let SourceSection { source, rows, id } = required(root, "source", |section| {
+        let SourceSection { source, rows, preflight, id } = required(root, "source", |section| {
             for key in ["name", "arrival", "clock", "allowed_lateness", "idle"] {
                 section.refuse(key, ALONE);
             }
             let id = id(section, epochs, roles, true);
             let clocked = epochs.and_then(|epochs| jumping(section, epochs));
-            source(section, base, "", clocked).map(|(source, rows)| SourceSection { source, rows, id })
+            let preflight = preflight(section);
+            let read = source(section, base, "", clocked);
+            read.map(|(source, rows)| SourceSection { source, rows, preflight, id })
         })?;
-        return Some(SourceSections { sources: vec![source], rows, id });
+        return Some(SourceSections { sources: vec![source], rows, preflight, id });
     };
     if root.has("source") {
         root.get("source");
@@ -73,8 +78,9 @@ pub(super) fn sources<'a>(
     let read: Vec<_> = sections.iter().map(|section| reader.read(section, roles)).collect();
     let read: Vec<_> = read.into_iter().collect::<Option<_>>()?;
     agree(&sections, &read);
-    let (rows, id) = read.first().map(|first| (first.rows, first.id.clone()))?;
-    Some(SourceSections { sources: read.into_iter().map(|read| read.source).collect(), rows, id })
+    let (rows, preflight, id) = read.first().map(|first| (first.rows, first.preflight, first.id.clone()))?;
+    let sources = read.into_iter().map(|read| read.source).collect();
+    Some(SourceSections { sources, rows, preflight, id })
 }
 
 const ALONE: &str = "this field is for one of several [[sources]]: with a single source, arrival, clock and allowed_lateness belong \
@@ -97,11 +103,17 @@ fn agree(sections: &[Section<'_>], read: &[SourceSection]) {
     if let Some(second) = (0..read.len()).filter(piped).nth(1) {
         sections[second].report("there is only one standard input: use it for one source");
     }
-    for (section, SourceSection { rows, id, .. }) in sections.iter().zip(read).skip(1) {
-        if (*rows, id) != (read[0].rows, &read[0].id) {
-            section.report("missing, malformed and id must be the same for all sources: write them alike");
+    for (section, SourceSection { rows, preflight, id, .. }) in sections.iter().zip(read).skip(1) {
+        if (*rows, *preflight, id) != (read[0].rows, read[0].preflight, &read[0].id) {
+            section.report(
+                "missing, malformed, preflight and id must be the same for all sources: write them alike",
+            );
         }
     }
+}
+
+fn preflight(section: &Section<'_>) -> Preflight {
+    section.word("preflight", PREFLIGHTS).unwrap_or_default()
 }
 
 /// State while reading several sources.
@@ -122,10 +134,11 @@ impl SourcesReader<'_> {
         }
         let clocked = self.epochs.and_then(|epochs| self.clocked(section, epochs, roles));
         let id = id(section, self.epochs, roles, self.names.len() == 1);
+        let preflight = preflight(section);
         let read = source(section, self.base, name.map_or("", |name| name.value), clocked);
         section.finish(read.is_some());
         let (source, rows) = read?;
-        Some(SourceSection { source, rows, id })
+        Some(SourceSection { source, rows, preflight, id })
     }
 
     /// Reads the clock of a source, which may differ from that of `[epochs]`.

@@ -1,0 +1,51 @@
+//! Counts records by epoch and key.
+
+use std::collections::BTreeMap;
+
+use hushflow_operators::Records;
+
+use crate::pipeline::Pipeline;
+
+/// The records of a stream. Private.
+#[derive(Clone, Default)]
+pub struct RecordTally {
+    /// Records of each key by epoch; epochs without records are absent.
+    pub epochs: BTreeMap<u64, Vec<u64>>,
+    /// Records.
+    pub records: u64,
+    /// Records without a usable value, which count as the centre of the bounds.
+    pub centred: u64,
+    keys: usize,
+    dimension: usize,
+}
+
+impl RecordTally {
+    /// No records of this pipeline yet.
+    pub fn new(pipeline: &Pipeline) -> Self {
+        RecordTally {
+            keys: pipeline.key.as_ref().map_or(1, |key| key.values.len()),
+            dimension: pipeline.columns.len(),
+            ..RecordTally::default()
+        }
+    }
+
+    /// Adds records.
+    pub fn add(&mut self, records: &Records) {
+        self.records += records.len() as u64;
+        for (&epoch, &key) in records.epochs.iter().zip(&records.keys) {
+            let counts = self.epochs.entry(epoch).or_insert_with(|| vec![0; self.keys]);
+            counts[key as usize] += 1;
+        }
+        let rows = records.values.chunks(self.dimension.max(1));
+        self.centred += rows.filter(|values| values.iter().all(|value| value.is_nan())).count() as u64;
+    }
+
+    /// Returns the records of each key.
+    pub fn by_key(&self) -> Vec<u64> {
+        let mut sums = vec![0; self.keys];
+        for counts in self.epochs.values() {
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        sums
+    }
+}

@@ -1,0 +1,173 @@
+//! `hushflow check`: reads the real source as a run does, and shows the operator what a run would
+//! make of it.
+
+mod report;
+
+use std::io::{IsTerminal, Write, stderr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use hushflow::check::{Problem, never_closes};
+use hushflow::control::Control;
+use hushflow::ledger::LedgerHome;
+use hushflow::pipeline::{Pipeline, Preflight, Source};
+use hushflow::publication::Publication;
+use hushflow::runtime::{DryRun, DryRunLimits, RunOptions, confirm_budget, dry_run};
+use hushflow::state::PublicReader;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_default};
+
+use super::CliError;
+use super::output::{RowProgress, print, print_json};
+use super::run::{patience, warn};
+use report::CheckReport;
+
+/// Rows of a source without an end that are read.
+const ENDLESS_ROWS: u64 = 100_000;
+
+/// Silence after which a source without an end is not read further.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// A state directory that does not exist.
+const NO_STATE: &str = "/nonexistent/state";
+
+/// Arguments of `hushflow check`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+check reads the source with the reader, the clock and the epochs of a run. It publishes nothing, writes nothing, spends \
+nothing and needs no state directory. What it prints is exact and PRIVATE: for the operator, never for readers.
+
+Files are read to their ends, and so is standard input, whose rows are then gone. A followed directory or a broker is \
+read until it is silent, at most 100,000 rows; nothing is acknowledged. A socket can't be read: its peer would take the \
+records as received. SIGINT ends the reading and prints what was seen.
+
+Exit status: 0 if a run would publish what the pipeline file describes, 4 if it would stop, or publish little or nothing \
+of the source, 1 if the source can't be read, 2 for a bad pipeline file.
+
+Examples:
+  hushflow check examples/flights.toml
+  hushflow check pipeline.toml --rows 10000 --json | jq .problems")]
+pub(crate) struct CheckArguments {
+    /// The pipeline file
+    pipeline: PathBuf,
+    /// Read at most this many rows of each source [default: all, or 100000 of a source without an
+    /// end]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    rows: Option<u64>,
+    /// Stop reading when no rows have arrived for this long, for sources without an end [default:
+    /// 1s]
+    #[arg(long, value_name = "DURATION", value_parser = patience)]
+    until_idle: Option<Duration>,
+    /// State directory of the run, if it exists; overrides the one in the pipeline file
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// List all epochs
+    #[arg(long)]
+    epochs: bool,
+    /// Print one JSON object; it is private too
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads the source and prints the report.
+pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
+    let pipeline = Pipeline::load(&arguments.pipeline)?;
+    refuse_sockets(&pipeline)?;
+    let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone());
+    let state = state.unwrap_or_else(|| NO_STATE.into());
+    let wrong = |error| CliError::usage(format!("{}: {error}", arguments.pipeline.display()));
+    let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ()).map_err(wrong)?;
+    let limits = limits(arguments, &pipeline)?;
+    let progress = RowProgress::new();
+    let mut run = dry_run(&pipeline, &limits, &mut |rows| progress.update(rows));
+    progress.finish();
+    let stopped = limits.control.is_stopped();
+    run.is_whole &= !stopped;
+    let mut problems = std::mem::take(&mut run.problems);
+    problems.extend(never_closes(&pipeline));
+    problems.extend(obstacles(&pipeline, &publication, &state)?);
+    let report = CheckReport::new(&pipeline, &publication, &run, problems)?;
+    if arguments.json {
+        print_json(&report.json())?
+    } else {
+        print(&report.text(arguments.epochs))?
+    };
+    if !stderr().is_terminal() || arguments.json {
+        let _ = writeln!(stderr(), "note: the output of check is private: for the operator only");
+    }
+    report.verdict(&pipeline)
+}
+
+fn refuse_sockets(pipeline: &Pipeline) -> Result<(), CliError> {
+    match pipeline.sources.iter().find(|source| source.journal && source.goes_on()) {
+        None => Ok(()),
+        Some(socket) => Err(CliError::usage(format!(
+            "{}: a socket can't be checked, because its peer would take the records as received: save some of them to a file, and \
+             name that in path for the check",
+            socket.input
+        ))),
+    }
+}
+
+/// Returns how much to read. The first signal ends the reading, the second one the process.
+fn limits(arguments: &CheckArguments, pipeline: &Pipeline) -> Result<DryRunLimits, CliError> {
+    let endless = pipeline.sources.iter().any(Source::goes_on);
+    let silence = arguments.until_idle.or(endless.then_some(SILENCE));
+    let control = Control::new().until_idle(silence).on_notice(warn);
+    for signal in [SIGINT, SIGTERM] {
+        register_conditional_default(signal, control.stop_flag())
+            .and_then(|_| register(signal, control.stop_flag()))
+            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
+    }
+    Ok(DryRunLimits { rows: arguments.rows.or(endless.then_some(ENDLESS_ROWS)), control })
+}
+
+/// Returns what would stop a run besides its rows: the state directory, or the budget.
+fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Result<Vec<Problem>, CliError> {
+    let mut found = Vec::new();
+    let mut add = |kind, message| found.push(Problem { kind, public: true, message });
+    let header = publication.header()?;
+    let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
+    if earlier.is_some_and(|earlier| *earlier.header() != header) {
+        add(
+            "another state",
+            format!(
+                "{} holds releases with other parameters: use the old ones, or a new state directory",
+                state.display()
+            ),
+        );
+    }
+    let options = RunOptions { ledgers: LedgerHome::find()?, ..RunOptions::new(1, state) };
+    if let Err(error) = confirm_budget(pipeline, publication, &options) {
+        add("ledger", error.to_string());
+    }
+    Ok(found)
+}
+
+/// Whether a run stops at a problem by itself.
+fn stops(pipeline: &Pipeline, problem: &Problem) -> bool {
+    match pipeline.preflight {
+        Preflight::Stop => true,
+        Preflight::Warn => problem.public,
+        Preflight::Off => matches!(problem.kind, "another state" | "ledger"),
+    }
+}
+
+impl CheckReport<'_> {
+    /// Returns the outcome as an exit status.
+    fn verdict(&self, pipeline: &Pipeline) -> Result<(), CliError> {
+        let DryRun { fault, .. } = self.run;
+        match fault {
+            Some(fault) if fault.is_unreadable() => Err(CliError::failed(fault.to_string())),
+            Some(_) => Err(CliError::refused("a run would stop: see the problem above")),
+            None if self.problems.is_empty() => Ok(()),
+            None => match self.problems.iter().find(|problem| stops(pipeline, problem)) {
+                Some(_) => Err(CliError::refused("a run would stop: see the problems above")),
+                None => Err(CliError::refused(
+                    "a run would publish little or nothing of this source, and spend its budget: see the problems above",
+                )),
+            },
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! The operator's screen of `hushflow check`, and the same as JSON.
+
+use hushflow::check::Problem;
+use hushflow::mechanism::epochs::Schedule;
+use hushflow::pipeline::{Column, MissingPolicy, Pipeline};
+use hushflow::publication::{Publication, PublicationError};
+use hushflow::runtime::DryRun;
+use hushflow::source::{ColumnSurvey, RowCounters};
+use hushflow::time::time_text;
+use serde_json::{Value, json};
+
+use super::super::output::{number, table};
+use super::super::thousands;
+
+/// Most epochs and unlisted keys in a list.
+const LISTED: usize = 12;
+
+/// Share of the bounds below which all values together are a note.
+const NARROW: f64 = 0.02;
+
+const PRIVATE: &str = "PRIVATE: exact counts of private rows, for the operator only. Do not publish or log them, and do not take bounds, \
+                       keys or start from them.";
+
+/// What was seen, and what a run would make of it.
+pub(super) struct CheckReport<'a> {
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) run: &'a DryRun,
+    pub(super) problems: Vec<Problem>,
+    /// What a run would publish and spend.
+    release: String,
+}
+
+impl<'a> CheckReport<'a> {
+    pub(super) fn new(
+        pipeline: &'a Pipeline,
+        publication: &Publication,
+        run: &'a DryRun,
+        problems: Vec<Problem>,
+    ) -> Result<Self, PublicationError> {
+        let (parameters, charge) = (publication.parameters(), publication.charge()?);
+        let horizon = parameters.epochs.schedule.horizon();
+        let (keys, epochs) = (parameters.keys(), run.closed);
+        let extent = match run.is_whole {
+            true => format!("{} of {} epochs", thousands(epochs), thousands(horizon)),
+            false => format!("at least {} of {} epochs", thousands(epochs), thousands(horizon)),
+        };
+        let keys = if keys == 1 { String::new() } else { format!(" for {} keys", thousands(keys.into())) };
+        let release = format!(
+            "A run would publish {extent}{keys}, and spend once, for all epochs: (ε, δ) = ({}, {}) for {}.",
+            number(charge.epsilon),
+            number(charge.delta),
+            parameters.adjacency()
+        );
+        Ok(CheckReport { pipeline, run, problems, release })
+    }
+
+    /// Returns what became of the rows: a name for programs, one for people, and a count.
+    fn outcomes(&self) -> [(&'static str, &'static str, u64); 12] {
+        let c: &RowCounters = &self.run.seen.counters;
+        let [missing, malformed] = match self.pipeline.rows.missing {
+            MissingPolicy::ByColumn => ["  a value is missing, or all", "  a value is malformed, or all"],
+            _ => ["unusable, a value is missing", "unusable, malformed"],
+        };
+        [
+            ("records", "count as records", self.run.seen.tally.records),
+            ("folded", "  late, counted in the oldest open epoch", c.folded),
+            ("centred", "  unusable, counted as the centre of the bounds", self.run.seen.tally.centred),
+            ("missing", missing, c.missing),
+            ("malformed", malformed, c.malformed),
+            ("unlisted_key", "skipped, key not listed", c.unknown_key),
+            ("late", "late, dropped", c.late),
+            ("before_start", "before the first epoch, dropped", c.before_start),
+            ("after_horizon", "after the last epoch, dropped", c.after_horizon),
+            ("leaping_clock", "too far ahead of the clock, dropped", c.leaping),
+            ("duplicates", "duplicates, dropped", c.copies),
+            ("already_closed", "for epochs closed earlier, dropped", c.already_closed),
+        ]
+    }
+
+    /// Returns the times at which an epoch begins, or its number.
+    fn epoch_name(&self, epoch: u64) -> String {
+        match &self.pipeline.epochs.schedule {
+            Schedule::ByTime(by) => {
+                let ahead = i64::try_from(epoch - 1).unwrap_or(i64::MAX).saturating_mul(by.length);
+                time_text(by.start.saturating_add(ahead))
+            }
+            Schedule::ByCount(_) => "-".into(),
+        }
+    }
+
+    fn key_names(&self) -> Vec<&str> {
+        self.pipeline.key.as_ref().map_or(vec!["all"], |key| key.values.iter().map(String::as_str).collect())
+    }
+
+    /// Returns the unlisted keys with the most rows.
+    fn unlisted(&self) -> Vec<(String, u64)> {
+        let keys = self.run.seen.survey.unlisted_keys.iter();
+        let mut keys: Vec<_> =
+            keys.map(|(key, &rows)| (String::from_utf8_lossy(key).into_owned(), rows)).collect();
+        keys.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        keys
+    }
+
+    /// Returns the columns of values, with what was seen of each.
+    fn columns(&self) -> impl Iterator<Item = (&ColumnSurvey, &Column)> {
+        self.run.seen.survey.columns.iter().zip(&self.pipeline.columns)
+    }
+
+    /// The screen.
+    pub(super) fn text(&self, all_epochs: bool) -> String {
+        let names: Vec<_> = self.pipeline.sources.iter().map(|source| source.input.to_string()).collect();
+        let mut text = format!("{PRIVATE}\n\n{}: {}\n\n", self.pipeline.name, names.join(", "));
+        text += &self.rows_text();
+        if self.run.seen.counters.rows > 0 {
+            text += &self.columns_text();
+            text += &self.keys_text();
+            text += &self.times_text();
+            text += &self.epochs_text(all_epochs);
+        }
+        if self.run.fault.is_none() {
+            text += &format!("{}\n", self.release);
+        }
+        for note in self.notes() {
+            text += &format!("note: {note}\n");
+        }
+        for problem in &self.problems {
+            let word =
+                if super::stops(self.pipeline, problem) { "a run would stop" } else { "a run would go on" };
+            text += &format!("PROBLEM ({word}): {}\n", problem.message);
+        }
+        if let Some(fault) = &self.run.fault {
+            text += &format!("PROBLEM (a run would stop): {fault}\n");
+        } else if self.problems.is_empty() {
+            text += "No problems: hushflow plan forecasts the accuracy, hushflow run publishes.\n";
+        }
+        text
+    }
+
+    fn rows_text(&self) -> String {
+        let rows = self.run.seen.counters.rows;
+        let title = if self.run.is_whole { "rows" } else { "rows read so far" };
+        let mut lines = vec![vec![title.to_owned(), thousands(rows), String::new()]];
+        let shown = self.outcomes().into_iter().filter(|&(name, _, count)| count > 0 || name == "records");
+        lines.extend(shown.map(|(_, what, count)| vec![what.into(), thousands(count), percent(count, rows)]));
+        table(&lines) + "\n"
+    }
+
+    fn columns_text(&self) -> String {
+        let titles = ["column", "bounds", "clipped below", "clipped above", "missing", "unreadable"];
+        let mut lines = vec![titles.map(String::from).to_vec()];
+        let rows = self.run.seen.counters.rows;
+        for (survey, column) in self.columns() {
+            lines.push(vec![
+                column.name.clone(),
+                match column.bounds.is_empty() {
+                    true => format!("{} to {}", number(column.lower), number(column.upper)),
+                    false => "by key".into(),
+                },
+                percent(survey.below, survey.values),
+                percent(survey.above, survey.values),
+                percent(survey.missing, rows),
+                percent(survey.malformed, rows),
+            ]);
+        }
+        let defective = |survey: &&ColumnSurvey| survey.missing + survey.malformed > 0;
+        let others = self.run.seen.survey.columns.iter().skip(self.pipeline.columns.len()).filter(defective);
+        for survey in others {
+            let dash = || "-".to_owned();
+            let shares = [survey.missing, survey.malformed].map(|count| percent(count, rows));
+            let [missing, unreadable] = shares;
+            lines.push(vec![survey.name.clone(), dash(), dash(), dash(), missing, unreadable]);
+        }
+        table(&lines) + "\n"
+    }
+
+    fn keys_text(&self) -> String {
+        let Some(key) = &self.pipeline.key else { return String::new() };
+        let records = self.run.seen.tally.records;
+        let mut lines = vec![vec![format!("key {:?}", key.column), "records".into(), String::new()]];
+        let counts = self.run.seen.tally.by_key();
+        let listed = key.values.iter().zip(counts).take(if key.values.len() > 2 * LISTED {
+            LISTED
+        } else {
+            usize::MAX
+        });
+        lines.extend(
+            listed.map(|(name, count)| vec![name.clone(), thousands(count), percent(count, records)]),
+        );
+        if lines.len() <= key.values.len() {
+            lines.push(vec![format!("… {} more keys", key.values.len() + 1 - lines.len())]);
+        }
+        let unlisted = self.unlisted();
+        for (name, count) in unlisted.iter().take(LISTED) {
+            lines.push(vec![format!("not listed: {}", printable(name)), thousands(*count), String::new()]);
+        }
+        if unlisted.len() > LISTED {
+            lines.push(vec![format!("… {} more unlisted keys", unlisted.len() - LISTED)]);
+        }
+        table(&lines) + "\n"
+    }
+
+    fn times_text(&self) -> String {
+        let survey = &self.run.seen.survey;
+        let mut lines = Vec::new();
+        let range = |range: Option<(i64, i64)>| match range {
+            Some((first, last)) => format!("{} to {}", time_text(first), time_text(last)),
+            None => "none".into(),
+        };
+        let Some(time) = &self.pipeline.epochs.time else { return String::new() };
+        lines.push(vec![format!("time {time:?}"), range(survey.events.range)]);
+        if let Some(arrival) = &self.pipeline.epochs.arrival {
+            lines.push(vec![format!("arrival {arrival:?}"), range(survey.clocks.range)]);
+        }
+        for step in survey.steps.iter().filter(|step| step.to > step.from) {
+            let name = if lines.iter().any(|line| line[0].starts_with("largest")) {
+                ""
+            } else {
+                "largest steps of the clock"
+            };
+            let from =
+                format!("{}, at {} (line {})", span(step.to - step.from), time_text(step.from), step.line);
+            lines.push(vec![name.into(), from]);
+        }
+        if let (Some(half), Some(most)) = (survey.delay_within(0.5), survey.delay_within(0.99)) {
+            let [half, most] = [half, most].map(|seconds| span(1_000_000 * seconds as i64));
+            lines.push(vec![
+                "time to arrival".into(),
+                format!("half of all rows within {half}, 99 % within {most}"),
+            ]);
+        }
+        let left = lines.iter().map(|line| line[0].chars().count()).max().unwrap_or(0);
+        let line = |line: &Vec<String>| format!("{:<left$}  {}\n", line[0], line[1]);
+        lines.iter().map(line).collect::<String>() + "\n"
+    }
+
+    fn epochs_text(&self, all: bool) -> String {
+        let tally = &self.run.seen.tally;
+        let mut totals: Vec<u64> = tally.epochs.values().map(|counts| counts.iter().sum()).collect();
+        totals.sort_unstable();
+        let (Some(&least), Some(&most)) = (totals.first(), totals.last()) else { return String::new() };
+        let keys = self.key_names();
+        let per_key = keys.len() <= 8;
+        let mut lines = vec![vec!["epoch".to_owned(), "from".into(), "records".into()]];
+        if per_key && keys.len() > 1 {
+            lines[0].extend(keys.iter().map(|&key| key.to_owned()));
+        }
+        let skipped =
+            if all || tally.epochs.len() <= 2 * LISTED { 0 } else { tally.epochs.len() - 2 * LISTED };
+        for (index, (&epoch, counts)) in tally.epochs.iter().enumerate() {
+            if skipped > 0 && index == LISTED {
+                lines.push(vec![format!("… {skipped} more")]);
+            }
+            if skipped > 0 && (LISTED..LISTED + skipped).contains(&index) {
+                continue;
+            }
+            let mut line = vec![epoch.to_string(), self.epoch_name(epoch), thousands(counts.iter().sum())];
+            if per_key && keys.len() > 1 {
+                line.extend(counts.iter().map(|&count| thousands(count)));
+            }
+            lines.push(line);
+        }
+        let last = self.run.closed.max(tally.epochs.last_key_value().map_or(0, |(&epoch, _)| epoch));
+        let empty = last - totals.len() as u64;
+        format!(
+            "{}\n{} of the epochs 1 to {last} hold records, {} none; an epoch with records has {} to {}, {} in the middle.\n",
+            table(&lines),
+            thousands(totals.len() as u64),
+            thousands(empty),
+            thousands(least),
+            thousands(most),
+            thousands(totals[totals.len() / 2])
+        )
+    }
+
+    /// What looks odd, but may be meant.
+    fn notes(&self) -> Vec<String> {
+        let (survey, counters) = (&self.run.seen.survey, &self.run.seen.counters);
+        let mut notes = Vec::new();
+        for (survey, column) in self.columns().filter(|(_, column)| column.bounds.is_empty()) {
+            let width = column.upper - column.lower;
+            if let Some((least, most)) =
+                survey.range.filter(|(least, most)| most - least < NARROW * width && least < most)
+            {
+                let share = 100.0 * (most - least) / width;
+                notes.push(format!(
+                    "all values of {:?} lie within {} % of its bounds: noise is as wide as the bounds, so check the unit",
+                    column.name,
+                    number((share * 10.0).round() / 10.0)
+                ));
+            }
+        }
+        let empty: Vec<_> = self
+            .key_names()
+            .into_iter()
+            .zip(self.run.seen.tally.by_key())
+            .filter(|&(_, count)| count == 0)
+            .collect();
+        if !empty.is_empty() && self.run.seen.tally.records > 0 {
+            let names: Vec<_> = empty.iter().take(LISTED).map(|(name, _)| format!("{name:?}")).collect();
+            let more = if empty.len() > LISTED { ", …" } else { "" };
+            notes.push(format!("listed keys without a record: {}{more}", names.join(", ")));
+        }
+        if survey.events.without_offset + survey.clocks.without_offset > 0 {
+            notes.push("times without an offset from UTC are read as UTC: if they are local times, epochs begin at other hours".into());
+        }
+        if 100 * survey.early_events > counters.rows {
+            notes.push(format!(
+                "{} of the rows have an event time after their arrival: the two columns may be swapped, or one is in local time",
+                percent(survey.early_events, counters.rows)
+            ));
+        }
+        if survey.backward_steps > 0 {
+            notes.push(format!(
+                "the clock steps back at {} of the rows; it never moves back, so order rows by arrival",
+                percent(survey.backward_steps, counters.rows)
+            ));
+        }
+        let by_column =
+            self.pipeline.rows.missing == MissingPolicy::ByColumn || self.pipeline.columns.len() == 1;
+        if !by_column && 20 * counters.missing > counters.rows {
+            notes.push(format!(
+                "{} of the rows lack a value and don't count; with missing = \"by-column\" in [source], a row counts for the columns \
+                 that it has",
+                percent(counters.missing, counters.rows)
+            ));
+        }
+        if !self.run.is_whole && self.run.fault.is_none() {
+            notes.push("the source was not read to its end".into());
+        }
+        notes
+    }
+
+    /// The same for programs.
+    pub(super) fn json(&self) -> Value {
+        let seen = &self.run.seen;
+        let outcomes: serde_json::Map<_, _> =
+            self.outcomes().into_iter().map(|(name, _, count)| (name.to_owned(), count.into())).collect();
+        let columns: Vec<_> = self
+            .columns()
+            .map(|(survey, column)| {
+                json!({
+                    "name": column.name, "lower": column.lower, "upper": column.upper, "below": survey.below,
+                    "above": survey.above, "least": survey.range.map(|range| range.0), "greatest": survey.range.map(|range| range.1),
+                    "missing": survey.missing, "malformed": survey.malformed,
+                })
+            })
+            .collect();
+        let keys: Vec<_> = self
+            .key_names()
+            .into_iter()
+            .zip(seen.tally.by_key())
+            .map(|(key, records)| json!({"key": key, "records": records}))
+            .collect();
+        let unlisted: Vec<_> =
+            self.unlisted().into_iter().map(|(key, rows)| json!({"key": key, "rows": rows})).collect();
+        let names = self.key_names();
+        let epochs: Vec<_> = seen
+            .tally
+            .epochs
+            .iter()
+            .map(|(&epoch, counts)| {
+                let counts: serde_json::Map<_, _> = names
+                    .iter()
+                    .zip(counts)
+                    .map(|(name, &count)| ((*name).to_owned(), count.into()))
+                    .collect();
+                json!({"epoch": epoch, "from": self.epoch_name(epoch), "records": counts})
+            })
+            .collect();
+        let steps: Vec<_> = seen
+            .survey
+            .steps
+            .iter()
+            .map(|step| json!({"from": time_text(step.from), "to": time_text(step.to), "line": step.line}))
+            .collect();
+        let range =
+            |range: Option<(i64, i64)>| range.map(|(first, last)| [time_text(first), time_text(last)]);
+        json!({
+            "private": true,
+            "warning": PRIVATE,
+            "pipeline": self.pipeline.name,
+            "rows": seen.counters.rows,
+            "is_whole": self.run.is_whole,
+            "outcomes": outcomes,
+            "columns": columns,
+            "keys": keys,
+            "unlisted_keys": unlisted,
+            "event_times": range(seen.survey.events.range),
+            "clock": range(seen.survey.clocks.range),
+            "largest_steps": steps,
+            "backward_steps": seen.survey.backward_steps,
+            "early_events": seen.survey.early_events,
+            "epochs_published": self.run.closed,
+            "horizon": self.pipeline.epochs.schedule.horizon(),
+            "epochs": epochs,
+            "release": self.release,
+            "notes": self.notes(),
+            "problems": self.problems,
+            "fault": self.run.fault.as_ref().map(ToString::to_string),
+        })
+    }
+}
+
+/// Formats a share, with a mark instead of a zero that is none.
+fn percent(count: u64, all: u64) -> String {
+    let share = 100.0 * count as f64 / all.max(1) as f64;
+    match count {
+        0 => "0 %".into(),
+        _ if share < 0.05 => "< 0.1 %".into(),
+        _ => format!("{share:.1} %"),
+    }
+}
+
+/// Formats microseconds in the two largest units.
+fn span(micros: i64) -> String {
+    let seconds = micros / 1_000_000;
+    let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let Some(first) = units.iter().position(|&(unit, _)| seconds >= unit) else {
+        return "less than 1 s".into();
+    };
+    let (unit, name) = units[first];
+    let rest = units.get(first + 1).map(|&(next, name)| (seconds % unit / next, name));
+    match rest.filter(|&(count, _)| count > 0) {
+        Some((count, next)) => format!("{} {name} {count} {next}", seconds / unit),
+        None => format!("{} {name}", seconds / unit),
+    }
+}
+
+/// Returns text without control characters, which could move the cursor, and not too long.
+fn printable(text: &str) -> String {
+    let shown: String = text.chars().filter(|character| !character.is_control()).take(40).collect();
+    if shown.chars().count() == 40 { shown + "…" } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_two_units() {
+        let check = |seconds: i64, expected: &str| assert_eq!(span(1_000_000 * seconds), expected);
+        check(0, "less than 1 s");
+        check(59, "59 s");
+        check(3600, "1 h");
+        check(3661, "1 h 1 min");
+        check(31_622_400, "366 d");
+        check(90_000, "1 d 1 h");
+    }
+
+    #[test]
+    fn shares_never_hide_a_row() {
+        let check = |count, all, expected| assert_eq!(percent(count, all), expected);
+        check(0, 0, "0 %");
+        check(1, 1_000_000, "< 0.1 %");
+        check(1, 2, "50.0 %");
+    }
+
+    #[test]
+    fn keys_from_rows_cannot_move_the_cursor() {
+        assert_eq!(printable("a\u{1b}[2Jb"), "a[2Jb");
+        assert_eq!(printable(&"x".repeat(50)).chars().count(), 41);
+    }
+}

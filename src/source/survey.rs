@@ -1,0 +1,293 @@
+//! What the rows of a source hold, for the operator's eyes: defects by column, unlisted keys, times.
+//!
+//! All of it is private, exact, and kept in memory only. It explains counts; nothing is decided by
+//! it before the [look](crate::check) at the first rows, and no release depends on it.
+
+use std::collections::HashMap;
+
+use super::Defect;
+use crate::format::row::Row;
+
+/// Most distinct unlisted keys that are kept.
+const UNLISTED_KEYS: usize = 1000;
+
+/// Most steps of a clock that are kept.
+const LARGEST_STEPS: usize = 3;
+
+/// First rows whose times are searched for offsets from UTC, and, in a run, whose values are compared
+/// with their bounds.
+pub(super) const SEARCHED_ROWS: u64 = 4096;
+
+/// Private facts about the rows of a source.
+#[derive(Clone, Default)]
+pub struct RowSurvey {
+    /// One for each wanted column: the values first, then key, entity, times and id.
+    pub columns: Vec<ColumnSurvey>,
+    /// Rows that are unusable as a whole, and the first such defect.
+    pub whole_rows: u64,
+    /// The first defect of a whole row.
+    pub row_defect: Option<Defect>,
+    /// Keys that the pipeline doesn't list, with the number of their rows: the first thousand.
+    pub unlisted_keys: HashMap<Vec<u8>, u64>,
+    /// Event times.
+    pub events: TimeSurvey,
+    /// Values of the clock, if a column moves it.
+    pub clocks: TimeSurvey,
+    /// The largest steps of the clock from one row to the next, the largest first.
+    pub steps: Vec<ClockStep>,
+    /// Rows whose clock value is before that of an earlier row.
+    pub backward_steps: u64,
+    /// Rows whose event time is after their clock value.
+    pub early_events: u64,
+    /// Rows by the binary logarithm of the seconds from event to clock: entry i counts delays below
+    /// 2^i seconds.
+    pub delays: [u64; 32],
+}
+
+/// Defects of a wanted column.
+#[derive(Clone, Default)]
+pub struct ColumnSurvey {
+    /// Name of the column.
+    pub name: String,
+    /// Rows without a value.
+    pub missing: u64,
+    /// Rows with a value that can't be read.
+    pub malformed: u64,
+    /// The first such defect.
+    pub defect: Option<Defect>,
+    /// Unreadable times that are whole numbers, such as seconds since 1970.
+    pub numeric_times: u64,
+    /// Values compared with their bounds: those of the first rows in a run, all in a check.
+    pub values: u64,
+    /// Values below the lower bound.
+    pub below: u64,
+    /// Values above the upper bound.
+    pub above: u64,
+    /// The least and the greatest value.
+    pub range: Option<(f64, f64)>,
+}
+
+/// Times of a column, in microseconds since 1970.
+#[derive(Clone, Copy, Default)]
+pub struct TimeSurvey {
+    /// The earliest and the latest.
+    pub range: Option<(i64, i64)>,
+    /// Times without an offset from UTC, among the first rows.
+    pub without_offset: u64,
+}
+
+/// A step of the clock from one row to the next, in microseconds since 1970.
+#[derive(Clone, Copy)]
+pub struct ClockStep {
+    /// The clock before the row.
+    pub from: i64,
+    /// The clock value of the row.
+    pub to: i64,
+    /// The line of the row.
+    pub line: u64,
+}
+
+impl RowSurvey {
+    pub(super) fn new(columns: &[String]) -> Self {
+        let columns =
+            columns.iter().map(|name| ColumnSurvey { name: name.clone(), ..ColumnSurvey::default() });
+        RowSurvey { columns: columns.collect(), ..RowSurvey::default() }
+    }
+
+    /// Notes the clock value of a row, in a field of `row`. The clock is at `clock` before it.
+    pub(super) fn clock(
+        &mut self,
+        clock: i64,
+        arrival: i64,
+        (row, slot): (&Row, usize),
+        line: u64,
+        number: u64,
+    ) {
+        self.clocks.add(arrival, (row, slot), number);
+        if clock == i64::MIN {
+            return;
+        }
+        self.backward_steps += u64::from(arrival < clock);
+        let step = arrival.saturating_sub(clock);
+        let least = self.steps.get(LARGEST_STEPS - 1).map_or(0, |step| step.to.saturating_sub(step.from));
+        if step > least {
+            let larger = |kept: &ClockStep| kept.to.saturating_sub(kept.from) >= step;
+            let position = self.steps.partition_point(larger);
+            self.steps.insert(position, ClockStep { from: clock, to: arrival, line });
+            self.steps.truncate(LARGEST_STEPS);
+        }
+    }
+
+    /// Notes the event time of a row, in a field of `row`, and its delay if a clock has a value.
+    pub(super) fn event(&mut self, event: i64, clock: Option<i64>, (row, slot): (&Row, usize), number: u64) {
+        self.events.add(event, (row, slot), number);
+        if let Some(clock) = clock {
+            let delay = clock.saturating_sub(event);
+            self.early_events += u64::from(delay < 0);
+            let seconds = (delay.max(0) / 1_000_000) as u64;
+            let class = (u64::BITS - seconds.leading_zeros()) as usize;
+            self.delays[class.min(self.delays.len() - 1)] += 1;
+        }
+    }
+
+    /// Notes a row with an unlisted key.
+    pub(super) fn unlisted(&mut self, key: &[u8]) {
+        if let Some(rows) = self.unlisted_keys.get_mut(key) {
+            *rows += 1;
+        } else if self.unlisted_keys.len() < UNLISTED_KEYS {
+            self.unlisted_keys.insert(key.to_vec(), 1);
+        }
+    }
+
+    /// Notes a row that can't be used, because of a field unless it is the whole row. The values
+    /// are the first `dimension` fields; all of them are looked at.
+    pub(super) fn unusable(&mut self, row: &Row, slot: Option<usize>, defect: Defect, dimension: usize) {
+        let Some(slot) = slot else {
+            self.whole_rows += 1;
+            self.row_defect.get_or_insert(defect);
+            return;
+        };
+        let numeric = row.text(slot).is_ok_and(|text| text.iter().all(|byte| byte.is_ascii_digit()));
+        self.columns[slot].add(defect);
+        self.columns[slot].numeric_times += u64::from(defect == Defect::NotATime && numeric);
+        for other in (0..dimension).filter(|&other| other != slot && slot < dimension) {
+            if let Err(defect) = row.number(other) {
+                self.columns[other].add(defect);
+            }
+        }
+    }
+
+    /// Compares the values of a record with their bounds.
+    pub(super) fn values(&mut self, values: &[f64], bounds: impl Iterator<Item = (f64, f64)>) {
+        for ((column, &value), (lower, upper)) in self.columns.iter_mut().zip(values).zip(bounds) {
+            if value.is_nan() {
+                continue;
+            }
+            column.values += 1;
+            column.below += u64::from(value < lower);
+            column.above += u64::from(value > upper);
+            let (least, greatest) = column.range.unwrap_or((value, value));
+            column.range = Some((least.min(value), greatest.max(value)));
+        }
+    }
+
+    /// Adds what the rows of another source hold.
+    pub fn merge(&mut self, other: &RowSurvey) {
+        for column in &other.columns {
+            match self.columns.iter_mut().find(|own| own.name == column.name) {
+                None => self.columns.push(column.clone()),
+                Some(own) => {
+                    own.missing += column.missing;
+                    own.malformed += column.malformed;
+                    own.defect = own.defect.or(column.defect);
+                    own.numeric_times += column.numeric_times;
+                    own.values += column.values;
+                    own.below += column.below;
+                    own.above += column.above;
+                    let both = own.range.zip(column.range);
+                    let range = both.map(|(a, b)| (a.0.min(b.0), a.1.max(b.1)));
+                    own.range = range.or(own.range).or(column.range);
+                }
+            }
+        }
+        self.whole_rows += other.whole_rows;
+        self.row_defect = self.row_defect.or(other.row_defect);
+        for (key, rows) in &other.unlisted_keys {
+            *self.unlisted_keys.entry(key.clone()).or_default() += rows;
+        }
+        self.events.merge(&other.events);
+        self.clocks.merge(&other.clocks);
+        self.steps.extend(&other.steps);
+        self.steps.sort_by_key(|step| step.from.saturating_sub(step.to));
+        self.steps.truncate(LARGEST_STEPS);
+        self.backward_steps += other.backward_steps;
+        self.early_events += other.early_events;
+        self.delays.iter_mut().zip(other.delays).for_each(|(own, more)| *own += more);
+    }
+
+    /// Returns a number of seconds that at least this share of the delays from event to clock does
+    /// not reach; none without delays.
+    pub fn delay_within(&self, share: f64) -> Option<u64> {
+        let all: u64 = self.delays.iter().sum();
+        let mut sum = 0;
+        let reached = self.delays.iter().position(|&rows| {
+            sum += rows;
+            all > 0 && sum as f64 >= share * all as f64
+        });
+        reached.map(|class| 1 << class)
+    }
+}
+
+impl ColumnSurvey {
+    fn add(&mut self, defect: Defect) {
+        if defect == Defect::Missing {
+            self.missing += 1;
+        } else {
+            self.malformed += 1;
+            self.defect.get_or_insert(defect);
+        }
+    }
+}
+
+impl TimeSurvey {
+    fn add(&mut self, time: i64, (row, slot): (&Row, usize), number: u64) {
+        let (first, last) = self.range.unwrap_or((time, time));
+        self.range = Some((first.min(time), last.max(time)));
+        if number < SEARCHED_ROWS {
+            self.without_offset += u64::from(row.text(slot).is_ok_and(|text| !has_offset(text)));
+        }
+    }
+
+    fn merge(&mut self, other: &TimeSurvey) {
+        self.without_offset += other.without_offset;
+        let both = self.range.zip(other.range);
+        self.range = both.map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))).or(self.range).or(other.range);
+    }
+}
+
+/// Whether a time ends with an offset from UTC, or is a date, which needs none.
+fn has_offset(time: &[u8]) -> bool {
+    let clock = time.iter().position(|byte| matches!(byte, b'T' | b't' | b' '));
+    clock.is_none_or(|at| time[at + 1..].iter().any(|byte| matches!(byte, b'Z' | b'z' | b'+' | b'-')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_found() {
+        let check = |time: &str, expected| assert_eq!(has_offset(time.as_bytes()), expected, "{time}");
+        check("2013-01-01T05:00:00Z", true);
+        check("2013-01-01 05:00:00-05:00", true);
+        check("2013-01-01T05:00+01", true);
+        check("2013-01-01", true);
+        check("2013-01-01T05:00:00", false);
+        check("2013-01-01 05:00", false);
+    }
+
+    #[test]
+    fn the_largest_steps_are_kept() {
+        let (mut survey, row) = (RowSurvey::default(), Row::default());
+        let mut clock = i64::MIN;
+        for (line, time) in [0, 5, 6, 20, 19, 50, 51].into_iter().enumerate() {
+            survey.clock(clock, time, (&row, 0), line as u64, u64::MAX);
+            clock = clock.max(time);
+        }
+        let steps: Vec<_> = survey.steps.iter().map(|step| (step.to - step.from, step.line)).collect();
+        assert_eq!(steps, [(30, 5), (14, 3), (5, 1)]);
+        assert_eq!((survey.backward_steps, survey.clocks.range), (1, Some((0, 51))));
+    }
+
+    #[test]
+    fn delays_are_classed() {
+        let (mut survey, row) = (RowSurvey::default(), Row::default());
+        assert_eq!(survey.delay_within(0.5), None);
+        for seconds in [0, 1, 3, 100] {
+            survey.event(0, Some(1_000_000 * seconds), (&row, 0), u64::MAX);
+        }
+        assert_eq!((survey.delay_within(0.5), survey.delay_within(1.0)), (Some(2), Some(128)));
+        survey.event(9_000_000, Some(0), (&row, 0), u64::MAX);
+        assert_eq!(survey.early_events, 1);
+    }
+}
