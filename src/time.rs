@@ -45,7 +45,7 @@ pub(crate) fn time_zone(name: &str) -> Option<TimeZone> {
 
 /// Returns when an epoch begins, as RFC 3339: in UTC, or in local time with a calendar. Empty if
 /// it is out of range.
-pub(crate) fn epoch_start(schedule: &TimeSchedule, epoch: u64) -> String {
+pub fn epoch_start(schedule: &TimeSchedule, epoch: u64) -> String {
     let start = schedule.start_of(epoch).and_then(|micros| Timestamp::from_microsecond(micros).ok());
     let Some(start) = start else { return String::new() };
     let offset = schedule.offset_of(epoch).and_then(|seconds| Offset::from_seconds(seconds).ok());

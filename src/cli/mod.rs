@@ -8,6 +8,7 @@ pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod covariance;
 mod crash;
+pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
 pub(crate) mod mean;
@@ -45,6 +46,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Look at a file, ask what is public about it, and write a pipeline file
+    Init(init::InitArguments),
     /// Read the source without publishing or spending: what would a run make of it?
     Check(check::CheckArguments),
     /// Forecast the noise of a stream and compare strategies before a run
@@ -85,6 +88,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Reference(arguments) => reference::execute(arguments),
         Command::Run(arguments) => run::execute(arguments),
         Command::Check(arguments) => check::execute(arguments),
+        Command::Init(arguments) => init::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),
         Command::Serve(arguments) => serve::execute(arguments),
         Command::Calibrate(arguments) => calibrate::execute(arguments),

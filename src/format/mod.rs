@@ -13,6 +13,7 @@ pub(crate) mod form;
 pub(crate) mod framing;
 pub(crate) mod ndjson;
 pub(crate) mod parquet;
+pub mod profile;
 pub(crate) mod row;
 pub mod table;
 pub(crate) mod unpack;

@@ -72,6 +72,28 @@ impl FileRows for NdjsonRows {
     }
 }
 
+/// Rows in which the names of the columns are looked for.
+const NAMED_ROWS: usize = 1000;
+
+/// Returns the names of the fields in the first rows, in their order.
+pub(crate) fn names_of(stream: ByteStream) -> io::Result<Vec<String>> {
+    let mut rows = NdjsonRows::open(stream, 1, &[]);
+    let mut names: Vec<String> = Vec::new();
+    for _ in 0..NAMED_ROWS {
+        if rows.read_line()? != RowOutcome::Row {
+            break;
+        }
+        let object: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(&rows.text).unwrap_or_default();
+        for name in object.into_iter().map(|(name, _)| name) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    Ok(names)
+}
+
 /// Reads one object into a row.
 pub(crate) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
     row.text.clear();

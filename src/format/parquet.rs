@@ -170,6 +170,14 @@ impl ParquetRows {
         Ok(rows)
     }
 
+    /// Returns the names of the columns that can be read.
+    pub(crate) fn names(path: &Path) -> Result<Vec<String>, FormatError> {
+        let rows = Self::open(path, (0, 1), &[])?;
+        let columns = rows.file.file_metadata().schema_descr().columns().iter();
+        let names = columns.map(|column| column.path().string());
+        Ok(names.filter(|name| find(&rows.file, path, name).is_ok()).collect())
+    }
+
     /// Builds an error of this file.
     fn refused(&self, problem: String) -> io::Error {
         io::Error::other(FormatError::Parquet { path: self.path.clone(), problem })

@@ -3,7 +3,7 @@
 //! of it.
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`,
-//!   `estimates`, `densities`, `output`, `examples`.
+//!   `estimates`, `densities`, `output`, `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
 //!   `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
@@ -40,6 +40,7 @@ mod golden;
 mod growing;
 mod harness;
 mod holding;
+mod init;
 mod input;
 mod journal;
 #[cfg(feature = "kafka")]

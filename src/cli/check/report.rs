@@ -6,7 +6,7 @@ use hushflow::pipeline::{Column, MissingPolicy, Pipeline};
 use hushflow::publication::{Publication, PublicationError};
 use hushflow::runtime::DryRun;
 use hushflow::source::{ColumnSurvey, RowCounters};
-use hushflow::time::time_text;
+use hushflow::time::{epoch_start, time_text};
 use serde_json::{Value, json};
 
 use super::super::output::{number, table};
@@ -80,10 +80,7 @@ impl<'a> CheckReport<'a> {
     /// Returns the times at which an epoch begins, or its number.
     fn epoch_name(&self, epoch: u64) -> String {
         match &self.pipeline.epochs.schedule {
-            Schedule::ByTime(by) => {
-                let ahead = i64::try_from(epoch - 1).unwrap_or(i64::MAX).saturating_mul(by.length);
-                time_text(by.start.saturating_add(ahead))
-            }
+            Schedule::ByTime(by) => epoch_start(by, epoch),
             Schedule::ByCount(_) => "-".into(),
         }
     }
@@ -300,8 +297,9 @@ impl<'a> CheckReport<'a> {
             let more = if empty.len() > LISTED { ", …" } else { "" };
             notes.push(format!("listed keys without a record: {}{more}", names.join(", ")));
         }
-        if survey.events.without_offset + survey.clocks.without_offset > 0 {
-            notes.push("times without an offset from UTC are read as UTC: if they are local times, epochs begin at other hours".into());
+        let in_utc = !matches!(&self.pipeline.epochs.schedule, Schedule::ByTime(by) if by.calendar.is_some());
+        if in_utc && survey.events.without_offset + survey.clocks.without_offset > 0 {
+            notes.push("times without an offset from UTC are read as UTC: if they are local times, name their zone with timezone in [epochs]".into());
         }
         if 100 * survey.early_events > counters.rows {
             notes.push(format!(

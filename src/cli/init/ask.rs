@@ -1,0 +1,231 @@
+//! Questions on the terminal, with defaults.
+
+use std::fmt::Display;
+use std::io::{BufRead, Write, stderr, stdin};
+
+use hushflow::format::profile::FileProfile;
+use hushflow::mechanism::accounting::{Delta, Epsilon};
+
+use super::super::output::number;
+use super::super::{CliError, number_in, thousands};
+use super::InitArguments;
+use super::propose::{self, ColumnBounds, Draft, Keys, Proposal};
+
+const WARNING: &str = "\
+Bounds, keys, start and horizon are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
+such data: what is physically possible, what the form allows, where the offices are. What stands in [brackets] is taken \
+from this file, for your eyes alone. Press Enter only if you would have answered the same without seeing the file.
+";
+
+/// The questions about a file.
+pub(super) struct Questions<'a> {
+    profile: &'a FileProfile,
+    proposal: &'a Proposal,
+}
+
+impl<'a> Questions<'a> {
+    pub(super) fn new(profile: &'a FileProfile, proposal: &'a Proposal) -> Self {
+        Questions { profile, proposal }
+    }
+
+    /// Asks for everything that no flag gives.
+    pub(super) fn draft(&self, arguments: &InitArguments) -> Result<Draft, CliError> {
+        show(&format!(
+            "{} rows, {} columns.\n\n{WARNING}\n",
+            thousands(self.profile.rows),
+            self.profile.columns.len()
+        ))?;
+        let columns = match arguments.columns.is_empty() {
+            true => self.columns()?,
+            false => arguments.columns.clone(),
+        };
+        let key = if arguments.key.is_some() { arguments.key.clone() } else { self.key()? };
+        let time = match &arguments.time {
+            None => self.optional(
+                "Column with the time of the event, or - for epochs of a number of rows",
+                &self.proposal.times,
+                self.proposal.time.as_deref(),
+            )?,
+            time => time.clone(),
+        };
+        let (mut arrival, mut start, mut horizon) =
+            (arguments.arrival.clone(), arguments.start.clone().unwrap_or_default(), arguments.horizon);
+        if time.is_some() {
+            if arrival.is_none() && self.proposal.times.len() > 1 {
+                arrival = self.optional(
+                    "Column with the time when a row arrived, which closes epochs, or - to close all at the end of the file",
+                    &self.proposal.times,
+                    self.proposal.arrival.as_deref(),
+                )?;
+            }
+            if start.is_empty() {
+                start = ask("Beginning of the first epoch", &self.proposal.start, propose::time)?;
+            }
+        }
+        let epoch = match (&arguments.epoch, &time) {
+            (Some(epoch), _) => epoch.clone(),
+            (None, Some(_)) => ask("Length of an epoch", &self.proposal.epoch, propose::length)?,
+            (None, None) => ask("Rows in an epoch", &self.proposal.epoch, whole)?.to_string(),
+        };
+        if horizon.is_none() {
+            horizon = Some(ask(
+                "Number of epochs, for which the budget is spent",
+                &self.proposal.horizon.to_string(),
+                whole,
+            )?);
+        }
+        let entity = match &arguments.unit {
+            Some(unit) => Some(unit.clone()).filter(|unit| unit != "record"),
+            None => self.unit()?,
+        };
+        let participations = match (&entity, arguments.participations) {
+            (Some(_), None) => Some(ask("Most epochs in which one of them counts", "10", whole)?),
+            (_, participations) => participations,
+        };
+        let epsilon = arguments.epsilon.map_or_else(
+            || {
+                ask(
+                    "ε of all releases together: 0.1 is strict, 1 is usual, 10 is weak",
+                    "1",
+                    number_in(Epsilon::new),
+                )
+            },
+            Ok,
+        )?;
+        let delta = arguments.delta.map_or_else(
+            || ask("δ, far below one over the number of people", "1e-6", number_in(Delta::new)),
+            Ok,
+        )?;
+        let draft = Draft {
+            columns,
+            key,
+            time,
+            arrival,
+            epoch: Some(epoch),
+            start,
+            horizon: horizon.unwrap_or(propose::COUNTED_EPOCHS),
+            entity,
+            participations,
+            epsilon: epsilon.value(),
+            delta: delta.value(),
+        };
+        draft.check(self.profile)?;
+        Ok(draft.filled(self.profile))
+    }
+
+    fn columns(&self) -> Result<Vec<ColumnBounds>, CliError> {
+        if self.proposal.columns.is_empty() {
+            return Err(CliError::usage("the file has no column of numbers to publish"));
+        }
+        show("Columns to publish: bounds as LOWER:UPPER, or - to leave a column out.\n")?;
+        let mut columns = Vec::new();
+        for ColumnBounds { name, lower, upper } in &self.proposal.columns {
+            let range = self
+                .profile
+                .columns
+                .iter()
+                .find(|column| column.name == *name)
+                .and_then(|column| column.range);
+            let (least, greatest) = range.unwrap_or((*lower, *upper));
+            let question = format!("  {name} (in this file {} to {})", number(least), number(greatest));
+            let read = |text: &str| match text {
+                "-" => Ok(None),
+                text => propose::bounds(text).map(Some),
+            };
+            let bounds = ask(&question, &format!("{}:{}", number(*lower), number(*upper)), read)?;
+            columns.extend(bounds.map(|(lower, upper)| ColumnBounds { name: name.clone(), lower, upper }));
+        }
+        match columns.is_empty() {
+            true => Err(CliError::failed("no column is left to publish")),
+            false => Ok(columns),
+        }
+    }
+
+    fn key(&self) -> Result<Option<Keys>, CliError> {
+        let names: Vec<_> = self.proposal.keys.iter().map(|key| key.column.clone()).collect();
+        let first = names.first().cloned();
+        let column =
+            self.optional("Column that groups the records, or - for one group", &names, first.as_deref())?;
+        let Some(column) = column else { return Ok(None) };
+        let proposed = self.proposal.keys.iter().find(|key| key.column == column);
+        let values = proposed.map_or(String::new(), |key| key.values.join(","));
+        let read = |text: &str| format!("{column}={text}").parse::<Keys>();
+        ask("  its values, separated by commas", &values, read).map(Some)
+    }
+
+    fn unit(&self) -> Result<Option<String>, CliError> {
+        let names = self.proposal.entities.join(", ");
+        let among = if names.is_empty() { String::new() } else { format!(" ({names})") };
+        let question =
+            format!("What is protected: record, or the column that names a person or device{among}");
+        let unit = ask(&question, "record", |text| match text {
+            "record" => Ok(None),
+            name => self.column(name).map(Some),
+        })?;
+        Ok(unit)
+    }
+
+    /// Asks for a column or none.
+    fn optional(
+        &self,
+        question: &str,
+        among: &[String],
+        usual: Option<&str>,
+    ) -> Result<Option<String>, CliError> {
+        let names = if among.is_empty() { String::new() } else { format!(" ({})", among.join(", ")) };
+        ask(&format!("{question}{names}"), usual.unwrap_or("-"), |text| match text {
+            "-" => Ok(None),
+            name => self.column(name).map(Some),
+        })
+    }
+
+    fn column(&self, name: &str) -> Result<String, String> {
+        let found = self.profile.columns.iter().any(|column| column.name == name);
+        let names =
+            || self.profile.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ");
+        found
+            .then(|| name.to_owned())
+            .ok_or_else(|| format!("the file has no column {name:?}, but {}", names()))
+    }
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|&number: &u64| number > 0);
+    number.ok_or_else(|| format!("found {text:?}, expected a whole number from 1"))
+}
+
+/// Asks until the answer is valid; an empty one stands for `usual`.
+fn ask<T, E: Display>(
+    question: &str,
+    usual: &str,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Result<T, CliError> {
+    loop {
+        show(&format!("{question} [{usual}]: "))?;
+        let answer = line()?;
+        let answer = if answer.is_empty() { usual } else { &answer };
+        match read(answer) {
+            Ok(value) => return Ok(value),
+            Err(error) => show(&format!("  {error}\n"))?,
+        }
+    }
+}
+
+/// Asks a question with yes as the usual answer.
+pub(super) fn confirm(question: &str) -> Result<bool, CliError> {
+    show(&format!("{question} [Y/n]: "))?;
+    Ok(matches!(line()?.to_lowercase().as_str(), "" | "y" | "yes"))
+}
+
+fn show(text: &str) -> Result<(), CliError> {
+    let mut err = stderr().lock();
+    Ok(err.write_all(text.as_bytes()).and_then(|()| err.flush())?)
+}
+
+fn line() -> Result<String, CliError> {
+    let mut line = String::new();
+    match stdin().lock().read_line(&mut line)? {
+        0 => Err(CliError::failed("the answers have ended, and nothing was written")),
+        _ => Ok(line.trim().into()),
+    }
+}

@@ -1,0 +1,124 @@
+//! The text of a pipeline file, with comments.
+
+use hushflow::pipeline::Format;
+
+use super::propose::{ColumnBounds, Draft, Keys};
+
+/// Returns the text of a pipeline file.
+pub(super) fn pipeline(name: &str, paths: &[String], format: Format, draft: &Draft) -> String {
+    let paths: Vec<_> = paths.iter().map(|path| text(path)).collect();
+    let path = if paths.len() == 1 { paths[0].clone() } else { format!("[{}]", paths.join(", ")) };
+    let format = match format {
+        Format::Csv => "csv",
+        Format::Parquet => "parquet",
+        _ => "ndjson",
+    };
+    let mut file = format!(
+        "# Written by hushflow init. Check it with: hushflow check FILE
+
+name = {}
+
+[source]
+path = {path}
+format = \"{format}\"
+missing = \"skip\"                    # rows that lack a value don't count; \"by-column\": they count for their other columns
+preflight = \"stop\"                  # stop before anything is published if most of the first rows would not count
+
+# The published columns. Bounds are public and must not come from the data. Values outside of them
+# are clipped; bounds that are too wide cost accuracy.
+",
+        text(name)
+    );
+    for ColumnBounds { name, lower, upper } in &draft.columns {
+        file += &format!(
+            "[[columns]]\nname = {}\nlower = {}\nupper = {}\n\n",
+            text(name),
+            digits(*lower),
+            digits(*upper)
+        );
+    }
+    if let Some(Keys { column, values }) = &draft.key {
+        let values: Vec<_> = values.iter().map(|value| text(value)).collect();
+        file += &format!(
+            "# One series of releases per key. The list is public; rows with other keys are skipped.\n[key]\ncolumn = {}\nvalues = \
+             [{}]\n\n",
+            text(column),
+            values.join(", ")
+        );
+    }
+    file += &epochs(draft);
+    file += &privacy(draft);
+    file += &format!(
+        "# `hushflow plan FILE` compares strategies; without one, a strategy is fitted to the workload.
+[release]
+workload = \"prefix\"
+
+[state]
+directory = {}
+",
+        text(&format!("{name}-state"))
+    );
+    file
+}
+
+fn epochs(draft: &Draft) -> String {
+    let epoch = draft.epoch.as_deref().unwrap_or("1d");
+    let Some(time) = &draft.time else {
+        return format!(
+            "# An epoch is a number of rows.\n[epochs]\nrecords = {epoch}\nhorizon = {}\n\n",
+            draft.horizon
+        );
+    };
+    let clock = match &draft.arrival {
+        Some(arrival) => format!(
+            "arrival = {}   # the public clock: when the row arrived\nallowed_lateness = \"0s\"          # how long an epoch stays open for \
+             late rows",
+            text(arrival)
+        ),
+        None => "clock = \"end-of-input\"             # all epochs close when the input ends".into(),
+    };
+    format!(
+        "# Epoch 1 begins at `start`; every epoch up to the horizon costs the same budget, used or not.\n[epochs]\ntime = {}\n{clock}\n\
+         start = {}\nlength = {}\nhorizon = {}\n\n",
+        text(time),
+        text(&draft.start),
+        text(epoch),
+        draft.horizon
+    )
+}
+
+fn privacy(draft: &Draft) -> String {
+    let unit = if draft.entity.is_some() { "unit = \"entity\"\n" } else { "" };
+    let about = match &draft.entity {
+        None => "one record: one row of the source".into(),
+        Some(column) => format!("all records with the same {column:?}"),
+    };
+    let mut file = format!(
+        "# All releases together are (ε, δ)-differentially private for {about}.\n[privacy]\n{unit}epsilon = {}\ndelta = {:e}\n\n",
+        digits(draft.epsilon),
+        draft.delta
+    );
+    if let Some(column) = &draft.entity {
+        file += &format!(
+            "# What counts of one of them: at most one record per epoch, in at most so many epochs.\n[entity]\ncolumn = \
+             {}\nparticipations = {}\n\n",
+            text(column),
+            draft.participations.unwrap_or(1)
+        );
+    }
+    file
+}
+
+/// Formats a text of TOML.
+fn text(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+/// Formats a number of TOML with all its digits.
+fn digits(number: f64) -> String {
+    if number == number.trunc() && number.abs() < 1e15 {
+        format!("{}", number as i64)
+    } else {
+        format!("{number:?}")
+    }
+}

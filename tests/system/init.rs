@@ -1,0 +1,153 @@
+//! `hushflow init` by flags and on a terminal, and the commands of `docs/first-hour.md`.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::{Ended, Lab, finish, hushflow, wait};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+const FLAGS: [&str; 18] = [
+    "--columns",
+    "dep_delay:-60:240,distance:0:5000",
+    "--key",
+    "origin=EWR,JFK,LGA",
+    "--time",
+    "event_time",
+    "--arrival",
+    "recorded_at",
+    "--start",
+    "2013-01-01T05:00:00Z",
+    "--epoch",
+    "1d",
+    "--horizon",
+    "32",
+    "--epsilon",
+    "1",
+    "--delta",
+    "1e-6",
+];
+
+/// A lab with the examples, in which commands run.
+fn lab() -> Lab {
+    let lab = Lab::new();
+    std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), lab.path("examples")).expect("a link");
+    lab
+}
+
+fn init(lab: &Lab, arguments: &[&str]) -> Ended {
+    finish(hushflow(["init", "examples/data/flights_jan2013.csv"]).args(arguments).current_dir(lab.path(".")))
+}
+
+#[test]
+fn flags_make_a_pipeline_that_check_and_run_accept() {
+    let lab = lab();
+    let made = init(&lab, &FLAGS).succeeded();
+    assert!(
+        made.err.contains("dep_delay") && made.err.contains("hushflow check flights_jan2013.toml"),
+        "{}",
+        made.err
+    );
+    let pipeline = lab.path("flights_jan2013.toml");
+    finish(hushflow(["check"]).arg(&pipeline)).succeeded();
+    let ended = finish(hushflow(["run", "--json"]).arg(&pipeline)).succeeded();
+    assert_eq!(ended.json().len(), 96);
+    let written = std::fs::read_to_string(&pipeline).expect("the file");
+    init(&lab, &FLAGS).failed(2, &["exists, and init never overwrites a file"]);
+    assert_eq!(std::fs::read_to_string(&pipeline).expect("the file"), written);
+    let entities = [&FLAGS[..], &["--unit", "tailnum", "--output", "aircraft.toml"]].concat();
+    init(&lab, &entities).succeeded();
+    finish(hushflow(["check"]).arg(lab.path("aircraft.toml"))).succeeded();
+}
+
+#[test]
+fn nothing_is_taken_from_the_data_without_a_word() {
+    let lab = lab();
+    for flags in [&["--yes"][..], &[]] {
+        init(&lab, flags).failed(
+            2,
+            &[
+                "--columns, --epsilon, --delta are missing",
+                "takes no bounds, keys or start from the data",
+                "PRIVATE",
+                "--columns dep_delay:",
+            ],
+        );
+    }
+    init(
+        &lab,
+        &["--yes", "--columns", "dep_delay:0:9", "--epsilon", "1", "--delta", "1e-6", "--time", "event_time"],
+    )
+    .failed(2, &["--start", "--horizon"]);
+    init(&lab, &["--columns", "delay:0:9", "--epsilon", "1", "--delta", "1e-6"])
+        .failed(2, &["has no column \"delay\""]);
+    init(&lab, &["--columns", "carrier:0:9", "--epsilon", "1", "--delta", "1e-6"])
+        .failed(2, &["are no numbers"]);
+    init(&lab, &["--columns", "dep_delay:9:0"]).failed(2, &["the smaller first"]);
+    assert!(!lab.path("flights_jan2013.toml").exists());
+}
+
+#[test]
+fn other_formats_and_streams_without_times_are_described() {
+    let lab = Lab::new();
+    let rows = |from: u32| {
+        (from..from + 40).map(|x| format!("{{\"x\": {x}, \"name\": \"a\\\"b\"}}\n")).collect::<String>()
+    };
+    lab.write("a.ndjson", rows(0));
+    lab.write("b.ndjson", rows(40));
+    let mut command = hushflow([
+        "init",
+        "a.ndjson",
+        "b.ndjson",
+        "--columns",
+        "x:0:100",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+    ]);
+    finish(command.current_dir(lab.path("."))).succeeded();
+    let checked = finish(hushflow(["check", "--json"]).arg(lab.path("a.toml"))).succeeded().json();
+    assert_eq!((&checked[0]["rows"], &checked[0]["epochs_published"]), (&80.into(), &10.into()));
+}
+
+/// Answers on a pseudo-terminal. `script` of util-linux makes one.
+#[test]
+fn questions_on_a_terminal_have_defaults() {
+    let lab = lab();
+    let binary = env!("CARGO_BIN_EXE_hushflow");
+    let line = format!("{binary} init examples/data/flights_jan2013.csv --output asked.toml");
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).current_dir(lab.path("."));
+    script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = script.spawn().expect("script of util-linux starts");
+    // Two columns of four; a wrong answer is asked for again.
+    let answers = "-60:240\n9:0\n-90:270\n-\n-\norigin\nEWR,JFK,LGA\nevent_time\nrecorded_at\n2013-01-01T05:00:00Z\n1d\n32\nrecord\n1\n1e-6\n\n";
+    child.stdin.take().expect("its input").write_all(answers.as_bytes()).expect("answers");
+    let ended = wait(child).succeeded();
+    for part in ["PUBLISHED", "in this file", "the smaller first", "asked.toml is written"] {
+        assert!(ended.out.contains(part), "{part}: {}", ended.out);
+    }
+    let text = std::fs::read_to_string(lab.path("asked.toml")).expect("the file");
+    assert!(
+        text.contains("upper = 270") && !text.contains("air_time") && text.contains("horizon = 32"),
+        "{text}"
+    );
+    finish(hushflow(["check"]).arg(lab.path("asked.toml"))).succeeded();
+}
+
+#[test]
+fn the_first_hour_runs_as_printed() {
+    let lab = lab();
+    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/first-hour.md")).expect("the page");
+    let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let commands: String = blocks.map(|(block, _)| block.replace("\\\n", " ")).collect();
+    let mut count = 0;
+    for line in commands.lines().filter(|line| line.starts_with("hushflow ")) {
+        let words = line.split('#').next().unwrap_or_default().split_whitespace().skip(1);
+        finish(hushflow(words).current_dir(lab.path("."))).succeeded();
+        count += 1;
+    }
+    assert!(count >= 5, "the page has its commands");
+}
