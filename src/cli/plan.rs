@@ -35,6 +35,7 @@ use super::output::{print, print_json};
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
+pub(super) use columns::forecast_of_means;
 use forecast::{Forecast, RequestedBudget, StreamPlan};
 use windows::WindowPlan;
 
@@ -440,39 +441,6 @@ fn forecast(
     bar.name(name);
     let candidate = Candidate::new(name, &plan.purpose, &mut |progress| bar.update(progress))?;
     plan.forecast(&candidate)
-}
-
-/// Returns what to expect of the means of a file's own strategy, in the units of its columns, if each
-/// key has this number of records in an epoch.
-pub(super) fn forecast_of_means(file: &Pipeline, records_per_epoch: f64) -> Result<Option<String>, CliError> {
-    let arguments = PlanArguments {
-        pipeline: None,
-        workload: None,
-        horizon: None,
-        schedule: None,
-        strategy: None,
-        dimension: None,
-        clip_norm: None,
-        method: None,
-        moments: None,
-        neighbours: None,
-        epsilon: None,
-        delta: None,
-        noise_multiplier: None,
-        second_moment_weight: None,
-        participation: None,
-        stamps: 1,
-        all: false,
-        objective: Objective::Rmse,
-        records_per_epoch: Some(records_per_epoch),
-        plot: None,
-        json: false,
-    };
-    let plan = arguments.plan(Some(&file.public_parameters()))?;
-    let bar = SearchStatus::new();
-    let forecast = forecast_of_file(&plan, file, &bar);
-    bar.finish();
-    Ok(ColumnForecasts::new(&forecast?, &file.columns).map(|columns| columns.text()))
 }
 
 fn forecast_of_file(

@@ -1,12 +1,13 @@
 //! The forecast of a strategy in the units of the columns of a pipeline file.
 
 use hushflow::estimates::Intervals;
-use hushflow::pipeline::Column;
+use hushflow::pipeline::{Column, Pipeline};
 use serde::Serialize;
 
-use super::super::output::{number, table};
-use super::super::thousands;
+use super::super::output::{SearchStatus, number, table};
+use super::super::{CliError, thousands};
 use super::forecast::{EstimateNoise, Forecast};
+use super::{Objective, PlanArguments, forecast_of_file};
 
 /// Expected half-widths of the default intervals of a column, near the middle of its bounds.
 #[derive(Debug, Serialize)]
@@ -88,4 +89,40 @@ impl ColumnForecasts {
             table(&rows),
         )
     }
+}
+
+/// Returns what to expect of the means of a file's own strategy, in the units of its columns, if each
+/// key has this number of records in an epoch.
+pub(in crate::cli) fn forecast_of_means(
+    file: &Pipeline,
+    records_per_epoch: f64,
+) -> Result<Option<String>, CliError> {
+    let arguments = PlanArguments {
+        pipeline: None,
+        workload: None,
+        horizon: None,
+        schedule: None,
+        strategy: None,
+        dimension: None,
+        clip_norm: None,
+        method: None,
+        moments: None,
+        neighbours: None,
+        epsilon: None,
+        delta: None,
+        noise_multiplier: None,
+        second_moment_weight: None,
+        participation: None,
+        stamps: 1,
+        all: false,
+        objective: Objective::Rmse,
+        records_per_epoch: Some(records_per_epoch),
+        plot: None,
+        json: false,
+    };
+    let plan = arguments.plan(Some(&file.public_parameters()))?;
+    let bar = SearchStatus::new();
+    let forecast = forecast_of_file(&plan, file, &bar);
+    bar.finish();
+    Ok(ColumnForecasts::new(&forecast?, &file.columns).map(|columns| columns.text()))
 }
