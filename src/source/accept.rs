@@ -257,13 +257,13 @@ impl SourceReader {
 
     /// Counts an unusable row, or stops with an error.
     pub(super) fn refuse(&mut self, UnusableRow { slot, defect }: UnusableRow) -> Result<(), SourceError> {
+        self.survey.unusable(&self.rows.row, slot, defect, self.rules.roles.dimension);
         *self.counters.unusable(defect) += 1;
         let RowPolicies { missing, malformed } = self.rules.policies;
         let rejects = match defect {
             Defect::Missing => missing == MissingPolicy::Reject,
             _ => malformed == RowPolicy::Reject,
         };
-        self.survey.unusable(&self.rows.row, slot, defect, self.rules.roles.dimension);
         if !rejects {
             return Ok(());
         }
