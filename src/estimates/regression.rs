@@ -47,7 +47,7 @@ use hushflow_mechanism::estimate::projection::Spectrum;
 use hushflow_mechanism::estimate::selection::{Selection, count_interval};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
-use nalgebra::{Cholesky, DMatrix, DVector};
+use nalgebra::{Cholesky, DMatrix};
 use serde_json::{Map, Value, json};
 
 use super::by_column::columnwise;

@@ -8,6 +8,7 @@ use hushflow_mechanism::moments::Layout;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
+use nalgebra::DVector;
 
 use crate::estimates::{EstimateView, Intervals};
 
