@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use divan::counter::{BytesCount, ItemsCount};
-use hushflow::operators::timely;
+use hushflow::mechanism::noise::NoiseSource;
+use hushflow::operators::{
+    Accumulate, Clip, Commit, EpochCommit, Fault, Records, ReleaseMoments, SplitEpochs, timely,
+};
 use hushflow::pipeline::Pipeline;
-use hushflow::prelude::*;
+use hushflow::publication::{MomentPublication, Publication};
 use hushflow::runtime::{RunOptions, run};
 use hushflow::source::{BATCH_RECORDS, SourceEvent, SourceReader};
 use timely::dataflow::InputHandle;

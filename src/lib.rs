@@ -30,8 +30,8 @@
 //! - [`mechanism`]: the mathematics, without I/O: moments, strategies, sensitivity, accounting,
 //!   noise, estimates.
 //! - [`operators`]: timely dataflow operators, each a thin shell around a state machine of
-//!   `mechanism`. To embed them in another dataflow, begin with [`prelude`] and
-//!   `examples/embed_in_timely.rs`.
+//!   `mechanism`. To publish from a dataflow of your own, begin with [`runtime::embed`] and
+//!   `default-features = false`, which leaves the command out.
 //! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`]
 //!   whose rows have a [`format`](mod@format), [`state`] makes it survive crashes, a [`ledger`] adds
 //!   up the spending on the same data, and [`publication`] interprets a log. Readers of a log
@@ -86,6 +86,7 @@ pub mod ledger;
 pub mod lines;
 pub mod metrics;
 pub mod pipeline;
+#[cfg(feature = "plots")]
 pub mod plot;
 pub mod prelude;
 pub mod publication;

@@ -12,6 +12,7 @@ mod error;
 pub(crate) mod form;
 pub(crate) mod framing;
 pub(crate) mod ndjson;
+#[cfg_attr(not(feature = "parquet"), path = "no_parquet.rs")]
 pub(crate) mod parquet;
 pub mod profile;
 pub(crate) mod row;

@@ -4,6 +4,7 @@
 //! document each field and its default. Parsing checks everything that does not need the data and
 //! reports all problems at once, each with its position and a fix.
 
+mod builder;
 mod estimator;
 mod fields;
 mod read;
@@ -37,6 +38,7 @@ use crate::whole::{SETTINGS, read_text};
 pub use crate::connect::{Input, Sink};
 pub use crate::document::PipelineProblem;
 pub use crate::format::Format;
+pub use builder::PipelineBuilder;
 pub use estimator::WindowEstimator;
 pub use source::{Source, SourceClock};
 

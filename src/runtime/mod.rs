@@ -15,6 +15,7 @@
 mod cluster;
 mod copies;
 mod dry_run;
+pub mod embed;
 mod feed;
 mod ingest;
 mod journal;

@@ -1,13 +1,15 @@
 //! The dataflow of a pipeline that releases moments, from the source to the commit.
 
 use hushflow_operators::{
-    Accumulate, BoundEntities, Clip, Commit, CommitLog, Measurement, ReleaseMoments, SplitEpochs,
+    Accumulate, BoundEntities, Clip, Commit, CommitLog, Fault, Measurement, Records, ReleaseMoments,
+    ReleasedEpoch, SplitEpochs,
 };
+use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
 
-use super::feed::source;
+use super::feed::{SourceStreams, source};
 use super::journal::{EpochExtra, Journal};
 use super::{CHECKPOINT_INTERVAL, RunContext, RunError};
 use crate::publication::MomentPublication;
@@ -50,21 +52,43 @@ fn build_measured(
     let (number, first_epoch) = (worker.index(), start.first_epoch);
     let has_entities = publication.parameters().entity.is_some();
     worker.dataflow::<u64, _, _>(|scope| {
-        let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-        let (records, mut marks) = (sources.records.epochs(), sources.marks.map(EpochExtra::Resume));
-        // Equal on every worker, because it follows from public parameters.
-        let clipped = if has_entities {
-            let bounded = records.bound(measurement, fault.clone());
-            marks = marks.concat(bounded.admitted.map(EpochExtra::Admitted));
-            bounded.records.clip(measurement, fault.clone())
-        } else {
-            records.clip(measurement, fault.clone())
-        };
-        clipped
-            .accumulate(measurement, fault.clone())
-            .release(sources.ends, measurement, fault.clone())
-            .commit(marks, measurement, log, fault.clone())
+        let SourceStreams { records, marks, ends } =
+            source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
+        let streams = RecordStreams { records, marks: marks.map(EpochExtra::Resume), ends };
+        release(streams, has_entities, measurement, log, fault)
             .inspect(move |released| last.set(released.epoch + 1))
             .probe_with(committed);
     });
+}
+
+/// Input of a release.
+pub(super) struct RecordStreams<'scope> {
+    /// Records, at or before the time of their epoch.
+    pub(super) records: StreamVec<'scope, u64, Records>,
+    /// Data stored with each epoch.
+    pub(super) marks: StreamVec<'scope, u64, EpochExtra>,
+    /// The last epoch, once the source has ended.
+    pub(super) ends: StreamVec<'scope, u64, u64>,
+}
+
+/// Builds the operators from records to committed epochs.
+pub(super) fn release<'scope>(
+    RecordStreams { records, mut marks, ends }: RecordStreams<'scope>,
+    has_entities: bool,
+    measurement: &Measurement,
+    log: Option<Box<dyn CommitLog<EpochExtra>>>,
+    fault: &Fault,
+) -> StreamVec<'scope, u64, ReleasedEpoch> {
+    let records = records.epochs();
+    // Equal on every worker, because it follows from public parameters.
+    let clipped = if has_entities {
+        let bounded = records.bound(measurement, fault.clone());
+        marks = marks.concat(bounded.admitted.map(EpochExtra::Admitted));
+        bounded.records.clip(measurement, fault.clone())
+    } else {
+        records.clip(measurement, fault.clone())
+    };
+    let sums = clipped.accumulate(measurement, fault.clone());
+    let released = sums.release(ends, measurement, fault.clone());
+    released.commit(marks, measurement, log, fault.clone())
 }

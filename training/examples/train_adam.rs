@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
-use hushflow::prelude::*;
+use hushflow::mechanism::noise::NoiseSource;
 use hushflow::strategies::Candidate;
 use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::mechanism::Strategies;

@@ -1,0 +1,40 @@
+//! Refuses Parquet files in a build without the feature `parquet`.
+
+use std::path::{Path, PathBuf};
+
+use super::FormatError;
+use super::row::{FileRows, Row, RowOutcome};
+
+/// Returns `None`: no file is decoded.
+pub fn file_being_decoded() -> Option<PathBuf> {
+    None
+}
+
+/// The rows of a file, of which there are none.
+pub(crate) enum ParquetRows {}
+
+impl ParquetRows {
+    pub(crate) fn open(path: &Path, _from: (u64, u64), _wanted: &[String]) -> Result<Self, FormatError> {
+        let problem = "this program was built without the feature `parquet`: build it with that feature, or convert \
+                       the file to CSV or NDJSON";
+        Err(FormatError::Parquet { path: path.into(), problem: problem.into() })
+    }
+}
+
+impl FileRows for ParquetRows {
+    fn read(&mut self, _row: &mut Row) -> std::io::Result<RowOutcome> {
+        match *self {}
+    }
+
+    fn position(&self) -> (u64, u64) {
+        match *self {}
+    }
+
+    fn line(&self) -> u64 {
+        match *self {}
+    }
+
+    fn is_at_hand(&self) -> bool {
+        match *self {}
+    }
+}

@@ -1,0 +1,388 @@
+//! Publishing from a timely dataflow of one's own.
+//!
+//! A [`Publisher`] does what a run does, without its source: it opens a state directory, pays the
+//! ledger before the first release, draws the noise from the operating system, commits each epoch
+//! to the private log and then shows it in the public log. It resumes after the last committed
+//! epoch. This is a whole program:
+//!
+//! ```
+//! use hushflow::prelude::*;
+//! use timely::dataflow::operators::{Inspect, vec::Map};
+//!
+//! #[derive(Clone)]
+//! struct Flight { airport: u32, departure: i64, recorded: i64, delay: f64 }
+//!
+//! # let outer = tempfile::tempdir()?;
+//! # let directory = outer.path().join("state");
+//! let pipeline = Pipeline::builder("delays")
+//!     .column("delay", -60.0, 240.0)
+//!     .keys("airport", ["EWR", "JFK", "LGA"])
+//!     .epochs("2013-01-01T05:00:00Z", "1d", 4)
+//!     .guarantee(1.0, 1e-6)
+//!     .build()?;
+//! let publisher = Publisher::open(&pipeline, &directory)?;
+//! let last = publisher.run(2, |worker, publisher| {
+//!     let mut flights = worker.dataflow(|scope| {
+//!         let (input, EpochStream { items, ends }) = publisher.input::<Flight>(scope);
+//!         let view = publisher.view(&Workload::Prefix);
+//!         let records = items.map(|(epoch, flight)| Record::new(epoch, flight.airport, [flight.delay]));
+//!         let moments = records.publish(publisher, ends).view(view, publisher.fault());
+//!         moments.inspect(|moments| println!("day {}: {} flights", moments.epoch, moments.count()));
+//!         input
+//!     });
+//!     let start = 1_357_016_400_000_000; // microseconds since 1970
+//!     for minute in (0..4 * 1440).skip(worker.index()).step_by(worker.peers()) {
+//!         let departure = start + minute * 60_000_000;
+//!         let flight = Flight { airport: (minute % 3) as u32, departure, recorded: departure, delay: 5.0 };
+//!         flights.advance(flight.recorded);
+//!         flights.send(flight.departure, flight);
+//!         worker.step();
+//!     }
+//!     flights.end();
+//! })?;
+//! assert_eq!(last, 4);
+//! # assert_eq!(hushflow::state::PublicReader::open(&directory)?.next_frame()?.unwrap().epoch, 1);
+//! # assert_eq!(Publisher::open(&pipeline, &directory)?.first_epoch(), 5);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What the guarantee needs from a program
+//! - *Bounds, keys and epochs are public* and don't come from the data.
+//! - *The clock is public*: [`EpochInput::advance`] takes the times at which records became known,
+//!   not those of private events.
+//! - *Each record is sent once.* After a restart a program either sends only what it has not sent
+//!   before, or the same items with the same times, each to the same worker, in the same order.
+//!   Then those of committed epochs are recognised and left out.
+//! - *The end is announced*: [`EpochInput::end`]. An input that is dropped before looks like lost
+//!   data, and ends the run by a fault.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hushflow_mechanism::epochs::{Clock, Schedule};
+use hushflow_mechanism::view::View;
+use hushflow_mechanism::workload::Workload;
+use hushflow_operators::{CommitLog, Entity, Fault, Measurement, Records, ReleasedEpoch};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::channels::pact::Pipeline as Local;
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::dataflow::operators::vec::ToStream;
+use timely::dataflow::operators::{Input, Inspect};
+use timely::dataflow::{InputHandle, Scope, StreamVec};
+use timely::worker::Worker;
+
+use super::cluster::execute;
+use super::journal::{EpochExtra, Journal, RunStart};
+use super::paying::open_store;
+use super::{CHECKPOINT_INTERVAL, NAP, RunError, RunOptions, moments};
+use crate::pipeline::Pipeline;
+use crate::publication::{MomentPublication, Publication, PublicationError};
+use crate::state::PublicReader;
+
+/// Publishes the records of a dataflow in a state directory, which it holds locked.
+#[derive(Clone)]
+pub struct Publisher(Arc<OpenPublication>);
+
+struct OpenPublication {
+    publication: MomentPublication,
+    measurement: Measurement,
+    first_epoch: u64,
+    public_log: PathBuf,
+    fault: Fault,
+    /// The last epoch committed; 0 before the first.
+    committed: Arc<AtomicU64>,
+    /// Taken by the dataflow that publishes.
+    journal: Mutex<Option<Journal>>,
+}
+
+impl Publisher {
+    /// Opens a state directory for the publication that a pipeline describes, and finds the epoch
+    /// after the last one committed. The pipeline's sources, views and sinks are not used. The
+    /// ledger must have room; it is paid at the first release.
+    ///
+    /// # Errors
+    /// [`RunError`]: invalid parameters, a ledger without room, another run that holds the
+    /// directory, damage, or a release of estimates of windows, which need their source.
+    pub fn open(pipeline: &Pipeline, state: impl Into<PathBuf>) -> Result<Self, RunError> {
+        let options = RunOptions::new(1, state);
+        let noise = pipeline.noise;
+        // Nothing can be released without entropy, so check before anything is written.
+        noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
+        let publication = Publication::of_pipeline(pipeline, &options.state, &mut |_| ())?;
+        let moments = publication.clone().into_moments()?;
+        let (store, recovered) = open_store(pipeline, &publication, &options)?;
+        let (start, histories) = RunStart::recover(&moments, recovered, noise)?;
+        let measurement = moments.measurement(noise)?;
+        let measurement = measurement
+            .checkpoint_interval(CHECKPOINT_INTERVAL)
+            .resume(start.first_epoch, start.states)
+            .histories(start.histories);
+        Ok(Self(Arc::new(OpenPublication {
+            measurement: measurement.build().map_err(PublicationError::from)?,
+            publication: moments,
+            first_epoch: start.first_epoch,
+            public_log: pipeline.log_directory(&options.state).to_owned(),
+            fault: Fault::new(),
+            committed: Arc::new(AtomicU64::new(start.first_epoch - 1)),
+            journal: Mutex::new(Some(Journal::new(store, (Vec::new(), None), histories, options.metrics))),
+        })))
+    }
+
+    /// The publication: its parameters, names of keys and units of columns.
+    pub fn publication(&self) -> &MomentPublication {
+        &self.0.publication
+    }
+
+    /// The first epoch that this publisher releases.
+    pub fn first_epoch(&self) -> u64 {
+        self.0.first_epoch
+    }
+
+    /// The flag that an operator raises if it can't continue. All workers of
+    /// [`run`](Self::run) then stop.
+    pub fn fault(&self) -> Fault {
+        self.0.fault.clone()
+    }
+
+    /// A view from the first epoch on. It has seen the releases of earlier runs.
+    pub fn view(&self, workload: &Workload) -> impl FnOnce() -> View + use<> {
+        let (publisher, workload) = (self.clone(), workload.clone());
+        move || {
+            let OpenPublication { publication, first_epoch, public_log, fault, .. } = &*publisher.0;
+            let mut view = publication.view(&workload);
+            if let Err(error) = see_earlier(&mut view, *first_epoch, public_log) {
+                fault.raise(error);
+            }
+            view
+        }
+    }
+
+    /// Adds an input for items with event times to a dataflow.
+    pub fn input<'scope, T: Clone + 'static>(
+        &self,
+        scope: Scope<'scope, u64>,
+    ) -> (EpochInput<T>, EpochStream<'scope, T>) {
+        let (mut items, mut ends) = (InputHandle::new(), InputHandle::new());
+        let stream = EpochStream { items: scope.input_from(&mut items), ends: scope.input_from(&mut ends) };
+        items.advance_to(self.0.first_epoch);
+        let schedule = self.0.publication.parameters().epochs.schedule.clone();
+        let fault = self.fault();
+        (EpochInput { items, ends, schedule, clock: Clock::START, fault }, stream)
+    }
+
+    /// Runs `work` on every worker thread, which builds a dataflow and feeds it, then steps the
+    /// workers until all is committed. Returns the last epoch committed.
+    ///
+    /// # Errors
+    /// [`RunError::Fault`] with the reason of a fault. What was committed before stays committed.
+    pub fn run(
+        &self,
+        workers: usize,
+        work: impl Fn(&mut Worker, &Self) + Send + Sync + 'static,
+    ) -> Result<u64, RunError> {
+        let (publisher, fault) = (self.clone(), self.fault());
+        execute(workers, None, &self.0.fault, move |worker| {
+            work(worker, &publisher);
+            while !fault.is_raised() && worker.step_or_park(Some(NAP)) {}
+            // After a fault, timely must not wait for dataflows that never finish.
+            worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+            0
+        })?;
+        match self.0.fault.reason() {
+            Some(reason) => Err(RunError::Fault(reason.to_owned())),
+            None => Ok(self.0.committed.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// Shows a view the releases of earlier runs.
+fn see_earlier(view: &mut View, first_epoch: u64, log: &Path) -> Result<(), Box<dyn Error>> {
+    if first_epoch > 1 {
+        let mut log = PublicReader::open(log)?;
+        while view.next_epoch() < first_epoch
+            && let Some(release) = log.next_frame()?
+        {
+            view.push(&release.values)?.for_each(drop);
+        }
+    }
+    Ok(())
+}
+
+/// Items at or before the time of their epoch, and the last epoch once the input has ended.
+pub struct EpochStream<'scope, T: Clone + 'static> {
+    /// Items with the epochs that they join.
+    pub items: StreamVec<'scope, u64, (u64, T)>,
+    /// For [`Publish::publish`].
+    pub ends: StreamVec<'scope, u64, u64>,
+}
+
+type Handle<T> = InputHandle<u64, CapacityContainerBuilder<Vec<T>>>;
+
+/// One worker's input. Its clock closes epochs.
+pub struct EpochInput<T: Clone + 'static> {
+    items: Handle<(u64, T)>,
+    ends: Handle<u64>,
+    schedule: Schedule,
+    clock: Clock,
+    fault: Fault,
+}
+
+impl<T: Clone + 'static> EpochInput<T> {
+    /// Moves the clock to a public time in microseconds since 1970, never back. Epochs whose time
+    /// has passed are closed. With epochs by number of records, the clock counts items instead.
+    pub fn advance(&mut self, time: i64) {
+        self.clock.advance(time);
+        self.close();
+    }
+
+    fn close(&mut self) {
+        let oldest = self.schedule.oldest_open(self.clock);
+        if oldest > *self.items.time() {
+            self.items.advance_to(oldest);
+        }
+    }
+
+    /// Sends an item with its event time in microseconds since 1970. Returns whether it counts: an
+    /// item of no epoch, or of an epoch that was committed before, is left out.
+    pub fn send(&mut self, event_time: i64, item: T) -> bool {
+        let epoch = self.schedule.assign(event_time, self.clock).epoch();
+        let counted = epoch.filter(|epoch| epoch >= self.items.time() && !self.fault.is_raised());
+        if let Some(epoch) = counted {
+            self.items.send((epoch, item));
+        }
+        self.clock.row += 1;
+        self.close();
+        counted.is_some()
+    }
+
+    /// Ends the input. The last epoch to release follows from the clock, not from the items.
+    pub fn end(mut self) {
+        self.ends.send(self.schedule.last_at_end(self.clock));
+    }
+}
+
+/// A record of a dataflow. Private, so it has no `Debug`.
+#[derive(Clone)]
+pub struct Record {
+    epoch: u64,
+    key: u32,
+    entity: Option<Entity>,
+    values: Vec<f64>,
+}
+
+impl Record {
+    /// A record of an epoch, with the index of its key in the list of keys, 0 without keys, and
+    /// its columns in order.
+    pub fn new(epoch: u64, key: u32, values: impl Into<Vec<f64>>) -> Self {
+        Self { epoch, key, entity: None, values: values.into() }
+    }
+
+    /// The person or other entity to whom the record belongs, where entities are protected.
+    pub fn of_entity(self, entity: Entity) -> Self {
+        Self { entity: Some(entity), ..self }
+    }
+}
+
+/// Publishes records.
+pub trait Publish<'scope> {
+    /// Releases and commits every epoch, and returns it when it is in the public log. `ends` carries
+    /// the last epoch to release, before all inputs close.
+    ///
+    /// A record must come at a time not after its epoch; one of an epoch that is committed, or of a key
+    /// that is not in the list, is left out. A record with another number of values, or without an entity where entities are
+    /// protected, raises the fault. Only one dataflow can publish.
+    fn publish(
+        self,
+        publisher: &Publisher,
+        ends: StreamVec<'scope, u64, u64>,
+    ) -> StreamVec<'scope, u64, ReleasedEpoch>;
+}
+
+impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Record> {
+    fn publish(
+        self,
+        publisher: &Publisher,
+        ends: StreamVec<'scope, u64, u64>,
+    ) -> StreamVec<'scope, u64, ReleasedEpoch> {
+        let OpenPublication { publication, measurement, first_epoch, fault, committed, journal, .. } =
+            &*publisher.0;
+        let committed = Arc::clone(committed);
+        let scope = self.scope();
+        let (worker, workers) = (scope.worker().index(), scope.worker().peers());
+        let log = if worker == 0 {
+            let journal = journal.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if journal.is_none() {
+                fault.raise("this publisher has published from another dataflow: open another one");
+            }
+            journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>)
+        } else {
+            None
+        };
+        let has_entities = publication.parameters().entity.is_some();
+        let wanted = WantedRecords {
+            first_epoch: *first_epoch,
+            keys: publication.keys(),
+            columns: publication.parameters().columns.len(),
+            has_entities,
+        };
+        let batched = batches(self, wanted, (worker, workers), fault.clone());
+        let marks = Vec::new().to_stream(scope);
+        let streams = moments::RecordStreams { records: batched, marks, ends };
+        moments::release(streams, has_entities, measurement, log, fault)
+            .inspect(move |released| committed.store(released.epoch, Ordering::Relaxed))
+    }
+}
+
+/// The records that a publication takes.
+struct WantedRecords {
+    first_epoch: u64,
+    keys: u32,
+    columns: usize,
+    has_entities: bool,
+}
+
+/// Batches records for the operators.
+fn batches<'scope>(
+    records: StreamVec<'scope, u64, Record>,
+    wanted: WantedRecords,
+    (worker, workers): (usize, usize),
+    fault: Fault,
+) -> StreamVec<'scope, u64, Records> {
+    let mut number = worker as u64;
+    records.unary(Local, "Records", move |_capability, _info| {
+        move |input, output| {
+            input.for_each_time(|time, batches| {
+                let mut session = output.session(&time);
+                for batch in batches {
+                    let mut records = Records::default();
+                    for record in batch.drain(..) {
+                        let position = number;
+                        number += workers as u64;
+                        if record.values.len() != wanted.columns
+                            || record.entity.is_some() != wanted.has_entities
+                        {
+                            fault.raise(
+                                "a record does not have one value for each column, or an entity where \
+                                 entities are protected and only there",
+                            );
+                            return;
+                        }
+                        if record.epoch < wanted.first_epoch || record.key >= wanted.keys {
+                            continue;
+                        }
+                        records.keys.push(record.key);
+                        records.epochs.push(record.epoch);
+                        records.values.extend(record.values);
+                        if let Some(entity) = record.entity {
+                            records.entities.push(entity);
+                            records.positions.push(position);
+                        }
+                    }
+                    session.give(records);
+                }
+            });
+        }
+    })
+}
