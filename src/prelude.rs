@@ -4,8 +4,8 @@
 //! [`operators`](crate::operators).
 
 pub use hushflow_mechanism::workload::Workload;
-pub use hushflow_operators::{Densities, DensityEstimate, Entity, Fault, Views, timely};
+pub use hushflow_operators::{Densities, DensityEstimate, Entity, Fault, Views};
 
 pub use crate::pipeline::Pipeline;
 pub use crate::runtime::RunError;
-pub use crate::runtime::embed::{EpochInput, EpochStream, Publish, Publisher, Record};
+pub use crate::runtime::embed::*;

@@ -81,6 +81,9 @@ use crate::pipeline::Pipeline;
 use crate::publication::{MomentPublication, Publication, PublicationError};
 use crate::state::PublicReader;
 
+/// The version to use: streams of another one are other types.
+pub use timely;
+
 /// Publishes the records of a dataflow in a state directory, which it holds locked.
 #[derive(Clone)]
 pub struct Publisher(Arc<OpenPublication>);
