@@ -389,3 +389,75 @@ fn batches<'scope>(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use timely::dataflow::operators::vec::Map;
+
+    const MINUTES: i64 = 1440;
+
+    /// Publishes a record a minute of the first days, from the first one on.
+    fn publish(directory: &Path, days: i64) -> (u64, u64) {
+        let builder = Pipeline::builder("minutes").column("x", 0.0, 1.0).keys("half", ["am", "pm"]);
+        let pipeline = builder.epochs("1970-01-01", "1d", 4).guarantee(1.0, 1e-6).build().unwrap();
+        let publisher = Publisher::open(&pipeline, directory).unwrap();
+        let last = publisher.run(2, move |worker, publisher| {
+            let mut input = worker.dataflow(|scope| {
+                let (input, EpochStream { items, ends }) = publisher.input::<i64>(scope);
+                let records = items.map(|(epoch, minute)| {
+                    Record::new(epoch, u32::from(minute % MINUTES >= MINUTES / 2), [0.5])
+                });
+                records.publish(publisher, ends);
+                input
+            });
+            for minute in (0..days * MINUTES).skip(worker.index()).step_by(worker.peers()) {
+                input.advance(minute * 60_000_000);
+                input.send(minute * 60_000_000, minute);
+                worker.step();
+            }
+            input.end();
+        });
+        (publisher.first_epoch(), last.unwrap())
+    }
+
+    /// Counts of all keys up to the last epoch in the log.
+    fn count(directory: &Path) -> f64 {
+        let mut log = PublicReader::open(directory).unwrap();
+        let publication = MomentPublication::from_header(log.header()).unwrap();
+        let mut view = publication.view(&Workload::Prefix);
+        let mut counts = 0.0;
+        while let Some(release) = log.next_frame().unwrap() {
+            counts = view.push(&release.values).unwrap().map(|moments| moments.count()).sum();
+        }
+        counts
+    }
+
+    /// A day counted twice or not at all is 1440 records. The noise of a count has a standard
+    /// deviation below 60, so an error of 700 has a probability below 1e-9.
+    #[test]
+    fn items_of_committed_epochs_count_once_when_they_are_sent_again() {
+        let outer = tempfile::tempdir().unwrap();
+        let directory = outer.path().join("state");
+        assert_eq!(publish(&directory, 2), (1, 2));
+        assert!((count(&directory) - 2.0 * MINUTES as f64).abs() < 700.0);
+        assert_eq!(publish(&directory, 4), (3, 4));
+        assert!((count(&directory) - 4.0 * MINUTES as f64).abs() < 700.0);
+        assert_eq!(publish(&directory, 4), (5, 4));
+    }
+
+    #[test]
+    fn an_input_that_is_dropped_without_its_end_is_a_fault() {
+        let outer = tempfile::tempdir().unwrap();
+        let builder = Pipeline::builder("lost").column("x", 0.0, 1.0).guarantee(1.0, 1e-6);
+        let pipeline = builder.epochs("1970-01-01", "1d", 4).build().unwrap();
+        let publisher = Publisher::open(&pipeline, outer.path().join("state")).unwrap();
+        let ended = publisher.run(1, |worker, publisher| {
+            worker.dataflow(|scope| {
+                let (_, EpochStream { items, ends }) = publisher.input::<i64>(scope);
+                items.map(|(epoch, _)| Record::new(epoch, 0, [0.5])).publish(publisher, ends);
+            });
+        });
+        assert!(matches!(ended, Err(RunError::Fault(reason)) if reason.contains("last epoch")));
+    }
+}
