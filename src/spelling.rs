@@ -9,6 +9,7 @@ pub(crate) fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
 /// Returns the header name that `wanted` must mean: it differs by case, blanks, or one letter in
 /// three and at most two. A header may be a row of data by mistake, so numbers and less similar
 /// names are never returned.
+#[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "names in Parquet files"))]
 pub(crate) fn misspelt<'a>(wanted: &str, header: &[&'a str]) -> Option<&'a str> {
     let plain = |name: &str| name.split_whitespace().collect::<String>().to_lowercase();
     let wanted = plain(wanted);

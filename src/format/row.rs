@@ -45,8 +45,10 @@ pub(crate) enum RowField {
     /// Its range in the row's text.
     Text(Range<usize>),
     /// A number not given as text.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet has them"))]
     Number(f64),
     /// A time not given as text, in microseconds since 1970.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet has them"))]
     Time(i64),
     /// Present but unusable.
     Defective(Defect),

@@ -204,7 +204,8 @@ impl Factors {
         let (mut re, mut im): (Vec<f64>, Vec<f64>) =
             (0..length / 4).map(quarter).map(|(sine, cosine)| (cosine, -sine)).unzip();
         for k in 0..length / 2 {
-            (re.push(im[k]), im.push(-re[k]));
+            re.push(im[k]);
+            im.push(-re[k]);
         }
         Self { length, re, im }
     }
