@@ -74,8 +74,7 @@ use timely::dataflow::{InputHandle, Scope, StreamVec};
 use timely::worker::Worker;
 
 use super::cluster::execute;
-use super::journal::{EpochExtra, Journal, RunStart};
-use super::paying::open_store;
+use super::journal::{EpochExtra, Journal, RunStart, open_store};
 use super::{CHECKPOINT_INTERVAL, NAP, RunError, RunOptions, moments};
 use crate::pipeline::Pipeline;
 use crate::publication::{MomentPublication, Publication, PublicationError};
