@@ -111,7 +111,7 @@ pub enum FormatError {
         /// The column.
         column: String,
     },
-    /// A row lacks a value although [`MissingRows::Reject`] is set.
+    /// A row lacks a value although `MissingRows::Reject` is set.
     #[error(
         "{}:{line}: {}{defect}: mend the row, or say what becomes of rows that lack a value (--missing)",
         path.display(), named(column)

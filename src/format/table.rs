@@ -129,7 +129,7 @@ impl TableReader<'_> {
                 RowOutcome::End => break,
                 RowOutcome::TooLong => {
                     let (path, line) = (self.path.into(), rows.line());
-                    return Err(FormatError::RecordTooLong { path, line, limit: RECORD_LIMIT }.into());
+                    return Err(FormatError::RecordTooLong { path, line, limit: RECORD_LIMIT });
                 }
                 RowOutcome::Row => self.add(&row, rows.line())?,
             }

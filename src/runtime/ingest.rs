@@ -114,7 +114,7 @@ impl SourceOpener<'_> {
     ) -> Result<(SourceReader, Option<Intake>), RunError> {
         let (input, name) = (source.input.source(), source.input.to_string());
         let RunOptions { control, acknowledge, .. } = self.options;
-        let ingest = Arc::new(self.store.ingest(resume.position.into(), source.journal_limit)?);
+        let ingest = Arc::new(self.store.ingest(resume.position, source.journal_limit)?);
         control.begin();
         let shape = shape(self.pipeline, source);
         let session = JournalSession::new(Arc::clone(&ingest), shape, name.clone().into());
