@@ -351,7 +351,7 @@ fn impossible_settings_of_windows_are_refused_with_line_and_column() {
         assert!(ended.code == Some(2) && ended.err.contains(message), "{change:?}: {}", ended.err);
         assert!(!lab.path("bad").exists(), "nothing was begun");
     };
-    check(("corruption = 0.01", "corruption = 0.5"), "below 1/2");
+    check(("corruption = 0.01", "corruption = 0.5"), "at least 0 and below 0.5");
     check(("corruption = 0.01\n", ""), "the field corruption is missing");
     check(("epsilon = 2", "epsilon = 0"), "expected a number above 0");
     check(("delta = 1e-6", "delta = 0"), "delta");
