@@ -24,8 +24,11 @@ fn pipeline(files: &[(&str, &[u8])], rest: &str) -> (TempDir, Pipeline) {
     let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
     // Only public event times may move the clock.
     let neighbours = if rest.contains("event-time") { "replace-one-in-place" } else { "replace-one" };
+    // The limit of jumps has its own tests.
+    let moved = rest.contains("arrival =") || rest.contains("event-time");
+    let jump = if moved { "source.largest_jump = '4000000d'\n" } else { "" };
     let text = format!(
-        "name = 'n'\nsource.path = {names:?}\ncolumns = [{{ name = 'x', lower = 0, upper = 1 }}]
+        "name = 'n'\nsource.path = {names:?}\n{jump}columns = [{{ name = 'x', lower = 0, upper = 1 }}]
         privacy = {{ epsilon = 1, delta = 1e-6, neighbours = '{neighbours}' }}\nrelease.strategy = 'identity'\n{rest}"
     );
     let pipeline = Pipeline::parse(&text, &directory.path().join("p.toml")).unwrap();
@@ -357,8 +360,9 @@ proptest! {
         cut in 0..60usize,
         crlf: bool,
     ) {
-        // The first row is early, because a clock that begins after the last epoch is an error.
-        let rows = [(0, 0, 0)].iter().chain(&rows);
+        // The first row is early, because a clock that begins after the last epoch is an error; so is
+        // one that ends before the first epoch.
+        let rows = [(0, 0, 0)].iter().chain(&rows).chain(&[(40, 0, 0)]);
         let rows: Vec<_> = rows.map(|&(event, delay, noise)| (event, event / 2 + delay + noise)).collect();
         let (first, last) = rows.split_at(cut.min(rows.len()));
         let [mut a, mut b] = [timed(first), timed(last)];
