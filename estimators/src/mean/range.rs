@@ -172,7 +172,7 @@ impl ReleasedBins {
     /// so there may be more.
     pub(super) fn clipping(&self, ball: &ClippingBall, scales: &[f64]) -> Vec<Clipping> {
         let width = 2.0 * self.half_bin;
-        let column = |((bins, centre), scale): ((&Vec<(i64, f64)>, &f64), &f64)| {
+        let column = |bins: &[(i64, f64)], centre: f64, scale: f64| {
             let (lower, upper) = (centre - ball.radius, centre + ball.radius);
             let all = bins.iter().map(|(_, count)| count.max(0.0)).sum::<f64>().max(1.0);
             let (mut share, mut bias) = (0.0, 0.0);
@@ -187,7 +187,8 @@ impl ReleasedBins {
             }
             Clipping { lower: lower * scale, upper: upper * scale, share, bias: bias * scale }
         };
-        self.columns.iter().zip(&ball.centre).zip(scales).map(column).collect()
+        let columns = self.columns.iter().zip(&ball.centre).zip(scales);
+        columns.map(|((bins, &centre), &scale)| column(bins, centre, scale)).collect()
     }
 }
 

@@ -45,7 +45,7 @@ fn usual_jump(schedule: &Schedule) -> Option<i64> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
             let epochs = |epochs: u64| by.length.saturating_mul(i64::try_from(epochs).unwrap_or(i64::MAX));
-            let jump = epochs(by.horizon / 10).max(4 * DAY).min(180 * DAY).min(epochs(by.horizon / 2));
+            let jump = epochs(by.horizon / 10).clamp(4 * DAY, 180 * DAY).min(epochs(by.horizon / 2));
             Some(jump.max(epochs(10)))
         }
         _ => None,
