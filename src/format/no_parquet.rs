@@ -15,10 +15,18 @@ pub(crate) enum ParquetRows {}
 
 impl ParquetRows {
     pub(crate) fn open(path: &Path, _from: (u64, u64), _wanted: &[String]) -> Result<Self, FormatError> {
-        let problem = "this program was built without the feature `parquet`: build it with that feature, or convert \
-                       the file to CSV or NDJSON";
-        Err(FormatError::Parquet { path: path.into(), problem: problem.into() })
+        Err(refused(path))
     }
+
+    pub(crate) fn names(path: &Path) -> Result<Vec<String>, FormatError> {
+        Err(refused(path))
+    }
+}
+
+fn refused(path: &Path) -> FormatError {
+    let problem = "this program was built without the feature `parquet`: build it with that feature, or convert \
+                   the file to CSV or NDJSON";
+    FormatError::Parquet { path: path.into(), problem: problem.into() }
 }
 
 impl FileRows for ParquetRows {

@@ -256,6 +256,6 @@ mod tests {
             fitting(&head, &rows, 4, 80),
             lines(&["key mean", "a 1", "… and 2 more keys: --key chooses"])
         );
-        assert_eq!(fitting(&head, &rows, 0, 0), lines(&["", "", ""]));
+        assert_eq!(fitting(&head, &rows, 0, 0), lines(&["…"; 3]));
     }
 }
