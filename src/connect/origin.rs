@@ -40,6 +40,11 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         Journaling::Never
     }
 
+    /// Whether its rows may come as time goes on.
+    fn is_live(&self) -> bool {
+        self.goes_on() || self.journaling() != Journaling::Never
+    }
+
     /// Opens it at a position.
     ///
     /// # Errors

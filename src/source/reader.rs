@@ -6,7 +6,7 @@ use super::roles::FieldRoles;
 use super::rows::RowReader;
 use super::survey::SEARCHED_ROWS;
 use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
-use crate::connect::{FileLists, Journaling, Origin, OriginRequest, SourceError};
+use crate::connect::{FileLists, Origin, OriginRequest, SourceError};
 use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
@@ -99,7 +99,7 @@ impl SourceReader {
         let position = if is_anew { Position::START } else { resume.position };
         let expects_header = !source.goes_on() && source.header.is_none();
         let survey = RowSurvey::new(&shape.wanted);
-        let is_live = source.goes_on() || source.input.source().journaling() != Journaling::Never;
+        let is_live = source.input.source().is_live();
         Ok(SourceReader {
             control: control.clone(),
             rows: RowReader::open(origin, shape, expects_header, control, position)?,

@@ -72,8 +72,11 @@ fn a_run_that_fails_before_it_publishes_has_spent_nothing() {
         ((first_column, "name = 'b_misspelt'"), "none of the"),
         (("'data.csv'", "'missing.csv'"), "missing.csv: can't be read"),
         (("'data.csv'", "['data.csv', 'missing.csv']"), "missing.csv: can't be read"),
-        (("'data.csv'", "'packed.csv'"), "the file is compressed (gzip)"),
-        (("start = '2020", "start = '2019"), "data.csv:2: the clock begins after the last epoch has ended"),
+        (("'data.csv'", "'packed.csv'"), "the gzip data can't be unpacked any further at byte 15"),
+        (
+            ("start = '2020", "start = '2019"),
+            "data.csv:101: many rows in a row are further ahead of start in [epochs]",
+        ),
     ];
     for (change, message) in wrong {
         data.run(&data.pipeline("first", &tight, change)).failed(1, &[message]);

@@ -144,6 +144,11 @@ impl SourceConfig for ListedFiles {
         false
     }
 
+    fn is_live(&self) -> bool {
+        let is_pipe = |path: &PathBuf| path.metadata().is_ok_and(|found| !found.is_file());
+        self.0.iter().any(is_pipe)
+    }
+
     fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
         listed::open(&self.0, opening)
     }
