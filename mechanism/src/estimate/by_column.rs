@@ -192,7 +192,8 @@ impl<'a> ColumnwiseMoments<'a> {
         let within = estimate.clamp(-1.0, 1.0);
         let z = confidence.normal_quantile();
         let relative = |of: PairCovariance| of.noise / of.covariance;
-        if [one, other].iter().any(|of| of.covariance <= z * of.noise) {
+        // A quotient beyond [−1, 1] shows rows of the pair that are unlike those of its columns.
+        if estimate != within || [one, other].iter().any(|of| of.covariance <= z * of.noise) {
             return Some((within, ALL));
         }
         let moments = self.pair(i, j)?;
