@@ -276,7 +276,7 @@ fn a_stalled_reader_delays_neither_the_run_nor_other_readers() {
     assert!(following.iter().map(|event| event.0).eq(1..=150));
     let sent: usize = following.iter().map(|event| event.1.len()).sum();
     // Linux lets the sender's buffer grow to 4 MiB.
-    assert!(sent > 5 << 20, "{sent} bytes fit no connection");
+    assert!(sent > 9 << 19, "{sent} bytes fit no connection");
     drop(stalled);
 }
 
