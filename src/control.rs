@@ -30,6 +30,8 @@ pub struct Control {
     /// How long an answer is still waited for when the run is stopped.
     grace: Duration,
     notice: Option<Notice>,
+    /// Receives notices about private rows.
+    private_notice: Option<Notice>,
 }
 
 type Notice = Arc<dyn Fn(&str) + Send + Sync>;
@@ -37,7 +39,14 @@ type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 impl Default for Control {
     fn default() -> Self {
         let preparing = Arc::new(AtomicBool::new(true));
-        Self { stop: Arc::default(), preparing, until_idle: None, grace: Duration::ZERO, notice: None }
+        Self {
+            stop: Arc::default(),
+            preparing,
+            until_idle: None,
+            grace: Duration::ZERO,
+            notice: None,
+            private_notice: None,
+        }
     }
 }
 
@@ -54,9 +63,16 @@ impl Control {
     }
 
     /// Calls `listener` with notices that do not end the run: a server is away, a peer was refused.
-    /// No notice contains a byte of a record.
+    /// They depend on public facts alone.
     pub fn on_notice(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Control { notice: Some(Arc::new(listener)), ..self }
+    }
+
+    /// Calls `listener` with notices that depend on what private rows hold, such as keys that the
+    /// pipeline doesn't list. They are for the operator's eyes, so don't log them. By default they
+    /// are dropped. No notice contains a byte of a record.
+    pub fn on_private_notice(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Control { private_notice: Some(Arc::new(listener)), ..self }
     }
 
     /// Returns the flag that stops the run when set, for example by a signal handler.
@@ -89,6 +105,12 @@ impl Control {
 
     pub(crate) fn notice(&self, message: &str) {
         if let Some(listener) = &self.notice {
+            listener(message);
+        }
+    }
+
+    pub(crate) fn private_notice(&self, message: &str) {
+        if let Some(listener) = &self.private_notice {
             listener(message);
         }
     }

@@ -67,8 +67,8 @@ pub(crate) struct RunArguments {
     /// Publish only to the log; write nothing to standard output
     #[arg(long, short)]
     quiet: bool,
-    /// Report on standard error how many rows were read and dropped. These exact counts are
-    /// private: only for the operator
+    /// Report on standard error how many rows were read and dropped, and what is wrong with them,
+    /// also if it is not a terminal. These exact counts are private: only for the operator
     #[arg(long)]
     counters: bool,
     /// Write the number of records from standard input or a socket that are safe in the journal:
@@ -101,6 +101,14 @@ pub(crate) struct RunArguments {
     /// Serve the private metrics on other addresses too, where other machines can read them
     #[arg(long, requires = "metrics")]
     metrics_private: bool,
+}
+
+impl RunArguments {
+    /// Whether standard error shows exact counts and what else is private: a person reads it, or
+    /// has asked. Elsewhere it may end in the log of a service, so it depends on public facts alone.
+    fn shows_private(&self) -> bool {
+        self.counters || stderr().is_terminal()
+    }
 }
 
 /// Runs the pipeline until its source ends.
@@ -153,7 +161,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let output =
         output.transpose().and_then(|output| output.map_or(Ok(()), |output| finish(output, &options)));
     let summary = summary?;
-    report(&input, &options, &summary, arguments.counters);
+    report(&input, &options, &summary, arguments.shows_private());
     Ok(finished.into_iter().chain([output]).collect::<Result<(), _>>()?)
 }
 
@@ -195,6 +203,7 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
         return Err(CliError::usage(format!("{}, or add --until-idle 30s", endless.message)));
     }
     let control = Control::new().until_idle(arguments.until_idle).on_notice(warn);
+    let control = if arguments.shows_private() { control.on_private_notice(warn) } else { control };
     if arguments.process.unwrap_or(0) == 0 {
         for signal in [SIGINT, SIGTERM] {
             register_conditional_default(signal, control.preparing_flag())
@@ -250,11 +259,11 @@ fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
     }
 }
 
-/// One of so many rows unusable is worth a hint.
+/// A share of one row in this many that are unusable is worth a hint.
 const MANY_UNUSABLE: u64 = 20;
 
 /// Prints the summary, and the command that reads the log.
-fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, counters: bool) {
+fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_private: bool) {
     if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
         return;
     }
@@ -292,10 +301,7 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, counter
     let hint = writeln!(err, "To read the releases again:  hushflow tail {}", input.directory.display());
     // A closed standard error is no failure after the work is done.
     let _ = progress.and(guarantee).and(hint);
-    for notice in &summary.notices {
-        let _ = writeln!(err, "warning: {notice}");
-    }
-    if counters || err.is_terminal() {
+    if shows_private {
         let c = &summary.counters;
         let by_column = parameters.by_column();
         let [missing, malformed] = match by_column {

@@ -171,8 +171,6 @@ pub struct RunSummary {
     pub generation: u64,
     /// Row counts; private, for the operator only.
     pub counters: RowCounters,
-    /// Lines about rows that did not count; private, for the operator only.
-    pub notices: Vec<String>,
 }
 
 /// Runs a pipeline until its source ends, and writes its releases to the public log.
@@ -249,11 +247,13 @@ pub fn run(
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let torn = taking.map_or(Ok(0), Intake::finish)?;
     let counters = RowCounters { torn, ..read.counters };
-    let notices = private_notices(pipeline, counters, read.survey, &read.reported);
+    for notice in private_notices(pipeline, counters, read.survey, &read.reported) {
+        options.control.private_notice(&notice);
+    }
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);
     info!(generation, last_epoch = epochs.end - 1, "the run ended cleanly");
-    Ok(RunSummary { epochs, generation, counters, notices })
+    Ok(RunSummary { epochs, generation, counters })
 }
 
 /// Connects to the other processes before anything is opened: a source may be silent for long, and

@@ -107,7 +107,7 @@ impl FirstLook {
         });
         let mut reported = Vec::new();
         for problem in found.iter().filter(|_| refusal.is_none()) {
-            self.control.notice(&private_notice("among the first rows, ", problem));
+            self.control.private_notice(&private_notice("among the first rows, ", problem));
             reported.push(problem.kind);
         }
         LookOutcome { held: self.held, reported, refusal }

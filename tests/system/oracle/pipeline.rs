@@ -91,8 +91,6 @@ impl Case {
             true => "",
             false => "largest_jump = '40000d'\n",
         };
-        // A run that the look at its first rows stops has no release to compare.
-        let jump = format!("preflight = 'off'\n{jump}");
         let journal = if self.is(F::Source, &["journal"]) { "journal = true\n" } else { "" };
         let files = self.files();
         let source = |(files, name): (&Vec<String>, &str)| {
