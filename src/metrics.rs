@@ -97,6 +97,11 @@ impl Metrics {
         self.closed.store(epoch, Relaxed);
     }
 
+    /// Whether epochs are closed that are not committed yet.
+    pub(crate) fn has_uncommitted(&self) -> bool {
+        self.closed.load(Relaxed) > self.committed.load(Relaxed)
+    }
+
     /// Records that all epochs up to this one are durable, and how long the last of them took.
     pub(crate) fn record_committed(&self, epoch: u64, took: Duration) {
         self.committed.store(epoch, Relaxed);

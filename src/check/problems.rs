@@ -5,14 +5,20 @@
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use serde::Serialize;
 
-use super::Observation;
+use super::coverage::Coverage;
 use crate::format::Defect;
 use crate::pipeline::{KeyColumn, MissingPolicy, Pipeline};
-use crate::source::{ColumnSurvey, RowCounters};
+use crate::source::{ColumnSurvey, RowCounters, RowSurvey};
 use crate::spelling::closest;
 
-/// Epochs below which none of the rules about empty epochs applies.
+/// Epochs before the first record that are no problem.
 const FEW_EPOCHS: u64 = 10;
+
+/// Closed epochs from which it means anything that nearly all of them are empty.
+const LEAST_EPOCHS: u64 = 8;
+
+/// Unlisted rows from which they may be those of a listed key without a row.
+const LEAST_UNLISTED: u64 = 20;
 
 /// A problem of a pipeline with its source: a run would publish little or nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,19 +27,76 @@ pub struct Problem {
     pub kind: &'static str,
     /// Whether it follows from public facts, so that a run may stop.
     pub public: bool,
+    /// Whether a run of the pipeline stops at it.
+    pub stops: bool,
     /// What was found, and how to mend it.
     pub message: String,
 }
 
-/// Returns the problems of these rows. Shares of fewer than `least` rows are none.
-pub fn problems(pipeline: &Pipeline, seen: &Observation, least: u64) -> Vec<Problem> {
-    let rows = seen.counters.rows;
-    if rows < least.max(1) {
+/// What was seen of the rows of all sources. Private.
+#[derive(Clone, Copy)]
+pub struct Observation<'a> {
+    /// Which rows these are.
+    pub extent: Extent,
+    /// What became of them.
+    pub counters: RowCounters,
+    /// What the rows so far hold.
+    pub survey: &'a RowSurvey,
+    /// The epochs and keys that have had records so far.
+    pub coverage: &'a Coverage,
+}
+
+/// Which rows were seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Some of the rows of a run, which may stop at a problem.
+    Part,
+    /// All rows of a run, or of a check.
+    Whole,
+}
+
+impl Extent {
+    /// Rows from which shares mean anything.
+    fn least(self) -> u64 {
+        match self {
+            Extent::Part => 20,
+            Extent::Whole => 1,
+        }
+    }
+
+    /// Returns the share of rows outside of the epochs that is a problem, as its inverse, and its
+    /// name. A part of the rows may well begin before the first epoch.
+    fn outside(self) -> (u64, &'static str) {
+        match self {
+            Extent::Part => (2, "most rows"),
+            Extent::Whole => (5, "more than a fifth of the rows"),
+        }
+    }
+}
+
+/// Returns the problems of these rows. A run stops at none of them unless it is marked so.
+pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
+    let mut found = problems_of_rows(pipeline, seen);
+    found.extend(empty_start(pipeline, seen.coverage));
+    found.extend(idle_clock(pipeline, seen.coverage));
+    // Other problems explain empty epochs. Private ones must not decide whether a public one is found.
+    if let Some(empty) = empty_epochs(pipeline, seen.coverage)
+        && found.iter().all(|other| empty.public && !other.public)
+    {
+        found.push(empty);
+    }
+    found
+}
+
+/// Returns the problems of shares of the rows.
+fn problems_of_rows(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
+    let (rows, least) = (seen.counters.rows, seen.extent.least());
+    if rows < least {
         return Vec::new();
     }
     let public = pipeline.privacy.neighbours.counts_are_public();
     let mut found = Vec::new();
-    let mut add = |kind, public, message: String| found.push(Problem { kind, public, message });
+    let mut add = |kind, public, message: String| found.push(Problem { kind, public, stops: false, message });
     let is_most = |count: u64| 2 * count > rows;
     let counters = &seen.counters;
     if let Some(key) = pipeline.key.as_ref().filter(|_| is_most(counters.unknown_key)) {
@@ -49,9 +112,18 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation, least: u64) -> Vec<Prob
                 key.column
             ),
         );
+    } else if let Some(name) = unseen_key(pipeline, seen) {
+        add(
+            "key without rows",
+            public,
+            format!(
+                "no row has the listed key {name:?}, and many rows have keys that [key] doesn't list: check its spelling, to the \
+                 letter"
+            ),
+        );
     }
     // With counts by column, a row that lacks a value counts for its other columns.
-    let whole_rows = pipeline.rows.missing != MissingPolicy::ByColumn;
+    let whole_rows = pipeline.rows.missing != MissingPolicy::ByColumn || seen.coverage.records == 0;
     if whole_rows && is_most(counters.missing) {
         add(
             "missing values",
@@ -66,16 +138,27 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation, least: u64) -> Vec<Prob
             format!("most rows can't be read{}{}", columns(seen, |column| column.malformed), defect(seen)),
         );
     }
-    let start = "most rows come before the first epoch: correct start in [epochs]";
-    let horizon = "most rows come after the last epoch: correct start, length or horizon in [epochs]";
-    let late = "most rows come after their epoch has closed: raise allowed_lateness, or choose the clock of [epochs] anew";
-    for (kind, count, message) in [
-        ("before the start", counters.before_start, start),
-        ("after the horizon", counters.after_horizon, horizon),
-        ("late", counters.late + counters.folded, late),
+    let outside = seen.extent.outside();
+    let late =
+        "come after their epoch has closed: raise allowed_lateness, or choose the clock of [epochs] anew";
+    for (kind, count, (share, name), message) in [
+        (
+            "before the start",
+            counters.before_start,
+            outside,
+            "come before the first epoch: correct start in [epochs]",
+        ),
+        (
+            "after the horizon",
+            counters.after_horizon,
+            outside,
+            "come after the last epoch: correct start, length or horizon in [epochs]",
+        ),
+        ("late", counters.late + counters.folded, (2, "most rows"), late),
     ] {
-        if is_most(count) {
-            add(kind, public, message.into());
+        if share * count > rows {
+            let name = if is_most(count) { "most rows" } else { name };
+            add(kind, public, format!("{name} {message}"));
         }
     }
     if is_most(counters.leaping) {
@@ -92,11 +175,14 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation, least: u64) -> Vec<Prob
         found.push(Problem {
             kind: "uncounted rows",
             public: false,
+            stops: false,
             message: "most rows don't count, for several reasons".into(),
         });
     }
+    if !whole_rows {
+        found.extend(empty_columns(pipeline, seen));
+    }
     found.extend(out_of_bounds(pipeline, seen, least));
-    found.extend(empty_start(pipeline, seen));
     found
 }
 
@@ -107,7 +193,7 @@ fn dropped(counters: &RowCounters) -> u64 {
 }
 
 /// Values of which most are outside of one bound.
-fn out_of_bounds(pipeline: &Pipeline, seen: &Observation, least: u64) -> Vec<Problem> {
+fn out_of_bounds(pipeline: &Pipeline, seen: &Observation<'_>, least: u64) -> Vec<Problem> {
     let columns = pipeline.columns.iter().zip(&seen.survey.columns);
     let outside = columns.filter_map(|(column, survey)| {
         let (lower, upper) = match column.bounds.is_empty() {
@@ -123,6 +209,7 @@ fn out_of_bounds(pipeline: &Pipeline, seen: &Observation, least: u64) -> Vec<Pro
         Some(Problem {
             kind: "values out of bounds",
             public: false,
+            stops: false,
             message: format!(
                 "most values of {:?} are {bound} and would be clipped: its unit may be another than that of the bounds, or two \
                  columns may be swapped",
@@ -134,30 +221,79 @@ fn out_of_bounds(pipeline: &Pipeline, seen: &Observation, least: u64) -> Vec<Pro
 }
 
 /// Epochs before the first record.
-fn empty_start(pipeline: &Pipeline, seen: &Observation) -> Option<Problem> {
+fn empty_start(pipeline: &Pipeline, coverage: &Coverage) -> Option<Problem> {
     let Schedule::ByTime(by) = &pipeline.epochs.schedule else { return None };
-    let (&first, _) = seen.tally.epochs.first_key_value()?;
+    let first = coverage.first.filter(|_| coverage.committed == 0)?;
     (first > FEW_EPOCHS.max(by.horizon / 10)).then(|| Problem {
         kind: "empty start",
         public: pipeline.privacy.neighbours.counts_are_public(),
+        stops: false,
         message: "many epochs before the first record would be published empty: correct start in [epochs]"
             .into(),
     })
 }
 
-/// Returns the problem of a clock that has closed `closed` epochs by `steps` steps, if few of them
-/// held an arrival: a public fact unless the end of the input closes epochs.
-pub fn problems_of_epochs(pipeline: &Pipeline, closed: u64, steps: u64) -> Option<Problem> {
+/// Epochs of which nearly all had no arrival: a public fact unless the end of the input closes
+/// epochs.
+fn idle_clock(pipeline: &Pipeline, coverage: &Coverage) -> Option<Problem> {
+    let closed = coverage.closed.saturating_sub(coverage.committed);
     let clocked =
         |schedule: &Schedule| matches!(schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
     let is_public = pipeline.sources.iter().all(|source| clocked(&source.schedule));
-    let nearly_all = closed >= 2 * FEW_EPOCHS && steps.saturating_mul(10) < closed;
+    let nearly_all = closed >= 2 * FEW_EPOCHS && coverage.steps.saturating_mul(10) < closed;
     (is_public && nearly_all).then(|| Problem {
         kind: "empty epochs",
         public: true,
+        stops: false,
         message: "by the public clock, no row arrived in nearly all of the epochs, which would be published empty: correct start \
                   or length in [epochs]"
             .into(),
+    })
+}
+
+/// Whether enough epochs have closed, and at least nine in ten of them have no record.
+pub(super) fn is_nearly_empty(pipeline: &Pipeline, coverage: &Coverage) -> bool {
+    let (closed, filled) = coverage.closed_and_filled();
+    let is_timed = matches!(pipeline.epochs.schedule, Schedule::ByTime(_));
+    is_timed && closed >= LEAST_EPOCHS && filled.saturating_mul(10) <= closed
+}
+
+/// Closed epochs of which nearly all have no record.
+fn empty_epochs(pipeline: &Pipeline, coverage: &Coverage) -> Option<Problem> {
+    is_nearly_empty(pipeline, coverage).then(|| Problem {
+        kind: "empty epochs",
+        public: pipeline.privacy.neighbours.counts_are_public(),
+        stops: false,
+        message: "nearly all epochs would be published without a record: correct start, length or horizon in [epochs]".into(),
+    })
+}
+
+/// Returns a listed key without a record, if there are rows with unlisted keys: for each listed key
+/// without a record at least a tenth of the mean of the others.
+fn unseen_key<'a>(pipeline: &'a Pipeline, seen: &Observation<'_>) -> Option<&'a str> {
+    let key = pipeline.key.as_ref()?;
+    let unseen: Vec<usize> = seen.coverage.empty_keys().collect();
+    let (first, empty, all) = (*unseen.first()?, unseen.len() as u64, key.values.len() as u64);
+    let unlisted = seen.counters.unknown_key;
+    let is_enough = 10 * u128::from(unlisted) * u128::from(all - empty)
+        >= u128::from(seen.coverage.records) * u128::from(empty);
+    (unlisted >= LEAST_UNLISTED && empty < all && is_enough).then(|| key.values[first].as_str())
+}
+
+/// Columns of which most values are missing or unreadable, though their rows count for others.
+fn empty_columns(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
+    let columns = seen.survey.columns.iter().zip(&pipeline.columns);
+    // A run compares the values of its first rows only, so another column must have some.
+    let is_surveyed = columns.clone().any(|(survey, _)| survey.values > 0);
+    let mut unread = columns
+        .filter(|(survey, _)| survey.values == 0 && survey.missing + survey.malformed >= seen.extent.least());
+    let (survey, column) = unread.next().filter(|_| is_surveyed)?;
+    let defect = survey.defect.map_or_else(String::new, |defect| format!(": {defect}"));
+    Some(Problem {
+        kind: "column without values",
+        public: false,
+        stops: false,
+        message: format!("every row lacks a readable value of {:?}{defect}", column.name),
     })
 }
 
@@ -172,6 +308,7 @@ pub fn never_closes(pipeline: &Pipeline) -> Option<Problem> {
     Some(Problem {
         kind: "no epoch closes",
         public: true,
+        stops: true,
         message: format!(
             "{} has no end, so with clock = \"end-of-input\" no epoch would ever be published: name an arrival column in [epochs]",
             endless.input
@@ -180,7 +317,7 @@ pub fn never_closes(pipeline: &Pipeline) -> Option<Problem> {
 }
 
 /// Returns the listed key that is most like an unlisted one. It is public; the unlisted one is not.
-fn similar_key<'a>(key: &'a KeyColumn, seen: &Observation) -> Option<&'a str> {
+fn similar_key<'a>(key: &'a KeyColumn, seen: &Observation<'_>) -> Option<&'a str> {
     let listed: Vec<&str> = key.values.iter().map(String::as_str).collect();
     let mut unlisted: Vec<_> = seen.survey.unlisted_keys.iter().collect();
     unlisted.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
@@ -193,7 +330,7 @@ fn similar_key<'a>(key: &'a KeyColumn, seen: &Observation) -> Option<&'a str> {
 }
 
 /// Names the columns of at least half of the defects that `count` counts.
-fn columns(seen: &Observation, count: impl Fn(&ColumnSurvey) -> u64) -> String {
+fn columns(seen: &Observation<'_>, count: impl Fn(&ColumnSurvey) -> u64) -> String {
     let most = seen.survey.columns.iter().map(&count).max().unwrap_or(0);
     let named = seen.survey.columns.iter().filter(|column| count(column) > 0 && 2 * count(column) >= most);
     let names: Vec<_> = named.map(|column| format!("{:?}", column.name)).collect();
@@ -201,7 +338,7 @@ fn columns(seen: &Observation, count: impl Fn(&ColumnSurvey) -> u64) -> String {
 }
 
 /// Describes the defect of the column with the most unreadable values, or of whole rows.
-fn defect(seen: &Observation) -> String {
+fn defect(seen: &Observation<'_>) -> String {
     let worst = seen.survey.columns.iter().max_by_key(|column| column.malformed);
     let of_row =
         seen.survey.row_defect.filter(|_| worst.is_none_or(|worst| seen.survey.whole_rows > worst.malformed));

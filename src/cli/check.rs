@@ -11,7 +11,7 @@ use clap::Args;
 use hushflow::check::{Problem, never_closes};
 use hushflow::control::Control;
 use hushflow::ledger::LedgerHome;
-use hushflow::pipeline::{Pipeline, Preflight, Source};
+use hushflow::pipeline::{Pipeline, Source};
 use hushflow::publication::Publication;
 use hushflow::runtime::{DryRun, DryRunLimits, RunOptions, confirm_budget, dry_run};
 use hushflow::state::PublicReader;
@@ -96,7 +96,7 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
     if !stderr().is_terminal() || arguments.json {
         let _ = writeln!(stderr(), "note: the output of check is private: for the operator only");
     }
-    report.verdict(&pipeline)
+    report.verdict()
 }
 
 fn refuse_sockets(pipeline: &Pipeline) -> Result<(), CliError> {
@@ -126,7 +126,7 @@ fn limits(arguments: &CheckArguments, pipeline: &Pipeline) -> Result<DryRunLimit
 /// Returns what would stop a run besides its rows: the state directory, or the budget.
 fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Result<Vec<Problem>, CliError> {
     let mut found = Vec::new();
-    let mut add = |kind, message| found.push(Problem { kind, public: true, message });
+    let mut add = |kind, message| found.push(Problem { kind, public: true, stops: true, message });
     let header = publication.header()?;
     let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
     if earlier.is_some_and(|earlier| *earlier.header() != header) {
@@ -145,24 +145,15 @@ fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Re
     Ok(found)
 }
 
-/// Whether a run stops at a problem by itself.
-fn stops(pipeline: &Pipeline, problem: &Problem) -> bool {
-    match pipeline.preflight {
-        Preflight::Stop => true,
-        Preflight::Warn => problem.public,
-        Preflight::Off => matches!(problem.kind, "another state" | "ledger"),
-    }
-}
-
 impl CheckReport<'_> {
     /// Returns the outcome as an exit status.
-    fn verdict(&self, pipeline: &Pipeline) -> Result<(), CliError> {
+    fn verdict(&self) -> Result<(), CliError> {
         let DryRun { fault, .. } = self.run;
         match fault {
             Some(fault) if fault.is_unreadable() => Err(CliError::failed(fault.to_string())),
             Some(_) => Err(CliError::refused("a run would stop: see the problem above")),
             None if self.problems.is_empty() => Ok(()),
-            None => match self.problems.iter().find(|problem| stops(pipeline, problem)) {
+            None => match self.problems.iter().find(|problem| problem.stops) {
                 Some(_) => Err(CliError::refused("a run would stop: see the problems above")),
                 None => Err(CliError::refused(
                     "a run would publish little or nothing of this source, and spend its budget: see the problems above",

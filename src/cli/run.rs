@@ -12,7 +12,7 @@ use tracing::level_filters::LevelFilter;
 use clap::{Args, ValueEnum};
 use hushflow::check::never_closes;
 use hushflow::control::Control;
-use hushflow::follow::Subject;
+use hushflow::follow::{FaintCounts, Subject};
 use hushflow::key::SharedKey;
 use hushflow::ledger::LedgerHome;
 use hushflow::pipeline::{Pipeline, Sink, Source};
@@ -162,6 +162,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         output.transpose().and_then(|output| output.map_or(Ok(()), |output| finish(output, &options)));
     let summary = summary?;
     report(&input, &options, &summary, arguments.shows_private());
+    report_faint_counts(&input, &options, &summary, &arguments.pipeline);
     Ok(finished.into_iter().chain([output]).collect::<Result<(), _>>()?)
 }
 
@@ -272,6 +273,10 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
     let (epochs, last) = (summary.epochs.end - summary.epochs.start, summary.epochs.end - 1);
     let mut err = stderr().lock();
     let progress = match epochs {
+        0 if last == 0 && summary.counters.rows == 0 => {
+            writeln!(err, "The source has no row, so no epoch was published.")
+        }
+        0 if last == 0 => writeln!(err, "No epoch has closed yet, so none was published."),
         0 => writeln!(
             err,
             "Nothing new: {last} epochs were published earlier, and no epoch is published twice."
@@ -339,6 +344,26 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             );
         }
     }
+}
+
+/// Warns if the published counts show no records. It depends on releases alone, so everyone may see
+/// it. A log that can't be read is reported by the commands that read it.
+fn report_faint_counts(input: &SinkInput, options: &RunOptions, summary: &RunSummary, pipeline: &Path) {
+    let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
+    let Publication::Moments(publication) = &input.subject.publication else { return };
+    if !leads || summary.epochs.is_empty() {
+        return;
+    }
+    let Ok(Some(counts)) = FaintCounts::of_log(&input.directory, publication) else { return };
+    let part = match counts.is_sum_faint {
+        true => String::new(),
+        false => format!(" in {} of {} epochs", counts.faint, counts.epochs),
+    };
+    warn(&format!(
+        "the published counts can't be told from zero{part}: the start, the clock or the keys may be wrong; hushflow check {} shows \
+         the rows",
+        pipeline.display()
+    ));
 }
 
 pub(super) fn warn(message: &str) {

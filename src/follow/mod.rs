@@ -47,6 +47,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod counts;
 mod operators;
 
 use std::cell::{Cell, RefCell};
@@ -74,6 +75,7 @@ use crate::pipeline::PublicParameters;
 use crate::publication::{Publication, PublicationError};
 use crate::state::{HistoryStamp, PublicHeader, PublicReader, ReleaseFrame, StateError};
 
+pub use counts::FaintCounts;
 pub use operators::{DecodeWindows, Estimates, KeyEstimate, Totals};
 
 /// How often to check the log for a release.

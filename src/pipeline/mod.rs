@@ -51,7 +51,7 @@ pub struct Pipeline {
     pub sources: Vec<Source>,
     /// `[source] missing`, `malformed`: what happens to rows that can't be used.
     pub rows: RowPolicies,
-    /// `[source] preflight`: what the look at the first rows may do.
+    /// `[source] preflight`: what a run does if its rows don't count.
     pub preflight: Preflight,
     /// `[source] id`: column that identifies duplicates of a record.
     pub id: Option<String>,
@@ -137,17 +137,19 @@ pub enum RowPolicy {
     Reject,
 }
 
-/// What the look at the first rows of a first run may do. It precedes every charge and release.
+/// What a run does before it publishes epochs, if most rows don't count or nearly all epochs are
+/// empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {
-    /// Stop the run if public facts show that it would publish little or nothing, such as a clock
-    /// far ahead of the start; report private facts to the operator. The default.
+    /// Stop a first run, before every charge and release, if public facts show that it would publish
+    /// little or nothing, such as a clock far ahead of the start; show private facts to the operator
+    /// where exact counts are shown. The default.
     #[default]
     Warn,
-    /// Stop for private facts too, such as keys that the pipeline doesn't list. Whoever watches for
-    /// releases sees that none appear.
+    /// Stop for private facts too, such as keys that the pipeline doesn't list, among the first rows
+    /// or later ones. Readers see that the releases end.
     Stop,
-    /// Don't look.
+    /// Don't judge the rows.
     Off,
 }
 

@@ -1,13 +1,14 @@
 //! Reads the sources of a pipeline as a run does, and keeps nothing: no state, no journal, no
 //! release.
 
-use hushflow_mechanism::epochs::Schedule;
-
 use super::copies::DuplicateFilter;
-use crate::check::{Observation, Problem, RecordTally, problems, problems_of_epochs};
+use super::preflight::LOOK_ROWS;
+use crate::check::{EntityCut, Problem, RecordTally, RowJudge};
 use crate::control::Control;
 use crate::pipeline::Pipeline;
-use crate::source::{ResumePoint, SourceError, SourceEvent, SourceReader};
+use crate::source::{
+    EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader,
+};
 
 /// How much of the sources is read.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +21,14 @@ pub struct DryRunLimits {
 
 /// What a run would make of the rows. Private.
 pub struct DryRun {
-    /// The rows.
-    pub seen: Observation,
+    /// What became of the rows.
+    pub counters: RowCounters,
+    /// What they hold.
+    pub survey: RowSurvey,
+    /// The records among them.
+    pub tally: RecordTally,
+    /// Records that the limits of entities leave out, if entities are protected.
+    pub left_out: Option<u64>,
     /// The last epoch that a run would close.
     pub closed: u64,
     /// Whether all sources were read to their ends.
@@ -35,69 +42,151 @@ pub struct DryRun {
 /// Reads all sources, one after the other, and reports the number of rows to `progress`.
 ///
 /// The records of several sources are assigned by their own clocks, as in a run that waits for all
-/// of them.
+/// of them. The rows of a single source are judged as in a run, and then all together.
 pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn FnMut(u64)) -> DryRun {
-    let seen = Observation { tally: RecordTally::new(pipeline), ..Observation::default() };
-    let mut run = DryRun { seen, closed: 0, is_whole: true, fault: None, problems: Vec::new() };
-    let (mut copies, mut marks) = (DuplicateFilter::default(), 0);
+    let mut rehearsal = Rehearsal::new(pipeline);
+    let (mut is_whole, mut fault) = (true, None);
     let number = pipeline.sources.len() as u64;
     for (source, index) in pipeline.sources.iter().zip(0..) {
         let opened = SourceReader::controlled((pipeline, source), &limits.control, ResumePoint::START, 0);
         let read = opened.and_then(|reader| {
             let mut reader = reader.among((index, number)).surveying(limits.rows.unwrap_or(u64::MAX));
-            let before = run.seen.counters.rows;
-            let read = loop {
-                let event = reader.next_event();
-                progress(before + reader.counters().rows);
-                match event {
-                    Err(error) => break Err(error),
-                    Ok(SourceEvent::Batch(mut batch)) => {
-                        copies.take_out(&mut batch);
-                        run.seen.tally.add(&batch.records);
-                    }
-                    Ok(SourceEvent::Mark(mark)) => {
-                        (run.closed, marks) = (run.closed.max(mark.epoch), marks + 1);
-                        if number == 1 {
-                            copies.forget(mark.epoch);
-                        }
-                    }
-                    Ok(SourceEvent::End) => break Ok(()),
-                }
-            };
-            let mut rest = reader.take_batch();
-            copies.take_out(&mut rest);
-            run.seen.tally.add(&rest.records);
-            run.seen.counters += *reader.counters();
-            run.seen.survey.merge(reader.survey());
-            run.is_whole &= reader.has_ended();
+            let read = rehearsal.read(&mut reader, progress);
+            is_whole &= reader.has_ended();
             read
         });
         if let Err(error) = read {
-            (run.fault, run.is_whole) = (Some(error), false);
+            (fault, is_whole) = (Some(error), false);
             break;
         }
     }
-    run.seen.counters.copies = copies.found();
-    run.problems = problems(pipeline, &run.seen, 1);
-    run.problems.extend(problems_of_epochs(pipeline, run.closed, marks));
-    if run.problems.is_empty() {
-        run.problems.extend(empty_epochs(pipeline, &run));
-    }
-    if run.fault.is_some() {
-        // The fault says the same more exactly.
-        run.problems.retain(|problem| !problem.public && problem.kind != "before the start");
-    }
-    run
+    rehearsal.end(is_whole, fault)
 }
 
-/// Epochs of a whole input of which nearly all have no record.
-fn empty_epochs(pipeline: &Pipeline, run: &DryRun) -> Option<Problem> {
-    let Schedule::ByTime(_) = &pipeline.epochs.schedule else { return None };
-    let filled = run.seen.tally.epochs.len() as u64;
-    let nearly_all = run.is_whole && run.closed >= 20 && filled.saturating_mul(10) < run.closed;
-    nearly_all.then(|| Problem {
-        kind: "empty epochs",
-        public: false,
-        message: "nearly all epochs would be published without a record: correct start, length or horizon in [epochs]".into(),
-    })
+/// The state of a dry run.
+struct Rehearsal {
+    copies: DuplicateFilter,
+    judge: RowJudge,
+    tally: RecordTally,
+    cut: Option<EntityCut>,
+    counters: RowCounters,
+    survey: RowSurvey,
+    closed: u64,
+    /// Whether there is one source, so that epochs are closed as in a run.
+    is_single: bool,
+    has_looked: bool,
+    problems: Vec<Problem>,
+}
+
+impl Rehearsal {
+    fn new(pipeline: &Pipeline) -> Self {
+        Rehearsal {
+            copies: DuplicateFilter::default(),
+            judge: RowJudge::new(pipeline, 0),
+            tally: RecordTally::new(pipeline),
+            cut: pipeline.entity.as_ref().map(|entity| EntityCut::new(entity.limits)),
+            counters: RowCounters::default(),
+            survey: RowSurvey::default(),
+            closed: 0,
+            is_single: pipeline.sources.len() == 1,
+            has_looked: false,
+            problems: Vec::new(),
+        }
+    }
+
+    /// Reads one source to its end.
+    fn read(&mut self, reader: &mut SourceReader, progress: &mut dyn FnMut(u64)) -> Result<(), SourceError> {
+        let before = self.counters;
+        let read = loop {
+            let event = reader.next_event();
+            self.counters = before;
+            self.counters += *reader.counters();
+            self.counters.copies = self.copies.found();
+            progress(self.counters.rows);
+            match event {
+                Err(error) => break Err(error),
+                Ok(SourceEvent::Batch(batch)) => {
+                    self.add(batch);
+                    if self.is_single && self.counters.rows >= LOOK_ROWS {
+                        self.look(reader.survey());
+                    }
+                }
+                Ok(SourceEvent::Mark(mark)) => self.close(mark, reader),
+                Ok(SourceEvent::End) => break Ok(()),
+            }
+        };
+        self.add(reader.take_batch());
+        self.survey.merge(reader.survey());
+        read
+    }
+
+    fn add(&mut self, mut batch: RecordBatch) {
+        self.copies.take_out(&mut batch);
+        self.judge.add(&batch.records);
+        self.tally.add(&batch.records);
+        if let Some(cut) = &mut self.cut {
+            cut.add(&batch.records);
+        }
+    }
+
+    fn close(&mut self, EpochMark { epoch, due, rows, .. }: EpochMark, reader: &SourceReader) {
+        self.closed = self.closed.max(epoch);
+        if !self.is_single {
+            return;
+        }
+        self.copies.forget(epoch);
+        self.judge.close(epoch, due, rows);
+        if let Some(cut) = &mut self.cut {
+            cut.close(epoch);
+        }
+        if self.has_looked && self.problems.is_empty() {
+            self.problems = self.judge.judge(self.counters, || reader.survey().clone());
+        }
+    }
+
+    /// Judges the first rows, once.
+    fn look(&mut self, survey: &RowSurvey) {
+        if !std::mem::replace(&mut self.has_looked, true) {
+            self.problems = self.judge.look(self.counters, survey);
+        }
+    }
+
+    fn end(mut self, is_whole: bool, fault: Option<SourceError>) -> DryRun {
+        let survey = std::mem::take(&mut self.survey);
+        if !self.is_single {
+            self.judge.close(self.closed, self.closed, self.counters.rows);
+        }
+        self.look(&survey);
+        let mut problems = self.problems;
+        for problem in self.judge.sum_up(self.counters, &survey) {
+            if problems.iter().all(|found| found.kind != problem.kind) {
+                problems.push(problem);
+            }
+        }
+        if fault.is_some() {
+            // The fault says the same more exactly.
+            problems.retain(|problem| !problem.public && problem.kind != "before the start");
+        } else if self.counters.rows == 0 {
+            problems.push(Problem {
+                kind: "no rows",
+                public: true,
+                stops: false,
+                message: "the source has no row, so nothing would be published".into(),
+            });
+        }
+        let left_out = self.cut.map(|mut cut| {
+            cut.close(u64::MAX);
+            cut.left_out()
+        });
+        DryRun {
+            counters: self.counters,
+            survey,
+            tally: self.tally,
+            left_out,
+            closed: self.closed,
+            is_whole,
+            fault,
+            problems,
+        }
+    }
 }

@@ -20,11 +20,11 @@ use timely::scheduling::SyncActivator;
 use tracing::info;
 
 use crate::metrics::Metrics;
-use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent, SourceReader};
+use crate::source::{EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent, SourceReader};
 use crate::state::IngestJournal;
 
 use super::copies::DuplicateFilter;
-use super::preflight::{FirstLook, HeldClosing, LookOutcome};
+use super::preflight::{ClosedEpochs, RowGuard};
 
 /// Most batches that wait for a worker.
 const WAITING_BATCHES: usize = 8;
@@ -93,18 +93,16 @@ pub(super) struct RecordDealer {
     copies: DuplicateFilter,
     /// The journal being read, if any. It is informed of closed epochs.
     ingest: Option<Arc<IngestJournal>>,
-    /// The look at the first rows, until it is over.
-    look: Option<FirstLook>,
-    /// Kinds of problems that the look has reported.
-    reported: Vec<&'static str>,
+    /// Judges the rows.
+    guard: Option<RowGuard>,
 }
 
 /// What a reader leaves at the end of a run. Private.
 #[derive(Default)]
 pub(super) struct ReadOutcome {
     pub(super) counters: RowCounters,
-    pub(super) survey: RowSurvey,
-    pub(super) reported: Vec<&'static str>,
+    /// Lines for the operator.
+    pub(super) notices: Vec<String>,
 }
 
 impl WorkerFeed {
@@ -126,8 +124,7 @@ pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) ->
     };
     let (workers, inboxes) = (0..workers).map(channel).unzip();
     let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
-    let (look, reported) = (None, Vec::new());
-    let dealer = RecordDealer { workers, turn: 0, fault, metrics, copies, ingest: None, look, reported };
+    let dealer = RecordDealer { workers, turn: 0, fault, metrics, copies, ingest: None, guard: None };
     (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
@@ -137,9 +134,9 @@ impl RecordDealer {
         RecordDealer { ingest, ..self }
     }
 
-    /// Sets the look at the first rows.
-    pub(super) fn looking(self, look: Option<FirstLook>) -> Self {
-        RecordDealer { look, ..self }
+    /// Sets the guard that judges the rows.
+    pub(super) fn guarded(self, guard: Option<RowGuard>) -> Self {
+        RecordDealer { guard, ..self }
     }
 
     /// Reads the source to its end, on a thread of its own.
@@ -147,14 +144,17 @@ impl RecordDealer {
         loop {
             let waits = self.holds_epochs() && reader.must_wait();
             if waits && !self.end_look() {
-                return self.outcome(*reader.counters(), reader.survey().clone());
+                return self.outcome(*reader.counters(), reader.survey());
             }
             reader.return_early(self.holds_epochs());
             let event = reader.next_event();
             self.update_counters(*reader.counters(), Some(reader.survey()));
             let delivered = match event {
                 Ok(SourceEvent::Batch(batch)) => self.batch(batch),
-                Ok(SourceEvent::Mark(mark)) => self.close(mark.epoch, mark.rows, &[mark.resume]),
+                Ok(SourceEvent::Mark(EpochMark { epoch, due, rows, resume })) => {
+                    let closed = ClosedEpochs { epoch, due, rows, resumes: vec![resume] };
+                    self.close(closed, &|| reader.survey().clone())
+                }
                 Ok(SourceEvent::End) => self.end(),
                 Err(error) => {
                     self.fault.raise(error);
@@ -162,49 +162,55 @@ impl RecordDealer {
                 }
             };
             if !delivered {
-                return self.outcome(*reader.counters(), reader.survey().clone());
+                return self.outcome(*reader.counters(), reader.survey());
             }
         }
     }
 
     /// Returns what is left at the end.
-    pub(super) fn outcome(self, counters: RowCounters, survey: RowSurvey) -> ReadOutcome {
-        ReadOutcome { counters: self.counted(counters), survey, reported: self.reported }
+    pub(super) fn outcome(self, counters: RowCounters, survey: &RowSurvey) -> ReadOutcome {
+        let counters = self.counted(counters);
+        let notices = self.guard.as_ref().map(|guard| guard.private_notices(counters, survey));
+        ReadOutcome { counters, notices: notices.unwrap_or_default() }
     }
 
     /// Whether closed epochs wait for the end of the look at the first rows.
     pub(super) fn holds_epochs(&self) -> bool {
-        self.look.as_ref().is_some_and(FirstLook::holds)
+        self.guard.as_ref().is_some_and(RowGuard::holds_epochs)
     }
 
     /// Ends the look at the first rows, if it is not over. Returns whether to go on.
     pub(super) fn end_look(&mut self) -> bool {
-        let Some(look) = self.look.take() else { return true };
-        let LookOutcome { held, reported, refusal } = look.end();
-        self.reported = reported;
-        if let Some(refusal) = refusal {
-            self.fault.raise(refusal);
-            return false;
+        match self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_look) {
+            Ok(held) => held.iter().all(|closed| self.send_closed(closed)),
+            Err(refusal) => self.refuse(refusal),
         }
-        held.iter().all(|HeldClosing { epoch, rows, resumes }| self.close(*epoch, *rows, resumes))
+    }
+
+    /// Stops the run once the epochs that have passed are committed.
+    fn refuse(&self, refusal: String) -> bool {
+        while self.metrics.has_uncommitted() && !self.fault.is_raised() {
+            std::thread::sleep(PATIENCE / 10);
+        }
+        self.fault.raise(refusal);
+        false
     }
 
     /// Ends the look at the first rows once it has seen enough. Returns whether to go on.
     fn look_on(&mut self) -> bool {
-        !self.look.as_ref().is_some_and(FirstLook::is_over) || self.end_look()
+        !self.guard.as_ref().is_some_and(RowGuard::has_looked) || self.end_look()
     }
 
     pub(super) fn fault(&self) -> &Fault {
         &self.fault
     }
 
-    /// Reports `counters`, with the copies found, to the metrics, and to the look at the first
-    /// rows.
+    /// Reports `counters`, with the copies found, to the metrics and to the guard.
     pub(super) fn update_counters(&mut self, counters: RowCounters, survey: Option<&RowSurvey>) {
         let counters = self.counted(counters);
         self.metrics.record_read(&counters);
-        if let Some(look) = &mut self.look {
-            look.count(counters, survey);
+        if let Some(guard) = &mut self.guard {
+            guard.count(counters, survey);
         }
     }
 
@@ -217,8 +223,8 @@ impl RecordDealer {
     /// `close` and `end`.
     pub(super) fn batch(&mut self, mut batch: RecordBatch) -> bool {
         self.copies.take_out(&mut batch);
-        if let Some(look) = &mut self.look {
-            look.batch(&batch);
+        if let Some(guard) = &mut self.guard {
+            guard.add(&batch);
         }
         if batch.is_empty() {
             return !self.fault.is_raised() && self.look_on();
@@ -227,19 +233,26 @@ impl RecordDealer {
         self.deliver(&self.workers[self.turn], FeedMessage::Records(batch.records)) && self.look_on()
     }
 
-    /// Reports to all workers that the epochs up to `epoch` are closed; `rows` is the number of
-    /// rows of all sources at which their clocks closed it.
-    pub(super) fn close(&mut self, epoch: u64, rows: u64, resumes: &[ResumePoint]) -> bool {
-        if let Some(look) = &mut self.look {
-            look.close(HeldClosing { epoch, rows, resumes: resumes.into() });
-            return self.look_on();
+    /// Reports closed epochs to all workers, unless the guard holds them or stops the run.
+    pub(super) fn close(&mut self, closed: ClosedEpochs, survey: &dyn Fn() -> RowSurvey) -> bool {
+        let closed = match &mut self.guard {
+            Some(guard) => guard.close(closed, survey),
+            None => Ok(Some(closed)),
+        };
+        match closed {
+            Ok(Some(closed)) => self.send_closed(&closed),
+            Ok(None) => self.look_on(),
+            Err(refusal) => self.refuse(refusal),
         }
+    }
+
+    fn send_closed(&mut self, &ClosedEpochs { epoch, rows, ref resumes, .. }: &ClosedEpochs) -> bool {
         self.copies.forget(epoch);
         self.metrics.record_closed(epoch, rows);
         if let Some(ingest) = &self.ingest {
             ingest.closed(epoch);
         }
-        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::Closed(epoch, resumes.into())))
+        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::Closed(epoch, resumes.clone())))
     }
 
     /// Reports the end to all workers; nothing is accepted afterwards.

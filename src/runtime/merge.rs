@@ -30,7 +30,7 @@ use tracing::debug;
 
 use super::copies::retain;
 use super::feed::{EPOCHS_AHEAD, PATIENCE, ReadOutcome, RecordDealer};
-use super::preflight::LOOK_ROWS;
+use super::preflight::{ClosedEpochs, LOOK_ROWS};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent, SourceReader};
@@ -72,6 +72,8 @@ struct SourceProgress {
     patience: Option<Duration>,
     /// Its own clock has closed the epochs up to this one.
     closed: u64,
+    /// The last epoch that the marks after this one are known to close.
+    due: u64,
     /// Marks of epochs still open; `resume` is the position of the last mark before them.
     marks: VecDeque<EpochMark>,
     resume: ResumePoint,
@@ -91,6 +93,7 @@ impl SourceProgress {
             name: name.into(),
             patience,
             closed: committed,
+            due: committed,
             marks: VecDeque::new(),
             resume: ResumePoint::START,
             rows: 0,
@@ -107,7 +110,7 @@ impl SourceProgress {
 
     /// Records that its own clock has closed more epochs, some of which may be closed already.
     fn advance(&mut self, mark: EpochMark, closed: u64) {
-        self.closed = mark.epoch;
+        (self.closed, self.due) = (mark.epoch, mark.due);
         self.marks.push_back(mark);
         self.pass(closed);
     }
@@ -131,22 +134,16 @@ impl SourceProgress {
     }
 }
 
-/// Epochs that close together.
-struct ClosedEpochs {
-    /// The last of them.
-    epoch: u64,
-    /// The number of rows at which the clocks closed it.
-    rows: u64,
-    /// The position at which each source resumes.
-    resumes: Vec<ResumePoint>,
-}
-
 impl MergeProgress {
     /// Returns the last epoch that may be closed now.
     fn due(&self) -> u64 {
-        let active = self.sources.iter().filter(|source| source.is_active()).map(|source| source.closed);
-        let due = active.min().or_else(|| self.sources.iter().map(|source| source.closed).max());
-        due.unwrap_or(0)
+        self.reach(|source| source.closed)
+    }
+
+    /// Returns the last epoch that may be closed if each source's own clock reaches `clock`.
+    fn reach(&self, clock: impl Fn(&SourceProgress) -> u64) -> u64 {
+        let active = self.sources.iter().filter(|source| source.is_active()).map(&clock);
+        active.min().or_else(|| self.sources.iter().map(&clock).max()).unwrap_or(0)
     }
 
     /// Closes the next epochs with the same resume positions.
@@ -160,9 +157,10 @@ impl MergeProgress {
         let resumes = self.sources.iter().map(|source| source.resume_after(epoch)).collect();
         let rows = |source: &SourceProgress| source.closing(epoch).map_or(source.rows, |mark| mark.rows);
         let rows = self.sources.iter().map(rows).sum();
+        let due = self.reach(|source| source.due);
         self.closed = epoch;
         self.sources.iter_mut().for_each(|source| source.pass(epoch));
-        Some(ClosedEpochs { epoch, rows, resumes })
+        Some(ClosedEpochs { epoch, due, rows, resumes })
     }
 }
 
@@ -195,7 +193,7 @@ impl Merge {
         let mut sources: Vec<SourceThread> =
             readers.into_iter().map(|reader| SourceThread::of(reader, dealer.fault().clone())).collect();
         while self.step(&mut sources, &mut dealer) {}
-        dealer.outcome(self.sum_counters(&sources), sum_surveys(&sources))
+        dealer.outcome(self.sum_counters(&sources), &sum_surveys(&sources))
     }
 
     fn sum_counters(&self, sources: &[SourceThread]) -> RowCounters {
@@ -220,8 +218,8 @@ impl Merge {
                 debug!(source = clock.name, idle, "whether its clock counts has changed");
             }
         }
-        while let Some(ClosedEpochs { epoch, rows, resumes }) = self.clocks.close_next() {
-            if !dealer.close(epoch, rows, &resumes) {
+        while let Some(closed) = self.clocks.close_next() {
+            if !dealer.close(closed, &|| sum_surveys(sources)) {
                 return false;
             }
         }
@@ -379,7 +377,8 @@ mod tests {
             let position = Position::new(0, row);
             let resume = ResumePoint { position, ..ResumePoint::START };
             self.sources[source].next_row = next_row;
-            self.sources[source].advance(EpochMark { epoch, resume, rows: 100 * row }, self.closed);
+            self.sources[source]
+                .advance(EpochMark { epoch, due: epoch, resume, rows: 100 * row }, self.closed);
         }
 
         /// Returns what can be closed now: the epoch, and the offset and row of each position.

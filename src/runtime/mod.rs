@@ -58,7 +58,7 @@ use ingest::{OpenSources, sources as open_sources};
 use journal::{Journal, RunStart, TaggedPosition, open_store};
 use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
-use preflight::{FirstLook, private_notices};
+use preflight::RowGuard;
 use windows::{PATIENCE, STOPPED};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
@@ -207,7 +207,7 @@ pub fn run(
     options.metrics.watch_batches(feed.waiting());
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
-    let dealer = dealer.looking(FirstLook::new(pipeline, committed, &options.control));
+    let dealer = dealer.guarded(RowGuard::new(pipeline, committed, &options.control));
     let reading = readers.map(|mut readers| {
         let merge = Merge::new(pipeline, committed, &options.control);
         std::thread::Builder::new().name("source".into()).spawn(move || match readers.pop() {
@@ -247,9 +247,7 @@ pub fn run(
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let torn = taking.map_or(Ok(0), Intake::finish)?;
     let counters = RowCounters { torn, ..read.counters };
-    for notice in private_notices(pipeline, counters, read.survey, &read.reported) {
-        options.control.private_notice(&notice);
-    }
+    read.notices.iter().for_each(|notice| options.control.private_notice(notice));
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);
     info!(generation, last_epoch = epochs.end - 1, "the run ended cleanly");

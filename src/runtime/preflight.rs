@@ -1,4 +1,6 @@
-//! The look at the first rows of a run, before anything is charged or published.
+//! Guards a run against rows that don't count: the look at its first rows, before anything is
+//! charged or published, and with `preflight = "stop"` the judgement of later rows, before more is
+//! published.
 //!
 //! Records are dealt as they come; only the first closed epochs are held back, because nothing is
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.
@@ -7,131 +9,157 @@
 //! delayed by a wait for more rows. With several sources it ends after a tenth of a second of
 //! silence.
 //!
-//! What the look may decide: [`crate::check`].
+//! Later rows are judged whenever the clock closes epochs, before any of these is published. A run
+//! that stops there first commits the epochs before. The next run reads the rows after them again,
+//! judges them alike, and publishes no more either.
+//!
+//! What may decide: [`crate::check`].
 
-use crate::check::{Observation, Problem, RecordTally, problems, problems_of_epochs};
+use crate::check::{Problem, RowJudge};
 use crate::control::Control;
-use crate::pipeline::{Pipeline, Preflight, Source};
+use crate::pipeline::{Pipeline, Preflight};
 use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey};
 
 /// Rows that are looked at.
 pub(super) const LOOK_ROWS: u64 = 4096;
 
-/// Rows from which shares mean anything.
-const LEAST_ROWS: u64 = 20;
-
-/// Closed epochs that wait for the end of the look.
-pub(super) struct HeldClosing {
+/// Epochs that the clock closes with one mark.
+pub(super) struct ClosedEpochs {
+    /// The last of them.
     pub(super) epoch: u64,
+    /// The last epoch that the clocks have closed, with this mark or the next ones.
+    pub(super) due: u64,
+    /// The number of rows of all sources at which their clocks closed it.
     pub(super) rows: u64,
+    /// The position at which each source resumes.
     pub(super) resumes: Vec<ResumePoint>,
 }
 
-/// A look at the first rows.
-pub(super) struct FirstLook {
-    pipeline: Pipeline,
+/// Judges the rows of a run.
+pub(super) struct RowGuard {
+    judge: RowJudge,
     control: Control,
-    seen: Observation,
-    held: Vec<HeldClosing>,
-    /// Closed epochs, and the marks that closed them.
-    closed: u64,
-    marks: u64,
-}
-
-/// The outcome of a look.
-pub(super) struct LookOutcome {
-    /// The epochs to close now.
-    pub(super) held: Vec<HeldClosing>,
+    /// Whether rows after the look are judged too.
+    goes_on: bool,
+    /// The look at the first rows, until it is over.
+    look: Option<FirstLook>,
+    counters: RowCounters,
+    /// The last epoch that may be published.
+    passed: u64,
     /// Kinds of problems that were reported to the operator.
-    pub(super) reported: Vec<&'static str>,
-    /// Why the run must not begin.
-    pub(super) refusal: Option<String>,
+    reported: Vec<&'static str>,
 }
 
-impl FirstLook {
-    /// Begins the look of a run, unless the pipeline turns it off or an earlier run has looked.
+/// A look at the first rows.
+#[derive(Default)]
+struct FirstLook {
+    survey: RowSurvey,
+    /// Closed epochs that wait for its end.
+    held: Vec<ClosedEpochs>,
+}
+
+impl RowGuard {
+    /// Begins with the rows after the last committed epoch, unless the pipeline turns it off. Only
+    /// a run that publishes the first epoch looks at its first rows.
     pub(super) fn new(pipeline: &Pipeline, committed: u64, control: &Control) -> Option<Self> {
-        (committed == 0 && pipeline.preflight != Preflight::Off).then(|| FirstLook {
-            pipeline: pipeline.clone(),
+        (pipeline.preflight != Preflight::Off).then(|| RowGuard {
+            judge: RowJudge::new(pipeline, committed),
             control: control.clone(),
-            seen: Observation { tally: RecordTally::new(pipeline), ..Observation::default() },
-            held: Vec::new(),
-            closed: 0,
-            marks: 0,
+            goes_on: pipeline.preflight == Preflight::Stop,
+            look: (committed == 0).then(FirstLook::default),
+            counters: RowCounters::default(),
+            passed: committed,
+            reported: Vec::new(),
         })
     }
 
-    /// Looks at records, which are dealt at once.
-    pub(super) fn batch(&mut self, batch: &RecordBatch) {
-        self.seen.tally.add(&batch.records);
-    }
-
-    /// Holds back closed epochs.
-    pub(super) fn close(&mut self, closing: HeldClosing) {
-        (self.closed, self.marks) = (closing.epoch, self.marks + 1);
-        self.held.push(closing);
+    /// Adds records, which are dealt at once.
+    pub(super) fn add(&mut self, batch: &RecordBatch) {
+        self.judge.add(&batch.records);
     }
 
     /// Notes what became of the rows so far.
     pub(super) fn count(&mut self, counters: RowCounters, survey: Option<&RowSurvey>) {
-        self.seen.counters = counters;
-        if let Some(survey) = survey {
-            self.seen.survey = survey.clone();
+        self.counters = counters;
+        if let (Some(look), Some(survey)) = (&mut self.look, survey) {
+            look.survey = survey.clone();
         }
     }
 
-    /// Whether enough rows have been seen.
-    pub(super) fn is_over(&self) -> bool {
-        self.seen.counters.rows >= LOOK_ROWS
+    /// Whether the look has seen enough rows.
+    pub(super) fn has_looked(&self) -> bool {
+        self.look.is_some() && self.counters.rows >= LOOK_ROWS
     }
 
-    /// Whether closed epochs wait.
-    pub(super) fn holds(&self) -> bool {
-        !self.held.is_empty()
+    /// Whether closed epochs wait for the end of the look.
+    pub(super) fn holds_epochs(&self) -> bool {
+        self.look.as_ref().is_some_and(|look| !look.held.is_empty())
     }
 
-    /// Ends the look.
-    pub(super) fn end(self) -> LookOutcome {
-        let mut found = problems(&self.pipeline, &self.seen, LEAST_ROWS);
-        found.extend(problems_of_epochs(&self.pipeline, self.closed, self.marks));
-        // A stream may begin before its first epoch.
-        let is_endless = self.pipeline.sources.iter().any(Source::goes_on);
-        found.retain(|problem| !(is_endless && problem.kind == "before the start"));
-        let stops = |problem: &&Problem| problem.public || self.pipeline.preflight == Preflight::Stop;
-        let refusal = found.iter().find(stops).map(|problem| {
-            format!(
-                "among the first rows, {}; nothing was published or spent (hushflow check shows more; preflight = \"off\" in \
-                 [source] runs all the same)",
-                problem.message
-            )
-        });
-        let mut reported = Vec::new();
-        for problem in found.iter().filter(|_| refusal.is_none()) {
+    /// Returns the epochs that may close now, or why the run must stop before.
+    pub(super) fn close(
+        &mut self,
+        closed: ClosedEpochs,
+        survey: &dyn Fn() -> RowSurvey,
+    ) -> Result<Option<ClosedEpochs>, String> {
+        self.judge.close(closed.epoch, closed.due, closed.rows);
+        if let Some(look) = &mut self.look {
+            look.held.push(closed);
+            return Ok(None);
+        }
+        if self.goes_on {
+            let found = self.judge.judge(self.counters, survey);
+            if let Some(problem) = found.iter().find(|problem| problem.stops) {
+                return Err(match self.passed {
+                    0 => refusal("among the rows so far, ", problem),
+                    last => format!(
+                        "among the latest rows, {}; the epochs up to {last} are published, and no later one (hushflow check \
+                         shows more; preflight = \"warn\" in [source] goes on all the same)",
+                        problem.message
+                    ),
+                });
+            }
+        }
+        self.passed = closed.epoch;
+        Ok(Some(closed))
+    }
+
+    /// Ends the look, if it is not over. Returns the epochs to close now, or why the run must not
+    /// begin.
+    pub(super) fn end_look(&mut self) -> Result<Vec<ClosedEpochs>, String> {
+        let Some(FirstLook { survey, held }) = self.look.take() else { return Ok(Vec::new()) };
+        let found = self.judge.look(self.counters, &survey);
+        if let Some(problem) = found.iter().find(|problem| problem.stops) {
+            return Err(refusal("among the first rows, ", problem));
+        }
+        for problem in &found {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
-            reported.push(problem.kind);
+            self.reported.push(problem.kind);
         }
-        LookOutcome { held: self.held, reported, refusal }
+        self.passed = held.last().map_or(self.passed, |last| last.epoch);
+        Ok(held)
     }
+
+    /// Returns the lines for the operator about all rows of a run, except problems that the look
+    /// has reported.
+    pub(super) fn private_notices(&self, counters: RowCounters, survey: &RowSurvey) -> Vec<String> {
+        let found = self.judge.sum_up(counters, survey).into_iter();
+        found
+            .filter(|problem| !self.reported.contains(&problem.kind))
+            .map(|problem| private_notice("", &problem))
+            .collect()
+    }
+}
+
+fn refusal(among: &str, problem: &Problem) -> String {
+    format!(
+        "{among}{}; nothing was published or spent (hushflow check shows more; preflight = \"off\" in [source] runs all the same)",
+        problem.message
+    )
 }
 
 /// Returns a private problem as a line for the operator. The words before the message mark it as
 /// private wherever it ends up.
-pub(super) fn private_notice(among: &str, problem: &Problem) -> String {
+fn private_notice(among: &str, problem: &Problem) -> String {
     format!("private, for the operator: {among}{}; hushflow check shows more", problem.message)
-}
-
-/// Returns the lines for the operator about all rows of a run, except problems that the look
-/// reported.
-pub(super) fn private_notices(
-    pipeline: &Pipeline,
-    counters: RowCounters,
-    survey: RowSurvey,
-    reported: &[&'static str],
-) -> Vec<String> {
-    let seen = Observation { counters, survey, tally: RecordTally::new(pipeline) };
-    let found = problems(pipeline, &seen, 1).into_iter();
-    found
-        .filter(|problem| !reported.contains(&problem.kind))
-        .map(|problem| private_notice("", &problem))
-        .collect()
 }

@@ -177,6 +177,6 @@ impl EpochClock {
             None => (self.due, next),
         };
         self.closed = epoch;
-        EpochMark { epoch, resume, rows: self.clock.row }
+        EpochMark { epoch, due: self.due, resume, rows: self.clock.row }
     }
 }

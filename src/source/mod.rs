@@ -96,6 +96,8 @@ pub enum SourceEvent {
 pub struct EpochMark {
     /// The last closed epoch.
     pub epoch: u64,
+    /// The last epoch that the clock has closed, with this mark or the next ones.
+    pub due: u64,
     /// Where to resume if this epoch, or any other that this mark closes, was the last committed
     /// one.
     pub resume: ResumePoint,
@@ -163,21 +165,33 @@ impl RowCounters {
     }
 }
 
+impl RowCounters {
+    /// Returns the counts since an earlier state of the same counters.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        self.zip(earlier, u64::saturating_sub)
+    }
+
+    /// Combines each counter with that of the same name.
+    fn zip(&self, other: &Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        RowCounters {
+            rows: combine(self.rows, other.rows),
+            missing: combine(self.missing, other.missing),
+            malformed: combine(self.malformed, other.malformed),
+            unknown_key: combine(self.unknown_key, other.unknown_key),
+            folded: combine(self.folded, other.folded),
+            late: combine(self.late, other.late),
+            before_start: combine(self.before_start, other.before_start),
+            after_horizon: combine(self.after_horizon, other.after_horizon),
+            leaping: combine(self.leaping, other.leaping),
+            copies: combine(self.copies, other.copies),
+            torn: combine(self.torn, other.torn),
+            already_closed: combine(self.already_closed, other.already_closed),
+        }
+    }
+}
+
 impl std::ops::AddAssign for RowCounters {
     fn add_assign(&mut self, other: Self) {
-        let RowCounters { rows, missing, malformed, unknown_key, folded, late, .. } = other;
-        let RowCounters { before_start, after_horizon, leaping, copies, torn, already_closed, .. } = other;
-        self.rows += rows;
-        self.missing += missing;
-        self.malformed += malformed;
-        self.unknown_key += unknown_key;
-        self.folded += folded;
-        self.late += late;
-        self.before_start += before_start;
-        self.after_horizon += after_horizon;
-        self.leaping += leaping;
-        self.copies += copies;
-        self.torn += torn;
-        self.already_closed += already_closed;
+        *self = self.zip(&other, |own, more| own + more);
     }
 }

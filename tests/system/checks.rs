@@ -84,6 +84,11 @@ impl Case {
     fn run(&self) -> Ended {
         finish(&mut run(&self.pipeline, &self.lab.path("state"), 1))
     }
+
+    /// Runs with what is private on standard error.
+    fn run_openly(&self) -> Ended {
+        finish(run(&self.pipeline, &self.lab.path("state"), 1).arg("--counters"))
+    }
 }
 
 fn kinds(report: &Value) -> Vec<&str> {
@@ -171,19 +176,19 @@ fn private_mistakes_stop_a_run_only_by_consent() {
         stopping.lab.write("p.toml", text.replace("[source]", "[source]\npreflight = 'stop'"));
         stopping.run().failed(1, &["among the first rows", "nothing was published or spent"]);
         assert!(!finish(hushflow(["tail"]).arg(stopping.lab.path("state"))).out.contains("Oslo"));
-        let ended = case.run().succeeded();
+        let ended = case.run_openly().succeeded();
         let marked = ended.err.lines().filter(|line| line.starts_with("warning: private, for the operator:"));
         assert!(marked.count() > 0, "{}", ended.err);
         let silent = Case::new("", "");
         silent.lab.write("p.toml", text.replace("[source]", "[source]\npreflight = 'off'"));
-        assert!(!silent.run().succeeded().err.contains("among the first rows"));
+        assert!(!silent.run_openly().succeeded().err.contains("among the first rows"));
     }
 }
 
 #[test]
 fn a_misspelt_key_is_answered_with_the_listed_one() {
     let case = Case::new("'Oslo', 'Paris', 'Rome'", "'oslo', 'paris ville', 'Romme'");
-    let ended = case.run().succeeded();
+    let ended = case.run_openly().succeeded();
     assert!(ended.err.contains("every row has a key that [key] doesn't list"), "{}", ended.err);
     assert!(ended.err.contains("\"oslo\"") || ended.err.contains("\"Romme\""), "{}", ended.err);
     for raw in ["Oslo", "Paris", "Rome"] {

@@ -6,7 +6,7 @@
 //!   `estimates`, `densities`, `output`, `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
 //!   `workers`, `statistics`.
-//! - Sources: `input`, `checks`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
+//! - Sources: `input`, `checks`, `mistakes`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
 //!   `elsewhere`, `serving`.
@@ -52,6 +52,7 @@ mod limits;
 mod links;
 mod mean;
 mod methods;
+mod mistakes;
 mod oracle;
 mod output;
 mod packed;

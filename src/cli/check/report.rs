@@ -56,15 +56,15 @@ impl<'a> CheckReport<'a> {
 
     /// Returns what became of the rows: a name for programs, one for people, and a count.
     fn outcomes(&self) -> [(&'static str, &'static str, u64); 12] {
-        let c: &RowCounters = &self.run.seen.counters;
+        let c: &RowCounters = &self.run.counters;
         let [missing, malformed] = match self.pipeline.rows.missing {
             MissingPolicy::ByColumn => ["  a value is missing, or all", "  a value is malformed, or all"],
             _ => ["unusable, a value is missing", "unusable, malformed"],
         };
         [
-            ("records", "count as records", self.run.seen.tally.records),
+            ("records", "count as records", self.run.tally.records),
             ("folded", "  late, counted in the oldest open epoch", c.folded),
-            ("centred", "  unusable, counted as the centre of the bounds", self.run.seen.tally.centred),
+            ("centred", "  unusable, counted as the centre of the bounds", self.run.tally.centred),
             ("missing", missing, c.missing),
             ("malformed", malformed, c.malformed),
             ("unlisted_key", "skipped, key not listed", c.unknown_key),
@@ -91,7 +91,7 @@ impl<'a> CheckReport<'a> {
 
     /// Returns the unlisted keys with the most rows.
     fn unlisted(&self) -> Vec<(String, u64)> {
-        let keys = self.run.seen.survey.unlisted_keys.iter();
+        let keys = self.run.survey.unlisted_keys.iter();
         let mut keys: Vec<_> =
             keys.map(|(key, &rows)| (String::from_utf8_lossy(key).into_owned(), rows)).collect();
         keys.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -100,7 +100,7 @@ impl<'a> CheckReport<'a> {
 
     /// Returns the columns of values, with what was seen of each.
     fn columns(&self) -> impl Iterator<Item = (&ColumnSurvey, &Column)> {
-        self.run.seen.survey.columns.iter().zip(&self.pipeline.columns)
+        self.run.survey.columns.iter().zip(&self.pipeline.columns)
     }
 
     /// The screen.
@@ -108,11 +108,17 @@ impl<'a> CheckReport<'a> {
         let names: Vec<_> = self.pipeline.sources.iter().map(|source| source.input.to_string()).collect();
         let mut text = format!("{PRIVATE}\n\n{}: {}\n\n", self.pipeline.name, names.join(", "));
         text += &self.rows_text();
-        if self.run.seen.counters.rows > 0 {
+        if self.run.counters.rows > 0 {
             text += &self.columns_text();
             text += &self.keys_text();
             text += &self.times_text();
             text += &self.epochs_text(all_epochs);
+        }
+        if let Some(share) = self.left_out() {
+            text += &format!(
+                "{} records, {share} of those that could count, are beyond the limits of their entities in [entity] and left out.\n",
+                thousands(self.run.left_out.unwrap_or(0))
+            );
         }
         if self.run.fault.is_none() {
             text += &format!("{}\n", self.release);
@@ -121,8 +127,7 @@ impl<'a> CheckReport<'a> {
             text += &format!("note: {note}\n");
         }
         for problem in &self.problems {
-            let word =
-                if super::stops(self.pipeline, problem) { "a run would stop" } else { "a run would go on" };
+            let word = if problem.stops { "a run would stop" } else { "a run would go on" };
             text += &format!("PROBLEM ({word}): {}\n", problem.message);
         }
         if let Some(fault) = &self.run.fault {
@@ -134,7 +139,7 @@ impl<'a> CheckReport<'a> {
     }
 
     fn rows_text(&self) -> String {
-        let rows = self.run.seen.counters.rows;
+        let rows = self.run.counters.rows;
         let title = if self.run.is_whole { "rows" } else { "rows read so far" };
         let mut lines = vec![vec![title.to_owned(), thousands(rows), String::new()]];
         let shown = self.outcomes().into_iter().filter(|&(name, _, count)| count > 0 || name == "records");
@@ -145,7 +150,7 @@ impl<'a> CheckReport<'a> {
     fn columns_text(&self) -> String {
         let titles = ["column", "bounds", "clipped below", "clipped above", "missing", "unreadable"];
         let mut lines = vec![titles.map(String::from).to_vec()];
-        let rows = self.run.seen.counters.rows;
+        let rows = self.run.counters.rows;
         for (survey, column) in self.columns() {
             lines.push(vec![
                 column.name.clone(),
@@ -160,7 +165,7 @@ impl<'a> CheckReport<'a> {
             ]);
         }
         let defective = |survey: &&ColumnSurvey| survey.missing + survey.malformed > 0;
-        let others = self.run.seen.survey.columns.iter().skip(self.pipeline.columns.len()).filter(defective);
+        let others = self.run.survey.columns.iter().skip(self.pipeline.columns.len()).filter(defective);
         for survey in others {
             let dash = || "-".to_owned();
             let shares = [survey.missing, survey.malformed].map(|count| percent(count, rows));
@@ -172,9 +177,9 @@ impl<'a> CheckReport<'a> {
 
     fn keys_text(&self) -> String {
         let Some(key) = &self.pipeline.key else { return String::new() };
-        let records = self.run.seen.tally.records;
+        let records = self.run.tally.records;
         let mut lines = vec![vec![format!("key {:?}", key.column), "records".into(), String::new()]];
-        let counts = self.run.seen.tally.by_key();
+        let counts = self.run.tally.by_key();
         let listed = key.values.iter().zip(counts).take(if key.values.len() > 2 * LISTED {
             LISTED
         } else {
@@ -197,7 +202,7 @@ impl<'a> CheckReport<'a> {
     }
 
     fn times_text(&self) -> String {
-        let survey = &self.run.seen.survey;
+        let survey = &self.run.survey;
         let mut lines = Vec::new();
         let range = |range: Option<(i64, i64)>| match range {
             Some((first, last)) => format!("{} to {}", time_text(first), time_text(last)),
@@ -231,7 +236,7 @@ impl<'a> CheckReport<'a> {
     }
 
     fn epochs_text(&self, all: bool) -> String {
-        let tally = &self.run.seen.tally;
+        let tally = &self.run.tally;
         let mut totals: Vec<u64> = tally.epochs.values().map(|counts| counts.iter().sum()).collect();
         totals.sort_unstable();
         let (Some(&least), Some(&most)) = (totals.first(), totals.last()) else { return String::new() };
@@ -271,7 +276,7 @@ impl<'a> CheckReport<'a> {
 
     /// What looks odd, but may be meant.
     fn notes(&self) -> Vec<String> {
-        let (survey, counters) = (&self.run.seen.survey, &self.run.seen.counters);
+        let (survey, counters) = (&self.run.survey, &self.run.counters);
         let mut notes = Vec::new();
         for (survey, column) in self.columns().filter(|(_, column)| column.bounds.is_empty()) {
             let width = column.upper - column.lower;
@@ -289,10 +294,10 @@ impl<'a> CheckReport<'a> {
         let empty: Vec<_> = self
             .key_names()
             .into_iter()
-            .zip(self.run.seen.tally.by_key())
+            .zip(self.run.tally.by_key())
             .filter(|&(_, count)| count == 0)
             .collect();
-        if !empty.is_empty() && self.run.seen.tally.records > 0 {
+        if !empty.is_empty() && self.run.tally.records > 0 {
             let names: Vec<_> = empty.iter().take(LISTED).map(|(name, _)| format!("{name:?}")).collect();
             let more = if empty.len() > LISTED { ", …" } else { "" };
             notes.push(format!("listed keys without a record: {}{more}", names.join(", ")));
@@ -328,9 +333,15 @@ impl<'a> CheckReport<'a> {
         notes
     }
 
+    /// Returns the share of the records that the limits of entities leave out, if they leave out any.
+    fn left_out(&self) -> Option<String> {
+        let count = self.run.left_out.filter(|&count| count > 0)?;
+        Some(percent(count, self.run.tally.records))
+    }
+
     /// The same for programs.
     pub(super) fn json(&self) -> Value {
-        let seen = &self.run.seen;
+        let seen = self.run;
         let outcomes: serde_json::Map<_, _> =
             self.outcomes().into_iter().map(|(name, _, count)| (name.to_owned(), count.into())).collect();
         let columns: Vec<_> = self
@@ -380,6 +391,7 @@ impl<'a> CheckReport<'a> {
             "rows": seen.counters.rows,
             "is_whole": self.run.is_whole,
             "outcomes": outcomes,
+            "left_out_by_entity_limits": self.run.left_out,
             "columns": columns,
             "keys": keys,
             "unlisted_keys": unlisted,

@@ -22,7 +22,7 @@ name = {}
 path = {path}
 format = \"{format}\"
 missing = \"skip\"                    # rows that lack a value don't count; \"by-column\": they count for their other columns
-preflight = \"stop\"                  # stop before anything is published if most of the first rows would not count
+preflight = \"stop\"                  # stop before epochs are published if most rows would not count, or nearly all epochs are empty
 
 # The published columns. Bounds are public and must not come from the data. Values outside of them
 # are clipped; bounds that are too wide cost accuracy.
@@ -100,7 +100,7 @@ fn privacy(draft: &Draft) -> String {
     );
     if let Some(column) = &draft.entity {
         file += &format!(
-            "# What counts of one of them: at most one record per epoch, in at most so many epochs.\n[entity]\ncolumn = \
+            "# What counts of one of them: at most one record per epoch, in at most as many epochs as participations says.\n[entity]\ncolumn = \
              {}\nparticipations = {}\n\n",
             text(column),
             draft.participations.unwrap_or(1)

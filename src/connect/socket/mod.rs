@@ -34,7 +34,7 @@ pub(super) const SYSTEM: System = System {
             "true",
             "Whether the peer receives the number of records that are safe on disk.",
         )
-        .costs("The number of records is private: whoever sends records learns it."),
+        .costs("The number of records is private, and the peer learns it."),
         FieldDefinition::optional(
             "key",
             FieldType::Text,

@@ -158,7 +158,7 @@ static SIMULATION: SectionDefinition = SectionDefinition {
     about: "Noise from a seed, to repeat an experiment: the releases are **not private**.",
     fields: &[
         Field::required("seed", FieldType::from(0), "42", "Seed of the noise.")
-            .costs("Everything: whoever knows the seed removes the noise."),
+            .costs("Everything: anyone who knows the seed can remove the noise."),
         Field::optional(
             "offsets",
             FieldType::Text,

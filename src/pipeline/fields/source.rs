@@ -30,9 +30,17 @@ pub(in crate::pipeline) const ROW_POLICIES: &[Word<RowPolicy>] = &[
 
 /// Words of `preflight`.
 pub(in crate::pipeline) const PREFLIGHTS: &[Word<Preflight>] = &[
-    word("warn", Preflight::Warn, "Stop for public facts alone, such as a clock far ahead of the start."),
-    word("stop", Preflight::Stop, "Stop for private facts too, such as unlisted keys."),
-    word("off", Preflight::Off, "Don't look."),
+    word(
+        "warn",
+        Preflight::Warn,
+        "Stop for public facts alone, such as a clock far ahead of the start. Private ones are shown where exact counts are.",
+    ),
+    word(
+        "stop",
+        Preflight::Stop,
+        "Stop for private facts too, such as unlisted keys, among the first rows or later ones.",
+    ),
+    word("off", Preflight::Off, "Don't judge the rows."),
 ];
 
 const FIELDS: &[Field] = &[
@@ -60,9 +68,9 @@ const FIELDS: &[Field] = &[
         FieldType::Words(|| forms(PREFLIGHTS)),
         "\"warn\"",
         "\"stop\"",
-        "What a first run does before it publishes or spends anything, if most of its first rows would not count.",
+        "What a run does before it publishes epochs if most of the rows would not count, or nearly all epochs would be empty.",
     )
-    .costs("With \"stop\", whoever sees that nothing is published learns that the first rows did not pass."),
+    .costs("With \"stop\", readers who see that a run has stopped learn that its rows did not pass, and at which epoch."),
     Field::optional(
         "id",
         FieldType::Text,

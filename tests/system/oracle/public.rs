@@ -14,6 +14,9 @@ use super::Leak;
 use super::factors::{Case, Factor as F};
 use crate::harness::{answer, await_until, finish, hushflow, send, tail};
 
+/// Begins a line of standard error that follows from the releases.
+const FAINT: &str = "warning: the published counts";
+
 /// Public facts by kind.
 #[derive(Default)]
 pub(super) struct Facts {
@@ -47,6 +50,8 @@ impl Facts {
         }
         self.tell(format!("standard error of {name}"), normalised(err));
         self.following.insert(format!("standard output of {name}, to the byte"), out.to_owned());
+        let faint: Vec<_> = err.lines().filter(|line| line.starts_with(FAINT)).collect();
+        self.following.insert(format!("the warning about counts of {name}"), faint.join("\n"));
         let shape = match &case[F::Watch] {
             "json" => out.lines().map(shape).collect(),
             "csv" => out.lines().count().to_string(),
@@ -217,7 +222,7 @@ fn normalised(text: &str) -> String {
         } else if line.len() > 28 && line.as_bytes()[10] == b'T' && line.as_bytes()[26] == b'Z' {
             line = line[27..].to_owned();
         }
-        if line.contains("source has ended") {
+        if line.contains("source has ended") || line.starts_with(FAINT) {
             continue;
         }
         line = line.replace("<session 0 of the standard input>", "<standard input>");

@@ -1,0 +1,206 @@
+//! Planted mistakes in a pipeline or its source, each with standard error in a pipe: what is
+//! published, the exit status, and what is printed. Whatever a run with `preflight = "stop"`
+//! refuses, `hushflow check` reports.
+
+use std::path::PathBuf;
+
+use crate::harness::{Ended, Lab, PRIVATE_LOG, cut, finish, frames, hushflow, run};
+
+/// A row every five minutes from 2020-03-01: event, arrival an hour later, key and value. From row
+/// `misspelt` on, keys are in lower case.
+fn rows(rows: usize, misspelt: usize) -> String {
+    let time = |minutes: usize| {
+        let (day, hour, minute) = (minutes / 1440, minutes / 60 % 24, minutes % 60);
+        let (month, day) = if day < 31 { (3, day + 1) } else { (4, day - 30) };
+        format!("2020-{month:02}-{day:02}T{hour:02}:{minute:02}:00Z")
+    };
+    let row = |row: usize| {
+        let city = ["Oslo", "Rome", "Paris"][row % 3];
+        let city = if row < misspelt { city.to_owned() } else { city.to_lowercase() };
+        format!("{},{},{city},{}\n", time(5 * row), time(5 * row + 60), 20 + row % 60)
+    };
+    "event,arrival,city,age\n".to_owned() + &(0..rows).map(row).collect::<String>()
+}
+
+const PIPELINE: &str = "name = 'people'
+[source]
+path = 'data.csv'
+preflight = 'stop'
+[[columns]]
+name = 'age'
+lower = 0
+upper = 100
+[key]
+column = 'city'
+values = ['Oslo', 'Paris', 'Rome']
+[epochs]
+time = 'event'
+arrival = 'arrival'
+start = '2020-03-01'
+length = '1d'
+horizon = 60
+[privacy]
+epsilon = 1
+delta = 1e-6
+[release]
+strategy = 'square-root'
+[simulation]
+seed = 7
+";
+
+struct Mistake {
+    lab: Lab,
+    pipeline: PathBuf,
+}
+
+impl Mistake {
+    fn new(data: &str, replaced: &[(&str, &str)]) -> Self {
+        let lab = Lab::new();
+        lab.write("data.csv", data);
+        let mut text = PIPELINE.to_owned();
+        for (from, to) in replaced {
+            assert!(text.contains(from), "{from}");
+            text = text.replace(from, to);
+        }
+        let pipeline = lab.write("p.toml", text);
+        Mistake { lab, pipeline }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ended {
+        let ended = finish(run(&self.pipeline, &self.lab.path("state"), 1).args(arguments));
+        for raw in ["oslo", "rome", "paris"] {
+            assert!(!ended.err.contains(raw), "a value of a row is in a message: {}", ended.err);
+        }
+        ended
+    }
+
+    /// Number of published epochs.
+    fn published(&self) -> u64 {
+        let log = self.lab.path("state/public.log");
+        frames(&log).iter().map(|frame| frame.epoch).max().unwrap_or(0)
+    }
+
+    /// Exit status and kinds of problems of `hushflow check`.
+    fn check(&self) -> (Option<i32>, String) {
+        let ended = finish(hushflow(["check", "--json"]).arg(&self.pipeline));
+        let report = ended.json().remove(0);
+        (ended.code, format!("{} {} {}", report["problems"], report["notes"], report["fault"]))
+    }
+}
+
+/// Data, changes to the pipeline, what `check` reports, and the reason for which a run with
+/// `preflight = "stop"` stops, if it does.
+type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a str, Option<&'a str>);
+
+const END_OF_INPUT: (&str, &str) = ("arrival = 'arrival'", "clock = 'end-of-input'");
+
+#[test]
+fn a_run_refuses_what_check_reports() {
+    let (right, short) = (rows(12_000, usize::MAX), rows(9000, usize::MAX));
+    let (from_first, header) = (rows(9000, 0), rows(0, 0));
+    let cases: [Case; 8] = [
+        (&right, vec![("2020-03-01", "2019-03-01")], "further ahead", Some("further ahead of start")),
+        // A month early: 32 of 365 epochs hold records.
+        (
+            &short,
+            vec![END_OF_INPUT, ("2020-03-01", "2020-02-01"), ("horizon = 60", "horizon = 365")],
+            "empty epochs",
+            Some("nearly all epochs would be published without a record"),
+        ),
+        (&from_first, vec![], "unlisted keys", Some("every row has a key that [key] doesn't list")),
+        (
+            &right,
+            vec![("'Rome'", "'Romme'")],
+            "key without rows",
+            Some("no row has the listed key \"Romme\""),
+        ),
+        // 42 % of the rows: the first ones in order of time, so that all that the look sees are.
+        (
+            &right,
+            vec![END_OF_INPUT, ("2020-03-01", "2020-03-18T12:00:00Z")],
+            "before the start",
+            Some("most rows come before the first epoch"),
+        ),
+        (&header, vec![], "no rows", None),
+        (&right, vec![], "", None),
+        (
+            &right,
+            vec![("time = 'event'", "time = 'arrival'"), ("arrival = 'arrival'", "arrival = 'event'")],
+            "",
+            None,
+        ),
+    ];
+    for (data, replaced, kind, reason) in cases {
+        let mistake = Mistake::new(data, &replaced);
+        let (code, report) = mistake.check();
+        assert!(report.contains(kind), "{replaced:?}: {report}");
+        assert_eq!(code, Some(if kind.is_empty() { 0 } else { 4 }), "{replaced:?}: {report}");
+        let ended = mistake.run(&[]);
+        if let Some(reason) = reason {
+            ended.failed(1, &[reason]);
+            assert_eq!(mistake.published(), 0, "{replaced:?}");
+            let spent = finish(hushflow(["ledger"]).arg(mistake.lab.path("state")));
+            assert!(spent.code == Some(1) || !spent.out.contains("people"), "{replaced:?}: {}", spent.out);
+        } else {
+            let ended = ended.succeeded();
+            assert_eq!(mistake.published() > 0, kind.is_empty(), "{replaced:?}: {}", ended.err);
+            assert_eq!(ended.err.contains("The source has no row"), !kind.is_empty(), "{}", ended.err);
+        }
+    }
+    let swapped = [("time = 'event'", "time = 'arrival'"), ("arrival = 'arrival'", "arrival = 'event'")];
+    let (_, report) = Mistake::new(&right, &swapped).check();
+    assert!(report.contains("the two columns may be swapped"), "{report}");
+}
+
+/// Without the operator's word a private mistake changes nothing, and standard error in a pipe does
+/// not mention it.
+#[test]
+fn private_mistakes_are_shown_only_where_exact_counts_are() {
+    for (data, replaced) in [(rows(9000, 0), ("", "")), (rows(9000, usize::MAX), ("'Rome'", "'Romme'"))] {
+        let warned = |preflight: &str, arguments: &[&str]| {
+            let preflight = ("preflight = 'stop'", preflight);
+            let ended = Mistake::new(&data, &[replaced, preflight]).run(arguments).succeeded();
+            (ended.err.contains("private"), ended.err)
+        };
+        let (is_warned, err) = warned("", &[]);
+        // The guarantee is named in a line of its own.
+        assert!(!is_warned || !err.contains("warning: private"), "{err}");
+        assert!(!err.contains("rows read"), "{err}");
+        assert!(warned("", &["--counters"]).1.contains("warning: private, for the operator"));
+        let (_, silent) = warned("preflight = 'off'", &["--counters"]);
+        assert!(!silent.contains("warning: private"), "{silent}");
+        // Everyone sees that nothing was counted.
+        let is_empty = replaced.0.is_empty();
+        assert_eq!(err.contains("the published counts can't be told from zero: "), is_empty, "{err}");
+    }
+}
+
+/// Keys that are misspelt from row 5000 on stop the run before their epochs are published, and so
+/// they do after a restart and after a kill.
+#[test]
+fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
+    let mistake = Mistake::new(&rows(12_000, 5000), &[]);
+    assert!(mistake.check().1.contains("unlisted keys"));
+    let stopped = || {
+        mistake.run(&[]).failed(1, &["a key that [key] doesn't list", "are published, and no later one"]);
+        mistake.published()
+    };
+    // Row 5000 is of epoch 18, which closes with row 5173.
+    let published = stopped();
+    assert!((17..=20).contains(&published), "{published}");
+    assert_eq!(stopped(), published, "a resumed run stops at once");
+    for log in [PRIVATE_LOG, "public.log"] {
+        let log = mistake.lab.path("state").join(log);
+        let end =
+            frames(&log).iter().filter(|frame| (1..=12).contains(&frame.epoch)).map(|frame| frame.end).max();
+        cut(&log, end.expect("twelve epochs"));
+    }
+    let again = finish(&mut run(&mistake.pipeline, &mistake.lab.path("state"), 1));
+    again.failed(1, &["a key that [key] doesn't list", "are published, and no later one"]);
+    assert!((16..=20).contains(&mistake.published()));
+    // The operator can go on.
+    let text = std::fs::read_to_string(&mistake.pipeline).expect("the pipeline");
+    mistake.lab.write("p.toml", text.replace("'stop'", "'warn'"));
+    mistake.run(&[]).succeeded();
+    assert_eq!(mistake.published(), 42);
+}
