@@ -2,10 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 mod cli;
 
 fn main() -> ExitCode {
-    cli::execute(&cli::Arguments::parse())
+    cli::execute(&cli::parse())
 }

@@ -8,6 +8,7 @@ pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod covariance;
 mod crash;
+mod help;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
@@ -31,6 +32,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::Term;
 use hushflow::lines::{OutputFormat, TableStyle};
 use hushflow::sink::SinkError;
+
+pub(crate) use help::parse;
 
 /// Publishes running moments of a data stream, epoch by epoch. One differential privacy guarantee
 /// covers all releases together.
@@ -128,8 +131,9 @@ pub(crate) struct FormatArgument {
 pub(crate) struct ReleaseFormatArguments {
     #[command(flatten)]
     format: FormatArgument,
-    /// Cells of the table to show, separated by commas: names of columns, or words of their titles
-    /// such as mean
+    /// Cells of the table to show, separated by commas: names of columns, words of titles such as
+    /// mean or corr, or pairs of columns such as a~b. All of them are shown, on several lines where
+    /// the terminal is narrow. May be repeated
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "json")]
     columns: Vec<String>,
     /// Colours of the table. By default on a terminal, unless NO_COLOR is set

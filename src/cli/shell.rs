@@ -7,8 +7,12 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Subcommand};
 use clap_complete::{Shell, generate};
+use clap_mangen::Man;
 
-use super::{Arguments, CliError};
+use super::{Arguments, CliError, help};
+
+/// Width of the notes of a manual page, which the reader of the page doesn't break.
+const NOTES: usize = 72;
 
 /// Commands that describe the command line.
 #[derive(Debug, Subcommand)]
@@ -45,7 +49,17 @@ pub(super) fn execute(command: &ShellCommand) -> Result<(), CliError> {
         ShellCommand::Man { directory } => {
             let refused = |error| CliError::failed(format!("{}: {error}", directory.display()));
             fs::create_dir_all(directory).map_err(refused)?;
-            clap_mangen::generate_to(Arguments::command(), directory).map_err(refused)
+            let mut command = help::command(NOTES).disable_help_subcommand(true);
+            command.build();
+            for command in std::iter::once(&command).chain(command.get_subcommands()) {
+                let page = Man::new(command.clone());
+                let mut text = Vec::new();
+                page.render(&mut text)?;
+                // Without filling, lists and examples keep their lines.
+                let text = String::from_utf8_lossy(&text).replacen(".SH EXTRA", ".SH NOTES\n.nf", 1);
+                fs::write(directory.join(page.get_filename()), text.as_bytes()).map_err(refused)?;
+            }
+            Ok(())
         }
     }
 }

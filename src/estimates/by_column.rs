@@ -13,7 +13,7 @@ use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
 use super::gaussian::{ends, quality, within_bounds};
-use super::{Cell, ColumnScales, Estimate, ScaledView, number};
+use super::{Cell, ColumnScales, Estimate, ScaledView, number, pairs};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
 pub(super) fn columnwise<'a>(moments: &'a Moments, scaled: &ScaledView) -> Option<ColumnwiseMoments<'a>> {
@@ -272,7 +272,7 @@ impl Estimate for ColumnwiseEstimate {
         let of = |prefix: &'static str| columns.iter().map(move |name| format!("{prefix}{name}"));
         let mut titles: Vec<String> = of("mean ").chain(of("n ")).chain(of("sd ")).collect();
         if self.is_full() && columns.len() > 1 {
-            titles.push(format!("corr {},{}", columns[0], columns[1]));
+            titles.extend(pairs(columns.len()).map(|(i, j)| format!("corr {}~{}", columns[i], columns[j])));
         }
         titles
     }
@@ -307,10 +307,11 @@ impl Estimate for ColumnwiseEstimate {
         });
         let mut cells: Vec<_> = means.chain(counts).chain(deviations).collect();
         if self.is_full() && self.columns.len() > 1 {
-            let correlation = self.correlation((0, 1));
-            cells.push(
-                correlation.map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval)),
-            );
+            let correlation = |pair| self.correlation(pair);
+            cells.extend(pairs(self.columns.len()).map(|pair| {
+                correlation(pair)
+                    .map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval))
+            }));
         }
         Ok(cells)
     }

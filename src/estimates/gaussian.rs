@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::by_column::ColumnwiseEstimate;
 use super::{
     Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Plot, ScaledView, ViewEstimator, number,
+    pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -216,7 +217,7 @@ impl Estimate for GaussianEstimate {
         let of = |prefix: &'static str| columns.iter().map(move |name| format!("{prefix}{name}"));
         let mut titles: Vec<String> = of("mean ").chain(of("sd ")).collect();
         if self.is_full() && columns.len() > 1 {
-            titles.push(format!("corr {},{}", columns[0], columns[1]));
+            titles.extend(pairs(columns.len()).map(|(i, j)| format!("corr {}~{}", columns[i], columns[j])));
         }
         titles
     }
@@ -238,10 +239,11 @@ impl Estimate for GaussianEstimate {
         });
         let mut cells: Vec<_> = means.chain(deviations).collect();
         if self.is_full() && shown > 1 {
-            let correlation = intervals.correlation((0, 1));
-            cells.push(
-                correlation.map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval)),
-            );
+            let correlation = |pair| intervals.correlation(pair);
+            cells.extend(pairs(shown).map(|pair| {
+                correlation(pair)
+                    .map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval))
+            }));
         }
         Ok(cells)
     }

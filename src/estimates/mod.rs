@@ -174,7 +174,8 @@ pub struct ScaledView {
     /// all.
     pub key_scales: Vec<ColumnScales>,
     /// The distance of the indicators of a present and a missing value, if values may be missing
-    /// one by one ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
+    /// one by one
+    /// ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
     pub indicator_step: Option<f64>,
 }
 
@@ -312,6 +313,11 @@ pub enum Band {
     Interval(Value),
     /// Path of the standard deviation.
     Noise(Value),
+}
+
+/// Returns the pairs of different columns, the smaller index first.
+fn pairs(columns: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..columns).flat_map(move |first| (first + 1..columns).map(move |second| (first, second)))
 }
 
 /// Formats a number for CSV; empty if it is unknown or infinite.

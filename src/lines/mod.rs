@@ -61,8 +61,8 @@ impl LineWriter {
         }
     }
 
-    /// Returns a name in [`TableStyle::columns`] that no cell of these estimates has, and the titles
-    /// of the cells.
+    /// Returns a name in [`TableStyle::columns`] that no cell of these estimates has, and the
+    /// titles of the cells.
     pub fn unknown_column(&self, estimate: &KeyEstimate) -> Option<(&str, Vec<String>)> {
         let OutputFormat::Table(style) = &self.format else { return None };
         let titles = estimate.estimate.titles();
@@ -202,7 +202,8 @@ impl EstimateLine<'_> {
         let legend = style.note(&format!("±: {}", plain(&self.estimate.legend())));
         let hidden = match layout.hidden {
             0 => String::new(),
-            hidden => style.note(&format!("{hidden} more cells don't fit: choose with --columns")),
+            1 => style.note("1 more cell: choose with --columns"),
+            hidden => style.note(&format!("{hidden} more cells: choose with --columns")),
         };
         format!("{legend}{hidden}{}", layout.titles(&header))
     }
@@ -230,7 +231,7 @@ impl EstimateLine<'_> {
             // Local time has an offset.
             start: if self.start().ends_with('Z') { 16 } else { 22 },
         };
-        TableLayout::new(style, &self.estimate.titles(), header, sizes)
+        TableLayout::new(style, &header.cells, header, sizes)
     }
 
     /// Whether lines name their view.
@@ -280,7 +281,11 @@ fn cell(cell: &Cell) -> String {
             let places = places(reach);
             match reach > 0.0 {
                 true => format!("{value:.places$} ± {reach:.places$}"),
-                false => format!("{value}"),
+                // At most four decimal places: sums weighted by a workload may have endless ones.
+                false => {
+                    let text = format!("{value:.4}");
+                    text.trim_end_matches('0').trim_end_matches('.').into()
+                }
             }
         }
         Cell::Plain(value) => format!("{value:.4}"),

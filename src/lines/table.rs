@@ -1,17 +1,28 @@
 //! The layout of tables: fixed widths for pipes; on a terminal the columns that fit its width.
 
+use std::collections::HashMap;
+
 /// Most columns of each number in a pipe.
 const TABLE_COLUMNS: usize = 4;
 
-/// Width of a cell in a pipe and on a terminal, without the space before it.
+/// Least width of a cell in a pipe and on a terminal, without the space before it.
 const CELL: usize = 18;
 const NARROW_CELL: usize = 16;
+
+/// Width of a count on a terminal, without the space before it.
+const COUNT: usize = 14;
 
 /// Width of the name of a view.
 const VIEW: usize = 12;
 
-/// Width of the word at the end of a line on a terminal.
-const QUALITY: usize = 9;
+/// Widths of the longest word at the end of a line on a terminal and of its title, with the spaces
+/// before them.
+const QUALITY: usize = 17;
+const QUALITY_TITLE: usize = 9;
+
+/// Characters of a key that are worth more than the word at the end of the line, which then follows
+/// on a line of its own.
+const KEY: usize = 12;
 
 /// How a table is laid out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,16 +31,22 @@ pub struct TableStyle {
     pub width: Option<usize>,
     /// Whether colours are used.
     pub colours: bool,
-    /// Cells to show: titles, or words of them such as a column's name; empty for all.
+    /// Cells to show: titles, or words of them such as a column's name or a pair `a~b`; empty for
+    /// those that fit.
     pub columns: Vec<String>,
 }
 
 impl TableStyle {
-    /// Whether a cell was chosen by its title, its first word or the rest of it.
+    /// Whether a cell was chosen by its title, its first word or the rest of it. The columns of a
+    /// pair may have either order.
     fn chooses(&self, title: &str) -> bool {
         let (word, rest) = title.split_once(' ').unwrap_or((title, ""));
-        self.columns.is_empty()
-            || self.columns.iter().any(|name| [title, word, rest].contains(&name.as_str()))
+        let is_swapped = |name: &str| {
+            let pair = name.strip_prefix(word).map_or(name, str::trim_start).split_once('~');
+            pair.is_some_and(|(first, second)| rest.split_once('~') == Some((second, first)))
+        };
+        let is_chosen = |name: &String| [title, word, rest].contains(&name.as_str()) || is_swapped(name);
+        self.columns.is_empty() || self.columns.iter().any(is_chosen)
     }
 
     /// Returns the first chosen name that no title has.
@@ -53,16 +70,7 @@ impl TableStyle {
     /// Returns a faint note above the titles, in lines that fit the terminal.
     pub(super) fn note(&self, text: &str) -> String {
         let width = self.width.map_or(usize::MAX, |width| width.saturating_sub(1).max(20));
-        let mut lines = vec![String::new()];
-        for word in text.split(' ') {
-            let line = lines.last_mut().filter(|line| line.chars().count() + word.chars().count() < width);
-            match line {
-                Some(line) if line.is_empty() => line.push_str(word),
-                Some(line) => line.extend([" ", word]),
-                None => lines.push(word.into()),
-            }
-        }
-        lines.iter().map(|line| self.faint(line) + "\n").collect()
+        folded(text, width).iter().map(|line| self.faint(line) + "\n").collect()
     }
 
     fn bold(&self, text: &str) -> String {
@@ -108,9 +116,12 @@ pub(super) struct TableLayout<'a> {
     /// Width of the start of an epoch; `None` if lines leave it out.
     start: Option<usize>,
     key: usize,
-    cell: usize,
-    shown: Vec<usize>,
-    /// Number of chosen cells that don't fit.
+    count: usize,
+    /// Indices and widths of the cells shown.
+    cells: Vec<(usize, usize)>,
+    /// Cells on a line of the terminal. Chosen cells that don't fit follow on further lines.
+    per_line: usize,
+    /// Number of cells that aren't shown.
     pub(super) hidden: usize,
 }
 
@@ -123,77 +134,177 @@ impl<'a> TableLayout<'a> {
         header: &TableRow<'_>,
         sizes: TableSizes,
     ) -> Self {
+        let least = if style.width.is_some() { NARROW_CELL } else { CELL };
         let chosen = (0..titles.len()).filter(|&index| style.chooses(&titles[index]));
-        let word = |index: usize| titles[index].split(' ').next();
+        let mut cells: Vec<_> =
+            chosen.map(|index| (index, titles[index].chars().count().max(least))).collect();
+        let chosen = cells.len();
         let start = Some(sizes.start).filter(|_| !header.start.is_empty());
         let Some(width) = style.width else {
             // A pipe has the first columns of each number.
-            let is_among_first = |&index: &usize| {
-                let before = (0..index).filter(|&other| word(other) == word(index)).count();
-                !style.columns.is_empty() || before < TABLE_COLUMNS
-            };
-            let shown = chosen.filter(is_among_first).collect();
-            return TableLayout { style, epoch: 7, start, key: 8, cell: CELL, shown, hidden: 0 };
+            let mut counts = HashMap::new();
+            cells.retain(|&(index, _)| {
+                let count = counts.entry(titles[index].split(' ').next()).or_insert(0);
+                *count += 1;
+                !style.columns.is_empty() || *count <= TABLE_COLUMNS
+            });
+            let (per_line, hidden) = (cells.len().max(1), chosen - cells.len());
+            return TableLayout { style, epoch: 7, start, key: 8, count: CELL, cells, per_line, hidden };
         };
         let epoch = sizes.horizon.to_string().len().max(5);
         let view = if header.view.is_some() { VIEW + 2 } else { 0 };
-        let quality = if header.quality.is_some() { QUALITY } else { 0 };
-        let count = if header.count.is_some() { NARROW_CELL + 1 } else { 0 };
-        let room = width.saturating_sub(1 + epoch + 2 + view + count + quality);
-        // A terminal that is too narrow for the start of epochs has their numbers alone.
-        let start = start.filter(|start| room >= start + 2 + NARROW_CELL + 1 + 3);
-        let room = start.map_or(room, |start| room - start - 2);
-        // A quarter of the terminal, less if no cell would fit.
-        let key = sizes.longest_key.min((width / 4).max(8)).min(room.saturating_sub(NARROW_CELL + 1)).max(3);
-        let room = room.saturating_sub(key);
-        let mut shown: Vec<usize> = chosen.collect();
-        let hidden = shown.len().saturating_sub((room / (NARROW_CELL + 1)).max(1));
-        shown.truncate(shown.len() - hidden);
-        TableLayout { style, epoch, start, key, cell: NARROW_CELL, shown, hidden }
+        let count = if header.count.is_some() { COUNT + 1 } else { 0 };
+        let room = width.saturating_sub(1 + epoch + 2 + view + count);
+        let quality = match header.quality {
+            None => 0,
+            Some(_) if room >= QUALITY + NARROW_CELL + 1 + sizes.longest_key.min(KEY) => QUALITY,
+            Some(_) => QUALITY_TITLE,
+        };
+        let room = room.saturating_sub(quality);
+        // The width of the key is a quarter of the terminal, less if no cell would fit.
+        let room_beside = |start: Option<usize>| {
+            let room = start.map_or(room, |start| room.saturating_sub(start + 2));
+            let longest = sizes.longest_key.min((width / 4).max(8));
+            let key = longest.min(room.saturating_sub(NARROW_CELL + 1)).max(3);
+            (key, room.saturating_sub(key))
+        };
+        let total: usize = cells.iter().map(|(_, width)| width + 1).sum();
+        let fits = |start: &usize| {
+            let is_enough = room >= start + 2 + NARROW_CELL + 1 + 3;
+            let helps = !style.columns.is_empty() && total > room_beside(Some(*start)).1;
+            is_enough && !(helps && total <= room_beside(None).1)
+        };
+        // A terminal too narrow for the start of epochs has their numbers alone.
+        let start = start.filter(fits);
+        let (key, room) = room_beside(start);
+        let widest = room.saturating_sub(1).max(NARROW_CELL);
+        let mut per_line = chosen.max(1);
+        if total > room && style.columns.is_empty() {
+            let ends = cells.iter().scan(0, |end, (_, width)| {
+                *end += width + 1;
+                Some(*end)
+            });
+            per_line = ends.take_while(|&end| end <= room).count().max(1);
+            cells.truncate(per_line);
+            cells.iter_mut().for_each(|(_, width)| *width = widest.min(*width));
+        } else if total > room {
+            // A title at the start of a further line may begin below the key.
+            let width_of = |per_line: usize| {
+                let bound = |index: usize| index < per_line || index % per_line > 0;
+                let bound = cells.iter().enumerate().filter(|&(index, _)| bound(index));
+                bound.map(|(_, &(_, width))| width).max().unwrap_or(NARROW_CELL).min(widest)
+            };
+            let most = (1..=chosen).rev().find(|&count| count * (width_of(count) + 1) <= room);
+            per_line = most.unwrap_or(1);
+            let width = width_of(per_line);
+            cells.iter_mut().for_each(|cell| cell.1 = width);
+        }
+        let hidden = chosen - cells.len();
+        TableLayout { style, epoch, start, key, count: COUNT, cells, per_line, hidden }
     }
 
     /// Formats the titles.
     pub(super) fn titles(&self, header: &TableRow<'_>) -> String {
-        let count = header.count.iter().map(|count| cut(count, self.cell));
-        let cells = self.shown.iter().map(|&index| cut(&header.cells[index], self.cell));
-        let lead = self.lead(header, header.key);
-        let text = count.chain(cells).fold(lead, |text, cell| text + &self.padded(&cell));
-        self.style.bold(&match header.quality {
-            Some(quality) => format!("{text}  {quality}"),
-            None => text,
-        })
+        let mut lines = self.blocks(header);
+        if let (Some(first), Some(quality)) = (lines.first_mut(), header.quality) {
+            *first += &format!("  {quality}");
+        }
+        let lines = self.beside_keys(header, &[header.key.into()], &lines);
+        let count = if header.count.is_some() { self.count + 1 } else { 0 };
+        let begin = self.lead_width(header) + count;
+        // A long title on a further line begins below the key, and ends above its cell.
+        let bold = |(index, line): (usize, &String)| {
+            let cells = self.cells.chunks(self.per_line).nth(index).unwrap_or_default();
+            let end = begin + cells.iter().map(|(_, width)| width + 1).sum::<usize>();
+            match index > 0 && line.chars().count() > end {
+                true => self.style.bold(&format!("{:>end$}", cut(line.trim_start(), end))),
+                false => self.style.bold(line),
+            }
+        };
+        lines.iter().enumerate().map(bold).collect::<Vec<_>>().join("\n")
     }
 
     /// Formats a line. Without an estimate, `reason` stands in place of the cells.
     pub(super) fn line(&self, row: &TableRow<'_>, reason: Option<&str>) -> String {
-        let parts =
-            if self.style.width.is_some() { wrapped(row.key, self.key) } else { vec![row.key.into()] };
-        let mut text = self.lead(row, &parts[0]);
-        row.count.iter().for_each(|count| text += &self.padded(count));
-        match reason {
-            Some(reason) if self.style.width.is_none() => text += &format!("  no estimate: {reason}"),
-            Some(reason) => {
-                let why = row.quality.map_or_else(|| reason.to_owned(), |word| word.replace('-', " "));
-                text +=
-                    &format!("  {}", self.style.faint(&self.fitted(&text, &format!("no estimate: {why}"))));
-            }
+        let is_terminal = self.style.width.is_some();
+        let keys = if is_terminal { wrapped(row.key, self.key) } else { vec![row.key.into()] };
+        let lines = match reason {
+            Some(reason) => self.without_estimate(row, reason),
             None => {
-                self.shown.iter().for_each(|&index| text += &self.padded(&row.cells[index]));
-                if let Some(quality) = row.quality {
-                    text += &format!("  {}", self.style.quality(&self.fitted(&text, quality)));
+                let mut lines = self.blocks(row);
+                if let (Some(first), Some(quality)) = (lines.first_mut(), row.quality) {
+                    let end = self.lead_width(row) + first.chars().count() + 2 + quality.chars().count();
+                    let quality = format!("  {}", self.style.quality(quality));
+                    match self.style.width {
+                        Some(width) if end >= width => {
+                            let indent = if row.count.is_some() { self.count + 1 } else { 0 };
+                            lines.push(" ".repeat(indent) + &quality);
+                        }
+                        _ => *first += &quality,
+                    }
                 }
+                lines
             }
+        };
+        self.beside_keys(row, &keys, &lines).join("\n")
+    }
+
+    /// Formats the count and the cells, `per_line` of them on a line.
+    fn blocks(&self, row: &TableRow<'_>) -> Vec<String> {
+        let block = |(line, cells): (usize, &[(usize, usize)])| -> String {
+            let cell = |(position, &(index, width)): (usize, &(usize, usize))| {
+                let cell = &row.cells[index];
+                padded(&if line > 0 && position == 0 { cell.clone() } else { cut(cell, width) }, width)
+            };
+            cells.iter().enumerate().map(cell).collect()
+        };
+        let mut blocks: Vec<String> = self.cells.chunks(self.per_line).enumerate().map(block).collect();
+        if blocks.is_empty() {
+            blocks.push(String::new());
         }
-        let indent = " ".repeat(self.before_key(row).chars().count());
-        parts[1..].iter().fold(text, |text, part| format!("{text}\n{indent}{part}"))
+        self.after_count(row, blocks)
+    }
+
+    /// Formats the count and why there is no estimate, in one word if the line has one.
+    fn without_estimate(&self, row: &TableRow<'_>, reason: &str) -> Vec<String> {
+        let why = row.quality.map_or_else(|| reason.to_owned(), |word| word.replace('-', " "));
+        let lead = self.lead_width(row);
+        let count = if row.count.is_some() { self.count + 1 } else { 0 };
+        let room = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(lead + count + 3));
+        let lines = folded(&format!("no estimate: {why}"), room.max(16));
+        self.after_count(row, lines.iter().map(|line| format!("  {}", self.style.faint(line))).collect())
+    }
+
+    /// Puts the count before the first line, and spaces before the others.
+    fn after_count(&self, row: &TableRow<'_>, lines: Vec<String>) -> Vec<String> {
+        let Some(count) = &row.count else { return lines };
+        let counts = std::iter::once(count.as_str()).chain(std::iter::repeat(""));
+        counts.zip(lines).map(|(count, line)| padded(count, self.count) + &line).collect()
+    }
+
+    /// Puts the fields that identify the row before its lines, with the parts of the key below each
+    /// other.
+    fn beside_keys(&self, row: &TableRow<'_>, keys: &[String], lines: &[String]) -> Vec<String> {
+        let lead = self.lead_width(row);
+        let indent = " ".repeat(lead - self.key);
+        let join = |index: usize| {
+            let key = keys.get(index).map_or("", String::as_str);
+            let lead = match index {
+                0 => self.lead(row, key),
+                _ => format!("{indent}{key:<width$}", width = self.key),
+            };
+            (lead + lines.get(index).map_or("", String::as_str)).trim_end().to_owned()
+        };
+        (0..keys.len().max(lines.len())).map(join).collect()
+    }
+
+    /// Returns the characters before the count or the cells.
+    fn lead_width(&self, row: &TableRow<'_>) -> usize {
+        self.lead(row, "").chars().count()
     }
 
     /// Formats the fields that identify a line.
     fn lead(&self, row: &TableRow<'_>, key: &str) -> String {
-        format!("{}{key:<width$}", self.before_key(row), width = self.key)
-    }
-
-    fn before_key(&self, row: &TableRow<'_>) -> String {
         let mut text = format!("{:>width$}  ", row.epoch, width = self.epoch);
         if let Some(width) = self.start {
             text += &format!("{:<width$}  ", row.start);
@@ -201,20 +312,26 @@ impl<'a> TableLayout<'a> {
         if let Some(view) = row.view {
             text += &format!("{view:<VIEW$}  ");
         }
-        text
+        text + &format!("{key:<width$}", width = self.key)
     }
+}
 
-    fn padded(&self, cell: &str) -> String {
-        format!(" {cell:>width$}", width = self.cell)
-    }
+fn padded(cell: &str, width: usize) -> String {
+    format!(" {cell:>width$}")
+}
 
-    /// Cuts the end of a line to the width of the terminal.
-    fn fitted(&self, before: &str, end: &str) -> String {
-        match self.style.width {
-            Some(width) => cut(end, width.saturating_sub(before.chars().count() + 3).max(6)),
-            None => end.into(),
+/// Breaks a text between words into lines of at most `width` characters.
+fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().filter(|line| line.chars().count() + word.chars().count() < width);
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) => line.extend([" ", word]),
+            None => lines.push(word.into()),
         }
     }
+    lines
 }
 
 /// Cuts a text to a width, with an ellipsis.
@@ -246,6 +363,7 @@ mod tests {
 
     fn lines(style: &TableStyle, key: &str, longest: usize) -> Vec<String> {
         let header = TableRow { start: "from", ..row("key", &TITLES) };
+        let header = TableRow { count: Some("count".into()), ..header };
         let titles = TITLES.map(String::from);
         let layout = TableLayout::new(
             style,
@@ -261,13 +379,33 @@ mod tests {
 
     #[test]
     fn every_line_fits_the_terminal() {
-        for width in 40..200 {
-            let style = TableStyle { width: Some(width), ..TableStyle::default() };
+        for (width, columns) in (40..200).flat_map(|width| [(width, vec![]), (width, vec!["a", "sd"])]) {
+            let columns = columns.into_iter().map(String::from).collect();
+            let style = TableStyle { width: Some(width), columns, ..TableStyle::default() };
             for line in lines(&style, "La Guardia Airport, New York", 28) {
-                // The lead, the count and one cell are always there.
-                assert!(line.chars().count() < width.max(62), "{width}: {line}");
+                // The lead, the count, one cell and a word are always there.
+                assert!(line.chars().count() < width.max(60), "{width}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn chosen_cells_that_do_not_fit_follow_on_further_lines() {
+        let columns = ["mean a", "sd"].map(String::from).to_vec();
+        let style = TableStyle { width: Some(60), columns, ..TableStyle::default() };
+        let lines = lines(&style, "JFK", 3);
+        let expected = [
+            "    7  key          count           mean a  quality",
+            "                                      sd a",
+            "                                      sd b",
+            "                                      sd c",
+            "    7  JFK       810 ± 29        1.5 ± 0.1  good",
+            "                                 1.5 ± 0.1",
+            "                                 1.5 ± 0.1",
+            "                                 1.5 ± 0.1",
+            "    7  JFK       810 ± 29  no estimate: good",
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]
@@ -284,7 +422,10 @@ mod tests {
                     &header,
                     TableSizes { horizon: 9, longest_key: 3, start: 16 }
                 )
-                .shown,
+                .cells
+                .iter()
+                .map(|&(index, _)| index)
+                .collect::<Vec<_>>(),
                 expected
             );
         };
@@ -293,6 +434,20 @@ mod tests {
         check(&["mean c", "a"], &[0, 2, 3]);
         let style = TableStyle { columns: vec!["a".into(), "d".into()], ..TableStyle::default() };
         assert_eq!(style.unknown(&TITLES.map(String::from)), Some("d"));
+    }
+
+    #[test]
+    fn pairs_are_chosen_in_either_order() {
+        let titles = ["sd a", "corr a~b", "corr a~c", "corr b~c"];
+        let check = |name: &str, expected: &[&str]| {
+            let style = TableStyle { columns: vec![name.into()], ..TableStyle::default() };
+            let chosen = titles.into_iter().filter(|title| style.chooses(title));
+            assert_eq!(chosen.collect::<Vec<_>>(), expected);
+        };
+        check("b~a", &["corr a~b"]);
+        check("corr c~b", &["corr b~c"]);
+        check("corr", &["corr a~b", "corr a~c", "corr b~c"]);
+        check("a", &["sd a"]);
     }
 
     #[test]
@@ -308,7 +463,7 @@ mod tests {
     fn a_pipe_has_all_cells_and_no_colours() {
         let lines = lines(&TableStyle::default(), "JFK", 3);
         assert_eq!(lines[1].matches("1.5 ± 0.1").count(), 6);
-        assert!(lines[2].ends_with("no estimate: the count is 3 with noise of deviation 29"));
+        assert!(lines[2].ends_with("no estimate: good"), "{lines:?}");
         assert!(!lines.concat().contains('\x1b'));
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write, stdout};
 
-use console::{Term, truncate_str};
+use console::{Term, measure_text_width, strip_ansi_codes};
 use hushflow::follow::{KeyEstimate, Subject};
 use hushflow::lines::{LineWriter, OutputFormat, csv_line};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
@@ -15,6 +15,9 @@ use serde_json::{Map, Value};
 use super::super::CliError;
 use super::TailArguments;
 use super::scores::Scores;
+
+/// Most titles that an error lists.
+const NAMED_TITLES: usize = 30;
 
 /// Output for each key and epoch.
 pub(super) enum Output {
@@ -77,9 +80,10 @@ impl Output {
         match self {
             Self::Lines(writer) => {
                 if let Some((name, titles)) = writer.unknown_column(estimate) {
-                    let titles = titles.join(", ");
+                    let more = if titles.len() > NAMED_TITLES { ", …" } else { "" };
+                    let titles = titles[..titles.len().min(NAMED_TITLES)].join(", ");
                     return Err(CliError::usage(format!(
-                        "--columns {name}: the table has no such cell, but {titles}"
+                        "--columns {name}: the table has no such cell, but {titles}{more}"
                     )));
                 }
                 Ok(writer.write_line(estimate, stamp, out)?)
@@ -217,11 +221,15 @@ impl LiveTable {
 }
 
 /// Returns the lines that fit a screen. One line is left for the cursor. A row may have several
-/// lines; a line that is wider than the screen is cut.
+/// lines; a line wider than the screen is continued on the next one.
 fn fitting(head: &[String], rows: &[String], height: usize, width: usize) -> Vec<String> {
+    let width = width.saturating_sub(1).max(1);
+    let head: Vec<String> = head.iter().flat_map(|line| continued(line, width)).collect();
+    let fit = |row: &String| row.lines().flat_map(|line| continued(line, width)).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = rows.iter().map(fit).collect();
     let room = height.saturating_sub(1 + head.len()).max(2);
     let ends = rows.iter().scan(0, |end, row| {
-        *end += row.lines().count();
+        *end += row.len();
         Some(*end)
     });
     let ends: Vec<usize> = ends.collect();
@@ -231,9 +239,17 @@ fn fitting(head: &[String], rows: &[String], height: usize, width: usize) -> Vec
     };
     let hidden = rows.len() - shown;
     let more = (hidden > 0).then(|| format!("… and {hidden} more keys: --key chooses"));
-    let rows = rows[..shown].iter().flat_map(|row| row.lines());
-    let lines = head.iter().map(String::as_str).chain(rows).map(String::from).chain(more);
-    lines.map(|line| truncate_str(&line, width.saturating_sub(1), "…").into_owned()).collect()
+    let more = more.iter().flat_map(|line| continued(line, width));
+    head.into_iter().chain(rows.into_iter().take(shown).flatten()).chain(more).collect()
+}
+
+/// Breaks a line that is too wide, and drops its colours then.
+fn continued(line: &str, width: usize) -> Vec<String> {
+    if measure_text_width(line) <= width {
+        return vec![line.into()];
+    }
+    let characters: Vec<char> = strip_ansi_codes(line).chars().collect();
+    characters.chunks(width).map(|part| part.iter().collect()).collect()
 }
 
 #[cfg(test)]
@@ -241,11 +257,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_cut_to_the_screen() {
+    fn a_table_fits_the_screen() {
         let lines = |texts: &[&str]| texts.iter().map(|text| String::from(*text)).collect::<Vec<_>>();
         let (head, rows) = (lines(&["key mean"]), lines(&["a 1", "b 2", "c 3"]));
         assert_eq!(fitting(&head, &rows, 24, 80), lines(&["key mean", "a 1", "b 2", "c 3"]));
-        assert_eq!(fitting(&head, &rows, 5, 6), lines(&["key …", "a 1", "b 2", "c 3"]));
+        assert_eq!(fitting(&head, &rows, 6, 6), lines(&["key m", "ean", "a 1", "b 2", "c 3"]));
         let wrapped = lines(&["a 1\n a", "b 2\n b"]);
         assert_eq!(fitting(&head, &wrapped, 6, 80), lines(&["key mean", "a 1", " a", "b 2", " b"]));
         assert_eq!(
@@ -256,6 +272,6 @@ mod tests {
             fitting(&head, &rows, 4, 80),
             lines(&["key mean", "a 1", "… and 2 more keys: --key chooses"])
         );
-        assert_eq!(fitting(&head, &rows, 0, 0), lines(&["…"; 3]));
+        assert!(fitting(&head, &rows, 0, 0).iter().all(|line| line.chars().count() == 1));
     }
 }

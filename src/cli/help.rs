@@ -1,0 +1,149 @@
+//! Help texts that fit the terminal: the commands of examples break at `\` only.
+
+use std::iter::once;
+
+use clap::{Command, CommandFactory, FromArgMatches};
+use console::Term;
+
+use super::Arguments;
+
+/// Widest text, and its width where there is no terminal.
+const WIDEST: usize = 100;
+
+/// Reads the arguments of the process. Prints help or an error and exits if that is what they ask
+/// for.
+pub(crate) fn parse() -> Arguments {
+    let terminal = [Term::stdout(), Term::stderr()].iter().find_map(Term::size_checked);
+    let width = terminal.map_or(WIDEST, |(_, width)| usize::from(width).clamp(20, WIDEST));
+    let matches = command(width).term_width(width).get_matches();
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Returns the command line with notes and examples of this width.
+pub(super) fn command(width: usize) -> Command {
+    let fit = move |command: Command| match command.get_after_help().map(ToString::to_string) {
+        Some(text) => command.after_help(fitted(&text, width)),
+        None => command,
+    };
+    fit(Arguments::command()).mut_subcommands(fit)
+}
+
+/// Breaks lines that are wider than `width`.
+fn fitted(text: &str, width: usize) -> String {
+    let mut is_example = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        is_example = line.starts_with("Example") || is_example && !line.is_empty();
+        match line.starts_with(' ') && is_example {
+            true => lines.extend(example(line, width)),
+            false => lines.extend(paragraph(line, width)),
+        }
+    }
+    lines.join("\n")
+}
+
+/// Breaks a line between words. The description in a list stays in its column.
+fn paragraph(line: &str, width: usize) -> Vec<String> {
+    let indent = line.len() - line.trim_start().len();
+    let description = line[indent..].find("  ").map(|end| {
+        let gap = line[indent + end..].chars().take_while(|&c| c == ' ').count();
+        (indent + end, line[..indent + end].chars().count() + gap)
+    });
+    match description {
+        Some((end, column)) if indent > 0 && column < width / 2 => {
+            let gap = " ".repeat(column - line[..end].chars().count());
+            let lead = format!("{}{gap}", &line[..end]);
+            broken(line[end..].split_whitespace(), &lead, column, width, "")
+        }
+        _ => broken(line.split_whitespace(), &" ".repeat(indent), indent, width, ""),
+    }
+}
+
+/// Breaks a command before its flags and operators, and moves the note behind it below.
+fn example(line: &str, width: usize) -> Vec<String> {
+    if line.chars().count() <= width {
+        return vec![line.into()];
+    }
+    let indent = line.len() - line.trim_start().len();
+    let (command, note) = match line[indent..].split_once("   ") {
+        Some((command, note)) => (command, note.trim()),
+        None => (&line[indent..], ""),
+    };
+    let mut parts: Vec<String> = Vec::new();
+    for word in command.split(' ') {
+        let starts = word.starts_with('-') || ["|", ">", "&&"].contains(&word);
+        match parts.last_mut() {
+            Some(part) if !starts && part != "\\" || word == "\\" => part.extend([" ", word]),
+            _ => parts.push(word.into()),
+        }
+    }
+    let parts = parts.iter().map(String::as_str);
+    let mut lines = broken(parts, &" ".repeat(indent), indent + 4, width, " \\");
+    if !note.is_empty() {
+        let indent = " ".repeat(indent + 4);
+        lines.extend(broken(note.split_whitespace(), &indent, indent.len(), width, ""));
+    }
+    lines
+}
+
+/// Puts words behind `lead`, in lines that end in `mark` where they are continued.
+fn broken<'a>(
+    words: impl Iterator<Item = &'a str>,
+    lead: &str,
+    indent: usize,
+    width: usize,
+    mark: &str,
+) -> Vec<String> {
+    let mut lines = vec![lead.to_owned()];
+    let mut is_first = true;
+    let room = width.saturating_sub(mark.len());
+    for word in words {
+        let Some(line) = lines.last_mut() else { break };
+        if !is_first && line.chars().count() + 1 + word.chars().count() > room {
+            line.push_str(mark);
+            lines.push(once(" ".repeat(indent)).chain([word.into()]).collect());
+        } else {
+            line.extend([if is_first { "" } else { " " }, word]);
+        }
+        is_first = false;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_break_before_flags_and_operators() {
+        let text =
+            "Examples:\n  hushflow tail state --view moments --format csv > moments.csv   (a note on it)";
+        let expected = "\
+Examples:
+  hushflow tail state \\
+      --view moments \\
+      --format csv \\
+      > moments.csv
+      (a note on it)";
+        assert_eq!(fitted(text, 24), expected);
+        assert_eq!(fitted(text, 200), text);
+    }
+
+    #[test]
+    fn descriptions_stay_in_their_column() {
+        let text = "Methods:\n  auto    the smaller error bound of both";
+        assert_eq!(fitted(text, 30), "Methods:\n  auto    the smaller error\n          bound of both");
+        assert_eq!(fitted("One claim. Another one.\n\nA third.", 12), "One claim.\nAnother one.\n\nA third.");
+    }
+
+    #[test]
+    fn no_help_is_wider_than_the_terminal() {
+        for width in [60, 80, 100] {
+            for command in command(width).get_subcommands() {
+                let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                let mut lines = text.lines();
+                assert!(lines.all(|line| line.chars().count() <= width), "{width}: {text}");
+            }
+        }
+    }
+}
