@@ -35,7 +35,8 @@ const SHOWN: usize = 10;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Every row is a record; the guarantee protects one record. Columns are clipped to public bounds: choose the bounds without \
-looking at the data. The covariance is taken about the middle of the bounds, or with --centre about a private mean.
+looking at the data. Without --centre, the answer is the mean product of deviations from the middle of the bounds, not from the mean: \
+add --centre for the covariance about a private mean.
 
 pace measures the diagonal, then in each round one entry that the current estimate fits badly, and completes the matrix. It \
 is best for many columns and small budgets. ssp adds noise to all entries; ssp-tight adds the least noise that hides a record.
@@ -344,6 +345,7 @@ impl CovarianceReport<'_> {
             ("projection".into(), json!(self.arguments.projection_taken())),
             ("columns".into(), json!(self.columns)),
             ("bounds".into(), json!(self.bounds)),
+            ("about".into(), if self.estimate.mean.is_some() { "mean" } else { "middle-of-bounds" }.into()),
         ]);
         object.extend(report::covariance(self.estimate, self.columns));
         if let Some((rows, noise)) = self.clipped {
@@ -363,8 +365,8 @@ impl CovarianceReport<'_> {
         table(&std::iter::once(header).chain(lines).collect::<Vec<_>>()) + "\n"
     }
 
-    /// One line for each entry of the upper triangle. The noise of an entry that was not measured is
-    /// empty.
+    /// One line for each entry of the upper triangle. The noise of an entry that was not measured
+    /// is empty.
     fn csv(&self) -> String {
         let (estimate, noise) = (self.estimate, self.estimate.noise());
         let header = ["column_a", "column_b", "covariance", "noise"].map(String::from);
@@ -392,6 +394,10 @@ impl CovarianceReport<'_> {
             rows.push(vec!["rows outside the bounds".into(), describe]);
         }
         let mut text = table(&rows) + "\n" + &self.means();
+        if estimate.mean.is_none() {
+            text += "Deviations are from the middle of the bounds, not from the mean: --centre gives the covariance \
+                about the mean.\n";
+        }
         if self.columns.len() <= SHOWN {
             let header = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect();
             let noise = estimate.noise();

@@ -247,16 +247,16 @@ fn warnings(
     let mut warnings = Vec::new();
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let advice = "if the rows are skewed rather than corrupt, give a larger --scale, or use a pipeline with public bounds";
-    for ((name, noise), found) in data.columns().iter().zip(&estimate.noise).zip(clipping) {
-        if found.share > arguments.corruption && found.bias.abs() > *noise {
-            let direction = if found.bias < 0.0 { "low" } else { "high" };
+    for ((name, noise), clipped) in data.columns().iter().zip(&estimate.noise).zip(clipping) {
+        if clipped.share > arguments.corruption && clipped.bias.abs() > *noise {
+            let direction = if clipped.bias < 0.0 { "low" } else { "high" };
             warnings.push(format!(
-                "{name}: at least about {} of the rows lie outside {} to {} and were clipped, so the mean is too {direction} by \
-                 at least about {}: {advice}",
-                percent(found.share),
-                number(found.lower),
-                number(found.upper),
-                number(found.bias.abs()),
+                "{name}: about {} of the rows lie outside {} to {} and were clipped, which makes the mean too {direction} by \
+                 about {}, without what filtering adds and values too rare to be seen: {advice}",
+                percent(clipped.share),
+                number(clipped.lower),
+                number(clipped.upper),
+                number(clipped.bias.abs()),
             ));
         }
     }
@@ -269,7 +269,53 @@ fn warnings(
             percent(arguments.corruption),
         ));
     }
+    warnings.extend(skewness_warning(arguments, data, (answer.method, removed), clipping));
     warnings
+}
+
+/// Returns how far the mean of skewed rows may be off.
+///
+/// Let σ be the standard deviation of a column over all rows. Without a share q of the rows, the
+/// mean moves by at most σ√(q/(1−q)): by Cauchy and Schwarz, |E[(X−μ)1_B]| = |Cov(X, 1_B)| ≤
+/// σ√(q(1−q)) for the removed rows B. Values clipped to a range around the mean move it by no more
+/// than if they were removed.
+fn skewness_warning(
+    arguments: &MeanArguments,
+    data: &Table,
+    (method, removed): (MeanMethod, f64),
+    clipping: &[Clipping],
+) -> Option<String> {
+    let clipped = clipping.iter().map(|column| column.share).fold(0.0, f64::max);
+    let (share, what) = match method {
+        MeanMethod::Tukey => {
+            return Some(
+                "the answer is a median: where rows are skewed, it is off the mean by up to one standard deviation \
+                 of the column"
+                    .into(),
+            );
+        }
+        MeanMethod::Gaussian => (clipped.max(arguments.corruption), "clips"),
+        MeanMethod::Balloon => return None,
+        _ => ((removed.max(0.0) + clipped).max(arguments.corruption), "removes or clips"),
+    };
+    // Of more than half of the rows, the released numbers say too little.
+    let share = share.min(0.5);
+    if share <= 0.0 {
+        return None;
+    }
+    let deviations = (share / (1.0 - share)).sqrt();
+    let name = |(name, column): (&String, &Clipping)| format!("{name} {}", number(deviations * column.scale));
+    let columns: Vec<String> = data.columns().iter().zip(clipping).map(name).collect();
+    let amounts = match columns.is_empty() {
+        true => String::new(),
+        false => format!(": {} if that is the scale, more for a long tail", columns.join(", ")),
+    };
+    Some(format!(
+        "{method} {what} a tail like corrupt rows. A share of {:.1} % moves the mean of a skewed column by up to {} standard \
+         deviations of all its rows{amounts}",
+        share * 100.0,
+        number(deviations),
+    ))
 }
 
 /// Reads the file, charges the ledger, estimates and prints.

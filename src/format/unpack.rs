@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -83,7 +83,9 @@ impl Packing {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
         let input = CountedInput { reader: BufReader::with_capacity(1 << 16, RetryingReader(file)), read: 0 };
         let decoder = match self {
-            Packing::Gzip => Unpacker::Gzip(Box::new(MultiGzDecoder::new(input))),
+            Packing::Gzip => {
+                Unpacker::Gzip(Box::new(GzipMembers { decoder: Some(GzDecoder::new(input)), ended: None }))
+            }
             Packing::Zstd => Unpacker::Zstd(Box::new(ZstdFrames::new(input))),
         };
         Ok(UnpackedFile { path: path.into(), packing: self, decoder, unpacked: 0 })
@@ -106,7 +108,7 @@ pub(crate) struct UnpackedFile {
 }
 
 enum Unpacker {
-    Gzip(Box<MultiGzDecoder<CountedInput>>),
+    Gzip(Box<GzipMembers>),
     Zstd(Box<ZstdFrames>),
 }
 
@@ -117,10 +119,11 @@ impl UnpackedFile {
         copied.map(drop).map_err(|source| io_error(&self.path, source))
     }
 
-    fn input(&self) -> &CountedInput {
+    /// Returns the number of packed bytes that were used.
+    fn used(&self) -> u64 {
         match &self.decoder {
-            Unpacker::Gzip(decoder) => decoder.get_ref(),
-            Unpacker::Zstd(frames) => &frames.input,
+            Unpacker::Gzip(members) => members.used(),
+            Unpacker::Zstd(frames) => frames.input.read,
         }
     }
 
@@ -128,7 +131,7 @@ impl UnpackedFile {
         FormatError::Packed {
             path: self.path.clone(),
             packing: self.packing.name(),
-            offset: self.input().read,
+            offset: self.used(),
             unpacked: self.unpacked,
             problem: match is_cut(error) {
                 true => "it ends too early, so it is cut or still being written".into(),
@@ -141,7 +144,7 @@ impl UnpackedFile {
 impl Read for UnpackedFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = match &mut self.decoder {
-            Unpacker::Gzip(decoder) => decoder.read(buffer),
+            Unpacker::Gzip(members) => members.read(buffer),
             Unpacker::Zstd(frames) => frames.read(buffer),
         };
         match read {
@@ -194,6 +197,59 @@ impl BufRead for CountedInput {
     }
 }
 
+/// Returns whether packed data go on: another member or frame begins, or the file ends.
+///
+/// # Errors
+/// If bytes follow that begin with none of these.
+fn goes_on(input: &mut CountedInput, packing: Packing, starts: &[&[u8]]) -> io::Result<bool> {
+    let rest = input.fill_buf()?;
+    if rest.is_empty() {
+        return Ok(false);
+    }
+    // The buffer may hold a part of the start; the decoder then judges the rest.
+    let begins = |start: &&[u8]| rest.iter().zip(*start).all(|(byte, expected)| byte == expected);
+    if starts.iter().any(begins) {
+        return Ok(true);
+    }
+    let name = packing.name();
+    Err(io::Error::other(format!("bytes follow after the end of the {name} stream")))
+}
+
+/// Members of gzip, one after the other.
+struct GzipMembers {
+    /// The open member; `None` after the last one.
+    decoder: Option<GzDecoder<CountedInput>>,
+    /// Bytes used when the last member had ended.
+    ended: Option<u64>,
+}
+
+impl GzipMembers {
+    fn used(&self) -> u64 {
+        let open = self.decoder.as_ref().map(|decoder| decoder.get_ref().read);
+        open.or(self.ended).unwrap_or(0)
+    }
+}
+
+impl Read for GzipMembers {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !buffer.is_empty()
+            && let Some(decoder) = &mut self.decoder
+        {
+            let read = decoder.read(buffer)?;
+            if read > 0 {
+                return Ok(read);
+            }
+            self.ended = Some(decoder.get_ref().read);
+            let ended = self.decoder.take();
+            let Some(mut input) = ended.map(GzDecoder::into_inner) else { break };
+            if goes_on(&mut input, Packing::Gzip, &[Packing::Gzip.magic()])? {
+                self.decoder = Some(GzDecoder::new(input));
+            }
+        }
+        Ok(0)
+    }
+}
+
 /// Frames of zstd, one after the other.
 struct ZstdFrames {
     input: CountedInput,
@@ -212,7 +268,10 @@ impl ZstdFrames {
     /// Begins the next frame. Returns whether there is one.
     fn begin(&mut self) -> io::Result<bool> {
         loop {
-            if self.input.fill_buf()?.is_empty() {
+            // A skippable frame begins with one of 16 numbers.
+            let skippable: [[u8; 4]; 16] = std::array::from_fn(|low| [0x50 | low as u8, 0x2a, 0x4d, 0x18]);
+            let starts = skippable.iter().map(|start| &start[..]).chain([Packing::Zstd.magic()]);
+            if !goes_on(&mut self.input, Packing::Zstd, &starts.collect::<Vec<_>>())? {
                 return Ok(false);
             }
             match self.decoder.reset(&mut self.input) {
@@ -317,6 +376,22 @@ mod tests {
         let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3], &Packing::Zstd.pack(&[b"x\n"])[..]];
         let frames = [&Packing::Zstd.pack(&[b"y"])[..], &skipped.concat()].concat();
         assert_eq!(unpacked("a.csv", &frames), Ok(Some(b"yx\n".to_vec())));
+    }
+
+    #[test]
+    fn bytes_after_the_last_member_are_reported_with_their_position() {
+        for packing in Packing::ALL {
+            let bytes = packing.pack(&[b"x\n1\n", b"2\n"]);
+            for rest in [&b"\n"[..], b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", b"more rows, not packed\n"] {
+                let error = unpacked("a.csv", &[&bytes[..], rest].concat()).unwrap_err();
+                let (at, name) = (format!("at byte {},", bytes.len()), packing.name());
+                assert!(error.contains(&at) && error.contains("after 6 unpacked bytes"), "{error}");
+                let problem = format!("bytes follow after the end of the {name} stream");
+                assert!(error.contains(&problem), "{error}");
+            }
+            let error = unpacked("a.csv", &bytes[..bytes.len() - 1]).unwrap_err();
+            assert!(error.contains("ends too early"), "{error}");
+        }
     }
 
     #[test]

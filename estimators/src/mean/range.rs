@@ -123,7 +123,7 @@ fn refined(
     let noise = release::deviation(share) / records * ball.radius * ((dimension as f64).sqrt() + 3.0);
     let ones = vec![1.0; dimension];
     let radius = clean + 2.0 * corruption * ball.radius + noise;
-    Ok(ClippingBall { centre: ball.place(&mean, &ones), radius: radius.min(ball.radius) })
+    Ok(ClippingBall { centre: ball.to_units(&mean, &ones), radius: radius.min(ball.radius) })
 }
 
 /// Returns the middle of the fullest bin of each column, in scaled units, for μ² of a step.
@@ -185,7 +185,7 @@ impl ReleasedBins {
                 bias += weight * low * (lower - from - low / 2.0);
                 bias -= weight * high * (to - upper - high / 2.0);
             }
-            Clipping { lower: lower * scale, upper: upper * scale, share, bias: bias * scale }
+            Clipping { lower: lower * scale, upper: upper * scale, share, bias: bias * scale, scale }
         };
         let columns = self.columns.iter().zip(&ball.centre).zip(scales);
         columns.map(|((bins, &centre), &scale)| column(bins, centre, scale)).collect()
@@ -204,6 +204,8 @@ pub struct Clipping {
     pub share: f64,
     /// How far clipping them moves the mean.
     pub bias: f64,
+    /// Scale of the column, given or estimated.
+    pub scale: f64,
 }
 
 /// Occupied bins of a column and their counts.
