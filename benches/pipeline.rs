@@ -94,7 +94,7 @@ fn whole_pipeline(bencher: divan::Bencher<'_, '_>, workers: usize) {
     });
 }
 
-/// Batches that the operators get in all.
+/// Total number of batches for the operators.
 const BATCHES: usize = 64;
 
 /// From batches in memory to a log that keeps nothing, by this many workers.

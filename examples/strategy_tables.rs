@@ -1,4 +1,5 @@
-//! Which strategy is how far from the optimum, and does the strategy lab reproduce published tables?
+//! Which strategy is how far from the optimum, and does the strategy lab reproduce published
+//! tables?
 //!
 //! The first table holds, for every strategy that a comparison includes, how far its total squared
 //! error is above a proven lower bound, for several workloads, horizons and participations; and its
@@ -6,11 +7,12 @@
 //! carries it.
 //!
 //! Then the example recomputes Tables 1 and 6 of "Multi-Epoch Matrix Factorization Mechanisms"
-//! (Choquette-Choo et al., 2023). Table 1 lists the total squared error of prefix sums over 2000 steps, for every
-//! known mechanism, when each person takes part 20 times, 100 steps apart. Table 6 lists the root
-//! of the total squared error of a tiny problem under three sets of constraints. The example fails
-//! if a row differs in a printed digit. The paper's values for Fourier encoders use its sensitivity
-//! bound, Theorem 2.1. That bound has its own column; the exact sensitivity may be smaller.
+//! (Choquette-Choo et al., 2023). Table 1 lists the total squared error of prefix sums over 2000
+//! steps, for every known mechanism, when each person takes part 20 times, 100 steps apart. Table 6
+//! lists the root of the total squared error of a tiny problem under three sets of constraints. The
+//! example fails if a row differs in a printed digit. The paper's values for Fourier encoders use
+//! its sensitivity bound, Theorem 2.1. That bound has its own column; the exact sensitivity may be
+//! smaller.
 //!
 //! ```sh
 //! cargo run --release --example strategy_tables              # minutes once; optima are cached

@@ -1,7 +1,7 @@
 //! How close do buffers that vary with time come to the best strategy?
 //!
-//! Fits `variable-blt:b` and `blt:5`, computes the certified optimum of the total squared error, and
-//! prints and draws the excess over it: by number of buffers at 512 steps, and by horizon for
+//! Fits `variable-blt:b` and `blt:5`, computes the certified optimum of the total squared error,
+//! and prints and draws the excess over it: by number of buffers at 512 steps, and by horizon for
 //! running sums. `docs/variable-buffers.md` shows the drawing.
 //!
 //! ```sh

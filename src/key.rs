@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_not_shown() {
+    fn bad_keys_are_refused_and_not_printed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cluster.key");
         SharedKey::create(&path).unwrap();

@@ -33,8 +33,8 @@
 //!   `mechanism`. To publish from a dataflow of your own, begin with [`runtime::embed`] and
 //!   `default-features = false`, which leaves the command out.
 //! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`]
-//!   whose rows have a [`format`](mod@format), [`state`] makes it survive crashes, a [`ledger`] adds
-//!   up the spending on the same data, and [`publication`] interprets a log. Readers of a log
+//!   whose rows have a [`format`](mod@format), [`state`] makes it survive crashes, a [`ledger`]
+//!   adds up the spending on the same data, and [`publication`] interprets a log. Readers of a log
 //!   [`follow`] it: [`estimates`] are computed, [`lines`] formats them, a [`sink`] passes the lines
 //!   on, and [`web`] draws a page. [`metrics`] report on the run. The command `hushflow` does all
 //!   of this from a shell.

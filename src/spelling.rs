@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_data_is_no_misspelt_header() {
+    fn a_row_of_data_is_not_reported_as_a_misspelt_header() {
         let check = |wanted, header: &[&str], expected| assert_eq!(misspelt(wanted, header), expected);
         check("dep_delay", &["Dep_Delay", "distance"], Some("Dep_Delay"));
         check("dep_delay", &["dep _delay"], Some("dep _delay"));

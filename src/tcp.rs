@@ -75,7 +75,7 @@ mod tests {
 
     /// A listener whose queue is full answers nothing, as a firewall that drops what it gets.
     #[test]
-    fn an_attempt_that_nobody_answers_hears_a_stop() {
+    fn a_stop_ends_an_unanswered_connection_attempt() {
         let socket =
             socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();

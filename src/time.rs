@@ -7,8 +7,8 @@ use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 
-/// Microseconds since 1970-01-01T00:00:00Z of an RFC 3339 time or a date. Parts of a microsecond are cut towards
-/// the past; without an offset from UTC, UTC is meant.
+/// Microseconds since 1970-01-01T00:00:00Z of an RFC 3339 time or a date. Parts of a microsecond
+/// are cut towards the past; without an offset from UTC, UTC is meant.
 ///
 /// ```
 /// # use hushflow::time::parse_time;
@@ -55,8 +55,8 @@ pub fn epoch_start(schedule: &TimeSchedule, epoch: u64) -> String {
     }
 }
 
-/// Microseconds in a duration such as `1d`, `6h 30m`, `15min` or `PT10S`. A day is 24 hours; months and years
-/// have no fixed length and are refused.
+/// Microseconds in a duration such as `1d`, `6h 30m`, `15min` or `PT10S`. A day is 24 hours; months
+/// and years have no fixed length and are refused.
 ///
 /// ```
 /// # use hushflow::time::parse_duration;

@@ -3,8 +3,8 @@
 //! `cargo bench -p hushflow-mechanism --bench buffered`
 //!
 //! With b buffers, encoding reads and writes 16 (b + 1) bytes a coordinate and decoding 8 (b + 1):
-//! the buffers, and a row in and a row out. The baseline copies as many, read once and written
-//! once.
+//! the buffers, and a row in and a row out. The baseline copies the same number, read once and
+//! written once.
 
 use divan::{Bencher, counter::ItemsCount};
 use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};

@@ -1,5 +1,5 @@
-//! What the time of a release tells: correlations of the time that an epoch takes with its noise
-//! and with its sums, and what the one says about the other in whatever way.
+//! What the time of a release reveals: correlations and mutual information of the time that an
+//! epoch takes with its noise and with its sums.
 //!
 //!     cargo bench -p hushflow-mechanism --bench timing
 //!
@@ -18,7 +18,7 @@
 //! cut into ten equal parts each, and it is the sum of p log₂(p/(qr)) over the hundred cells.
 //! Without dependence 2 ln 2 · [`EPOCHS`] times it is distributed as χ² with 81 degrees of freedom,
 //! so it stays below [`CHANCE`] but for one case in a thousand.
-#![expect(clippy::print_stdout, reason = "a benchmark tells what it measured")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -35,7 +35,8 @@ pub enum Schedule {
     ByCount(CountSchedule),
 }
 
-/// Epochs in event time, of equal length unless there is a calendar. All times are microseconds since 1970-01-01T00:00:00Z.
+/// Epochs in event time, of equal length unless there is a calendar. All times are microseconds
+/// since 1970-01-01T00:00:00Z.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeSchedule {
     /// First microsecond of epoch 1.

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_fit() {
+    fn participations_fit_the_horizon() {
         let counts = |kind: &str| [1, 2, 3, 4, 5].map(|gap| schedule(&format!("9x{gap}{kind}"), 5).count());
         assert_eq!(counts(""), [5, 3, 2, 2, 1]);
         assert_eq!(counts("+"), [5, 3, 2, 2, 1]);

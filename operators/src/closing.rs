@@ -1,5 +1,5 @@
-//! Delivers each epoch to its operator once, in order, when nothing more can arrive for it, and keeps
-//! capabilities after a fault.
+//! Delivers each epoch to its operator once, in order, when nothing more can arrive for it, and
+//! keeps capabilities after a fault.
 //!
 //! Guarantees of timely, and their consequences:
 //!

@@ -31,8 +31,8 @@
 //! the worker watches the fault and ends the process.
 //!
 //! Examples that need a publication share one in hidden lines (`doc/setup.txt`): a `measurement` of
-//! one column in [−1, 1], one key, at most 8 epochs, `square-root`. `hushflow::runtime::embed` has a
-//! whole program.
+//! one column in [−1, 1], one key, at most 8 epochs, `square-root`. `hushflow::runtime::embed` has
+//! a whole program.
 
 mod accumulate;
 mod bound;

@@ -143,8 +143,8 @@ fn format(files: &[PathBuf]) -> Result<Format, CliError> {
     })
 }
 
-/// Returns the paths of the files as the pipeline file names them: relative to its directory if that
-/// is this one, else absolute.
+/// Returns the paths of the files as the pipeline file names them: relative to its directory if
+/// that is this one, else absolute.
 fn paths(arguments: &InitArguments, output: &Path) -> Result<Vec<String>, CliError> {
     let beside = output.parent().is_none_or(|parent| parent.as_os_str().is_empty());
     let path = |path: &PathBuf| -> Result<String, std::io::Error> {

@@ -116,8 +116,8 @@ pub(crate) struct PlanArguments {
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_HORIZON))]
     horizon: Option<u64>,
-    /// Learning rates that weight the steps of prefix: constant:W, linear:W or cosine:W, with W steps
-    /// of warm-up, or file:PATH (CSV)
+    /// Learning rates that weight the steps of prefix: constant:W, linear:W or cosine:W, with W
+    /// steps of warm-up, or file:PATH (CSV)
     #[arg(long, value_name = "SHAPE:W")]
     schedule: Option<String>,
     /// How noise is correlated over time; see below [default: compare all that apply]

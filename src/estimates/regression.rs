@@ -284,7 +284,8 @@ impl Regression {
         let square = scales.half_widths[self.target].powi(2);
         let residual = (residual.0 * square, residual.1 * square);
         let reach = confidence.normal_quantile() * residual.1;
-        // With a ridge the line fits worse than the least squares line, so only the upper end holds.
+        // With a ridge the line fits worse than the least squares line, so only the upper end
+        // holds.
         let lower = if ridge > 0.0 { 0.0 } else { residual.0 - reach };
         let allowed = Interval { lower: 0.0, upper: square };
         let residual_interval = Interval { lower, upper: residual.0 + reach }.within(allowed, residual.1);

@@ -174,7 +174,8 @@ impl Default for Intervals {
 }
 
 impl Intervals {
-    /// Returns the half-width of the plain interval of a count, in standard deviations of its noise.
+    /// Returns the half-width of the plain interval of a count, in standard deviations of its
+    /// noise.
     pub fn count_reach(&self) -> f64 {
         Confidence { level: self.level, ..Confidence::default() }.normal_quantile()
     }

@@ -7,8 +7,8 @@
 //!
 //! A [`Follower`] is a separate dataflow over the public log alone. It runs on the thread that
 //! calls it: in the process of a run, in another one, or on another machine with a copy of the log.
-//! A follower cannot affect a run. Tables, sinks and pages all use it, and all wait for the log with
-//! [`StopFlag::wait`].
+//! A follower cannot affect a run. Tables, sinks and pages all use it, and all wait for the log
+//! with [`StopFlag::wait`].
 //!
 //! The operators are public, for other dataflows over a log: [`DecodeWindows`], [`Totals`] and
 //! [`Estimates`], beside [`Views`]. Here is the total of a log under a view of its own:

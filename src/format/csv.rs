@@ -67,7 +67,7 @@ impl CsvRows {
         self
     }
 
-    /// Continues in `stream`, whatever came before.
+    /// Continues in `stream`, and forgets what came before.
     pub(crate) fn begin(&mut self, stream: ByteStream) {
         self.parser.reset();
         self.stream = stream;

@@ -1,7 +1,8 @@
-//! Formats: rows of CSV, NDJSON and Parquet, whatever transport delivers their bytes.
+//! Formats: rows of CSV, NDJSON and Parquet, from any transport.
 //!
 //! A format turns bytes into rows of wanted fields. It knows no transport: a `ByteStream` may be a
-//! file, a session of a journal or data from a socket. An `EntryParser` reads one message at a time.
+//! file, a session of a journal or data from a socket. An `EntryParser` reads one message at a
+//! time.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

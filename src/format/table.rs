@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_lack_a_value_are_skipped_kept_or_refused() {
+    fn rows_with_a_missing_value_are_skipped_kept_or_refused() {
         let content = "a,b\n1,\n2,NA\nnan,3\n?,4\n5,6\ninf,7\n";
         let skipped = read(content, None, MissingRows::Skip).unwrap();
         assert_eq!((skipped.values(), skipped.incomplete()), (&[5.0, 6.0][..], 5));

@@ -106,7 +106,7 @@ impl LedgerRequest {
 ///   is left to pay. A budget added later takes effect now; if the entries together exceed a
 ///   budget, nothing more may be released.
 /// - It has not begun: its room is reserved until the run pays or ends. Paying checks again, so
-///   nothing is entered beyond the budget whatever happened to reservations.
+///   nothing is entered beyond the budget, even if reservations were lost.
 ///
 /// # Errors
 /// [`LedgerError`]; nothing may be released.
@@ -149,7 +149,8 @@ fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result
     Ok(Reservation::make(path, &text)?)
 }
 
-/// Checks that a ledger has room for a request beside entries and reservations, and changes nothing.
+/// Checks that a ledger has room for a request beside entries and reservations, and changes
+/// nothing.
 ///
 /// # Errors
 /// [`LedgerError`] if a run would be refused.
@@ -249,8 +250,8 @@ fn agreeing(
     }
 }
 
-/// Changes the budget for all pipelines, whatever has been spent. Creates the ledger if needed and
-/// returns its directory.
+/// Changes the budget for all pipelines, also below what has been spent. Creates the ledger if
+/// needed and returns its directory.
 ///
 /// # Errors
 /// [`LedgerError`]; the budget is then unchanged.

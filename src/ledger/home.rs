@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_of_data_is_no_path() {
+    fn a_data_set_name_is_not_a_path() {
         for name in ["flights", "a", "2013_flights-v1.2"] {
             assert_eq!(data_set_name(name).as_deref(), Ok(name));
         }

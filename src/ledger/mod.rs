@@ -90,9 +90,9 @@ impl Charge {
     /// Returns the charge of a robust mean of a whole table, for rows that are replaced in place.
     ///
     /// - Gaussian noise: one Gaussian mechanism of this (ε, δ).
-    /// - Tukey median, purely ε-private: the Gaussian mechanism that reveals at least as much as any
-    ///   purely ε-private one ([`bounded_range::of_pure`]). It reveals far more than that of the same
-    ///   (ε, δ).
+    /// - Tukey median, purely ε-private: the Gaussian mechanism that reveals at least as much as
+    ///   any purely ε-private one ([`bounded_range::of_pure`]). It reveals far more than that of
+    ///   the same (ε, δ).
     /// - Estimator by resilience: as the Tukey median, plus a total variation of δ/12. Without a
     ///   range (not `ranged`): Gaussian noise of (ε/3, δ/3), and this with two thirds.
     ///
@@ -178,7 +178,7 @@ impl Charge {
         Adjacency { unit: self.unit.clone(), neighbours: self.neighbours }
     }
 
-    /// Returns its spending about these streams, whatever drew the noise.
+    /// Returns its spending about these streams, also if a seed drew the noise.
     ///
     /// # Errors
     /// [`AccountingError`] if a number is out of range.

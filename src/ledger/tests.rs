@@ -157,7 +157,7 @@ fn a_refusal_reports_spent_requested_and_remaining_budget() {
 /// A purely ε-private median spends more of a budget than Gaussian noise of the same (ε, δ): two of
 /// ε = 1 do not reach (1.5, 1e-6) together, as two of the latter do.
 #[test]
-fn what_is_purely_private_is_charged_for_what_it_may_tell() {
+fn pure_privacy_is_charged_by_its_worst_case() {
     let promise = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
     let two = |method, ranged| {
         let charge = Charge::of_mean("m".into(), (method, ranged), promise, NoiseSource::System).unwrap();
@@ -213,7 +213,7 @@ fn where_no_epsilon_is_left_nothing_is() {
 }
 
 #[test]
-fn what_was_written_is_read_and_numbers_out_of_range_are_not() {
+fn written_numbers_are_read_back_and_others_refused() {
     let ledger = ledger(&[charge(Neighbours::ZeroOut, 1.0 / 3.0), charge(Neighbours::ReplaceOne, 7e9)]);
     let ledger = Ledger { budget: Some(budget(0.1 + 0.2, Neighbours::ReplaceOne)), ..ledger };
     let text = String::from_utf8(ledger.to_bytes().unwrap()).unwrap();

@@ -31,8 +31,8 @@ pub struct Source {
     /// `idle`: time without records after which this source stops holding back the clock of the
     /// others.
     pub idle: Option<Duration>,
-    /// `largest_jump`: the furthest, in microseconds, that one row may advance the clock; none if no
-    /// row moves a clock.
+    /// `largest_jump`: the furthest, in microseconds, that one row may advance the clock; none if
+    /// no row moves a clock.
     pub largest_jump: Option<i64>,
 }
 

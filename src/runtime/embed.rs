@@ -1,4 +1,4 @@
-//! Publishing from a timely dataflow of one's own.
+//! Publishing from your own timely dataflow.
 //!
 //! A [`Publisher`] does what a run does, without its source: it opens a state directory, pays the
 //! ledger before the first release, draws the noise from the operating system, commits each epoch
@@ -53,8 +53,8 @@
 //! - *Each record is sent once.* After a restart a program either sends only what it has not sent
 //!   before, or the same items with the same times, each to the same worker, in the same order.
 //!   Then those of committed epochs are recognised and left out.
-//! - *The end is announced*: [`EpochInput::end`]. An input that is dropped before looks like lost
-//!   data, and ends the run by a fault.
+//! - *The end is announced*: [`EpochInput::end`]. An input that is dropped earlier looks like
+//!   lost data, and ends the run by a fault.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ use crate::pipeline::Pipeline;
 use crate::publication::{MomentPublication, Publication, PublicationError};
 use crate::state::PublicReader;
 
-/// The version to use: streams of another one are other types.
+/// The version to use: another version has other stream types.
 pub use timely;
 
 /// Publishes the records of a dataflow in a state directory, which it holds locked.
@@ -289,12 +289,12 @@ impl Record {
 
 /// Publishes records.
 pub trait Publish<'scope> {
-    /// Releases and commits every epoch, and returns it when it is in the public log. `ends` carries
-    /// the last epoch to release, before all inputs close.
+    /// Releases and commits every epoch, and returns it when it is in the public log. `ends`
+    /// carries the last epoch to release, before all inputs close.
     ///
-    /// A record must come at a time not after its epoch; one of an epoch that is committed, or of a key
-    /// that is not in the list, is left out. A record with another number of values, or without an entity where entities are
-    /// protected, raises the fault. Only one dataflow can publish.
+    /// A record must come at a time not after its epoch; one of an epoch that is committed, or of a
+    /// key that is not in the list, is left out. A record with another number of values, or without
+    /// an entity where entities are protected, raises the fault. Only one dataflow can publish.
     fn publish(
         self,
         publisher: &Publisher,

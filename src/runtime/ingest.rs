@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_is_of_its_own_kind_and_stream_alone() {
+    fn a_position_belongs_to_one_kind_of_source_and_stream() {
         let (file, one, other) = (0, 0x1203, 0x3403);
         for tag in [file, one, other] {
             assert!(is_position_in(tag, tag).is_ok());

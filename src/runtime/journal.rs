@@ -1,5 +1,5 @@
-//! The commit operator's log: a [`Store`], opened once a ledger pays for it, and the state from which
-//! a run begins.
+//! The commit operator's log: a [`Store`], opened once a ledger pays for it, and the state from
+//! which a run begins.
 
 use std::collections::BTreeMap;
 use std::error::Error;

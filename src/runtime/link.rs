@@ -7,9 +7,9 @@
 //!
 //! | | from | bytes | contents |
 //! |---|---|---|---|
-//! | greeting | caller | 96 | an ephemeral key; encrypted: caller, callee, and what it runs ([`Greeting`]) |
+//! | greeting | caller | 96 | an ephemeral key; encrypted: caller, callee, its run ([`Greeting`]) |
 //! | answer | called | 96 | an ephemeral key; encrypted: the same of the called process |
-//! | confirmation | caller | 19 | a frame: the caller has read the answer, so the greeting is no recording |
+//! | confirmation | caller | 19 | a frame: the caller read the answer: its greeting is no replay |
 //! | verdict | called | 19 | a frame: [`GreetingVerdict`] |
 //!
 //! A greeting made without the key does not decrypt, and its sender is dropped. Greetings name both
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_hear_who_the_other_is_and_agree() {
+    fn both_ends_identify_each_other_and_agree() {
         let [key, _] = keys();
         let [mut calling, mut called] = sessions(&key);
         let frame = calling.seal(0).unwrap();

@@ -127,7 +127,7 @@ fn addresses_that_others_can_reach_need_a_key() {
 }
 
 #[test]
-fn whoever_stays_away_is_named() {
+fn absent_processes_are_named() {
     let hosts = free_addresses(2);
     let connect = |process| start(cluster(process, &hosts, None, 1), 1, b"p").error();
     let error = connect(1);
@@ -139,7 +139,7 @@ fn whoever_stays_away_is_named() {
 }
 
 #[test]
-fn strangers_hold_up_nobody() {
+fn strangers_delay_no_sender() {
     for key in [None, Some(&key())] {
         let hosts = free_addresses(2);
         let called = start(cluster(0, &hosts, key, 60), 1, b"p");

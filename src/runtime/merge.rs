@@ -13,10 +13,10 @@
 //! are dropped, as the pipeline says.
 //!
 //! Idleness depends on this machine's clock, which a later reader can't reproduce. So the number of
-//! each source's next row is recorded with each epoch ([`ResumePoint::late_from`]). Among the rows after
-//! the recorded position, those before that number have counted if their epoch is closed; those
-//! from that number on are late. A run that resumes waits for each source until it has reached that
-//! row again.
+//! each source's next row is recorded with each epoch ([`ResumePoint::late_from`]). Among the rows
+//! after the recorded position, those before that number have counted if their epoch is closed;
+//! those from that number on are late. A run that resumes waits for each source until it has
+//! reached that row again.
 //!
 //! A source whose clock is far ahead of w is paused, which bounds memory.
 
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_idle_or_has_ended_is_not_waited_for() {
+    fn idle_and_ended_sources_do_not_delay_the_clock() {
         let mut clocks = clocks(2);
         clocks.mark(0, 4, 40, 41);
         clocks.mark(1, 1, 10, 15);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_active_the_fastest_clock_counts() {
+    fn without_active_sources_the_fastest_clock_counts() {
         let mut clocks = clocks(2);
         clocks.mark(0, 2, 20, 21);
         clocks.mark(1, 7, 70, 71);

@@ -1,9 +1,9 @@
 //! Runs a pipeline: the dataflow, the worker loop, and the handling of faults.
 //!
 //! ```text
-//! reader threads ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─→ private and public log
-//!                    │          └─────────── release_windows ──────────┤
-//!                    └───────── where to resume ───────────────────────┘
+//! readers ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─→ both logs
+//!             │          └─────────── release_windows ──────────┤
+//!             └───────── where to resume ───────────────────────┘
 //! ```
 //!
 //! A run ends at the commit. [Followers](crate::follow) read its releases from the public log.
@@ -175,8 +175,8 @@ pub struct RunSummary {
 
 /// Runs a pipeline until its source ends, and writes its releases to the public log.
 ///
-/// `publication` is the one that [`Publication::of_pipeline`] makes for this state directory. `begins`
-/// is called once, with the first epoch of this run.
+/// `publication` is the one that [`Publication::of_pipeline`] makes for this state directory.
+/// `begins` is called once, with the first epoch of this run.
 ///
 /// Only the first process of a cluster reads and commits; the others release their shards.
 ///
@@ -255,8 +255,8 @@ pub fn run(
 }
 
 /// Connects to the other processes before anything is opened: a source may be silent for long, and
-/// a run that can't start must spend no budget. While the returned [`PeerWatch`] lives, a process that
-/// ends before the dataflow starts is noticed.
+/// a run that can't start must spend no budget. While the returned [`PeerWatch`] lives, a process
+/// that ends before the dataflow starts is noticed.
 fn find_others(
     cluster: &Cluster,
     options: &RunOptions,

@@ -13,7 +13,8 @@ use crate::key::SharedKey;
 use crate::pipeline::Preflight;
 use crate::state::PublicReader;
 
-/// A pipeline over `rows.csv` in `directory`, with one column `x` between −1 and 1 and seeded noise.
+/// A pipeline over `rows.csv` in `directory`, with one column `x` between −1 and 1 and seeded
+/// noise.
 fn pipeline(directory: &Path, rows: &str, rest: &str) -> Pipeline {
     std::fs::write(directory.join("rows.csv"), rows).unwrap();
     let text = format!(

@@ -1,8 +1,8 @@
 //! The dataflow of a pipeline that releases estimates of windows, from the source to the commit.
 //!
 //! A committed epoch is never estimated again: its numbers are in the log. An uncommitted epoch was
-//! seen by nobody, and its records are read again from the position of the last committed epoch. A
-//! window leaves no state, so nothing is restored.
+//! not seen by anyone, and its records are read again from the position of the last committed
+//! epoch. A window leaves no state, so nothing is restored.
 //!
 //! An estimate may take minutes. A stopped run abandons it ([`until_stopped`]), and the next run
 //! makes it.

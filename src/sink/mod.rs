@@ -94,7 +94,7 @@ pub enum SinkError {
     /// The public log can't be followed.
     #[error(transparent)]
     Follow(#[from] FollowError),
-    /// Nobody reads standard output.
+    /// Standard output has no reader.
     #[error("standard output: {0}")]
     Output(#[source] io::Error),
     /// No thread can be started.

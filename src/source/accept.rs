@@ -24,7 +24,7 @@ pub(super) struct RowRules {
     /// Maps the values of a key, between its own bounds, to the columns' bounds. The first of each
     /// pair is a key's. Empty unless keys have bounds of their own.
     ///
-    /// The sensitivity is unchanged, because it is that of whatever record the clipper is given:
+    /// The sensitivity is unchanged, because it is that of any record that the clipper receives:
     /// the map is applied to one record at a time, before it is clipped, and depends on nothing but
     /// that record and public numbers. A key is public in the release, so readers undo it.
     key_bounds: Vec<Vec<[(f64, f64); 2]>>,

@@ -141,7 +141,8 @@ impl EpochClock {
     /// Returns the epoch that the current record joins, if any.
     pub(super) fn assign(&mut self, event_time: i64, counters: &mut RowCounters) -> Option<u64> {
         let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
-        // An earlier run may have seen this row by an earlier clock, but not by one before its own arrival.
+        // An earlier run may have seen this row by an earlier clock, but not by one before its own
+        // arrival.
         let clock = Clock { time: self.arrived, ..self.clock };
         if counted_before > 0 && self.schedule.least_epoch(event_time, clock) <= counted_before {
             counters.already_closed += 1;

@@ -1,4 +1,5 @@
-//! What the rows of a source hold, for the operator's eyes: defects by column, unlisted keys, times.
+//! What the rows of a source hold, for the operator's eyes: defects by column, unlisted keys,
+//! times.
 //!
 //! All of it is private, exact, and kept in memory only. It explains counts; nothing is decided by
 //! it before the [look](crate::check) at the first rows, and no release depends on it.
@@ -14,8 +15,8 @@ const UNLISTED_KEYS: usize = 1000;
 /// Most steps of a clock that are kept.
 const LARGEST_STEPS: usize = 3;
 
-/// First rows whose times are searched for offsets from UTC, and, in a run, whose values are compared
-/// with their bounds.
+/// First rows whose times are searched for offsets from UTC, and, in a run, whose values are
+/// compared with their bounds.
 pub(super) const SEARCHED_ROWS: u64 = 4096;
 
 /// Private facts about the rows of a source.

@@ -142,7 +142,7 @@ fn ndjson_rows_are_read_or_counted() {
 }
 
 #[test]
-fn where_counts_are_public_a_record_counts_whatever_its_values() {
+fn with_public_counts_a_record_counts_for_any_values() {
     let check = |name: &str, content: &[u8], expected: usize| {
         let rest = format!("{BY_COUNT}\nkey = {{ column = 'k', values = ['a'] }}");
         let (_directory, mut pipeline) = pipeline(&[(name, content)], &rest);
@@ -360,8 +360,8 @@ proptest! {
         cut in 0..60usize,
         crlf: bool,
     ) {
-        // The first row is early, because a clock that begins after the last epoch is an error; so is
-        // one that ends before the first epoch.
+        // The first row is early, because a clock that begins after the last epoch is an error; so
+        // is one that ends before the first epoch.
         let rows = [(0, 0, 0)].iter().chain(&rows).chain(&[(40, 0, 0)]);
         let rows: Vec<_> = rows.map(|&(event, delay, noise)| (event, event / 2 + delay + noise)).collect();
         let (first, last) = rows.split_at(cut.min(rows.len()));
@@ -440,7 +440,7 @@ fn the_rest_of_a_row_that_was_read_as_the_last_one_is_none() {
 /// Timing of events and rows named by marks depend on arrivals alone, not on the contents of rows
 /// or on where an earlier run stopped.
 #[test]
-fn what_rows_hold_does_not_show_in_when_they_are_given() {
+fn row_contents_do_not_affect_delivery_times() {
     const ROWS: usize = 20_000;
     let rest = "source.missing = 'skip'\nsource.malformed = 'skip'\n[epochs]\ntime = 't'\narrival = 'a'\nstart = '1970-01-01'\n\
          length = '3000s'\nallowed_lateness = '600s'\nhorizon = 100\n";

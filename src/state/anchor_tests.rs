@@ -104,7 +104,7 @@ fn a_copy_that_went_on_by_itself_is_a_fork() {
     disk.turn_into(&copy);
     assert!(matches!(open(&disk), Err(StateError::ForkedFromAnchor { epoch: 4, .. })));
     disk.folder("anchor/").lose(NAME);
-    assert!(open(&disk).is_ok(), "whoever deletes the anchor accepts the directory");
+    assert!(open(&disk).is_ok(), "without an anchor the directory is accepted");
 }
 
 /// The anchored epoch may have left the private log; the public log still has its link.
@@ -190,7 +190,7 @@ fn of_two_copies_one_shows_each_epoch_wherever_the_first_stands_still() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_of_an_anchor_is_found() {
+fn every_flipped_bit_or_cut_of_an_anchor_is_detected() {
     let disk = three_epochs();
     let anchor = disk.folder("anchor/");
     let bytes = anchor.content(NAME).unwrap();

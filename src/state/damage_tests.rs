@@ -205,7 +205,7 @@ fn logs_are_read_and_found_in_order() {
 }
 
 #[test]
-fn every_flipped_bit_is_found_or_mended() {
+fn every_flipped_bit_is_detected_or_repaired() {
     for files in logs() {
         let irreplaceable = irreplaceable(&files);
         for (name, bytes) in &files {
@@ -222,7 +222,7 @@ fn every_flipped_bit_is_found_or_mended() {
 }
 
 #[test]
-fn every_cut_is_found_or_mended() {
+fn every_cut_is_detected_or_repaired() {
     for files in logs() {
         let irreplaceable = irreplaceable(&files);
         for (name, bytes) in &files {
@@ -253,7 +253,7 @@ fn a_lost_generation_frame_is_harmless() {
 }
 
 #[test]
-fn damage_before_the_last_batch_is_found_without_any_witness() {
+fn damage_before_the_last_batch_is_detected_without_an_anchor() {
     let bytes = in_one_segment().content(PRIVATE_LOG).unwrap();
     let last = EncodedEpoch::new(2, 0, header().fingerprint().unwrap(), &frame(5)).unwrap();
     for byte in 0..bytes.len() - last.private.len() {

@@ -240,7 +240,7 @@ fn parameters_that_published_nothing_are_corrected_and_others_are_not() {
 
 /// The same with a power cut at every call.
 #[test]
-fn a_power_cut_while_parameters_are_corrected_leaves_what_can_be_started() {
+fn a_run_starts_after_a_power_cut_during_a_correction_of_parameters() {
     for call in 0.. {
         let disk = SimulatedDisk::default();
         live_with(&disk, b"clip_nrom = 1", |_| Err(LedgerError::Missing { path: "".into() })).unwrap_err();

@@ -13,7 +13,8 @@ const MAGIC: [u8; 8] = *b"hushflow";
 pub(super) const FILE_HEADER_LENGTH: usize = 16;
 /// Length of a frame header: bytes before the payload.
 pub(super) const FRAME_HEADER_LENGTH: usize = 24;
-/// The hard limit on a payload in bytes: 33 million coordinates at the full sixteen bytes for sum and value.
+/// The hard limit on a payload in bytes: 33 million coordinates at the full sixteen bytes for sum
+/// and value.
 pub const MAX_PAYLOAD: u64 = 1 << 30;
 
 /// Purpose of a file.
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_a_header_is_seen() {
+    fn every_flipped_bit_of_a_header_is_detected() {
         let good = file_header(FileRole::PrivateLog);
         for bit in 0..8 * FILE_HEADER_LENGTH {
             let mut bad = good;

@@ -16,7 +16,8 @@ use zeroize::Zeroizing;
 /// What is public about a log before its first release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicHeader {
-    /// The public parameters as text (TOML or JSON); opaque to the state, which compares them byte by byte.
+    /// The public parameters as text (TOML or JSON); opaque to the state, which compares them byte
+    /// by byte.
     pub parameters: Vec<u8>,
     /// False if a seeded generator made the noise: such releases give no privacy.
     pub private: bool,
@@ -114,7 +115,7 @@ impl ReleaseFrame {
     }
 }
 
-/// The encoder's state (and whatever else replay must start from) after an epoch.
+/// The encoder's state after an epoch, and everything else that replay starts from.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The last epoch it contains.
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_part_stands_behind_the_values() {
+    fn participants_are_stored_after_the_values() {
         let admitted = Some(Zeroizing::new(vec![1, u128::MAX]));
         let of_entities = EpochFrame { admitted: admitted.clone(), ..example() };
         let link = ChainLink::of_header(b"header");

@@ -89,7 +89,7 @@ mod tests {
 
     /// Deleting files does not release the lock.
     #[test]
-    fn a_writer_stays_alone_whatever_is_deleted() {
+    fn a_writer_stays_alone_after_files_are_deleted() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
         let first = DirectoryStorage::exclusive(&path).unwrap();
@@ -102,7 +102,7 @@ mod tests {
 
     /// As happens while another thread starts a program.
     #[test]
-    fn a_copy_of_the_handle_that_is_soon_closed_shuts_nobody_out() {
+    fn an_open_copy_of_the_handle_delays_the_lock() {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
         drop(DirectoryStorage::exclusive(&path).unwrap());

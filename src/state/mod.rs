@@ -92,9 +92,16 @@ use tracing::debug;
 /// let path = outer.path().join("state");
 /// let header = PublicHeader { parameters: b"horizon = 10".to_vec(), private: true };
 /// let (mut store, _) = Store::open(&path, &header)?;
-/// store.commit(&[EpochFrame { epoch: 1, positions: vec![], sums: vec![41].into(), values: vec![43], admitted: None }])?;
+/// let frame = |epoch, sum: i32, value: i32| EpochFrame {
+///     epoch,
+///     positions: vec![],
+///     sums: vec![sum.into()].into(),
+///     values: vec![value.into()],
+///     admitted: None,
+/// };
+/// store.commit(&[frame(1, 41, 43)])?;
 /// store.checkpoint(1, b"encoder state after epoch 1")?;
-/// store.commit(&[EpochFrame { epoch: 2, positions: vec![], sums: vec![-7].into(), values: vec![-9], admitted: None }])?;
+/// store.commit(&[frame(2, -7, -9)])?;
 /// drop(store);
 ///
 /// let (store, recovered) = Store::open(&path, &header)?;

@@ -38,8 +38,8 @@ pub(super) struct PublicDirectory {
 
 impl PublicDirectory {
     /// Opens and locks the directory at `path` for one writer, whose state directory is `state`.
-    /// Creates it with mode 0755 if missing, and its parents. Refuses it if others can write to it or it lies in the
-    /// state directory.
+    /// Creates it with mode 0755 if missing, and its parents. Refuses it if others can write to it
+    /// or it lies in the state directory.
     pub(super) fn exclusive(path: &Path, state: &Path) -> Result<Self, StateError> {
         let real = |path: &Path| path.canonicalize().ok();
         // A directory that does not exist yet is checked by the nearest parent that does.
@@ -55,7 +55,7 @@ impl PublicDirectory {
         };
         let directory = Self::shared(path)?;
         if created {
-            // Readable by others, whatever the service's umask.
+            // Readable by others under any umask of the service.
             let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
             calls::fchmod(&directory.handle, mode).map_err(|e| refused(path, "set the mode")(e.into()))?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -107,7 +107,7 @@ pub(super) fn refuse_other_writers(path: &Path, handle: impl AsFd) -> Result<(),
     }
 }
 
-/// Opens a file that everyone may read, creating it if needed, whatever the umask.
+/// Opens a file that everyone may read, creating it if needed, under any umask.
 pub(super) fn open_for_all(directory: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     if flags.contains(OFlags::CREATE) {

@@ -22,7 +22,8 @@ use std::path::Path;
 /// let mut reader = PublicReader::open(&path)?;
 /// assert!(reader.next_frame()?.is_none(), "nothing has been committed yet");
 ///
-/// let frame = EpochFrame { epoch: 1, positions: vec![], sums: vec![41].into(), values: vec![43], admitted: None };
+/// let (sums, values) = (vec![41].into(), vec![43]);
+/// let frame = EpochFrame { epoch: 1, positions: vec![], sums, values, admitted: None };
 /// store.commit(&[frame])?;
 /// assert_eq!(reader.next_frame()?.map(|release| release.values), Some(vec![43]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

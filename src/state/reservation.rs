@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_run_left_is_removed() {
+    fn leftovers_of_a_dead_run_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("reserved-00"), b"dead").unwrap();
         std::fs::write(directory.path().join("ledger"), b"not ours").unwrap();

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_kept() {
+    fn sums_are_kept_for_the_retention_period() {
         let next = LogSegment { number: 2, epoch: 100, begun: 1000 };
         let check = |keep: SumRetention, committed, now, goes| {
             assert_eq!(keep.lets_go(next, committed, now), goes, "{keep:?} at epoch {committed}, {now} s");

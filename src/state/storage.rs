@@ -139,8 +139,8 @@ pub(super) struct DirectoryStorage {
 }
 
 impl DirectoryStorage {
-    /// Opens and locks the directory at `path` for one writer. Creates it and its parents if missing;
-    /// refuses it if others have access.
+    /// Opens and locks the directory at `path` for one writer. Creates it and its parents if
+    /// missing; refuses it if others have access.
     pub(super) fn exclusive(path: &Path) -> Result<Self, StateError> {
         match calls::make_directory(path, Mode::RWXU) {
             Err(error) if error != rustix::io::Errno::EXIST => {

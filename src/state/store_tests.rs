@@ -125,7 +125,7 @@ fn a_reader_waits_for_the_rest_of_a_frame() {
 }
 
 #[test]
-fn a_reader_refuses_what_goes_backwards() {
+fn a_reader_refuses_epochs_that_go_backwards() {
     let (outer, path) = new_state();
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     let log = path.join("public.log");

@@ -1,8 +1,9 @@
 //! Saved strategies: results of optimisers, stored for reuse.
 //!
 //! A saved strategy is a JSON object with a checksum. In the folder of saved strategies its file
-//! name is the [fingerprint](StrategyRequest::fingerprint) of the request. No guarantee depends on such a
-//! file: the sensitivity is computed from the C that runs. A damaged file can only reduce accuracy.
+//! name is the [fingerprint](StrategyRequest::fingerprint) of the request. No guarantee depends on
+//! such a file: the sensitivity is computed from the C that runs. A damaged file can only reduce
+//! accuracy.
 
 use std::fs;
 use std::io;
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded() {
+    fn saved_strategies_are_loaded() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s.json");
         saved().save(&path).unwrap();

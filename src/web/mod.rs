@@ -4,8 +4,8 @@
 //! ```text
 //! GET /                                      the page, with /page.js and /page.css
 //! GET /about                                 what the log promises, as one JSON object
-//! GET /events?key=EWR&workload=window:7      a JSON line of `hushflow tail --json` for each epoch, as server-sent events;
-//!                                            key=all is the total over keys
+//! GET /events?key=EWR&workload=window:7      server-sent events: for each epoch a JSON line of
+//!                                            `hushflow tail --json`; key=all: total over keys
 //! ```
 //!
 //! Anyone may connect, so the cost of a request is bounded. A request names one of a few workloads

@@ -133,7 +133,7 @@ fn each_column_and_pair_is_of_the_rows_that_have_it() {
 }
 
 #[test]
-fn formats_workers_and_entities_agree_on_what_is_missing() {
+fn formats_workers_and_entities_agree_on_missing_values() {
     let (lab, rows) = (Lab::new(), rows());
     lab.write("rows.csv", csv(&rows));
     lab.write("rows.ndjson", ndjson(&rows));
@@ -155,7 +155,7 @@ fn formats_workers_and_entities_agree_on_what_is_missing() {
 }
 
 #[test]
-fn what_needs_complete_rows_is_refused() {
+fn estimators_of_complete_rows_are_refused() {
     let lab = Lab::new();
     lab.write("rows.csv", "x,y,z\n1,2,3\n");
     let refused =

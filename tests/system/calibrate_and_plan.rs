@@ -302,7 +302,7 @@ fn people_read_tables() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_failure() {
+fn a_closed_output_is_no_failure() {
     for line in ["plan -w prefix -n 10", "plan -w prefix -n 10 --json", "plan --help", "calibrate --help"] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);

@@ -101,7 +101,7 @@ fn kinds(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn check_counts_what_a_run_would_count() {
+fn check_and_run_count_the_same_rows() {
     let case = Case::new("[release]", "[state]\nkeep = 'all'\n[release]");
     let report = case.check().succeeded().json().remove(0);
     assert_eq!(report["private"], true);
@@ -287,7 +287,7 @@ fn sources_that_cannot_be_read_again_are_limited_or_refused() {
 }
 
 #[test]
-fn check_finds_what_the_ledger_would_refuse() {
+fn check_reports_a_charge_that_the_ledger_refuses() {
     let budget = |lab: &Lab, epsilon: &str| {
         let ledger = format!(
             "[ledger]\ndirectory = 'ledger'\ndata_set = 'people'\nbudget = {{ epsilon = {epsilon}, delta = 1e-6 }}\n[release]"

@@ -19,8 +19,8 @@ fn library() -> Option<PathBuf> {
     let found =
         folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1")).find(|path| path.is_file());
     if found.is_none() {
-        let told = writeln!(std::io::stderr(), "skipped: libfaketime is not installed");
-        told.expect("standard error is open");
+        let written = writeln!(std::io::stderr(), "skipped: libfaketime is not installed");
+        written.expect("standard error is open");
     }
     found
 }

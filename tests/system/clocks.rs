@@ -130,8 +130,8 @@ fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
             assert!(twice != plain, "without an id they are records");
         }
     }
-    // A clock without protection closes all epochs. Without the look at the first rows, nothing stops
-    // it; the default limit would.
+    // A clock without protection closes all epochs. Without the look at the first rows, nothing
+    // stops it; the default limit would.
     let source = "[source]\npath = 'jumping.csv'\nlargest_jump = '40000d'\n";
     let path = lab.write("believed.toml", pipeline(source, "6h", "drop"));
     let looked = finish(&mut run(&path, &lab.path("looked"), 1));

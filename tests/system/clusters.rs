@@ -2,7 +2,7 @@
 //! restarted in other numbers. The exact sums must equal those of one process.
 
 use std::io::{Write, stderr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use hushflow::state::ReleaseFrame;
@@ -85,14 +85,20 @@ fn ip(arguments: &[&str]) -> bool {
     Command::new("ip").args(arguments).output().is_ok_and(|done| done.status.success())
 }
 
-#[test]
-fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
-    let Some(machines) = Machines::new(4) else { return };
-    let lab = Lab::new();
+/// Writes a stream of 800 epochs, its pipeline and a cluster key. Returns the first two.
+fn prepared(lab: &Lab) -> (Stream, PathBuf) {
     let stream = Stream { rows: 32_000, epochs: 800 };
     lab.write("data.csv", stream.csv());
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     finish(hushflow(["key"]).arg(lab.path("cluster.key"))).succeeded();
+    (stream, pipeline)
+}
+
+#[test]
+fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
+    let Some(machines) = Machines::new(4) else { return };
+    let lab = Lab::new();
+    let (stream, pipeline) = prepared(&lab);
     let state = lab.path("state");
     let mut seen = Vec::new();
     for (generation, (processes, victim)) in (1..).zip([(2, 1), (4, 2), (4, 0)]) {
@@ -129,10 +135,7 @@ fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
 fn a_machine_that_vanishes_ends_the_others() {
     let Some(machines) = Machines::new(3) else { return };
     let lab = Lab::new();
-    let stream = Stream { rows: 32_000, epochs: 800 };
-    lab.write("data.csv", stream.csv());
-    let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
-    finish(hushflow(["key"]).arg(lab.path("cluster.key"))).succeeded();
+    let (stream, pipeline) = prepared(&lab);
     let state = lab.path("state");
     let children = machines.start(3, &pipeline, &state);
     await_until("the cluster publishes", || !releases(&state).is_empty());

@@ -165,7 +165,7 @@ fn projections_are_chosen_by_name() {
 }
 
 #[test]
-fn bad_input_is_refused_with_its_place_and_without_its_values() {
+fn bad_input_is_reported_by_position_without_values() {
     let lab = Lab::new();
     let write = |name: &str, text: &str| lab.write(name, text).to_str().unwrap().to_owned();
     let good = write("good.csv", "a,b\n0.5,0.25\n-0.5,1\n0.1,7\n");
@@ -247,7 +247,7 @@ fn a_ledger_adds_up_covariances_and_means() {
     let budget = format!("{},1e-6", epsilon + 0.01);
     assert_eq!(run(&["ledger", ledger, "--budget", &budget]).0, Some(0));
     refused(&[&[file, "--rho", "0.01", "--dot", dot], &charged[..]].concat(), 1, "3 entries have spent");
-    assert!(!std::path::Path::new(dot).exists(), "nothing is told of what is not paid for");
+    assert!(!std::path::Path::new(dot).exists(), "an unpaid estimate is not written");
     assert_eq!(account()["entries"].as_array().unwrap().len(), 3);
 }
 

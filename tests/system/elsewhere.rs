@@ -49,8 +49,8 @@ fn readers_need_the_public_directory_alone() {
     let mut closed = Command::new("sh");
     closed.args(["-c", "umask 077; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
     closed.arg("--public").arg(&public).env("HUSHFLOW_STRATEGIES", "/dev/null/kept");
-    let told = finish(closed.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).succeeded();
-    assert!(told.err.contains(&format!("hushflow tail {}", public.display())), "{}", told.err);
+    let ended = finish(closed.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).succeeded();
+    assert!(ended.err.contains(&format!("hushflow tail {}", public.display())), "{}", ended.err);
     assert_eq!(releases(&public).len(), 20);
     assert!(!state.join("public.log").exists());
     assert_eq!(std::fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
@@ -87,7 +87,7 @@ fn readers_need_the_public_directory_alone() {
 /// The pipeline file names the directory. Lost files there are rebuilt, and sinks follow the log
 /// there.
 #[test]
-fn a_run_rebuilds_what_is_lost_of_its_public_directory() {
+fn a_run_rebuilds_a_damaged_public_directory() {
     let lab = Lab::new();
     lab.write("data.csv", STREAM.csv());
     let sink = "[[sinks]]\npath = 'out.ndjson'\n";

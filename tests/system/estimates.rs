@@ -150,7 +150,7 @@ const LINE: &str = "[[views]]\nname = 'tail'\nworkload = 'prefix'\nestimate = 'r
     on = ['x1', 'x2']\n";
 
 #[test]
-fn a_known_line_is_found_in_every_form() {
+fn known_coefficients_are_estimated_in_every_form() {
     let lab = Lab::new();
     let pipeline = line(&lab, "full", &format!("{LINE}[[sinks]]\npath = 'lines.ndjson'\n"));
     let state = lab.path("state");
@@ -197,7 +197,7 @@ fn tail_as(state: &Path, arguments: &[&str]) -> std::process::Command {
 }
 
 #[test]
-fn a_line_that_can_not_be_found_is_refused() {
+fn a_regression_without_a_solution_is_refused() {
     let refused = |second_moments: &str, view: &str, parts: &[&str]| {
         let lab = Lab::new();
         let pipeline = line(&lab, second_moments, view);

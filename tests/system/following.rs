@@ -107,7 +107,7 @@ fn a_run_without_records_sleeps() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_success() {
+fn a_reader_that_closes_the_pipe_early_is_success() {
     let lab = Lab::new();
     let state = published(&lab);
     for format in ["table", "json", "csv"] {

@@ -55,7 +55,7 @@ impl GrowingStream {
 const UNTIL_IDLE: [&str; 2] = ["--until-idle", "1s"];
 
 #[test]
-fn a_directory_that_grows_is_read_once_whatever_kills_the_run() {
+fn a_growing_directory_is_read_once_across_killed_runs() {
     let case = GrowingStream::new();
     let pipeline = case.pipeline("in/*.csv");
     case.lab.write("in/hidden.tmp", "no,such,columns\n");

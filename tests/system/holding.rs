@@ -54,7 +54,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// Any file that is not a log may be deleted: none of them is the lock.
 #[test]
-fn a_second_run_is_refused_whatever_is_deleted() {
+fn a_second_run_is_refused_after_files_are_deleted() {
     let mut waiting = Waiting::new();
     fs::write(waiting.state.join("lock"), "").expect("a file");
     for entry in fs::read_dir(&waiting.state).expect("a directory") {

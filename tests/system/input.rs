@@ -344,14 +344,14 @@ fn check_rows(name: &str, content: impl AsRef<[u8]>, [rows, missing, malformed]:
     let lab = Lab::new();
     let shown = String::from_utf8_lossy(content.as_ref()).chars().take(60).collect::<String>();
     let ended = read(&lab, name, content.as_ref(), "skip").succeeded();
-    let told = |count: i128, what: &str| {
+    let check_count = |count: i128, what: &str| {
         let line = ended.err.lines().find(|line| line.ends_with(what));
         let found = line.and_then(|line| line.split_whitespace().next()).map_or("0", |number| number);
         assert_eq!(found, count.to_string(), "{what}: {shown:?}\n{}", ended.err);
     };
-    told(rows, "rows read");
-    told(missing, "unusable, a value is missing");
-    told(malformed, "unusable, malformed");
+    check_count(rows, "rows read");
+    check_count(missing, "unusable, a value is missing");
+    check_count(malformed, "unusable, malformed");
     let counted: i128 = sums(&lab.path("state")).iter().map(|epoch| epoch[0]).sum();
     assert_eq!(counted, rows - missing - malformed, "{shown:?}");
 }
@@ -409,7 +409,7 @@ state.directory = 'state'
 }
 
 #[test]
-fn data_that_cannot_be_read_on_ends_the_run_with_its_place() {
+fn unreadable_data_end_the_run_with_their_position() {
     let check = |name: &str, content: &[u8], parts: &[&str]| {
         let lab = Lab::new();
         read(&lab, name, content, "reject").failed(1, parts);
@@ -447,7 +447,7 @@ fn check_canaries(name: &str, content: &str, policy: &str) {
     let log = String::from_utf8_lossy(&log);
     for canary in CANARIES {
         for text in [&ended.out, &ended.err, &tailed.out, &tailed.err, &*log] {
-            assert!(!text.contains(canary), "{canary} of {name} is told: {text}");
+            assert!(!text.contains(canary), "{canary} of {name} is printed: {text}");
         }
     }
 }
@@ -483,7 +483,7 @@ fn messages_never_contain_values_of_rows() {
 
 /// It may be a row of data by mistake.
 #[test]
-fn a_header_that_lacks_a_column_is_not_shown() {
+fn a_missing_column_is_reported_without_the_header() {
     for (content, secrets) in [("X1,y\n1,2\n", ["X1"; 2]), ("7.25,secret,z\n1,2,3\n", ["7.25", "secret"])] {
         let lab = Lab::new();
         let ended = read(&lab, "data.csv", content.as_bytes(), "skip");

@@ -115,10 +115,11 @@ impl Sender<'_> {
             (child, ways)
         };
         let all = self.case.rows.len() as u64;
-        self.feed(child, ways, |child, (safe, told)| {
+        self.feed(child, ways, |child, (safe, acknowledged)| {
             // A run on a socket waits for more rows forever.
-            let waits =
-                || told.load(Ordering::Relaxed) < enough && (ends || safe.load(Ordering::Relaxed) < all);
+            let waits = || {
+                acknowledged.load(Ordering::Relaxed) < enough && (ends || safe.load(Ordering::Relaxed) < all)
+            };
             while waits() && child.try_wait().expect("a child can be asked").is_none() {
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -141,16 +142,16 @@ impl Sender<'_> {
         let Some(first) = numbers.next() else { return wait(child) };
         assert!(first >= self.safe, "{first} are left of {} acknowledged records", self.safe);
         let rows = &self.case.rows[first as usize..];
-        let (safe, told) = (AtomicU64::new(first), AtomicU64::new(0));
+        let (safe, acknowledged) = (AtomicU64::new(first), AtomicU64::new(0));
         let ended = std::thread::scope(|scope| {
             scope.spawn(|| pour(input, &self.case.header, rows));
             scope.spawn(|| {
                 for number in numbers {
                     assert!(number > safe.swap(number, Ordering::Relaxed), "acknowledgements grow");
-                    told.fetch_add(1, Ordering::Relaxed);
+                    acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            strike(&mut child, (&safe, &told));
+            strike(&mut child, (&safe, &acknowledged));
             wait(child)
         });
         self.safe = safe.into_inner();
@@ -190,7 +191,7 @@ fn pour(mut input: impl Write, header: &str, rows: &[String]) {
 
 /// After every kill the power fails, for the logs and the journal alike.
 #[test]
-fn killed_runs_count_every_record_once_whatever_the_disk_forgets() {
+fn killed_runs_count_every_record_once_after_lost_writes() {
     let stream = Stream { rows: 6_000, epochs: 120 };
     let case = JournalStream::new(&stream);
     let mut random = Random(1);
@@ -221,8 +222,8 @@ fn killed_runs_count_every_record_once_whatever_the_disk_forgets() {
         finish(hushflow(["verify"]).arg(&state)).succeeded();
         std::fs::remove_dir_all(&state).expect("a state directory can be removed");
     }
-    let told = writeln!(std::io::stderr(), "{killed} kills in {round} runs, {partial} of them half-way");
-    told.expect("standard error is open");
+    let written = writeln!(std::io::stderr(), "{killed} kills in {round} runs, {partial} of them half-way");
+    written.expect("standard error is open");
 }
 
 /// Checks that the test can fail: acknowledged records lost by a disk are detected.

@@ -44,7 +44,7 @@ fn strike(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
 }
 
 #[test]
-fn killed_runs_publish_every_epoch_once_whatever_the_disk_forgets() {
+fn killed_runs_publish_every_epoch_once_after_lost_writes() {
     let lab = Lab::new();
     let stream = Stream { rows: 24_000, epochs: 400 };
     lab.write("data.csv", stream.csv());
@@ -71,8 +71,8 @@ fn killed_runs_publish_every_epoch_once_whatever_the_disk_forgets() {
         assert!(sums(&state) == expected, "the sums are not those of a run that nobody killed");
     }
     assert!(partial * 4 >= killed, "only {partial} of {killed} kills left a run half done");
-    let told = writeln!(std::io::stderr(), "{killed} kills in {round} runs, {partial} of them half-way");
-    told.expect("standard error is open");
+    let written = writeln!(std::io::stderr(), "{killed} kills in {round} runs, {partial} of them half-way");
+    written.expect("standard error is open");
 }
 
 /// Checks that the test can fail: lost bytes that had been synced are detected.

@@ -87,7 +87,7 @@ release = { method = 'tukey', corruption = 0.1, scale = [0.1, 0.1], range = 20 }
 simulation.seed = 1";
 
 #[test]
-fn an_estimate_of_a_window_is_given_up_at_a_signal() {
+fn a_signal_stops_the_estimate_of_a_window() {
     let lab = Lab::new();
     let mut random = Random(27);
     let mut number = || random.below(2_000_001) as f64 / 1e6 - 1.0;
@@ -103,7 +103,7 @@ fn an_estimate_of_a_window_is_given_up_at_a_signal() {
 }
 
 #[test]
-fn a_run_whose_output_nobody_reads_hears_a_signal() {
+fn a_signal_stops_a_run_with_unread_output() {
     let lab = Lab::new();
     let stream = Stream { rows: 40_000, epochs: 4000 };
     lab.write("data.csv", stream.csv());

@@ -26,7 +26,7 @@ fn acknowledging(pipeline: &Path, state: &Path) -> Child {
 /// The run is killed repeatedly while the sender is ahead of it. The sender continues after the
 /// acknowledged number.
 #[test]
-fn a_sender_that_is_faster_than_the_run_is_held_up_at_the_limit() {
+fn a_fast_sender_waits_at_the_limit() {
     const LIMIT: u64 = 8 << 20;
     let (lab, header, rows, expected) = Stream { rows: 300_000, epochs: 300 }.laid_out();
     let journal = "format = 'csv'\njournal = true\njournal_limit = '8 MiB'";
@@ -64,8 +64,8 @@ fn a_sender_that_is_faster_than_the_run_is_held_up_at_the_limit() {
     // File sizes are not read at the same instant, so one segment may have been deleted in between.
     let longest = longest.into_inner();
     assert!(longest <= LIMIT + (LIMIT >> 3), "the journal had {longest} bytes");
-    let told = writeln!(std::io::stderr(), "the journal had at most {longest} bytes");
-    told.expect("standard error is open");
+    let written = writeln!(std::io::stderr(), "the journal had at most {longest} bytes");
+    written.expect("standard error is open");
 }
 
 const NDJSON: Stream = Stream { rows: 2000, epochs: 20 };

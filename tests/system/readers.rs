@@ -1,5 +1,5 @@
-//! Readers of every port of a publishing process: whatever they send or hold, the run continues and
-//! loses nothing, and a well-behaved reader is served afterwards.
+//! Hostile readers of every port of a publishing process: the run continues and loses nothing, and
+//! a well-behaved reader is served afterwards.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -176,7 +176,7 @@ fn a_storm_of_slow_readers_does_not_end_a_page() {
 }
 
 #[test]
-fn whatever_bytes_come_to_a_port_the_run_goes_on() {
+fn a_run_survives_arbitrary_bytes_on_a_port() {
     let lab = Lab::new();
     let state = lab.path("state");
     let (mut child, addresses) = publishing(&lab);
@@ -216,7 +216,7 @@ fn peak(child: &Child) -> u64 {
 
 /// Noise levels of ten million epochs take 80 MB. Six readers of three epochs need none of them.
 #[test]
-fn a_request_costs_what_has_been_published_and_not_the_horizon() {
+fn the_cost_of_a_request_grows_with_published_epochs_only() {
     let lab = Lab::new();
     let (mut child, address) = page(&published(&lab, 3, 10_000_000));
     await_service(address, "/about");

@@ -199,7 +199,7 @@ fn other_public_parameters_are_refused_and_views_are_not() {
 /// By default, exact sums are deleted once no restart needs them. The run still continues after any
 /// kill.
 #[test]
-fn sums_that_no_start_needs_are_gone_and_nothing_else_is() {
+fn only_sums_that_no_start_needs_are_erased() {
     let lab = Lab::new();
     let stream = Stream { rows: 20_000, epochs: 1000 };
     lab.write("data.csv", stream.csv());

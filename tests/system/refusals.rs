@@ -51,7 +51,7 @@ fn refuse(call: &str, error: &str, limit: usize, check: impl Fn(&Ended)) -> usiz
 }
 
 #[test]
-fn a_thread_that_cannot_be_had_is_an_error_of_its_own() {
+fn a_failed_thread_start_has_its_own_error() {
     if can_inject() {
         let named = |ended: &Ended| {
             assert!(ended.err.contains("thread") && !ended.err.contains("kind: "), "{}", ended.err);
@@ -61,7 +61,7 @@ fn a_thread_that_cannot_be_had_is_an_error_of_its_own() {
 }
 
 #[test]
-fn entropy_that_cannot_be_had_is_an_error_of_its_own() {
+fn missing_entropy_has_its_own_error() {
     if can_inject() {
         assert!(refuse("getrandom", "EIO", 6, |_| ()) > 1);
         // There is another source of entropy, which may be used.
@@ -99,7 +99,7 @@ fn a_read_that_a_signal_interrupts_is_tried_again() {
 
 /// In the footer and in a page.
 #[test]
-fn a_disk_that_fails_under_parquet_is_no_damaged_file() {
+fn a_failing_disk_is_not_reported_as_a_damaged_parquet_file() {
     if !can_inject() {
         return;
     }

@@ -109,29 +109,29 @@ fn shown(lab: &Lab, pipeline: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn exact_sums_are_shown_by_nothing_whatever_is_damaged() {
+fn no_output_contains_exact_sums_of_damaged_logs() {
     let lab = Lab::new();
     let mut random = Random(5);
     let mut number = || random.below(2_000_000) as f64 / 1e6 - 1.0;
     let rows: String = (0..5 * EPOCHS).map(|_| format!("{},{}\n", number(), number())).collect();
     lab.write("data.csv", format!("x,y\n{rows}"));
     let pipeline = lab.write("p.toml", PIPELINE);
-    let told = hushflow(["run", "--quiet", "--log", "debug"]).arg(&pipeline).output().unwrap();
-    assert!(told.status.success());
-    let log = String::from_utf8(told.stderr).unwrap();
+    let run = hushflow(["run", "--quiet", "--log", "debug"]).arg(&pipeline).output().unwrap();
+    assert!(run.status.success());
+    let log = String::from_utf8(run.stderr).unwrap();
     assert!(log.contains("the epoch is durable"), "{log}");
     let values = rows.split([',', '\n']).filter(|value| value.len() >= HEAD);
     values.for_each(|value| assert!(!log.contains(value), "{value} in: {log}"));
     let state = lab.path("state");
     let canaries: Vec<_> =
         sums(&state).concat().into_iter().filter(|sum| sum.abs() > 1_000_000_000).collect();
-    assert!(canaries.len() >= 100, "{} sums are large enough to be told from chance", canaries.len());
+    assert!(canaries.len() >= 100, "{} sums are too large to appear by chance", canaries.len());
     let forms: Vec<_> = canaries.into_iter().flat_map(forms).collect();
     let heads: HashSet<&[u8]> = forms.iter().map(|form| &form[..HEAD]).collect();
     let search = |what: &str, shown: Vec<u8>| {
         for (at, _) in shown.windows(HEAD).enumerate().filter(|(_, window)| heads.contains(window)) {
-            let told = forms.iter().find(|form| shown[at..].starts_with(form));
-            assert!(told.is_none(), "{what}: {:?}", told.map(|form| String::from_utf8_lossy(form)));
+            let leaked = forms.iter().find(|form| shown[at..].starts_with(form));
+            assert!(leaked.is_none(), "{what}: {:?}", leaked.map(|form| String::from_utf8_lossy(form)));
         }
     };
     search("the log of the run", log.into_bytes());

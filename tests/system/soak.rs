@@ -98,8 +98,8 @@ fn check(samples: &[Sample], published: u64) {
         part.copied().reduce(Sample::most).expect("the run is looked at more often")
     };
     let (early, late) = (within(10, 55), within(55, 101));
-    let told = writeln!(stderr(), "{} looks; at most {early:?}, then {late:?}", samples.len());
-    told.expect("standard error is open");
+    let written = writeln!(stderr(), "{} looks; at most {early:?}, then {late:?}", samples.len());
+    written.expect("standard error is open");
     assert!(late.resident_kilobytes < early.resident_kilobytes + 2048, "memory grows");
     assert!(late.files <= early.files, "files stay open");
     assert!(late.private_bytes < 2 * early.private_bytes, "the private log grows");

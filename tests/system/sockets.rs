@@ -109,13 +109,14 @@ fn a_peer_that_continues_after_its_acknowledgement_loses_and_doubles_no_row() {
     for round in 0..4 {
         let (mut run, address) = case.listen("acknowledge = true", &["--until-idle", "20s"]);
         let mut peer = connect(&address);
-        let mut told = numbers(&peer);
-        let first = told.next().expect("the number at the start") as usize;
+        let mut acknowledged = numbers(&peer);
+        let first = acknowledged.next().expect("the number at the start") as usize;
         assert!(first >= safe, "{first} are left of {safe}");
         let text = case.header.clone() + &case.rows(first..2000.min(first + 600)) + "2020-01-01T0";
         peer.write_all(text.as_bytes()).expect("the run listens");
-        safe = told.find(|&number| number >= 2000.min(first as u64 + 600)).expect("all are acknowledged")
-            as usize;
+        safe = acknowledged
+            .find(|&number| number >= 2000.min(first as u64 + 600))
+            .expect("all are acknowledged") as usize;
         if round < 3 {
             run.kill().expect("a child can be killed");
             wait(run);
@@ -198,7 +199,7 @@ fn a_peer_that_is_connected_to_may_go_and_come_back() {
     let server = TcpListener::bind(address).expect("the port is free again");
     serve(&server, case.header.clone() + &case.rows(500..2000));
     let ended = case.check(run);
-    assert!(ended.err.contains("trying again"), "a source that is away is told: {}", ended.err);
+    assert!(ended.err.contains("trying again"), "a missing source is reported: {}", ended.err);
 }
 
 /// No junk stops the run, and none appears in a message.
@@ -238,11 +239,11 @@ fn a_signal_ends_a_run_in_good_order_and_the_next_one_goes_on() {
     for from in [0, 1000] {
         let (run, address) = case.listen("acknowledge = true", &[]);
         let mut peer = connect(&address);
-        let mut told = numbers(&peer);
-        assert_eq!(told.next(), Some(from as u64));
+        let mut acknowledged = numbers(&peer);
+        assert_eq!(acknowledged.next(), Some(from as u64));
         let text = case.header.clone() + &case.rows(from..from + 1000);
         peer.write_all(text.as_bytes()).expect("the run listens");
-        assert!(told.any(|number| number == from as u64 + 1000));
+        assert!(acknowledged.any(|number| number == from as u64 + 1000));
         stop(&run);
         let ended = wait(run).succeeded();
         assert!(ended.err.contains("Stopped by a signal"), "{}", ended.err);
@@ -295,7 +296,7 @@ fn wrong_use_is_explained() {
 }
 
 /// Sends these bytes; returns the answer until the run closes the connection.
-fn told(address: &str, bytes: &[u8]) -> String {
+fn reply(address: &str, bytes: &[u8]) -> String {
     let mut peer = connect(address);
     // A refused peer may notice it while writing.
     let _ = peer.write_all(bytes);
@@ -316,11 +317,11 @@ fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
     for more in ["acknowledge = true", ""] {
         let (run, address) = case.listen(more, &["--counters", "--until-idle", "4s"]);
         for _ in 0..3 {
-            assert!(told(&address, POST).contains("HTTP"));
-            assert!(told(&address, HELLO).contains("TLS"));
+            assert!(reply(&address, POST).contains("HTTP"));
+            assert!(reply(&address, HELLO).contains("TLS"));
         }
         let mut peer = connect(&address);
-        assert!(told(&address, POST).contains("HTTP"), "also while another peer has the place");
+        assert!(reply(&address, POST).contains("HTTP"), "also while another peer is connected");
         if more.is_empty() {
             peer.write_all((case.header.clone() + &case.rows(0..2000)).as_bytes()).expect("the run listens");
             drop(peer);
@@ -337,7 +338,7 @@ fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
 
 /// They send nothing, and the one that has the place sends half a line.
 #[test]
-fn idle_strangers_hold_no_place() {
+fn idle_strangers_block_no_connection() {
     let case = SocketStream::new();
     let (run, address) = case.listen("", &[]);
     let mut half = connect(&address);
@@ -383,7 +384,7 @@ fn a_queue_of_silent_strangers_delays_a_peer_that_waits_for_its_number_only_shor
 }
 
 #[test]
-fn blank_lines_hold_no_place() {
+fn blank_lines_have_no_position() {
     let case = SocketStream::new();
     let (run, address) = case.listen("", &[]);
     let mut blank = connect(&address);
@@ -417,12 +418,12 @@ fn a_source_with_a_key_takes_rows_only_from_peers_with_its_token() {
     for length in [24, 100, 300, 1000] {
         let bytes: Vec<u8> = (0..length).map(|_| 32 + random.below(90) as u8).collect();
         let bytes = [bytes, b"\n".to_vec()].concat();
-        assert!(told(&address, &bytes).contains("token"), "what is none is no row");
+        assert!(reply(&address, &bytes).contains("token"), "bytes that are no token are not read as a row");
     }
     for wrong in
         [rows.clone(), format!("{}\n{rows}", "0".repeat(64)), format!("{}\n{rows}", &token.trim()[1..])]
     {
-        assert!(told(&address, wrong.as_bytes()).contains("token"));
+        assert!(reply(&address, wrong.as_bytes()).contains("token"));
     }
     for part in [0..1000, 1000..2000] {
         let mut peer = connect(&address);
@@ -431,7 +432,7 @@ fn a_source_with_a_key_takes_rows_only_from_peers_with_its_token() {
         assert_eq!(
             safe.next(),
             Some(part.start as u64),
-            "the number of records is told to those alone who show the token"
+            "only senders with the token learn the number of records"
         );
         let text = case.header.clone() + &case.rows(part.clone());
         peer.write_all(text.as_bytes()).expect("the run listens");

@@ -1,4 +1,4 @@
-//! When, for whom and where a ledger is charged: failed runs are free, published releases are not,
+//! When and where a ledger is charged, and for which unit: failed runs are free, releases are not,
 //! holders of copies pay, and entities of different kinds are unrelated unless a file declares a
 //! relation.
 
@@ -176,12 +176,12 @@ fn estimates_are_named_by_their_data_and_not_by_a_path() {
         .failed(2, &["a name of letters"]);
     let found = data.ledger();
     assert_eq!(entries(&found), ["first", "covariance"]);
-    let mut told = found.clone();
-    told.as_object_mut().expect("an object").remove("directory");
+    let mut public = found.clone();
+    public.as_object_mut().expect("an object").remove("directory");
     let lab = data.state("").display().to_string();
     assert!(
-        !told.to_string().contains(lab.trim_end_matches('/')) && !told.to_string().contains(".csv"),
-        "{told}"
+        !public.to_string().contains(lab.trim_end_matches('/')) && !public.to_string().contains(".csv"),
+        "{public}"
     );
 }
 

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 /// Most lines of a file.
 const ROOM: usize = 500;
 
+/// Most characters of a line of comments, and of code in them, as rustfmt has it.
+const COMMENT: usize = 100;
+const CODE: usize = 110;
+
 /// Words, the path prefixes that may use them, and the reason.
 const RESERVED: [(&[&str], &[&str], &str); 6] = [
     (
@@ -149,6 +153,31 @@ fn files_are_short() {
     let lengths = sources.iter().map(|source| (source.path.as_str(), source.text.lines().count()));
     let long = lengths.filter(|&(_, lines)| lines > ROOM);
     check(long.map(|(path, lines)| format!("{path}: {lines} lines: find its two subjects")).collect());
+}
+
+#[test]
+fn comments_are_narrow() {
+    let mut problems = Vec::new();
+    for SourceFile { path, text } in sources() {
+        // Whether the lines in a fence are code.
+        let mut fence = None;
+        for (number, line) in text.lines().enumerate() {
+            let comment = line.trim_start();
+            if !comment.starts_with("//") {
+                fence = None;
+                continue;
+            }
+            if let Some(language) = comment.trim_start_matches(['/', '!', ' ']).strip_prefix("```") {
+                fence = if fence.is_some() { None } else { Some(language != "text") };
+            }
+            let (length, most) = (line.chars().count(), if fence == Some(true) { CODE } else { COMMENT });
+            if length > most {
+                problems
+                    .push(format!("{path}:{}: a comment of {length} characters, above {most}", number + 1));
+            }
+        }
+    }
+    check(problems);
 }
 
 /// The room of a source and the rooms it imports, from the names after `crate::` outside of tests.

@@ -69,7 +69,7 @@ fn scrape(address: &str) -> (String, BTreeMap<String, f64>) {
 }
 
 #[test]
-fn metrics_count_events_and_name_what_is_private() {
+fn metrics_count_events_and_mark_private_ones() {
     let lab = Lab::new();
     let (child, input, address, _) = begin(&lab, &["--metrics", "127.0.0.1:0"]);
     await_until("both are counted", || scrape(&address).1["hushflow_last_committed_epoch"] == 2.0);

@@ -6,7 +6,7 @@ use crate::windows::{COVARIANCE, MEAN, WEATHER, lines, weather, window};
 /// Correlated columns are whitened if the pipeline says so, with the noise of the command, and the
 /// log is read as written.
 #[test]
-fn whitening_is_asked_for_by_name() {
+fn whitening_is_chosen_by_name() {
     let lab = Lab::new();
     let release = "method = 'prime-ht'\ncorruption = 0.01\nscale = 'whiten'\n";
     let (pipeline, state) = (weather(&lab, WEATHER, 365, release, ""), lab.path("state"));

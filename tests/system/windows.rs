@@ -276,8 +276,8 @@ seed = 3
     let mut input = first.stdin.take().unwrap();
     input.write_all(&text.as_bytes()[..cut]).unwrap();
     await_until("nine thousand rows are safe, and a window is published", || {
-        let told = std::fs::read_to_string(&safe).unwrap_or_default();
-        told.lines().last() == Some("9000") && releases(&state).len() == 1
+        let acknowledged = std::fs::read_to_string(&safe).unwrap_or_default();
+        acknowledged.lines().last() == Some("9000") && releases(&state).len() == 1
     });
     first.kill().unwrap();
     wait(first);
@@ -421,8 +421,8 @@ fn windows_without_an_estimate_are_released_as_such() {
     };
     let in_place = "replace-one-in-place";
     let refused = |found: &Value, message: &str| {
-        let told = found["refusal"]["message"].as_str().unwrap_or_else(|| panic!("{found}"));
-        assert!(told.contains(message), "{told}");
+        let refusal = found["refusal"]["message"].as_str().unwrap_or_else(|| panic!("{found}"));
+        assert!(refusal.contains(message), "{refusal}");
     };
     let covariance = |text: &str, neighbours: &str| window_of(&lab, text, "method = 'pace'", neighbours);
     let mean = |text: &str| {

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pass_has_a_mean_of_its_own() {
+    fn each_pass_has_its_own_mean() {
         let mut mean = PassMean::default();
         mean.add(&[1.0, 4.0]);
         mean.add(&[3.0, 0.0]);

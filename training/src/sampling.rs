@@ -17,18 +17,18 @@
 //! | `BallsInBins` | in each pass, each record of the group in one of its steps | private |
 //!
 //! # What the guarantee needs of the draws
-//! - *Independent of everything that is released.* Each draw takes 32 fresh bytes of operating-system
-//!   entropy, as noise does.
-//! - *Secret.* Batches stay in memory, are wiped, and are in no log, error or message. The number of
-//!   records of a step is secret as well: it is conditioned on nowhere in the proofs. Counts are
-//!   released as 0 plus noise, or as 0. A step takes longer for a
-//!   larger batch. The guarantee does not hold against someone who can time the steps.
+//! - *Independent of everything that is released.* Each draw takes 32 fresh bytes of
+//!   operating-system entropy, as noise does.
+//! - *Secret.* Batches stay in memory, are wiped, and are in no log, error or message. The number
+//!   of records of a step is secret as well: it is conditioned on nowhere in the proofs. Counts are
+//!   released as 0 plus noise, or as 0. A step takes longer for a larger batch. The guarantee does
+//!   not hold against someone who can time the steps.
 //! - *Drawn once.* A step's batch is drawn before its release and never again. Nothing is stored: a
-//!   run that is killed can't be resumed, its draws die with it, and a new run is a new release with
-//!   a budget of its own. (If runs are to be resumed, a Poisson step that is not yet committed may be
-//!   drawn again, because steps are independent. A pass of balls in bins may not: a record could take
-//!   part twice. Its bins would have to be synced with the private state before the pass's first
-//!   commit.)
+//!   run that is killed can't be resumed, its draws die with it, and a new run is a new release
+//!   with a budget of its own. (If runs are to be resumed, a Poisson step that is not yet committed
+//!   may be drawn again, because steps are independent. A pass of balls in bins may not: a record
+//!   could take part twice. Its bins would have to be synced with the private state before the
+//!   pass's first commit.)
 //! - *Each record once.* Every record belongs to one worker, for the whole run. Draws of different
 //!   records are independent, so workers and processes need not agree on any of them.
 

@@ -9,7 +9,7 @@
 //! | [`sample`] | records as integers, exact moments, sensitivities with proofs |
 //! | [`pace`] | PACE-GGM (Ferrando et al. 2026): entries selected and measured one by one |
 //! | [`completion`] | the maximum-entropy matrix that fits measured entries |
-//! | [`rivals`] | one release of the whole matrix, the diagonal, eigenvalues; CoinPress, AdaptiveCov |
+//! | [`rivals`] | one release of all entries, the diagonal, eigenvalues; CoinPress, AdaptiveCov |
 //! | `project` | other projections of entries measured at once |
 //! | [`spending`] | ρ, spent in parts; the cost of an estimate as one Gaussian mechanism |
 //! | [`estimate`] | the result and its graph; linear regression from it, and AdaSSP |

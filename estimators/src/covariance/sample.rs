@@ -19,7 +19,7 @@
 //! | all Σ q_j q_k, Frobenius | √2·R² | R² | ‖vvᵀ−uuᵀ‖² = ‖v‖⁴ + ‖u‖⁴ − 2(v·u)² ≤ 2R⁴, R = 2²⁰ |
 //! | the upper triangle | dQ² | √(d(d+1)/2)·Q² | below |
 //! | Σ ‖q‖² | R² | R² | both lie in [0, R²] |
-//! | ordered eigenvalues of Σ qqᵀ | √2·R² | R² | at most the Frobenius norm (Hoffman & Wielandt 1953) |
+//! | ordered eigenvalues of Σ qqᵀ | √2·R² | R² | at most the Frobenius norm (Hoffman–Wielandt) |
 //!
 //! **The upper triangle.** Its squared norm is ½(‖vvᵀ−uuᵀ‖²_F + Σ_j (v_j² − u_j²)²) ≤ ½((Σp)² +
 //! (Σr)² + Σ(p_j−r_j)²) for the squares p_j, r_j ∈ [0, Q²] of v and u. This is convex in (p, r), so
@@ -145,8 +145,8 @@ impl<'a> CovarianceSample<'a> {
 
     /// Moves the bounds so that their middle is the given z, and widens them to contain the current
     /// bounds.
-    pub(super) fn centred(&self, place: &DVector<f64>) -> Result<Self, CovarianceError> {
-        let columns = self.centres().iter().zip(self.half_widths()).zip(place.iter());
+    pub(super) fn centred(&self, middle: &DVector<f64>) -> Result<Self, CovarianceError> {
+        let columns = self.centres().iter().zip(self.half_widths()).zip(middle.iter());
         let bounds: Vec<(f64, f64)> = columns
             .map(|((centre, half_width), z)| {
                 let (centre, half_width) = (centre + half_width * z, half_width * (1.0 + z.abs()));
@@ -379,14 +379,14 @@ mod tests {
     fn corners_reach_the_sensitivities() {
         let rest = [0.0, 5.0, 7.5];
         let corner = |signs: [f64; 3]| {
-            let place = |(sign, (low, high)): (f64, (f64, f64))| if sign > 0.0 { high } else { low };
-            signs.into_iter().zip(BOUNDS).map(place).collect::<Vec<f64>>()
+            let corner = |(sign, (low, high)): (f64, (f64, f64))| if sign > 0.0 { high } else { low };
+            signs.into_iter().zip(BOUNDS).map(corner).collect::<Vec<f64>>()
         };
         let with = |record: Vec<f64>| [&rest[..], &record].concat();
         let (one, other) = (with(corner([1.0, 1.0, 1.0])), with(corner([1.0, 1.0, -1.0])));
         let found = ratios(&one, &other, Neighbours::ReplaceOneInPlace);
         // Σq_3, Σq_1q_3 and Σq_2q_3 change sign.
-        assert!([2, 5, 7].iter().all(|&place| found[place] > 0.99999), "{found:?}");
+        assert!([2, 5, 7].iter().all(|&index| found[index] > 0.99999), "{found:?}");
         let found = ratios(&one, &with(rest.to_vec()), Neighbours::ZeroOut);
         assert!(found.iter().all(|ratio| *ratio > 0.99999), "{found:?}");
     }

@@ -293,8 +293,8 @@ mod tests {
                 let rho = method.rho_for(5, promise).unwrap();
                 let spending = method.spending(5, rho).unwrap();
                 assert!(spending.composed().unwrap().delta(promise.0) <= delta, "{method} {epsilon}");
-                let told = spending.epsilon(promise.1).unwrap().value();
-                assert!(told <= epsilon && told > 0.9 * epsilon, "{method}: {told} {epsilon}");
+                let reported = spending.epsilon(promise.1).unwrap().value();
+                assert!(reported <= epsilon && reported > 0.9 * epsilon, "{method}: {reported} {epsilon}");
                 rho.value()
             };
             let exact = hushflow_mechanism::accounting::gaussian::noise_multiplier(promise.0, promise.1)

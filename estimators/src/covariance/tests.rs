@@ -135,7 +135,7 @@ fn odd_inputs_are_estimated_or_refused() {
         assert!(matches!(tiny, CovarianceError::Noise(_)), "{method}: {tiny}");
     }
     let empty = run(CovarianceMethod::Pace, &[], 3, 1.0, (Neighbours::ZeroOut, None), 9).unwrap();
-    assert!(empty.rows >= 1.0, "where counts are private, none is not told apart");
+    assert!(empty.rows >= 1.0, "a private count is at least 1");
     let share = run(CovarianceMethod::Pace, &[0.0; 60], 3, 1.0, (PLACE, Some(1.0)), 9).unwrap_err();
     assert!(share.to_string().contains("share of the budget for centring is 1.0"), "{share}");
 }

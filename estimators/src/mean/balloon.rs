@@ -14,7 +14,7 @@ use faer::Mat;
 use hushflow_mechanism::noise::NoiseGenerator;
 
 /// Share of the records in a balloon; the authors' default.
-const HELD: f64 = 0.9;
+const INSIDE: f64 = 0.9;
 
 /// Number of balloons; the authors' default.
 const BALLOONS: u32 = 2;
@@ -42,14 +42,14 @@ pub(super) fn estimate(
             let step = ("balloons", share * (1.0 - Shares::THRESHOLD));
             let sums = release::sums(&kept, step, budget, rng)?;
             let mean: Vec<f64> = sums.first.iter().map(|sum| sum / kept.len() as f64).collect();
-            let centre = balloon.place(&mean, &vec![1.0; scales.len()]);
+            let centre = balloon.to_units(&mean, &vec![1.0; scales.len()]);
             kept = ClippedRecords::new(rows, &scales, &ClippingBall { centre, radius: 2.0 * radius })?;
         }
     }
     last_mean(&kept, true, budget, rng)
 }
 
-/// Returns the radius, as a share of the ball's radius, that contains a share [`HELD`] of the
+/// Returns the radius, as a share of the ball's radius, that contains a share [`INSIDE`] of the
 /// records. It is found from a noisy histogram of their norms.
 fn radius(
     kept: &ClippedRecords,
@@ -67,10 +67,10 @@ fn radius(
         counts[edges.partition_point(|edge| *edge < score).min(RADII - 1)] += 1;
     }
     let noisy = release::counts(&counts, 1.0, ("radii", share), budget, rng)?;
-    let mut held = 0.0;
+    let mut inside = 0.0;
     let enough = noisy.iter().position(|count| {
-        held += count;
-        held >= HELD * kept.len() as f64
+        inside += count;
+        inside >= INSIDE * kept.len() as f64
     });
     Ok(edge(enough.unwrap_or(RADII - 1)))
 }

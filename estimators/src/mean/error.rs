@@ -23,7 +23,7 @@ pub enum MeanRefusal {
         column: usize,
     },
     /// No bin of distances has enough pairs.
-    #[error("the scale of column {column} can't be told from so few records: give it with the question")]
+    #[error("the scale of column {column} can't be estimated from so few records: give it with the question")]
     Scale {
         /// Index of the column, from 0.
         column: usize,

@@ -13,7 +13,7 @@
 //! | `weights` | DPfilter (Algorithms 7 and 8); which records it removes (Definition C.1) |
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
 //! | `tukey` | the Tukey median (Algorithm 14), exactly |
-//! | `resilience`, `located` | the estimator by resilience (Algorithm 2), with a given or a private range |
+//! | `resilience`, `located` | resilience (Algorithm 2), with a given or a private range |
 //! | `balloon` | a rival that clips at a private radius |
 //! | `error` | refusals and errors |
 //!
@@ -253,7 +253,7 @@ const COUNT_DEVIATIONS: f64 = 6.0;
 /// use hushflow_mechanism::noise::NoiseSource;
 ///
 /// // Two columns around 10 and −2, and a corrupt reading.
-/// let clean = |i: u32| [10.0 + f64::from(i % 100) / 50.0 - 1.0, -2.0 + f64::from(i % 17) / 8.0 - 1.0];
+/// let clean = |i: u32| [9.0 + f64::from(i % 100) / 50.0, -3.0 + f64::from(i % 17) / 8.0];
 /// let mut rows: Vec<f64> = (0..20_000).flat_map(clean).collect();
 /// rows[777] = 1e9;
 /// let question = Question {

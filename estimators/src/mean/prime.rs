@@ -229,7 +229,7 @@ pub(super) fn last_mean(
     }
     let noise = release::deviation(share) / sums.count * ball.radius;
     Ok(MeanEstimate {
-        mean: ball.place(&mean_within(&sums), scales),
+        mean: ball.to_units(&mean_within(&sums), scales),
         noise: scales.iter().map(|scale| scale * noise).collect(),
         kept: Some(sums.count),
         converged,

@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | counts | h | √(2g), g histograms | √g |
 //! | sums | (√3·count, Σq/r) | ‖a − b‖ ≤ 2 | √(3 + 1) = 2 |
-//! | moments | (√(5/2)·count, Σq/r, √½·Σqqᵀ/r²) | 2, by the joint sensitivity of `sensitivity` at ν = ½ | √(5/2 + 1 + ½) = 2 |
+//! | moments | (√(5/2)·count, Σq/r, √½·Σqqᵀ/r²) | 2: `sensitivity` at ν = ½ | √(5/2 + 1 + ½) = 2 |
 //! | second moments | √½·Σqqᵀ/r², all records kept | √½·‖aaᵀ−bbᵀ‖ ≤ 1 | |
 //!
 //! So beside the sums the count is free, and so are second moments of half weight. The moments row:
@@ -202,9 +202,9 @@ impl Triangle {
             let (row, rest) = packed.split_at(dimension - i);
             packed = rest;
             matrix[(i, i)] = self.diagonal.release(&row[..1], rng)[0];
-            for (place, value) in self.off_diagonal.release(&row[1..], rng).into_iter().enumerate() {
-                matrix[(i, i + 1 + place)] = value;
-                matrix[(i + 1 + place, i)] = value;
+            for (position, value) in self.off_diagonal.release(&row[1..], rng).into_iter().enumerate() {
+                matrix[(i, i + 1 + position)] = value;
+                matrix[(i + 1 + position, i)] = value;
             }
         }
         matrix
@@ -259,7 +259,7 @@ impl ClippingBall {
     }
 
     /// Converts a point in units of the radius from the centre to the columns' own units.
-    pub(super) fn place(&self, point: &[f64], scales: &[f64]) -> Vec<f64> {
+    pub(super) fn to_units(&self, point: &[f64], scales: &[f64]) -> Vec<f64> {
         let columns = self.centre.iter().zip(scales).zip(point);
         columns.map(|((centre, scale), value)| (centre + value * self.radius) * scale).collect()
     }
@@ -324,17 +324,17 @@ impl ClippedRecords {
         in_parallel(&runs, |run| score_run(run, &transposed, &offset)).concat()
     }
 
-    pub(super) fn is_kept(&self, place: usize) -> bool {
-        self.marks[place / RUN][place % RUN] == KEPT
+    pub(super) fn is_kept(&self, position: usize) -> bool {
+        self.marks[position / RUN][position % RUN] == KEPT
     }
 
-    pub(super) fn take_out(&mut self, place: usize) {
-        self.marks[place / RUN][place % RUN] = TAKEN_OUT;
+    pub(super) fn take_out(&mut self, position: usize) {
+        self.marks[position / RUN][position % RUN] = TAKEN_OUT;
     }
 
     /// The record at this position, in grid units.
-    pub(super) fn row(&self, place: usize) -> &[f64] {
-        &self.runs[place / RUN].values()[place % RUN * self.dimension()..][..self.dimension()]
+    pub(super) fn row(&self, position: usize) -> &[f64] {
+        &self.runs[position / RUN].values()[position % RUN * self.dimension()..][..self.dimension()]
     }
 }
 
@@ -368,8 +368,8 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R 
         let work = &work;
         let threads: Vec<_> =
             items.chunks(share).map(|items| scope.spawn(move || items.iter().map(work).collect())).collect();
-        for (place, thread) in threads.into_iter().enumerate() {
-            results.insert(place, thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        for (position, thread) in threads.into_iter().enumerate() {
+            results.insert(position, thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
     });
     results.into_values().flatten().collect()

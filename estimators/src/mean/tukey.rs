@@ -123,8 +123,8 @@ fn scores(records: &[i128], net: &Net) -> Vec<i128> {
     let score = |position: usize| {
         let point: Vec<i128> =
             net.point(position).iter().map(|value| (value / net.half_width * unit).round() as i128).collect();
-        let seen: Vec<i128> = records.iter().zip(point.iter().cycle()).map(|(x, p)| x - p).collect();
-        depth(&seen, net.dimension) as i128
+        let differences: Vec<i128> = records.iter().zip(point.iter().cycle()).map(|(x, p)| x - p).collect();
+        depth(&differences, net.dimension) as i128
     };
     in_parallel(&runs, |&run| (run..net.len().min(run + RUN)).map(score).collect::<Vec<_>>()).concat()
 }
@@ -297,15 +297,15 @@ mod tests {
 
     #[test]
     fn depths_are_right() {
-        let seen = |rows: &[i128], point: &[i128]| {
+        let depth_at = |rows: &[i128], point: &[i128]| {
             let columns = point.len();
             let vectors: Vec<i128> = rows.iter().zip(point.iter().cycle()).map(|(x, p)| x - p).collect();
             depth(&vectors, columns)
         };
         let row = [10, 20, 30, 40, 50];
-        assert_eq!([0, 10, 30, 45].map(|at| seen(&row, &[at])), [0, 1, 3, 1]);
+        assert_eq!([0, 10, 30, 45].map(|at| depth_at(&row, &[at])), [0, 1, 3, 1]);
         let square = [10, 10, -10, 10, -10, -10, 10, -10];
-        assert_eq!([[0, 0], [3, 1], [10, 10], [20, 0]].map(|at| seen(&square, &at)), [2, 1, 1, 0]);
+        assert_eq!([[0, 0], [3, 1], [10, 10], [20, 0]].map(|at| depth_at(&square, &at)), [2, 1, 1, 0]);
         // At the middle of a cross of 2d records, each pair has one record on either side. A corner
         // of a simplex has only itself.
         for columns in [3, 4] {

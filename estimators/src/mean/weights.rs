@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_are_broken_by_values_and_then_by_place() {
+    fn ties_are_broken_by_value_then_position() {
         let rows = [[1.0, 0.0], [-1.0, 2.0], [-1.0, 3.0], [1.0, 0.0], [0.5, 0.0]];
         let scores = [4.0, 4.0, 4.0, 4.0, 1.0];
         let taken = |most| {

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_unit_and_an_unrelated_one_protect_nothing_else() {
+    fn a_smaller_or_unrelated_unit_protects_no_other() {
         let reason = |from: Unit, to: Unit| {
             let [from, to] = [from, to].map(|unit| Adjacency { unit, neighbours: ZeroOut });
             from.steps_to(&to, &nesting()).unwrap_err().to_string()

@@ -5,13 +5,14 @@
 //! | event | pair of [`pld`](super::pld) | μ² of Gaussian DP | ρ of zCDP |
 //! |---|---|---|---|
 //! | `gaussian:σ` | normal | 1/σ² | 1/(2σ²) |
-//! | `sampled-gaussian:σ:q` | mixture, both directions | as without sampling | as without sampling |
+//! | `sampled-gaussian:σ:q` | mixture, both directions | as if not sampled | as if not sampled |
 //! | `laplace:b` | Laplace | of ε = 1/b | of ε = 1/b |
 //! | `pure:ε` | randomised response | [`bounded_range::of_pure`] | ε²/2 |
 //! | `selection:ε` | logistic | πε²/8 | ε²/8 |
 //!
-//! Sampling does not raise δ: the mixture is a random function of a pair of normal laws. ρ of a pure
-//! mechanism: Bun & Steinke 2016, Proposition 3.3; of a selection: Cesar & Rogers 2021, Lemma 3.2.
+//! Sampling does not raise δ: the mixture is a random function of a pair of normal laws. ρ of a
+//! pure mechanism: Bun & Steinke 2016, Proposition 3.3; of a selection: Cesar & Rogers 2021, Lemma
+//! 3.2.
 
 use super::pld::{Composition, DominatingPair, Enclosure};
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, Rho, bounded_range, gaussian, zcdp};
@@ -231,8 +232,8 @@ impl PrivacyEvents {
         })
     }
 
-    /// Returns the noise multiplier of the Gaussian mechanism that reveals at least as much, rounded
-    /// down.
+    /// Returns the noise multiplier of the Gaussian mechanism that reveals at least as much,
+    /// rounded down.
     fn noise_multiplier(&self) -> Result<NoiseMultiplier, AccountingError> {
         let squared = self.iter().try_fold(0.0, |sum, (event, count)| {
             event.squared_mu().map(|squared| sum + squared * count as f64)

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn events_say_what_separates_the_worlds() {
+    fn event_counts_bound_the_distance_of_the_worlds() {
         let event = EventPair { worlds: [count(841_345, 1_000_000), count(158_655, 1_000_000)] };
         let mu = event.mu(1e-3);
         assert!(mu < 2.0 && mu > 1.98, "{mu}");

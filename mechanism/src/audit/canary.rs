@@ -140,23 +140,27 @@ struct CanaryBuilder {
 impl CanaryBuilder {
     /// Places a record, in units of the clip norm, that is replaced by another one or by none.
     fn canary(&self, name: &'static str, one: &[f64], other: Option<&[f64]>) -> Canary {
-        let place = |record: &[f64]| self.place(record, 0, &self.pattern);
-        self.in_company(Canary { name, keys: 1, worlds: [place(one), other.map(place).unwrap_or_default()] })
+        let records = |record: &[f64]| self.records(record, 0, &self.pattern);
+        self.in_company(Canary {
+            name,
+            keys: 1,
+            worlds: [records(one), other.map(records).unwrap_or_default()],
+        })
     }
 
     /// Places a record that moves to another key, or to the steps of another pattern.
     fn moved(&self, name: &'static str, record: &[f64], key: u32, pattern: &Pattern) -> Canary {
-        let worlds = [self.place(record, 0, &self.pattern), self.place(record, key, pattern)];
+        let worlds = [self.records(record, 0, &self.pattern), self.records(record, key, pattern)];
         self.in_company(Canary { name, keys: key + 1, worlds })
     }
 
-    fn place(&self, record: &[f64], key: u32, pattern: &Pattern) -> Vec<CanaryRecord> {
-        let place = |&(step, sign): &(usize, f64)| CanaryRecord {
+    fn records(&self, record: &[f64], key: u32, pattern: &Pattern) -> Vec<CanaryRecord> {
+        let at_step = |&(step, sign): &(usize, f64)| CanaryRecord {
             key,
             epoch: step as u64 + 1,
             values: scaled(record, sign * self.clip_norm),
         };
-        pattern.iter().map(place).collect()
+        pattern.iter().map(at_step).collect()
     }
 
     fn in_company(&self, mut canary: Canary) -> Canary {

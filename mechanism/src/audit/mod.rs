@@ -92,7 +92,7 @@ pub enum AuditError {
     #[error(transparent)]
     Accounting(#[from] AccountingError),
     /// The strategy can't be written out.
-    #[error("the strategy can't be audited over so many epochs: {0}")]
+    #[error("the strategy can't be audited over this number of epochs: {0}")]
     Matrix(#[from] MatrixError),
     /// Squares of batches take another path than sums of records.
     #[error("the method batch-squares can't be audited: its sums are made by the training loop")]
@@ -273,12 +273,12 @@ pub fn audit(
     let trials = (VALUES / known.origin.len().max(1)).clamp(2, MOST);
     let runs = TrialRuns::new(subject, audited.epochs, canary, trials)?;
     let test = runs.learn(&known, audited.delta, settings)?;
-    let mut seen = EventCounts::default();
-    while seen.trials() < settings.trials {
-        runs.look(&test, &mut seen)?;
-        progress(seen.trials().min(settings.trials));
+    let mut counts = EventCounts::default();
+    while counts.trials() < settings.trials {
+        runs.look(&test, &mut counts)?;
+        progress(counts.trials().min(settings.trials));
     }
-    Ok(conclude(audited, canary, settings, &known, &seen))
+    Ok(conclude(audited, canary, settings, &known, &counts))
 }
 
 fn conclude(
@@ -286,27 +286,27 @@ fn conclude(
     canary: &Canary,
     settings: &AuditSettings,
     known: &CanaryWorlds,
-    seen: &EventCounts,
+    counts: &EventCounts,
 ) -> AuditFinding {
     let (alpha, mu_claimed) = (settings.alpha(), audited.mu());
     let loss = audited.mechanism.moments().concentrated_loss(&known.difference);
-    let mu = seen.centre.mu(alpha);
-    let epsilon_of_any = seen.far.epsilon(audited.delta, alpha);
+    let mu = counts.centre.mu(alpha);
+    let epsilon_of_any = counts.far.epsilon(audited.delta, alpha);
     let is_fair = |count: &Count| count.at_least(alpha) <= 0.5 && count.at_most(alpha) >= 0.5;
     let violations = [
         (Violation::Distance, loss > mu_claimed * mu_claimed / 2.0),
         (Violation::Noise, mu > mu_claimed || epsilon_of_any > audited.epsilon.value()),
-        (Violation::Grid, !seen.odd.iter().all(is_fair)),
+        (Violation::Grid, !counts.odd.iter().all(is_fair)),
     ];
     AuditFinding {
         canary: canary.name,
-        trials: seen.trials(),
+        trials: counts.trials(),
         mu_claimed,
         distance: (2.0 * loss).sqrt(),
         mu,
         epsilon: epsilon_of(mu, audited.delta),
         epsilon_of_any,
-        odd: seen.odd.map(|count| count.hits as f64 / count.trials.max(1) as f64),
+        odd: counts.odd.map(|count| count.hits as f64 / count.trials.max(1) as f64),
         violations: violations.into_iter().filter(|(_, is)| *is).map(|(violation, _)| violation).collect(),
     }
 }

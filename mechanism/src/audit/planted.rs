@@ -224,7 +224,7 @@ fn the_joint_worst_case_is_found() {
 }
 
 #[test]
-fn claims_that_are_not_tight_are_kept_as_well() {
+fn loose_claims_hold_as_well() {
     for method in [Method::Ime { first_moment_share: 0.5 }, Method::Cs, Method::JointClip] {
         let case = AuditCase { method, neighbours: Neighbours::ReplaceOneInPlace, ..PLAIN };
         check_honest(&case, false);

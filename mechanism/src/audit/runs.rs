@@ -121,13 +121,13 @@ impl<'a> TrialRuns<'a> {
     }
 
     /// Runs once, and counts.
-    pub(super) fn look(&self, test: &ThresholdTest, seen: &mut EventCounts) -> Result<(), AuditError> {
+    pub(super) fn look(&self, test: &ThresholdTest, counts: &mut EventCounts) -> Result<(), AuditError> {
         for (world, published) in self.run()? {
             let value = test.statistic.of(&published);
-            seen.centre.worlds[world].add(value > test.centre);
-            seen.far.worlds[world].add(value > test.far);
+            counts.centre.worlds[world].add(value > test.centre);
+            counts.far.worlds[world].add(value > test.far);
             for value in test.statistic.noisy(&published) {
-                seen.odd[world].add(value & 1 == 1);
+                counts.odd[world].add(value & 1 == 1);
             }
         }
         Ok(())

@@ -3,8 +3,10 @@
 //! | file | error of | source |
 //! |---|---|---|
 //! | [`ExpectedError`] | a workload under a strategy, one coordinate, noise multiplier 1 | |
-//! | [`additive`] | moments with own noise: JME, IME, CS | Theorems 3.3, 4.1, 4.2, Algorithms 1, 3–5 |
-//! | [`post_processing`] | squared noisy first moments: PP, and from which noise on JME is better | Lemmas 3.8, 4.4, C.1, C.4, Cor. 3.9, Table 2 |
+//! | [`additive`] | moments with own noise: JME, IME, CS | Thms 3.3, 4.1, 4.2, Algorithms 1, 3–5 |
+//! | [`post_processing`] | squared noisy first moments: PP | Lemmas 3.8, 4.4, C.1, C.4, Cor. 3.9 |
+//!
+//! [`post_processing`] also finds the noise from which on JME is better than PP (Table 2).
 //!
 //! The source is "Continual Release Moment Estimation with Differential Privacy" (Kalinin, Upadhyay
 //! & Lampert 2025), with corrections: the formulas here hold for every clip norm ζ, workload A and

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn one_dimension_is_always_better_with_noise_of_its_own() {
+    fn one_dimension_is_always_better_with_its_own_noise() {
         for strategy in ["identity", "square-root"] {
             for noise_multiplier in [1e-4, 0.1, 1.0, 100.0] {
                 let found = compare(1, noise_multiplier, strategy, SecondEntries::Symmetric);

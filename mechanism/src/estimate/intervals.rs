@@ -15,9 +15,9 @@
 //! count is noisy: see [`selection`](super::selection). An error of the count moves a mean m by −m,
 //! and a covariance by mᵢmⱼ − σᵢⱼ.
 //!
-//! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow. No truth is lost,
-//! except that the largest variance, 1 − m², depends on an unknown mean: of its interval the mean
-//! nearest to 0 is taken, at a fiftieth of the tail.
+//! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow. No truth is
+//! lost, except that the largest variance, 1 − m², depends on an unknown mean: of its interval the
+//! mean nearest to 0 is taken, at a fiftieth of the tail.
 //!
 //! For the population, the error of the sample is independent of the noise, and the two are
 //! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is
@@ -380,8 +380,8 @@ impl MomentIntervals<'_> {
         [1.0 / (deviations.0 * deviations.1), square(deviations.0), square(deviations.1)]
     }
 
-    /// Noise of ρ̂ to first order: with (A, B, C) its derivatives, the noises of the second moments,
-    /// of both sums and of the count enter independently.
+    /// Noise of ρ̂ to first order: with (A, B, C) its derivatives, the noises of the second
+    /// moments, of both sums and of the count enter independently.
     fn correlation_noise(&self, i: usize, j: usize, correlation: f64) -> f64 {
         let noise = self.moments.noise;
         let [a, b, c] = self.correlation_derivatives(i, j, correlation);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn correlations_that_may_be_noise_are_given_up() {
+    fn correlations_within_noise_are_dropped() {
         let shrunk = projected(Projection::Shrink, 2, &[1.0, 0.07, 0.07, 2.0]);
         assert_eq!(shrunk.as_slice(), [1.0, 0.0, 0.0, 2.0], "0.07 is below 1/(10√2)");
         let kept = projected(Projection::Shrink, 2, &[1.0, 0.1, 0.1, 2.0]);

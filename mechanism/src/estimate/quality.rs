@@ -4,8 +4,8 @@
 //! levels, and n̂. A quality that also looked at the released second moments would be chosen by
 //! their noise, and intervals would hold the truth less often than they promise.
 //!
-//! Reference: a column whose standard deviation is a quarter of the distance between its bounds, and
-//! whose mean lies halfway between their middle and an end. In the coordinates of the records,
+//! Reference: a column whose standard deviation is a quarter of the distance between its bounds,
+//! and whose mean lies halfway between their middle and an end. In the coordinates of the records,
 //! between −1 and 1, its variance is ¼. The noise of its variance is √(τ₂² + τ₁²)/n, with τ₁ of
 //! sums and τ₂ of squares. The expected operator norm of the noise of a d×d covariance is at most
 //! √(2d) times that, about as for a Gaussian orthogonal ensemble; for d variances alone their

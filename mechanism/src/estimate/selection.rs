@@ -4,24 +4,25 @@
 //! estimates of the line. So the plain interval holds the truth less often among the lines of one
 //! flag than among all lines. The remedy is the interval given the flag.
 //!
-//! Let t = (θ̂ − θ)/s be the standardised error of an estimate, and let the flag say that a released
-//! number W = E W + w e lies in a range, with Gaussian noise: t and e are standard normal, with a
-//! correlation ρ. The part of W that is independent of t is V = W − ρwt. Its mean is unknown, and
-//! conditioning on V removes it (Lee, Sun, Sun & Taylor 2016, *Exact post-selection inference*). At
-//! a hypothetical θ, W stays in its range as long as t moves from its value by less than the
-//! distances of W from the ends of its range, over ρw. So, given the flag and V,
+//! Let t = (θ̂ − θ)/s be the standardised error of an estimate, and let the flag say that a
+//! released number W = E W + w e lies in a range, with Gaussian noise: t and e are standard normal,
+//! with a correlation ρ. The part of W that is independent of t is V = W − ρwt. Its mean is
+//! unknown, and conditioning on V removes it (Lee, Sun, Sun & Taylor 2016, *Exact post-selection
+//! inference*). At a hypothetical θ, W stays in its range as long as t moves from its value by less
+//! than the distances of W from the ends of its range, over ρw. So, given the flag and V,
 //!
 //! ```text
-//! t is standard normal, restricted to [t − l, t + u],    l = (W − lower)/(ρw),  u = (upper − W)/(ρw)
+//! t is standard normal, restricted to [t − l, t + u],
+//! l = (W − lower)/(ρw),  u = (upper − W)/(ρw)
 //! ```
 //!
-//! for ρ > 0; for ρ < 0 the ends change sides. The ranges of several numbers intersect. The interval
-//! is every θ for which the probability F(t) = P(T ≤ t | t − l ≤ T ≤ t + u) is neither below the tail
-//! nor above 1 − tail. F grows with t, because the family of restricted normal laws has a monotone
-//! likelihood ratio. So the interval is bounded by two quantiles of t, which depend on l, u and the
-//! tail alone: plain ±z if W is far from the ends of its range, and further away on the side that
-//! the selection hides. Given the flag, the interval holds the truth at its level: exactly if the
-//! noise is Gaussian and the estimate linear, and otherwise to first order.
+//! for ρ > 0; for ρ < 0 the ends change sides. The ranges of several numbers intersect. The
+//! interval is every θ for which the probability F(t) = P(T ≤ t | t − l ≤ T ≤ t + u) is neither
+//! below the tail nor above 1 − tail. F grows with t, because the family of restricted normal laws
+//! has a monotone likelihood ratio. So the interval is bounded by two quantiles of t, which depend
+//! on l, u and the tail alone: plain ±z if W is far from the ends of its range, and further away on
+//! the side that the selection hides. Given the flag, the interval holds the truth at its level:
+//! exactly if the noise is Gaussian and the estimate linear, and otherwise to first order.
 
 use super::interval::Interval;
 use crate::quantile;

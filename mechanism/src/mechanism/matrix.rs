@@ -46,7 +46,8 @@ impl Strategies {
     /// # use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// # use hushflow_mechanism::participation::Participation;
     /// # use hushflow_mechanism::sensitivity::Neighbours;
-    /// # use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+    /// # use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers};
+    /// # use hushflow_mechanism::strategy::buffered::ExponentialBuffer;
     /// # use std::sync::Arc;
     /// # let parameters = MomentParameters {
     /// #     method: Method::Jme,
@@ -59,8 +60,10 @@ impl Strategies {
     /// # };
     /// let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
     /// let fitted = BufferedParameters { horizon: Some(1000), buffers };
-    /// let strategies = Strategies::shared(Arc::new(Buffered::new("blt:1".parse()?, fitted)?)).correlated();
-    /// let correlated = MatrixMechanism::with_participation(parameters, strategies, Participation::Single, 1000)?;
+    /// let strategy = Buffered::new("blt:1".parse()?, fitted)?;
+    /// let strategies = Strategies::shared(Arc::new(strategy)).correlated();
+    /// let once = Participation::Single;
+    /// let correlated = MatrixMechanism::with_participation(parameters, strategies, once, 1000)?;
     /// assert!(correlated.moments().rounding_share() < 1e-8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -110,8 +110,8 @@ impl MomentParameters {
         self.method.claim(self, geometry)
     }
 
-    /// Returns ν = λζ², or the default. RoundingLoss is harmless here: the mechanism is the one with
-    /// the rounded weight.
+    /// Returns ν = λζ², or the default. RoundingLoss is harmless here: the mechanism is the one
+    /// with the rounded weight.
     pub(crate) fn relative_second_weight(&self, default: f64) -> Result<f64, OutOfRange> {
         let Some(lambda) = self.second_moment_weight else { return Ok(default) };
         let root = positive("second_moment_weight", lambda)?.sqrt() * self.clip_norm;
@@ -291,7 +291,8 @@ pub struct JointClaim {
 /// let first = mechanism.noise()[1].standard_deviation();
 /// assert!((first - 10.0).abs() < 1e-8);
 /// // Algorithm 5 of the paper uses a looser bound.
-/// let concatenated = MomentMechanism::new(MomentParameters { method: Method::Cs, ..parameters }, &identity)?;
+/// let parameters = MomentParameters { method: Method::Cs, ..parameters };
+/// let concatenated = MomentMechanism::new(parameters, &identity)?;
 /// assert!((concatenated.sensitivity() - 10.0 * 1.5f64.sqrt()).abs() < 1e-9);
 /// # Ok::<(), hushflow_mechanism::mechanism::MechanismError>(())
 /// ```

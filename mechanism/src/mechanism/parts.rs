@@ -90,9 +90,9 @@ impl SecondMomentMask {
 
     fn scatter<T: Copy>(&self, parts: [&[T]; 2], row: &mut [T]) {
         let mut parts = parts.map(|part| part.iter());
-        for (place, &second) in row.iter_mut().zip(&self.is_second) {
+        for (entry, &second) in row.iter_mut().zip(&self.is_second) {
             if let Some(&value) = parts[usize::from(second)].next() {
-                *place = value;
+                *entry = value;
             }
         }
     }

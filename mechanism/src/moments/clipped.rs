@@ -88,7 +88,7 @@ pub struct ClippedSums {
 
 /// A record that only has to be scaled and rounded.
 struct NarrowRecord {
-    place: usize,
+    position: usize,
     scale: f64,
     /// Squared norm of its integers so far.
     squared_norm: f64,
@@ -193,9 +193,9 @@ impl ClippedSums {
         }
         self.rows.clear();
         let mut unusable = 0;
-        for (place, record) in block.chunks_exact(dimension).enumerate() {
-            match self.norms.get(place).and_then(|&squared| self.clipper.plain_scale(record, squared)) {
-                Some(scale) => self.records.push(NarrowRecord { place, scale, squared_norm: 0.0 }),
+        for (position, record) in block.chunks_exact(dimension).enumerate() {
+            match self.norms.get(position).and_then(|&squared| self.clipper.plain_scale(record, squared)) {
+                Some(scale) => self.records.push(NarrowRecord { position, scale, squared_norm: 0.0 }),
                 None => unusable += u64::from(!self.take_the_long_way(record)?),
             }
         }
@@ -211,15 +211,15 @@ impl ClippedSums {
         self.stale = false;
         self.add_rows();
         for record in self.records.iter().filter(|record| record.squared_norm > BALL) {
-            let values = &block[record.place * dimension..][..dimension];
+            let values = &block[record.position * dimension..][..dimension];
             let (first, second) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
             // One round is enough, so no entry is visited twice.
-            step_back(record.squared_norm - BALL, dimension, |place| {
-                let entry = round_ties_even(values[place].into() * record.scale);
+            step_back(record.squared_norm - BALL, dimension, |position| {
+                let entry = round_ties_even(values[position].into() * record.scale);
                 if entry != 0.0 {
-                    first[place] -= entry.signum() as i64;
+                    first[position] -= entry.signum() as i64;
                     second
-                        .get_mut(place)
+                        .get_mut(position)
                         .into_iter()
                         .for_each(|sum| *sum -= (2.0 * entry.abs() - 1.0) as i64);
                 }
@@ -236,7 +236,7 @@ impl ClippedSums {
         let (first, second) = (&mut first[..length], &mut second[..length]);
         first.fill(0.0);
         second.fill(0.0);
-        let values = |record: &NarrowRecord| &block[record.place * dimension..][columns.clone()];
+        let values = |record: &NarrowRecord| &block[record.position * dimension..][columns.clone()];
         let (groups, rest) = self.records.as_chunks_mut::<SUMS>();
         let (halves, rest) = rest.as_chunks_mut::<{ SUMS / 2 }>();
         groups.iter_mut().for_each(|group| add_group(group, values, first, second));
@@ -378,10 +378,10 @@ mod tests {
         let layout = Layout { dimension: 1, second: SecondMoment::None };
         let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(1, 1.0).unwrap()), layout);
         sums.add(&[1.0]).unwrap();
-        let held = sums.take(std::iter::once(0..2));
+        let rows = sums.take(std::iter::once(0..2));
         sums.add(&[-1.0, -1.0]).unwrap();
         assert_eq!(taken(&mut sums), [2, -2 << 20]);
-        assert_eq!(**held[0].to_wide(), [1, 1 << 20]);
+        assert_eq!(**rows[0].to_wide(), [1, 1 << 20]);
     }
 
     /// Adds one record more than fits 64 bits.

@@ -206,8 +206,8 @@ impl Filter {
         }
     }
 
-    /// Two: `m_t = β m_(t−1) + x_t`, `S_t = S_(t−1) + m_t`, `y_t = S_t + e_t`. Symmetric matrices are
-    /// held as the entries for (m, m), (m, S) and (S, S).
+    /// Two: `m_t = β m_(t−1) + x_t`, `S_t = S_(t−1) + m_t`, `y_t = S_t + e_t`. Symmetric matrices
+    /// are held as the entries for (m, m), (m, S) and (S, S).
     fn add_momentum(&self, v: &[f64], s: f64, weight: f64, before: &mut [[f64; 3]], diagonal: &mut [f64]) {
         let (p, decay) = ((s * s).recip(), self.sums.decay);
         let mut after = [0.0; 3];

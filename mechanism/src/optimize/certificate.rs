@@ -245,13 +245,13 @@ fn bound(certificate: &Certificate, form: &DMatrix<f64>) -> Result<f64, Certific
     }
     let disjoint = certificate.is_disjoint();
     let weight = total * certificate.largest_ratio(|i, j| i == j || !disjoint);
-    let seen = root.tr_mul(&(form * &root));
+    let transformed = root.tr_mul(&(form * &root));
     let failed = CertificateError::Shape {
         matrix: "Rᵀ V R",
         expected: "a matrix whose eigenvalues can be computed",
     };
     let eigenvalues =
-        SymmetricEigen::try_new(seen, f64::EPSILON, 100 * form.nrows()).ok_or(failed)?.eigenvalues;
+        SymmetricEigen::try_new(transformed, f64::EPSILON, 100 * form.nrows()).ok_or(failed)?.eigenvalues;
     let rounding = form.nrows() as f64 * f64::EPSILON * eigenvalues.amax();
     let nuclear: f64 = eigenvalues.iter().filter(|value| **value >= rounding).map(|value| value.sqrt()).sum();
     Ok(nuclear.powi(2) / weight)
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damage_is_found() {
+    fn damaged_certificates_are_refused() {
         let check = |hint: &str, damage: &dyn Fn(&mut Optimum)| {
             for (mut optimum, form) in all() {
                 damage(&mut optimum);

@@ -77,9 +77,9 @@ impl Classes {
         self.parts().map(|(patterns, part)| patterns.matrix(&multipliers[part])).collect()
     }
 
-    /// [`Patterns::seen`].
-    pub(super) fn seen(&self, blocks: &Blocks) -> Vec<f64> {
-        self.patterns.iter().zip(blocks).flat_map(|(patterns, block)| patterns.seen(block)).collect()
+    /// [`Patterns::adjoint`].
+    pub(super) fn adjoint(&self, blocks: &Blocks) -> Vec<f64> {
+        self.patterns.iter().zip(blocks).flat_map(|(patterns, block)| patterns.adjoint(block)).collect()
     }
 
     /// [`Patterns::solved`].
@@ -150,8 +150,8 @@ impl Classes {
                 let entry = if block[(i, j)] > least { block[(i, j)] } else { 0.0 };
                 (block[(i, j)], block[(j, i)]) = (entry, entry);
             }
-            let seen = patterns.seen(&block.to_owned());
-            let largest = seen[..patterns.number()].iter().copied().fold(0.0, f64::max);
+            let sums = patterns.adjoint(&block.to_owned());
+            let largest = sums[..patterns.number()].iter().copied().fold(0.0, f64::max);
             scale[range.clone()].fill(largest.sqrt().recip());
         }
         Mat::from_fn(gram.nrows(), gram.ncols(), |i, j| feasible[(i, j)] * (scale[i] * scale[j]))
@@ -242,9 +242,9 @@ impl Patterns {
     }
 
     /// The adjoint of [`matrix`](Self::matrix): the sums of X over patterns and `−2 X_ij`.
-    pub(super) fn seen(&self, matrix: &Mat<f64>) -> Vec<f64> {
-        let mut seen = vec![0.0; self.number()];
-        let mut add = |i, j, entry: f64| seen[self.holding(i, j)].iter_mut().for_each(|sum| *sum += entry);
+    pub(super) fn adjoint(&self, matrix: &Mat<f64>) -> Vec<f64> {
+        let mut sums = vec![0.0; self.number()];
+        let mut add = |i, j, entry: f64| sums[self.holding(i, j)].iter_mut().for_each(|sum| *sum += entry);
         (0..self.members).for_each(|i| add(i, i, matrix[(i, i)]));
         let mut pairs = Vec::new();
         for (i, j) in self.pairs() {
@@ -252,8 +252,8 @@ impl Patterns {
             add(i, j, entry);
             pairs.push(-entry);
         }
-        seen.extend(pairs);
-        seen
+        sums.extend(pairs);
+        sums
     }
 
     /// The multipliers whose U is nearest to the symmetric part of a matrix.
@@ -364,7 +364,7 @@ mod tests {
                 prop_assert!((found - expected).abs() < 1e-10);
             }
             let other = Mat::from_fn(members, members, |i, j| entries[members * i + j] * entries[150 + j]);
-            prop_assert!((inner(&matrix, &other) - dot(multipliers, &patterns.seen(&other))).abs() < 1e-10);
+            prop_assert!((inner(&matrix, &other) - dot(multipliers, &patterns.adjoint(&other))).abs() < 1e-10);
             let lifted = inner(&patterns.lifted(others), &other);
             prop_assert!((lifted - dot(others, &patterns.solved(&other))).abs() < 1e-10);
         }

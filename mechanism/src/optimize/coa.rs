@@ -136,7 +136,7 @@ mod tests {
     /// Six rows over seven steps, so V is singular. A small pivot comes before the last one, which
     /// rounding makes 4·10⁻¹⁴ of its entry.
     #[test]
-    fn rounding_is_no_rank() {
+    fn rounding_adds_no_rank() {
         let entries = [
             [1, 2, -1, 1, -2, 1, -1],
             [1, 1, -3, -2, 0, 0, 1],
@@ -260,13 +260,15 @@ mod tests {
         };
         let settings = OptimizerSettings { iterations: 2, ..OptimizerSettings::default() };
         check(coa(&form, &settings, &mut |_| ControlFlow::Continue(())).unwrap(), Stop::Iterations);
-        let mut seen = Vec::new();
+        let mut reports = Vec::new();
         let mut end = |progress: &super::super::OptimizerProgress| {
-            seen.push(*progress);
+            reports.push(*progress);
             if progress.iteration == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         check(coa(&form, &OptimizerSettings::default(), &mut end).unwrap(), Stop::Cancelled);
-        assert!(seen[1].lower_bound > seen[0].lower_bound && seen[1].objective <= seen[0].objective);
+        assert!(
+            reports[1].lower_bound > reports[0].lower_bound && reports[1].objective <= reports[0].objective
+        );
         let endless = OptimizerSettings { relative_gap: 0.0, ..OptimizerSettings::default() };
         let optimum = coa(&form, &endless, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(optimum.relative_gap() < 1e-12, "{}", optimum.relative_gap());

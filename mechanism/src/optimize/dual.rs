@@ -132,12 +132,12 @@ impl DualPoint {
         let stiffness = interior.map(|interior| interior.stiffness(&self.multipliers));
         let preconditioner =
             Preconditioner::new(classes, &self.matrices, self.inverse_gram(classes), stiffness.as_deref());
-        let mut gradient = plus(&classes.seen(&classes.blocks_of(gram.as_ref())), -1.0, &classes.limits());
+        let mut gradient = plus(&classes.adjoint(&classes.blocks_of(gram.as_ref())), -1.0, &classes.limits());
         if let Some(interior) = interior {
             gradient = plus(&gradient, 1.0, &interior.gradient(&self.multipliers));
         }
         let curved = |direction: &[f64]| {
-            let curved = classes.seen(&curvature.apply(&classes.matrices(direction)));
+            let curved = classes.adjoint(&curvature.apply(&classes.matrices(direction)));
             let stiff = |stiffness: &[f64]| {
                 let terms = curved.iter().zip(stiffness).zip(direction);
                 terms.map(|((curved, stiffness), step)| curved + stiffness * step).collect()
@@ -255,7 +255,7 @@ pub(super) struct Preconditioner<'a> {
 struct Stiff {
     /// Factors of residual and result, for constraints that are not held.
     damping: Vec<f64>,
-    held: Vec<ActiveConstraints>,
+    active: Vec<ActiveConstraints>,
 }
 
 /// Held constraints of one class, and the factorisation of Θ⁻¹ + P for them.
@@ -276,11 +276,11 @@ impl<'a> Preconditioner<'a> {
     }
 
     pub(super) fn apply(&self, residual: &[f64]) -> Vec<f64> {
-        let Some(Stiff { damping, held }) = &self.stiff else { return self.unconstrained(residual) };
+        let Some(Stiff { damping, active }) = &self.stiff else { return self.unconstrained(residual) };
         let damped = |residual: &[f64]| times(&self.unconstrained(&times(residual, damping)), damping);
         let first = damped(residual);
         let mut rest = residual.to_vec();
-        for ActiveConstraints { places, factor } in held {
+        for ActiveConstraints { places, factor } in active {
             let solved = factor.solve(Mat::from_fn(places.len(), 1, |row, _| first[places[row]]));
             places.iter().enumerate().for_each(|(row, &place)| rest[place] -= solved[(row, 0)]);
         }
@@ -300,11 +300,11 @@ impl Stiff {
     fn new(classes: &Classes, inverse_gram: &Blocks, matrices: &Blocks, stiffness: &[f64]) -> Self {
         let mut damping = vec![1.0; stiffness.len()];
         let blocks = classes.parts().zip(inverse_gram).zip(matrices);
-        let held = blocks.filter_map(|(((patterns, part), z), u)| {
+        let active = blocks.filter_map(|(((patterns, part), z), u)| {
             let pairs = held_pairs(patterns, z, u, &stiffness[part.clone()], &mut damping[part.clone()]);
             ActiveConstraints::new(patterns, &pairs, z, u, part, stiffness)
         });
-        Self { held: held.collect(), damping }
+        Self { active: active.collect(), damping }
     }
 }
 
@@ -323,11 +323,11 @@ fn held_pairs(
     let pairs = (patterns.number()..).zip(patterns.pairs());
     let mut weighed: Vec<_> = pairs.map(|(place, pair)| (weight(place, pair), (place, pair))).collect();
     weighed.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    let held = weighed.iter().take_while(|(weight, _)| *weight >= HELD_FROM).count().min(HELD_PAIRS);
-    weighed[held..]
+    let active = weighed.iter().take_while(|(weight, _)| *weight >= HELD_FROM).count().min(HELD_PAIRS);
+    weighed[active..]
         .iter()
         .for_each(|(weight, (place, _))| damping[*place] = (1.0 + weight.max(0.0)).sqrt().recip());
-    weighed[..held].iter().map(|(_, pair)| *pair).collect()
+    weighed[..active].iter().map(|(_, pair)| *pair).collect()
 }
 
 impl ActiveConstraints {

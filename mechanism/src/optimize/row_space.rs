@@ -51,16 +51,16 @@ impl RowSpacePoint {
     fn new(root: &Mat<f64>, multipliers: &[f64]) -> Option<Self> {
         let mut half = root.clone();
         algebra::scale_rows(&mut half, multipliers);
-        let seen = algebra::lower_product(root.transpose(), half.as_ref());
-        let eigen = algebra::eigen(seen.as_ref()).filter(|eigen| eigen.values[0] > 0.0)?;
+        let transformed = algebra::lower_product(root.transpose(), half.as_ref());
+        let eigen = algebra::eigen(transformed.as_ref()).filter(|eigen| eigen.values[0] > 0.0)?;
         let values: Vec<f64> = eigen.values.iter().map(|value| value.sqrt()).collect();
         let scale = values.iter().sum::<f64>() / multipliers.iter().sum::<f64>();
         let values: Vec<f64> = values.into_iter().map(|s| s * scale).collect();
         let mut transform = eigen.vectors.transpose() * root.transpose();
         algebra::scale_rows(&mut transform, &values.iter().map(|s| s.recip()).collect::<Vec<_>>());
-        let seen =
+        let diagonal_entry =
             |column: usize| transform.col_as_slice(column).iter().zip(&values).map(|(t, s)| t * t * s).sum();
-        let diagonal = (0..transform.ncols()).map(seen).collect();
+        let diagonal = (0..transform.ncols()).map(diagonal_entry).collect();
         let multipliers = multipliers.iter().map(|y| y * scale * scale).collect();
         Some(Self { multipliers, values, transform, diagonal })
     }
@@ -98,9 +98,9 @@ impl RowSpacePoint {
         let rank = self.values.len();
         let inner = Mat::from_fn(rank, rank, |a, b| curvature.weight(a, b));
         let squares = Mat::from_fn(rank, self.transform.ncols(), |a, i| self.transform[(a, i)].powi(2));
-        let seen = inner * &squares;
+        let product = inner * &squares;
         let dot =
-            |i: usize| seen.col_as_slice(i).iter().zip(squares.col_as_slice(i)).map(|(a, b)| a * b).sum();
+            |i: usize| product.col_as_slice(i).iter().zip(squares.col_as_slice(i)).map(|(a, b)| a * b).sum();
         let stiffness: Vec<f64> = (0..squares.ncols()).map(dot).collect();
         let rounding = f64::EPSILON * largest(&stiffness);
         stiffness.into_iter().map(|entry: f64| entry + rounding).collect()
@@ -116,7 +116,7 @@ impl RowSpacePoint {
             entries.iter().zip(&free).map(|(entry, free)| if *free { *entry } else { 0.0 }).collect()
         };
         let apply = |direction: &[f64]| {
-            let curved = problem.classes.seen(&curvature.apply(&problem.classes.matrices(direction)));
+            let curved = problem.classes.adjoint(&curvature.apply(&problem.classes.matrices(direction)));
             let damped = curved.iter().zip(direction).zip(&stiffness);
             masked(damped.map(|((h, d), stiff)| h + DAMPING * stiff * d).collect())
         };

@@ -85,7 +85,7 @@ fn noise_for(
 }
 
 /// Everything observable of the values, except views of several epochs.
-fn seen(values: Released) -> (Vec<u8>, bool, usize) {
+fn observable(values: Released) -> (Vec<u8>, bool, usize) {
     let (bytes, is_narrow) =
         (serde_json::to_vec(&values).unwrap(), matches!(values.row(), IntegerRow::Narrow(_)));
     let room = NoiseBuffer::default();
@@ -116,7 +116,7 @@ fn check(mechanism: &MatrixMechanism, worlds: [&[Sums]; 2]) {
         });
         assert_eq!(reals.next(), reals.next());
         drop(reals);
-        assert_eq!(seen(values), seen(same));
+        assert_eq!(observable(values), observable(same));
     }
 }
 

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn correlated_noise_takes_as_many_bits_as_it_needs() {
+    fn correlated_releases_are_wide_only_where_needed() {
         let [_, mechanism] = mechanisms(Neighbours::ReplaceOne);
         for (sums, are_narrow) in [([7; 6], true), ([7, -7, i64::MAX, i64::MIN, 0, 1], false)] {
             let [mut narrow, mut wide] = [(); 2].map(|()| shard(&mechanism, NoiseSource::Seeded(5)));

@@ -1,10 +1,10 @@
 //! Numbers that are released beside moments, as integers of a [`Released`](super::Released).
 //!
 //! An integer is itself. A real number is the 64 bits of its IEEE double, as a signed integer, so
-//! it is read back exactly. A list is its length and then its items. What may be absent is 0, or 1
-//! and then itself. A result is 0 and its value, or 1 and its error. A square matrix is its size
-//! and then its rows. [`numbers!`](crate::numbers) writes structs as their fields in order, and
-//! enums as a code and then the fields.
+//! it is read back exactly. A list is its length and then its items. An option is 0, or 1 and then
+//! its value. A result is 0 and its value, or 1 and its error. A square matrix is its size and then
+//! its rows. [`numbers!`](crate::numbers) writes structs as their fields in order, and enums as a
+//! code and then the fields.
 
 use nalgebra::DMatrix;
 
@@ -13,7 +13,7 @@ pub trait Numbers: Sized {
     /// Appends its numbers.
     fn write(&self, to: &mut Vec<i128>);
 
-    /// Takes it from the front of the numbers; `None` if they are no such thing.
+    /// Takes it from the front of the numbers; `None` if they encode something else.
     fn read(from: &mut &[i128]) -> Option<Self>;
 }
 
@@ -26,17 +26,17 @@ pub trait Numbers: Sized {
 /// const NAMES: [&str; 2] = ["one", "other"];
 ///
 /// #[derive(Debug, PartialEq)]
-/// enum Found {
-///     Nothing,
-///     Place { name: &'static str, at: f64 },
+/// enum Answer {
+///     Missing,
+///     Value { name: &'static str, value: f64 },
 /// }
 ///
-/// numbers!(enum Found { 0 Nothing, 1 Place { name: NAMES, at } });
+/// numbers!(enum Answer { 0 Missing, 1 Value { name: NAMES, value } });
 ///
 /// let mut numbers = Vec::new();
-/// Found::Place { name: "other", at: 1.0 }.write(&mut numbers);
+/// Answer::Value { name: "other", value: 1.0 }.write(&mut numbers);
 /// assert_eq!(numbers, [1, 1, 0x3ff0_0000_0000_0000]);
-/// assert_eq!(Found::read(&mut &[0][..]), Some(Found::Nothing));
+/// assert_eq!(Answer::read(&mut &[0][..]), Some(Answer::Missing));
 /// ```
 #[macro_export]
 macro_rules! numbers {

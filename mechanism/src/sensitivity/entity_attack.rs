@@ -176,11 +176,11 @@ fn placed(
     sign: f64,
     mut of: impl FnMut(usize) -> (usize, DVector<f64>),
 ) -> Vec<StreamRecord> {
-    let place = |(place, &step): (usize, &usize)| {
-        let (key, x) = of(place);
+    let record = |(position, &step): (usize, &usize)| {
+        let (key, x) = of(position);
         StreamRecord { key, step, sign, x }
     };
-    steps.iter().enumerate().map(place).collect()
+    steps.iter().enumerate().map(record).collect()
 }
 
 /// Returns streams that differ in one entity. The first turns start as in the proofs: equal records
@@ -196,7 +196,8 @@ fn neighbouring(
     let EntityCells { pattern, signs, other } = *places;
     let [axis, _] = pair(dimension, true);
     let likely = pair(dimension, turn == 0);
-    let side = |place: usize, side: usize| likely[if signs[place] < 0.0 { 1 - side } else { side }].clone();
+    let side =
+        |position: usize, side: usize| likely[if signs[position] < 0.0 { 1 - side } else { side }].clone();
     let anywhere = |random: &mut ChaCha8Rng| (below(KEYS, random), random_record(dimension, random));
     let [left, right] = match (turn, neighbours) {
         (0, Neighbours::ZeroOut) => [placed(pattern, 1.0, |_| (0, axis.clone())), vec![]],
@@ -205,7 +206,7 @@ fn neighbouring(
             [(1.0, 0), (-1.0, 1)].map(|(sign, key)| placed(pattern, sign, |_| (key, axis.clone())))
         }
         (0 | 1, _) => {
-            [(1.0, 0), (-1.0, 1)].map(|(sign, of)| placed(pattern, sign, |place| (0, side(place, of))))
+            [(1.0, 0), (-1.0, 1)].map(|(sign, of)| placed(pattern, sign, |position| (0, side(position, of))))
         }
         (_, Neighbours::ReplaceOneInPlace) => {
             [1.0, -1.0].map(|sign| placed(pattern, sign, |_| (0, random_record(dimension, random))))

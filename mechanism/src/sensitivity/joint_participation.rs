@@ -125,7 +125,9 @@ impl<'a> MomentStrategies<'a> {
 /// [`OutOfRange`] for a dimension of 0, negative weights, and results beyond the range of f64.
 ///
 /// ```
-/// use hushflow_mechanism::sensitivity::{MomentStrategies, MomentWeights, Neighbours, joint_participation_sensitivity};
+/// use hushflow_mechanism::sensitivity::{
+///     MomentStrategies, MomentWeights, Neighbours, joint_participation_sensitivity,
+/// };
 /// use hushflow_mechanism::strategy::Matrix;
 ///
 /// let identity = Matrix::toeplitz(vec![1.0], 1000)?;

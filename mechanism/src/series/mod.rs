@@ -6,7 +6,8 @@
 //!
 //! This module uses additions, multiplications, divisions and roots in a fixed order. It returns
 //! the same bits on every machine, so its results may enter a mechanism. [`fast`] and its
-//! transforms are only for computing errors, and so are the rules that sum smooth functions over long runs of integers.
+//! transforms are only for computing errors, and so are the rules that sum smooth functions over
+//! long runs of integers.
 
 use std::num::NonZeroUsize;
 

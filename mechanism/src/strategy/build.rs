@@ -430,8 +430,8 @@ mod tests {
 
     #[test]
     fn every_strategy_has_a_unique_name_and_can_be_built() {
-        for (place, kind) in KINDS.iter().enumerate() {
-            assert!(KINDS[..place].iter().all(|other| other != kind), "{kind:?}");
+        for (index, kind) in KINDS.iter().enumerate() {
+            assert!(KINDS[..index].iter().all(|other| other != kind), "{kind:?}");
             assert!(kind.strategy.is_some() || kind.factorization.is_some(), "{kind:?}");
         }
     }

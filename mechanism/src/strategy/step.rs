@@ -107,7 +107,7 @@ impl<T: Copy + Zeroize> History<T> {
     /// values does not match.
     pub(super) fn replaced(&self, steps: u64, rows: Zeroizing<Vec<T>>) -> Option<Self> {
         let (coordinates, kept) = (self.coordinates, self.kept);
-        let fits = held(steps, kept).checked_mul(coordinates) == Some(rows.len());
+        let fits = stored_rows(steps, kept).checked_mul(coordinates) == Some(rows.len());
         fits.then_some(Self { coordinates, kept, steps, rows })
     }
 
@@ -135,7 +135,7 @@ impl<T: Copy + Zeroize> History<T> {
 
     pub(super) fn newest_first(&self) -> impl Iterator<Item = &[T]> {
         let next = self.next();
-        let positions = (0..next).rev().chain((next..held(self.steps, self.kept)).rev());
+        let positions = (0..next).rev().chain((next..stored_rows(self.steps, self.kept)).rev());
         positions.map(|position| &self.rows[position * self.coordinates..][..self.coordinates])
     }
 
@@ -168,7 +168,7 @@ impl<T: Copy + Zeroize> History<T> {
     }
 }
 
-fn held(steps: u64, kept: usize) -> usize {
+fn stored_rows(steps: u64, kept: usize) -> usize {
     steps.min(kept as u64) as usize
 }
 

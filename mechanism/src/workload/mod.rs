@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_workloads_are_refused_with_what_would_be_right() {
+    fn impossible_workloads_are_refused_with_a_remedy() {
         let check = |text: &str, hint: &str| {
             let message = text.parse::<Workload>().unwrap_err().to_string();
             let shown = text.rsplit(':').next().unwrap();

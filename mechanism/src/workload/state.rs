@@ -143,24 +143,24 @@ struct WindowSums {
     /// block).
     rows: Vec<f64>,
     block: Vec<f64>,
-    place: usize,
+    position: usize,
 }
 
 impl WindowSums {
     fn new(length: u64, coordinates: usize) -> Self {
-        Self { length, rows: Vec::new(), block: vec![0.0; coordinates], place: 0 }
+        Self { length, rows: Vec::new(), block: vec![0.0; coordinates], position: 0 }
     }
 
     fn push(&mut self, increment: &[f64], view: &mut [f64]) {
-        if self.place as u64 == self.length {
+        if self.position as u64 == self.length {
             self.turn();
         }
-        let (width, start) = (increment.len(), self.place * increment.len());
+        let (width, start) = (increment.len(), self.position * increment.len());
         match self.rows.get_mut(start..start + width) {
             Some(row) => row.copy_from_slice(increment),
             None => self.rows.extend_from_slice(increment),
         }
-        self.place += 1;
+        self.position += 1;
         view.fill(0.0);
         if let Some(older) = self.rows.get(start + width..start + 2 * width) {
             view.copy_from_slice(older);
@@ -173,11 +173,11 @@ impl WindowSums {
 
     fn turn(&mut self) {
         let width = self.block.len();
-        for place in (0..self.rows.len() - width).rev() {
-            self.rows[place] += self.rows[place + width];
+        for position in (0..self.rows.len() - width).rev() {
+            self.rows[position] += self.rows[position + width];
         }
         self.block.fill(0.0);
-        self.place = 0;
+        self.position = 0;
     }
 }
 
@@ -233,12 +233,12 @@ impl Workload {
         if height != width || height == 0 {
             return Err(WorkloadError::Shape { rows: height, columns: width });
         }
-        let place = |(t, i): (usize, usize)| (t + 1, i + 1);
+        let one_based = |(t, i): (usize, usize)| (t + 1, i + 1);
         let all = || (0..height).flat_map(|t| (0..height).map(move |i| (t, i)));
-        if let Some((row, column)) = all().find(|&place| !rows[place].is_finite()).map(place) {
+        if let Some((row, column)) = all().find(|&position| !rows[position].is_finite()).map(one_based) {
             return Err(WorkloadError::NotFinite { row, column });
         }
-        if let Some((row, column)) = all().find(|&(t, i)| i > t && rows[(t, i)] != 0.0).map(place) {
+        if let Some((row, column)) = all().find(|&(t, i)| i > t && rows[(t, i)] != 0.0).map(one_based) {
             return Err(WorkloadError::NotCausal { row, column });
         }
         let toeplitz = (1..height).all(|t| (1..=t).all(|i| rows[(t, i)] == rows[(t - 1, i - 1)]));

@@ -91,8 +91,8 @@ impl ColumnForecasts {
     }
 }
 
-/// Returns what to expect of the means of a file's own strategy, in the units of its columns, if each
-/// key has this number of records in an epoch.
+/// Returns what to expect of the means of a file's own strategy, in the units of its columns, if
+/// each key has this number of records in an epoch.
 pub(in crate::cli) fn forecast_of_means(
     file: &Pipeline,
     records_per_epoch: f64,

@@ -86,8 +86,8 @@ impl Scores {
         self.headed = false;
     }
 
-    /// Writes the scores of the density of one key and epoch. Returns the bytes of the header before
-    /// them.
+    /// Writes the scores of the density of one key and epoch. Returns the bytes of the header
+    /// before them.
     pub(super) fn write(&mut self, estimate: &dyn Estimate, out: &mut Vec<u8>) -> Result<usize, CliError> {
         // `Output` has refused estimates without densities.
         let (Some(moments), Some(density)) = (estimate.moments(), estimate.density()) else { return Ok(0) };

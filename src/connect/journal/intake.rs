@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_read_is_refused_before_it_is_in_the_journal() {
+    fn unreadable_input_is_refused_before_the_journal() {
         let check = |input: &str, parts: &[&str]| {
             let error = io_error(Path::new(STANDARD_INPUT), take("csv", input.as_bytes()).unwrap_err());
             parts.iter().for_each(|part| assert!(error.to_string().contains(part), "{error}"));

@@ -2,18 +2,19 @@
 //! equations.
 //!
 //! At the true line θ, the residual r(θ) = ĉ − B̂θ = e − Eθ is Gaussian with mean 0 and the exactly
-//! known covariance V(θ) (Anderson & Rubin 1949). The interval of a coefficient holds every value for which
+//! known covariance V(θ) (Anderson & Rubin 1949). The interval of a coefficient holds every value
+//! for which
 //!
 //! ```text
 //! min over the other coefficients of  r(θ)ᵀ V(θ)⁻¹ r(θ)  ≤  z²
 //! ```
 //!
-//! For a slope without an intercept this is Fieller's interval, which is exact. In general the minimum
-//! is at most about χ² with one degree of freedom, however weakly the columns determine the line: the
-//! statistic does not divide by B̂. Where the columns may determine nothing, the interval is unbounded. So it
-//! also holds among the lines whose least eigenvalue happens to exceed the noise, where
-//! θ̂ ± z standard errors misses up to one time in seven: there B̂ is too large by selection, and
-//! the standard errors, which divide by it, are too small.
+//! For a slope without an intercept this is Fieller's interval, which is exact. In general the
+//! minimum is at most about χ² with one degree of freedom, however weakly the columns determine the
+//! line: the statistic does not divide by B̂. Where the columns may determine nothing, the interval
+//! is unbounded. So it also holds among the lines whose least eigenvalue happens to exceed the
+//! noise, where θ̂ ± z standard errors misses up to one time in seven: there B̂ is too large by
+//! selection, and the standard errors, which divide by it, are too small.
 
 use hushflow_mechanism::estimate::intervals::Interval;
 use nalgebra::{Cholesky, DMatrix, DVector};

@@ -151,9 +151,9 @@ fn intervals_cover_the_line_of_the_records_at_their_level() {
     check_coverage(noise(0.1, 5.0, 7.0), 3);
 }
 
-/// Among the releases whose least eigenvalue exceeds its noise, where it does so rarely and where it
-/// does so half of the time, intervals hold the line of the records. At most 5.2 standard
-/// errors below 93 %: a false alarm has a probability below 10⁻⁶ for each comparison.
+/// Among the releases whose least eigenvalue exceeds its noise, where it does so rarely and where
+/// it does so half of the time, intervals hold the line of the records. At most 5.2 standard errors
+/// below 93 %: a false alarm has a probability below 10⁻⁶ for each comparison.
 #[test]
 fn shown_intervals_cover_near_the_threshold() {
     let truth = [INTERCEPT, SLOPES[0], SLOPES[1]];

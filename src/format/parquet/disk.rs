@@ -100,7 +100,7 @@ impl ParquetFile {
         }
     }
 
-    /// Reads up to `most` bytes, as many as the file has.
+    /// Reads at most `most` bytes; fewer at the end of the file.
     fn front(&self, start: u64, most: usize) -> Result<Vec<u8>> {
         let left = self.length.saturating_sub(start);
         let mut bytes = vec![0; usize::try_from(left).unwrap_or(most).min(most)];
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beyond_the_file_is_asked_of_it() {
+    fn reads_beyond_the_file_are_refused() {
         let all = pages(&[0; 10], Compression::UNCOMPRESSED);
         assert_eq!(all.get_bytes(4, 6).unwrap().len(), 6);
         for (start, length) in [(5, 6), (11, 1), (u64::MAX, 2), (0, usize::MAX)] {

@@ -78,7 +78,7 @@ fn offsets_of_a_simulation_are_read_or_refused() {
 }
 
 #[test]
-fn what_is_kept_is_spelled_out() {
+fn retention_is_parsed() {
     let state = |text: &str| parse(&format!("{BY_COUNT}\n[state]\n{text}"));
     let check = |text: &str, keep| {
         assert_eq!(
@@ -324,7 +324,7 @@ fn no_file_says_so() {
 }
 
 #[test]
-fn each_of_several_sources_may_have_a_clock_of_its_own() {
+fn each_source_may_have_its_own_clock() {
     let text = "name = 'n'
 columns = [{ name = 'x', lower = 0, upper = 1 }]
 epochs = { time = 't', arrival = 'r', start = '2013-01-01', length = '1d', horizon = 3, allowed_lateness = '1h' }

@@ -17,8 +17,8 @@ privacy = { epsilon = 1, delta = 1e-6 }
 const BY_TIME: &str = "epochs = { time = 't', arrival = 'r', start = '2013-01-01', length = '1d', horizon = 3, late = 'drop' }\n";
 const IN_PLACE: &str = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n";
 
-/// A pipeline in which the fields of a section and a group are valid: sections in the place of those
-/// of the base, the one of these fields last, without its closing brace.
+/// A pipeline in which the fields of a section and a group are valid: sections in the place of
+/// those of the base, the one of these fields last, without its closing brace.
 fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Option<&str>) -> Vec<String> {
     let own = |text: &str| text.to_owned();
     match (section.heading, group, key) {

@@ -6,11 +6,11 @@
 //! is read or acknowledged. A run continues at the position of the last committed epoch, through
 //! older sessions into its own. Segments completely behind that position are deleted.
 //!
-//! The part of a [`Position`] is the session, and the offset counts its bytes after the header. Rows
-//! don't matter here: inside, each position has the first row.
+//! The part of a [`Position`] is the session, and the offset counts its bytes after the header.
+//! Rows don't matter here: inside, each position has the first row.
 //!
-//! An [`IngestJournal`] is shared by the threads that append, read and commit. Bytes after the last synced
-//! frame were never acknowledged: the next start cuts them.
+//! An [`IngestJournal`] is shared by the threads that append, read and commit. Bytes after the last
+//! synced frame were never acknowledged: the next start cuts them.
 
 mod reader;
 mod room;
@@ -215,8 +215,8 @@ impl IngestJournal {
         self.shared().closed = epoch;
     }
 
-    /// Records that an epoch is durably committed and that the next run goes on at `position`. Deletes
-    /// the segments behind it.
+    /// Records that an epoch is durably committed and that the next run goes on at `position`.
+    /// Deletes the segments behind it.
     ///
     /// # Errors
     /// If a file can't be removed.

@@ -219,7 +219,7 @@ fn small_journal() -> (SimulatedDisk, Vec<u8>) {
 /// Flipped bits are detected, except in the last group, which then looks like one that was never
 /// acknowledged.
 #[test]
-fn every_flipped_bit_and_every_cut_is_found_out_or_takes_the_last_group_alone() {
+fn every_flipped_bit_or_cut_is_detected_or_loses_only_the_last_group() {
     let (whole, expected) = small_journal();
     let names = whole.names().unwrap();
     let last = names.last().unwrap().clone();
@@ -417,7 +417,7 @@ fn a_journal_at_its_limit_takes_nothing_until_a_commit_makes_room() {
 }
 
 #[test]
-fn an_epoch_longer_than_the_limit_gets_what_it_needs_one_group_at_a_time() {
+fn an_epoch_longer_than_the_limit_is_read_one_group_at_a_time() {
     let disk = SimulatedDisk::default();
     let (ingest, reading) = read_by_another(&disk, 400);
     disk.set_free(0);

@@ -38,10 +38,10 @@ pub(super) fn verify_storage(storage: &dyn Storage) -> IngestReport {
     report
 }
 
-/// Returns an error if a run can't continue the journal in `path` at `position`, the position in the
-/// logs. `before` is the report from before the logs were read, because a run at work deletes what
-/// it has recorded as counted. Data missing at the end is looked for once more, because such a run
-/// may have added it since.
+/// Returns an error if a run can't continue the journal in `path` at `position`, the position in
+/// the logs. `before` is the report from before the logs were read, because a run at work deletes
+/// what it has recorded as counted. Data missing at the end is looked for once more, because such a
+/// run may have added it since.
 ///
 /// # Errors
 /// That error, and if the directory can't be opened.

@@ -69,7 +69,7 @@ impl KafkaStream {
 }
 
 #[test]
-fn a_partition_is_read_once_whatever_goes_away() {
+fn a_partition_is_read_once_when_brokers_and_runs_end() {
     let case = KafkaStream::new();
     let pipeline = case.pipeline("rows", "");
     let mut random = Random(13);

@@ -33,7 +33,7 @@ fn refused(lab: &Lab, line: &str, parts: &[&str]) {
 }
 
 #[test]
-fn files_that_hold_no_matrix_are_refused_with_the_place() {
+fn files_without_a_matrix_are_refused_with_line_and_column() {
     let lab = lab();
     let check = |name: &str, parts: &[&str]| {
         let parts: Vec<_> = [name].iter().chain(parts).copied().collect();

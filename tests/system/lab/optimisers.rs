@@ -187,7 +187,7 @@ fn found_strategies_are_saved_and_reused() {
     };
     for strategy in ["coa", "file:best.json"] {
         let planned = plan("window:7", 40, strategy);
-        assert_eq!(planned["strategy"], "coa", "what is in the file is told");
+        assert_eq!(planned["strategy"], "coa", "plan names the strategy of the file");
         close(strategy, &planned["loss"], loss, 1e-9);
     }
     assert_eq!(kept(&lab), 1, "nothing is searched again");

@@ -40,7 +40,7 @@ fn tables_fit_a_screen_and_list_all_strategies() {
 
 /// Every strategy of the table is compared or left out with a reason.
 #[test]
-fn what_a_comparison_leaves_out_is_named_with_the_reason() {
+fn a_comparison_names_omitted_strategies_with_the_reason() {
     let lab = Lab::new();
     let purpose = "-w prefix -n 600 --participation 6x100";
     let found = json(&lab, &format!("plan {purpose}"));
@@ -86,7 +86,7 @@ fn a_schedule_weights_the_steps() {
 }
 
 #[test]
-fn all_computes_what_takes_long() {
+fn all_compares_slow_strategies_too() {
     let lab = Lab::new();
     let compared = |line: &str| {
         let found = json(&lab, line);

@@ -93,6 +93,6 @@ fn leaks() -> Vec<Leak> {
 
 #[test]
 fn noise_has_the_scale_in_the_header() {
-    let told: Vec<_> = leaks().iter().map(|leak| format!("LEAK {}: {}", leak.kind, leak.detail)).collect();
-    assert!(told.is_empty(), "{}", told.join("\n"));
+    let lines: Vec<_> = leaks().iter().map(|leak| format!("LEAK {}: {}", leak.kind, leak.detail)).collect();
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
 }

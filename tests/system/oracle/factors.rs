@@ -411,7 +411,7 @@ fn every_estimator_is_tried() {
 }
 
 #[test]
-fn a_case_is_found_by_its_name() {
+fn cases_are_found_by_name() {
     for case in cases(50, 3) {
         assert_eq!(Case::named(&case.to_string()), case);
     }

@@ -23,7 +23,7 @@
 //! | `public` | everything public |
 //! | `distance` | the distance of releases |
 //! | `same_output` | worlds of other records and the same sums: equal to the byte |
-//! | `same_release` | worlds of other sums, with noise that makes the releases equal: equal to the byte |
+//! | `same_release` | worlds of other sums, with noise that makes releases equal to the byte |
 //! | `plants` | planted faults, which must be found |
 //! | `drawn` | the distribution of the noise drawn |
 //!
@@ -265,12 +265,12 @@ struct Findings {
 impl Findings {
     #[track_caller]
     fn expect_no_leaks(&self) {
-        let told = |(kind, (report, names)): (&String, &(String, Vec<String>))| {
+        let line = |(kind, (report, names)): (&String, &(String, Vec<String>))| {
             format!("LEAK {kind}: {} cases, such as {}\n{report}", names.len(), names[0])
         };
-        let told: Vec<_> = self.leaks.iter().map(told).collect();
-        let (number, told_all) = (told.len(), told.join("\n"));
-        assert!(told.is_empty(), "{number} kinds of leaks in {} cases:\n\n{told_all}", self.tried);
+        let lines: Vec<_> = self.leaks.iter().map(line).collect();
+        let (number, all) = (lines.len(), lines.join("\n"));
+        assert!(lines.is_empty(), "{number} kinds of leaks in {} cases:\n\n{all}", self.tried);
     }
 }
 

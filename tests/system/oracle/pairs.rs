@@ -5,7 +5,7 @@
 //! | a record, `replace-one` | everything in one row except its arrival and its framing |
 //! | a record, `zero-out` | the same, and in one world it is unusable |
 //! | a record, `replace-one-in-place` | the values of one row |
-//! | an entity, `replace-one` | rows that in either world hold records of that entity or nothing usable |
+//! | an entity, `replace-one` | rows that hold records of that entity, or nothing usable |
 //! | an entity, `zero-out` | the same, and in one world none of them is usable |
 //! | an entity, `replace-one-in-place` | the values of all rows of an entity |
 //!

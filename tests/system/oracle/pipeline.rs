@@ -85,7 +85,8 @@ impl Case {
     fn sources(&self) -> String {
         let missing = if self.is(F::Missing, &["by column"]) { "missing = 'by-column'\n" } else { "" };
         let id = if self.is(F::Copies, &["by id"]) { "id = 'id'\n" } else { "" };
-        // Without a limit, rows may move the clock as far as they like; the default would stop runs.
+        // Without a limit, rows may move the clock as far as they like; the default would stop
+        // runs.
         let jump = match self.is(F::Clock, &["records", "end-of-input"]) {
             _ if self.is(F::Jump, &["limited"]) => "largest_jump = '600s'\n",
             true => "",

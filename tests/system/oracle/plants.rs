@@ -53,9 +53,9 @@ fn plants() -> Vec<Plant> {
     paths.sort();
     let plant = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a patch");
-        let told = |what: &str| text.lines().find_map(|line| Some(line.strip_prefix(what)?.to_owned()));
-        let expected = told("Expected: ").expect("it says by what it is found");
-        let test = told("Test: ").unwrap_or(NEIGHBOURS.into());
+        let field = |what: &str| text.lines().find_map(|line| Some(line.strip_prefix(what)?.to_owned()));
+        let expected = field("Expected: ").expect("it says by what it is found");
+        let test = field("Test: ").unwrap_or(NEIGHBOURS.into());
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         Plant { path, name, expected, test }
     };

@@ -1,6 +1,6 @@
 //! Everything public about a run, by name.
 //!
-//! Excluded is what the guarantee does not cover: times, queue lengths, and the number of epochs
+//! It leaves out what the guarantee does not cover: times, queue lengths, and the number of epochs
 //! per commit, which depends on timing.
 
 use std::collections::BTreeMap;
@@ -78,19 +78,19 @@ impl Facts {
                 .1,
             )
         };
-        let mut told = vec![scrape()];
+        let mut scrapes = vec![scrape()];
         await_until("the metrics say that the epochs are committed", || {
             std::thread::sleep(Duration::from_millis(8));
-            told.push(scrape());
-            let last = told.iter().rev().take(3);
-            let settled = told.len() > 2 && last.clone().all(|text| Some(text) == told.last());
+            scrapes.push(scrape());
+            let last = scrapes.iter().rev().take(3);
+            let settled = scrapes.len() > 2 && last.clone().all(|text| Some(text) == scrapes.last());
             let committed = |text: &String| {
                 let (_, number) = text.split_once("\nhushflow_last_committed_epoch ")?;
                 number.lines().next()?.parse::<usize>().ok()
             };
             settled && last.clone().all(|text| committed(text).is_some_and(|committed| committed >= epochs))
         });
-        self.tell(name.into(), told.pop().unwrap_or_default());
+        self.tell(name.into(), scrapes.pop().unwrap_or_default());
     }
 
     /// Returns the differences between two worlds in public facts.

@@ -204,12 +204,19 @@ impl<'a> World<'a> {
             return 0;
         }
         // Asks a run that reads the journal and has no input.
-        let mut command =
-            hushflow(["run", "pipeline.toml", "--state", "state", "--quiet", "--acknowledge", "told"]);
+        let mut command = hushflow([
+            "run",
+            "pipeline.toml",
+            "--state",
+            "state",
+            "--quiet",
+            "--acknowledge",
+            "acknowledged",
+        ]);
         command.stdin(Stdio::piped());
         let mut child = self.spawned(&mut command, 9);
-        let told = self.path("told");
-        let first = || std::fs::read_to_string(&told).ok()?.lines().next()?.parse().ok();
+        let acknowledged = self.path("acknowledged");
+        let first = || std::fs::read_to_string(&acknowledged).ok()?.lines().next()?.parse().ok();
         await_until("the run says what it has", || first().is_some());
         child.kill().expect("a child can be killed");
         child.wait().expect("the child has ended");

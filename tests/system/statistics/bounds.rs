@@ -4,8 +4,10 @@
 //! For independent standard normal g_i and X = Σ λ_i (g_i² − 1),
 //!
 //! ```text
-//! P(|X| ≥ 2‖λ‖₂√x + 2‖λ‖∞ x) ≤ 2e⁻ˣ        (Laurent & Massart 2000, Lemma 1; the proof holds for λ of any sign)
+//! P(|X| ≥ 2‖λ‖₂√x + 2‖λ‖∞ x) ≤ 2e⁻ˣ
 //! ```
+//!
+//! This is Lemma 1 of Laurent & Massart (2000), whose proof holds for λ of any sign.
 //!
 //! at any sample size, unlike a number of standard errors. All comparisons use x = [`EXPONENT`]:
 //! the first term is then 7.7 standard errors, and a false alarm has probability 2e⁻³⁰ < 2·10⁻¹³.

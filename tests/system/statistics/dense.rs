@@ -6,7 +6,7 @@
 //! units of the clip norm ζ and in squared norm, by at most
 //!
 //! ```text
-//! replace-one            max(r_d(ν)·α, 2K(α + g))     K = 1 + ν + c      (the count has weight c = ½)
+//! replace-one            max(r_d(ν)·α, 2K(α + g))     K = 1 + ν + c   (count of weight c = ½)
 //! replace-one-in-place   r_d(ν)·α                                        (counts are public)
 //! zero-out               K·α
 //! ```

@@ -45,7 +45,7 @@ fn rows(case: &ExperimentCase) -> Vec<ExperimentRow> {
 /// Errors of each view in each run, in units of the noise of C's output.
 fn errors(experiment: &Experiment, runs: usize) -> Vec<Vec<DMatrix<f64>>> {
     let released: Vec<_> = (0..runs).map(|run| experiment.run(run)).collect();
-    assert!(released[0] == experiment.tail(0), "tail reads what run has told");
+    assert!(released[0] == experiment.tail(0), "tail prints what run printed");
     let of_view = |(place, view): (usize, &&str)| {
         released.iter().map(|views| experiment.errors(view, &views[place])).collect()
     };

@@ -9,8 +9,8 @@ use thiserror::Error;
 /// Everything about the optimiser that is not part of the release.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamSetting {
-    /// m, the public number of records in a step, by which released sums are divided whatever
-    /// happened to the records.
+    /// m, the public number of records in a step. Released sums are divided by it, also where
+    /// records were dropped.
     pub batch_size: NonZeroU32,
     /// α, above 0.
     pub learning_rate: f64,

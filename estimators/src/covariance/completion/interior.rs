@@ -96,17 +96,17 @@ impl PathPoint {
     }
 
     /// Joins points of different components, without correlation between them.
-    pub(super) fn beside(places: &[&PathPoint]) -> Self {
-        let size = places.iter().map(|place| place.covariance.nrows()).sum();
+    pub(super) fn beside(points: &[&PathPoint]) -> Self {
+        let size = points.iter().map(|point| point.covariance.nrows()).sum();
         let of = |matrix: fn(&PathPoint) -> &Mat<f64>| {
             let (mut joint, mut start) = (Mat::zeros(size, size), 0);
-            for part in places.iter().map(|place| matrix(place)) {
+            for part in points.iter().map(|point| matrix(point)) {
                 joint.as_mut().submatrix_mut(start, start, part.nrows(), part.nrows()).copy_from(part);
                 start += part.nrows();
             }
             joint
         };
-        PathPoint { covariance: of(|place| &place.covariance), multiplier: of(|place| &place.multiplier) }
+        PathPoint { covariance: of(|point| &point.covariance), multiplier: of(|point| &point.multiplier) }
     }
 
     /// ⟨W, M⟩/m: the μ of the nearest point of the path.
@@ -125,33 +125,33 @@ pub(super) struct Solution {
 
 /// Follows the central path from `start` to `target` and keeps the last point with μ ≥ `warm`.
 pub(super) fn follow(entries: &[MeasuredEntry], start: PathPoint, target: f64, warm: f64) -> Solution {
-    let mut way = CentralPath { entries, begin: start.clone(), place: start };
+    let mut path = CentralPath { entries, begin: start.clone(), point: start };
     let scale = entries.iter().fold(0.0, |scale: f64, entry| scale.max(entry.value.abs()));
     let enough = if target < COARSE { CENTRED } else { COARSE };
     let (mut steps, mut off_centre) = (0, f64::INFINITY);
     while steps < STEPS {
-        let barrier = way.place.barrier();
+        let barrier = path.point.barrier();
         if barrier >= warm {
-            way.begin = way.place.clone();
+            path.begin = path.point.clone();
         }
-        let near = barrier <= target * 1.5 && way.residual() <= 1e-11 * scale;
+        let near = barrier <= target * 1.5 && path.residual() <= 1e-11 * scale;
         if near {
-            let before = std::mem::replace(&mut off_centre, way.off_centre(target));
+            let before = std::mem::replace(&mut off_centre, path.off_centre(target));
             if off_centre <= enough || off_centre > before / 2.0 {
                 break;
             }
         }
-        if way.step(target, near).is_none() {
+        if path.step(target, near).is_none() {
             break;
         }
         steps += 1;
     }
-    Solution { end: way.place, begin: way.begin, steps }
+    Solution { end: path.point, begin: path.begin, steps }
 }
 
 struct CentralPath<'a> {
     entries: &'a [MeasuredEntry],
-    place: PathPoint,
+    point: PathPoint,
     begin: PathPoint,
 }
 
@@ -164,7 +164,7 @@ struct NewtonDirection {
 impl CentralPath<'_> {
     /// Largest |W_jk − y_jk − c M_jk| over the measured entries.
     fn residual(&self) -> f64 {
-        let PathPoint { covariance, multiplier } = &self.place;
+        let PathPoint { covariance, multiplier } = &self.point;
         let off = self.entries.iter().map(|entry| {
             let at = (entry.row, entry.column);
             let shift = entry.slack() / entry.weight() * multiplier[at];
@@ -175,7 +175,7 @@ impl CentralPath<'_> {
 
     /// Largest entry of WM/μ − I.
     fn off_centre(&self, barrier: f64) -> f64 {
-        let product = product(self.place.covariance.as_ref(), self.place.multiplier.as_ref());
+        let product = product(self.point.covariance.as_ref(), self.point.multiplier.as_ref());
         let size = product.nrows();
         let off = (0..size)
             .flat_map(|j| (0..size).map(move |i| (i, j)))
@@ -186,9 +186,9 @@ impl CentralPath<'_> {
     /// Takes one step towards `target`, directly if it is near. `None` if rounding allows no
     /// progress.
     fn step(&mut self, target: f64, near: bool) -> Option<()> {
-        let inverse = inverse(&cholesky(self.place.multiplier.clone())?);
-        let system = NewtonSystem::new(self.entries, &self.place.covariance, &inverse)?;
-        let barrier = self.place.barrier();
+        let inverse = inverse(&cholesky(self.point.multiplier.clone())?);
+        let system = NewtonSystem::new(self.entries, &self.point.covariance, &inverse)?;
+        let barrier = self.point.barrier();
         let direction = if near {
             self.direction(&system, &inverse, target, None)?
         } else {
@@ -199,7 +199,7 @@ impl CentralPath<'_> {
             self.direction(&system, &inverse, aim, Some(&predictor))?
         };
         let reach = self.reach(&direction)?;
-        self.place = self.at(&direction, reach);
+        self.point = self.at(&direction, reach);
         Some(())
     }
 
@@ -210,7 +210,7 @@ impl CentralPath<'_> {
         barrier: f64,
         predictor: Option<&NewtonDirection>,
     ) -> Option<NewtonDirection> {
-        let PathPoint { covariance, multiplier } = &self.place;
+        let PathPoint { covariance, multiplier } = &self.point;
         let second_order = predictor.map(|by| {
             let square = product(by.covariance.as_ref(), by.multiplier.as_ref());
             symmetric_part(product(square.as_ref(), inverse.as_ref()))
@@ -237,8 +237,8 @@ impl CentralPath<'_> {
 
     fn at(&self, direction: &NewtonDirection, step: f64) -> PathPoint {
         PathPoint {
-            covariance: moved(&self.place.covariance, step, &direction.covariance),
-            multiplier: moved(&self.place.multiplier, step, &direction.multiplier),
+            covariance: moved(&self.point.covariance, step, &direction.covariance),
+            multiplier: moved(&self.point.multiplier, step, &direction.multiplier),
         }
     }
 
@@ -330,11 +330,11 @@ fn coefficient(a: &MeasuredEntry, b: &MeasuredEntry, w: &Mat<f64>, x: &Mat<f64>)
 fn newton_matrix(entries: &[MeasuredEntry], w: &Mat<f64>, x: &Mat<f64>) -> Mat<f64> {
     let size = entries.len();
     let mut matrix = Mat::zeros(size, size);
-    for (place, b) in entries.iter().enumerate() {
+    for (position, b) in entries.iter().enumerate() {
         let (wk, wl) = (w.col_as_slice(b.row), w.col_as_slice(b.column));
         let (xk, xl) = (x.col_as_slice(b.row), x.col_as_slice(b.column));
-        let column = &mut matrix.col_as_slice_mut(place)[place..];
-        for (target, a) in column.iter_mut().zip(&entries[place..]) {
+        let column = &mut matrix.col_as_slice_mut(position)[position..];
+        for (target, a) in column.iter_mut().zip(&entries[position..]) {
             let (i, j) = (a.row, a.column);
             let sum = wk[j] * xl[i] + wl[j] * xk[i] + wk[i] * xl[j] + wl[i] * xk[j];
             *target = sum * a.weight() * b.weight() / 4.0;

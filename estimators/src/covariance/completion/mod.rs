@@ -37,7 +37,7 @@ pub struct Completion {
     components: Vec<Component>,
     of_column: Vec<usize>,
     /// The position of each column in its component.
-    place: Vec<usize>,
+    position: Vec<usize>,
     steps: usize,
 }
 
@@ -45,7 +45,7 @@ pub struct Completion {
 struct Component {
     columns: Vec<usize>,
     entries: Vec<MeasuredEntry>,
-    places: Option<(PathPoint, PathPoint)>,
+    ends: Option<(PathPoint, PathPoint)>,
 }
 
 impl Completion {
@@ -55,7 +55,7 @@ impl Completion {
         let component = |(column, &(value, precision)): (usize, &(f64, f64))| Component {
             columns: vec![column],
             entries: vec![MeasuredEntry { row: 0, column: 0, value, precision }],
-            places: Some((
+            ends: Some((
                 PathPoint::single(value, precision, WARM),
                 PathPoint::single(value, precision, WHILE_MEASURING),
             )),
@@ -64,7 +64,7 @@ impl Completion {
         Self {
             components,
             of_column: (0..diagonal.len()).collect(),
-            place: vec![0; diagonal.len()],
+            position: vec![0; diagonal.len()],
             steps: 0,
         }
     }
@@ -73,7 +73,7 @@ impl Completion {
     /// component again.
     pub fn measure(&mut self, row: usize, column: usize, value: f64, precision: f64) {
         let home = self.join(self.of_column[row], self.of_column[column]);
-        let (a, b) = (self.place[row], self.place[column]);
+        let (a, b) = (self.position[row], self.position[column]);
         let entry = MeasuredEntry { row: a.max(b), column: a.min(b), value, precision };
         let component = &mut self.components[home];
         let at = |known: &&mut MeasuredEntry| (known.row, known.column) == (entry.row, entry.column);
@@ -96,7 +96,7 @@ impl Completion {
 
     /// Returns an entry of the completion.
     pub fn covariance(&self, row: usize, column: usize) -> f64 {
-        self.entry(row, column, |place| &place.covariance)
+        self.entry(row, column, |point| &point.covariance)
     }
 
     /// Returns the completion.
@@ -109,7 +109,7 @@ impl Completion {
     /// nothing was measured.
     pub fn multiplier(&self) -> DMatrix<f64> {
         let size = self.of_column.len();
-        DMatrix::from_fn(size, size, |i, j| self.entry(i, j, |place| &place.multiplier))
+        DMatrix::from_fn(size, size, |i, j| self.entry(i, j, |point| &point.multiplier))
     }
 
     /// Returns the measured entries, with rows and columns of the whole matrix.
@@ -125,9 +125,9 @@ impl Completion {
 
     fn entry(&self, row: usize, column: usize, matrix: impl Fn(&PathPoint) -> &Mat<f64>) -> f64 {
         let home = self.of_column[row];
-        match &self.components[home].places {
+        match &self.components[home].ends {
             Some((_, end)) if home == self.of_column[column] => {
-                matrix(end)[(self.place[row], self.place[column])]
+                matrix(end)[(self.position[row], self.position[column])]
             }
             _ => 0.0,
         }
@@ -141,8 +141,8 @@ impl Completion {
         let moved = std::mem::take(&mut self.components[other]);
         let component = &mut self.components[home];
         let shift = component.columns.len();
-        for (place, &column) in moved.columns.iter().enumerate() {
-            (self.of_column[column], self.place[column]) = (home, shift + place);
+        for (offset, &column) in moved.columns.iter().enumerate() {
+            (self.of_column[column], self.position[column]) = (home, shift + offset);
         }
         let shifted = moved.entries.iter().map(|&entry| MeasuredEntry {
             row: entry.row + shift,
@@ -151,10 +151,10 @@ impl Completion {
         });
         component.entries.extend(shifted);
         component.columns.extend(&moved.columns);
-        component.places = component
-            .places
+        component.ends = component
+            .ends
             .take()
-            .zip(moved.places)
+            .zip(moved.ends)
             .map(|(a, b)| (PathPoint::beside(&[&a.0, &b.0]), PathPoint::beside(&[&a.1, &b.1])));
         home
     }
@@ -163,16 +163,16 @@ impl Completion {
 impl Component {
     /// Follows the central path down to `target`. Returns the number of steps.
     fn solve(&mut self, target: f64) -> usize {
-        let Some((begin, end)) = self.places.take() else { return 0 };
+        let Some((begin, end)) = self.ends.take() else { return 0 };
         if let [entry] = self.entries[..] {
             let single = |barrier| PathPoint::single(entry.value, entry.precision, barrier);
-            self.places = Some((single(WARM), single(target)));
+            self.ends = Some((single(WARM), single(target)));
             return 0;
         }
         let start = if target < WHILE_MEASURING { end } else { begin.clone() };
         let solution = follow(&self.entries, start, target, REMEMBERED);
         let begin = if target < WHILE_MEASURING { begin } else { solution.begin };
-        self.places = Some((begin, solution.end));
+        self.ends = Some((begin, solution.end));
         solution.steps
     }
 }

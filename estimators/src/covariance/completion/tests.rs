@@ -20,10 +20,10 @@ fn covariance(size: usize, random: &mut ChaCha8Rng) -> DMatrix<f64> {
 }
 
 fn some_pairs(size: usize, count: usize, random: &mut ChaCha8Rng) -> Vec<(usize, usize)> {
-    let mut place = || (random.next_u64() % size as u64) as usize;
+    let mut index = || (random.next_u64() % size as u64) as usize;
     let mut pairs = std::collections::BTreeSet::new();
     while pairs.len() < count {
-        let (a, b) = (place(), place());
+        let (a, b) = (index(), index());
         if a != b {
             pairs.insert((a.max(b), a.min(b)));
         }
@@ -222,8 +222,8 @@ fn components_are_solved_as_the_whole_is() {
 fn all_entries_of_many_columns() {
     let mut random = ChaCha8Rng::seed_from_u64(10);
     let truth = covariance(57, &mut random);
-    let places = (0..57).flat_map(|row| (0..=row).map(move |column| (row, column)));
-    let entries: Vec<MeasuredEntry> = places
+    let positions = (0..57).flat_map(|row| (0..=row).map(move |column| (row, column)));
+    let entries: Vec<MeasuredEntry> = positions
         .map(|(row, column)| MeasuredEntry { row, column, value: truth[(row, column)], precision: 1e6 })
         .collect();
     let singles: Vec<PathPoint> = (0..57).map(|j| PathPoint::single(truth[(j, j)], 1e6, WARM)).collect();

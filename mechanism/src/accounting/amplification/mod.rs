@@ -2,21 +2,21 @@
 //! steps that nobody knows.
 //!
 //! # Setting
-//! A record's *contribution* to a step moves the release by a vector of norm at most s, and the noise
-//! has the deviation s/μ, independent in every coordinate. The contribution may depend on all earlier
-//! releases. With a strategy C of b bands the steps of a record are at least b apart, from one group
-//! of steps that is fixed beforehand. Step t moves rows t to t + b − 1 by `c_t ⊗ x`, with x the
-//! record's value at step t. So the rows that different steps of the group move are disjoint, the
-//! vector is known when row t begins, and its norm is at most the longest column times ‖x‖. Each
-//! block of rows is therefore one Gaussian mechanism of noise multiplier 1/μ, and the blocks follow
-//! one another. This is the reduction of Choquette-Choo et al. 2023, "(Amplified) Banded Matrix
-//! Factorization". For C = I it is private training by DP-SGD. Other records only depend
-//! on releases and on their own draws, so they are fixed, given these.
+//! A record's *contribution* to a step moves the release by a vector of norm at most s, and the
+//! noise has the deviation s/μ, independent in every coordinate. The contribution may depend on all
+//! earlier releases. With a strategy C of b bands the steps of a record are at least b apart, from
+//! one group of steps that is fixed beforehand. Step t moves rows t to t + b − 1 by `c_t ⊗ x`, with
+//! x the record's value at step t. So the rows that different steps of the group move are disjoint,
+//! the vector is known when row t begins, and its norm is at most the longest column times ‖x‖.
+//! Each block of rows is therefore one Gaussian mechanism of noise multiplier 1/μ, and the blocks
+//! follow one another. This is the reduction of Choquette-Choo et al. 2023, "(Amplified) Banded
+//! Matrix Factorization". For C = I it is private training by DP-SGD. Other records only depend on
+//! releases and on their own draws, so they are fixed, given these.
 //!
 //! A lower-triangular C without bands has no such blocks. Bounds for it need Rényi divergences or
 //! conditional composition (2601.21636), or Monte Carlo, and it is left out. So is sampling with a
-//! pause of b steps after each participation, "b-min-sep subsampling" (2602.09338): its accounting is
-//! by Monte Carlo alone. The scheme here keeps steps b apart as well.
+//! pause of b steps after each participation, "b-min-sep subsampling" (2602.09338): its accounting
+//! is by Monte Carlo alone. The scheme here keeps steps b apart as well.
 //!
 //! # Poisson sampling
 //! The record takes part in each step of its group independently, with probability q.
@@ -38,14 +38,14 @@
 //! By the envelope theorem its derivative is that of the terms for fixed S. (1) *Turn v away from
 //! u.* Along v(θ) of constant length the derivative of −φ_v(S) is `∫_∂S φ_v ⟨v',n⟩`, with the
 //! outward normal n ∝ ∇g = −a'' u − b''(u − v), a'', b'' > 0. As ⟨v',v⟩ = 0, ⟨v',n⟩ ∝
-//! −(a'' + b'')⟨v',u⟩ ≥ 0 while v turns away from u. So the divergence is largest for v opposite to u.
-//! (2) *Then everything is on a line*, u ≥ 0 ≥ v, and g decreases along it. So S is a half-line to
-//! the right, φ_u(S) grows with u, and φ_v(S) falls as v goes to the left: the largest divergence
-//! has u = μ, v = −μ. For u = 0 it is at most that, by continuity. For e^ε < 1,
+//! −(a'' + b'')⟨v',u⟩ ≥ 0 while v turns away from u. So the divergence is largest for v opposite to
+//! u. (2) *Then everything is on a line*, u ≥ 0 ≥ v, and g decreases along it. So S is a half-line
+//! to the right, φ_u(S) grows with u, and φ_v(S) falls as v goes to the left: the largest
+//! divergence has u = μ, v = −μ. For u = 0 it is at most that, by continuity. For e^ε < 1,
 //! `H_α(P,Q) = 1 − α + α H_(1/α)(Q,P)`, and the reversed pair is the mirror image. ∎
 //!
-//! *Smaller q and ‖v‖ are covered:* a mixture of rate q' ≤ q is the mixture, with weight q'/q, of the
-//! one of rate q and of N(0,1) on both sides, and divergences are jointly convex.
+//! *Smaller q and ‖v‖ are covered:* a mixture of rate q' ≤ q is the mixture, with weight q'/q, of
+//! the one of rate q and of N(0,1) on both sides, and divergences are jointly convex.
 //!
 //! # Random allocation
 //! In each round the record takes part in exactly one of b steps, uniformly and independently of
@@ -56,11 +56,11 @@
 //!
 //! # Neighbours
 //! [`ZeroOut`](Neighbours::ZeroOut): the record is drawn like any other, and its contribution is
-//! zero. Whoever adds or removes a record without changing probabilities, divisors and the groups of
-//! others is covered as well. [`ReplaceOneInPlace`](Neighbours::ReplaceOneInPlace): another value
-//! at the same steps. [`ReplaceOne`](Neighbours::ReplaceOne), where a record may move to another
-//! step, is meaningless here, and refused. The number of records of a step is **not public** under
-//! either: given sizes, the other records' draws depend on this one's.
+//! zero. This also covers adding or removing a record, if probabilities, divisors and the groups of
+//! other records stay the same. [`ReplaceOneInPlace`](Neighbours::ReplaceOneInPlace): another
+//! value at the same steps. [`ReplaceOne`](Neighbours::ReplaceOne), where a record may move to
+//! another step, is meaningless here, and refused. The number of records of a step is **not
+//! public** under either: given sizes, the other records' draws depend on this one's.
 
 #[cfg(test)]
 mod tests;

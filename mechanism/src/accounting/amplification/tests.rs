@@ -79,8 +79,8 @@ impl ReleaseScenario {
         [norm * angle.cos(), norm * angle.sin()]
     }
 
-    /// Draws an output with the record, or with the other one, and returns the logarithm of the ratio
-    /// of the densities there: that of the record it was drawn with over the other.
+    /// Draws an output with the record, or with the other one, and returns the logarithm of the
+    /// ratio of the densities there: that of the record it was drawn with over the other.
     fn loss(&self, participations: &[(f64, Vec<bool>)], random: &mut ChaCha8Rng, with_other: bool) -> f64 {
         let mut point: f64 = random.random();
         let drawn = participations.iter().find(|(probability, _)| {

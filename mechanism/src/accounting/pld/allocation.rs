@@ -3,8 +3,8 @@
 //!
 //! # Theorem
 //! Neighbours are a record and no record (`zero-out`). The record's contribution to the release of
-//! its bin has norm at most μ, in deviations of the noise, and may depend on the releases of earlier
-//! bins. Then the release is dominated by the pair
+//! its bin has norm at most μ, in deviations of the noise, and may depend on the releases of
+//! earlier bins. Then the release is dominated by the pair
 //!
 //! ```text
 //! P = (1/b) Σ_i N(μ e_i, I_b),   Q = N(0, I_b),   dP/dQ = L = (1/b) Σ_i W_i,
@@ -32,8 +32,8 @@
 //! computed on a grid of values e^(jh), by doubling the number of terms. Where a value z falls
 //! between grid points v < w, its mass goes to v and w such that the mean stays. That is a
 //! mean-preserving spread. So the computed L' is at least L in convex order, `E f(L') ≥ E f(L)` for
-//! both f at every ε, and the pair of L' dominates the pair of L. The same holds for the ends of the
-//! grid and for sums:
+//! both f at every ε, and the pair of L' dominates the pair of L. The same holds for the ends of
+//! the grid and for sums:
 //!
 //! - mass below the grid goes to 0 and the first point;
 //! - mass above the grid goes to 0 and to a value that tends to infinity. Its share of the mean is
@@ -41,9 +41,9 @@
 //! - a sum of independent spreads is a spread of the sum. Where one of them is 0, the rare sum goes
 //!   to 0 and to infinity, too.
 //!
-//! Every mass is a sum of products of positive numbers. With at most 2¹³ terms and a few roundings in a
-//! stage, relative errors at most double in each doubling and gain 10⁻¹²: at the end, masses are
-//! right to b·10⁻¹² ([`ROUNDING`]), and are raised by that.
+//! Every mass is a sum of products of positive numbers. With at most 2¹³ terms and a few roundings
+//! in a stage, relative errors at most double in each doubling and gain 10⁻¹²: at the end, masses
+//! are right to b·10⁻¹² ([`ROUNDING`]), and are raised by that.
 
 use super::mixture::{MAX_SHIFT, upper as upper_tail};
 use super::pair::{LOWER_TAIL, MAX_LOSS, Tail};

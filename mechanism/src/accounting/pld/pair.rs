@@ -2,27 +2,28 @@
 //!
 //! - **N(μ, 1), N(0, 1)**: a Gaussian mechanism of sensitivity 1 with σ = 1/μ, and all functions of
 //!   its output (Balle & Wang 2018).
-//! - **(1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed**: the same behind Poisson sampling at rate q,
-//!   for neighbours with and without one record (Zhu, Dong & Wang 2022, Theorem 11).
+//! - **(1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed**: the same behind Poisson sampling at rate
+//!   q, for neighbours with and without one record (Zhu, Dong & Wang 2022, Theorem 11).
 //! - **(1−q)N(0, 1) + qN(μ, 1), (1−q)N(0, 1) + qN(−μ, 1)**: the same for a record that is replaced
 //!   ([`amplification`](crate::accounting::amplification), Theorem 2).
-//! - **One of b normal distributions at distance μ, at random, and N(0, I_b), and reversed**: random
-//!   allocation to b bins, for neighbours with and without one record (`allocation`).
+//! - **One of b normal distributions at distance μ, at random, and N(0, I_b), and reversed**:
+//!   random allocation to b bins, for neighbours with and without one record (`allocation`).
 //! - **A mixture of N(μ_i, 1), N(0, 1), and reversed**: what its caller proves.
-//! - **Randomised response with ε**: every ε-private mechanism is a function of its output (Kairouz,
-//!   Oh & Viswanath 2015).
-//! - **Laplace noise of scale b, shifted by 1**: the Laplace mechanism of sensitivity 1. The shift is
-//!   worst at the largest distance.
+//! - **Randomised response with ε**: every ε-private mechanism is a function of its output
+//!   (Kairouz, Oh & Viswanath 2015).
+//! - **Laplace noise of scale b, shifted by 1**: the Laplace mechanism of sensitivity 1. The shift
+//!   is worst at the largest distance.
 //! - **Logistic laws F, shifted by ε**: every ε-bounded-range mechanism, such as the exponential
 //!   mechanism, by the lemma.
 //!
 //! **Lemma.** The pair of two logistic laws at distance ε dominates every ε-bounded-range
-//! mechanism. *Proof.* By step (1) of the lemma of [`bounded_range`](crate::accounting::bounded_range),
-//! the least errors of a test are bounded by two chords from (0, 1) and (1, 0) to a corner, and
-//! every corner lies on the trade-off curve of the logistic pair. That curve is convex and passes
-//! through all three points, so it lies below both chords. A lower trade-off curve has larger
-//! hockey-stick divergences (Dong, Roth & Su 2022, Proposition 6). ∎ It spends μ² ≈ ε²/3 in long
-//! compositions, where the Gaussian pair spends πε²/8.
+//! mechanism. *Proof.* By step (1) of the lemma of
+//! [`bounded_range`](crate::accounting::bounded_range), the least errors of a test are bounded by
+//! two chords from (0, 1) and (1, 0) to a corner, and every corner lies on the trade-off curve of
+//! the logistic pair. That curve is convex and passes through all three points, so it lies below
+//! both chords. A lower trade-off curve has larger hockey-stick divergences (Dong, Roth & Su 2022,
+//! Proposition 6). ∎ It spends μ² ≈ ε²/3 in long compositions, where the Gaussian pair spends
+//! πε²/8.
 
 use super::GaussianMixture;
 use super::allocation::RandomAllocation;
@@ -99,8 +100,8 @@ impl DominatingPair {
         GaussianMixture::new(&components, noise_multiplier.value()).map(Self::mixture)
     }
 
-    /// Returns the pair of the Gaussian mechanism on a Poisson sample whose record, if it is sampled,
-    /// has one value or another. `noise_multiplier` is for the norm of one value.
+    /// Returns the pair of the Gaussian mechanism on a Poisson sample whose record, if it is
+    /// sampled, has one value or another. `noise_multiplier` is for the norm of one value.
     ///
     /// # Errors
     /// As [`poisson_sampled_gaussian`](Self::poisson_sampled_gaussian).

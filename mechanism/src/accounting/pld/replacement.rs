@@ -6,9 +6,9 @@ use crate::accounting::{AccountingError, NoiseMultiplier};
 
 /// P = (1−q) N(0, 1) + q N(μ, 1) against Q = (1−q) N(0, 1) + q N(−μ, 1).
 ///
-/// With z = e^(μx), a = 1 − q and c = q e^(−μ²/2) the loss at x is `ln (a + cz)/(a + c/z)`. It grows
-/// with x and is odd in x, so (Q, P) has the same losses. It is l at the positive root of
-/// `c z² − a(e^l − 1) z − c e^l = 0`.
+/// With z = e^(μx), a = 1 − q and c = q e^(−μ²/2) the loss at x is `ln (a + cz)/(a + c/z)`. It
+/// grows with x and is odd in x, so (Q, P) has the same losses. It is l at the positive root of `c
+/// z² − a(e^l − 1) z − c e^l = 0`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SampledReplacement {
     rate: f64,

@@ -17,15 +17,15 @@
 //! for both ends, times max g, bounds either.
 //!
 //! **Transforms.** A Fourier transform of n values has an error of at most F = 64u log₂ n of its
-//! result, both in the Euclidean norm (`series::fourier` has 8u (log₂ n + 1)). With φ_i the transform
-//! of t_i, |φ_i| ≤ Σ t_i ≈ 1, the error of Π φ_i^(k_i) is at most `Σ k_i (F‖φ_i‖ + 3u‖φ‖)` times
-//! the growth Π max(Σ t_i + F√n‖t_i‖, 1)^(k_i) (a complex product has a relative error below 3u: Brent,
-//! Percival & Zimmermann 2007). The inverse divides norms by √n and adds F of its result. By
-//! Cauchy and Schwarz the sum above is off by that norm times ‖g‖, where ‖g‖² ≤ max g² + ∫g²/step
-//! = max g² + 1/(2θ(2θ+1)(θ+1)·step).
+//! result, both in the Euclidean norm (`series::fourier` has 8u (log₂ n + 1)). With φ_i the
+//! transform of t_i, |φ_i| ≤ Σ t_i ≈ 1, the error of Π φ_i^(k_i) is at most `Σ k_i (F‖φ_i‖ +
+//! 3u‖φ‖)` times the growth Π max(Σ t_i + F√n‖t_i‖, 1)^(k_i) (a complex product has a relative
+//! error below 3u: Brent, Percival & Zimmermann 2007). The inverse divides norms by √n and adds F
+//! of its result. By Cauchy and Schwarz the sum above is off by that norm times ‖g‖, where ‖g‖² ≤
+//! max g² + ∫g²/step = max g² + 1/(2θ(2θ+1)(θ+1)·step).
 //!
-//! **Rounding of positive terms.** Every t_i(l) has a relative error of a few times u(1 + |θl − c|), so t
-//! has k_i times that; sums of positive terms have a relative error of u for each term.
+//! **Rounding of positive terms.** Every t_i(l) has a relative error of a few times u(1 + |θl −
+//! c|), so t has k_i times that; sums of positive terms have a relative error of u for each term.
 
 use super::PrivacyLossDistribution;
 use crate::series::fourier::RealTransform;

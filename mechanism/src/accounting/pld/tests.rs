@@ -306,8 +306,8 @@ fn nothing_composed_spends_nothing() {
     assert_eq!(parts, composed(sampled(1.0, 0.1), 7));
 }
 
-/// One large loss in many small ones decides. Reference: dp-accounting 0.6.0 encloses the first ε by
-/// [0.0099, 0.0149], and that of ten times as many by at most 0.0471.
+/// One large loss in many small ones decides. Reference: dp-accounting 0.6.0 encloses the first ε
+/// by [0.0099, 0.0149], and that of ten times as many by at most 0.0471.
 #[test]
 fn rare_participation_costs_little() {
     let few = composed(sampled(1.0, 1e-4), 1000).epsilon(del(1e-6)).unwrap();

@@ -151,8 +151,9 @@ fn intervals_and_noise_hold_under_noise() {
 }
 
 /// Where variances are near their noise, correlations are shown too. At four levels of noise, over
-/// 5,000 releases each, the share of intervals that contain the truth is at least 95 % less five standard errors, which a correct
-/// interval misses at a rate below 10⁻⁶, and less 1 % for terms of second order.
+/// 5,000 releases each, the share of intervals that contain the truth is at least 95 % less five
+/// standard errors, which a correct interval misses at a rate below 10⁻⁶, and less 1 % for terms of
+/// second order.
 #[test]
 fn correlations_hold_where_variances_are_near_their_noise() {
     const RELEASES: usize = 5_000;

@@ -264,7 +264,8 @@ fn correlations_of_noise_have_intervals_that_hold_all() {
 
 /// Coverage among the lines of each quality, for truths on both sides of its thresholds. Shares
 /// lie at most 5.2 standard errors below 94.5 %: a false alarm has a probability below 10⁻⁶ for
-/// each of 60 comparisons. Coverage above the level is allowed: bounds cut intervals where noise dominates.
+/// each of 60 comparisons. Coverage above the level is allowed: bounds cut intervals where noise
+/// dominates.
 #[test]
 fn intervals_cover_at_their_level_among_lines_of_each_quality() {
     use crate::estimate::quality::Quality;
@@ -318,8 +319,8 @@ fn intervals_cover_at_their_level_among_lines_of_each_quality() {
     assert!(seen.iter().all(|lines| *lines > 1_500.0), "{seen:?}");
 }
 
-/// A plain interval of the mean, among lines whose count exceeds its noise by chance, holds the truth
-/// in fewer than four of five.
+/// A plain interval of the mean, among lines whose count exceeds its noise by chance, holds the
+/// truth in fewer than four of five.
 #[test]
 fn plain_intervals_miss_among_lines_that_noise_selects() {
     let noise = noise(14.0, 10.0, 14.0);

@@ -107,9 +107,9 @@ impl<const B: usize> BufferedEncoder<B> {
             line = largest.checked_mul(input)?.checked_add(scaled_up(delayed, step.delay.decay))?;
         }
         let all = next.iter().chain(self.magnitudes.iter()).chain(&delayed).chain([&line]);
-        let held = all.into_iter().try_fold(0u128, |sum, m| sum.checked_add(*m))?;
+        let total = all.into_iter().try_fold(0u128, |sum, m| sum.checked_add(*m))?;
         let now = largest.checked_mul(u128::from(step.gain.unsigned_abs()))?;
-        (held <= limit && now <= limit).then_some((next, line))
+        (total <= limit && now <= limit).then_some((next, line))
     }
 
     fn identification(&self) -> Identification {
@@ -187,8 +187,9 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
         }
         let (bounds, buffers) = values.as_chunks::<B>().0.split_at(1);
         let magnitudes = Zeroizing::new(bounds[0].map(i128::cast_unsigned));
-        let bounded =
-            |held: &[i128; B]| held.iter().zip(*magnitudes).all(|(r, bound)| r.unsigned_abs() <= bound);
+        let bounded = |contents: &[i128; B]| {
+            contents.iter().zip(*magnitudes).all(|(r, bound)| r.unsigned_abs() <= bound)
+        };
         if !buffers.iter().all(bounded) {
             return Err(refused("a buffer is beyond its bound"));
         }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! *Curves.* Each coefficient is a curve over the horizon, as in `variable`, plus a step function
-//! of the phase. A buffer can so forget at the same phase of every gap, and few columns overlap with
-//! those one gap later.
+//! of the phase. A buffer can so forget at the same phase of every gap, and few columns overlap
+//! with those one gap later.
 //!
 //! *Delay line.* The columns of the best C under (k, b)-participation are orthogonal at lags of
 //! multiples of b (the dual in `optimize` has a multiplier of either sign for each such overlap).

@@ -290,8 +290,8 @@ fn all_steps(coefficients: &BufferCoefficients, steps: u64) -> Vec<BufferStep> {
     (1..=steps).map(|t| coefficients.step(t)).collect()
 }
 
-/// The entries, from the diagonal down, of the column of the first of these steps. `sign` is that of
-/// the delay line: −1, or 1 for a bound of what rounding changes.
+/// The entries, from the diagonal down, of the column of the first of these steps. `sign` is that
+/// of the delay line: −1, or 1 for a bound of what rounding changes.
 fn column(steps: &[BufferStep], delays: usize, sign: f64) -> impl Iterator<Item = f64> {
     let first = steps.first().map(BufferStep::real);
     let mut parts = first.map_or([0.0; ROOM], |step| step.inputs);
@@ -362,21 +362,22 @@ pub(super) fn participation_norm_squared(
     gap: u64,
 ) -> f64 {
     let complements: Vec<f64> = buffers.iter().map(|b| 1.0 - b.decay).collect();
-    let mut held = vec![0.0; buffers.len()];
+    let mut contents = vec![0.0; buffers.len()];
     let mut total = 0.0;
     for start in (0..count).map(|m| m.saturating_mul(gap)).take_while(|&start| start < horizon) {
         let length = if start / gap.max(1) + 1 == count { horizon - start } else { gap.min(horizon - start) };
-        let diagonal = 1.0 + held.iter().sum::<f64>();
-        held.iter_mut().zip(buffers).for_each(|(held, b)| *held = *held * b.decay + b.weight);
+        let diagonal = 1.0 + contents.iter().sum::<f64>();
+        contents.iter_mut().zip(buffers).for_each(|(contents, b)| *contents = *contents * b.decay + b.weight);
         let pair = |(one, a): (&f64, f64), (other, b): (&f64, f64)| {
             one * other * geometric_sum(a + b - a * b, length - 1)
         };
-        let parts = || held.iter().zip(complements.iter().copied());
+        let parts = || contents.iter().zip(complements.iter().copied());
         let sums: f64 = parts().map(|one| parts().map(|other| pair(one, other)).sum::<f64>()).sum();
         total += diagonal * diagonal + sums;
-        held.iter_mut()
+        contents
+            .iter_mut()
             .zip(&complements)
-            .for_each(|(held, &c)| *held *= exp((length - 1) as f64 * log1p(-c)));
+            .for_each(|(contents, &c)| *contents *= exp((length - 1) as f64 * log1p(-c)));
     }
     (1.0 + count.min(horizon) as f64 * MARGIN) * total
 }

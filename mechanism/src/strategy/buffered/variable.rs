@@ -16,10 +16,10 @@
 //!
 //! *Gains.* A unit in buffer j after step i adds `Π_(i<l<t) θ_j(l)` to step t. Let G_i hold the
 //! products of these columns for all pairs of buffers: `G_n = 0` and
-//! `G_(i−1) = 1 1ᵀ + Θ_i G_i Θ_i`. So column i has the norm `g_i √(1 + v_iᵀ G_i v_i)`. All terms are
-//! positive, and each step of G rounds three times, so the relative error of the computed square is
-//! at most `(3n + 3b² + 4) 2⁻⁵³`. The gain is lowered by `(4n + 64) 2⁻⁵²`, which is more than half
-//! of that for b ≤ 8, and `g v` is rounded down. So no column exceeds norm 1.
+//! `G_(i−1) = 1 1ᵀ + Θ_i G_i Θ_i`. So column i has the norm `g_i √(1 + v_iᵀ G_i v_i)`. All terms
+//! are positive, and each step of G rounds three times, so the relative error of the computed
+//! square is at most `(3n + 3b² + 4) 2⁻⁵³`. The gain is lowered by `(4n + 64) 2⁻⁵²`, which is more
+//! than half of that for b ≤ 8, and `g v` is rounded down. So no column exceeds norm 1.
 
 use super::steps::{BufferStep, ROOM};
 use super::{TWO_40, TWO_64, VariableBuffer};

@@ -122,21 +122,21 @@ impl BandedObjective {
         self.transposed.nrows()
     }
 
-    pub(super) fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub(super) fn positions(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let bands = self.bands;
         (0..self.steps()).flat_map(move |t| ((t + 1).saturating_sub(bands)..=t).map(move |i| (t, i)))
     }
 
     fn entries(&self, c: &DMatrix<f64>) -> Vec<f64> {
-        self.places().map(|place| c[place]).collect()
+        self.positions().map(|position| c[position]).collect()
     }
 
     /// C with columns of norm 1, and the norms before scaling.
     fn normalized(&self, entries: &[f64]) -> (Mat<f64>, Vec<f64>) {
         let mut c = Mat::zeros(self.steps(), self.steps());
-        self.places().zip(entries).for_each(|(place, &entry)| c[place] = entry);
+        self.positions().zip(entries).for_each(|(position, &entry)| c[position] = entry);
         let norms: Vec<f64> = c.col_iter().map(|column| column.norm_l2()).collect();
-        self.places().for_each(|place| c[place] /= norms[place.1]);
+        self.positions().for_each(|position| c[position] /= norms[position.1]);
         (c, norms)
     }
 
@@ -170,10 +170,12 @@ impl BandedObjective {
         solve_lower_triangular_in_place(c.as_ref(), solved.as_mut(), Par::Seq);
         let slope = |(t, i): (usize, usize)| -2.0 * solved[(i, t)];
         let mut along = vec![0.0; norms.len()];
-        self.places().for_each(|place| along[place.1] += slope(place) * c[place]);
-        let tangential = |place: (usize, usize)| (slope(place) - along[place.1] * c[place]) / norms[place.1];
+        self.positions().for_each(|position| along[position.1] += slope(position) * c[position]);
+        let tangential = |position: (usize, usize)| {
+            (slope(position) - along[position.1] * c[position]) / norms[position.1]
+        };
         let value = libm::log(largest) + libm::log(sum) / self.exponent;
-        (value, self.places().map(tangential).collect())
+        (value, self.positions().map(tangential).collect())
     }
 
     /// `√(Y_tt (X⁻¹)_ii)` for every entry.
@@ -181,7 +183,7 @@ impl BandedObjective {
         let c = self.normalized(entries).0;
         let gram = self.decoder_gram(&c);
         let inverse = super::squared_row_norms(Mat::identity(self.steps(), self.steps()), &c);
-        self.places().map(|(t, i)| (gram[(t, t)] * inverse[i]).sqrt()).collect()
+        self.positions().map(|(t, i)| (gram[(t, t)] * inverse[i]).sqrt()).collect()
     }
 
     /// The bound of the dual, lowered by `n ε` of it for rounding.
@@ -337,16 +339,16 @@ mod tests {
     fn gradient_agrees_with_differences() {
         let a = "momentum:0.8".parse::<Workload>().unwrap().matrix(9);
         let problem = BandedObjective::new(&a, 4);
-        let start: Vec<f64> = problem.places().map(|(t, i)| 1.0 / (t + 2 * (t - i) + 1) as f64).collect();
+        let start: Vec<f64> = problem.positions().map(|(t, i)| 1.0 / (t + 2 * (t - i) + 1) as f64).collect();
         let gradient = problem.evaluate(&start).1;
-        for place in 0..start.len() {
+        for position in 0..start.len() {
             let at = |shift: f64| {
                 let mut point = start.clone();
-                point[place] += shift;
+                point[position] += shift;
                 problem.evaluate(&point).0
             };
             let slope = (at(1e-6) - at(-1e-6)) / 2e-6;
-            assert!((slope - gradient[place]).abs() < 1e-7, "{place}: {slope} {}", gradient[place]);
+            assert!((slope - gradient[position]).abs() < 1e-7, "{position}: {slope} {}", gradient[position]);
         }
     }
 
@@ -356,7 +358,7 @@ mod tests {
         let problem = BandedObjective::new(&a, 4);
         for power in [0.0, 0.3, 2.0] {
             let entries: Vec<f64> =
-                problem.places().map(|(t, i)| ((t - i + 1) as f64).powf(-power)).collect();
+                problem.positions().map(|(t, i)| ((t - i + 1) as f64).powf(-power)).collect();
             let bound = problem.lower_bound(&problem.normalized(&entries).0);
             assert!(bound < 189.5719040778 && bound > 1.0, "{power}: {bound}");
         }

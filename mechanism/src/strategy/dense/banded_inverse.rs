@@ -3,10 +3,10 @@
 //! DP-λCGD (arXiv 2601.22334); there columns have norm 1, as in the `normalized-…` form.
 //!
 //! With coefficients d of C⁻¹, `d_0 = 1`, those of C are `c = 1/d`, and those of the decoder are
-//! `a ∗ d`. So the loss is `s² Σ_j w_j (a ∗ d)_j²`. `w_j` is the sum of 1 over the squared divisors of
-//! rows j and later, and the sum a quadratic form of b × b numbers. The squared sensitivity s² is
-//! that of |c| for the pattern that starts first, `‖Σ_(m<k) x^(mg) |c|‖²`. The derivative of c by `d_k`
-//! is `−c ∗ c` shifted by k steps.
+//! `a ∗ d`. So the loss is `s² Σ_j w_j (a ∗ d)_j²`. `w_j` is the sum of 1 over the squared divisors
+//! of rows j and later, and the sum a quadratic form of b × b numbers. The squared sensitivity s²
+//! is that of |c| for the pattern that starts first, `‖Σ_(m<k) x^(mg) |c|‖²`. The derivative of c
+//! by `d_k` is `−c ∗ c` shifted by k steps.
 
 use super::{
     banded::descend,

@@ -1,10 +1,10 @@
-//! Toeplitz strategies, `C[t,i] = m_(t−i)`, and those with scaled columns, `m_(t−i) s_i`, or rows and
-//! columns: see `variable`.
+//! Toeplitz strategies, `C[t,i] = m_(t−i)`, and those with scaled columns, `m_(t−i) s_i`, or rows
+//! and columns: see `variable`.
 //!
 //! | name | memory of the encoder, rows of 16 bytes per coordinate | horizon |
 //! |---|---|---|
 //! | `identity` | none | none |
-//! | `square-root` | all rows; fewer if the coefficients of a decaying workload round to 0 | needed |
+//! | `square-root` | all rows; fewer if coefficients of a decaying workload round to 0 | needed |
 //! | `banded-square-root:b` | b − 1 | none |
 //! | `banded-inverse-square-root:b` | b − 1 | needed |
 //! | `variable-banded:b` | b − 1 | needed |
@@ -33,8 +33,9 @@
 //!
 //! The banded inverse is worse (1.10 at b = 2k), and with k + 1 bands its C grows exponentially.
 //!
-//! With a horizon, `variable-banded:3k+1` is better: its coefficients fall slightly faster than those
-//! of the root, and its rows are scaled near the ends. Loss over the certified optimum of all C:
+//! With a horizon, `variable-banded:3k+1` is better: its coefficients fall slightly faster than
+//! those of the root, and its rows are scaled near the ends. Loss over the certified optimum of all
+//! C:
 //!
 //! | window | n = 96 | 512 | 1000 |
 //! |---|---|---|---|

@@ -2,7 +2,7 @@
 //!
 //! | workload | root |
 //! |---|---|
-//! | prefix sums (Fichtenberger, Henzinger and Upadhyay, "Constant matters", 2023) | `(1 − x)^(−1/2)` |
+//! | prefix sums (Fichtenberger et al., "Constant matters", 2023) | `(1 − x)^(−1/2)` |
 //! | exponential sums | `(1 − βx)^(−1/2)` |
 //! | momentum | `((1 − x)(1 − βx))^(−1/2)` |
 //! | window of length k | `k^(−1/2) ((1 − x^k)/(1 − x))^(1/2)` |

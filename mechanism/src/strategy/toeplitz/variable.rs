@@ -111,7 +111,8 @@ impl VariableBands {
         shares.iter().zip(near).map(|(share, value)| share * value).sum()
     }
 
-    /// The first spline of a curve that is not 0 `steps` steps from its end, and the values of four.
+    /// The first spline of a curve that is not 0 `steps` steps from its end, and the values of
+    /// four.
     pub(in crate::strategy) fn shares(&self, knots: usize, steps: u64) -> (usize, [f64; 4]) {
         let along = log1p(FINEST * (steps as f64 + 0.5) / self.reach as f64) / log1p(FINEST);
         let position = along * knots as f64;

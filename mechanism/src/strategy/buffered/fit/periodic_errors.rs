@@ -4,8 +4,9 @@
 //! `P ← F P Fᵀ + e eᵀ` with `e = (v, 1/g)` and `F = D − e 1ᵀ`, the ones over the buffers: O(n b²).
 //!
 //! A delay line has too many numbers for that. Its inverse is another delay line, of `β + α` in
-//! place of β, so a row of `A G⁻¹ V⁻¹` follows from the row before and few entries. `z T = m` is solved from
-//! the last entry back, `z_i = m_i − Σ_j v_j(i) q_j` and `q_j ← z_i + θ_j(i) q_j`: O(n² b).
+//! place of β, so a row of `A G⁻¹ V⁻¹` follows from the row before and few entries. `z T = m` is
+//! solved from the last entry back, `z_i = m_i − Σ_j v_j(i) q_j` and `q_j ← z_i + θ_j(i) q_j`: O(n²
+//! b).
 
 use super::periodic_loss::PeriodicLoss;
 use crate::strategy::buffered::array;

@@ -139,13 +139,13 @@ fn several_participations_are_fitted() {
 #[test]
 fn fits_are_repeatable_and_can_be_cancelled() {
     assert_eq!(fit("prefix", Some(500), Objective::Rmse, 3), fit("prefix", Some(500), Objective::Rmse, 3));
-    let mut seen = Vec::new();
+    let mut reports = Vec::new();
     let stop = &mut |progress: &OptimizerProgress| {
-        seen.push(*progress);
-        if seen.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        reports.push(*progress);
+        if reports.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let found = fit_blt(&Workload::Prefix, Some(500), None, Objective::Rmse, 8, stop).unwrap();
-    assert_eq!((seen.len(), found.value), (3, seen[2].objective));
+    assert_eq!((reports.len(), found.value), (3, reports[2].objective));
 }
 
 /// Total squared errors of the running average beside the certified optimum.

@@ -134,30 +134,30 @@ impl ToeplitzLoss {
     ) -> DualNumber<N> {
         let one = DualNumber::constant(1.0);
         let (gap, mut total) = (self.repetition.gap, DualNumber::constant(0.0));
-        let mut held = vec![DualNumber::constant(0.0); poles.len()];
+        let mut buffers = vec![DualNumber::constant(0.0); poles.len()];
         let mut known: Option<(u64, Vec<DualNumber<N>>)> = None;
         let starts = (0..self.repetition.count).map(|m| (m, m.saturating_mul(gap)));
         for (m, start) in starts.take_while(|&(_, start)| start < self.steps) {
             let rest = self.steps - start;
             let length = if m + 1 == self.repetition.count { rest } else { gap.min(rest) };
-            let diagonal = held.iter().fold(one, |sum, &held| sum + held);
-            held.iter_mut().zip(poles).zip(weights).for_each(|((held, &pole), &weight)| {
-                *held = *held * (one - pole) + weight;
+            let diagonal = buffers.iter().fold(one, |sum, &buffers| sum + buffers);
+            buffers.iter_mut().zip(poles).zip(weights).for_each(|((buffers, &pole), &weight)| {
+                *buffers = *buffers * (one - pole) + weight;
             });
             let sums = match known.take().filter(|(known, _)| *known == length) {
                 Some((_, sums)) => sums,
                 None => geometric_sums(poles, length - 1),
             };
             total = total + diagonal * diagonal;
-            for (j, &a) in held.iter().enumerate() {
-                for (k, &b) in held[..=j].iter().enumerate() {
+            for (j, &a) in buffers.iter().enumerate() {
+                for (k, &b) in buffers[..=j].iter().enumerate() {
                     let times = if j == k { 1.0 } else { 2.0 };
                     total = total + a * b * sums[j * (j + 1) / 2 + k] * DualNumber::constant(times);
                 }
             }
             known = Some((length, sums));
-            held.iter_mut().zip(poles).for_each(|(held, &pole)| {
-                *held = *held * (power_less_one(pole, (length - 1) as f64) + one);
+            buffers.iter_mut().zip(poles).for_each(|(buffers, &pole)| {
+                *buffers = *buffers * (power_less_one(pole, (length - 1) as f64) + one);
             });
         }
         total
