@@ -286,7 +286,7 @@ fn skewness_warning(
     clipping: &[Clipping],
 ) -> Option<String> {
     let clipped = clipping.iter().map(|column| column.share).fold(0.0, f64::max);
-    let (share, what) = match method {
+    let (share, action) = match method {
         MeanMethod::Tukey => {
             return Some(
                 "the answer is a median: where rows are skewed, it is off the mean by up to one standard deviation \
@@ -304,17 +304,20 @@ fn skewness_warning(
         return None;
     }
     let deviations = (share / (1.0 - share)).sqrt();
-    let name = |(name, column): (&String, &Clipping)| format!("{name} {}", number(deviations * column.scale));
-    let columns: Vec<String> = data.columns().iter().zip(clipping).map(name).collect();
-    let amounts = match columns.is_empty() {
+    // Two digits: the standard deviation is a guess.
+    let rough = |value: f64| number(format!("{value:.1e}").parse().unwrap_or(value));
+    let shift =
+        |(name, column): (&String, &Clipping)| format!("{name} by {}", rough(deviations * column.scale));
+    let shifts: Vec<String> = data.columns().iter().zip(clipping).map(shift).collect();
+    let amounts = match shifts.is_empty() {
         true => String::new(),
-        false => format!(": {} if that is the scale, more for a long tail", columns.join(", ")),
+        false => format!(": {}, if that is the scale; further with a longer tail", shifts.join(", ")),
     };
     Some(format!(
-        "{method} {what} a tail like corrupt rows. A share of {:.1} % moves the mean of a skewed column by up to {} standard \
-         deviations of all its rows{amounts}",
+        "{method} {action} the tail of a skewed column like corrupt rows. For a share of {:.1} % of the rows this can move \
+         a mean by up to {} standard deviations of its column{amounts}",
         share * 100.0,
-        number(deviations),
+        rough(deviations),
     ))
 }
 

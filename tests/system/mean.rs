@@ -72,13 +72,13 @@ fn skewed_columns_are_warned_of() {
     let (_, text, _) =
         warnings("weather_nyc2013.csv --columns temp,wind_speed --scale 18,6 --corruption 0.01");
     assert!(
-        text.contains("temp 1.8") && text.contains("wind_speed 0.6") && text.lines().count() == 1,
+        text.contains("temp by 1.8") && text.contains("wind_speed by 0.6") && text.lines().count() == 1,
         "{text}"
     );
     // √(0.05/0.95) scales of 40; the true error is 5.3.
     let delays = "flights_jan2013.csv --columns dep_delay,arr_delay --missing skip";
     let (mean, text, _) = warnings(&format!("{delays} --scale 40,40 --corruption 0.05"));
-    assert!(text.contains("dep_delay 9.1") && !text.contains("at least"), "{text}");
+    assert!(text.contains("dep_delay by 9.2") && !text.contains("at least"), "{text}");
     assert!((4.0..6.0).contains(&mean), "{mean}");
 }
 

@@ -294,8 +294,8 @@ pub fn regress<R: CryptoRng + ?Sized>(
     let size = sample.dimension();
     let moments = DMatrix::from_fn(size, size, |i, j| estimate.covariance[(i, j)] / (widths[i] * widths[j]));
     // A singular matrix needs a small positive ridge.
-    let found = coefficients(&moments, target, ridge.max(1e-12)).ok_or(CovarianceError::Numerical)?;
-    let kept = (0..size).filter(|position| *position != target);
-    let coefficients = kept.zip(found.iter()).map(|(j, b)| b * widths[target] / widths[j]).collect();
+    let fitted = coefficients(&moments, target, ridge.max(1e-12)).ok_or(CovarianceError::Numerical)?;
+    let others = (0..size).filter(|position| *position != target);
+    let coefficients = others.zip(fitted.iter()).map(|(j, b)| b * widths[target] / widths[j]).collect();
     Ok(RegressionEstimate { coefficients, ridge, budget: estimate.budget })
 }

@@ -43,7 +43,7 @@ pub(super) fn estimate(
     // Refuse before anything is spent.
     resilience::check(records, scales, &rest)?;
     let part = ("range", budget.whole());
-    let found = error::outcome(winners(rows, (scales, HALF_BIN), part, &mut budget, rng))?;
+    let released = error::outcome(winners(rows, (scales, HALF_BIN), part, &mut budget, rng))?;
     let range = StepCost {
         step: "range",
         releases: 1,
@@ -51,7 +51,7 @@ pub(super) fn estimate(
         epsilon: first.0.value(),
         delta: first.1.value(),
     };
-    let centre: Vec<f64> = match found {
+    let centre: Vec<f64> = match released {
         Ok(centre) => centre.iter().zip(scales).map(|(position, scale)| position * scale).collect(),
         Err(refusal) => {
             let (method, spent) = (question.method, question.epsilon.value());

@@ -198,9 +198,9 @@ fn filtered(
         let scores = scaled_scores(kept, &weights, &view.mean);
         let total = weights.product(view.excess.as_ref()) + rules.identity * (1.0 - view.share);
         let largest = view.largest_score(&ball, &weights);
-        let found = threshold(kept, &scores, (largest, total), threshold_share, budget, rng)?;
+        let cut = threshold(kept, &scores, (largest, total), threshold_share, budget, rng)?;
         let uniform = (rng.next_u64() >> 11) as f64 * 0.5_f64.powi(53);
-        if let Some(threshold) = found {
+        if let Some(threshold) = cut {
             take_out_highest(kept, &scores, threshold * uniform, rules.most);
         }
     }

@@ -59,12 +59,12 @@ pub(super) struct Eigensystem {
 }
 
 pub(super) fn spectrum(matrix: MatRef<'_, f64>) -> Option<Eigensystem> {
-    let found = matrix.self_adjoint_eigen(Side::Lower).ok()?;
-    let values: Vec<f64> = found.S().column_vector().iter().copied().collect();
+    let eigen = matrix.self_adjoint_eigen(Side::Lower).ok()?;
+    let values: Vec<f64> = eigen.S().column_vector().iter().copied().collect();
     values
         .iter()
         .all(|value| value.is_finite())
-        .then(|| Eigensystem { values, vectors: found.U().to_owned() })
+        .then(|| Eigensystem { values, vectors: eigen.U().to_owned() })
 }
 
 /// Weights of directions: U = WWᵀ.
@@ -157,11 +157,11 @@ pub(super) fn estimate(
     for _ in 0..rounds {
         let sums = release::moments(&kept, ("rounds", share), budget, rng)?;
         let view = NormalisedMoments::new(&sums, &kept, 1.0)?;
-        let found = spectrum(view.excess.as_ref()).ok_or(MeanError::Spectrum)?;
-        if found.values[dimension - 1] <= accepted {
+        let eigen = spectrum(view.excess.as_ref()).ok_or(MeanError::Spectrum)?;
+        if eigen.values[dimension - 1] <= accepted {
             return last_mean(&kept, true, budget, rng);
         }
-        let direction: Vec<f64> = (0..dimension).map(|i| found.vectors[(i, dimension - 1)]).collect();
+        let direction: Vec<f64> = (0..dimension).map(|i| eigen.vectors[(i, dimension - 1)]).collect();
         let weights = Weights::of_direction(&direction);
         let scores = scaled_scores(&kept, &weights, &view.mean);
         let uniform = (rng.next_u64() >> 11) as f64 * 0.5_f64.powi(53);

@@ -49,17 +49,17 @@ pub(super) fn whitened(
 ) -> Result<WhiteningBasis, EstimationStop> {
     let part = ("scale", Shares::SCALE);
     let scales = range::estimate(rows, dimension, part, Tails::SubGaussian, budget, rng)?;
-    let mut found =
+    let mut basis =
         WhiteningBasis { rows: rows.to_vec(), scales, back: DMatrix::identity(dimension, dimension) };
     for pass in 1..=PASSES {
-        let directions = directions(&found, budget, rng)?;
-        found.rotate(&directions);
+        let directions = directions(&basis, budget, rng)?;
+        basis.rotate(&directions);
         let tails = if pass == PASSES { tails } else { Tails::SubGaussian };
         let part = ("directed scale", Shares::DIRECTED / PASSES as f64);
-        found.scales = range::estimate(&found.rows, dimension, part, tails, budget, rng)?;
+        basis.scales = range::estimate(&basis.rows, dimension, part, tails, budget, rng)?;
     }
     budget.divide_what_is_left();
-    Ok(found)
+    Ok(basis)
 }
 
 fn directions(
@@ -76,8 +76,8 @@ fn directions(
     let kept = ClippedRecords::new(&units, &vec![1.0; dimension], &ball)?;
     let share = Shares::DIRECTIONS / PASSES as f64 * budget.whole();
     let second = release::second_moments(&kept, ("directions", share), budget, rng)?;
-    let found = spectrum(second.as_ref()).ok_or(MeanError::Spectrum)?;
-    Ok(DMatrix::from_fn(dimension, dimension, |i, j| found.vectors[(i, j)]))
+    let eigen = spectrum(second.as_ref()).ok_or(MeanError::Spectrum)?;
+    Ok(DMatrix::from_fn(dimension, dimension, |i, j| eigen.vectors[(i, j)]))
 }
 
 /// Returns the unit vector from one scaled row to another; zeros if they are equal or not finite.
