@@ -239,13 +239,13 @@ impl ShortLoss {
         let rows: Vec<f64> = (0..steps).map(row).collect();
         let lags: Vec<f64> =
             self.root.iter().enumerate().map(|(lag, r)| r * exp(-damping * lag as f64)).collect();
-        let entries: Vec<f64> = self.objective.places().map(|(t, i)| rows[t] * lags[t - i]).collect();
+        let entries: Vec<f64> = self.objective.positions().map(|(t, i)| rows[t] * lags[t - i]).collect();
         let (value, slopes) = self.objective.evaluate(&entries);
         let ridge: f64 = variables[1..].iter().map(|value| RIDGE * value * value).sum();
         let mut gradient: Vec<f64> = variables.iter().map(|value| 2.0 * RIDGE * value).collect();
         gradient[0] = 0.0;
         let mut by_row = vec![0.0; steps];
-        for (((t, i), entry), slope) in self.objective.places().zip(&entries).zip(&slopes) {
+        for (((t, i), entry), slope) in self.objective.positions().zip(&entries).zip(&slopes) {
             by_row[t] += slope * entry;
             gradient[0] -= slope * entry * damping * (t - i) as f64;
         }
