@@ -15,6 +15,7 @@ use crate::sensitivity::Neighbours;
 use crate::strategy::build;
 use crate::workload::Workload;
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 const EPOCHS: u64 = 4;
 
@@ -37,13 +38,28 @@ struct FaultyPath {
     layout: Layout,
     clipper: Clipper,
     bug: Bug,
+    /// The sums of the last release, and what is published of them without noise.
+    last: Mutex<[Vec<Vec<i128>>; 2]>,
 }
 
 impl FaultyPath {
     fn new(mechanism: &MatrixMechanism, bug: Bug) -> Self {
         let parameters = mechanism.moments().parameters();
         let clipper = Clipper::unscaled(parameters.layout.dimension, parameters.clip_norm).unwrap();
-        Self { real: RealPath::new(mechanism.clone()).unwrap(), layout: mechanism.layout(), clipper, bug }
+        let real = RealPath::new(mechanism.clone()).unwrap();
+        Self { real, layout: mechanism.layout(), clipper, bug, last: Mutex::default() }
+    }
+
+    /// Returns what is published of these sums without noise.
+    fn exact(&self, sums: &[Vec<i128>]) -> Result<Vec<Vec<i128>>, AuditError> {
+        let mut last = self.last.lock().unwrap();
+        if last[0] != sums {
+            let nothing: Vec<_> = sums.iter().map(|row| vec![0; row.len()]).collect();
+            let seed = NoiseSource::Seeded(1);
+            let exact = difference(self.real.release(sums, seed)?, &self.real.release(&nothing, seed)?);
+            *last = [sums.to_vec(), exact];
+        }
+        Ok(last[1].clone())
     }
 
     /// Returns the sums of whole cells, with the bug.
@@ -110,19 +126,18 @@ impl AuditSubject for FaultyPath {
     }
 
     fn release(&self, sums: &[Vec<i128>], source: NoiseSource) -> Result<Vec<Vec<i128>>, AuditError> {
-        let nothing: Vec<_> = sums.iter().map(|row| vec![0; row.len()]).collect();
-        let seed = NoiseSource::Seeded(1);
-        let difference = |a: Vec<Vec<i128>>, b: Vec<Vec<i128>>| -> Vec<Vec<i128>> {
-            a.iter().zip(&b).map(|(a, b)| a.iter().zip(b).map(|(a, b)| a - b).collect()).collect()
-        };
-        let exact = difference(self.real.release(sums, seed)?, self.real.release(&nothing, seed)?);
-        let mut noise = difference(self.real.release(sums, source)?, exact.clone());
+        let exact = self.exact(sums)?;
+        let mut noise = difference(self.real.release(sums, source)?, &exact);
         self.spoil(&mut noise);
         let is_float = self.bug == Bug::FloatingPointNoise;
         let noisy = |v: i128, z: i128| if is_float { (v as f64 + z as f64) as i128 } else { v + z };
         let rows = exact.iter().zip(&noise);
         Ok(rows.map(|(v, z)| v.iter().zip(z).map(|(&v, &z)| noisy(v, z)).collect()).collect())
     }
+}
+
+fn difference(a: Vec<Vec<i128>>, b: &[Vec<i128>]) -> Vec<Vec<i128>> {
+    a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(|(a, b)| a - b).collect()).collect()
 }
 
 #[derive(Clone, Copy)]

@@ -206,7 +206,6 @@ mod tests {
             ("normalized-square-root", 512, 2.7739411206507, 2.8626138004729),
             ("normalized-square-root", 1024, 2.9913565672200, 3.0807440719941),
             ("normalized-square-root", 2048, 3.2093008628138, 3.2992452912950),
-            ("normalized-square-root", 4096, 3.4276392957116, 3.5180407986445),
         ];
         for (name, n, mean, max) in roots {
             let found = expected_error("prefix", name, n);

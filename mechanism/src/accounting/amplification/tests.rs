@@ -97,12 +97,15 @@ impl ReleaseScenario {
                 let moved = values[usize::from(with_other)];
                 let output = [0, 1]
                     .map(|i| noise[i] * self.noise_multiplier + if taken { entry * moved[i] } else { 0.0 });
-                for (exponents, (_, set)) in exponents.iter_mut().zip(participations) {
-                    for (exponent, value) in exponents.iter_mut().zip(&values).filter(|_| set[step]) {
-                        let inner: f64 = (0..2).map(|i| output[i] * entry * value[i]).sum();
-                        let square: f64 = value.iter().map(|v| (entry * v).powi(2)).sum();
-                        *exponent += (inner - square / 2.0) / self.noise_multiplier.powi(2);
-                    }
+                let growth = values.map(|value| {
+                    let inner: f64 = (0..2).map(|i| output[i] * entry * value[i]).sum();
+                    let square: f64 = value.iter().map(|v| (entry * v).powi(2)).sum();
+                    (inner - square / 2.0) / self.noise_multiplier.powi(2)
+                });
+                for (exponents, _) in
+                    exponents.iter_mut().zip(participations).filter(|(_, (_, set))| set[step])
+                {
+                    exponents.iter_mut().zip(growth).for_each(|(exponent, growth)| *exponent += growth);
                 }
                 last = output;
             }
