@@ -361,6 +361,7 @@ impl<const B: usize> BlockCurves<B> {
 }
 
 impl<const S: usize> Transition<S> {
+    #[inline(never)]
     fn applied(&self, covariance: &Square<S>) -> Square<S> {
         let part = product(&self.matrix, covariance);
         sum(&self.noise, &product(&part, &transposed(&self.matrix)))
@@ -371,6 +372,7 @@ impl<const S: usize> Transition<S> {
     }
 
     /// The slopes by this transition from those by the doubled one.
+    #[inline(never)]
     fn slopes(&self, doubled: &Self) -> Self {
         let part = product(&doubled.noise, &self.matrix);
         let noise = sum(&doubled.noise, &transposed_product(&self.matrix, &part));
@@ -382,6 +384,8 @@ impl<const S: usize> Transition<S> {
     }
 }
 
+/// Compiled once for each size: its calls are many, and a build would wait for each.
+#[inline(never)]
 fn product<const S: usize>(a: &Square<S>, b: &Square<S>) -> Square<S> {
     let mut result = [[0.0; S]; S];
     for i in 0..S {
