@@ -476,7 +476,8 @@ function buildControls() {
 function weighting(workload) {
   const [name, parameter] = workload.split(":");
   const words = { prefix: "all so far", average: "all so far, averaged",
-    exponential: `the recent ones most (exponential, β = ${parameter})`, window: `the last ${parameter} (window)` };
+    exponential: `the recent ones most (exponential, β = ${parameter})`, window: `the last ${parameter} (window)`,
+    "window-mean": `the last ${parameter}, averaged` };
   return words[name] ?? workload;
 }
 

@@ -176,4 +176,18 @@ mod tests {
             assert_eq!(found, Err(AccountingError::DiscretenessExceedsDelta { cost, delta: 1e-6 }));
         }
     }
+
+    #[test]
+    fn the_advised_epsilon_has_noise() {
+        let discreteness = Discreteness::new(2_f64.powi(20), 100.0).unwrap();
+        let noise = |epsilon| {
+            let epsilon = Epsilon::new(epsilon).unwrap();
+            noise_multiplier_rounded_up(epsilon, Delta::new(1e-6).unwrap(), discreteness)
+        };
+        let message = noise(50.0).unwrap_err().to_string();
+        let (_, lower) = message.rsplit_once(' ').unwrap();
+        assert!(noise(50.0 - lower.parse::<f64>().unwrap()).is_ok(), "{message}");
+        let message = noise(800.0).unwrap_err().to_string();
+        assert!(message.ends_with("choose one below 100"), "{message}");
+    }
 }

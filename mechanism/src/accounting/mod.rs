@@ -67,7 +67,8 @@ pub enum AccountingError {
     TotalVariation(f64),
     /// The cost of discrete noise uses up δ.
     #[error(
-        "discrete noise costs {cost:e} of delta, but delta is {delta:e}: choose a finer grid or a larger delta"
+        "epsilon is too large for this delta: noise is drawn on a grid, which costs {cost:.2e} of delta, and delta is {delta:e}. \
+         The cost grows as e^epsilon: {}", lower_epsilon(*cost, *delta)
     )]
     DiscretenessExceedsDelta {
         /// (1+e^ε) times the total variation between discrete and continuous noise.
@@ -99,6 +100,15 @@ numbers!(enum AccountingError {
     6 TotalVariation(variation), 7 DiscretenessExceedsDelta { cost, delta }, 8 Overspent,
     9 PrivacyLoss(loss), 10 SamplingRate(rate), 11 Mixture(sum), 12 Bins(bins)
 });
+
+/// Advises how much smaller ε must be for the cost of the grid to fall below δ. A smaller ε also has
+/// more noise, which lowers the cost further.
+fn lower_epsilon(cost: f64, delta: f64) -> String {
+    match (cost / delta).ln() {
+        excess if excess.is_finite() => format!("lower epsilon by {}", excess.max(0.0).floor() + 1.0),
+        _ => "an epsilon of 10 is already weak, choose one below 100".into(),
+    }
+}
 
 /// ε of (ε, δ)-differential privacy: finite, at least 0.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

@@ -42,7 +42,8 @@ impl Gram {
             Workload::Prefix | Workload::Average => 1.0,
             Workload::Exponential(decay) | Workload::Adam(decay) => decay.get(),
             _ => {
-                let columns = match workload.toeplitz_part(steps) {
+                let divided = matches!(workload, Workload::WindowMean(_));
+                let columns = match workload.toeplitz_part(steps).filter(|_| !divided) {
                     Some(coefficients) => Matrix::toeplitz(coefficients, steps),
                     None => {
                         check_steps(steps, MAX_WRITTEN_STEPS)?;
@@ -174,7 +175,8 @@ mod tests {
                 steps,
                 |t, i| if i <= t { ((t * 5 + i * 3) % 7) as f64 - 2.0 } else { 0.0 },
             );
-        let names = ["prefix", "average", "exponential:0.8", "adam:0.7", "window:3", "momentum:0.6"];
+        let names =
+            ["prefix", "average", "exponential:0.8", "adam:0.7", "window:3", "window-mean:3", "momentum:0.6"];
         let workloads = names.map(|name| name.parse().unwrap()).into_iter();
         for workload in workloads.chain([Workload::from_matrix("table", table).unwrap()]) {
             let a = workload.matrix(steps);

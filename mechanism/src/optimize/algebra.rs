@@ -176,6 +176,7 @@ impl QuadraticForm {
         match (workload, workload.toeplitz_part(steps)) {
             (Workload::Average, _) => Self::new(weighted_decay(1.0, &divisors(workload, steps))),
             (Workload::Adam(decay), _) => Self::new(weighted_decay(decay.get(), &divisors(workload, steps))),
+            (Workload::WindowMean(_), _) => Self::from_matrix(&workload.matrix(steps)),
             (_, Some(coefficients)) => Self::new(toeplitz_gram(&coefficients)),
             (_, None) => Self::from_matrix(&workload.matrix(steps)),
         }
@@ -284,9 +285,16 @@ mod tests {
 
     #[test]
     fn closed_forms_are_the_products() {
-        for text in
-            ["prefix", "average", "exponential:0.9", "window:4", "window:40", "momentum:0.8", "adam:0.7"]
-        {
+        for text in [
+            "prefix",
+            "average",
+            "exponential:0.9",
+            "window:4",
+            "window:40",
+            "window-mean:4",
+            "momentum:0.8",
+            "adam:0.7",
+        ] {
             let workload = text.parse().unwrap();
             let closed = QuadraticForm::from_workload(&workload, 17).unwrap();
             let product = QuadraticForm::from_matrix(&workload_matrix(&workload, 17)).unwrap();

@@ -358,7 +358,7 @@ impl fmt::Debug for Kind {
 pub fn default_strategy(purpose: &Purpose) -> StrategyName {
     match &purpose.workload {
         // Buffers forget gradually, so they don't fit a window, which forgets at once.
-        Workload::Window(length) => {
+        Workload::Window(length) | Workload::WindowMean(length) => {
             dense::bands_for_window(purpose).unwrap_or_else(|_| toeplitz::banded_for_window(length.get()))
         }
         _ if buffered::variable_buffers_fit(purpose) => buffered::VARIABLE_BLT.numbered(4),
@@ -430,5 +430,6 @@ mod tests {
         check("average", 1 + (1 << 17), "1", "power-law:2");
         check("adam:0.9", 100, "2x10+", "blt:5");
         check("window:7", 100, "1", "variable-banded:22");
+        check("window-mean:7", 100, "1", "variable-banded:22");
     }
 }

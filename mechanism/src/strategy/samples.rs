@@ -56,7 +56,9 @@ pub(super) struct GeometricTerm {
 pub(super) fn poles(workload: &Workload) -> Option<Vec<f64>> {
     let complement = |decay: &Decay| 1.0 - decay.get();
     match workload {
-        Workload::Prefix | Workload::Average | Workload::Window(_) => Some(vec![0.0]),
+        Workload::Prefix | Workload::Average | Workload::Window(_) | Workload::WindowMean(_) => {
+            Some(vec![0.0])
+        }
         Workload::Exponential(decay) | Workload::Adam(decay) => Some(vec![complement(decay)]),
         Workload::Momentum(decay) => Some(vec![0.0, complement(decay)]),
         Workload::Matrix(_) => None,
@@ -66,10 +68,9 @@ pub(super) fn poles(workload: &Workload) -> Option<Vec<f64>> {
 /// The workload whose impulse response is that of the Toeplitz part; for a window, before anything
 /// leaves it.
 pub(super) fn base(workload: &Workload) -> Workload {
-    match workload {
-        Workload::Average | Workload::Window(_) => Workload::Prefix,
-        Workload::Adam(decay) => Workload::Exponential(*decay),
-        other => other.clone(),
+    match workload.undivided() {
+        Workload::Window(_) => Workload::Prefix,
+        other => other,
     }
 }
 
@@ -94,7 +95,7 @@ pub(super) fn of_series(
     memory: usize,
 ) -> Option<Vec<RowSample>> {
     let window = match workload {
-        Workload::Window(length) => Some(length.get()),
+        Workload::Window(length) | Workload::WindowMean(length) => Some(length.get()),
         _ => None,
     };
     let series = TermSeries::settled(steps, terms, parts, memory.max(WITNESSES))?;
@@ -245,7 +246,7 @@ mod tests {
     /// Long enough for every workload here to have samples, short enough to compute all rows.
     const STEPS: u64 = 150_000;
 
-    const WORKLOADS: [&str; 13] = [
+    const WORKLOADS: [&str; 16] = [
         "prefix",
         "average",
         "exponential:0.5",
@@ -253,6 +254,9 @@ mod tests {
         "exponential:0.999999",
         "window:1",
         "window:1000",
+        "window-mean:1000",
+        "window-mean:50000",
+        "window-mean:1000000",
         "window:50000",
         "window:1000000",
         "momentum:0.9",

@@ -186,7 +186,12 @@ impl<F: Factorization + ?Sized> Factorization for Stamped<F> {
             return Box::new(squares.map(move |(square, t)| square.sqrt() / workload.row_divisor(t)));
         }
         match self.square_block() {
-            Some(c) => Box::new(self.dense_squares(workload, &c, steps as usize).into_iter().map(f64::sqrt)),
+            Some(c) => {
+                let squares =
+                    self.dense_squares(&workload.undivided(), &c, steps as usize).into_iter().zip(1..);
+                let workload = workload.clone();
+                Box::new(squares.map(move |(square, t)| square.sqrt() / workload.row_divisor(t)))
+            }
             None => Box::new(iter::repeat_n(f64::INFINITY, steps as usize)),
         }
     }
@@ -335,8 +340,16 @@ mod tests {
     use super::*;
     use crate::strategy::{Fourier, Tree, build, conformance};
 
-    const WORKLOADS: [&str; 7] =
-        ["prefix", "average", "exponential:0.9", "window:3", "window:12", "momentum:0.9", "adam:0.9"];
+    const WORKLOADS: [&str; 8] = [
+        "prefix",
+        "average",
+        "exponential:0.9",
+        "window:3",
+        "window-mean:3",
+        "window:12",
+        "momentum:0.9",
+        "adam:0.9",
+    ];
 
     fn root(workload: &Workload, length: u64) -> Arc<dyn Strategy> {
         build("square-root", workload, Some(length)).unwrap()

@@ -41,6 +41,8 @@ pub enum Workload {
     Exponential(Decay),
     /// `A[t,i] = 1/k` for the last k epochs.
     Window(NonZeroU64),
+    /// `A[t,i] = 1/min(t,k)` for the last k epochs: a window whose first rows have smaller divisors.
+    WindowMean(NonZeroU64),
     /// `A[t,i] = (1 − β^(t−i+1))/(1 − β)`: running sums of heavy-ball momentum.
     Momentum(Decay),
     /// `A[t,i] = (1 − β)β^(t−i)/(1 − β^t)`: the exponential average with the bias correction of
@@ -60,8 +62,8 @@ pub struct Decay(f64);
 pub enum WorkloadError {
     /// The text has no known form.
     #[error(
-        "no workload is written `{found}`; expected `prefix`, `average`, `exponential:β`, `window:k`, `momentum:β` or \
-         `adam:β`, for example `exponential:0.9` or `window:10`"
+        "no workload is written `{found}`; expected `prefix`, `average`, `exponential:β`, `window:k`, `window-mean:k`, \
+         `momentum:β` or `adam:β`, for example `exponential:0.9` or `window:10`"
     )]
     Unknown {
         /// The rejected text.
@@ -176,6 +178,10 @@ impl Workload {
             "window:k",
             "Sum of the last k epochs, divided by k from the first epoch on: before epoch k it ramps up from 1/k.",
         ),
+        (
+            "window-mean:k",
+            "Sum of the last k epochs, divided by their number, min(t, k): the mean epoch of the window, without ramp.",
+        ),
         ("momentum:β", "Sum of (1 + β + … + βᵃ)·x over epochs of age a; divisor 1."),
         (
             "adam:β",
@@ -222,6 +228,16 @@ impl Workload {
         }
     }
 
+    /// The workload with the same Toeplitz part and no divisors.
+    pub(crate) fn undivided(&self) -> Self {
+        match self {
+            Self::Average => Self::Prefix,
+            Self::Adam(decay) => Self::Exponential(*decay),
+            Self::WindowMean(length) => Self::Window(*length),
+            other => other.clone(),
+        }
+    }
+
     /// The divisor of row t ≥ 1 of the Toeplitz part.
     pub fn row_divisor(&self, t: u64) -> f64 {
         self.divisor_at(t as f64)
@@ -232,6 +248,7 @@ impl Workload {
         match self {
             Self::Average => t,
             Self::Adam(decay) => geometric_sum(*decay, t),
+            Self::WindowMean(length) => (t / length.get() as f64).min(1.0),
             _ => 1.0,
         }
     }
@@ -246,7 +263,7 @@ impl Workload {
     pub fn row_sum(&self, t: f64) -> f64 {
         match self {
             Self::Prefix => t,
-            Self::Average | Self::Adam(_) => 1.0,
+            Self::Average | Self::Adam(_) | Self::WindowMean(_) => 1.0,
             Self::Exponential(decay) => geometric_sum(*decay, t),
             Self::Window(length) => t.min(length.get() as f64) / length.get() as f64,
             Self::Momentum(decay) => momentum_sum(*decay, t),
@@ -261,7 +278,9 @@ impl Workload {
         match self {
             Self::Prefix | Self::Average => vec![(1.0, Self::Prefix)],
             Self::Exponential(decay) | Self::Adam(decay) => vec![(1.0, faded(decay))],
-            Self::Window(length) => vec![(1.0 / length.get() as f64, self.clone())],
+            Self::Window(length) | Self::WindowMean(length) => {
+                vec![(1.0 / length.get() as f64, Self::Window(*length))]
+            }
             Self::Momentum(decay) => {
                 // (1 − β·β^lag)² / (1 − β)².
                 let (beta, scale) = (decay.get(), (1.0 - decay.get()).powi(-2));
@@ -288,8 +307,10 @@ impl Workload {
             Self::Momentum(decay) => {
                 -libm::expm1((lag + 1) as f64 * libm::log(decay.get())) / (1.0 - decay.get())
             }
-            Self::Window(length) if lag < length.get() => 1.0 / length.get() as f64,
-            Self::Window(_) => 0.0,
+            Self::Window(length) | Self::WindowMean(length) if lag < length.get() => {
+                1.0 / length.get() as f64
+            }
+            Self::Window(_) | Self::WindowMean(_) => 0.0,
             Self::Matrix(matrix) => matrix.rows().get((lag as usize, 0)).copied().unwrap_or(0.0),
         }
     }
@@ -341,6 +362,7 @@ impl fmt::Display for Workload {
             Self::Average => f.write_str("average"),
             Self::Exponential(decay) => write!(f, "exponential:{}", decay.get()),
             Self::Window(length) => write!(f, "window:{length}"),
+            Self::WindowMean(length) => write!(f, "window-mean:{length}"),
             Self::Momentum(decay) => write!(f, "momentum:{}", decay.get()),
             Self::Adam(decay) => write!(f, "adam:{}", decay.get()),
             Self::Matrix(matrix) => write!(f, "matrix:{}", matrix.name()),
@@ -359,8 +381,9 @@ impl FromStr for Workload {
             Some(("momentum", decay)) => decay.parse().map(Self::Momentum),
             Some(("adam", decay)) => decay.parse().map(Self::Adam),
             Some(("matrix", file)) => Err(WorkloadError::MatrixFile { found: file.into() }),
-            Some(("window", length)) => {
-                length.parse().map(Self::Window).map_err(|_| WorkloadError::Window { found: length.into() })
+            Some((name @ ("window" | "window-mean"), length)) => {
+                let kind = if name == "window" { Self::Window } else { Self::WindowMean };
+                length.parse().map(kind).map_err(|_| WorkloadError::Window { found: length.into() })
             }
             _ => Err(WorkloadError::Unknown { found: text.into() }),
         }
@@ -389,9 +412,16 @@ mod tests {
     #[test]
     fn texts_are_read_and_written_back() {
         let window = "window:18446744073709551615";
-        for text in
-            ["prefix", "average", "exponential:0.9", "window:10", window, "momentum:0.95", "adam:0.999"]
-        {
+        for text in [
+            "prefix",
+            "average",
+            "exponential:0.9",
+            "window:10",
+            window,
+            "window-mean:7",
+            "momentum:0.95",
+            "adam:0.999",
+        ] {
             let workload: Workload = text.parse().unwrap();
             assert_eq!(workload.to_string(), text);
             let json = serde_json::to_string(&workload).unwrap();
@@ -402,7 +432,15 @@ mod tests {
 
     #[test]
     fn the_largest_coefficient_is_that_of_the_row() {
-        for text in ["prefix", "average", "exponential:0.9", "window:3", "momentum:0.95", "adam:0.999"] {
+        for text in [
+            "prefix",
+            "average",
+            "exponential:0.9",
+            "window:3",
+            "window-mean:3",
+            "momentum:0.95",
+            "adam:0.999",
+        ] {
             let workload: Workload = text.parse().unwrap();
             for t in [1, 2, 7] {
                 let row = (1..=t).map(|i| workload.coefficient(t, i));

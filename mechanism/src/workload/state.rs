@@ -51,7 +51,9 @@ impl WorkloadState {
             Workload::Momentum(decay) => {
                 Memory::Momentum { decay: decay.get(), momenta: vec![0.0; coordinates], sums: sums() }
             }
-            Workload::Window(length) => Memory::Window(WindowSums::new(length.get(), coordinates)),
+            Workload::Window(length) | Workload::WindowMean(length) => {
+                Memory::Window(WindowSums::new(length.get(), coordinates))
+            }
             Workload::Matrix(_) => Memory::Matrix { increments: Vec::new() },
         };
         Self { workload: workload.clone(), steps: 0, memory, view: vec![0.0; coordinates] }
@@ -97,7 +99,7 @@ impl WorkloadState {
                     *view = sum.total();
                 }
             }
-            Memory::Window(window) => window.push(increment, &mut self.view),
+            Memory::Window(window) => window.push(increment, divisor, &mut self.view),
             Memory::Matrix { increments } => {
                 increments.extend_from_slice(increment);
                 self.view.fill(0.0);
@@ -151,7 +153,8 @@ impl WindowSums {
         Self { length, rows: Vec::new(), block: vec![0.0; coordinates], position: 0 }
     }
 
-    fn push(&mut self, increment: &[f64], view: &mut [f64]) {
+    /// Writes the sums, divided by the length times `divisor`.
+    fn push(&mut self, increment: &[f64], divisor: f64, view: &mut [f64]) {
         if self.position as u64 == self.length {
             self.turn();
         }
@@ -167,7 +170,7 @@ impl WindowSums {
         }
         for ((view, block), &x) in view.iter_mut().zip(&mut self.block).zip(increment) {
             *block += x;
-            *view = (*view + *block) / self.length as f64;
+            *view = (*view + *block) / (self.length as f64 * divisor);
         }
     }
 

@@ -20,7 +20,10 @@ pub(super) const TERMS: &[(&str, &str)] = &[
     ),
     (
         "ramp",
-        "Under `window:k` the weight of the first k − 1 epochs is too small, for the divisor is k from the first epoch on.",
+        "Under `window:k` a count or sum is divided by k from the first epoch on, so it is too small before epoch k. With 100 \
+         records an epoch, `window:7` shows a weight of 14.3 at epoch 1, 28.6 at epoch 2 and 100 from epoch 7 on; \
+         `window-mean:7` shows 100 at every epoch. Means, variances and correlations are ratios of such sums, so both show \
+         the same ones, without a ramp.",
     ),
     (
         "±",

@@ -37,11 +37,7 @@ pub(super) fn norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64)
 /// For `A = D⁻¹T` with the row divisors D, row t of `A C⁻¹` holds the first t coefficients of
 /// `T C⁻¹`, divided. They are T applied to the impulse response of the decoder.
 fn toeplitz_norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowNorms<'a> {
-    let undivided = match workload {
-        Workload::Average => Workload::Prefix,
-        Workload::Adam(decay) => Workload::Exponential(*decay),
-        other => other.clone(),
-    };
+    let undivided = workload.undivided();
     let mut squares = Workload::Prefix.state(1);
     let workload = workload.clone();
     Box::new(terms(strategy, &undivided, steps).zip(1..).map_while(move |(term, t)| {

@@ -6,7 +6,7 @@ use num_bigint::BigInt;
 use proptest::prelude::{ProptestConfig, any, prop, prop_assert, proptest};
 use serde_json::Value;
 
-const WORKLOADS: [&str; 8] = [
+const WORKLOADS: [&str; 9] = [
     "prefix",
     "average",
     "exponential:0.9",
@@ -15,6 +15,7 @@ const WORKLOADS: [&str; 8] = [
     "adam:0.99",
     "window:1",
     "window:10",
+    "window-mean:10",
 ];
 
 fn toeplitz(horizon: Option<u64>, buffers: &[(f64, f64)]) -> Buffered {

@@ -153,7 +153,9 @@ mod tests {
 
     #[test]
     fn streaming_is_the_matrix() {
-        for workload in ["prefix", "average", "exponential:0.9", "window:5", "momentum:0.9", "adam:0.9"] {
+        for workload in
+            ["prefix", "average", "exponential:0.9", "window:5", "window-mean:5", "momentum:0.9", "adam:0.9"]
+        {
             for (bands, normalized) in [(1, false), (2, true), (5, false), (5, true), (60, false)] {
                 let purpose = purpose(workload, 40, "1");
                 let strategy = fitted(bands, normalized, &purpose).0;

@@ -134,7 +134,9 @@ mod tests {
 
     #[test]
     fn more_bands_are_better() {
-        for workload in ["prefix", "average", "exponential:0.9", "window:10", "momentum:0.9"] {
+        for workload in
+            ["prefix", "average", "exponential:0.9", "window:10", "window-mean:10", "momentum:0.9"]
+        {
             let losses: Vec<f64> = [1, 2, 4, 8, 30].map(|bands| loss(bands, workload, 100)).into();
             assert!(
                 losses.windows(2).all(|pair| pair[1] <= pair[0] * (1.0 + 1e-9)),

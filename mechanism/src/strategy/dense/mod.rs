@@ -323,7 +323,9 @@ mod tests {
 
     #[test]
     fn streaming_is_the_matrix() {
-        for workload in ["prefix", "average", "exponential:0.9", "window:3", "momentum:0.9", "adam:0.9"] {
+        for workload in
+            ["prefix", "average", "exponential:0.9", "window:3", "window-mean:3", "momentum:0.9", "adam:0.9"]
+        {
             for (steps, bands) in [(1, 1), (2, 2), (24, 24), (24, 5)] {
                 let strategy = Dense::new(OPTIMAL.name(), &lower(steps, bands, 0.7)).unwrap();
                 assert_eq!(strategy.encoder_bytes(), 16 * (bands - 1));

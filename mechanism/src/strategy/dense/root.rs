@@ -13,7 +13,7 @@ pub(in crate::strategy) static MATRIX_SQUARE_ROOT: Kind = Kind {
     horizon: MAX_DENSE_HORIZON,
     normalized: Some(MAX_DENSE_HORIZON),
     compared: |kind, purpose| match purpose.workload {
-        Workload::Average | Workload::Adam(_) | Workload::Matrix(_) => {
+        Workload::Average | Workload::Adam(_) | Workload::WindowMean(_) | Workload::Matrix(_) => {
             let names = [kind.name()].into_iter().chain(kind.name().normalized());
             Ok(names.map(|name| name.up_to(SHORT)).collect())
         }
@@ -115,7 +115,9 @@ mod tests {
 
     #[test]
     fn streaming_is_the_matrix() {
-        for workload in ["prefix", "average", "exponential:0.9", "window:5", "momentum:0.95", "adam:0.9"] {
+        for workload in
+            ["prefix", "average", "exponential:0.9", "window:5", "window-mean:5", "momentum:0.95", "adam:0.9"]
+        {
             for name in ["matrix-square-root", "normalized-matrix-square-root"] {
                 for steps in [1, 2, 24] {
                     let strategy = root(name, workload, steps).unwrap();
@@ -127,7 +129,15 @@ mod tests {
 
     #[test]
     fn the_root_squared_is_the_workload() {
-        for text in ["prefix", "average", "exponential:0.99", "window:10", "momentum:0.9", "adam:0.999"] {
+        for text in [
+            "prefix",
+            "average",
+            "exponential:0.99",
+            "window:10",
+            "window-mean:10",
+            "momentum:0.9",
+            "adam:0.999",
+        ] {
             for steps in [1, 2, 3, 100, 500] {
                 let a = text.parse::<Workload>().unwrap().matrix(steps);
                 let root = lower_square_root(&a);

@@ -51,7 +51,9 @@ pub(in crate::strategy) static VARIABLE_BANDED: Kind = Kind {
 /// # Errors
 /// The reason why there are none for the purpose.
 pub(in crate::strategy) fn bands_for_window(purpose: &Purpose) -> Result<StrategyName, &'static str> {
-    let Workload::Window(length) = &purpose.workload else { return Err("for windows") };
+    let (Workload::Window(length) | Workload::WindowMean(length)) = &purpose.workload else {
+        return Err("for windows");
+    };
     let bands = length.get().min(purpose.horizon).saturating_mul(3).saturating_add(1);
     match u32::try_from(bands) {
         _ if purpose.participation != Participation::Single => Err("it is fitted for single participation"),
@@ -97,8 +99,7 @@ fn fit(
     progress: OnProgress<'_>,
 ) -> Result<VariableBands, StrategyError> {
     let Purpose { workload, horizon, .. } = purpose;
-    let is_window = matches!(workload, Workload::Window(_));
-    let limit = if is_window { MAX_SCALED_HORIZON } else { LONGEST_OTHER };
+    let limit = if is_window(workload) { MAX_SCALED_HORIZON } else { LONGEST_OTHER };
     drop(refusal(name, workload, *horizon, limit)?);
     let bands = u64::from(name.number().get()).min(*horizon);
     check_root(name, workload, bands)?;
@@ -130,10 +131,14 @@ fn fit(
     })
 }
 
+fn is_window(workload: &Workload) -> bool {
+    matches!(workload, Workload::Window(_) | Workload::WindowMean(_))
+}
+
 /// The memory of the workload within the horizon.
 fn scale(workload: &Workload, horizon: u64) -> u64 {
     match workload {
-        Workload::Window(length) => length.get().min(horizon),
+        Workload::Window(length) | Workload::WindowMean(length) => length.get().min(horizon),
         _ => horizon,
     }
 }
@@ -176,16 +181,20 @@ struct ShortStream {
 impl ShortStream {
     fn new(workload: &Workload, horizon: u64, bands: u64) -> Self {
         let scale = scale(workload, horizon);
-        if horizon <= DIRECT_STEPS || !matches!(workload, Workload::Window(_)) {
+        if horizon <= DIRECT_STEPS || !is_window(workload) {
             let (workload, reach) = (workload.clone(), reach(scale));
             return Self { workload, steps: horizon, bands, reach, middle: 1.0 };
         }
         let window = scale.min(SHORT_WINDOW);
+        let short = NonZeroU64::new(window).unwrap_or(NonZeroU64::MIN);
         let ratio = window as f64 / scale as f64;
         let long = (horizon as f64 * ratio).min((WEIGHTIEST * window) as f64);
         let steps = (long.round() as u64).min(LONGEST * window);
         Self {
-            workload: Workload::Window(NonZeroU64::new(window).unwrap_or(NonZeroU64::MIN)),
+            workload: match workload {
+                Workload::WindowMean(_) => Workload::WindowMean(short),
+                _ => Workload::Window(short),
+            },
             steps,
             reach: ((reach(scale) as f64 * ratio).round() as u64).max(1),
             bands: (((bands - 1) as f64 * ratio).round() as u64 + 1).min(steps),

@@ -330,7 +330,8 @@ mod tests {
     fn row_norms_are_those_of_the_dense_decoders() {
         let any = DMatrix::from_fn(24, 24, |t, i| if i > t { 0.0 } else { ((t * 7 + i * 3) as f64).sin() });
         let any = Workload::from_matrix("any", any).unwrap();
-        let workloads = ["prefix", "average", "exponential:0.8", "window:3", "momentum:0.9", "adam:0.9"];
+        let workloads =
+            ["prefix", "average", "exponential:0.8", "window:3", "window-mean:3", "momentum:0.9", "adam:0.9"];
         let workloads = workloads.map(|text| text.parse().unwrap()).into_iter().chain([any]);
         for workload in workloads {
             for (n, optimal) in [1, 2, 5, 24].into_iter().flat_map(|n| [(n, false), (n, true)]) {
@@ -398,7 +399,9 @@ mod tests {
 
     #[test]
     fn streaming_is_the_matrix() {
-        for (workload, steps) in [("prefix", 1), ("prefix", 20), ("window:3", 16), ("average", 13)] {
+        for (workload, steps) in
+            [("prefix", 1), ("prefix", 20), ("window:3", 16), ("window-mean:3", 16), ("average", 13)]
+        {
             let strategy = fft_optimal_decoder(steps).unwrap();
             conformance::check(&strategy, &workload.parse().unwrap(), steps as usize);
         }
@@ -406,7 +409,9 @@ mod tests {
 
     #[test]
     fn strategy_agrees_with_its_closed_forms() {
-        for workload in ["prefix", "average", "exponential:0.99", "window:30", "momentum:0.9"] {
+        for workload in
+            ["prefix", "average", "exponential:0.99", "window:30", "window-mean:30", "momentum:0.9"]
+        {
             for n in [100, 1000] {
                 let workload = workload.parse().unwrap();
                 let strategy = fft_optimal_decoder(n).unwrap();

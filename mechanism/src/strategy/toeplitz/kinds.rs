@@ -55,7 +55,7 @@ pub(in crate::strategy) static BANDED_SQUARE_ROOT: Kind = Kind {
     number: Some(("bands", MAX_BANDS)),
     normalized: Some(MAX_NORMALIZED_HORIZON),
     compared: |kind, purpose| match &purpose.workload {
-        Workload::Window(length) => {
+        Workload::Window(length) | Workload::WindowMean(length) => {
             let limit = if length.get() > BANDED_WINDOW { STREAMED } else { MAX_HORIZON };
             Ok(vec![banded_for_window(length.get()).up_to(limit)])
         }

@@ -326,14 +326,16 @@ mod tests {
     use nalgebra::DMatrix;
     use std::sync::Arc;
 
-    const WORKLOADS: [&str; 9] = [
+    const WORKLOADS: [&str; 11] = [
         "prefix",
         "average",
         "exponential:0.9",
         "exponential:0.1",
         "window:1",
         "window:3",
+        "window-mean:3",
         "window:10",
+        "window-mean:10",
         "momentum:0.9",
         "adam:0.9",
     ];

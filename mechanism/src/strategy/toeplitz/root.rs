@@ -56,7 +56,7 @@ pub(in crate::strategy) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
         Workload::Prefix | Workload::Average => series::binomial(-0.5, 1.0, terms),
         Workload::Exponential(decay) | Workload::Adam(decay) => series::binomial(-0.5, decay.get(), terms),
         Workload::Momentum(decay) => momentum(-0.5, decay.get(), terms),
-        Workload::Window(length) => {
+        Workload::Window(length) | Workload::WindowMean(length) => {
             let mut root = window(0.5, length.get(), terms);
             root.iter_mut().for_each(|coefficient| *coefficient /= (length.get() as f64).sqrt());
             root
@@ -78,7 +78,7 @@ pub(super) fn inverse_root(workload: &Workload, terms: usize) -> Vec<f64> {
         Workload::Prefix | Workload::Average => series::binomial(0.5, 1.0, terms),
         Workload::Exponential(decay) | Workload::Adam(decay) => series::binomial(0.5, decay.get(), terms),
         Workload::Momentum(decay) => momentum(0.5, decay.get(), terms),
-        Workload::Window(length) => window(-0.5, length.get(), terms),
+        Workload::Window(length) | Workload::WindowMean(length) => window(-0.5, length.get(), terms),
         Workload::Matrix(_) => {
             let root = root(workload, terms);
             series::quotient(&root[..1], &root, terms)

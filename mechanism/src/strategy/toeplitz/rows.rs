@@ -117,7 +117,7 @@ pub(super) fn of_scaled<'a>(
         Workload::Prefix | Workload::Average => (1.0, 0.0, None),
         Workload::Exponential(decay) | Workload::Adam(decay) => (decay.get(), 0.0, None),
         Workload::Momentum(decay) => (1.0, decay.get(), None),
-        Workload::Window(length) => (1.0, 0.0, Some(length.get())),
+        Workload::Window(length) | Workload::WindowMean(length) => (1.0, 0.0, Some(length.get())),
         Workload::Matrix(_) => return of_dense(workload, inverse, scales, row_scales),
     };
     let window = window.map(|length| length.min(scales.len() as u64 + 1));
@@ -138,7 +138,10 @@ pub(super) fn of_scaled<'a>(
         steps: 0,
     };
     let part = workload.clone();
-    let unit = if let Workload::Window(length) = workload { length.get() as f64 } else { 1.0 };
+    let unit = match workload {
+        Workload::Window(length) | Workload::WindowMean(length) => length.get() as f64,
+        _ => 1.0,
+    };
     Box::new(rows.zip(1..).map(move |(norm, t)| norm / (unit * part.row_divisor(t))))
 }
 
@@ -244,7 +247,9 @@ mod tests {
 
     #[test]
     fn streamed_rows_are_those_of_the_quotient() {
-        for text in ["prefix", "average", "exponential:0.9", "window:7", "momentum:0.9", "adam:0.9"] {
+        for text in
+            ["prefix", "average", "exponential:0.9", "window:7", "window-mean:7", "momentum:0.9", "adam:0.9"]
+        {
             let workload: Workload = text.parse().unwrap();
             for coefficients in [vec![0.5], vec![1.0, 0.5, 0.375, 0.3125]] {
                 let part = workload.toeplitz_part(300).unwrap();

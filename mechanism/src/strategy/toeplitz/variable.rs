@@ -332,7 +332,7 @@ impl Scaling {
     }
 
     fn window_rows(&self, workload: &Workload, coefficients: &[f64], steps: u64) -> Option<WindowRows> {
-        let Workload::Window(length) = workload else { return None };
+        let (Workload::Window(length) | Workload::WindowMean(length)) = workload else { return None };
         // A row of a window adds few terms, so more can be left out than for running sums.
         let inverse = series::fading_inverse(coefficients, usize::try_from(steps).ok()?, FADED * 4096.0);
         let settled = (inverse.len() as u64).checked_add(length.get())?.checked_add(self.near)?;
@@ -376,8 +376,16 @@ mod tests {
 
     #[test]
     fn streaming_is_the_matrix() {
-        let workloads =
-            ["prefix", "average", "exponential:0.9", "momentum:0.8", "adam:0.9", "window:3", "window:40"];
+        let workloads = [
+            "prefix",
+            "average",
+            "exponential:0.9",
+            "momentum:0.8",
+            "adam:0.9",
+            "window:3",
+            "window-mean:3",
+            "window:40",
+        ];
         for workload in workloads {
             for (steps, count, reach) in [(1, 1, 1), (2, 2, 9), (24, 30, 16), (40, 4, 5), (60, 7, 8)] {
                 let strategy = strategy(&bands(steps, "window:3", count, reach, 0.4));

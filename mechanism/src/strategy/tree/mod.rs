@@ -272,7 +272,8 @@ mod tests {
     fn decoders_undo_the_encoder_and_row_norms_are_theirs() {
         let any = DMatrix::from_fn(21, 21, |t, i| if i > t { 0.0 } else { ((t * 7 + i * 3) as f64).sin() });
         let any = Workload::from_matrix("any", any).unwrap();
-        let workloads = ["prefix", "average", "exponential:0.8", "window:3", "momentum:0.9", "adam:0.9"];
+        let workloads =
+            ["prefix", "average", "exponential:0.8", "window:3", "window-mean:3", "momentum:0.9", "adam:0.9"];
         let workloads = workloads.map(|text| text.parse().unwrap()).into_iter().chain([any]);
         for workload in workloads {
             for (name, horizon) in

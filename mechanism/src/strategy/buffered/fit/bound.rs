@@ -55,7 +55,7 @@ pub(super) fn toeplitz_lower_bound(
 ) -> Option<f64> {
     let endless = parameters.horizon.is_none();
     match (workload, objective) {
-        (Workload::Window(_) | Workload::Matrix(_), _) => None,
+        (Workload::Window(_) | Workload::WindowMean(_) | Workload::Matrix(_), _) => None,
         (Workload::Adam(decay), _) if endless => {
             Some((1.0 - decay.get()) * root_bound(&Workload::Exponential(*decay), parameters.steps()))
         }

@@ -223,14 +223,16 @@ fn check_horizon(workload: &Workload, horizon: Option<u64>) -> Result<u64, FitEr
         }
         Some(steps) => Ok(steps),
         None => match workload {
-            Workload::Exponential(_) | Workload::Adam(_) | Workload::Window(_) => Ok(ENDLESS_TOEPLITZ_STEPS),
+            Workload::Exponential(_) | Workload::Adam(_) | Workload::Window(_) | Workload::WindowMean(_) => {
+                Ok(ENDLESS_TOEPLITZ_STEPS)
+            }
             _ => Err(FitError::NoHorizon { workload: name() }),
         },
     }
 }
 
 fn check_objective(workload: &Workload, objective: Objective) -> Result<(), FitError> {
-    let divided = matches!(workload, Workload::Average | Workload::Adam(_));
+    let divided = matches!(workload, Workload::Average | Workload::Adam(_) | Workload::WindowMean(_));
     let name = || workload.to_string();
     match objective {
         Objective::MaxError if divided => Err(FitError::FirstStep { workload: name() }),
@@ -245,7 +247,7 @@ fn check_objective(workload: &Workload, objective: Objective) -> Result<(), FitE
 /// Numbers of steps over which the initial poles are spread.
 fn scales(workload: &Workload, steps: u64, repetition: Repetition) -> Vec<u64> {
     let window = match workload {
-        Workload::Window(length) => length.get(),
+        Workload::Window(length) | Workload::WindowMean(length) => length.get(),
         _ => steps,
     };
     let mut scales = vec![steps, repetition.gap.min(steps), window.min(steps), steps.isqrt()];

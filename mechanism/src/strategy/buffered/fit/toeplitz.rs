@@ -75,7 +75,7 @@ impl ToeplitzLoss {
         let lags = |count: u64, from: u64| Lags::new(count, |lag| weight(from as f64 + lag));
         let error = match workload {
             Workload::Matrix(_) => ErrorTerms::Quadratic(quadratic(workload, steps as usize, mean)),
-            Workload::Window(length) => {
+            Workload::Window(length) | Workload::WindowMean(length) => {
                 let inside = length.get().min(steps);
                 let window = (length.get() as f64, lags(steps - inside, inside));
                 ErrorTerms::Response { pole: None, lags: lags(inside, 0), window: Some(window) }
@@ -174,6 +174,10 @@ fn later_rows(workload: &Workload, lag: f64, steps: u64) -> f64 {
             let rate = -log(decay.get());
             let left = -expm1(-rate * t);
             (1.0 - decay.get()) * (1.0 - decay.get()) * (t + (log(left) - 1.0 / left) / rate)
+        }
+        Workload::WindowMean(length) => {
+            let length = length.get() as f64;
+            if t < length { -length * length / t } else { t - 2.0 * length }
         }
         _ => t,
     };
