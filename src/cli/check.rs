@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
 use super::CliError;
-use super::output::{RowProgress, print, print_json};
+use super::output::{RowProgress, print_json, print_wrapped};
 use super::run::{patience, warn};
 use report::CheckReport;
 
@@ -91,7 +91,7 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
     if arguments.json {
         print_json(&report.json())?
     } else {
-        print(&report.text(arguments.epochs))?
+        print_wrapped(&report.text(arguments.epochs))?
     };
     if !stderr().is_terminal() || arguments.json {
         let _ = writeln!(stderr(), "note: the output of check is private: for the operator only");

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use console::Term;
 use hushflow::strategies::SearchProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write, stdout};
@@ -17,6 +18,61 @@ pub(super) fn print_json(object: &impl Serialize) -> io::Result<()> {
     let mut out = stdout().lock();
     serde_json::to_writer(&mut out, object)?;
     writeln!(out)
+}
+
+/// Returns the number of columns of the terminal on standard output, if it is one.
+pub(super) fn terminal_width() -> Option<usize> {
+    Term::stdout().size_checked().map(|(_, columns)| usize::from(columns))
+}
+
+/// Prints text, its lines wrapped at the width of the terminal.
+pub(super) fn print_wrapped(text: &str) -> io::Result<()> {
+    match terminal_width() {
+        None => print(text),
+        Some(width) => {
+            print(&text.split_inclusive('\n').map(|line| wrapped(line, width)).collect::<String>())
+        }
+    }
+}
+
+/// Breaks a line that is wider than `width` between words, with the rest indented.
+pub(super) fn wrapped(line: &str, width: usize) -> String {
+    if line.trim_end().chars().count() <= width {
+        return line.into();
+    }
+    let (mut text, mut reached) = (String::new(), 0);
+    for word in line.split(' ') {
+        let length = word.trim_end().chars().count();
+        if reached > 2 && reached + 1 + length > width {
+            text.truncate(text.trim_end().len());
+            text += "\n  ";
+            reached = 2;
+        } else if !text.is_empty() {
+            text.push(' ');
+            reached += 1;
+        }
+        text += word;
+        reached += length;
+    }
+    text
+}
+
+/// Leaves out columns of a table, in this order, until it fits the terminal. Returns their titles.
+pub(super) fn fit_columns(rows: &mut [Vec<String>], width: Option<usize>, order: &[&str]) -> Vec<String> {
+    let mut left_out = Vec::new();
+    let is_wide = |rows: &[Vec<String>]| {
+        let lines = table(rows);
+        width.is_some_and(|width| lines.lines().any(|line| line.chars().count() > width))
+    };
+    for title in order {
+        let found = rows.first().and_then(|titles| titles.iter().position(|other| other == title));
+        let Some(index) = found.filter(|_| is_wide(rows)) else { continue };
+        for row in rows.iter_mut().filter(|row| row.len() > index) {
+            row.remove(index);
+        }
+        left_out.insert(0, (*title).into());
+    }
+    left_out
 }
 
 /// Prints text.
@@ -159,6 +215,29 @@ mod tests {
         check(1e-6, "1e-6");
         check(1.234e300, "1.234e300");
         check(f64::INFINITY, "inf");
+    }
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        assert_eq!(wrapped("one two three four\n", 9), "one two\n  three\n  four\n");
+        assert_eq!(wrapped("one two\n", 7), "one two\n");
+        assert_eq!(wrapped("a-very-long-word b\n", 6), "a-very-long-word\n  b\n");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        let rows = [["name", "x", "y", "z"], ["one", "1.25", "2", "3"]];
+        let rows = || rows.map(|row| row.map(String::from).to_vec());
+        let check = |width, expected: &[&str]| {
+            let mut rows = rows();
+            assert_eq!(fit_columns(&mut rows, width, &["z", "x"]), expected, "{width:?}");
+            assert_eq!(rows[1].len() + expected.len(), 4);
+        };
+        check(None, &[]);
+        check(Some(17), &[]);
+        check(Some(15), &["z"]);
+        check(Some(8), &["x", "z"]);
+        check(Some(1), &["x", "z"]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
 use super::output::SearchStatus;
-use super::output::{print, print_json};
+use super::output::{print_json, print_wrapped};
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
@@ -107,8 +107,8 @@ pub(super) fn list(title: &str, listed: impl Fn(&Kind) -> bool) -> String {
 pub(crate) struct PlanArguments {
     /// Pipeline file with these settings; flags override it
     pipeline: Option<PathBuf>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β, or
-    /// matrix:FILE (CSV)
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k, momentum:β,
+    /// adam:β, or matrix:FILE (CSV)
     #[arg(long, short = 'w')]
     #[arg(value_parser = read_workload)]
     workload: Option<Workload>,
@@ -314,7 +314,7 @@ fn records_per_epoch(file: &PublicParameters) -> Option<f64> {
 pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let file = arguments.pipeline.as_deref().map(Pipeline::load).transpose()?;
     if let Some(plan) = file.as_ref().map(WindowPlan::of).transpose()?.flatten() {
-        return Ok(if arguments.json { print_json(&plan) } else { print(&plan.text()) }?);
+        return Ok(if arguments.json { print_json(&plan) } else { print_wrapped(&plan.text()) }?);
     }
     let parameters = file.as_ref().map(Pipeline::public_parameters);
     let plan = arguments.plan(parameters.as_ref())?;
@@ -330,16 +330,26 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         draw(arguments, std::slice::from_ref(&forecast))?;
         let columns = file.as_ref().and_then(|file| ColumnForecasts::new(&forecast, &file.columns));
         return Ok(if arguments.json {
-            print_json(&forecast)
+            print_json(&SingleForecast { forecast, of_file: columns })
         } else {
-            print(&report::details(&forecast, columns.as_ref()))
+            print_wrapped(&report::details(&forecast, columns.as_ref()))
         }?);
     }
     let stop = if arguments.all { stop_flag()? } else { Arc::default() };
     let table = compared(&plan, file.as_ref(), arguments.all, &stop, &bar)?;
     bar.finish();
     draw(arguments, &table.strategies)?;
-    Ok(if arguments.json { print_json(&table) } else { print(&report::comparison(&table)) }?)
+    Ok(if arguments.json { print_json(&table) } else { print_wrapped(&report::comparison(&table)) }?)
+}
+
+/// One strategy.
+#[derive(Debug, Serialize)]
+struct SingleForecast {
+    #[serde(flatten)]
+    forecast: Forecast,
+    /// Its forecast in the units of the columns of the pipeline file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_file: Option<ColumnForecasts>,
 }
 
 /// The strategies of a comparison, the best first.

@@ -70,10 +70,10 @@ pub(crate) struct TailArguments {
     /// For logs of method pp: whether squares of noisy sums keep their bias [default: debiased]
     #[arg(long, value_enum)]
     squares: Option<Squares>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β. May
-    /// be repeated with --web: the page opens with the first and offers all of them and the
-    /// workload of the log
-    #[arg(long, default_values_t = [Workload::default()])]
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k, momentum:β,
+    /// adam:β. May be repeated with --web: the page opens with the first and offers all of them and
+    /// the workload of the log [default: the workload of the log]
+    #[arg(long)]
     workload: Vec<Workload>,
     /// The first epoch to show
     #[arg(long, default_value_t = 1, value_name = "EPOCH")]
@@ -233,9 +233,6 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
 
 /// Returns the publication of the log and the view of the flags.
 fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, CliError> {
-    let [workload, others @ ..] = &arguments.workload[..] else {
-        return Err(CliError::usage("--workload: name one, such as prefix"));
-    };
     let mut subject = Subject::from_header(reader.header(), Vec::new())?;
     match &subject.publication {
         Publication::Windows(publication) => {
@@ -252,10 +249,12 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
             }
         }
         Publication::Moments(publication) => {
-            if arguments.web.is_none() && !others.is_empty() {
+            if arguments.web.is_none() && arguments.workload.len() > 1 {
                 return Err(CliError::usage("--workload: only a page (--web) can offer several: name one"));
             }
-            let view = view(arguments, workload, &publication.parameters().log_facts())?;
+            let parameters = publication.parameters();
+            let workload = arguments.workload.first().unwrap_or(&parameters.release.workload);
+            let view = view(arguments, workload, &parameters.log_facts())?;
             subject.views.push(view);
         }
     }

@@ -203,13 +203,18 @@ impl Intervals {
     }
 }
 
-/// Reads `[[views]]`; without any, one view of all records so far.
-pub(crate) fn views(root: &Section<'_>, log: &LogFacts<'_>) -> Option<Vec<EstimateView>> {
+/// Reads `[[views]]`; without any, one view of the workload of the release.
+pub(crate) fn views(
+    root: &Section<'_>,
+    released: &Workload,
+    log: &LogFacts<'_>,
+) -> Option<Vec<EstimateView>> {
     let mut names = HashSet::new();
     let sections = root.sections("views").into_iter();
     let views: Vec<_> = sections.map(|section| view(&section, &mut names, log)).collect();
     if views.is_empty() {
-        return Some(vec![EstimateView::usual("so far", Workload::default(), log)]);
+        let name = if *released == Workload::Prefix { "so far".into() } else { released.to_string() };
+        return Some(vec![EstimateView::usual(&name, released.clone(), log)]);
     }
     views.into_iter().collect()
 }

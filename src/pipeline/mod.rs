@@ -72,7 +72,7 @@ pub struct Pipeline {
     pub estimator: Option<WindowEstimator>,
     /// Path of the strategy, if it is read from a file.
     pub strategy_file: Option<PathBuf>,
-    /// `[[views]]`: what readers see; by default one view of all records so far.
+    /// `[[views]]`: what readers see; by default one view of the workload of the release.
     pub views: Vec<EstimateView>,
     /// `[[sinks]]`: destinations of releases.
     pub sinks: Vec<Sink>,

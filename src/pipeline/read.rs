@@ -75,7 +75,9 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
             .as_ref()
             .is_some_and(|columns| columns.iter().any(|column| !column.bounds.is_empty())),
     };
-    let views = if named.is_some() { Some(Vec::new()) } else { views(section, &log) };
+    let released = release.as_ref().and_then(Option::as_ref).map(|release| release.workload.clone());
+    let views =
+        if named.is_some() { Some(Vec::new()) } else { views(section, &released.unwrap_or_default(), &log) };
     let sinks = sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {

@@ -4,7 +4,7 @@ use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::strategy::{Omission, OmissionReason};
 use serde::Serialize;
 
-use super::super::output::{number, table};
+use super::super::output::{fit_columns, number, table, terminal_width, wrapped};
 use super::super::thousands;
 use super::ComparisonTable;
 use super::advice::SecondMomentAdvice;
@@ -45,14 +45,23 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
             cost(forecast.cost.multiplications_per_step),
         ]
     };
-    let rows: Vec<_> =
+    let mut rows: Vec<_> =
         [titles.map(String::from).to_vec()].into_iter().chain(strategies.iter().map(row)).collect();
+    let narrowed = fit_columns(
+        &mut rows,
+        terminal_width(),
+        &["products", "bytes", "second ±", "first ±", "largest error", "loss"],
+    );
+    let narrowed = match narrowed.is_empty() {
+        true => String::new(),
+        false => format!("A wider terminal also shows {}; --json prints all.\n", narrowed.join(", ")),
+    };
     let bound = match (best.factorization.loss_lower_bound, no_lower_bound) {
         (Some(loss), _) => {
             let rmse = (loss / best.problem.horizon as f64).sqrt();
             let records =
                 if best.problem.participation.is_single() { "" } else { ", for records of many coordinates" };
-            wrapped(&format!(
+            paragraph(&format!(
                 "Loss: how far the squared error is above its proven lower bound. No strategy has an rmse below {}{records}.",
                 number(rmse)
             ))
@@ -60,10 +69,12 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
         (None, Some(reason)) => format!("Loss: {reason}.\n"),
         (None, None) => String::new(),
     };
+    let meaning = paragraph(
+        "rmse and largest error: for a noise multiplier of 1, records added or removed. ±: standard deviation of the noise after \
+         the last epoch. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not run.",
+    );
     let legend = format!(
-        "\nrmse and largest error: for a noise multiplier of 1, records added or removed. ±: standard deviation of the \
-         noise after the\nlast epoch. Bytes of state, and products (multiplications) a step: per coordinate; - where it \
-         does not run.\n{}{bound}{}{}See one in full with --strategy {}.\n",
+        "\n{narrowed}{meaning}{}{bound}{}{}See one in full with --strategy {}.\n",
         if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },
         mean(best, of_file.as_ref()),
         left_out(omissions, Some(best)),
@@ -94,7 +105,7 @@ fn left_out(omissions: &[Omission], best: Option<&Forecast>) -> String {
             })
         };
         let names: Vec<String> = omissions.iter().filter_map(named).collect();
-        if names.is_empty() { String::new() } else { wrapped(&format!("{title}: {}", names.join(", "))) }
+        if names.is_empty() { String::new() } else { paragraph(&format!("{title}: {}", names.join(", "))) }
     };
     let lines = [
         line("Left out, as they take long", |reason| match reason {
@@ -131,22 +142,9 @@ fn left_out(omissions: &[Omission], best: Option<&Forecast>) -> String {
     lines.concat() + &format!("Add --all to compute those that take long, or {one}\n")
 }
 
-/// Breaks a line before its 120th character, with the rest indented.
-fn wrapped(line: &str) -> String {
-    let (mut text, mut width) = (String::new(), 0);
-    for word in line.split(' ') {
-        let length = word.chars().count();
-        if width > 0 && width + 1 + length > 118 {
-            text += "\n  ";
-            width = 2;
-        } else if width > 0 {
-            text.push(' ');
-            width += 1;
-        }
-        text += word;
-        width += length;
-    }
-    text + "\n"
+/// Adds the end of a line, and breaks it where no terminal decides.
+fn paragraph(text: &str) -> String {
+    wrapped(text, terminal_width().unwrap_or(118)) + "\n"
 }
 
 /// Formats the plan and its budget.

@@ -39,7 +39,7 @@ pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {
         section(
             "views",
             FieldType::Sections(&crate::estimates::VIEW),
-            "one view `so far`, with the means of all records so far (`workload = \"prefix\"`)",
+            "one view of the `workload` of `[release]`",
         ),
         section("sinks", FieldType::Sections(&crate::connect::SINK), "releases are in the log only"),
         section("state", FieldType::Section(&STATE), "`run --state DIR` names the directory"),
