@@ -161,6 +161,12 @@ impl<'a> Section<'a> {
             DeValue::Integer(integer) => {
                 u64::try_from(integer_value(integer)?).ok().filter(|count| (least..=most).contains(count))
             }
+            // `3.0` is whole too, as in JSON schemas.
+            DeValue::Float(_) => {
+                let number = number_value(value).filter(|number| number.fract() == 0.0)?;
+                let whole = (0.0..=LARGEST_WHOLE).contains(&number).then_some(number as u64);
+                whole.filter(|count| (least..=most).contains(count))
+            }
             _ => None,
         })
     }
@@ -391,6 +397,9 @@ impl<'a> Field<'a, &'a DeArray<'a>> {
         self.value.iter().enumerate().map(item)
     }
 }
+
+/// Whole numbers up to this one are exact as floating-point numbers.
+const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
 
 fn number_value(value: &DeValue<'_>) -> Option<f64> {
     match value {

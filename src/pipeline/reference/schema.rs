@@ -92,8 +92,10 @@ fn value(field: FieldType) -> Value {
         FieldType::Either(types) => {
             json!({ "anyOf": types.iter().map(|value| self::value(*value)).collect::<Vec<_>>() })
         }
-        // A date without quotes is no JSON; editors pass it as a text.
-        FieldType::Time => text(),
+        // A date without quotes is no JSON. Editors pass it as a text, libraries as a type of their own.
+        FieldType::Time => {
+            json!({ "not": { "type": ["array", "boolean", "null", "number", "object"] }, "minLength": 1 })
+        }
         FieldType::Section(inner) => section(inner),
         FieldType::Sections(inner) => json!({ "type": "array", "minItems": 1, "items": section(inner) }),
     }

@@ -36,7 +36,24 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         }
         ("[source]", "redis://", _) => vec![own("source = { path = 'redis://h', stream = 's'")],
         ("[source]", "nats://", _) => vec![own("source = { path = 'nats://h', stream = 's'")],
-        ("[source]" | "[[sources]]", ..) => vec![own("source = { path = 'a.csv'")],
+        ("[source]", "kafka://", _) => vec![own("source = { path = 'kafka://h', stream = 's'")],
+        ("[source]", ..) => vec![own("source = { path = 'a.csv'")],
+        ("[[sources]]", group, key) => {
+            // Fields on which sources must agree are in both.
+            let shared = match (key, value) {
+                ("missing" | "malformed" | "preflight" | "id", Some(value)) => format!(", {key} = {value}"),
+                _ => String::new(),
+            };
+            let clock = if key == "clock" { BY_TIME.replace(", late = 'drop'", "") } else { own(BY_TIME) };
+            let like = SectionDefinition { heading: "[source]", ..SectionDefinition::EMPTY };
+            let group = if group == "[source]" { "" } else { group };
+            let last = pipeline_of(&like, group, key, value).pop().unwrap();
+            let fields = last.trim_start_matches("source = { ");
+            vec![
+                clock,
+                format!("sources = [{{ name = 'a', path = 'a.csv'{shared} }}, {{ name = 'b', {fields}"),
+            ]
+        }
         ("[[columns]]", _, "bounds") => vec![
             own("key = { column = 'k', values = ['EWR'] }\n"),
             own("columns = [{ name = 'x', lower = 0, upper = 1"),
@@ -94,6 +111,7 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ],
         ("[[views]]", ..) => vec![own("views = [{ name = 'v', workload = 'prefix'")],
         ("[[sinks]]", "redis://", _) => vec![own("sinks = [{ path = 'redis://h', stream = 's'")],
+        ("[[sinks]]", "kafka://", _) => vec![own("sinks = [{ path = 'kafka://h', stream = 's'")],
         ("[[sinks]]", "nats://", _) => vec![own("sinks = [{ path = 'nats://h', stream = 's'")],
         ("[[sinks]]", ..) => vec![own("sinks = [{ path = 'out.ndjson'")],
         ("[state]", ..) => vec![own("state = { directory = 's'")],
@@ -126,13 +144,14 @@ fn text_with(section: &SectionDefinition, group: &str, key: &str, value: Option<
     fields.extend(value.map(|value| format!("{key} = {value}")));
     let end = match section.heading {
         "[ledger.budget]" => " } }\n",
-        heading if heading.starts_with("[[") && section.heading != "[[sources]]" => " }]\n",
+        heading if heading.starts_with("[[") => " }]\n",
         _ => " }\n",
     };
     *last = format!("{head}{}{end}", fields.join(", "));
     let base = BASE.lines().filter(|own| {
         let name = own.split(" = ").next().unwrap();
-        !lines.iter().any(|line| line.starts_with(&format!("{name} =")))
+        let is_replaced = lines.iter().any(|line| line.starts_with(&format!("{name} =")));
+        !is_replaced && (name != "source" || section.heading != "[[sources]]")
     });
     base.map(|line| format!("{line}\n")).chain(lines.iter().cloned()).collect()
 }
@@ -142,10 +161,6 @@ fn every_field(mut check: impl FnMut(&SectionDefinition, &str, &FieldDefinition)
     for section in sections() {
         for (group, fields) in groups(section) {
             let group = group.unwrap_or_default();
-            // Fields of `[[sources]]` and of Kafka have tests of their own.
-            if section.heading == "[[sources]]" || group == "kafka://" {
-                continue;
-            }
             for field in fields.iter().filter(|field| field.value.section().is_none()) {
                 check(section, &group, field);
             }
@@ -222,8 +237,31 @@ fn the_schema_knows_every_example_and_default() {
 fn faults(schema: &Value, text: &str) -> Vec<String> {
     let table: toml::Table = text.parse().unwrap();
     let mut faults = Vec::new();
-    validate(schema, &serde_json::to_value(table).unwrap(), "", &mut faults);
+    validate(schema, &json(table.into()), "", &mut faults);
     faults
+}
+
+/// The JSON of a TOML value; as editors do, dates become texts.
+fn json(value: toml::Value) -> Value {
+    match value {
+        toml::Value::Datetime(time) => time.to_string().into(),
+        toml::Value::Array(items) => items.into_iter().map(json).collect(),
+        toml::Value::Table(table) => table.into_iter().map(|(key, value)| (key, json(value))).collect(),
+        value => serde_json::to_value(value).unwrap(),
+    }
+}
+
+fn is_of_type(value: &Value, name: &Value) -> bool {
+    match name.as_str().unwrap() {
+        "string" => value.is_string(),
+        "number" => value.is_number(),
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        "null" => value.is_null(),
+        other => panic!("type {other}"),
+    }
 }
 
 /// Checks a value by the keywords that the schema uses.
@@ -238,15 +276,11 @@ fn validate(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
         let bound = rule.as_f64().unwrap_or(f64::NAN);
         let valid = match keyword.as_str() {
             "$schema" | "title" | "description" | "default" | "examples" => true,
-            "type" => match rule.as_str().unwrap() {
-                "string" => value.is_string(),
-                "number" => value.is_number(),
-                "integer" => value.is_i64(),
-                "boolean" => value.is_boolean(),
-                "array" => value.is_array(),
-                "object" => value.is_object(),
-                other => panic!("type {other}"),
+            "type" => match rule {
+                Value::Array(names) => names.iter().any(|name| is_of_type(value, name)),
+                name => is_of_type(value, name),
             },
+            "not" => !is_valid(rule),
             "enum" => rule.as_array().unwrap().contains(value),
             "minLength" => value.as_str().is_none_or(|text| !text.is_empty()),
             "minItems" => value.as_array().is_none_or(|items| items.len() as f64 >= bound),
@@ -273,17 +307,10 @@ fn validate(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
                 }
                 true
             }
-            "properties" => {
+            "properties" | "additionalProperties" if rule.is_object() => {
                 for (key, inner) in value.as_object().into_iter().flatten() {
-                    rule.get(key)
-                        .into_iter()
-                        .for_each(|rule| validate(rule, inner, &format!("{at}.{key}"), faults));
-                }
-                true
-            }
-            "additionalProperties" if rule.is_object() => {
-                for (key, inner) in value.as_object().into_iter().flatten() {
-                    validate(rule, inner, &format!("{at}.{key}"), faults);
+                    let rule = if keyword == "properties" { rule.get(key) } else { Some(rule) };
+                    rule.into_iter().for_each(|rule| validate(rule, inner, &format!("{at}.{key}"), faults));
                 }
                 true
             }
@@ -324,6 +351,17 @@ fn the_schema_accepts_the_examples_and_rejects_mistakes() {
             faults(&schema, &text)
         );
     };
+    for (from, to) in [
+        ("horizon = 32", "horizon = 32.0"),
+        ("start = \"2013-01-01T05:00:00Z\"", "start = 2013-01-01T05:00:00Z"),
+        ("start = \"2013-01-01T05:00:00Z\"", "start = 2013-01-01"),
+        ("start = \"2013-01-01T05:00:00Z\"", "start = \"2013-01-01 05:00\""),
+    ] {
+        assert!(Pipeline::EXAMPLE.contains(from), "{from}");
+        let text = Pipeline::EXAMPLE.replacen(from, to, 1);
+        assert_eq!((parse(&text).err(), faults(&schema, &text)), (None, Vec::new()), "{to}");
+    }
+    check("start = \"2013-01-01T05:00:00Z\"", "start = 2013", ".epochs.start: not");
     check("horizon = 32", "horizont = 32", ".epochs: required");
     check("horizon = 32", "horizon = 32\nhorizont = 32", ".epochs: additionalProperties");
     check("horizon = 32", "horizon = 0", ".epochs.horizon: minimum");
@@ -352,6 +390,74 @@ fn the_pages_are_printed_from_the_table() {
         read("pipeline.schema.json") == schema,
         "docs/pipeline.schema.json is old: hushflow reference --json-schema"
     );
+}
+
+/// Every block of TOML on the pages is valid within a pipeline.
+#[test]
+fn toml_of_the_pages_is_valid() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages =
+        docs.chain([root.join("README.md")]).filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let (mut blocks, mut problems) = (0, Vec::new());
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for block in text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            // The settings of a user, not of a pipeline.
+            if block.starts_with("ledger = \"") {
+                continue;
+            }
+            blocks += 1;
+            let pipeline = toml::to_string(&within_pipeline(block.parse().unwrap())).unwrap();
+            problems.extend(parse(&pipeline).err().map(|error| format!("{page:?}: {error}\n{pipeline}")));
+        }
+    }
+    assert!(blocks > 20 && problems.is_empty(), "{blocks} blocks\n{}", problems.join("\n"));
+}
+
+/// Adds the sections that a block lacks. Fields outside of all sections belong to `[source]`.
+fn within_pipeline(block: toml::Table) -> toml::Table {
+    let mut pipeline: toml::Table = "name = 'n'
+        [[columns]]
+        name = 'x'
+        lower = 0
+        upper = 1
+        [[columns]]
+        name = 'y'
+        lower = 0
+        upper = 1
+        [epochs]
+        time = 't'
+        arrival = 'r'
+        start = '2013-01-01'
+        length = '1d'
+        horizon = 40
+        [privacy]
+        epsilon = 1
+        delta = 1e-6"
+        .parse()
+        .unwrap();
+    let table = |key: &str| block.get(key).and_then(toml::Value::as_table);
+    if table("entity").is_some() {
+        pipeline["privacy"].as_table_mut().unwrap().insert("unit".into(), "entity".into());
+    }
+    let mut source: toml::Table = "path = 'a.csv'".parse().unwrap();
+    for (key, value) in block {
+        let known = super::PIPELINE.field(&key).is_some();
+        match (pipeline.get_mut(&key), value) {
+            (Some(toml::Value::Table(section)), toml::Value::Table(fields)) => section.extend(fields),
+            (_, toml::Value::Table(fields)) if key == "source" => source.extend(fields),
+            (_, value) if known => drop(pipeline.insert(key, value)),
+            (_, value) => {
+                source.extend([("path".to_owned(), "-".into()), ("format".into(), "csv".into())]);
+                source.extend([("journal".to_owned(), true.into()), (key, value)]);
+            }
+        }
+    }
+    if !pipeline.contains_key("sources") {
+        pipeline.insert("source".into(), source.into());
+    }
+    pipeline
 }
 
 #[test]
