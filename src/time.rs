@@ -2,6 +2,9 @@
 
 pub(crate) mod calendar;
 
+pub use calendar::epochs_over;
+
+use calendar::EpochLength;
 use hushflow_mechanism::epochs::TimeSchedule;
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
@@ -67,6 +70,32 @@ pub fn parse_duration(text: &str) -> Option<i64> {
     let span: Span = text.parse().ok()?;
     let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
     i64::try_from(duration.as_micros()).ok()
+}
+
+/// Returns a length of epochs in the form of a pipeline file, such as `1 month` for `month`; `None`
+/// if it is none. The flag is set for months and years, which only a calendar has.
+///
+/// ```
+/// # use hushflow::time::epoch_length;
+/// assert_eq!(epoch_length("month"), Some(("1 month".into(), true)));
+/// assert_eq!(epoch_length("6h"), Some(("6h".into(), false)));
+/// assert_eq!(epoch_length("soon"), None);
+/// ```
+pub fn epoch_length(text: &str) -> Option<(String, bool)> {
+    let counted = [text.to_owned(), format!("1 {text}")];
+    let text = counted.into_iter().find(|text| EpochLength::parse(text).is_some())?;
+    let is_varying = parse_duration(&text).is_none();
+    Some((text, is_varying))
+}
+
+/// Microseconds since 1970 of a time in a zone of the bundled database.
+pub fn parse_time_in(text: &str, zone: &str) -> Option<i64> {
+    parse_local_time(text, &time_zone(zone)?)
+}
+
+/// Whether the bundled database has a time zone of this name.
+pub fn is_time_zone(name: &str) -> bool {
+    time_zone(name).is_some()
 }
 
 /// Formats microseconds since 1970 as RFC 3339 in UTC; as a number if they are beyond its range.

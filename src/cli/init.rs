@@ -13,11 +13,13 @@ use clap::Args;
 use hushflow::format::profile::FileProfile;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::pipeline::{Format, Pipeline};
+use hushflow::runtime::{DryRunLimits, dry_run};
 
+use super::output::RowProgress;
 use super::plan::forecast_of_means;
-use super::{CliError, number_in};
+use super::{CliError, number_in, thousands};
 use ask::Questions;
-use propose::{ColumnBounds, Draft, Keys, Proposal};
+use propose::{ColumnBounds, ColumnList, Draft, Keys, Proposal};
 
 /// Arguments of `hushflow init`.
 #[derive(Debug, Args)]
@@ -26,13 +28,19 @@ init looks at the files, proposes columns, keys, clock, epochs and bounds, and a
 AND START ARE PUBLISHED, and the guarantee does not cover them: give what everyone may know, not what the file holds. What \
 init shows of the file is for your eyes alone.
 
-Without a terminal, or with --yes, nothing is asked: --columns, --epsilon and --delta are required, and so are --start and \
---horizon beside --time, because init takes none of them from the data. No file is overwritten.
+Without a terminal, or with --yes, nothing is asked: --columns, --epsilon and --delta are required, and --time, --start and \
+--horizon if the file has times, because init takes none of them from the data. If one is missing, init prints a command to \
+complete. No file is overwritten.
+
+--columns may be repeated. The name of a column may hold blanks and commas: it ends with its bounds. A value of --key with a \
+comma is written in double quotes.
 
 Examples:
   hushflow init flights.csv
   hushflow init flights.csv --columns dep_delay:-60:240,distance:0:5000 --key origin=EWR,JFK,LGA \\
-      --time event_time --arrival recorded_at --start 2013-01-01 --epoch 1d --horizon 365 --epsilon 1 --delta 1e-6")]
+      --time event_time --arrival recorded_at --start 2013-01-01 --epoch 1d --horizon 365 --epsilon 1 --delta 1e-6
+  hushflow init sales.csv --columns 'amount, net:0:5000' --key 'city=Oslo,\"New York, NY\"' --time sold \\
+      --timezone America/New_York --start 2013-01-01 --epoch month --horizon 12 --epsilon 1 --delta 1e-6")]
 pub(crate) struct InitArguments {
     /// CSV, NDJSON or Parquet files with the same columns, in their order
     #[arg(required = true)]
@@ -41,10 +49,11 @@ pub(crate) struct InitArguments {
     /// directory]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Columns to publish, with their public bounds
-    #[arg(long, value_name = "NAME:LOWER:UPPER,…", value_delimiter = ',', allow_hyphen_values = true)]
-    columns: Vec<ColumnBounds>,
-    /// Column that groups the records, with the public list of its values
+    /// Columns to publish, with their public bounds; may be repeated
+    #[arg(long, value_name = "NAME:LOWER:UPPER,…", allow_hyphen_values = true)]
+    columns: Vec<ColumnList>,
+    /// Column that groups the records, with the public list of its values; "…" around one with a
+    /// comma
     #[arg(long, value_name = "COLUMN=A,B,…")]
     key: Option<Keys>,
     /// Column with the time of the event
@@ -54,9 +63,14 @@ pub(crate) struct InitArguments {
     /// the end of the input]
     #[arg(long, value_name = "COLUMN", requires = "time")]
     arrival: Option<String>,
-    /// Length of an epoch, such as 1d or 6h; without --time, a number of rows
-    #[arg(long, value_name = "LENGTH")]
+    /// Length of an epoch, such as 6h, 1d, week or month; without --time, a number of rows [default:
+    /// by the times and the horizon, or a tenth of the rows]
+    #[arg(long, value_name = "LENGTH", value_parser = propose::length_or_rows)]
     epoch: Option<String>,
+    /// Time zone of days, weeks and months, and of times without an offset, such as
+    /// America/New_York [default: UTC]
+    #[arg(long, value_name = "ZONE", requires = "time", value_parser = propose::time_zone)]
+    timezone: Option<String>,
     /// Beginning of the first epoch, such as 2013-01-01 or 2013-01-01T05:00:00Z
     #[arg(long, value_name = "TIME")]
     start: Option<String>,
@@ -82,13 +96,19 @@ pub(crate) struct InitArguments {
     yes: bool,
 }
 
+impl InitArguments {
+    fn columns(&self) -> Vec<ColumnBounds> {
+        self.columns.iter().flat_map(|list| list.0.clone()).collect()
+    }
+}
+
 /// Makes the pipeline file.
 pub(crate) fn execute(arguments: &InitArguments) -> Result<(), CliError> {
     let output = output(arguments)?;
     let format = format(&arguments.files)?;
     let profile =
         FileProfile::of(&arguments.files, format).map_err(|error| CliError::failed(error.to_string()))?;
-    let proposal = Proposal::of(&profile);
+    let proposal = Proposal::of(&profile, arguments);
     let draft = match arguments.yes || !stdin().is_terminal() {
         true => given(arguments, &profile, &proposal, &output)?,
         false => Questions::new(&profile, &proposal).draft(arguments)?,
@@ -97,7 +117,7 @@ pub(crate) fn execute(arguments: &InitArguments) -> Result<(), CliError> {
     let text = write::pipeline(&name, &paths(arguments, &output)?, format, &draft);
     let pipeline = Pipeline::parse(&text, &output)
         .map_err(|error| CliError::usage(format!("these answers make no valid pipeline:\n{error}")))?;
-    show_expected(&pipeline, &profile, &draft)?;
+    show_expected(&pipeline, &output)?;
     if !arguments.yes && stdin().is_terminal() && !ask::confirm(&format!("Write {}?", output.display()))? {
         return Err(CliError::failed("nothing was written"));
     }
@@ -182,10 +202,11 @@ fn given(
         )));
     };
     let draft = Draft {
-        columns: arguments.columns.clone(),
+        columns: arguments.columns(),
         key: arguments.key.clone(),
         time: arguments.time.clone(),
         arrival: arguments.arrival.clone(),
+        timezone: arguments.timezone.clone(),
         epoch: arguments.epoch.clone(),
         start: arguments.start.clone().unwrap_or_default(),
         horizon: arguments.horizon.unwrap_or(propose::COUNTED_EPOCHS),
@@ -195,17 +216,48 @@ fn given(
         delta: delta.value(),
     };
     draft.check(profile)?;
+    if let (None, None, Some(time)) = (&draft.time, &draft.epoch, &proposal.time) {
+        return Err(CliError::usage(format!(
+            "the file has times: name their column with --time, or choose epochs of a number of rows with --epoch.\nThis command would \
+             make epochs of {time:?}; its start and horizon are PRIVATE until you have put public knowledge in their place:\n\n{}",
+            proposal.command(arguments, output)
+        )));
+    }
+    for note in draft.notes(profile) {
+        let _ = writeln!(stderr(), "note: {note}");
+    }
     Ok(draft.filled(profile))
 }
 
-/// Prints what `plan` expects of the means, if the records of the file spread evenly.
-fn show_expected(pipeline: &Pipeline, profile: &FileProfile, draft: &Draft) -> Result<(), CliError> {
-    let keys = draft.key.as_ref().map_or(1, |key| key.values.len());
-    let records = profile.rows as f64 / keys as f64 / draft.horizon as f64;
-    if let Some(expected) = forecast_of_means(pipeline, records.max(1e-9))? {
+/// Prints what `plan` expects of the means, for the records that would count.
+fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<(), CliError> {
+    let progress = RowProgress::new();
+    let run = dry_run(pipeline, &DryRunLimits::default(), &mut |rows| progress.update(rows));
+    progress.finish();
+    let counted = run.tally.records.saturating_sub(run.left_out.unwrap_or(0));
+    let parameters = pipeline.public_parameters();
+    let cells = f64::from(parameters.keys()) * parameters.epochs.schedule.horizon() as f64;
+    // As few digits as a person would type.
+    let records: f64 = format!("{:.2e}", counted as f64 / cells).parse().unwrap_or(0.0);
+    let mut err = stderr().lock();
+    let left_out = match run.left_out {
+        Some(left_out) if left_out > 0 => {
+            format!("; {} are beyond the limits of their entities", thousands(left_out))
+        }
+        _ => String::new(),
+    };
+    let rows = thousands(run.counters.rows);
+    let _ = writeln!(err, "\n{} of {rows} rows would count{left_out}.", thousands(counted));
+    if 2 * counted < run.counters.rows {
+        let _ = writeln!(err, "Most would not: hushflow check {} shows why.", output.display());
+    }
+    if records > 0.0
+        && let Some(expected) = forecast_of_means(pipeline, records)?
+    {
         let _ = writeln!(
-            stderr(),
-            "\nExpected, if the rows of the file spread evenly over keys and epochs:\n{expected}"
+            err,
+            "If they spread evenly over keys and epochs, as hushflow plan {} --records-per-epoch {records} forecasts:\n{expected}",
+            output.display()
         );
     }
     Ok(())

@@ -3,7 +3,7 @@
 //! A profile is private: it is made for the operator's screen, and nothing of it may be published
 //! without the operator's word that it is public knowledge.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
@@ -38,6 +38,10 @@ pub struct ColumnProfile {
     pub range: Option<(f64, f64)>,
     /// The first and the last time, in microseconds since 1970.
     pub span: Option<(i64, i64)>,
+    /// Offsets from UTC that times carry, such as `-05:00`.
+    pub offsets: BTreeSet<String>,
+    /// Rows with a time of day without an offset from UTC.
+    pub local_times: u64,
     /// Texts and their rows; none if there are more than a hundred.
     pub words: Option<BTreeMap<String, u64>>,
     /// Distinct values.
@@ -122,6 +126,11 @@ impl ColumnProfile {
             self.times += 1;
             let (first, last) = self.span.unwrap_or((time, time));
             self.span = Some((first.min(time), last.max(time)));
+            let text = row.text(slot).unwrap_or_default();
+            match offset(text) {
+                Some(offset) => drop(self.offsets.insert(String::from_utf8_lossy(offset).into_owned())),
+                None => self.local_times += u64::from(text.len() > DATE && !text.ends_with(b"Z")),
+            }
         }
         if let Ok(text) = row.text(slot) {
             seen.insert(hasher.hash_one(text));
@@ -160,6 +169,15 @@ impl ColumnProfile {
     }
 }
 
+/// Length of a date.
+const DATE: usize = 10;
+
+/// Returns the offset from UTC at the end of a time, except `Z`.
+fn offset(time: &[u8]) -> Option<&[u8]> {
+    let end = &time[time.len().checked_sub(6)?..];
+    matches!(end, [b'+' | b'-', _, _, b':', _, _]).then_some(end)
+}
+
 /// Returns the names of the columns that can be read.
 fn names(path: &Path, format: Format) -> Result<Vec<String>, FormatError> {
     match format {
@@ -180,6 +198,20 @@ fn open(path: &Path, format: Format, wanted: &[String]) -> Result<Box<dyn FileRo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn offsets_and_local_times_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.csv");
+        std::fs::write(
+            &path,
+            "at\n2020-01-01T10:00:00-05:00\n2020-01-01 10:00\n2020-01-01\n2020-01-01T10:00Z\n",
+        )
+        .unwrap();
+        let column = &FileProfile::of(&[path], Format::Csv).unwrap().columns[0];
+        assert_eq!((column.times, column.local_times), (4, 1));
+        assert_eq!(column.offsets, BTreeSet::from(["-05:00".into()]));
+    }
 
     #[test]
     fn columns_have_kinds() {

@@ -2,15 +2,18 @@
 
 use std::ops::ControlFlow;
 
-use hushflow_mechanism::epochs::Calendar;
-use jiff::civil::{DateTime, Weekday};
+use hushflow_mechanism::epochs::{Calendar, ClockSource, LatePolicy, TimeSchedule};
+use jiff::civil::{DateTime, Time, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-use super::{micros, parse_duration, zoned};
+use super::{micros, parse_duration, time_zone, zoned};
 
 /// Most epochs of a calendar.
 const LONGEST: u64 = 1 << 20;
+
+/// Microseconds in an hour.
+const HOUR: i64 = 3_600_000_000;
 
 /// Length of an epoch in a time zone.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +70,62 @@ impl LocalStart {
     }
 }
 
+/// Returns the start and the number of epochs of a length that cover the times from `first` to
+/// `last`, in microseconds since 1970. They begin with a day, week, month or year of the zone, or
+/// with a full hour.
+///
+/// ```
+/// # use hushflow::time::{epochs_over, parse_time};
+/// let [first, last] = ["2013-01-15T10:17Z", "2013-03-01T00:00Z"].map(|text| parse_time(text).unwrap());
+/// assert_eq!(epochs_over((first, last), "1 month", "UTC"), Some(("2013-01-01".into(), 3)));
+/// assert_eq!(epochs_over((first, last), "12h", "UTC"), Some(("2013-01-15T10:00:00Z".into(), 90)));
+/// ```
+pub fn epochs_over((first, last): (i64, i64), length: &str, zone: &str) -> Option<(String, u64)> {
+    let (name, zone) = (zone, time_zone(zone)?);
+    let length = EpochLength::parse(length)?;
+    let begin = Timestamp::from_microsecond(first).ok()?.to_zoned(zone.clone());
+    let (start, text) = match length {
+        EpochLength::Fixed(_) => {
+            let hour = Timestamp::from_microsecond(first.div_euclid(HOUR) * HOUR).ok()?;
+            (LocalStart(hour.to_zoned(zone.clone()).datetime()), hour.to_string())
+        }
+        EpochLength::Calendar(span) => {
+            let date = match begin.date() {
+                date if span.get_years() > 0 => date.first_of_year(),
+                date if span.get_months() > 0 => date.first_of_month(),
+                date if span.get_weeks() > 0 => {
+                    let past = date.weekday().to_monday_zero_offset();
+                    date.checked_sub(Span::new().days(past)).ok()?
+                }
+                date => date,
+            };
+            (LocalStart(date.to_datetime(Time::midnight())), date.to_string())
+        }
+    };
+    if let EpochLength::Fixed(length) = length {
+        let start = micros(&start.0.to_zoned(zone).ok()?)?;
+        return Some((text, (last.saturating_sub(start) / length + 1).max(1).unsigned_abs()));
+    }
+    let mut horizon = 64;
+    loop {
+        let calendar = calendar(name, &zone, &start, length, horizon).ok()?;
+        let by = TimeSchedule {
+            start: calendar.runs.first()?.start,
+            length: calendar.longest(),
+            lateness: 0,
+            horizon,
+            late: LatePolicy::Drop,
+            clock: ClockSource::EndOfInput,
+            calendar: Some(calendar),
+        };
+        if let Some(count) = (1..=horizon).find(|&epoch| by.start_of(epoch + 1).is_some_and(|end| end > last))
+        {
+            return Some((text, count));
+        }
+        horizon *= 4;
+    }
+}
+
 /// Returns the calendar of `horizon` epochs, or why there is none.
 pub(crate) fn calendar(
     name: &str,
@@ -115,9 +174,8 @@ pub(crate) fn calendar(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{parse_local_time, parse_time, time_zone};
+    use super::super::{parse_local_time, parse_time};
     use super::*;
-    use hushflow_mechanism::epochs::{ClockSource, LatePolicy, TimeSchedule};
 
     fn schedule(zone: &str, start: &str, length: &str, horizon: u64) -> TimeSchedule {
         let time_zone = time_zone(zone).unwrap();

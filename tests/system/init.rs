@@ -112,6 +112,64 @@ fn other_formats_and_streams_without_times_are_described() {
     assert_eq!((&checked[0]["rows"], &checked[0]["epochs_published"]), (&80.into(), &10.into()));
 }
 
+#[test]
+fn lengths_zones_and_names_with_commas_make_valid_pipelines() {
+    let lab = lab();
+    let start = ["--time", "event_time", "--start", "2013-01-01", "--horizon"];
+    let budget = ["--epsilon", "1", "--delta", "1e-6"];
+    let columns = ["--columns", "dep_delay:-60:240"];
+    let zone = ["--timezone", "America/New_York"];
+    for (flags, line) in [
+        (&["32", "--output", "a.toml"][..], "length = \"1d\""),
+        (&["5", "--output", "b.toml"], "length = \"1 week\""),
+        (&["1", "--epoch", "month", "--output", "c.toml"], "length = \"1 month\""),
+        (&[&["32", "--output", "d.toml"][..], &zone].concat(), "timezone = \"America/New_York\""),
+    ] {
+        init(&lab, &[&columns[..], &start, flags, &budget].concat()).succeeded();
+        let file = lab.path(flags.iter().find(|flag| flag.ends_with(".toml")).expect("a file"));
+        let text = std::fs::read_to_string(&file).expect("the file");
+        assert!(text.contains(line), "{text}");
+        finish(hushflow(["check"]).arg(&file)).succeeded();
+    }
+    // The file has times, so epochs of rows must be asked for.
+    init(&lab, &[&columns[..], &budget].concat()).failed(2, &["--time event_time", "--start", "PRIVATE"]);
+    lab.write("c.csv", "\"a, b\",wind speed,city\n1,2,\"New York, NY\"\n3,4,Oslo\n");
+    let mut command = hushflow([
+        "init",
+        "c.csv",
+        "--columns",
+        "a, b:0:9,wind speed:0:60",
+        "--key",
+        "city=\"New York, NY\",Oslo",
+        "--output",
+        "e.toml",
+    ]);
+    finish(command.args(budget).current_dir(lab.path("."))).succeeded();
+    let checked = finish(hushflow(["check", "--json"]).arg(lab.path("e.toml")));
+    assert_eq!(checked.json()[0]["outcomes"]["records"], 2);
+}
+
+#[test]
+fn the_workload_of_the_release_is_the_default_view_everywhere() {
+    let lab = lab();
+    init(&lab, &FLAGS).succeeded();
+    let text = std::fs::read_to_string(lab.path("flights_jan2013.toml")).expect("the file");
+    lab.write("w.toml", text.replace("\"prefix\"", "\"window-mean:3\""));
+    let lines = |ended: Ended| {
+        let mut lines = ended.succeeded().json();
+        lines.iter_mut().for_each(|line| drop(line.as_object_mut().expect("an object").remove("view")));
+        lines
+    };
+    let ran = lines(finish(hushflow(["run", "--json"]).arg(lab.path("w.toml"))));
+    let tailed = lines(finish(hushflow(["tail", "--json"]).arg(lab.path("flights_jan2013-state"))));
+    assert!(ran.len() == 96 && ran == tailed);
+    assert!(ran.iter().all(|line| line["workload"] == "window-mean:3"));
+    let mut plan = hushflow(["plan", "--json", "--records-per-epoch", "280", "--strategy", "identity"]);
+    let planned = finish(plan.arg(lab.path("w.toml"))).succeeded().json();
+    assert_eq!(planned[0]["workload"], "window-mean:3");
+    assert_eq!(planned[0]["of_file"]["columns"].as_array().expect("columns").len(), 2);
+}
+
 /// Answers on a pseudo-terminal. `script` of util-linux makes one.
 #[test]
 fn questions_on_a_terminal_have_defaults() {
@@ -123,7 +181,7 @@ fn questions_on_a_terminal_have_defaults() {
     script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = script.spawn().expect("script of util-linux starts");
     // Two columns of four; a wrong answer is asked for again.
-    let answers = "-60:240\n9:0\n-90:270\n-\n-\norigin\nEWR,JFK,LGA\nevent_time\nrecorded_at\n2013-01-01T05:00:00Z\n1d\n32\nrecord\n1\n1e-6\n\n";
+    let answers = "-60:240\n9:0\n-90:270\n-\n-\norigin\nEWR,JFK,LGA\nevent_time\nrecorded_at\nUTC\n1d\n2013-01-01T05:00:00Z\n32\nrecord\n1\n1e-6\n\n";
     child.stdin.take().expect("its input").write_all(answers.as_bytes()).expect("answers");
     let ended = wait(child).succeeded();
     for part in ["PUBLISHED", "in this file", "the smaller first", "asked.toml is written"] {

@@ -9,7 +9,7 @@ use hushflow::mechanism::accounting::{Delta, Epsilon};
 use super::super::output::number;
 use super::super::{CliError, number_in, thousands};
 use super::InitArguments;
-use super::propose::{self, ColumnBounds, Draft, Keys, Proposal};
+use super::propose::{self, ColumnBounds, Draft, Keys, Proposal, Times};
 
 const WARNING: &str = "\
 Bounds, keys, start and horizon are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
@@ -37,7 +37,7 @@ impl<'a> Questions<'a> {
         ))?;
         let columns = match arguments.columns.is_empty() {
             true => self.columns()?,
-            false => arguments.columns.clone(),
+            false => arguments.columns(),
         };
         let key = if arguments.key.is_some() { arguments.key.clone() } else { self.key()? };
         let time = match &arguments.time {
@@ -58,21 +58,38 @@ impl<'a> Questions<'a> {
                     self.proposal.arrival.as_deref(),
                 )?;
             }
-            if start.is_empty() {
-                start = ask("Beginning of the first epoch", &self.proposal.start, propose::time)?;
-            }
         }
+        let timezone = match (&arguments.timezone, &time) {
+            (None, Some(time)) => {
+                if let Some(note) = self.profile.zone_note(time) {
+                    show(&format!("Note: {note}.\n"))?;
+                }
+                let question = "Time zone of days, weeks and months, such as America/New_York";
+                Some(ask(question, propose::UTC, propose::time_zone)?).filter(|zone| zone != propose::UTC)
+            }
+            (zone, _) => zone.clone(),
+        };
         let epoch = match (&arguments.epoch, &time) {
             (Some(epoch), _) => epoch.clone(),
-            (None, Some(_)) => ask("Length of an epoch", &self.proposal.epoch, propose::length)?,
+            (None, Some(_)) => ask(
+                "Length of an epoch, such as 6h, 1d, week or month",
+                &self.proposal.epoch,
+                propose::length,
+            )?,
             (None, None) => ask("Rows in an epoch", &self.proposal.epoch, whole)?.to_string(),
         };
+        let mut usual = (self.proposal.start.clone(), self.proposal.horizon);
+        if let Some(span) = time.as_ref().and_then(|time| self.profile.span_of(time)) {
+            let zone = timezone.as_deref().unwrap_or(propose::UTC);
+            let (_, start, horizon) = propose::epochs(span, &epoch, zone);
+            usual = (start, horizon);
+        }
+        if time.is_some() && start.is_empty() {
+            start = ask("Beginning of the first epoch", &usual.0, propose::time)?;
+        }
         if horizon.is_none() {
-            horizon = Some(ask(
-                "Number of epochs, for which the budget is spent",
-                &self.proposal.horizon.to_string(),
-                whole,
-            )?);
+            let question = "Number of epochs, for which the budget is spent";
+            horizon = Some(ask(question, &usual.1.to_string(), whole)?);
         }
         let entity = match &arguments.unit {
             Some(unit) => Some(unit.clone()).filter(|unit| unit != "record"),
@@ -101,6 +118,7 @@ impl<'a> Questions<'a> {
             key,
             time,
             arrival,
+            timezone,
             epoch: Some(epoch),
             start,
             horizon: horizon.unwrap_or(propose::COUNTED_EPOCHS),
@@ -148,9 +166,9 @@ impl<'a> Questions<'a> {
             self.optional("Column that groups the records, or - for one group", &names, first.as_deref())?;
         let Some(column) = column else { return Ok(None) };
         let proposed = self.proposal.keys.iter().find(|key| key.column == column);
-        let values = proposed.map_or(String::new(), |key| key.values.join(","));
+        let values = proposed.map_or(String::new(), |key| propose::list(&key.values));
         let read = |text: &str| format!("{column}={text}").parse::<Keys>();
-        ask("  its values, separated by commas", &values, read).map(Some)
+        ask("  its values, separated by commas; in quotes if they hold one", &values, read).map(Some)
     }
 
     fn unit(&self) -> Result<Option<String>, CliError> {

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
-use hushflow::time::{parse_duration, parse_time, time_text};
+use hushflow::time::{epoch_length, epochs_over, is_time_zone, parse_time, parse_time_in};
 
 use super::super::CliError;
 use super::super::output::number;
@@ -51,6 +51,32 @@ impl FromStr for ColumnBounds {
     }
 }
 
+/// Columns with their bounds, separated by commas. A name may hold commas: it ends with its bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ColumnList(pub(super) Vec<ColumnBounds>);
+
+impl FromStr for ColumnList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mut columns, mut name) = (Vec::new(), String::new());
+        for part in text.split(',') {
+            name += part;
+            match name.parse() {
+                Ok(column) => {
+                    columns.push(column);
+                    name.clear();
+                }
+                Err(_) => name.push(','),
+            }
+        }
+        match name.strip_suffix(',') {
+            Some(rest) => Err(rest.parse::<ColumnBounds>().err().unwrap_or_default()),
+            None => Ok(ColumnList(columns)),
+        }
+    }
+}
+
 /// Reads `LOWER:UPPER`.
 pub(super) fn bounds(text: &str) -> Result<(f64, f64), String> {
     let expected = || format!("found {text:?}, expected two numbers as LOWER:UPPER, the smaller first");
@@ -74,16 +100,36 @@ impl FromStr for Keys {
         let pair = text.split_once('=').filter(|(column, _)| !column.is_empty());
         let (column, values) =
             pair.ok_or_else(|| format!("found {text:?}, expected COLUMN=A,B,…, such as city=Oslo,Rome"))?;
-        let values: Vec<String> = values
-            .split(',')
-            .map(|value| value.trim().into())
-            .filter(|value: &String| !value.is_empty())
-            .collect();
+        let values = listed(values);
         match values.is_empty() {
             true => Err(format!("found {text:?}, which lists no value: expected COLUMN=A,B,…")),
             false => Ok(Keys { column: column.trim().into(), values }),
         }
     }
+}
+
+/// Reads values separated by commas; one in quotes may hold commas, as in CSV.
+fn listed(text: &str) -> Vec<String> {
+    let (mut values, mut is_quoted) = (vec![String::new()], false);
+    let mut rest = text.chars().peekable();
+    while let (Some(letter), Some(value)) = (rest.next(), values.last_mut()) {
+        match letter {
+            '"' if is_quoted && rest.next_if_eq(&'"').is_some() => value.push('"'),
+            '"' if is_quoted || value.trim().is_empty() => is_quoted = !is_quoted,
+            ',' if !is_quoted => values.push(String::new()),
+            letter => value.push(letter),
+        }
+    }
+    values.into_iter().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()).collect()
+}
+
+/// Formats values for [`listed`].
+pub(super) fn list(values: &[String]) -> String {
+    let quoted = |value: &String| match value.contains([',', '"']) {
+        true => format!("\"{}\"", value.replace('"', "\"\"")),
+        false => value.clone(),
+    };
+    values.iter().map(quoted).collect::<Vec<_>>().join(",")
 }
 
 /// What the pipeline file will say.
@@ -93,6 +139,7 @@ pub(super) struct Draft {
     pub(super) key: Option<Keys>,
     pub(super) time: Option<String>,
     pub(super) arrival: Option<String>,
+    pub(super) timezone: Option<String>,
     pub(super) epoch: Option<String>,
     pub(super) start: String,
     pub(super) horizon: u64,
@@ -133,14 +180,95 @@ impl Draft {
         Ok(())
     }
 
-    /// Fills in what is not published from the data: the lengths of epochs and the limits.
+    /// Fills in the length of epochs and the limits. Months and years need a time zone.
     pub(super) fn filled(self, profile: &FileProfile) -> Self {
         let epoch = self.epoch.clone().unwrap_or_else(|| match &self.time {
-            Some(_) => "1d".into(),
+            Some(time) => self.usual_length(profile.span_of(time)).unwrap_or("1d").into(),
             None => profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(),
         });
+        let is_varying = self.time.is_some() && epoch_length(&epoch).is_some_and(|(_, varies)| varies);
+        let timezone = self.timezone.clone().or(is_varying.then(|| UTC.into()));
         let participations = self.participations.unwrap_or(self.horizon.min(PARTICIPATIONS));
-        Draft { epoch: Some(epoch), participations: Some(participations), ..self }
+        Draft { epoch: Some(epoch), timezone, participations: Some(participations), ..self }
+    }
+
+    /// Returns the shortest length by which the epochs of the horizon reach the last time.
+    fn usual_length(&self, span: Option<(i64, i64)>) -> Option<&'static str> {
+        const LENGTHS: [&str; 6] = ["1min", "1h", "1d", "1 week", "1 month", "1 year"];
+        let zone = self.timezone.as_deref().unwrap_or(UTC);
+        let span =
+            span.and_then(|(first, last)| Some((parse_time_in(&self.start, zone).unwrap_or(first), last)));
+        let reaches = |length: &&&str| {
+            let epochs = span.and_then(|span| epochs_over(span, length, zone));
+            epochs.is_some_and(|(_, epochs)| epochs <= self.horizon)
+        };
+        LENGTHS.iter().find(reaches).copied()
+    }
+
+    /// States what [`filled`](Self::filled) will choose, and how times are read.
+    pub(super) fn notes(&self, profile: &FileProfile) -> Vec<String> {
+        let filled = self.clone().filled(profile);
+        let epoch = filled.epoch.unwrap_or_default();
+        let mut notes = Vec::new();
+        match (&self.epoch, &self.time) {
+            (None, Some(time)) => notes.push(match self.usual_length(profile.span_of(time)) {
+                Some(_) => format!(
+                    "without --epoch, an epoch is {epoch}: of a minute, hour, day, week, month and year the shortest by which {} epochs \
+                     reach the last row",
+                    self.horizon
+                ),
+                None => format!("without --epoch, an epoch is {epoch}; {} epochs don't reach the last row", self.horizon),
+            }),
+            (None, None) => notes.push(format!(
+                "without --time and --epoch, an epoch is {epoch} rows in their order, a tenth of the file, and there are {} epochs",
+                self.horizon
+            )),
+            _ => {}
+        }
+        if self.timezone.is_none() {
+            notes.extend(
+                filled
+                    .timezone
+                    .map(|_| "months and years are those of UTC: --timezone names another zone".into()),
+            );
+        }
+        notes.extend(
+            self.time.as_ref().filter(|_| self.timezone.is_none()).and_then(|time| profile.zone_note(time)),
+        );
+        notes
+    }
+}
+
+/// The usual time zone.
+pub(super) const UTC: &str = "UTC";
+
+/// What a profile says of times.
+pub(super) trait Times {
+    /// The first and the last time of a column.
+    fn span_of(&self, column: &str) -> Option<(i64, i64)>;
+    /// Whether the times of a column belong to a zone other than UTC, in words.
+    fn zone_note(&self, column: &str) -> Option<String>;
+}
+
+impl Times for FileProfile {
+    fn span_of(&self, column: &str) -> Option<(i64, i64)> {
+        self.columns.iter().find(|profile| profile.name == column)?.span
+    }
+
+    fn zone_note(&self, column: &str) -> Option<String> {
+        let profile = self.columns.iter().find(|profile| profile.name == column)?;
+        let offsets: Vec<&str> = profile.offsets.iter().map(String::as_str).take(3).collect();
+        match (offsets.is_empty(), profile.local_times) {
+            (false, _) => Some(format!(
+                "times carry offsets ({}): without --timezone, such as America/New_York, days begin at midnight UTC",
+                offsets.join(", ")
+            )),
+            (true, 0) => None,
+            (true, _) => Some(
+                "times without an offset are read as UTC: if they are local, give --timezone, such as America/New_York"
+                    .into(),
+            ),
+        }
     }
 }
 
@@ -160,7 +288,8 @@ pub(super) struct Proposal {
 }
 
 impl Proposal {
-    pub(super) fn of(profile: &FileProfile) -> Self {
+    /// Returns proposals beside what the flags give.
+    pub(super) fn of(profile: &FileProfile, arguments: &InitArguments) -> Self {
         let of_kind = |kind| profile.columns.iter().filter(move |column| column.kind() == kind);
         let mut keys: Vec<_> = of_kind(ColumnKind::Word)
             .filter_map(|column| {
@@ -173,9 +302,13 @@ impl Proposal {
         let arrival =
             times.iter().find(|column| is_like(&column.name, &ARRIVALS)).filter(|_| times.len() > 1);
         let time = times.iter().find(|column| arrival.is_none_or(|arrival| arrival.name != column.name));
-        let span = time.and_then(|time| time.span).unwrap_or((0, 0));
+        let zone = arguments.timezone.as_deref().unwrap_or(UTC);
         let (epoch, start, horizon) = match time {
-            Some(_) => epochs(span),
+            Some(time) => {
+                let span = time.span.unwrap_or((0, 0));
+                let length = arguments.epoch.as_deref().unwrap_or_else(|| length_for(span));
+                epochs(span, length, zone)
+            }
             None => (profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(), String::new(), COUNTED_EPOCHS),
         };
         let entities = of_kind(ColumnKind::Name).filter(|column| column.distinct < column.present);
@@ -197,8 +330,8 @@ impl Proposal {
         let files: Vec<_> = arguments.files.iter().map(|path| quoted(&path.display().to_string())).collect();
         let mut command =
             format!("hushflow init {} --output {}", files.join(" "), quoted(&output.display().to_string()));
-        let given = &arguments.columns;
-        let columns = if given.is_empty() { &self.columns } else { given };
+        let given = arguments.columns();
+        let columns = if given.is_empty() { &self.columns } else { &given };
         let columns: Vec<_> = columns
             .iter()
             .map(|column| format!("{}:{}:{}", column.name, number(column.lower), number(column.upper)))
@@ -206,7 +339,7 @@ impl Proposal {
         let mut add = |flag: &str, value: &str| command += &format!(" \\\n    {flag} {}", quoted(value));
         add("--columns", &columns.join(","));
         if let Some(key) = arguments.key.as_ref().or(self.keys.first()) {
-            add("--key", &format!("{}={}", key.column, key.values.join(",")));
+            add("--key", &format!("{}={}", key.column, list(&key.values)));
         }
         let time = arguments.time.as_ref().or(self.time.as_ref());
         if let Some(time) = time {
@@ -214,10 +347,15 @@ impl Proposal {
             if let Some(arrival) = arguments.arrival.as_ref().or(self.arrival.as_ref()) {
                 add("--arrival", arrival);
             }
+            arguments.timezone.iter().for_each(|zone| add("--timezone", zone));
             add("--start", arguments.start.as_ref().unwrap_or(&self.start));
             add("--horizon", &arguments.horizon.unwrap_or(self.horizon).to_string());
         }
         add("--epoch", arguments.epoch.as_ref().unwrap_or(&self.epoch));
+        if let Some(unit) = &arguments.unit {
+            add("--unit", unit);
+            arguments.participations.iter().for_each(|number| add("--participations", &number.to_string()));
+        }
         add("--epsilon", &arguments.epsilon.map_or("1".into(), |epsilon| epsilon.value().to_string()));
         add("--delta", &arguments.delta.map_or("1e-6".into(), |delta| format!("{:e}", delta.value())));
         command
@@ -269,26 +407,37 @@ fn outwards(least: f64, greatest: f64) -> (f64, f64) {
     if lower < upper { (lower, upper) } else { (lower, lower + step) }
 }
 
-/// Returns length, start and number of epochs that cover a span of microseconds.
-fn epochs((first, last): (i64, i64)) -> (String, String, u64) {
+/// Returns a length by which a span has at least seven epochs, or a day.
+pub(super) fn length_for((first, last): (i64, i64)) -> &'static str {
     const HOUR: i64 = 3_600_000_000;
     const LENGTHS: [(&str, i64); 4] =
         [("1d", 24 * HOUR), ("1h", HOUR), ("1min", HOUR / 60), ("1s", HOUR / 3600)];
     let span = last.saturating_sub(first);
-    let (name, length) = LENGTHS.into_iter().find(|(_, length)| span / length >= 7).unwrap_or(LENGTHS[0]);
-    let day = 24 * HOUR;
-    let start = if length == day { first.div_euclid(day) * day } else { first.div_euclid(HOUR) * HOUR };
-    let horizon = (last.saturating_sub(start) / length + 1).max(1).unsigned_abs();
-    let text = time_text(start);
-    let text = text.strip_suffix("T00:00:00Z").map_or_else(|| text.clone(), String::from);
-    (name.into(), text, horizon)
+    LENGTHS.into_iter().find(|(_, length)| span / length >= 7).unwrap_or(LENGTHS[0]).0
 }
 
-/// Reads a length of time.
+/// Returns length, start and number of epochs that cover a span of microseconds.
+pub(super) fn epochs(span: (i64, i64), length: &str, zone: &str) -> (String, String, u64) {
+    let (start, horizon) = epochs_over(span, length, zone).unwrap_or_default();
+    (length.into(), start, horizon.max(1))
+}
+
+/// Reads a length of epochs.
 pub(super) fn length(text: &str) -> Result<String, String> {
-    let is_length = parse_duration(text).is_some_and(|length| length > 0);
-    let expected = || format!("found {text:?}, expected a length such as 1d, 6h or 15min");
-    is_length.then(|| text.to_owned()).ok_or_else(expected)
+    let expected = || format!("found {text:?}, expected a length such as 1d, 6h, 15min, week or month");
+    epoch_length(text).map(|(length, _)| length).ok_or_else(expected)
+}
+
+/// Reads the length of epochs of time, or a number of rows.
+pub(super) fn length_or_rows(text: &str) -> Result<String, String> {
+    if text.parse().is_ok_and(|rows: u64| rows > 0) { Ok(text.into()) } else { length(text) }
+}
+
+/// Reads the name of a time zone.
+pub(super) fn time_zone(text: &str) -> Result<String, String> {
+    let expected =
+        || format!("found {text:?}, expected a name of the time zone database such as America/New_York");
+    is_time_zone(text).then(|| text.to_owned()).ok_or_else(expected)
 }
 
 /// Reads a time.
@@ -327,13 +476,33 @@ mod tests {
     }
 
     #[test]
+    fn names_and_values_may_hold_commas() {
+        let list: ColumnList = "wind speed:0:60,a, b:-1:1,c:0:2".parse().unwrap();
+        let names: Vec<&str> = list.0.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!(names, ["wind speed", "a, b", "c"]);
+        for wrong in ["", "a", "a:0:1,b", "a:1:0"] {
+            assert!(wrong.parse::<ColumnList>().is_err(), "{wrong}");
+        }
+        let values = ["New York, NY", "Oslo", "a\"b"].map(String::from);
+        let keys: Keys = format!("city={}", super::list(&values)).parse().unwrap();
+        assert_eq!(keys.values, values);
+        assert_eq!("k= \"a,b\" , c".parse::<Keys>().unwrap().values, ["a,b", "c"]);
+    }
+
+    #[test]
     fn epochs_cover_a_span() {
         let time = |text| parse_time(text).unwrap();
         let check = |first, last, expected: (&str, &str, u64)| {
-            let (length, start, horizon) = epochs((time(first), time(last)));
+            let span = (time(first), time(last));
+            let (length, start, horizon) = epochs(span, length_for(span), UTC);
             assert_eq!((length.as_str(), start.as_str(), horizon), expected);
         };
         check("2013-01-01T10:17:00Z", "2013-02-01T05:54:00Z", ("1d", "2013-01-01", 32));
         check("2013-01-01T10:17:00Z", "2013-01-02T05:54:00Z", ("1h", "2013-01-01T10:00:00Z", 20));
+        let year = (time("2013-01-01T05:00:00Z"), time("2013-12-31T23:00:00Z"));
+        let (_, start, horizon) = epochs(year, "1 month", "America/New_York");
+        assert_eq!((start.as_str(), horizon), ("2013-01-01", 12));
+        let (_, start, horizon) = epochs(year, "1 week", UTC);
+        assert_eq!((start.as_str(), horizon), ("2012-12-31", 53));
     }
 }

@@ -77,9 +77,12 @@ fn epochs(draft: &Draft) -> String {
         ),
         None => "clock = \"end-of-input\"             # all epochs close when the input ends".into(),
     };
+    let zone = draft.timezone.as_ref().map_or(String::new(), |zone| {
+        format!("timezone = {}   # of days, weeks and months, and of times without an offset\n", text(zone))
+    });
     format!(
         "# Epoch 1 begins at `start`; every epoch up to the horizon costs the same budget, used or not.\n[epochs]\ntime = {}\n{clock}\n\
-         start = {}\nlength = {}\nhorizon = {}\n\n",
+         {zone}start = {}\nlength = {}\nhorizon = {}\n\n",
         text(time),
         text(&draft.start),
         text(epoch),
@@ -100,8 +103,8 @@ fn privacy(draft: &Draft) -> String {
     );
     if let Some(column) = &draft.entity {
         file += &format!(
-            "# What counts of one of them: at most one record per epoch, in at most as many epochs as participations says.\n[entity]\ncolumn = \
-             {}\nparticipations = {}\n\n",
+            "# Each {column:?} counts in at most `participations` epochs, with one record in each. Its other records\n# are left out, and \
+             the published means are those of the records that count.\n[entity]\ncolumn = {}\nparticipations = {}\n\n",
             text(column),
             draft.participations.unwrap_or(1)
         );
