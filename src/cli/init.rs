@@ -63,8 +63,8 @@ pub(crate) struct InitArguments {
     /// the end of the input]
     #[arg(long, value_name = "COLUMN", requires = "time")]
     arrival: Option<String>,
-    /// Length of an epoch, such as 6h, 1d, week or month; without --time, a number of rows [default:
-    /// by the times and the horizon, or a tenth of the rows]
+    /// Length of an epoch, such as 6h, 1d, week or month; without --time, a number of rows
+    /// [default: by the times and the horizon, or a tenth of the rows]
     #[arg(long, value_name = "LENGTH", value_parser = propose::length_or_rows)]
     epoch: Option<String>,
     /// Time zone of days, weeks and months, and of times without an offset, such as

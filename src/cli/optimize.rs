@@ -56,8 +56,8 @@ pub(crate) struct OptimizeArguments {
     /// Strategy to optimise; see below
     #[arg(long, value_parser = method)]
     method: String,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k, momentum:β,
-    /// adam:β, matrix:FILE (CSV), or, for coa, all-range
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k,
+    /// momentum:β, adam:β, matrix:FILE (CSV), or, for coa, all-range
     #[arg(long, short = 'w')]
     workload: String,
     /// Number of steps [default for a matrix: its number of columns]

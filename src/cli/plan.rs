@@ -107,8 +107,8 @@ pub(super) fn list(title: &str, listed: impl Fn(&Kind) -> bool) -> String {
 pub(crate) struct PlanArguments {
     /// Pipeline file with these settings; flags override it
     pipeline: Option<PathBuf>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k, momentum:β,
-    /// adam:β, or matrix:FILE (CSV)
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k,
+    /// momentum:β, adam:β, or matrix:FILE (CSV)
     #[arg(long, short = 'w')]
     #[arg(value_parser = read_workload)]
     workload: Option<Workload>,

@@ -70,9 +70,9 @@ pub(crate) struct TailArguments {
     /// For logs of method pp: whether squares of noisy sums keep their bias [default: debiased]
     #[arg(long, value_enum)]
     squares: Option<Squares>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k, momentum:β,
-    /// adam:β. May be repeated with --web: the page opens with the first and offers all of them and
-    /// the workload of the log [default: the workload of the log]
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k,
+    /// momentum:β, adam:β. May be repeated with --web: the page opens with the first and offers all
+    /// of them and the workload of the log [default: the workload of the log]
     #[arg(long)]
     workload: Vec<Workload>,
     /// The first epoch to show

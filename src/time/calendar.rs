@@ -76,7 +76,8 @@ impl LocalStart {
 ///
 /// ```
 /// # use hushflow::time::{epochs_over, parse_time};
-/// let [first, last] = ["2013-01-15T10:17Z", "2013-03-01T00:00Z"].map(|text| parse_time(text).unwrap());
+/// let times = ["2013-01-15T10:17Z", "2013-03-01T00:00Z"];
+/// let [first, last] = times.map(|text| parse_time(text).unwrap());
 /// assert_eq!(epochs_over((first, last), "1 month", "UTC"), Some(("2013-01-01".into(), 3)));
 /// assert_eq!(epochs_over((first, last), "12h", "UTC"), Some(("2013-01-15T10:00:00Z".into(), 90)));
 /// ```

@@ -101,8 +101,8 @@ numbers!(enum AccountingError {
     9 PrivacyLoss(loss), 10 SamplingRate(rate), 11 Mixture(sum), 12 Bins(bins)
 });
 
-/// Advises how much smaller ε must be for the cost of the grid to fall below δ. A smaller ε also has
-/// more noise, which lowers the cost further.
+/// Advises how much smaller ε must be for the cost of the grid to fall below δ. A smaller ε also
+/// has more noise, which lowers the cost further.
 fn lower_epsilon(cost: f64, delta: f64) -> String {
     match (cost / delta).ln() {
         excess if excess.is_finite() => format!("lower epsilon by {}", excess.max(0.0).floor() + 1.0),

@@ -41,7 +41,8 @@ pub enum Workload {
     Exponential(Decay),
     /// `A[t,i] = 1/k` for the last k epochs.
     Window(NonZeroU64),
-    /// `A[t,i] = 1/min(t,k)` for the last k epochs: a window whose first rows have smaller divisors.
+    /// `A[t,i] = 1/min(t,k)` for the last k epochs: a window whose first rows have smaller
+    /// divisors.
     WindowMean(NonZeroU64),
     /// `A[t,i] = (1 − β^(t−i+1))/(1 − β)`: running sums of heavy-ball momentum.
     Momentum(Decay),

@@ -92,7 +92,7 @@ fn value(field: FieldType) -> Value {
         FieldType::Either(types) => {
             json!({ "anyOf": types.iter().map(|value| self::value(*value)).collect::<Vec<_>>() })
         }
-        // A date without quotes is no JSON. Editors pass it as a text, libraries as a type of their own.
+        // A date without quotes is no JSON. Editors pass it as a text, libraries as another type.
         FieldType::Time => {
             json!({ "not": { "type": ["array", "boolean", "null", "number", "object"] }, "minLength": 1 })
         }
