@@ -171,7 +171,7 @@ impl Rehearsal {
                 kind: "no rows",
                 public: true,
                 stops: false,
-                message: "the source has no row, so nothing would be published".into(),
+                message: "the source has no row".into(),
             });
         }
         let left_out = self.cut.map(|mut cut| {
