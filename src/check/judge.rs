@@ -16,8 +16,8 @@ const MOST_ROWS: u64 = 1 << 16;
 /// Judges the rows of a run. Private.
 ///
 /// After the look, rows are judged when the clock closes an epoch and they are at least a tenth of
-/// all rows read. So a burst of missing values does not stop a run, and a stream that has turned bad
-/// stops before it has used up another tenth of its length.
+/// all rows read. So a burst of missing values does not stop a run, and a stream that has turned
+/// bad stops before it has used up another tenth of its length.
 pub struct RowJudge {
     pipeline: Pipeline,
     coverage: Coverage,

@@ -79,7 +79,8 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
     let mut found = problems_of_rows(pipeline, seen);
     found.extend(empty_start(pipeline, seen.coverage));
     found.extend(idle_clock(pipeline, seen.coverage));
-    // Other problems explain empty epochs. Private ones must not decide whether a public one is found.
+    // Other problems explain empty epochs. Private ones must not decide whether a public one is
+    // found.
     if let Some(empty) = empty_epochs(pipeline, seen.coverage)
         && found.iter().all(|other| empty.public && !other.public)
     {

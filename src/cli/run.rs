@@ -105,7 +105,8 @@ pub(crate) struct RunArguments {
 
 impl RunArguments {
     /// Whether standard error shows exact counts and what else is private: a person reads it, or
-    /// has asked. Elsewhere it may end in the log of a service, so it depends on public facts alone.
+    /// has asked. Elsewhere it may end in the log of a service, so it depends on public facts
+    /// alone.
     fn shows_private(&self) -> bool {
         self.counters || stderr().is_terminal()
     }

@@ -47,8 +47,8 @@ pub struct FaintCounts {
 }
 
 impl FaintCounts {
-    /// Reads the log in `directory`. Returns `None` if its counts show records, or if it is too long
-    /// to be read again.
+    /// Reads the log in `directory`. Returns `None` if its counts show records, or if it is too
+    /// long to be read again.
     ///
     /// # Errors
     /// [`FollowError`] if the log can't be read.

@@ -333,7 +333,8 @@ impl<'a> CheckReport<'a> {
         notes
     }
 
-    /// Returns the share of the records that the limits of entities leave out, if they leave out any.
+    /// Returns the share of the records that the limits of entities leave out, if they leave out
+    /// any.
     fn left_out(&self) -> Option<String> {
         let count = self.run.left_out.filter(|&count| count > 0)?;
         Some(percent(count, self.run.tally.records))
