@@ -395,7 +395,7 @@ mod tests {
         let style = TableStyle { width: Some(60), columns, ..TableStyle::default() };
         let lines = lines(&style, "JFK", 3);
         let expected = [
-            "    7  key          count           mean a  quality",
+            "    7  key          count           mean a  good",
             "                                      sd a",
             "                                      sd b",
             "                                      sd c",
