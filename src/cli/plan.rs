@@ -328,7 +328,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         }
         bar.finish();
         draw(arguments, std::slice::from_ref(&forecast))?;
-        let columns = file.as_ref().and_then(|file| ColumnForecasts::new(&forecast, &file.columns));
+        let columns = file.as_ref().and_then(|file| ColumnForecasts::new(&forecast, file));
         return Ok(if arguments.json {
             print_json(&SingleForecast { forecast, of_file: columns })
         } else {
@@ -411,7 +411,7 @@ fn compared(
         let forecast = forecast_of_file(plan, file, bar);
         if let Ok(forecast) = &forecast {
             in_file = Some(forecast.strategy.clone());
-            of_file = ColumnForecasts::new(forecast, &file.columns);
+            of_file = ColumnForecasts::new(forecast, file);
         }
         add(&file.release.strategy, forecast)?;
     }

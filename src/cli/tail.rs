@@ -102,6 +102,10 @@ pub(crate) struct TailArguments {
     /// that counted
     #[arg(long)]
     population: bool,
+    /// Assume that values are missing at random, for correlations and regressions of a log with
+    /// missing = "by-column"
+    #[arg(long)]
+    missing_at_random: bool,
     /// Draw this many synthetic records from the newest density of each key, as CSV, or with --json
     /// as JSON lines
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["follow", "web", "since"])]
@@ -287,8 +291,13 @@ fn view(
         Some(Squares::Raw) => SquareBias::Kept,
         _ => SquareBias::Removed,
     };
-    let TailArguments { covariance, level, joint, population, total, .. } = *arguments;
-    let intervals = Intervals { level, joint, population };
+    let TailArguments { covariance, level, joint, population, missing_at_random, total, .. } = *arguments;
+    if missing_at_random && !log.by_column {
+        return Err(CliError::usage(
+            "--missing-at-random: all rows of this log are complete, so it assumes nothing: leave it out",
+        ));
+    }
+    let intervals = Intervals { level, joint, population, missing_at_random };
     let (name, workload) = ("tail".into(), workload.clone());
     Ok(EstimateView { name, workload, estimator, squares, covariance, intervals, total })
 }

@@ -12,7 +12,7 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
-use super::gaussian::{ends, quality, within_bounds};
+use super::gaussian::{csv_titles, ends, quality, within_bounds};
 use super::{Cell, ColumnScales, Estimate, ScaledView, number, pairs};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
@@ -94,8 +94,7 @@ impl ColumnwiseEstimate {
     }
 
     fn count_interval(&self, column: usize) -> Option<Interval> {
-        let moments = self.by_column()?.column(column);
-        Some(moments.noisy().count_interval(self.scaled.view.intervals.level))
+        Some(self.by_column()?.count_interval(column, self.scaled.view.intervals.level))
     }
 
     fn pair_count(&self, (i, j): (usize, usize)) -> Option<(f64, f64)> {
@@ -132,7 +131,12 @@ impl ColumnwiseEstimate {
     }
 
     fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
-        self.by_column()?.correlation(i, j, self.confidence())
+        let (view, moments) = (&self.scaled.view, self.by_column()?);
+        let heaviest = view.workload.largest_coefficient(self.moments.epoch);
+        match view.intervals.missing_at_random && !moments.contradict_random(&[i, j], heaviest) {
+            true => moments.correlation_at_random(i, j, self.confidence()),
+            false => moments.correlation(i, j, self.confidence()),
+        }
     }
 
     fn of_columns(&self, value: impl Fn(usize) -> Value) -> Value {
@@ -212,6 +216,8 @@ impl Estimate for ColumnwiseEstimate {
             ("level", view.intervals.level.into()),
             ("joint", view.intervals.joint.into()),
             ("about", view.intervals.about().into()),
+            ("missing_at_random", view.intervals.missing_at_random.into()),
+            ("count_interval", ends(Some(self.moments.noisy().count_interval(view.intervals.level)))),
             ("mean_interval", self.of_columns(|column| ends(self.mean_interval(column)))),
             ("covariance_interval", self.of_pairs(|pair| ends(self.covariance_interval(pair)))),
             ("standard_deviation_interval", self.of_columns(|column| ends(deviation(column)))),
@@ -223,25 +229,9 @@ impl Estimate for ColumnwiseEstimate {
 
     fn csv_titles(&self) -> Vec<String> {
         let columns = &self.scaled.columns;
-        let of_columns =
-            |prefix: &str| -> Vec<_> { columns.iter().map(|column| format!("{prefix}_{column}")).collect() };
-        let of_pairs = |prefix: &str| -> Vec<_> {
-            self.pairs().map(|(i, j)| format!("{prefix}_{}_{}", columns[i], columns[j])).collect()
-        };
-        [
-            of_columns("count"),
-            of_columns("count_noise"),
-            of_columns("mean"),
-            of_columns("mean_noise"),
-            of_pairs("covariance"),
-            of_pairs("covariance_noise"),
-            vec!["quality".into()],
-            of_columns("mean_lower"),
-            of_pairs("covariance_lower"),
-            of_columns("mean_upper"),
-            of_pairs("covariance_upper"),
-        ]
-        .concat()
+        let of = |prefix: &'static str| columns.iter().map(move |column| format!("{prefix}_{column}"));
+        let pairs: Vec<_> = self.pairs().collect();
+        of("count").chain(of("count_noise")).chain(csv_titles(columns, &pairs)).collect()
     }
 
     fn csv(&self) -> Vec<String> {

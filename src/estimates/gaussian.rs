@@ -82,6 +82,8 @@ pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
         Ok(_) => "noise-dominated",
         Err(DensityError::TooFewRecords { .. }) => "too-few-records",
         Err(DensityError::NoSecondMoments) => "no-second-moments",
+        Err(DensityError::DifferentRows) => "different-rows",
+        Err(DensityError::NotMissingAtRandom) => "not-missing-at-random",
         Err(_) => "out-of-range",
     }
 }
@@ -168,24 +170,7 @@ impl Estimate for GaussianEstimate {
     }
 
     fn csv_titles(&self) -> Vec<String> {
-        let (columns, pairs) = (&self.scaled.columns, self.pairs());
-        let of_columns =
-            |prefix: &str| -> Vec<_> { columns.iter().map(|column| format!("{prefix}_{column}")).collect() };
-        let of_pairs = |prefix: &str| -> Vec<_> {
-            pairs.iter().map(|&(i, j)| format!("{prefix}_{}_{}", columns[i], columns[j])).collect()
-        };
-        [
-            of_columns("mean"),
-            of_columns("mean_noise"),
-            of_pairs("covariance"),
-            of_pairs("covariance_noise"),
-            vec!["quality".into()],
-            of_columns("mean_lower"),
-            of_pairs("covariance_lower"),
-            of_columns("mean_upper"),
-            of_pairs("covariance_upper"),
-        ]
-        .concat()
+        csv_titles(&self.scaled.columns, &self.pairs())
     }
 
     fn csv(&self) -> Vec<String> {
@@ -255,6 +240,19 @@ impl Estimate for GaussianEstimate {
     fn count_cell(&self) -> Option<Cell> {
         Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval()))
     }
+}
+
+/// Titles of the fields of a CSV line: estimates, their noise, the quality and both ends.
+pub(super) fn csv_titles(columns: &[String], pairs: &[(usize, usize)]) -> Vec<String> {
+    let of = |what: &[&str]| -> Vec<String> {
+        let of_means =
+            what.iter().flat_map(|what| columns.iter().map(move |column| format!("mean{what}_{column}")));
+        let of_pairs = what.iter().flat_map(|what| {
+            pairs.iter().map(move |&(i, j)| format!("covariance{what}_{}_{}", columns[i], columns[j]))
+        });
+        of_means.chain(of_pairs).collect()
+    };
+    [of(&["", "_noise"]), vec!["quality".into()], of(&["_lower"]), of(&["_upper"])].concat()
 }
 
 /// Intervals in the units of the columns.

@@ -78,6 +78,8 @@ pub struct LogFacts<'a> {
     pub keyed: bool,
     /// Whether keys have bounds of their own, so that sums over keys have no unit.
     pub key_bounds: bool,
+    /// Whether rows count for the columns that they have (`missing = "by-column"`).
+    pub by_column: bool,
 }
 
 impl LogFacts<'_> {

@@ -124,20 +124,13 @@ impl Estimate for MomentsEstimate {
         let mut numbers = self.moments.first().to_vec();
         numbers.push(noise.first);
         numbers.extend(self.moments.second());
-        if !self.moments.second().is_empty() {
-            numbers.extend([noise.second, noise.second * FRAC_1_SQRT_2]);
-        }
+        numbers.extend(second_noise(&self.moments));
         numbers.iter().map(f64::to_string).collect()
     }
 
     fn titles(&self) -> Vec<String> {
-        let columns = self.scaled.columns.iter();
-        let of = |prefix: &'static str| columns.clone().map(move |name| format!("{prefix}{name}"));
         let squares = if self.squares_epoch_sums() { "(Σ)² " } else { "Σ² " };
-        match self.moments.second().is_empty() {
-            true => of("Σ ").collect(),
-            false => of("Σ ").chain(of(squares)).collect(),
-        }
+        titles(&self.scaled, &self.moments, &["Σ "], squares)
     }
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
@@ -146,6 +139,20 @@ impl Estimate for MomentsEstimate {
         let squares = self.squares().filter(|((i, j), _)| i == j);
         Ok(sums.chain(squares.map(|(_, square)| Cell::Value(square, noise.second))).collect())
     }
+}
+
+/// Noise of second moments on and off the diagonal, where they are known.
+fn second_noise(moments: &Moments) -> impl Iterator<Item = f64> {
+    let noise = moments.noise.second;
+    let levels = [noise, noise * FRAC_1_SQRT_2];
+    levels.into_iter().filter(|_| !moments.second().is_empty())
+}
+
+/// Titles of the cells of each kind, and of squares where they are known.
+fn titles(scaled: &ScaledView, moments: &Moments, kinds: &[&str], squares: &str) -> Vec<String> {
+    let squares = (!moments.second().is_empty()).then_some(squares);
+    let kinds = kinds.iter().copied().chain(squares);
+    kinds.flat_map(|kind| scaled.columns.iter().map(move |name| format!("{kind}{name}"))).collect()
 }
 
 /// Sums of each column and pair over the rows that have them, and the noise of each kind.
@@ -259,19 +266,12 @@ impl Estimate for ColumnwiseMomentsEstimate {
         numbers.extend(first);
         numbers.push(noise.first);
         numbers.extend(self.squares().map(|(_, sum)| sum));
-        if !self.moments.second().is_empty() {
-            numbers.extend([noise.second, noise.second * FRAC_1_SQRT_2]);
-        }
+        numbers.extend(second_noise(&self.moments));
         numbers.iter().map(f64::to_string).collect()
     }
 
     fn titles(&self) -> Vec<String> {
-        let columns = self.scaled.columns.iter();
-        let of = |prefix: &'static str| columns.clone().map(move |name| format!("{prefix}{name}"));
-        match self.moments.second().is_empty() {
-            true => of("n ").chain(of("Σ ")).collect(),
-            false => of("n ").chain(of("Σ ")).chain(of("Σ² ")).collect(),
-        }
+        titles(&self.scaled, &self.moments, &["n ", "Σ "], "Σ² ")
     }
 
     fn cells(&self) -> Result<Vec<Cell>, String> {

@@ -28,8 +28,10 @@
 //! the residuals themselves (`profile`). For the population, the sampling error hs²G is added in
 //! squares: s² is the variance of the residuals, and h the heaviest weight of a record.
 //!
-//! **Missing values by column.** Each covariance is of the rows that have both columns. So the
-//! records of the formulas are replaced by ones at the estimated mean: B = n (1, 0; 0, Σ), n the
+//! **Missing values by column.** Each covariance is of the rows that have both columns, and the
+//! moments of the complete rows are not released. So there is a line only under the assumption that
+//! values are missing at random, and unless released numbers contradict it: a mean over the rows of
+//! a pair, or a residual variance that is negative beyond its noise. The records of the formulas are replaced by ones at the estimated mean: B = n (1, 0; 0, Σ), n the
 //! least count of a pair, with the noises of the means and covariances. Then the line's slopes are
 //! those of the covariances, and it passes through the means.
 //!
@@ -39,7 +41,7 @@
 use std::sync::Arc;
 
 use hushflow_estimators::covariance::estimate::coefficients;
-use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
+use hushflow_mechanism::estimate::by_column::{CONTRADICTION, ColumnwiseMoments};
 use hushflow_mechanism::estimate::debias::MIN_COUNT_TO_NOISE;
 use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval, IntervalSubject, LEAST_SAMPLE};
@@ -169,7 +171,15 @@ impl Regression {
     fn input(&self, moments: &Moments, scaled: &ScaledView) -> Result<LineInput, DensityError> {
         let scales = scaled.scales(moments.key).clone();
         if let Some(by_column) = columnwise(moments, scaled) {
-            return self.input_by_column(&by_column, scales);
+            if !scaled.view.intervals.missing_at_random {
+                return Err(DensityError::DifferentRows);
+            }
+            let input = self.input_by_column(&by_column, scales)?;
+            let heaviest = scaled.view.workload.largest_coefficient(moments.epoch);
+            return match by_column.contradict_random(&self.columns(), heaviest) {
+                true => Err(DensityError::NotMissingAtRandom),
+                false => Ok(input),
+            };
         }
         let (count, count_noise) = (moments.count(), moments.noise.count);
         if !(count > 0.0 && count > MIN_COUNT_TO_NOISE * count_noise) {
@@ -249,6 +259,9 @@ impl Regression {
             - levels.diagonal().dot(&squares.component_mul(&squares));
         let residual_noise = variances[(size, size)] + 4.0 * product_levels.dot(&squares) + quartic;
         let residual = (residual / count, residual_noise.sqrt() / count);
+        if scaled.indicator_step.is_some() && residual.0 < -CONTRADICTION * residual.1 {
+            return Err(DensityError::NotMissingAtRandom);
+        }
 
         let confidence = scaled.view.confidence(moments.epoch);
         let sampling = match confidence.subject {
@@ -406,6 +419,7 @@ impl Estimate for LeastSquaresEstimate {
             ("level", intervals.level.into()),
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
+            ("missing_at_random", intervals.missing_at_random.into()),
             ("count_interval", ends(Some(self.count_interval()))),
             ("intercept_interval", interval(0)),
             ("coefficients_interval", self.slopes(interval)),
@@ -468,7 +482,7 @@ impl Estimate for LeastSquaresEstimate {
 
     fn quality(&self) -> Option<&'static str> {
         Some(match &self.line {
-            Ok(line) if line.ridge > 0.0 => "noise-dominated",
+            Ok(line) if line.ridge > 0.0 || line.residual.0 < 0.0 => "noise-dominated",
             Ok(_) => "good",
             Err(error) => quality(Err(error)),
         })

@@ -76,6 +76,13 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
             "true",
             "Whether intervals cover the population from which the records are a sample, instead of the records that counted.",
         ),
+        FieldDefinition::with_default(
+            "missing_at_random",
+            FieldType::Flag,
+            "false",
+            "true",
+            "Whether correlations and regressions assume that values are missing at random, for `missing = \"by-column\"`.",
+        ),
     ],
     groups: || {
         let estimators = ESTIMATORS.iter().filter(|estimator| !estimator.fields.is_empty());
@@ -145,7 +152,7 @@ impl EstimateView {
 
     /// Returns the confidence of its intervals at an epoch.
     pub(super) fn confidence(&self, epoch: u64) -> Confidence {
-        let Intervals { level, joint, population } = self.intervals;
+        let Intervals { level, joint, population, .. } = self.intervals;
         let subject = match population {
             true => IntervalSubject::Population { heaviest: self.workload.largest_coefficient(epoch) },
             false => IntervalSubject::Records,
@@ -164,12 +171,15 @@ pub struct Intervals {
     /// `population`: whether intervals cover the population from which records are drawn, or the
     /// records.
     pub population: bool,
+    /// `missing_at_random`: whether correlations and regressions by column assume that values are
+    /// missing at random.
+    pub missing_at_random: bool,
 }
 
 impl Default for Intervals {
     fn default() -> Self {
         let Confidence { level, joint, .. } = Confidence::default();
-        Intervals { level, joint, population: false }
+        Intervals { level, joint, population: false, missing_at_random: false }
     }
 }
 
@@ -182,7 +192,7 @@ impl Intervals {
 
     /// Returns the word for what they cover.
     pub fn about(&self) -> &'static str {
-        if self.population { "population" } else { "records" }
+        if self.population { "population" } else { "counted-records" }
     }
 
     /// States what they cover, and whether all intervals of `whole` hold jointly.
@@ -232,6 +242,12 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<
     let squares = section.word("squares", SQUARES);
     if log.method != Method::Pp {
         section.refuse("squares", "only method = \"pp\" squares noisy sums: leave it out");
+    }
+    if !log.by_column {
+        section.refuse(
+            "missing_at_random",
+            "only missing = \"by-column\" divides numbers of different rows: leave it out",
+        );
     }
     let covariance = section.word("covariance", PROJECTIONS).unwrap_or_default();
     let intervals = intervals(section);
@@ -285,6 +301,7 @@ fn intervals(view: &Section<'_>) -> Intervals {
         level: level.map_or(default.level, |level| level.value),
         joint: view.flag("joint").unwrap_or(default.joint),
         population: view.flag("population").unwrap_or(default.population),
+        missing_at_random: view.flag("missing_at_random").unwrap_or(default.missing_at_random),
     }
 }
 

@@ -312,6 +312,7 @@ impl PublicParameters {
             method: release.method,
             keyed: key.is_some(),
             key_bounds: self.has_key_bounds(),
+            by_column: self.rows.missing == MissingPolicy::ByColumn,
         }
     }
 }

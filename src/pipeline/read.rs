@@ -74,6 +74,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         key_bounds: columns
             .as_ref()
             .is_some_and(|columns| columns.iter().any(|column| !column.bounds.is_empty())),
+        by_column: sources.as_ref().is_none_or(|sources| sources.rows.missing == MissingPolicy::ByColumn),
     };
     let released = release.as_ref().and_then(Option::as_ref).map(|release| release.workload.clone());
     let views =
@@ -210,13 +211,26 @@ fn columns<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Vec<Co
 
 fn column<'a>(section: Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Column> {
     let name = section.required_text("name").inspect(|name| roles.claim(name));
-    let lower = section.require("lower", section.number("lower"));
-    let upper = section.require("upper", section.number("upper"));
+    let has_bounds = section.has("bounds");
+    let (lower, upper) = (section.number("lower"), section.number("upper"));
     let bounds = match section.get("bounds") {
         None => Some(BTreeMap::new()),
         Some(_) => section.section("bounds").and_then(|section| bounds_of_keys(&section)),
     };
+    let for_other_keys = ["lower", "upper"].iter().any(|end| section.has(end));
+    let (lower, upper) = match has_bounds && !for_other_keys {
+        true => (None, None),
+        false => (section.require("lower", lower), section.require("upper", upper)),
+    };
     section.finish(true);
+    if has_bounds && !for_other_keys {
+        // Every key has bounds of its own, which `key_bounds` checks: those of the column contain
+        // them all.
+        let (name, bounds) = (name?.value.into(), bounds?);
+        let all = bounds.values().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
+        let (lower, upper) = all.unwrap_or((-1.0, 1.0));
+        return Some(Column { name, lower, upper, bounds });
+    }
     let (lower, upper) = (lower?.value, upper?);
     let upper = upper.filter(&format!("a number above lower = {lower}"), |&upper| upper > lower)?;
     let upper = upper.filter(FINITE_DISTANCE, |upper| (upper - lower).is_finite())?.value;
@@ -240,7 +254,7 @@ fn bounds_of_keys(section: &Section<'_>) -> Option<BTreeMap<String, (f64, f64)>>
 /// Reports bounds of keys that the pipeline does not list, and where there can't be any.
 fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>, is_estimator: bool) {
     for (column, section) in columns.iter().zip(root.sections("columns")) {
-        let Some(bounds) = section.get("bounds").filter(|_| !column.bounds.is_empty()) else { continue };
+        let Some(bounds) = section.get("bounds") else { continue };
         let Some(key) = key else {
             bounds.report("there is no [key], so no key can have bounds of its own: leave them out");
             continue;
@@ -250,6 +264,15 @@ fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>, i
                 "this method reads windows in the units of the columns, so keys can't have bounds of their own: leave \
                  them out, or choose method = \"jme\"",
             );
+        }
+        let mut lacking = key.values.iter().filter(|name| !column.bounds.contains_key(*name));
+        if !section.has("lower")
+            && let Some(name) = lacking.next()
+        {
+            bounds.report(format!(
+                "the key {name:?} has no bounds: add for example {name} = [0, 60], or lower and upper for the keys \
+                 that are not listed"
+            ));
         }
         for unknown in column.bounds.keys().filter(|name| !key.values.contains(name)) {
             let expected = key.values.join(", ");

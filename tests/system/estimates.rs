@@ -43,7 +43,7 @@ fn intervals_are_as_wide_as_their_level_requires() {
     let delay = |line: &Value| line["mean_interval"]["dep_delay"].clone();
     let plain = last(&state, &[]);
     let promised = ["level", "about", "joint"].map(|field| plain[field].clone());
-    assert_eq!(promised, [json!(0.95), json!("records"), json!(false)]);
+    assert_eq!(promised, [json!(0.95), json!("counted-records"), json!(false)]);
     let (mean, noise) = (&plain["mean"]["dep_delay"], &plain["mean_noise"]["dep_delay"]);
     let deviations = width(&delay(&plain)) / noise.as_f64().expect("a number");
     assert!((deviations / 3.92 - 1.0).abs() < 0.01, "{deviations}: the count is known well");

@@ -53,6 +53,31 @@ fn write_with(properties: WriterProperties, path: &Path, rows: &[Vec<&str>], gro
     writer.close().expect("a file is closed");
 }
 
+/// Writes columns of numbers, with nulls for missing values.
+pub(crate) fn write_optional<const COLUMNS: usize>(
+    path: &Path,
+    names: &[&str; COLUMNS],
+    rows: &[[Option<f64>; COLUMNS]],
+) {
+    let fields: String = names.iter().map(|name| format!("OPTIONAL DOUBLE {name};")).collect();
+    let schema = parse_message_type(&format!("message rows {{ {fields} }}")).expect("a schema");
+    let file = File::create(path).expect("a file");
+    let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::default()).expect("a writer");
+    for rows in rows.chunks(1000) {
+        let mut group = writer.next_row_group().expect("a row group");
+        for at in 0..COLUMNS {
+            let mut column = group.next_column().expect("a column").expect("a column more");
+            let values: Vec<f64> = rows.iter().filter_map(|row| row[at]).collect();
+            let levels: Vec<i16> = rows.iter().map(|row| i16::from(row[at].is_some())).collect();
+            let typed = column.typed::<DoubleType>();
+            typed.write_batch(&values, Some(&levels), None).expect("values are written");
+            column.close().expect("a column is closed");
+        }
+        group.close().expect("a row group is closed");
+    }
+    writer.close().expect("a file is closed");
+}
+
 #[test]
 fn killed_runs_over_parquet_count_every_row_once() {
     let lab = Lab::new();

@@ -18,8 +18,9 @@
 use super::interval::Interval;
 use std::f64::consts::SQRT_2;
 
-/// Halvings of the interval of a multiplier.
-const HALVINGS: u32 = 36;
+/// Steps of the search for a multiplier, and the relative change that ends it.
+const STEPS: u32 = 36;
+const ACCURACY: f64 = 1e-11;
 
 /// Steps of the search over counts; each keeps 0.618 of an interval.
 const SECTIONS: u32 = 16;
@@ -81,9 +82,11 @@ impl NoiseBall {
     /// aₖ).
     ///
     /// At the maximum (w, x)·m equals half the gradient, with a multiplier m ≥ v hₖ for all k, v =
-    /// spread². The norm of the solution falls as m grows. Signs of a do not matter, so they are
-    /// taken positive and kept away from 0, where the multiplier would not determine x. The
-    /// remaining error of m is mostly in the norm, which is then corrected.
+    /// spread². The norm of the solution falls as m grows, and its reciprocal is concave (Moré &
+    /// Sorensen 1983), so Newton's method rises to the multiplier from any smaller one, such as one
+    /// at which a single coordinate leaves the ball. Signs of a do not matter, so they are taken
+    /// positive and kept away from 0, where the multiplier would not determine x. The remaining
+    /// error of m is mostly in the norm, which is then corrected.
     fn supremum(&self, squares: [(f64, f64); 2]) -> f64 {
         let squares = squares.map(|(h, a)| (h, a.abs().max(NEAR_ZERO * self.spread)));
         let variance = self.spread * self.spread;
@@ -99,12 +102,21 @@ impl NoiseBall {
         if steepest == 0.0 || self.radius == 0.0 {
             return squares.iter().map(|(h, a)| h * a * a).sum();
         }
-        let (mut low, mut high) = (0.0, steepest / self.radius);
-        for _ in 0..HALVINGS {
-            let middle = (low + high) / 2.0;
-            if norm(solution(middle)) > self.radius { low = middle } else { high = middle }
+        let terms = [(pull.abs(), least), (pulls[0].abs(), gaps[0]), (pulls[1].abs(), gaps[1])];
+        let alone = terms.map(|(pull, gap)| pull / self.radius - gap);
+        let mut excess = alone.into_iter().fold(f64::MIN_POSITIVE, f64::max);
+        for _ in 0..STEPS {
+            let at = solution(excess);
+            let length = norm(at);
+            let steepness: f64 = at.iter().zip(terms).map(|(x, (_, gap))| x * x / (excess + gap)).sum();
+            let step = (length / self.radius - 1.0) * length * length / steepness;
+            // A first coordinate may be beyond floating point; then so is the step.
+            if !(step > ACCURACY * excess) || step == f64::INFINITY {
+                break;
+            }
+            excess += step;
         }
-        let found = solution(high);
+        let found = solution(excess);
         let [w, x, y] = found.map(|x| x / norm(found) * self.radius);
         let square = |((h, a), x): ((f64, f64), f64)| h * (a + self.spread * x).powi(2);
         self.slope * w + square((squares[0], x)) + square((squares[1], y))

@@ -56,6 +56,12 @@ pub enum DensityError {
     /// Only counts and first moments were released.
     #[error("no second moments were released, so there is no covariance: look at the moments instead")]
     NoSecondMoments,
+    /// Variances and covariances are of different rows, and nothing is assumed of missing values.
+    #[error("columns have values in different rows: set missing_at_random if that is by chance")]
+    DifferentRows,
+    /// Released numbers contradict that values are missing at random.
+    #[error("values are not missing at random: numbers of different rows disagree")]
+    NotMissingAtRandom,
     /// Invalid confidence level.
     #[error("the confidence level is {0}, but must be above 0 and below 1, such as 0.95")]
     Level(f64),

@@ -40,7 +40,7 @@ use std::f64::consts::SQRT_2;
 pub const LEAST_SAMPLE: f64 = 10.0;
 
 /// Share of the tail at which a mean bounds a variance.
-const BOUND_TAIL: f64 = 0.02;
+pub(super) const BOUND_TAIL: f64 = 0.02;
 
 /// Rounds of the search for the end of a mean's interval, whose quantile depends on the end.
 const ROUNDS: u32 = 6;

@@ -36,7 +36,7 @@ pub(super) struct ColumnForecasts {
 
 impl ColumnForecasts {
     /// Returns `None` where the records of an epoch are not known.
-    pub(super) fn new(forecast: &Forecast, columns: &[Column]) -> Option<Self> {
+    pub(super) fn new(forecast: &Forecast, file: &Pipeline) -> Option<Self> {
         let records_per_epoch = forecast.problem.records_per_epoch?;
         let mean = forecast.noise.mean_noise?;
         let intervals = Intervals::default();
@@ -49,13 +49,16 @@ impl ColumnForecasts {
         };
         let of_column = |column: &Column| {
             let own = column.bounds.iter().map(|(key, bounds)| between(column, Some(key), *bounds));
-            [between(column, None, (column.lower, column.upper))].into_iter().chain(own).collect::<Vec<_>>()
+            let lacks_bounds = |key: &String| !column.bounds.contains_key(key);
+            let of_others = file.key.as_ref().is_none_or(|key| key.values.iter().any(lacks_bounds));
+            let others = of_others.then(|| between(column, None, (column.lower, column.upper)));
+            others.into_iter().chain(own).collect::<Vec<_>>()
         };
         Some(Self {
             strategy: forecast.strategy.to_string(),
             level: intervals.level,
             records_per_epoch,
-            columns: columns.iter().flat_map(of_column).collect(),
+            columns: file.columns.iter().flat_map(of_column).collect(),
             horizon: forecast.problem.horizon,
         })
     }
@@ -124,5 +127,5 @@ pub(in crate::cli) fn forecast_of_means(
     let bar = SearchStatus::new();
     let forecast = forecast_of_file(&plan, file, &bar);
     bar.finish();
-    Ok(ColumnForecasts::new(&forecast?, &file.columns).map(|columns| columns.text()))
+    Ok(ColumnForecasts::new(&forecast?, file).map(|columns| columns.text()))
 }

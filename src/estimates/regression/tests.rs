@@ -33,6 +33,7 @@ fn log(second_moments: SecondMoment) -> LogFacts<'static> {
         method: Method::Jme,
         keyed: false,
         key_bounds: false,
+        by_column: false,
     }
 }
 

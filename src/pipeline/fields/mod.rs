@@ -63,16 +63,18 @@ static COLUMN: SectionDefinition = SectionDefinition {
     about: "A coordinate of every record: a numeric column whose means and covariances are published.",
     fields: &[
         Field::required("name", FieldType::Text, "\"age\"", "Name of the column in the source."),
-        Field::required(
+        Field::optional(
             "lower",
             FieldType::Number(Range::FINITE),
+            "required, or `bounds` of every key",
             "0",
             "Public lower bound in the unit of the column; smaller values count as this one.",
         )
         .costs("The bounds are published. Choose them without looking at the data. Noise is proportional to their distance."),
-        Field::required(
+        Field::optional(
             "upper",
             FieldType::Number(Range::FINITE),
+            "required, or `bounds` of every key",
             "100",
             "Public upper bound, above `lower`; larger values count as this one.",
         )

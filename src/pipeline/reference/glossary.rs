@@ -31,8 +31,8 @@ pub(super) const TERMS: &[(&str, &str)] = &[
     ),
     (
         "quality",
-        "Whether a line shows the data or its noise: `good`, `noise-dominated`, `too-few-records`, `no-second-moments` or \
-         `out-of-range`. See estimates.md.",
+        "Whether a line shows the data or its noise: `good`, `noise-dominated`, `too-few-records`, `no-second-moments`, \
+         `out-of-range`, and for lines by column `different-rows` or `not-missing-at-random`. See estimates.md.",
     ),
     (
         "chain",
