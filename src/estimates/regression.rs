@@ -483,6 +483,7 @@ impl Estimate for LeastSquaresEstimate {
     fn quality(&self) -> Option<&'static str> {
         Some(match &self.line {
             Ok(line) if line.ridge > 0.0 || line.residual.0 < 0.0 => "noise-dominated",
+            Ok(_) if self.scaled.indicator_step.is_some() => "if-missing-at-random",
             Ok(_) => "good",
             Err(error) => quality(Err(error)),
         })

@@ -91,8 +91,7 @@ pub(super) fn estimate(
     let selection = Selection::pure(half, sensitivity.ceil() as i128).map_err(|_| MeanError::Noise)?;
     let net = Net { side: POINTS[scales.len() - 1], dimension: scales.len(), half_width: range };
     let scores = table.scores(&trimmed, &net, to_grid);
-    let index = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
-    let mean = net.point(index).iter().zip(scales).map(|(value, scale)| value * scale).collect();
+    let mean = net.draw(&selection, &scores, scales, rng)?;
     // A two-sided exponential of this weight, and the rounding of the net.
     let deviation = (2_f64.sqrt() / selection.weight() / to_grid).hypot(net.spacing() / 12_f64.sqrt());
     let noise = scales.iter().map(|scale| scale * deviation).collect();
@@ -321,6 +320,18 @@ impl Net {
 
     pub(super) fn spacing(&self) -> f64 {
         2.0 * self.half_width / (self.side - 1) as f64
+    }
+
+    /// Draws a point by the scores of all points and returns it in the units of the scales.
+    pub(super) fn draw(
+        &self,
+        selection: &Selection,
+        scores: &[i128],
+        scales: &[f64],
+        rng: &mut NoiseGenerator,
+    ) -> Result<Vec<f64>, MeanError> {
+        let index = selection.select(scores, rng).map_err(|_| MeanError::Noise)?;
+        Ok(self.point(index).iter().zip(scales).map(|(value, scale)| value * scale).collect())
     }
 
     /// Returns the point with this index; the first coordinate changes fastest.

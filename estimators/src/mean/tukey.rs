@@ -69,8 +69,7 @@ pub(super) fn estimate(
     let records = rounded(rows, scales, range);
     let scores = scores(&records, &net);
     let selection = Selection::pure(question.epsilon, 1).map_err(|_| MeanError::Noise)?;
-    let position = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
-    let mean = net.point(position).iter().zip(scales).map(|(value, scale)| value * scale).collect();
+    let mean = net.draw(&selection, &scores, scales, rng)?;
     let spent = question.epsilon.value();
     let part = StepCost { step: "median", releases: 1, squared_mu: 0.0, epsilon: spent, delta: 0.0 };
     let noise = scales.iter().map(|scale| scale * net.spacing()).collect();

@@ -32,7 +32,7 @@ pub(super) const TERMS: &[(&str, &str)] = &[
     (
         "quality",
         "Whether a line shows the data or its noise: `good`, `noise-dominated`, `too-few-records`, `no-second-moments`, \
-         `out-of-range`, and for lines by column `different-rows` or `not-missing-at-random`. See estimates.md.",
+         `out-of-range`, and for lines by column `if-missing-at-random`, `different-rows` or `not-missing-at-random`. See estimates.md.",
     ),
     (
         "chain",
