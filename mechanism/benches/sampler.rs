@@ -1,10 +1,12 @@
 //! Samples per second of the exact discrete Gaussian, beside an inexact f64 normal (ziggurat) over
-//! the same generator.
+//! the same generator. Bytes per second of the keystream, beside the `chacha20` crate.
 
-use chacha20::ChaCha20Rng;
-use divan::{Bencher, counter::ItemsCount};
-use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale, reference};
-use rand::SeedableRng;
+use chacha20::cipher::{KeyIvInit, StreamCipher};
+use chacha20::{ChaCha20Legacy, ChaCha20Rng};
+use divan::Bencher;
+use divan::counter::{BytesCount, ItemsCount};
+use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale, NoiseSource, reference};
+use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 
 const DRAWS: usize = 1 << 16;
@@ -22,6 +24,24 @@ fn exact(bencher: Bencher, sigma_bits: i32) {
     bencher
         .counter(ItemsCount::new(DRAWS))
         .bench_local(|| gaussian.fill(&mut rng, divan::black_box(&mut noise)));
+}
+
+#[divan::bench]
+fn keystream(bencher: Bencher) {
+    let mut generator = NoiseSource::Seeded(1).generator(1, 0).expect("a seed is enough");
+    let mut bytes = vec![0; DRAWS];
+    bencher
+        .counter(BytesCount::new(DRAWS))
+        .bench_local(|| generator.fill_bytes(divan::black_box(&mut bytes)));
+}
+
+#[divan::bench]
+fn keystream_by_the_crate(bencher: Bencher) {
+    let mut cipher = ChaCha20Legacy::new(&[1; 32].into(), &[0; 8].into());
+    let mut bytes = vec![0; DRAWS];
+    bencher
+        .counter(BytesCount::new(DRAWS))
+        .bench_local(|| cipher.write_keystream(divan::black_box(&mut bytes)));
 }
 
 #[divan::bench]

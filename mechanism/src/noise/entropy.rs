@@ -9,55 +9,49 @@
 //! The seeded source exists for tests and simulations. Releases made with it are marked
 //! `private: false`.
 
-use chacha20::ChaCha20Legacy;
-use chacha20::cipher::{KeyIvInit, StreamCipher};
+use super::keystream::{BATCH, Keystream};
 use rand::{TryCryptoRng, TryRng, rngs::SysRng};
 use std::convert::Infallible;
 use std::str::FromStr;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Bytes generated at a time: sixteen blocks of the cipher, the number that the widest registers
-/// hold.
-const MADE: usize = 1024;
-
 /// The generator of one epoch and shard: the keystream of ChaCha20, under a key for the epoch and a
 /// nonce for the shard. Wiped from memory when dropped.
 ///
-/// It gives the same bytes as `ChaCha20Rng` of the same seed and stream. The cipher implementation
-/// also uses wider registers.
+/// It gives the same bytes as `ChaCha20Rng` of the same seed and stream.
 pub struct NoiseGenerator {
-    cipher: ChaCha20Legacy,
-    made: Zeroizing<[u8; MADE]>,
-    /// Number of these bytes already given out.
+    keystream: Keystream,
+    batch: Zeroizing<[u8; BATCH]>,
+    /// Number of bytes of the batch already given out.
     given: usize,
 }
 
 impl NoiseGenerator {
     fn new(key: &[u8; 32], shard: u64) -> Self {
-        let cipher = ChaCha20Legacy::new(key.into(), &shard.to_le_bytes().into());
-        Self { cipher, made: Zeroizing::new([0; MADE]), given: MADE }
+        let keystream = Keystream::new(key, shard);
+        Self { keystream, batch: Zeroizing::new([0; BATCH]), given: BATCH }
     }
 
     fn fill(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
-            if self.given == MADE {
-                let (whole, rest) = bytes.split_at_mut(bytes.len() / MADE * MADE);
-                self.cipher.write_keystream(whole);
+            if self.given == BATCH {
+                let (whole, rest) = bytes.as_chunks_mut();
+                whole.iter_mut().for_each(|batch| self.keystream.write(batch));
                 bytes = rest;
-                self.cipher.write_keystream(&mut *self.made);
+                self.keystream.write(&mut self.batch);
                 self.given = 0;
             }
-            let now = bytes.len().min(MADE - self.given);
+            let now = bytes.len().min(BATCH - self.given);
             let (piece, rest) = bytes.split_at_mut(now);
-            piece.copy_from_slice(&self.made[self.given..][..now]);
+            piece.copy_from_slice(&self.batch[self.given..][..now]);
             (self.given, bytes) = (self.given + now, rest);
         }
     }
 
     #[inline]
     fn take<const BYTES: usize>(&mut self) -> [u8; BYTES] {
-        if let Some(word) = self.made[self.given..].first_chunk() {
+        if let Some(word) = self.batch[self.given..].first_chunk() {
             self.given += BYTES;
             return *word;
         }

@@ -9,6 +9,7 @@
 //! | [`selection`] | the exponential mechanism: selects a candidate with a high score |
 //! | `exponential` | exact trials of probability exp(−ratio); the discrete Laplace, proved |
 //! | [`entropy`] | the source of random bits: the operating system, or a seed for simulations |
+//! | `keystream` | ChaCha20, by the widest registers of the processor |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler for tests |
 //!
 //! No floating-point number takes part in a draw. So the support of a release is the whole grid for
@@ -18,6 +19,7 @@ mod bins;
 pub mod entropy;
 mod exponential;
 pub mod gaussian;
+mod keystream;
 pub mod reference;
 pub mod scale;
 pub mod selection;
