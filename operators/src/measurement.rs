@@ -22,8 +22,6 @@ use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-const SHARDS: u32 = 64;
-
 const CHECKPOINT_INTERVAL: u64 = 64;
 
 /// Encoder states by shard. **Private.**
@@ -133,7 +131,7 @@ struct MeasurementData {
 #[derive(Clone)]
 struct MeasurementOptions {
     keys: u32,
-    shards: (u32, bool),
+    shards: ShardNumber,
     source: NoiseSource,
     draw_ahead: bool,
     checkpoint_interval: u64,
@@ -142,6 +140,14 @@ struct MeasurementOptions {
     entities: Option<EntityLimits>,
     indicators: bool,
     histories: Option<Arc<Vec<(Entity, EntityHistory)>>>,
+}
+
+/// How coordinates are cut into shards.
+#[derive(Clone, Copy)]
+enum ShardNumber {
+    Usual,
+    AtMost(u32),
+    AtLeast(u32),
 }
 
 /// Makes a [`Measurement`].
@@ -294,7 +300,7 @@ impl MeasurementBuilder {
     fn new(mechanism: Arc<MatrixMechanism>, columns: Option<Arc<[(f64, f64)]>>) -> Self {
         let options = MeasurementOptions {
             keys: 1,
-            shards: (SHARDS, false),
+            shards: ShardNumber::Usual,
             source: NoiseSource::System,
             draw_ahead: true,
             checkpoint_interval: CHECKPOINT_INTERVAL,
@@ -313,16 +319,16 @@ impl MeasurementBuilder {
         self
     }
 
-    /// Cuts coordinates into at most this many shards, 64 by default. The number is fixed for the
-    /// life of a release.
+    /// Cuts coordinates into at most this many shards, by default as [`Shards::of`] does. The number
+    /// is fixed for the life of a release.
     pub fn shards_at_most(mut self, number: u32) -> Self {
-        self.options.shards = (number, false);
+        self.options.shards = ShardNumber::AtMost(number);
         self
     }
 
     /// Cuts coordinates as [`Shards::at_least`] does, so that a shard stays in a processor's cache.
     pub fn shards_at_least(mut self, number: u32) -> Self {
-        self.options.shards = (number, true);
+        self.options.shards = ShardNumber::AtLeast(number);
         self
     }
 
@@ -404,8 +410,9 @@ impl MeasurementBuilder {
         }
         let (keys, layout) = (options.keys, mechanism.layout());
         let shards = match options.shards {
-            (least, true) => Shards::at_least(keys, layout, least),
-            (most, false) => Shards::new(keys, layout, most),
+            ShardNumber::Usual => Shards::of(keys, layout),
+            ShardNumber::AtMost(most) => Shards::new(keys, layout, most),
+            ShardNumber::AtLeast(least) => Shards::at_least(keys, layout, least),
         };
         let columns = columns.unwrap_or_default();
         let id = MeasurementId::of((

@@ -21,10 +21,6 @@ use crate::ledger::Charge;
 use crate::pipeline::{PublicParameters, Release, bounds_by_key};
 use crate::state::PublicHeader;
 
-/// Shards of a pipeline: the unit of work and of state. Fixed, so that the number of workers may
-/// change.
-const SHARDS: u32 = 64;
-
 /// Noise and strategy of a log, found once and then fixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
@@ -234,7 +230,7 @@ impl MomentPublication {
         let bounds: Arc<[_]> =
             self.parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
         let measurement = Measurement::of_columns(self.mechanism.clone(), bounds);
-        let measurement = measurement.keys(self.keys()).shards_at_most(SHARDS).noise(source);
+        let measurement = measurement.keys(self.keys()).noise(source);
         let measurement =
             if self.parameters.by_column() { measurement.with_indicators() } else { measurement };
         Ok(match &self.parameters.entity {

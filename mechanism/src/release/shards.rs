@@ -6,6 +6,17 @@ use std::ops::Range;
 /// Coordinates whose sums and noise fit the processor's second-level cache.
 const NEAR_COORDINATES: u64 = 1 << 14;
 
+/// Coordinates of a shard in [`Shards::of`]: enough that an epoch's fixed work for a shard (a key from
+/// the operating system, a first kilobyte of keystream, a message) is small beside that for its
+/// coordinates.
+const WIDE: u64 = 256;
+
+/// Coordinates of a shard where there are few, so that several workers can share them.
+const NARROW: u64 = 16;
+
+/// Shards of few coordinates, and of any number of them.
+const FEW_MANY: [u64; 2] = [8, 64];
+
 /// The cut of the coordinates of all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shards {
@@ -19,6 +30,15 @@ impl Shards {
         let coordinates = u64::from(keys) * layout.coordinates() as u64;
         let number = coordinates.clamp(1, u64::from(at_most.max(1))) as u32;
         Shards { coordinates, number }
+    }
+
+    /// Cuts into as many shards as pay off: up to eight of 16 coordinates, then up to 64 of 256.
+    pub fn of(keys: u32, layout: Layout) -> Self {
+        let coordinates = u64::from(keys) * layout.coordinates() as u64;
+        let [few, many] = FEW_MANY;
+        let narrow = coordinates.div_ceil(NARROW).min(few);
+        let wide = coordinates.div_ceil(WIDE).min(many);
+        Shards::new(keys, layout, narrow.max(wide) as u32)
     }
 
     /// Cuts into at least `least` shards, and into more if needed for a shard to hold at most 2¹⁴
@@ -95,6 +115,15 @@ mod tests {
                 next = range.end;
             }
             prop_assert_eq!(next, shards.coordinates());
+        }
+
+        #[test]
+        fn the_usual_shards_are_few_for_few_coordinates(dimension in 1usize..100_000) {
+            let shards = Shards::of(1, Layout { dimension, second: SecondMoment::None });
+            let (number, coordinates) = (u64::from(shards.number()), shards.coordinates());
+            prop_assert!(number <= FEW_MANY[1] && number <= coordinates.div_ceil(NARROW));
+            prop_assert!(number <= FEW_MANY[0] || number <= coordinates.div_ceil(WIDE));
+            prop_assert!(coordinates < 2 * NARROW || number > 1, "workers can share the coordinates");
         }
 
         #[test]
