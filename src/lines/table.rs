@@ -190,7 +190,7 @@ impl<'a> TableLayout<'a> {
         } else if total > room {
             // A title at the start of a further line may begin below the key.
             let width_of = |per_line: usize| {
-                let bound = |index: usize| index < per_line || index % per_line > 0;
+                let bound = |index: usize| index < per_line || !index.is_multiple_of(per_line);
                 let bound = cells.iter().enumerate().filter(|&(index, _)| bound(index));
                 bound.map(|(_, &(_, width))| width).max().unwrap_or(NARROW_CELL).min(widest)
             };
