@@ -174,6 +174,7 @@ fn feed(worker: &mut Worker, publication: &MomentPublication, batches: &[Records
             worker.step_or_park(Some(std::time::Duration::ZERO));
         }
         input.advance_to(epoch + 1);
+        ends.advance_to(epoch + 1);
     }
     if worker.index() == 0 {
         ends.send(EPOCHS);

@@ -169,6 +169,7 @@ impl Publisher {
         let (mut items, mut ends) = (InputHandle::new(), InputHandle::new());
         let stream = EpochStream { items: scope.input_from(&mut items), ends: scope.input_from(&mut ends) };
         items.advance_to(self.0.first_epoch);
+        ends.advance_to(self.0.first_epoch);
         let schedule = self.0.publication.parameters().epochs.schedule.clone();
         let fault = self.fault();
         (EpochInput { items, ends, schedule, clock: Clock::START, fault }, stream)
@@ -243,6 +244,7 @@ impl<T: Clone + 'static> EpochInput<T> {
         let oldest = self.schedule.oldest_open(self.clock);
         if oldest > *self.items.time() {
             self.items.advance_to(oldest);
+            self.ends.advance_to(oldest);
         }
     }
 
@@ -290,7 +292,8 @@ impl Record {
 /// Publishes records.
 pub trait Publish<'scope> {
     /// Releases and commits every epoch, and returns it when it is in the public log. `ends`
-    /// carries the last epoch to release, before all inputs close.
+    /// carries the last epoch to release, before all inputs close, and moves on with the records:
+    /// its frontier is the clock.
     ///
     /// A record must come at a time not after its epoch; one of an epoch that is committed, or of a
     /// key that is not in the list, is left out. A record with another number of values, or without

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use hushflow::state::PublicReader;
@@ -100,6 +100,30 @@ fn a_signal_stops_the_estimate_of_a_window() {
     });
     is_stopped_in_good_order(child);
     assert!(releases(&state).is_empty(), "the window was estimated before the signal");
+}
+
+/// Which epochs have records is private: a stopped run publishes what its clock has closed, not the
+/// empty epochs before the first record.
+#[test]
+fn a_signal_publishes_no_epoch_before_waiting_records() {
+    for workers in [1, 2] {
+        let lab = Lab::new();
+        let pipeline = "name = 'waiting'
+source = { path = '-', format = 'csv' }
+columns = [{ name = 'value', lower = 0, upper = 1 }]
+privacy = { epsilon = 1, delta = 1e-6 }
+epochs = { time = 'time', clock = 'end-of-input', start = 2026-01-01, length = '1d', horizon = 40 }
+release = { strategy = 'identity', workload = 'prefix' }";
+        let (pipeline, state) = (lab.write("pipeline.toml", pipeline), lab.path("state"));
+        let mut command = run(&pipeline, &state, workers);
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("the run starts");
+        let rows = "2026-01-25T05:00:00Z,0.5\n".repeat(50_000);
+        let mut input = child.stdin.take().expect("a pipe");
+        input.write_all(format!("time,value\n{rows}").as_bytes()).expect("the run reads");
+        await_idle(&child);
+        is_stopped_in_good_order(child);
+        assert!(releases(&state).is_empty(), "an epoch was published that no clock had closed");
+    }
 }
 
 #[test]

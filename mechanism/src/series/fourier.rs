@@ -5,10 +5,8 @@
 //! of its real and imaginary parts. [`convolve_circularly`] has any even length, by Bluestein's
 //! identity.
 //!
-//! A library stood here before, `realfft` over `rustfft`. It compiles plans for many radices and
-//! three instruction sets into each program: a tenth of the build of this crate. Its documentation
-//! bounds no rounding error, which accounting adds to δ. It is faster: calibration with sampling
-//! takes 1.4 times as long here.
+//! It is our own because accounting adds the rounding error of a transform to δ, and libraries such
+//! as `rustfft` bound none. They are faster: calibration with sampling takes 1.4 times as long here.
 //!
 //! # Error
 //! Factors e^(−2πik/n) are right to 2u, with u = 2⁻⁵³: an angle of at most π/4 is rounded, then its
