@@ -111,7 +111,7 @@ impl NoiseBall {
             let steepness: f64 = at.iter().zip(terms).map(|(x, (_, gap))| x * x / (excess + gap)).sum();
             let step = (length / self.radius - 1.0) * length * length / steepness;
             // A first coordinate may be beyond floating point; then so is the step.
-            if !(step > ACCURACY * excess) || step == f64::INFINITY {
+            if step.is_nan() || step <= ACCURACY * excess || step == f64::INFINITY {
                 break;
             }
             excess += step;
