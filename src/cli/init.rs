@@ -3,6 +3,7 @@
 
 mod ask;
 mod propose;
+mod values;
 mod write;
 
 use std::fs::File;
@@ -19,7 +20,8 @@ use super::output::RowProgress;
 use super::plan::forecast_of_means;
 use super::{CliError, number_in, thousands};
 use ask::Questions;
-use propose::{ColumnBounds, ColumnList, Draft, Keys, Proposal};
+use propose::{Draft, Proposal};
+use values::{ColumnBounds, ColumnList, Keys};
 
 /// Arguments of `hushflow init`.
 #[derive(Debug, Args)]
@@ -65,11 +67,11 @@ pub(crate) struct InitArguments {
     arrival: Option<String>,
     /// Length of an epoch, such as 6h, 1d, week or month; without --time, a number of rows
     /// [default: by the times and the horizon, or a tenth of the rows]
-    #[arg(long, value_name = "LENGTH", value_parser = propose::length_or_rows)]
+    #[arg(long, value_name = "LENGTH", value_parser = values::length_or_rows)]
     epoch: Option<String>,
     /// Time zone of days, weeks and months, and of times without an offset, such as
     /// America/New_York [default: UTC]
-    #[arg(long, value_name = "ZONE", requires = "time", value_parser = propose::time_zone)]
+    #[arg(long, value_name = "ZONE", requires = "time", value_parser = values::time_zone)]
     timezone: Option<String>,
     /// Beginning of the first epoch, such as 2013-01-01 or 2013-01-01T05:00:00Z
     #[arg(long, value_name = "TIME")]
@@ -239,7 +241,6 @@ fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<(), CliError> {
     let cells = f64::from(parameters.keys()) * parameters.epochs.schedule.horizon() as f64;
     // As few digits as a person would type.
     let records: f64 = format!("{:.2e}", counted as f64 / cells).parse().unwrap_or(0.0);
-    let mut err = stderr().lock();
     let left_out = match run.left_out {
         Some(left_out) if left_out > 0 => {
             format!("; {} are beyond the limits of their entities", thousands(left_out))
@@ -247,15 +248,15 @@ fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<(), CliError> {
         _ => String::new(),
     };
     let rows = thousands(run.counters.rows);
-    let _ = writeln!(err, "\n{} of {rows} rows would count{left_out}.", thousands(counted));
+    let _ = writeln!(stderr(), "\n{} of {rows} rows would count{left_out}.", thousands(counted));
     if 2 * counted < run.counters.rows {
-        let _ = writeln!(err, "Most would not: hushflow check {} shows why.", output.display());
+        let _ = writeln!(stderr(), "Most would not: hushflow check {} shows why.", output.display());
     }
     if records > 0.0
         && let Some(expected) = forecast_of_means(pipeline, records)?
     {
         let _ = writeln!(
-            err,
+            stderr(),
             "If they spread evenly over keys and epochs, as hushflow plan {} --records-per-epoch {records} forecasts:\n{expected}",
             output.display()
         );

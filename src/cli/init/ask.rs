@@ -9,7 +9,8 @@ use hushflow::mechanism::accounting::{Delta, Epsilon};
 use super::super::output::number;
 use super::super::{CliError, number_in, thousands};
 use super::InitArguments;
-use super::propose::{self, ColumnBounds, Draft, Keys, Proposal, Times};
+use super::propose::{self, Draft, Proposal, Times};
+use super::values::{self, ColumnBounds, Keys};
 
 const WARNING: &str = "\
 Bounds, keys, start and horizon are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
@@ -65,7 +66,7 @@ impl<'a> Questions<'a> {
                     show(&format!("Note: {note}.\n"))?;
                 }
                 let question = "Time zone of days, weeks and months, such as America/New_York";
-                Some(ask(question, propose::UTC, propose::time_zone)?).filter(|zone| zone != propose::UTC)
+                Some(ask(question, propose::UTC, values::time_zone)?).filter(|zone| zone != propose::UTC)
             }
             (zone, _) => zone.clone(),
         };
@@ -74,7 +75,7 @@ impl<'a> Questions<'a> {
             (None, Some(_)) => ask(
                 "Length of an epoch, such as 6h, 1d, week or month",
                 &self.proposal.epoch,
-                propose::length,
+                values::length,
             )?,
             (None, None) => ask("Rows in an epoch", &self.proposal.epoch, whole)?.to_string(),
         };
@@ -85,7 +86,7 @@ impl<'a> Questions<'a> {
             usual = (start, horizon);
         }
         if time.is_some() && start.is_empty() {
-            start = ask("Beginning of the first epoch", &usual.0, propose::time)?;
+            start = ask("Beginning of the first epoch", &usual.0, values::time)?;
         }
         if horizon.is_none() {
             let question = "Number of epochs, for which the budget is spent";
@@ -148,7 +149,7 @@ impl<'a> Questions<'a> {
             let question = format!("  {name} (in this file {} to {})", number(least), number(greatest));
             let read = |text: &str| match text {
                 "-" => Ok(None),
-                text => propose::bounds(text).map(Some),
+                text => values::bounds(text).map(Some),
             };
             let bounds = ask(&question, &format!("{}:{}", number(*lower), number(*upper)), read)?;
             columns.extend(bounds.map(|(lower, upper)| ColumnBounds { name: name.clone(), lower, upper }));
@@ -166,7 +167,7 @@ impl<'a> Questions<'a> {
             self.optional("Column that groups the records, or - for one group", &names, first.as_deref())?;
         let Some(column) = column else { return Ok(None) };
         let proposed = self.proposal.keys.iter().find(|key| key.column == column);
-        let values = proposed.map_or(String::new(), |key| propose::list(&key.values));
+        let values = proposed.map_or(String::new(), |key| values::list(&key.values));
         let read = |text: &str| format!("{column}={text}").parse::<Keys>();
         ask("  its values, separated by commas; in quotes if they hold one", &values, read).map(Some)
     }

@@ -2,7 +2,8 @@
 
 use hushflow::pipeline::Format;
 
-use super::propose::{ColumnBounds, Draft, Keys};
+use super::propose::Draft;
+use super::values::{ColumnBounds, Keys};
 
 /// Returns the text of a pipeline file.
 pub(super) fn pipeline(name: &str, paths: &[String], format: Format, draft: &Draft) -> String {
