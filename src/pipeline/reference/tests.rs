@@ -105,6 +105,11 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ("[[views]]", _, "squares") => {
             vec![own("release.method = 'pp'\n"), own("views = [{ name = 'v', workload = 'prefix'")]
         }
+        ("[[views]]", _, "missing_at_random") => vec![
+            own("source = { path = 'a.csv', missing = 'by-column' }\n"),
+            own("columns = [{ name = 'x', lower = 0, upper = 1 }, { name = 'y', lower = 0, upper = 1 }]\n"),
+            own("views = [{ name = 'v', workload = 'prefix'"),
+        ],
         ("[[views]]", _, "keys") => vec![
             own("key = { column = 'k', values = ['a'] }\n"),
             own("views = [{ name = 'v', workload = 'prefix'"),
