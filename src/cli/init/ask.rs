@@ -51,14 +51,12 @@ impl<'a> Questions<'a> {
         };
         let (mut arrival, mut start, mut horizon) =
             (arguments.arrival.clone(), arguments.start.clone().unwrap_or_default(), arguments.horizon);
-        if time.is_some() {
-            if arrival.is_none() && self.proposal.times.len() > 1 {
-                arrival = self.optional(
-                    "Column with the time when a row arrived, which closes epochs, or - to close all at the end of the file",
-                    &self.proposal.times,
-                    self.proposal.arrival.as_deref(),
-                )?;
-            }
+        if time.is_some() && arrival.is_none() && self.proposal.times.len() > 1 {
+            arrival = self.optional(
+                "Column with the time when a row arrived, which closes epochs, or - to close all at the end of the file",
+                &self.proposal.times,
+                self.proposal.arrival.as_deref(),
+            )?;
         }
         let timezone = match (&arguments.timezone, &time) {
             (None, Some(time)) => {

@@ -94,8 +94,7 @@ impl Draft {
     fn usual_length(&self, span: Option<(i64, i64)>) -> Option<&'static str> {
         const LENGTHS: [&str; 6] = ["1min", "1h", "1d", "1 week", "1 month", "1 year"];
         let zone = self.timezone.as_deref().unwrap_or(UTC);
-        let span =
-            span.and_then(|(first, last)| Some((parse_time_in(&self.start, zone).unwrap_or(first), last)));
+        let span = span.map(|(first, last)| (parse_time_in(&self.start, zone).unwrap_or(first), last));
         let reaches = |length: &&&str| {
             let epochs = span.and_then(|span| epochs_over(span, length, zone));
             epochs.is_some_and(|(_, epochs)| epochs <= self.horizon)
