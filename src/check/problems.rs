@@ -184,7 +184,22 @@ fn problems_of_rows(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem>
         found.extend(empty_columns(pipeline, seen));
     }
     found.extend(out_of_bounds(pipeline, seen, least));
+    found.extend(swapped_clock(seen.survey, least));
     found
+}
+
+/// Event times of which nearly all are after the clock, which is public: if the two columns are
+/// swapped, private times move it.
+fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
+    let timed = survey.early_events + survey.delays.iter().sum::<u64>();
+    (timed >= least && survey.early_events.saturating_mul(10) >= 9 * timed && survey.early_events > 0).then(|| Problem {
+        kind: "swapped clock",
+        public: false,
+        stops: false,
+        message: "nearly all rows have an event time after their arrival: time and arrival may be swapped in [epochs], or one of \
+                  them is in local time. Arrivals are public, event times are not"
+            .into(),
+    })
 }
 
 /// Rows that are dropped though they can be read.

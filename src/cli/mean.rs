@@ -261,7 +261,7 @@ fn warnings(
         }
     }
     let removed = estimate.kept.map_or(0.0, |kept| 1.0 - kept / data.rows() as f64);
-    if removed > REMOVED_ALLOWANCE * arguments.corruption {
+    if removed > REMOVED_ALLOWANCE * arguments.corruption && removed > LEAST_REMOVED {
         warnings.push(format!(
             "about {} of the rows were removed as outliers, far more than the {} that may be corrupt, so the mean \
              misses a tail: {advice}",
@@ -272,6 +272,9 @@ fn warnings(
     warnings.extend(skewness_warning(arguments, data, (answer.method, removed), clipping));
     warnings
 }
+
+/// A share of removed rows that is worth a warning, even where none may be corrupt.
+const LEAST_REMOVED: f64 = 1e-3;
 
 /// Returns how far the mean of skewed rows may be off.
 ///
@@ -295,7 +298,13 @@ fn skewness_warning(
             );
         }
         MeanMethod::Gaussian => (clipped.max(arguments.corruption), "clips"),
-        MeanMethod::Balloon => return None,
+        MeanMethod::Balloon => {
+            return Some(
+                "the answer leaves out a tail like corrupt rows: where rows are skewed, it is off the mean by an amount that no \
+                 released number bounds"
+                    .into(),
+            );
+        }
         _ => ((removed.max(0.0) + clipped).max(arguments.corruption), "removes or clips"),
     };
     // Of more than half of the rows, the released numbers say too little.

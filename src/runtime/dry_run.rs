@@ -153,6 +153,10 @@ impl Rehearsal {
 
     fn end(mut self, is_whole: bool, fault: Option<SourceError>) -> DryRun {
         let survey = std::mem::take(&mut self.survey);
+        let left_out = self.cut.take().map(|mut cut| {
+            cut.close(u64::MAX);
+            cut.left_out()
+        });
         if !self.is_single {
             self.judge.close(self.closed, self.closed, self.counters.rows);
         }
@@ -174,10 +178,16 @@ impl Rehearsal {
                 message: "the source has no row".into(),
             });
         }
-        let left_out = self.cut.map(|mut cut| {
-            cut.close(u64::MAX);
-            cut.left_out()
-        });
+        if left_out.is_some_and(|count| count.saturating_mul(2) > self.tally.records) {
+            problems.push(Problem {
+                kind: "entity limits",
+                public: false,
+                stops: false,
+                message: "the limits of entities leave out most records, which don't count: raise participations in [entity], or \
+                          lengthen epochs and let more records of an entity count in each"
+                    .into(),
+            });
+        }
         DryRun {
             counters: self.counters,
             survey,

@@ -181,7 +181,12 @@ impl RecordDealer {
 
     /// Ends the look at the first rows, if it is not over. Returns whether to go on.
     pub(super) fn end_look(&mut self) -> bool {
-        match self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_look) {
+        let held = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_look);
+        self.send_held(held)
+    }
+
+    fn send_held(&mut self, held: Result<Vec<ClosedEpochs>, String>) -> bool {
+        match held {
             Ok(held) => held.iter().all(|closed| self.send_closed(closed)),
             Err(refusal) => self.refuse(refusal),
         }
@@ -257,7 +262,8 @@ impl RecordDealer {
 
     /// Reports the end to all workers; nothing is accepted afterwards.
     pub(super) fn end(&mut self) -> bool {
-        if !self.end_look() {
+        let held = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_input);
+        if !self.send_held(held) {
             return false;
         }
         info!("the source has ended");

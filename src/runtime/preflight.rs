@@ -140,6 +140,15 @@ impl RowGuard {
         Ok(held)
     }
 
+    /// Ends the look at the end of the input. Without a row, which is public, no epoch closes.
+    pub(super) fn end_input(&mut self) -> Result<Vec<ClosedEpochs>, String> {
+        if self.look.is_some() && self.counters.rows == 0 {
+            self.look = None;
+            return Ok(Vec::new());
+        }
+        self.end_look()
+    }
+
     /// Returns the lines for the operator about all rows of a run, except problems that the look
     /// has reported.
     pub(super) fn private_notices(&self, counters: RowCounters, survey: &RowSurvey) -> Vec<String> {

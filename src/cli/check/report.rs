@@ -302,6 +302,13 @@ impl<'a> CheckReport<'a> {
             let more = if empty.len() > LISTED { ", …" } else { "" };
             notes.push(format!("listed keys without a record: {}{more}", names.join(", ")));
         }
+        let unlisted = counters.unknown_key;
+        if 20 * unlisted > counters.rows && 2 * unlisted <= counters.rows {
+            notes.push(format!(
+                "{} of the rows have a key that [key] doesn't list, so they don't count",
+                percent(unlisted, counters.rows)
+            ));
+        }
         let in_utc = !matches!(&self.pipeline.epochs.schedule, Schedule::ByTime(by) if by.calendar.is_some());
         if in_utc && survey.events.without_offset + survey.clocks.without_offset > 0 {
             notes.push("times without an offset from UTC are read as UTC: if they are local times, name their zone with timezone in [epochs]".into());
