@@ -199,10 +199,10 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
 ///
 /// The last epoch is the largest that comes through an input `ends`. Until that is closed, its
 /// frontier is the clock beside that of the data, so a source lets both move on together. Data of
-/// later epochs hold back the frontier of the data no longer once their source has dropped its
-/// capabilities, and which epochs they belong to is private: without the clock, the epochs before
-/// them would be given. Once `ends` is closed, the operator stops at the last epoch even if its data
-/// never end, as in a loop that contains it.
+/// later epochs hold the frontier of the data once their source has dropped its capabilities. Which
+/// epochs they belong to is private, and without the clock all epochs before them would be given.
+/// Once `ends` is closed, the operator stops at the last epoch even if its data never end, as in a
+/// loop that contains it.
 pub struct EveryEpoch<D> {
     epochs: OpenEpochs<Vec<D>>,
     /// At the first epoch that has not been given; `None` after the last.

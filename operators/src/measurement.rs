@@ -319,8 +319,8 @@ impl MeasurementBuilder {
         self
     }
 
-    /// Cuts coordinates into at most this many shards, by default as [`Shards::of`] does. The number
-    /// is fixed for the life of a release.
+    /// Cuts coordinates into at most this many shards, by default as [`Shards::of`] does. The
+    /// number is fixed for the life of a release.
     pub fn shards_at_most(mut self, number: u32) -> Self {
         self.options.shards = ShardNumber::AtMost(number);
         self
