@@ -49,6 +49,8 @@ pub(crate) struct Intake {
     waiting: Arc<IntakeBuffer>,
     writer: Option<JoinHandle<()>>,
     torn: Arc<AtomicU64>,
+    /// The number of safe records before anything was read.
+    safe_before: Option<u64>,
     ingest: Arc<IngestJournal>,
     acknowledgers: Vec<JoinHandle<()>>,
 }
@@ -90,8 +92,14 @@ impl Intake {
         let waiting = Arc::new(IntakeBuffer { buffer, changed, control: control.clone() });
         waiting.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
         let (torn, ingest) = (session.torn(), session.ingest());
-        let mut intake =
-            Intake { waiting: Arc::clone(&waiting), writer: None, torn, ingest, acknowledgers: Vec::new() };
+        let mut intake = Intake {
+            waiting: Arc::clone(&waiting),
+            writer: None,
+            torn,
+            safe_before: ingest.acknowledged(None),
+            ingest,
+            acknowledgers: Vec::new(),
+        };
         listener.map_or(Ok(()), |listener| intake.report_to(listener))?;
         let (reader, ingest) = (Arc::clone(&waiting), intake.ingest());
         // Never joined: it may wait forever for a silent source.
@@ -102,17 +110,17 @@ impl Intake {
         Ok(intake)
     }
 
-    /// Reports each number of safe records, on a separate thread.
+    /// Reports each number of safe records, on a separate thread, beginning with the number before
+    /// anything was read.
     ///
     /// # Errors
     /// If the system can't start a thread.
     pub(crate) fn report_to(&mut self, listener: AcknowledgeCallback) -> io::Result<()> {
-        let ingest = self.ingest();
+        let (ingest, mut safe) = (self.ingest(), self.safe_before);
         let acknowledgers = thread::Builder::new().spawn(move || {
-            let mut known = None;
-            while let Some(records) = ingest.acknowledged(known) {
+            while let Some(records) = safe {
                 listener(records);
-                known = Some(records);
+                safe = ingest.acknowledged(safe);
             }
         })?;
         self.acknowledgers.push(acknowledgers);
@@ -425,7 +433,7 @@ mod tests {
     fn a_record_counts_as_soon_as_it_is_whole() {
         let (_directory, ingest) = journal();
         let (sender, parts) = mpsc::channel();
-        let intake = start("csv", PartReader(parts), &ingest);
+        let mut intake = start("csv", PartReader(parts), &ingest);
         assert_eq!(ingest.acknowledged(None), Some(0));
         for (part, expected) in [("x\n1", None), ("0\n2\n", Some(2)), ("3", None), ("4\r\n", Some(3))] {
             sender.send(part.as_bytes().to_vec()).unwrap();
@@ -434,6 +442,10 @@ mod tests {
                 assert_eq!(ingest.acknowledged(before), expected);
             }
         }
+        // A listener learns first where its sender was to begin.
+        let (sender, numbers) = mpsc::channel();
+        intake.report_to(Box::new(move |number| sender.send(number).unwrap())).unwrap();
+        assert_eq!([(); 2].map(|()| numbers.recv().unwrap()), [0, 3]);
         // The source stays silent and does not end.
         drop(intake);
         assert_eq!(ingest.acknowledged(Some(3)), None);

@@ -203,7 +203,9 @@ impl<'a> World<'a> {
         if !self.case.is(F::Source, &["journal"]) {
             return 0;
         }
-        // Asks a run that reads the journal and has no input.
+        // Asks a run that reads the journal and has no input. Numbers are appended to the file.
+        let acknowledged = self.path("acknowledged");
+        let _ = std::fs::remove_file(&acknowledged);
         let mut command = hushflow([
             "run",
             "pipeline.toml",
@@ -215,7 +217,6 @@ impl<'a> World<'a> {
         ]);
         command.stdin(Stdio::piped());
         let mut child = self.spawned(&mut command, 9);
-        let acknowledged = self.path("acknowledged");
         let first = || std::fs::read_to_string(&acknowledged).ok()?.lines().next()?.parse().ok();
         await_until("the run says what it has", || first().is_some());
         child.kill().expect("a child can be killed");
