@@ -13,7 +13,7 @@ use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
 use super::gaussian::{csv_titles, ends, quality, within_bounds};
-use super::{Cell, ColumnScales, Estimate, ScaledView, number, pairs};
+use super::{COUNTS, Cell, ColumnScales, Estimate, ScaledView, number, pairs};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
 pub(super) fn columnwise<'a>(moments: &'a Moments, scaled: &ScaledView) -> Option<ColumnwiseMoments<'a>> {
@@ -273,18 +273,19 @@ impl Estimate for ColumnwiseEstimate {
         {
             return Err(error.to_string());
         }
-        let within = |value: f64, interval: Option<Interval>| {
-            interval.map_or(Cell::Plain(value), |interval| Cell::of_interval(value, interval))
+        let within = |value: f64, interval: Option<Interval>, bounds| {
+            interval.map_or(Cell::Plain(value), |interval| Cell::of_interval(value, interval, bounds))
         };
+        let scales = self.scales();
         let shown = 0..self.columns.len();
         let means = shown.clone().map(|column| match self.mean(column) {
-            Some((mean, _)) => within(mean, self.mean_interval(column)),
+            Some((mean, _)) => within(mean, self.mean_interval(column), scales.means(column)),
             None => Cell::Empty,
         });
         let counts = shown.clone().map(|column| {
             let (count, _) = self.column_count(column);
             self.count_interval(column)
-                .map_or(Cell::Empty, |interval| Cell::of_interval(count.max(0.0), interval))
+                .map_or(Cell::Empty, |interval| Cell::of_interval(count.max(0.0), interval, COUNTS))
         });
         let deviations = shown.map(|column| {
             let interval = self.covariance_interval((column, column)).map(Interval::square_root);
@@ -292,7 +293,9 @@ impl Estimate for ColumnwiseEstimate {
                 (None, _) => Cell::Empty,
                 // The variance may be 0: only its upper bound is known.
                 (_, Some(interval)) if interval.lower == 0.0 => Cell::AtMost(interval.upper),
-                (Some((variance, _)), interval) => within(variance.max(0.0).sqrt(), interval),
+                (Some((variance, _)), interval) => {
+                    within(variance.max(0.0).sqrt(), interval, scales.deviations(column))
+                }
             }
         });
         let mut cells: Vec<_> = means.chain(counts).chain(deviations).collect();
@@ -313,7 +316,7 @@ impl Estimate for ColumnwiseEstimate {
     }
 
     fn count_cell(&self) -> Option<Cell> {
-        let reach = self.scaled.view.intervals.count_reach();
-        Some(Cell::Value(self.moments.count(), self.moments.noise.count * reach))
+        let interval = self.moments.noisy().count_interval(self.scaled.view.intervals.level);
+        Some(Cell::of_interval(self.moments.count().max(0.0), interval, COUNTS))
     }
 }

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::ColumnwiseEstimate;
 use super::{
-    Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Plot, ScaledView, ViewEstimator, number,
-    pairs,
+    Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Plot, ScaledView, ViewEstimator,
+    number, pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -210,16 +210,18 @@ impl Estimate for GaussianEstimate {
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let density = self.density.as_ref().map_err(DensityError::to_string)?;
         let intervals = self.intervals();
-        let within = |value: f64, interval: Option<Interval>| {
-            interval.map_or(Cell::Plain(value), |interval| Cell::of_interval(value, interval))
+        let within = |value: f64, interval: Option<Interval>, bounds| {
+            interval.map_or(Cell::Plain(value), |interval| Cell::of_interval(value, interval, bounds))
         };
-        let shown = density.mean.len();
-        let means = (0..shown).map(|i| within(density.mean[i], intervals.mean(i)));
+        let (shown, scales) = (density.mean.len(), intervals.scales);
+        let means = (0..shown).map(|i| within(density.mean[i], intervals.mean(i), scales.means(i)));
         let deviations = (0..shown).map(|i| {
             match intervals.covariance((i, i)).map(Interval::square_root) {
                 // The variance may be 0: only its upper bound is known.
                 Some(interval) if interval.lower == 0.0 => Cell::AtMost(interval.upper),
-                interval => within(density.covariance[(i, i)].max(0.0).sqrt(), interval),
+                interval => {
+                    within(density.covariance[(i, i)].max(0.0).sqrt(), interval, scales.deviations(i))
+                }
             }
         });
         let mut cells: Vec<_> = means.chain(deviations).collect();
@@ -238,7 +240,7 @@ impl Estimate for GaussianEstimate {
     }
 
     fn count_cell(&self) -> Option<Cell> {
-        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval()))
+        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval(), COUNTS))
     }
 }
 

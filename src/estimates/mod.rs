@@ -36,6 +36,12 @@ pub static ESTIMATORS: &[EstimatorKind] = &[gaussian::ESTIMATOR, moments::ESTIMA
 /// Ratio of the sides of an interval above which a table shows its ends instead of ±.
 const LOPSIDED: f64 = 1.5;
 
+/// What every correlation lies in.
+const CORRELATIONS: Interval = Interval { lower: -1.0, upper: 1.0 };
+
+/// What every count, and every standard deviation, lies in.
+const COUNTS: Interval = Interval { lower: 0.0, upper: f64::INFINITY };
+
 /// A kind of estimator.
 pub struct EstimatorKind {
     /// Name in pipeline files, and after `tail --view` if it has no flag of its own.
@@ -190,6 +196,18 @@ pub struct ColumnScales {
     pub half_widths: Vec<f64>,
 }
 
+impl ColumnScales {
+    /// Returns the bounds of the means of a column.
+    fn means(&self, column: usize) -> Interval {
+        Interval { lower: -1.0, upper: 1.0 }.to_units(self.half_widths[column], self.centres[column])
+    }
+
+    /// Returns the bounds of the standard deviations of a column.
+    fn deviations(&self, column: usize) -> Interval {
+        Interval { lower: 0.0, upper: self.half_widths[column] }
+    }
+}
+
 impl ScaledView {
     /// Returns the scales of a key, or those of all keys together.
     ///
@@ -264,19 +282,22 @@ impl Cell {
     /// Returns the cell of a correlation; its ends if nothing is known of it.
     fn of_correlation(value: f64, interval: Interval) -> Self {
         match interval {
-            Interval { lower: -1.0, upper: 1.0 } => Cell::Range(-1.0, 1.0),
-            interval => Self::of_interval(value, interval),
+            CORRELATIONS => Cell::Range(-1.0, 1.0),
+            interval => Self::of_interval(value, interval, CORRELATIONS),
         }
     }
 
-    /// Returns the cell of a value with its interval.
-    fn of_interval(value: f64, interval: Interval) -> Self {
+    /// Returns the cell of a value with its interval: its ends if one side is much longer, or if a
+    /// number that ± covers is not within `bounds`, which contain the interval.
+    fn of_interval(value: f64, interval: Interval, bounds: Interval) -> Self {
         let (below, above) = (value - interval.lower, interval.upper - value);
-        match below.max(above) {
+        let reach = below.max(above);
+        let is_cut = interval.lower <= bounds.lower || interval.upper >= bounds.upper;
+        let is_within = value - reach >= bounds.lower && value + reach <= bounds.upper && !is_cut;
+        match reach {
             reach if !reach.is_finite() => Cell::Plain(value),
-            reach if reach <= LOPSIDED * below.min(above) || reach <= f64::MIN_POSITIVE => {
-                Cell::Value(value, reach)
-            }
+            reach if reach <= f64::MIN_POSITIVE => Cell::Value(value, reach),
+            reach if reach <= LOPSIDED * below.min(above) && is_within => Cell::Value(value, reach),
             _ => Cell::Range(interval.lower, interval.upper),
         }
     }
@@ -325,4 +346,26 @@ fn pairs(columns: usize) -> impl Iterator<Item = (usize, usize)> {
 /// Formats a number for CSV; empty if it is unknown or infinite.
 fn number(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map_or_else(String::new, |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plus_or_minus_never_leaves_the_bounds() {
+        let check = |value: f64, (lower, upper): (f64, f64), expected| {
+            let bounds = Interval { lower: 0.0, upper: 60.0 };
+            assert_eq!(Cell::of_interval(value, Interval { lower, upper }, bounds), expected);
+        };
+        check(28.0, (20.0, 37.0), Cell::Value(28.0, 9.0));
+        check(28.0, (0.0, 60.0), Cell::Range(0.0, 60.0));
+        check(28.0, (10.0, 60.0), Cell::Range(10.0, 60.0));
+        check(5.0, (1.0, 10.5), Cell::Range(1.0, 10.5));
+        check(5.0, (1.0, 9.0), Cell::Value(5.0, 4.0));
+        check(28.0, (20.0, 41.0), Cell::Range(20.0, 41.0));
+        check(0.0, (0.0, 0.0), Cell::Value(0.0, 0.0));
+        let all = Cell::of_interval(3.0, Interval { lower: 1.0, upper: f64::INFINITY }, Interval::UNBOUNDED);
+        assert_eq!(all, Cell::Plain(3.0));
+    }
 }

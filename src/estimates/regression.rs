@@ -56,7 +56,7 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
-    Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView,
+    Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView,
     ViewEstimator, number,
 };
 use crate::document::definition::{FieldDefinition, FieldType};
@@ -471,11 +471,12 @@ impl Estimate for LeastSquaresEstimate {
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let line = self.line.as_ref().map_err(DensityError::to_string)?;
         let coefficient = |index: usize| {
-            Cell::of_interval(line.coefficients[index], self.interval(index).unwrap_or(Interval::UNBOUNDED))
+            let interval = self.interval(index).unwrap_or(Interval::UNBOUNDED);
+            Cell::of_interval(line.coefficients[index], interval, Interval::UNBOUNDED)
         };
         let deviation = match line.residual_interval.square_root() {
             Interval { lower: 0.0, upper } => Cell::AtMost(upper),
-            interval => Cell::of_interval(line.residual.0.max(0.0).sqrt(), interval),
+            interval => Cell::of_interval(line.residual.0.max(0.0).sqrt(), interval, COUNTS),
         };
         let shown = 0..=self.names.len();
         Ok(shown.map(coefficient).chain([deviation]).collect())
@@ -493,8 +494,9 @@ impl Estimate for LeastSquaresEstimate {
     }
 
     fn count_cell(&self) -> Option<Cell> {
-        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval()))
+        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval(), COUNTS))
     }
 }
+
 #[cfg(test)]
 mod tests;
