@@ -2,13 +2,15 @@
 //!
 //! No message holds a value of a row or a count.
 
+use std::collections::HashMap;
+
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use serde::Serialize;
 
 use super::coverage::Coverage;
 use crate::format::Defect;
 use crate::pipeline::{KeyColumn, MissingPolicy, Pipeline};
-use crate::source::{ColumnSurvey, RowCounters, RowSurvey};
+use crate::source::{ColumnSurvey, RowCounters, RowSurvey, SourceError};
 use crate::spelling::closest;
 
 /// Epochs before the first record that are no problem.
@@ -16,6 +18,9 @@ const FEW_EPOCHS: u64 = 10;
 
 /// Closed epochs from which it means anything that nearly all of them are empty.
 const LEAST_EPOCHS: u64 = 8;
+
+/// One in so many rows with another spelling of a listed key is a problem.
+const MANY_MISSPELT: u64 = 20;
 
 /// Unlisted rows from which they may be those of a listed key without a row.
 const LEAST_UNLISTED: u64 = 20;
@@ -31,6 +36,21 @@ pub struct Problem {
     pub stops: bool,
     /// What was found, and how to mend it.
     pub message: String,
+}
+
+impl Problem {
+    /// Returns the problem of a source that can't be read further, at which every run stops.
+    pub fn of_fault(fault: &SourceError) -> Self {
+        let (kind, public) = match fault {
+            SourceError::Leap { .. } => ("leaping clock", true),
+            SourceError::BeforeStart { .. } => ("before the start", true),
+            SourceError::AfterHorizon { .. } => ("after the horizon", true),
+            SourceError::NoClock { .. } => ("no clock", true),
+            SourceError::Rejected { .. } => ("rejected row", false),
+            _ => ("unreadable source", true),
+        };
+        Problem { kind, public, stops: true, message: fault.to_string() }
+    }
 }
 
 /// What was seen of the rows of all sources. Private.
@@ -122,6 +142,15 @@ fn problems_of_rows(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem>
                  letter"
             ),
         );
+    } else if let Some(name) = key_in_two_spellings(pipeline, seen).filter(|_| seen.extent == Extent::Whole) {
+        add(
+            "misspelt keys",
+            false,
+            format!(
+                "many rows have a key that differs from a listed one, such as {name:?}, in case or blanks alone, and don't count: mend \
+                 the source, or list each spelling in [key]"
+            ),
+        );
     }
     // With counts by column, a row that lacks a value counts for its other columns.
     let whole_rows = pipeline.rows.missing != MissingPolicy::ByColumn || seen.coverage.records == 0;
@@ -142,24 +171,30 @@ fn problems_of_rows(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem>
     let outside = seen.extent.outside();
     let late =
         "come after their epoch has closed: raise allowed_lateness, or choose the clock of [epochs] anew";
-    for (kind, count, (share, name), message) in [
+    for (kind, clocked, count, (share, name), message) in [
         (
             "before the start",
+            counters.early_clock,
             counters.before_start,
             outside,
             "come before the first epoch: correct start in [epochs]",
         ),
         (
             "after the horizon",
+            counters.past_clock,
             counters.after_horizon,
             outside,
             "come after the last epoch: correct start, length or horizon in [epochs]",
         ),
-        ("late", counters.late + counters.folded, (2, "most rows"), late),
+        ("late", 0, counters.late + counters.folded, (2, "most rows"), late),
     ] {
+        // What the public clock shows is public whatever the rows hold, and so is its message.
+        let is_clocked = share * clocked > rows;
+        let count = if is_clocked { clocked } else { count };
         if share * count > rows {
             let name = if is_most(count) { "most rows" } else { name };
-            add(kind, public, format!("{name} {message}"));
+            let by = if is_clocked { "by the public clock, " } else { "" };
+            add(kind, public || is_clocked, format!("{by}{name} {message}"));
         }
     }
     if is_most(counters.leaping) {
@@ -332,13 +367,33 @@ pub fn never_closes(pipeline: &Pipeline) -> Option<Problem> {
     })
 }
 
+/// Returns a listed key that many rows spell in another way, though every listed key has rows. A
+/// list may leave out other keys on purpose, but not a spelling. No run stops at it.
+fn key_in_two_spellings<'a>(pipeline: &'a Pipeline, seen: &Observation<'_>) -> Option<&'a str> {
+    let key = pipeline.key.as_ref()?;
+    let listed: HashMap<String, &str> =
+        key.values.iter().map(|value| (plain(value), value.as_str())).collect();
+    let spelt = seen.survey.unlisted_keys.iter().filter_map(|(text, &rows)| {
+        let listed = listed.get(&plain(std::str::from_utf8(text).ok()?))?;
+        Some((rows, *listed))
+    });
+    let spelt: Vec<(u64, &str)> = spelt.collect();
+    let rows: u64 = spelt.iter().map(|&(rows, _)| rows).sum();
+    let name = spelt.iter().map(|&(_, name)| name).min()?;
+    (MANY_MISSPELT * rows >= seen.counters.rows).then_some(name)
+}
+
+/// Returns a key in lower case and without blanks.
+fn plain(word: &str) -> String {
+    word.split_whitespace().collect::<String>().to_lowercase()
+}
+
 /// Returns the listed key that is most like an unlisted one. It is public; the unlisted one is not.
 fn similar_key<'a>(key: &'a KeyColumn, seen: &Observation<'_>) -> Option<&'a str> {
     let listed: Vec<&str> = key.values.iter().map(String::as_str).collect();
     let mut unlisted: Vec<_> = seen.survey.unlisted_keys.iter().collect();
     unlisted.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     let like = |text: &str| {
-        let plain = |word: &str| word.split_whitespace().collect::<String>().to_lowercase();
         let same = listed.iter().copied().find(|&word| plain(word) == plain(text));
         same.or_else(|| closest(text, &listed))
     };

@@ -42,8 +42,8 @@ Files are read to their ends, and so is standard input, whose rows are then gone
 read until it is silent, at most 100,000 rows; nothing is acknowledged. A socket can't be read: its peer would take the \
 records as received. SIGINT ends the reading and prints what was seen.
 
-Exit status: 0 if a run would publish what the pipeline file describes, 4 if it would stop, or publish little or nothing \
-of the source, 1 if the source can't be read, 2 for a bad pipeline file.
+Exit status: 0 if a run would publish what the pipeline file describes, 4 if it would stop, or if the source does not \
+fit the file, 1 if the source can't be read, 2 for a bad pipeline file.
 
 Examples:
   hushflow check examples/flights.toml
@@ -156,7 +156,7 @@ impl CheckReport<'_> {
             None => match self.problems.iter().find(|problem| problem.stops) {
                 Some(_) => Err(CliError::refused("a run would stop: see the problems above")),
                 None => Err(CliError::refused(
-                    "a run would publish little or nothing of this source, and spend its budget: see the problems above",
+                    "a run would spend its budget on a source that does not fit the pipeline file: see the problems above",
                 )),
             },
         }

@@ -18,7 +18,7 @@ use hushflow::runtime::{DryRunLimits, dry_run};
 
 use super::output::RowProgress;
 use super::plan::forecast_of_means;
-use super::{CliError, number_in, thousands};
+use super::{CliError, PRIVATE, number_in, thousands};
 use ask::Questions;
 use propose::{Draft, Proposal};
 use values::{ColumnBounds, ColumnList, Keys};
@@ -248,7 +248,7 @@ fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<(), CliError> {
         _ => String::new(),
     };
     let rows = thousands(run.counters.rows);
-    let _ = writeln!(stderr(), "\n{} of {rows} rows would count{left_out}.", thousands(counted));
+    let _ = writeln!(stderr(), "\n{PRIVATE}\n{} of {rows} rows would count{left_out}.", thousands(counted));
     if 2 * counted < run.counters.rows {
         let _ = writeln!(stderr(), "Most would not: hushflow check {} shows why.", output.display());
     }

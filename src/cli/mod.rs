@@ -278,6 +278,10 @@ fn number_in<T, E: fmt::Display>(
     }
 }
 
+/// The words before exact counts of a source.
+pub(crate) const PRIVATE: &str = "PRIVATE: exact counts of private rows, for the operator only. Do not publish or log them, and do not take \
+                                  bounds, keys or start from them.";
+
 /// Formats a number with thousands separators: `12,345`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();

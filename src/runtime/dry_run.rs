@@ -2,12 +2,13 @@
 //! release.
 
 use super::copies::DuplicateFilter;
-use super::preflight::LOOK_ROWS;
+use super::merge::MergeProgress;
+use super::preflight::{ClosedEpochs, LOOK_ROWS};
 use crate::check::{EntityCut, Problem, RecordTally, RowJudge};
 use crate::control::Control;
 use crate::pipeline::Pipeline;
 use crate::source::{
-    EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader,
+    RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader,
 };
 
 /// How much of the sources is read.
@@ -33,34 +34,33 @@ pub struct DryRun {
     pub closed: u64,
     /// Whether all sources were read to their ends.
     pub is_whole: bool,
-    /// Why a run could not read on.
+    /// Why a run could not read on. It is among the problems too.
     pub fault: Option<SourceError>,
     /// What is wrong.
     pub problems: Vec<Problem>,
 }
 
-/// Reads all sources, one after the other, and reports the number of rows to `progress`.
+/// Reads all sources and reports the number of rows to `progress`.
 ///
-/// The records of several sources are assigned by their own clocks, as in a run that waits for all
-/// of them. The rows of a single source are judged as in a run, and then all together.
+/// Of several sources, the one whose clock is furthest behind is read next, as in a run that waits
+/// for all of them. The rows are judged as in a run, and then all together.
 pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn FnMut(u64)) -> DryRun {
-    let mut rehearsal = Rehearsal::new(pipeline);
-    let (mut is_whole, mut fault) = (true, None);
     let number = pipeline.sources.len() as u64;
-    for (source, index) in pipeline.sources.iter().zip(0..) {
-        let opened = SourceReader::controlled((pipeline, source), &limits.control, ResumePoint::START, 0);
-        let read = opened.and_then(|reader| {
-            let mut reader = reader.among((index, number)).surveying(limits.rows.unwrap_or(u64::MAX));
-            let read = rehearsal.read(&mut reader, progress);
-            is_whole &= reader.has_ended();
-            read
-        });
-        if let Err(error) = read {
-            (fault, is_whole) = (Some(error), false);
-            break;
+    let open = |(source, index)| {
+        let reader = SourceReader::controlled((pipeline, source), &limits.control, ResumePoint::START, 0)?;
+        Ok(reader.among((index, number)).surveying(limits.rows.unwrap_or(u64::MAX)))
+    };
+    let readers: Result<Vec<SourceReader>, SourceError> =
+        pipeline.sources.iter().zip(0..).map(open).collect();
+    let mut rehearsal = Rehearsal::new(pipeline);
+    match readers {
+        Err(fault) => rehearsal.end(&[], Some(fault)),
+        Ok(mut readers) => {
+            let fault = rehearsal.read(&mut readers, progress).err();
+            readers.iter_mut().for_each(|reader| rehearsal.add(reader.take_batch()));
+            rehearsal.end(&readers, fault)
         }
     }
-    rehearsal.end(is_whole, fault)
 }
 
 /// The state of a dry run.
@@ -70,10 +70,7 @@ struct Rehearsal {
     tally: RecordTally,
     cut: Option<EntityCut>,
     counters: RowCounters,
-    survey: RowSurvey,
-    closed: u64,
-    /// Whether there is one source, so that epochs are closed as in a run.
-    is_single: bool,
+    clocks: MergeProgress,
     has_looked: bool,
     problems: Vec<Problem>,
 }
@@ -86,38 +83,39 @@ impl Rehearsal {
             tally: RecordTally::new(pipeline),
             cut: pipeline.entity.as_ref().map(|entity| EntityCut::new(entity.limits)),
             counters: RowCounters::default(),
-            survey: RowSurvey::default(),
-            closed: 0,
-            is_single: pipeline.sources.len() == 1,
+            clocks: MergeProgress::new(pipeline, 0),
             has_looked: false,
             problems: Vec::new(),
         }
     }
 
-    /// Reads one source to its end.
-    fn read(&mut self, reader: &mut SourceReader, progress: &mut dyn FnMut(u64)) -> Result<(), SourceError> {
-        let before = self.counters;
-        let read = loop {
-            let event = reader.next_event();
-            self.counters = before;
-            self.counters += *reader.counters();
+    /// Reads all sources to their ends.
+    fn read(
+        &mut self,
+        readers: &mut [SourceReader],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), SourceError> {
+        while let Some(index) = self.clocks.slowest() {
+            let event = readers[index].next_event();
+            self.counters = RowCounters::default();
+            readers.iter().for_each(|reader| self.counters += *reader.counters());
             self.counters.copies = self.copies.found();
             progress(self.counters.rows);
-            match event {
-                Err(error) => break Err(error),
-                Ok(SourceEvent::Batch(batch)) => {
+            match event? {
+                SourceEvent::Batch(batch) => {
                     self.add(batch);
-                    if self.is_single && self.counters.rows >= LOOK_ROWS {
-                        self.look(reader.survey());
+                    if self.counters.rows >= LOOK_ROWS {
+                        self.look(readers);
                     }
                 }
-                Ok(SourceEvent::Mark(mark)) => self.close(mark, reader),
-                Ok(SourceEvent::End) => break Ok(()),
+                SourceEvent::Mark(mark) => self.clocks.sources[index].advance(mark, self.clocks.closed),
+                SourceEvent::End => self.clocks.sources[index].ended = true,
             }
-        };
-        self.add(reader.take_batch());
-        self.survey.merge(reader.survey());
-        read
+            while let Some(closed) = self.clocks.close_next() {
+                self.close(&closed, readers);
+            }
+        }
+        Ok(())
     }
 
     fn add(&mut self, mut batch: RecordBatch) {
@@ -129,47 +127,41 @@ impl Rehearsal {
         }
     }
 
-    fn close(&mut self, EpochMark { epoch, due, rows, .. }: EpochMark, reader: &SourceReader) {
-        self.closed = self.closed.max(epoch);
-        if !self.is_single {
-            return;
-        }
+    fn close(&mut self, &ClosedEpochs { epoch, due, rows, .. }: &ClosedEpochs, readers: &[SourceReader]) {
         self.copies.forget(epoch);
         self.judge.close(epoch, due, rows);
         if let Some(cut) = &mut self.cut {
             cut.close(epoch);
         }
         if self.has_looked && self.problems.is_empty() {
-            self.problems = self.judge.judge(self.counters, || reader.survey().clone());
+            self.problems = self.judge.judge(self.counters, || sum_surveys(readers));
         }
     }
 
     /// Judges the first rows, once.
-    fn look(&mut self, survey: &RowSurvey) {
+    fn look(&mut self, readers: &[SourceReader]) {
         if !std::mem::replace(&mut self.has_looked, true) {
-            self.problems = self.judge.look(self.counters, survey);
+            self.problems = self.judge.look(self.counters, &sum_surveys(readers));
         }
     }
 
-    fn end(mut self, is_whole: bool, fault: Option<SourceError>) -> DryRun {
-        let survey = std::mem::take(&mut self.survey);
+    fn end(mut self, readers: &[SourceReader], fault: Option<SourceError>) -> DryRun {
+        let survey = sum_surveys(readers);
         let left_out = self.cut.take().map(|mut cut| {
             cut.close(u64::MAX);
             cut.left_out()
         });
-        if !self.is_single {
-            self.judge.close(self.closed, self.closed, self.counters.rows);
-        }
-        self.look(&survey);
+        self.look(readers);
         let mut problems = self.problems;
         for problem in self.judge.sum_up(self.counters, &survey) {
             if problems.iter().all(|found| found.kind != problem.kind) {
                 problems.push(problem);
             }
         }
-        if fault.is_some() {
+        if let Some(fault) = &fault {
             // The fault says the same more exactly.
             problems.retain(|problem| !problem.public && problem.kind != "before the start");
+            problems.push(Problem::of_fault(fault));
         } else if self.counters.rows == 0 {
             problems.push(Problem {
                 kind: "no rows",
@@ -193,10 +185,17 @@ impl Rehearsal {
             survey,
             tally: self.tally,
             left_out,
-            closed: self.closed,
-            is_whole,
+            closed: self.clocks.closed,
+            is_whole: fault.is_none() && readers.iter().all(SourceReader::has_ended),
             fault,
             problems,
         }
     }
+}
+
+/// Returns what the rows of all sources hold.
+fn sum_surveys(readers: &[SourceReader]) -> RowSurvey {
+    let mut sum = RowSurvey::default();
+    readers.iter().for_each(|reader| sum.merge(reader.survey()));
+    sum
 }

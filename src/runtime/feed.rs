@@ -6,6 +6,7 @@
 //! only when the reader reports closed epochs. A failing reader reports its error, and the channel
 //! shows that a reader has died. In neither case does an operator drop its capability.
 
+use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -156,10 +157,7 @@ impl RecordDealer {
                     self.close(closed, &|| reader.survey().clone())
                 }
                 Ok(SourceEvent::End) => self.end(),
-                Err(error) => {
-                    self.fault.raise(error);
-                    false
-                }
+                Err(error) => self.refuse(error),
             };
             if !delivered {
                 return self.outcome(*reader.counters(), reader.survey());
@@ -192,8 +190,9 @@ impl RecordDealer {
         }
     }
 
-    /// Stops the run once the epochs that have passed are committed.
-    fn refuse(&self, refusal: String) -> bool {
+    /// Stops the run once all epochs that were reported closed are committed. So the number of
+    /// published epochs depends on the rows and the clock, never on the speed of workers.
+    pub(super) fn refuse(&self, refusal: impl Display) -> bool {
         while self.metrics.has_uncommitted() && !self.fault.is_raised() {
             std::thread::sleep(PATIENCE / 10);
         }

@@ -33,14 +33,16 @@ use super::feed::{EPOCHS_AHEAD, PATIENCE, ReadOutcome, RecordDealer};
 use super::preflight::{ClosedEpochs, LOOK_ROWS};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
-use crate::source::{EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent, SourceReader};
+use crate::source::{
+    EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader,
+};
 
 /// Most events of a source that may wait.
 const WAITING_EVENTS: usize = 4;
 
 /// Message from the reader of a source.
 struct SourceMessage {
-    event: SourceEvent,
+    event: Result<SourceEvent, SourceError>,
     /// The number of the source's next row.
     next_row: u64,
     counters: RowCounters,
@@ -53,25 +55,27 @@ pub(super) struct Merge {
     clocks: MergeProgress,
     late: LatePolicy,
     horizon: u64,
+    /// Whether some source may stay silent for ever.
+    is_endless: bool,
     control: Control,
     /// Late records of sources that were not waited for.
     counters: RowCounters,
 }
 
 /// Progress of each source and of all together.
-struct MergeProgress {
-    sources: Vec<SourceProgress>,
+pub(super) struct MergeProgress {
+    pub(super) sources: Vec<SourceProgress>,
     /// Epochs up to this one are closed.
-    closed: u64,
+    pub(super) closed: u64,
 }
 
 /// Progress of a source.
-struct SourceProgress {
+pub(super) struct SourceProgress {
     name: String,
     /// Silence after which it is idle.
     patience: Option<Duration>,
     /// Its own clock has closed the epochs up to this one.
-    closed: u64,
+    pub(super) closed: u64,
     /// The last epoch that the marks after this one are known to close.
     due: u64,
     /// Marks of epochs still open; `resume` is the position of the last mark before them.
@@ -83,7 +87,9 @@ struct SourceProgress {
     /// The row that an earlier run had reached. The source is waited for up to there.
     known_to: u64,
     idle: bool,
-    ended: bool,
+    pub(super) ended: bool,
+    /// Why it can't be read further. Its clock still counts.
+    fault: Option<SourceError>,
 }
 
 impl SourceProgress {
@@ -101,6 +107,7 @@ impl SourceProgress {
             known_to: 0,
             idle: false,
             ended: false,
+            fault: None,
         }
     }
 
@@ -109,7 +116,7 @@ impl SourceProgress {
     }
 
     /// Records that its own clock has closed more epochs, some of which may be closed already.
-    fn advance(&mut self, mark: EpochMark, closed: u64) {
+    pub(super) fn advance(&mut self, mark: EpochMark, closed: u64) {
         (self.closed, self.due) = (mark.epoch, mark.due);
         self.marks.push_back(mark);
         self.pass(closed);
@@ -135,6 +142,28 @@ impl SourceProgress {
 }
 
 impl MergeProgress {
+    /// State before the first event, after the last committed epoch.
+    pub(super) fn new(pipeline: &Pipeline, committed: u64) -> Self {
+        let clock = |source: &Source| SourceProgress::new(&source.name, source.idle, committed);
+        MergeProgress { sources: pipeline.sources.iter().map(clock).collect(), closed: committed }
+    }
+
+    /// Takes why the run must stop: a source can't be read further, and all epochs that its clock
+    /// has closed are closed. The number of published epochs then depends on the rows alone. A
+    /// silent source may never close them; `is_silent` stops the run all the same.
+    fn take_fault(&mut self, is_silent: bool) -> Option<SourceError> {
+        let is_over = |source: &&mut SourceProgress| is_silent || source.closed <= self.closed;
+        let mut failed = self.sources.iter_mut().filter(|source| source.fault.is_some());
+        failed.find(is_over)?.fault.take()
+    }
+
+    /// Returns the source to read next: of those that have not ended, the one whose clock is
+    /// furthest behind.
+    pub(super) fn slowest(&self) -> Option<usize> {
+        let behind = |&source: &usize| self.sources[source].closed;
+        (0..self.sources.len()).filter(|&source| !self.sources[source].ended).min_by_key(behind)
+    }
+
     /// Returns the last epoch that may be closed now.
     fn due(&self) -> u64 {
         self.reach(|source| source.closed)
@@ -147,7 +176,7 @@ impl MergeProgress {
     }
 
     /// Closes the next epochs with the same resume positions.
-    fn close_next(&mut self) -> Option<ClosedEpochs> {
+    pub(super) fn close_next(&mut self) -> Option<ClosedEpochs> {
         let due = self.due();
         if due <= self.closed {
             return None;
@@ -167,18 +196,15 @@ impl MergeProgress {
 impl Merge {
     /// Merges the sources of a pipeline after the last committed epoch.
     pub(super) fn new(pipeline: &Pipeline, committed: u64, control: &Control) -> Self {
-        let clock = |source: &Source| SourceProgress::new(&source.name, source.idle, committed);
         let late = match &pipeline.epochs.schedule {
             Schedule::ByTime(by) => by.late,
             Schedule::ByCount(_) => LatePolicy::Fold,
         };
         Merge {
-            clocks: MergeProgress {
-                sources: pipeline.sources.iter().map(clock).collect(),
-                closed: committed,
-            },
+            clocks: MergeProgress::new(pipeline, committed),
             late,
             horizon: pipeline.epochs.schedule.horizon(),
+            is_endless: pipeline.sources.iter().any(Source::goes_on),
             control: control.clone(),
             counters: RowCounters::default(),
         }
@@ -191,7 +217,7 @@ impl Merge {
             clock.known_to = reader.late_from();
         }
         let mut sources: Vec<SourceThread> =
-            readers.into_iter().map(|reader| SourceThread::of(reader, dealer.fault().clone())).collect();
+            readers.into_iter().map(|reader| SourceThread::of(reader, dealer.fault())).collect();
         while self.step(&mut sources, &mut dealer) {}
         dealer.outcome(self.sum_counters(&sources), &sum_surveys(&sources))
     }
@@ -204,7 +230,9 @@ impl Merge {
 
     /// Deals one event, or finds an idle source; returns whether to go on.
     fn step(&mut self, sources: &mut [SourceThread], dealer: &mut RecordDealer) -> bool {
-        let taken = match self.wait(sources) {
+        let waited = self.wait(sources);
+        let is_silent = waited.is_none() && self.is_endless;
+        let taken = match waited {
             Some((number, messages)) => self.take(number, messages, sources, dealer),
             None => !dealer.fault().is_raised() && (!dealer.holds_epochs() || dealer.end_look()),
         };
@@ -213,7 +241,7 @@ impl Merge {
         }
         for (source, clock) in sources.iter().zip(&mut self.clocks.sources) {
             let silent = clock.patience.is_some_and(|patience| source.is_silent(patience));
-            let idle = silent && clock.next_row >= clock.known_to;
+            let idle = silent && clock.next_row >= clock.known_to && clock.fault.is_none();
             if std::mem::replace(&mut clock.idle, idle) != idle {
                 debug!(source = clock.name, idle, "whether its clock counts has changed");
             }
@@ -222,6 +250,9 @@ impl Merge {
             if !dealer.close(closed, &|| sum_surveys(sources)) {
                 return false;
             }
+        }
+        if let Some(fault) = self.clocks.take_fault(is_silent) {
+            return dealer.end_look() && dealer.refuse(fault);
         }
         if self.clocks.closed >= self.horizon || self.clocks.sources.iter().all(|source| source.ended) {
             return dealer.end();
@@ -232,7 +263,7 @@ impl Merge {
     /// Waits up to [`PATIENCE`] for the next event of a source that is not too far ahead.
     fn wait(&self, sources: &[SourceThread]) -> Option<(usize, Option<SourceMessage>)> {
         let reach = self.clocks.closed.saturating_add(EPOCHS_AHEAD);
-        let wanted = |clock: &SourceProgress| !clock.ended && clock.closed <= reach;
+        let wanted = |clock: &SourceProgress| !clock.ended && clock.fault.is_none() && clock.closed <= reach;
         let wanted: Vec<usize> =
             (0..sources.len()).filter(|&number| wanted(&self.clocks.sources[number])).collect();
         let mut select = Select::new();
@@ -265,19 +296,23 @@ impl Merge {
         let is_surveyed = survey.is_some();
         sources[number].survey = survey.unwrap_or(std::mem::take(&mut sources[number].survey));
         match event {
-            SourceEvent::Batch(mut batch) => {
+            Err(fault) => {
+                clock.fault = Some(fault);
+                true
+            }
+            Ok(SourceEvent::Batch(mut batch)) => {
                 self.judge(&mut batch);
                 let survey = is_surveyed.then(|| sum_surveys(sources));
                 dealer.update_counters(self.sum_counters(sources), survey.as_ref());
                 dealer.batch(batch)
             }
-            SourceEvent::Mark(mark) => {
+            Ok(SourceEvent::Mark(mark)) => {
                 clock.advance(mark, self.clocks.closed);
                 true
             }
             // After a stop, open epochs stay open.
-            SourceEvent::End if self.control.is_stopped() => dealer.end(),
-            SourceEvent::End => {
+            Ok(SourceEvent::End) if self.control.is_stopped() => dealer.end(),
+            Ok(SourceEvent::End) => {
                 debug!(source = clock.name, "a source has ended");
                 clock.ended = true;
                 true
@@ -323,13 +358,10 @@ fn sum_surveys(sources: &[SourceThread]) -> RowSurvey {
 }
 
 impl SourceThread {
-    fn of(reader: SourceReader, fault: Fault) -> Self {
+    fn of(reader: SourceReader, fault: &Fault) -> Self {
         let (sender, messages) = bounded(WAITING_EVENTS);
         // Never joined: it may wait for a source that stays silent.
-        let started = std::thread::Builder::new().spawn({
-            let fault = fault.clone();
-            move || forward_events(reader, &sender, &fault)
-        });
+        let started = std::thread::Builder::new().spawn(move || forward_events(reader, &sender));
         if let Err(error) = started {
             fault.raise(format_args!("no thread for a source: {error}"));
         }
@@ -342,14 +374,11 @@ impl SourceThread {
     }
 }
 
-/// Sends all events of a source, until it ends or the receiver is gone.
-fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>, fault: &Fault) {
+/// Sends all events of a source, until it ends, fails or the receiver is gone.
+fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>) {
     loop {
-        let event = match reader.next_event() {
-            Ok(event) => event,
-            Err(error) => return fault.raise(error),
-        };
-        let ends = matches!(event, SourceEvent::End);
+        let event = reader.next_event();
+        let ends = matches!(event, Err(_) | Ok(SourceEvent::End));
         let counters = *reader.counters();
         let is_first = counters.rows <= 2 * LOOK_ROWS;
         let survey = (is_first || ends).then(|| Box::new(reader.survey().clone()));

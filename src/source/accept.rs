@@ -101,7 +101,7 @@ impl SourceReader {
             if self.leaps(arrival, before) {
                 return Ok(());
             }
-            self.epochs.advance(arrival);
+            self.epochs.advance(arrival, &mut self.counters);
         }
         let event_time = match self.rules.roles.time {
             Some(slot) => self.rows.row.time(slot, &self.rules.roles.zone).map_err(UnusableRow::of(slot))?,

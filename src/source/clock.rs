@@ -131,9 +131,15 @@ impl EpochClock {
         leaps
     }
 
-    /// Moves the clock to the public time of the current row.
-    pub(super) fn advance(&mut self, arrival: i64) {
+    /// Moves the clock to the public time of the current row. Counts a time outside of the epochs.
+    pub(super) fn advance(&mut self, arrival: i64, counters: &mut RowCounters) {
         (self.leaps, self.first_leap) = (0, None);
+        if let Schedule::ByTime(_) = self.schedule {
+            let epoch = self.schedule.least_epoch(arrival, Clock { time: arrival, ..Clock::START });
+            counters.early_clock += u64::from(epoch < 1);
+            counters.past_clock +=
+                u64::from(u64::try_from(epoch).is_ok_and(|epoch| epoch > self.schedule.horizon()));
+        }
         self.clock.advance(arrival);
         self.arrived = arrival;
     }

@@ -147,6 +147,10 @@ pub struct RowCounters {
     pub after_horizon: u64,
     /// Rows with a clock value further ahead than the pipeline allows, dropped.
     pub leaping: u64,
+    /// Rows with a clock value from before the first epoch. Public, as the clock is.
+    pub early_clock: u64,
+    /// Rows with a clock value from after the last epoch. Public.
+    pub past_clock: u64,
     /// Copies of a record, dropped.
     pub copies: u64,
     /// Records that a disconnect has cut, dropped.
@@ -183,6 +187,8 @@ impl RowCounters {
             before_start: combine(self.before_start, other.before_start),
             after_horizon: combine(self.after_horizon, other.after_horizon),
             leaping: combine(self.leaping, other.leaping),
+            early_clock: combine(self.early_clock, other.early_clock),
+            past_clock: combine(self.past_clock, other.past_clock),
             copies: combine(self.copies, other.copies),
             torn: combine(self.torn, other.torn),
             already_closed: combine(self.already_closed, other.already_closed),

@@ -135,6 +135,7 @@ fn a_run_refuses_what_check_reports() {
         let (code, report) = mistake.check();
         assert!(report.contains(kind), "{replaced:?}: {report}");
         assert_eq!(code, Some(if kind.is_empty() { 0 } else { 4 }), "{replaced:?}: {report}");
+        assert_eq!(report.starts_with("[]"), kind.is_empty(), "{replaced:?}: {report}");
         let ended = mistake.run(&[]);
         if let Some(reason) = reason {
             ended.failed(1, &[reason]);
@@ -173,6 +174,107 @@ fn private_mistakes_are_shown_only_where_exact_counts_are() {
         let is_empty = replaced.0.is_empty();
         assert_eq!(err.contains("the published counts can't be told from zero: "), is_empty, "{err}");
     }
+}
+
+/// By default a run stops for public facts alone: arrivals outside of the epochs are public, event
+/// times are not.
+#[test]
+fn most_arrivals_outside_of_the_epochs_stop_a_first_run() {
+    let warn = ("preflight = 'stop'\n", "");
+    let late_start = ("2020-03-01", "2020-03-18T12:00:00Z");
+    let early_start = [
+        ("2020-03-01", "2020-02-20"),
+        ("horizon = 60", "horizon = 10\nallowed_lateness = '90d'"),
+        ("path = 'data.csv'", "path = 'data.csv'\nlargest_jump = '300d'"),
+    ];
+    let data = rows(12_000, usize::MAX);
+    for (replaced, reason) in [
+        (&[late_start][..], "by the public clock, most rows come before the first epoch"),
+        (&early_start, "by the public clock, most rows come after the last epoch"),
+    ] {
+        let mistake = Mistake::new(&data, &[&[warn], replaced].concat());
+        assert_eq!(mistake.check().0, Some(4));
+        mistake.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
+        assert_eq!(mistake.published(), 0);
+    }
+    // Without arrivals the same rows are private.
+    let mistake = Mistake::new(&data, &[warn, late_start, END_OF_INPUT]);
+    mistake.run(&[]).succeeded();
+    assert_eq!(mistake.published(), 60);
+}
+
+/// What the clock had closed before a jump is published, whatever the number of workers.
+#[test]
+fn a_refused_jump_leaves_a_number_of_epochs_that_depends_on_the_rows() {
+    let jump = |data: String| {
+        let line = "2021-09-01T00:00:00Z,2021-09-01T00:00:00Z,Oslo,30\n";
+        data + &line.repeat(150)
+    };
+    let data = rows(9000, usize::MAX);
+    let mistake = Mistake::new(&jump(data.clone()), &[]);
+    let (code, report) = mistake.check();
+    assert!(code == Some(4) && report.contains("\"kind\":\"leaping clock\""), "{report}");
+    let half = |odd: usize| {
+        let mut lines = data.lines().map(|line| format!("{line}\n"));
+        lines.next().into_iter().chain(lines.skip(odd).step_by(2)).collect::<String>()
+    };
+    let several = "[[sources]]\nname = 'a'\npath = 'data.csv'\npreflight = 'stop'\n\
+                   [[sources]]\nname = 'b'\npath = 'b.csv'\npreflight = 'stop'\n";
+    for round in 0..3 {
+        for workers in [1, 3] {
+            let state = mistake.lab.path(&format!("state-{round}-{workers}"));
+            finish(&mut run(&mistake.pipeline, &state, workers)).failed(1, &["largest_jump allows"]);
+            let published = frames(&state.join("public.log")).len();
+            // The last row arrives on the first of April at 06:55, so March is closed.
+            assert_eq!(published, 31 + 1, "thirty-one days and the header");
+            let lab = Lab::new();
+            lab.write("data.csv", jump(half(0)));
+            lab.write("b.csv", half(1));
+            let text = PIPELINE.replace("[source]\npath = 'data.csv'\npreflight = 'stop'\n", several);
+            let pipeline = lab.write("p.toml", text);
+            let state = lab.path("state");
+            finish(&mut run(&pipeline, &state, workers)).failed(1, &["largest_jump allows"]);
+            assert_eq!(frames(&state.join("public.log")).len(), published);
+        }
+    }
+}
+
+/// `check` judges later rows of several sources as those of one.
+#[test]
+fn check_finds_where_one_of_several_sources_turns_bad() {
+    let data = rows(12_000, 7000);
+    let one = Mistake::new(&data, &[]);
+    assert!(one.check().1.contains("\"kind\":\"unlisted keys\""));
+    let two = Mistake::new(
+        &data,
+        &[(
+            "[source]\npath = 'data.csv'\npreflight = 'stop'\n",
+            "[[sources]]\nname = 'a'\npath = 'a.csv'\npreflight = 'stop'\n\
+             [[sources]]\nname = 'b'\npath = 'b.csv'\npreflight = 'stop'\n",
+        )],
+    );
+    for (name, odd) in [("a.csv", 0), ("b.csv", 1)] {
+        let mut lines = data.lines().map(|line| format!("{line}\n"));
+        let half: String = lines.next().into_iter().chain(lines.skip(odd).step_by(2)).collect();
+        two.lab.write(name, half);
+    }
+    let (code, report) = two.check();
+    assert!(code == Some(4) && report.contains("\"kind\":\"unlisted keys\""), "{report}");
+}
+
+/// A fifth of the rows has a listed key in lower case, while every listed key has rows.
+#[test]
+fn a_key_in_two_spellings_is_a_problem_of_check_and_stops_no_run() {
+    let data = rows(9000, usize::MAX);
+    let spelt = data.lines().enumerate().map(|(row, line)| match row % 5 {
+        4 => line.replace("Oslo", "oslo").replace("Rome", "rome").replace("Paris", "paris") + "\n",
+        _ => format!("{line}\n"),
+    });
+    let mistake = Mistake::new(&spelt.collect::<String>(), &[]);
+    let (code, report) = mistake.check();
+    assert!(code == Some(4) && report.contains("\"kind\":\"misspelt keys\""), "{report}");
+    mistake.run(&[]).succeeded();
+    assert_eq!(mistake.published(), 32);
 }
 
 /// Keys that are misspelt from row 5000 on stop the run before their epochs are published, and so

@@ -10,16 +10,13 @@ use hushflow::time::{epoch_start, time_text};
 use serde_json::{Value, json};
 
 use super::super::output::{number, table};
-use super::super::thousands;
+use super::super::{PRIVATE, thousands};
 
 /// Most epochs and unlisted keys in a list.
 const LISTED: usize = 12;
 
 /// Share of the bounds below which all values together are a note.
 const NARROW: f64 = 0.02;
-
-const PRIVATE: &str = "PRIVATE: exact counts of private rows, for the operator only. Do not publish or log them, and do not take bounds, \
-                       keys or start from them.";
 
 /// What was seen, and what a run would make of it.
 pub(super) struct CheckReport<'a> {
@@ -130,9 +127,7 @@ impl<'a> CheckReport<'a> {
             let word = if problem.stops { "a run would stop" } else { "a run would go on" };
             text += &format!("PROBLEM ({word}): {}\n", problem.message);
         }
-        if let Some(fault) = &self.run.fault {
-            text += &format!("PROBLEM (a run would stop): {fault}\n");
-        } else if self.problems.is_empty() {
+        if self.problems.is_empty() {
             text += "No problems: hushflow plan forecasts the accuracy, hushflow run publishes.\n";
         }
         text
