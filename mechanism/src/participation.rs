@@ -232,16 +232,13 @@ impl ParticipationSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference::assert_read_back;
     use std::collections::BTreeSet;
 
     #[test]
     fn participations_are_read_back_as_written() {
         for text in ["1", "1x7", "20x100", "20x100+", "1x1+", "every-step"] {
-            let participation: Participation = text.parse().unwrap();
-            assert_eq!(participation.to_string(), text);
-            let json = serde_json::to_string(&participation).unwrap();
-            assert_eq!(json, format!("\"{text}\""));
-            assert_eq!(serde_json::from_str::<Participation>(&json).unwrap(), participation);
+            assert_read_back::<Participation>(text);
         }
     }
 

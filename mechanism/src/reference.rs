@@ -1,4 +1,4 @@
-//! Data of the tests: reference settings with known results, and simulated moments.
+//! Data of the tests: reference settings with known results, simulated moments, and values as text.
 
 use crate::estimate::debias::MomentNoise;
 use crate::moments::{Layout, SecondMoment};
@@ -7,9 +7,25 @@ use crate::workload::Workload;
 use chacha20::ChaCha8Rng;
 use nalgebra::{DMatrix, DVector};
 use rand_distr::{Distribution, StandardNormal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::f64::consts::SQRT_2;
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
 use std::sync::Arc;
+
+/// Asserts that a value written as text is read back from text and from JSON.
+pub(crate) fn assert_read_back<T>(text: &str)
+where
+    T: FromStr<Err: Debug> + Display + Debug + PartialEq + Serialize + DeserializeOwned,
+{
+    let value: T = text.parse().unwrap();
+    assert_eq!(value.to_string(), text);
+    let json = serde_json::to_string(&value).unwrap();
+    assert_eq!(json, format!("\"{text}\""));
+    assert_eq!(serde_json::from_str::<T>(&json).unwrap(), value);
+}
 
 /// Reads the cases of a reference file.
 pub(crate) fn cases(json: &str) -> Vec<Value> {

@@ -1,6 +1,7 @@
 //! Tests of workloads: their texts and coefficients.
 
 use super::*;
+use crate::reference::assert_read_back;
 use proptest::prelude::*;
 
 #[test]
@@ -16,11 +17,7 @@ fn texts_are_read_and_written_back() {
         "momentum:0.95",
         "adam:0.999",
     ] {
-        let workload: Workload = text.parse().unwrap();
-        assert_eq!(workload.to_string(), text);
-        let json = serde_json::to_string(&workload).unwrap();
-        assert_eq!(json, format!("\"{text}\""));
-        assert_eq!(serde_json::from_str::<Workload>(&json).unwrap(), workload);
+        assert_read_back::<Workload>(text);
     }
 }
 
