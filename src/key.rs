@@ -207,7 +207,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_key_file_is_made_once_for_its_owner_alone() {
+    fn a_key_file_is_created_once_for_its_owner_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cluster.key");
         let key = SharedKey::create(&path).unwrap();

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn one_step_can_be_drawn_and_nothing_cannot() {
+    fn a_plot_needs_at_least_one_step() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("plot.svg");
         error_per_step(&path, "one", &[line("a", &[(1.0, 1.0)])]).unwrap();

@@ -281,12 +281,12 @@ impl CovarianceArguments {
     /// Charges the estimate to the ledger, if there is one.
     fn enter(
         &self,
-        what: &str,
+        name: &str,
         ledger: Option<&PathBuf>,
         spending: &CovarianceSpending,
         describe: (Epsilon, Delta),
     ) -> Result<(), CliError> {
-        let name = (what.to_owned(), self.method);
+        let name = (name.to_owned(), self.method);
         let charge = Charge::of_covariance(name, spending, describe, self.neighbours(), self.source())?;
         self.charge.enter(ledger, charge)
     }

@@ -177,8 +177,8 @@ impl RowProgress {
 pub(super) struct ProgressCounter(ProgressBar);
 
 impl ProgressCounter {
-    pub(super) fn new(total: u64, what: &'static str) -> Self {
-        let bar = ProgressBar::new(total).with_message(what);
+    pub(super) fn new(total: u64, unit: &'static str) -> Self {
+        let bar = ProgressBar::new(total).with_message(unit);
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {msg} {eta}") {
             bar.set_style(style);
         }

@@ -332,8 +332,10 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             ("cut by a disconnect, dropped", c.torn),
         ];
         let _ = writeln!(err, "Rows (exact counts are private: only for the operator):");
-        for (what, count) in rows.into_iter().filter(|&(what, count)| count > 0 || what == "rows read") {
-            let _ = writeln!(err, "{:>14}  {what}", thousands(count));
+        for (outcome, count) in
+            rows.into_iter().filter(|&(outcome, count)| count > 0 || outcome == "rows read")
+        {
+            let _ = writeln!(err, "{:>14}  {outcome}", thousands(count));
         }
         let unusable = c.missing + c.malformed;
         if !by_column && parameters.columns.len() > 1 && unusable > c.rows / MANY_UNUSABLE {

@@ -241,7 +241,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     match &subject.publication {
         Publication::Windows(publication) => {
             let weighs = arguments.estimator.0.is_some() || arguments.squares.is_some() || arguments.total;
-            let judged = arguments.sample.is_some() || arguments.scores.wanted();
+            let judged = arguments.sample.is_some() || arguments.scores.is_requested();
             if weighs || judged || arguments.web.is_some() {
                 let flags = ESTIMATORS.iter().filter_map(|estimator| estimator.flag.as_ref());
                 let flags: String = flags.map(|flag| format!(" --{},", flag.name)).collect();

@@ -148,8 +148,8 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
                 Err(RequestError::Refused { path, problem }) => {
                     return Err(io::Error::other(SourceError::Server { path, problem }));
                 }
-                Err(RequestError::Lost { path, what }) => {
-                    return Err(io::Error::other(SourceError::Lost { path, what }));
+                Err(RequestError::Lost { path, loss }) => {
+                    return Err(io::Error::other(SourceError::Lost { path, loss }));
                 }
             }
         }

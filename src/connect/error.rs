@@ -115,14 +115,14 @@ pub enum SourceError {
     },
     /// A server's stream has lost entries that a run had read or was still to read.
     #[error(
-        "{}: the stream {what}: records are lost there; restore the stream, or go on without them in a new state \
+        "{}: the stream {loss}: records are lost there; restore the stream, or go on without them in a new state \
          directory", path.display()
     )]
     Lost {
         /// The server and its stream.
         path: PathBuf,
         /// Where the stream and the state disagree.
-        what: String,
+        loss: String,
     },
     /// A file ends before the position to resume from.
     #[error(
@@ -192,7 +192,7 @@ pub(crate) enum RequestError {
         /// The server and its stream.
         path: PathBuf,
         /// The difference, as it follows "the stream" in a message.
-        what: String,
+        loss: String,
     },
 }
 
@@ -214,8 +214,8 @@ pub(super) fn refusal(name: String, words: &str) -> RequestError {
 }
 
 /// Reports that a stream has lost entries, or was replaced.
-pub(super) fn lost(name: String, what: String) -> RequestError {
-    RequestError::Lost { path: name.into(), what }
+pub(super) fn lost(name: String, loss: String) -> RequestError {
+    RequestError::Lost { path: name.into(), loss }
 }
 
 /// Refuses a stream whose last entry was not written by a sink.

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::control::{Control, GLANCE};
 use crate::tcp::{connect, keep_alive};
 
-/// Maximum silence of a server that should answer; after that it counts as gone.
+/// Maximum silence of a server that should answer; after that it counts as lost.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Maximum length of a line in bytes.
@@ -76,7 +76,7 @@ impl ServerConnection {
     }
 
     /// Returns the bytes received but not consumed: at least one.
-    fn waiting(&mut self) -> io::Result<&[u8]> {
+    fn buffered(&mut self) -> io::Result<&[u8]> {
         if self.at == self.end {
             self.fill()?;
         }
@@ -92,10 +92,10 @@ impl ServerConnection {
     pub(crate) fn line(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
         line.clear();
         loop {
-            let waiting = self.waiting()?;
-            let end = waiting.iter().position(|&byte| byte == b'\n');
-            let count = end.map_or(waiting.len(), |end| end + 1);
-            line.extend_from_slice(&waiting[..count]);
+            let buffered = self.buffered()?;
+            let end = buffered.iter().position(|&byte| byte == b'\n');
+            let count = end.map_or(buffered.len(), |end| end + 1);
+            line.extend_from_slice(&buffered[..count]);
             self.at += count;
             if end.is_some() {
                 let content = line.trim_ascii_end().len();
@@ -103,7 +103,7 @@ impl ServerConnection {
                 return Ok(());
             }
             if line.len() > LINE_LIMIT {
-                return Err(garbled());
+                return Err(malformed_answer());
             }
         }
     }
@@ -118,16 +118,16 @@ impl ServerConnection {
         self.pass(count, |_| ())
     }
 
-    fn pass(&mut self, mut count: usize, mut see: impl FnMut(&[u8])) -> io::Result<()> {
+    fn pass(&mut self, mut count: usize, mut consume: impl FnMut(&[u8])) -> io::Result<()> {
         let begun = Instant::now();
         while count > 0 {
             // A server may state any length and send forever.
             if count > LINE_LIMIT {
                 self.control.keep_waiting(begun, Duration::MAX)?;
             }
-            let waiting = self.waiting()?;
-            let part = &waiting[..count.min(waiting.len())];
-            see(part);
+            let buffered = self.buffered()?;
+            let part = &buffered[..count.min(buffered.len())];
+            consume(part);
             let read = part.len();
             self.at += read;
             count -= read;
@@ -137,25 +137,26 @@ impl ServerConnection {
 }
 
 /// Error for an answer that can't be parsed.
-pub(crate) fn garbled() -> io::Error {
+pub(crate) fn malformed_answer() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "the server's answer can't be understood")
 }
 
 /// Parses a decimal number.
 pub(crate) fn number<T: std::str::FromStr>(text: &[u8]) -> io::Result<T> {
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(garbled)
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(malformed_answer)
 }
 
 /// An ordered id of two numbers, written `7-0`. For Redis entries it is `milliseconds-number`. For
 /// lines that a sink writes to any server it is `epoch-line`.
 pub(super) type EntryId = (u64, u64);
 
+/// Parses an id of two numbers.
 pub(super) fn parse_id(id: &[u8]) -> io::Result<EntryId> {
-    let dash = id.iter().position(|&byte| byte == b'-').ok_or_else(garbled)?;
+    let dash = id.iter().position(|&byte| byte == b'-').ok_or_else(malformed_answer)?;
     Ok((number(&id[..dash])?, number(&id[dash + 1..])?))
 }
 
-pub(super) fn shown_id((first, second): EntryId) -> String {
+pub(super) fn format_id((first, second): EntryId) -> String {
     format!("{first}-{second}")
 }
 
@@ -187,21 +188,21 @@ impl BrokerServer {
     /// Parses the part after `scheme://` into the server, with the given default port, and the part
     /// after a slash. None if it can't be parsed.
     pub(super) fn of(rest: &str, port: u16) -> Option<(Self, &str)> {
-        let (credentials, place) = match rest.rsplit_once('@') {
+        let (credentials, host) = match rest.rsplit_once('@') {
             None => (None, rest),
-            Some((credentials, place)) => {
+            Some((credentials, host)) => {
                 let (user, secret) = match credentials.split_once(':') {
                     Some((user, secret)) => (Some(user).filter(|user| !user.is_empty()), secret),
                     None => (None, credentials),
                 };
-                (Some(Credentials { user: user.map(String::from), secret: secret.into() }), place)
+                (Some(Credentials { user: user.map(String::from), secret: secret.into() }), host)
             }
         };
-        let (place, behind) = place.split_once('/').unwrap_or((place, ""));
-        let address = if has_port(place) { place.into() } else { format!("{place}:{port}") };
+        let (host, behind) = host.split_once('/').unwrap_or((host, ""));
+        let address = if has_port(host) { host.into() } else { format!("{host}:{port}") };
         // An invalid port, but not an IPv6 address.
-        let odd_port = !has_port(place) && place.contains(':') && !place.ends_with(']');
-        (has_port(&address) && !odd_port).then_some((BrokerServer { address, credentials }, behind))
+        let has_invalid_port = !has_port(host) && host.contains(':') && !host.ends_with(']');
+        (has_port(&address) && !has_invalid_port).then_some((BrokerServer { address, credentials }, behind))
     }
 }
 
@@ -213,8 +214,8 @@ pub(crate) fn has_port(address: &str) -> bool {
 /// Reads `stream`: the name of a stream, without blanks and characters that the system forbids.
 pub(super) fn stream(section: &Section<'_>, forbidden: &str) -> Option<String> {
     let stream = section.required_text("stream")?;
-    let is_odd = |c: char| c.is_whitespace() || c.is_control() || forbidden.contains(c);
-    if stream.value.contains(is_odd) || stream.value.is_empty() {
+    let is_forbidden = |c: char| c.is_whitespace() || c.is_control() || forbidden.contains(c);
+    if stream.value.contains(is_forbidden) || stream.value.is_empty() {
         stream.report(format!("found {:?}, expected the name of a stream", stream.value));
         return None;
     }
@@ -229,6 +230,6 @@ mod tests {
     fn ids_are_two_numbers() {
         assert_eq!(parse_id(b"1526919030474-55").ok(), Some((1_526_919_030_474, 55)));
         assert!(["", "-", "5", "5-", "-5", "a-b", "1-2-3"].iter().all(|id| parse_id(id.as_bytes()).is_err()));
-        assert_eq!(shown_id((7, 0)), "7-0");
+        assert_eq!(format_id((7, 0)), "7-0");
     }
 }

@@ -57,9 +57,12 @@ pub(super) trait ServerWriter: Send {
     /// the last line that it still holds.
     fn open(&mut self) -> Result<(EntryId, Option<EpochStamp>), RequestError>;
 
-    /// Sends lines with their ids; `taken` is called for each line that the system has stored.
-    fn send(&mut self, lines: &[(EntryId, &str)], taken: &mut dyn FnMut(EntryId))
-    -> Result<(), RequestError>;
+    /// Sends lines with their ids. Calls `acknowledge` for each line that the system has stored.
+    fn send(
+        &mut self,
+        lines: &[(EntryId, &str)],
+        acknowledge: &mut dyn FnMut(EntryId),
+    ) -> Result<(), RequestError>;
 }
 
 /// Identifies an epoch and its history. Every line contains it.
@@ -158,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_history_goes_back() {
+    fn a_stamp_agrees_only_with_its_own_history() {
         let mark = |epoch, generation, chain: &str| EpochStamp { epoch, generation, chain: chain.into() };
         let held = mark(5, 2, "a");
         let check = |other, expected| assert_eq!(held.agrees(&other), expected, "{other:?}");

@@ -405,7 +405,7 @@ mod tests {
         /// Counting blocks of plain lines gives the same result as passing every byte through the
         /// state machine.
         #[test]
-        fn blocks_change_nothing(text in "([a,\" \r\n]|[a,]{20,70}|[a, \n]{90}){1,30}", plain in 0_usize..3) {
+        fn reading_by_blocks_equals_reading_byte_by_byte(text in "([a,\" \r\n]|[a,]{20,70}|[a, \n]{90}){1,30}", plain in 0_usize..3) {
             let bytes = [text.repeat(1 + BLOCK / text.len()), "a,b\n".repeat(plain * BLOCK / 4), text].concat();
             for format in [Format::Csv, Format::Ndjson] {
                 let (mut plainly, mut framing) = (Framing::new(format), Framing::new(format));

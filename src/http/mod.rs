@@ -106,15 +106,15 @@ impl HttpServer {
         answer: impl Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static,
     ) -> Result<(), HttpError> {
         let HttpServer { listener, address, host } = self;
-        let places = ConnectionSlots::of_this_process();
-        let accept = move || accept(&listener, &places, &Arc::new((host, answer)));
+        let slots = ConnectionSlots::of_this_process();
+        let accept = move || accept(&listener, &slots, &Arc::new((host, answer)));
         let started = thread::Builder::new().name("http".into()).spawn(accept);
         started.map(drop).map_err(|source| HttpError::Thread { address, source })
     }
 }
 
 /// Starts a thread for each connection within the limit, and refuses the others.
-fn accept<A>(listener: &TcpListener, places: &ConnectionSlots, site: &Arc<(String, A)>) -> !
+fn accept<A>(listener: &TcpListener, slots: &ConnectionSlots, site: &Arc<(String, A)>) -> !
 where
     A: Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static,
 {
@@ -125,7 +125,7 @@ where
             thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        let Some(place) = places.take() else {
+        let Some(slot) = slots.take() else {
             refuse(stream);
             continue;
         };
@@ -133,7 +133,7 @@ where
         let converse = move || {
             let (host, answer) = &*site;
             // One client's disconnect does not affect the others.
-            let _ = converse(stream, &place, host, answer);
+            let _ = converse(stream, &slot, host, answer);
         };
         // If the thread cannot start, the connection is closed.
         let _ = thread::Builder::new().name("http".into()).spawn(converse);

@@ -22,15 +22,15 @@ static CONNECTED: AtomicUsize = AtomicUsize::new(0);
 /// The connection slots of a server.
 pub(super) struct ConnectionSlots {
     limit: usize,
-    taken: Arc<AtomicUsize>,
+    occupied: Arc<AtomicUsize>,
     limit_of_all: usize,
-    taken_of_all: &'static AtomicUsize,
+    occupied_of_all: &'static AtomicUsize,
 }
 
 /// An occupied slot, until it is dropped.
 pub(super) struct ConnectionSlot {
-    taken: Arc<AtomicUsize>,
-    taken_of_all: &'static AtomicUsize,
+    occupied: Arc<AtomicUsize>,
+    occupied_of_all: &'static AtomicUsize,
 }
 
 impl ConnectionSlots {
@@ -45,35 +45,35 @@ impl ConnectionSlots {
         Self::among(descriptors, &CONNECTED)
     }
 
-    fn among(descriptors: usize, taken_of_all: &'static AtomicUsize) -> Self {
+    fn among(descriptors: usize, occupied_of_all: &'static AtomicUsize) -> Self {
         let connections = descriptors / DESCRIPTORS_EACH;
         Self {
             limit: (connections / 4).clamp(1, CONNECTION_LIMIT),
-            taken: Arc::default(),
+            occupied: Arc::default(),
             limit_of_all: (connections / 2).max(1),
-            taken_of_all,
+            occupied_of_all,
         }
     }
 
     pub(super) fn take(&self) -> Option<ConnectionSlot> {
-        take_one(&self.taken, self.limit)?;
-        if take_one(self.taken_of_all, self.limit_of_all).is_none() {
-            self.taken.fetch_sub(1, Ordering::Relaxed);
+        occupy(&self.occupied, self.limit)?;
+        if occupy(self.occupied_of_all, self.limit_of_all).is_none() {
+            self.occupied.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(ConnectionSlot { taken: Arc::clone(&self.taken), taken_of_all: self.taken_of_all })
+        Some(ConnectionSlot { occupied: Arc::clone(&self.occupied), occupied_of_all: self.occupied_of_all })
     }
 }
 
-fn take_one(taken: &AtomicUsize, limit: usize) -> Option<usize> {
-    let more = |taken: usize| (taken < limit).then_some(taken + 1);
-    taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()
+fn occupy(occupied: &AtomicUsize, limit: usize) -> Option<usize> {
+    let more = |occupied: usize| (occupied < limit).then_some(occupied + 1);
+    occupied.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.taken.fetch_sub(1, Ordering::Relaxed);
-        self.taken_of_all.fetch_sub(1, Ordering::Relaxed);
+        self.occupied.fetch_sub(1, Ordering::Relaxed);
+        self.occupied_of_all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -147,13 +147,13 @@ mod tests {
             [(0, 1, 1), (16, 1, 2), (128, 8, 16), (1024, 64, 128), (usize::MAX, 64, 256)]
         {
             let servers = [(); 4].map(|()| ConnectionSlots::among(descriptors, &TAKEN));
-            let taken: Vec<_> = servers.iter().map(all).collect();
-            assert_eq!(taken[0].len(), of_one, "{descriptors}");
-            let connected: usize = taken.iter().map(Vec::len).sum();
+            let occupied: Vec<_> = servers.iter().map(all).collect();
+            assert_eq!(occupied[0].len(), of_one, "{descriptors}");
+            let connected: usize = occupied.iter().map(Vec::len).sum();
             assert_eq!(connected, of_all, "{descriptors}");
             assert_eq!(TAKEN.load(Ordering::Relaxed), of_all);
             assert!(descriptors < 16 || connected * DESCRIPTORS_EACH <= descriptors / 2);
-            drop(taken);
+            drop(occupied);
             assert_eq!(TAKEN.load(Ordering::Relaxed), 0);
             assert!(servers[3].take().is_some(), "a place that was left is free");
         }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_questions_to_this_host_are_heard() {
+    fn only_plain_requests_to_this_host_are_accepted() {
         let get =
             |more: &str| status_of(&format!("GET /a HTTP/1.1\r\n{more}\r\n")).map(|request| request.path);
         for host in

@@ -78,16 +78,16 @@ impl Ledger {
     /// As [`composition`](Self::composition).
     pub fn epsilon(
         &self,
-        wanted: &Adjacency,
+        target: &Adjacency,
         delta: Delta,
     ) -> Result<Option<ComposedEpsilon>, CompositionError> {
-        let spent = self.composition(wanted)?;
+        let spent = self.composition(target)?;
         let closed = spent.epsilon(delta).map(|epsilon| ComposedEpsilon {
             epsilon: epsilon.value(),
             accountant: Accountant::Gaussian,
             numerical_error: 0.0,
         });
-        let computed = self.losses(wanted, spent)?.and_then(|losses| losses.epsilon(delta));
+        let computed = self.losses(target, spent)?.and_then(|losses| losses.epsilon(delta));
         let computed = computed.map(|found| ComposedEpsilon {
             epsilon: found.high,
             accountant: Accountant::PrivacyLossDistributions,
@@ -103,7 +103,7 @@ impl Ledger {
     /// Gaussian, or if a loss is too large for it.
     fn losses(
         &self,
-        wanted: &Adjacency,
+        target: &Adjacency,
         spent: Spending,
     ) -> Result<Option<pld::Composition>, CompositionError> {
         if self.entries.iter().all(|entry| entry.charge.pure.is_none()) {
@@ -112,7 +112,7 @@ impl Ledger {
         let nesting = self.nesting();
         let (mut gaussian, mut losses) = (Spending::NOTHING, pld::Composition::default());
         for charge in self.entries.iter().map(|entry| &entry.charge) {
-            let steps = charge.steps_to(wanted, &nesting)?;
+            let steps = charge.steps_to(target, &nesting)?;
             gaussian = gaussian.and(charge.gaussian_spending()?.over_steps(steps)?)?;
             if let Some(pure) = charge.pure {
                 // Group privacy: the ε of every step add up.

@@ -191,17 +191,17 @@ impl Charge {
     }
 
     /// Returns its spending about other streams.
-    fn spending_about(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
-        Ok(self.spending()?.over_steps(self.steps_to(wanted, nesting)?)?)
+    fn spending_about(&self, target: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
+        Ok(self.spending()?.over_steps(self.steps_to(target, nesting)?)?)
     }
 
     /// Returns the number of steps of its neighbours that join the wanted ones.
-    fn steps_to(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<u32, CompositionError> {
+    fn steps_to(&self, target: &Adjacency, nesting: &Nesting) -> Result<u32, CompositionError> {
         let pipeline = || self.pipeline.clone();
         if !self.private {
             return Err(CompositionError::Seeded { pipeline: pipeline() });
         }
-        self.adjacency().steps_to(wanted, nesting).map_err(|reason| CompositionError::Incomparable {
+        self.adjacency().steps_to(target, nesting).map_err(|reason| CompositionError::Incomparable {
             pipeline: pipeline(),
             reason: Box::new(reason),
         })
@@ -294,13 +294,13 @@ impl Ledger {
     ///
     /// # Errors
     /// [`CompositionError`] names the first entry without a guarantee.
-    pub fn composition(&self, wanted: &Adjacency) -> Result<Spending, CompositionError> {
-        self.spent(wanted, &self.nesting())
+    pub fn composition(&self, target: &Adjacency) -> Result<Spending, CompositionError> {
+        self.spent(target, &self.nesting())
     }
 
-    fn spent(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
+    fn spent(&self, target: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
         self.entries.iter().try_fold(Spending::NOTHING, |sum, entry| {
-            Ok(sum.and(entry.charge.spending_about(wanted, nesting)?)?)
+            Ok(sum.and(entry.charge.spending_about(target, nesting)?)?)
         })
     }
 

@@ -59,7 +59,7 @@ fn every_pair_of_neighbours_composes_or_is_refused() {
     let check = |first, second, expected: [f64; 3]| {
         let both = ledger(&[charge(first, 4.0), charge(second, 4.0)]);
         let found =
-            RECORD.map(|wanted| both.composition(&about(wanted)).map_or(0.0, |spent| 4.0 * spent.mu()));
+            RECORD.map(|target| both.composition(&about(target)).map_or(0.0, |spent| 4.0 * spent.mu()));
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-12, "{first} and {second}: {found} {expected}");
         }
@@ -200,9 +200,9 @@ fn covariances_add_up_with_streams() {
     assert!(Ledger::from_bytes(negative.as_bytes()).is_err(), "{negative}");
 }
 
-/// Beside a budget of a large δ, a pipeline of a small δ may find room for noise but not for any ε.
+/// With a budget of a large δ, a pipeline of a small δ may have room for noise but for no ε.
 #[test]
-fn where_no_epsilon_is_left_nothing_is() {
+fn a_refusal_names_no_epsilon_where_none_is_left() {
     let wide =
         Budget::new(Epsilon::new(1.0).unwrap(), Delta::new(0.127).unwrap(), about(Neighbours::ReplaceOne));
     let refused = ledger(&[charge(Neighbours::ReplaceOne, 1.0)])
@@ -294,7 +294,7 @@ fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
     }
     // Both guarantee something about one record: two steps each.
     assert_eq!(apart.adjacency(), about(ReplaceOne));
-    let mu = |ledger: &Ledger, wanted| 4.0 * ledger.composition(&wanted).unwrap().mu();
+    let mu = |ledger: &Ledger, target| 4.0 * ledger.composition(&target).unwrap().mu();
     assert!((mu(&apart, about(ReplaceOne)) - 8_f64.sqrt()).abs() < 1e-9);
 
     let nested = ledger(&[entities("user", &[], ReplaceOne), entities("device", &["user"], ReplaceOne)]);

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-/// Most columns of each number in a pipe.
+/// Maximum number of columns of each statistic in a pipe.
 const TABLE_COLUMNS: usize = 4;
 
-/// Least width of a cell in a pipe and on a terminal, without the space before it.
+/// Minimum width of a cell in a pipe and on a terminal, without the space before it.
 const CELL: usize = 18;
 const NARROW_CELL: usize = 16;
 
@@ -20,8 +20,8 @@ const VIEW: usize = 12;
 const QUALITY: usize = 17;
 const QUALITY_TITLE: usize = 9;
 
-/// Characters of a key that are worth more than the word at the end of the line, which then follows
-/// on a line of its own.
+/// Characters of a key that must fit before the word of quality does. Without room for both, a long
+/// word follows on a line of its own.
 const KEY: usize = 12;
 
 /// How a table is laid out.
@@ -70,7 +70,7 @@ impl TableStyle {
     /// Returns a faint note above the titles, in lines that fit the terminal.
     pub(super) fn note(&self, text: &str) -> String {
         let width = self.width.map_or(usize::MAX, |width| width.saturating_sub(1).max(20));
-        folded(text, width).iter().map(|line| self.faint(line) + "\n").collect()
+        wrap_words(text, width).iter().map(|line| self.faint(line) + "\n").collect()
     }
 
     fn bold(&self, text: &str) -> String {
@@ -227,7 +227,7 @@ impl<'a> TableLayout<'a> {
     /// Formats a line. Without an estimate, `reason` stands in place of the cells.
     pub(super) fn line(&self, row: &TableRow<'_>, reason: Option<&str>) -> String {
         let is_terminal = self.style.width.is_some();
-        let keys = if is_terminal { wrapped(row.key, self.key) } else { vec![row.key.into()] };
+        let keys = if is_terminal { wrap_characters(row.key, self.key) } else { vec![row.key.into()] };
         let lines = match reason {
             Some(reason) => self.without_estimate(row, reason),
             None => {
@@ -254,7 +254,7 @@ impl<'a> TableLayout<'a> {
         let block = |(line, cells): (usize, &[(usize, usize)])| -> String {
             let cell = |(position, &(index, width)): (usize, &(usize, usize))| {
                 let cell = &row.cells[index];
-                padded(&if line > 0 && position == 0 { cell.clone() } else { cut(cell, width) }, width)
+                pad(&if line > 0 && position == 0 { cell.clone() } else { cut(cell, width) }, width)
             };
             cells.iter().enumerate().map(cell).collect()
         };
@@ -271,7 +271,7 @@ impl<'a> TableLayout<'a> {
         let lead = self.lead_width(row);
         let count = if row.count.is_some() { self.count + 1 } else { 0 };
         let room = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(lead + count + 3));
-        let lines = folded(&format!("no estimate: {why}"), room.max(16));
+        let lines = wrap_words(&format!("no estimate: {why}"), room.max(16));
         self.after_count(row, lines.iter().map(|line| format!("  {}", self.style.faint(line))).collect())
     }
 
@@ -279,11 +279,11 @@ impl<'a> TableLayout<'a> {
     fn after_count(&self, row: &TableRow<'_>, lines: Vec<String>) -> Vec<String> {
         let Some(count) = &row.count else { return lines };
         let counts = std::iter::once(count.as_str()).chain(std::iter::repeat(""));
-        counts.zip(lines).map(|(count, line)| padded(count, self.count) + &line).collect()
+        counts.zip(lines).map(|(count, line)| pad(count, self.count) + &line).collect()
     }
 
-    /// Puts the fields that identify the row before its lines, with the parts of the key below each
-    /// other.
+    /// Puts the fields that identify the row before its lines. The parts of a wrapped key stand
+    /// below one another.
     fn beside_keys(&self, row: &TableRow<'_>, keys: &[String], lines: &[String]) -> Vec<String> {
         let lead = self.lead_width(row);
         let indent = " ".repeat(lead - self.key);
@@ -316,12 +316,12 @@ impl<'a> TableLayout<'a> {
     }
 }
 
-fn padded(cell: &str, width: usize) -> String {
+fn pad(cell: &str, width: usize) -> String {
     format!(" {cell:>width$}")
 }
 
 /// Breaks a text between words into lines of at most `width` characters.
-fn folded(text: &str, width: usize) -> Vec<String> {
+fn wrap_words(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.last_mut().filter(|line| line.chars().count() + word.chars().count() < width);
@@ -343,7 +343,7 @@ fn cut(text: &str, width: usize) -> String {
 }
 
 /// Cuts a text into parts of at most `width` characters.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+fn wrap_characters(text: &str, width: usize) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
     let parts: Vec<String> = characters.chunks(width).map(|part| part.iter().collect()).collect();
     if parts.is_empty() { vec![String::new()] } else { parts }

@@ -224,7 +224,7 @@ fn column<'a>(section: Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Colum
     };
     section.finish(true);
     if has_bounds && !for_other_keys {
-        // Every key has bounds of its own, which `key_bounds` checks: those of the column contain
+        // Every key has bounds of its own, which `key_bounds` checks. The column's bounds contain
         // them all.
         let (name, bounds) = (name?.value.into(), bounds?);
         let all = bounds.values().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
@@ -251,7 +251,8 @@ fn bounds_of_keys(section: &Section<'_>) -> Option<BTreeMap<String, (f64, f64)>>
     bounds.into_iter().collect()
 }
 
-/// Reports bounds of keys that the pipeline does not list, and where there can't be any.
+/// Reports bounds of keys that the pipeline does not list, and bounds of keys in a pipeline without
+/// keys.
 fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>, is_estimator: bool) {
     for (column, section) in columns.iter().zip(root.sections("columns")) {
         let Some(bounds) = section.get("bounds") else { continue };

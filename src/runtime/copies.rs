@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn each_record_of_an_epoch_is_left_once() {
+    fn duplicates_are_removed_within_an_epoch() {
         let mut copies = DuplicateFilter::default();
         let mut check = |rows: &[(u64, u128, f64)], left: &[f64]| {
             let mut batch = batch(rows);

@@ -179,13 +179,13 @@ impl RecordDealer {
 
     /// Ends the look at the first rows, if it is not over. Returns whether to go on.
     pub(super) fn end_look(&mut self) -> bool {
-        let held = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_look);
-        self.send_held(held)
+        let closed = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_look);
+        self.send_epochs(closed)
     }
 
-    fn send_held(&mut self, held: Result<Vec<ClosedEpochs>, String>) -> bool {
-        match held {
-            Ok(held) => held.iter().all(|closed| self.send_closed(closed)),
+    fn send_epochs(&mut self, closed: Result<Vec<ClosedEpochs>, String>) -> bool {
+        match closed {
+            Ok(closed) => closed.iter().all(|closed| self.send_closed(closed)),
             Err(refusal) => self.refuse(refusal),
         }
     }
@@ -261,8 +261,8 @@ impl RecordDealer {
 
     /// Reports the end to all workers; nothing is accepted afterwards.
     pub(super) fn end(&mut self) -> bool {
-        let held = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_input);
-        if !self.send_held(held) {
+        let closed = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_input);
+        if !self.send_epochs(closed) {
             return false;
         }
         info!("the source has ended");
@@ -322,14 +322,14 @@ pub(super) fn source<'scope>(
         messages.clone()
     });
     builder.build(move |capabilities| {
-        let held = capabilities.into_iter().map(|mut capability| {
+        let delayed = capabilities.into_iter().map(|mut capability| {
             capability.downgrade(&first_epoch);
             capability
         });
-        let mut held: Option<Vec<Capability<u64>>> = messages.is_some().then(|| held.collect());
+        let mut delayed: Option<Vec<Capability<u64>>> = messages.is_some().then(|| delayed.collect());
         let mut parked: Option<FeedMessage> = None;
         move |_frontiers| {
-            let (Some(capabilities), Some(messages)) = (held.as_mut(), messages.as_ref()) else { return };
+            let (Some(capabilities), Some(messages)) = (delayed.as_mut(), messages.as_ref()) else { return };
             let (mut records, mut marks, mut ends) = (records.activate(), marks.activate(), ends.activate());
             for _ in 0..WAITING_BATCHES {
                 match parked.take().map_or_else(|| messages.try_recv(), Ok) {
@@ -353,7 +353,7 @@ pub(super) fn source<'scope>(
                     }
                     Ok(FeedMessage::End) => {
                         ends.session(&capabilities[2]).give(capabilities[0].time() - 1);
-                        held = None;
+                        delayed = None;
                         return;
                     }
                     // The reader wakes it.

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_without_the_key_gets_beyond_the_first_message() {
+    fn a_peer_without_the_key_fails_the_handshake() {
         let [key, other] = keys();
         let own = |_: &Greeting| greeting(1, 2);
         for wrong in [Some(&other), None] {

@@ -46,7 +46,7 @@ struct SourceMessage {
     /// The number of the source's next row.
     next_row: u64,
     counters: RowCounters,
-    /// What its rows hold, with the first rows and at the end.
+    /// Survey of its rows, after the first rows and at the end.
     survey: Option<Box<RowSurvey>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Merge {
     clocks: MergeProgress,
     late: LatePolicy,
     horizon: u64,
-    /// Whether some source may stay silent for ever.
+    /// Whether a source may never send another row.
     is_endless: bool,
     control: Control,
     /// Late records of sources that were not waited for.
@@ -84,8 +84,8 @@ pub(super) struct SourceProgress {
     /// Rows up to that mark.
     rows: u64,
     next_row: u64,
-    /// The row that an earlier run had reached. The source is waited for up to there.
-    known_to: u64,
+    /// Row that an earlier run had reached. The merge waits for the source up to there.
+    recorded_row: u64,
     idle: bool,
     pub(super) ended: bool,
     /// Why it can't be read further. Its clock still counts.
@@ -104,7 +104,7 @@ impl SourceProgress {
             resume: ResumePoint::START,
             rows: 0,
             next_row: 0,
-            known_to: 0,
+            recorded_row: 0,
             idle: false,
             ended: false,
             fault: None,
@@ -214,7 +214,7 @@ impl Merge {
     pub(super) fn deal(mut self, readers: Vec<SourceReader>, mut dealer: RecordDealer) -> ReadOutcome {
         for (clock, reader) in self.clocks.sources.iter_mut().zip(&readers) {
             (clock.resume, clock.next_row) = (reader.here(), reader.next_row());
-            clock.known_to = reader.late_from();
+            clock.recorded_row = reader.late_from();
         }
         let mut sources: Vec<SourceThread> =
             readers.into_iter().map(|reader| SourceThread::of(reader, dealer.fault())).collect();
@@ -241,7 +241,7 @@ impl Merge {
         }
         for (source, clock) in sources.iter().zip(&mut self.clocks.sources) {
             let silent = clock.patience.is_some_and(|patience| source.is_silent(patience));
-            let idle = silent && clock.next_row >= clock.known_to && clock.fault.is_none();
+            let idle = silent && clock.next_row >= clock.recorded_row && clock.fault.is_none();
             if std::mem::replace(&mut clock.idle, idle) != idle {
                 debug!(source = clock.name, idle, "whether its clock counts has changed");
             }

@@ -55,7 +55,7 @@ pub(super) struct RowGuard {
 struct FirstLook {
     survey: RowSurvey,
     /// Closed epochs that wait for its end.
-    held: Vec<ClosedEpochs>,
+    epochs: Vec<ClosedEpochs>,
 }
 
 impl RowGuard {
@@ -93,7 +93,7 @@ impl RowGuard {
 
     /// Whether closed epochs wait for the end of the look.
     pub(super) fn holds_epochs(&self) -> bool {
-        self.look.as_ref().is_some_and(|look| !look.held.is_empty())
+        self.look.as_ref().is_some_and(|look| !look.epochs.is_empty())
     }
 
     /// Returns the epochs that may close now, or why the run must stop before.
@@ -104,7 +104,7 @@ impl RowGuard {
     ) -> Result<Option<ClosedEpochs>, String> {
         self.judge.close(closed.epoch, closed.due, closed.rows);
         if let Some(look) = &mut self.look {
-            look.held.push(closed);
+            look.epochs.push(closed);
             return Ok(None);
         }
         if self.goes_on {
@@ -127,7 +127,7 @@ impl RowGuard {
     /// Ends the look, if it is not over. Returns the epochs to close now, or why the run must not
     /// begin.
     pub(super) fn end_look(&mut self) -> Result<Vec<ClosedEpochs>, String> {
-        let Some(FirstLook { survey, held }) = self.look.take() else { return Ok(Vec::new()) };
+        let Some(FirstLook { survey, epochs }) = self.look.take() else { return Ok(Vec::new()) };
         let found = self.judge.look(self.counters, &survey);
         if let Some(problem) = found.iter().find(|problem| problem.stops) {
             return Err(refusal("among the first rows, ", problem));
@@ -136,8 +136,8 @@ impl RowGuard {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
             self.reported.push(problem.kind);
         }
-        self.passed = held.last().map_or(self.passed, |last| last.epoch);
-        Ok(held)
+        self.passed = epochs.last().map_or(self.passed, |last| last.epoch);
+        Ok(epochs)
     }
 
     /// Ends the look at the end of the input. Without a row, which is public, no epoch closes.

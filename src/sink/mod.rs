@@ -136,8 +136,8 @@ impl SinkError {
             RequestError::NoStream => {
                 SinkError::Server { path: name.into(), problem: "the stream is gone".into() }
             }
-            RequestError::Lost { path, what } => {
-                SinkError::Server { path, problem: format!("the stream {what}") }
+            RequestError::Lost { path, loss } => {
+                SinkError::Server { path, problem: format!("the stream {loss}") }
             }
         }
     }

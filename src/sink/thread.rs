@@ -179,7 +179,8 @@ fn carry(
 ) -> Result<JoinHandle<Result<(), SinkError>>, SinkError> {
     let stop = stop.clone();
     spawn(move || {
-        Carrier { input, format, name, outlet, reader: None, held: None, pending: None }.run(&stop, &control)
+        Carrier { input, format, name, outlet, reader: None, content: None, pending: None }
+            .run(&stop, &control)
     })
 }
 
@@ -191,7 +192,7 @@ struct Carrier {
     name: String,
     outlet: Box<dyn LineOutlet>,
     reader: Option<LineReader>,
-    held: Option<OutletContent>,
+    content: Option<OutletContent>,
     /// The epoch that was read last, until it is written.
     pending: Option<EpochLines>,
 }
@@ -217,7 +218,7 @@ impl Carrier {
                 Err(error @ SinkError::Output(_)) => return Err(error),
                 Err(error) => {
                     // The next attempt checks again what the destination holds.
-                    self.held = None;
+                    self.content = None;
                     if matches!(error, SinkError::Follow(_)) {
                         self.reader = None;
                     }
@@ -245,28 +246,28 @@ impl Carrier {
         if self.reader.is_none() {
             self.reopen()?;
         }
-        if self.reader.is_some() && self.held.is_none() {
-            let held = self.outlet.open().map_err(|trouble| SinkError::of(&self.name, trouble))?;
-            self.go_back_to(held.whole)?;
-            self.held = Some(held);
+        if self.reader.is_some() && self.content.is_none() {
+            let content = self.outlet.open().map_err(|trouble| SinkError::of(&self.name, trouble))?;
+            self.go_back_to(content.whole)?;
+            self.content = Some(content);
         }
-        let (Some(reader), Some(held)) = (&mut self.reader, &mut self.held) else { return Ok(None) };
+        let (Some(reader), Some(content)) = (&mut self.reader, &mut self.content) else { return Ok(None) };
         loop {
             if self.pending.is_none() {
-                self.pending = reader.next(|epoch, _| epoch > held.whole)?;
+                self.pending = reader.next(|epoch, _| epoch > content.whole)?;
             }
             let Some(EpochLines { mark, lines }) = &self.pending else { return Ok(None) };
-            if let Some(found) = held.last.as_ref().filter(|found| !found.agrees(mark)) {
+            if let Some(found) = content.last.as_ref().filter(|found| !found.agrees(mark)) {
                 let epoch = found.epoch;
                 self.reader = None;
                 return Err(SinkError::OtherHistory { name: self.name.clone(), epoch });
             }
-            let is_new = mark.epoch > held.whole;
+            let is_new = mark.epoch > content.whole;
             if is_new {
                 let written = self.outlet.append(mark.epoch, lines);
                 written.map_err(|trouble| SinkError::of(&self.name, trouble))?;
-                held.whole = mark.epoch;
-                held.last.take_if(|found| found.epoch <= mark.epoch);
+                content.whole = mark.epoch;
+                content.last.take_if(|found| found.epoch <= mark.epoch);
             }
             self.pending = None;
             if is_new {
@@ -294,7 +295,7 @@ impl Carrier {
     /// Checks that the destination has no epochs after the end of the log.
     fn check_end(self) -> Result<(), SinkError> {
         let end = self.reader.map_or(0, |reader| reader.last());
-        let last = self.held.and_then(|held| held.last).map_or(0, |mark| mark.epoch);
+        let last = self.content.and_then(|content| content.last).map_or(0, |mark| mark.epoch);
         if last > end { Err(SinkError::Ahead { name: self.name, epoch: last, end }) } else { Ok(()) }
     }
 }

@@ -31,10 +31,10 @@ pub(super) struct EpochClock {
 }
 
 impl EpochClock {
-    /// Starts after the last committed epoch; `is_anew` if the rows of earlier runs may come again.
-    pub(super) fn new(source: &Source, resume: ResumePoint, committed: u64, is_anew: bool) -> Self {
+    /// Starts after the last committed epoch. `restarts` if rows of earlier runs may come again.
+    pub(super) fn new(source: &Source, resume: ResumePoint, committed: u64, restarts: bool) -> Self {
         // Rows of a new standard input are numbered from 0, while the clock never goes back.
-        let clock = if is_anew { Clock { row: 0, ..resume.clock } } else { resume.clock };
+        let clock = if restarts { Clock { row: 0, ..resume.clock } } else { resume.clock };
         EpochClock {
             schedule: source.schedule.clone(),
             largest_jump: source.largest_jump,
@@ -42,8 +42,8 @@ impl EpochClock {
             arrived: Clock::START.time,
             closed: committed,
             due: 0,
-            counted_before: if is_anew { committed } else { 0 },
-            late_from: if is_anew { u64::MAX } else { resume.late_from },
+            counted_before: if restarts { committed } else { 0 },
+            late_from: if restarts { u64::MAX } else { resume.late_from },
             firsts: VecDeque::new(),
             leaps: 0,
             first_leap: None,

@@ -18,12 +18,12 @@ pub struct SourceReader {
     pub(super) rows: RowReader,
     pub(super) rules: RowRules,
     pub(super) epochs: EpochClock,
-    /// Its index among the sources, and the number of sources.
+    /// Index of the source, and the number of sources.
     pub(super) rank: (u64, u64),
     pub(super) batch: RecordBatch,
     pub(super) counters: RowCounters,
     pub(super) survey: RowSurvey,
-    /// Whether its rows may come as time goes on.
+    /// Whether more rows may arrive later.
     pub(super) is_live: bool,
     /// Whether to return a batch before a wait, even if it is the only source.
     returns_early: bool,
@@ -32,7 +32,7 @@ pub struct SourceReader {
     /// Number of rows after which it stops reading.
     row_limit: u64,
     /// Rows read since the last event.
-    unheard: usize,
+    pending_rows: usize,
     ended: bool,
 }
 
@@ -95,8 +95,8 @@ impl SourceReader {
     ) -> Result<Self, SourceError> {
         control.begin();
         let (roles, shape) = FieldRoles::new(pipeline, source);
-        let is_anew = origin.begins_anew();
-        let position = if is_anew { Position::START } else { resume.position };
+        let restarts = origin.begins_anew();
+        let position = if restarts { Position::START } else { resume.position };
         let expects_header = !source.goes_on() && source.header.is_none();
         let survey = RowSurvey::new(&shape.wanted);
         let is_live = source.input.source().is_live();
@@ -104,7 +104,7 @@ impl SourceReader {
             control: control.clone(),
             rows: RowReader::open(origin, shape, expects_header, control, position)?,
             rules: RowRules::new(pipeline, roles),
-            epochs: EpochClock::new(source, resume, committed, is_anew),
+            epochs: EpochClock::new(source, resume, committed, restarts),
             rank: (0, 1),
             batch: RecordBatch::default(),
             counters: RowCounters::default(),
@@ -113,7 +113,7 @@ impl SourceReader {
             returns_early: false,
             surveyed_rows: SEARCHED_ROWS,
             row_limit: u64::MAX,
-            unheard: 0,
+            pending_rows: 0,
             ended: false,
         })
     }
@@ -144,7 +144,7 @@ impl SourceReader {
         &self.counters
     }
 
-    /// Returns what the rows so far hold.
+    /// Returns the survey of the rows so far.
     pub fn survey(&self) -> &RowSurvey {
         &self.survey
     }
@@ -164,7 +164,7 @@ impl SourceReader {
         self.returns_early = early && self.is_live;
     }
 
-    /// Whether the next row may be long in coming.
+    /// Whether the next row may take long to arrive.
     pub(crate) fn must_wait(&self) -> bool {
         self.is_live && self.rows.must_wait()
     }
@@ -186,9 +186,9 @@ impl SourceReader {
             }
             let pending = self.epochs.is_due();
             let over = self.ended || self.epochs.is_over() || self.counters.rows >= self.row_limit;
-            let due = self.unheard >= BATCH_RECORDS || self.is_due();
-            if due || ((pending || over) && self.unheard > 0) {
-                self.unheard = 0;
+            let due = self.pending_rows >= BATCH_RECORDS || self.is_due();
+            if due || ((pending || over) && self.pending_rows > 0) {
+                self.pending_rows = 0;
                 return Ok(SourceEvent::Batch(std::mem::take(&mut self.batch)));
             }
             if pending {
@@ -205,10 +205,10 @@ impl SourceReader {
         }
     }
 
-    /// Whether to return the batch before reading on, so that the other sources see the progress of
-    /// this one, or closed epochs wait for no further row.
+    /// Whether to return the batch before reading on. Other sources then see the progress of this
+    /// one, and closed epochs need not wait for another row.
     fn is_due(&self) -> bool {
-        (self.rank.1 > 1 || self.returns_early) && self.unheard > 0 && self.rows.must_wait()
+        (self.rank.1 > 1 || self.returns_early) && self.pending_rows > 0 && self.rows.must_wait()
     }
 
     /// Reads one row, if there is one, and determines which epochs are closed.
@@ -226,7 +226,7 @@ impl SourceReader {
         };
         let before = ResumePoint { position, clock: self.epochs.clock, ..ResumePoint::START };
         self.counters.rows += 1;
-        self.unheard += 1;
+        self.pending_rows += 1;
         self.epochs.begin_row();
         let had_begun = self.epochs.has_begun();
         if let Err(refusal) = self.accept(before) {
@@ -242,7 +242,7 @@ impl SourceReader {
     }
 }
 
-/// Returns the shape of a source's rows, and the columns that its pipeline wants.
+/// Returns the layout of a source's rows, with the columns that the pipeline reads.
 pub(crate) fn shape(pipeline: &Pipeline, source: &Source) -> RowLayout {
     FieldRoles::new(pipeline, source).1
 }

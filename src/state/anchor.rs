@@ -27,14 +27,14 @@ pub(super) struct Anchor {
     storage: Box<dyn Storage>,
     fingerprint: ChainLink,
     /// Its content, unless another process has moved it.
-    standing: Option<LogHead>,
+    head: Option<LogHead>,
 }
 
 /// Content of an anchor, and whether the surveyed log agrees with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AnchorContent {
     pub(super) path: PathBuf,
-    pub(super) standing: LogHead,
+    pub(super) head: LogHead,
     /// Whether the log has the anchored link at the anchored epoch.
     pub(super) agrees: bool,
 }
@@ -81,27 +81,27 @@ pub(super) fn look(anchors: &Path, fingerprint: ChainLink) -> Result<Box<dyn Sto
 impl Anchor {
     /// Reads the anchor in `storage`, of the log with this fingerprint.
     pub(super) fn read_from(storage: Box<dyn Storage>, fingerprint: ChainLink) -> Result<Self, StateError> {
-        let mut anchor = Self { storage, fingerprint, standing: None };
-        anchor.standing = anchor.read()?;
+        let mut anchor = Self { storage, fingerprint, head: None };
+        anchor.head = anchor.read()?;
         Ok(anchor)
     }
 
     /// Returns what the log must agree with; `None` if there is no anchor yet.
     pub(super) fn anchored(&self) -> Option<AnchorContent> {
-        self.standing.map(|standing| AnchorContent { path: self.path(), standing, agrees: false })
+        self.head.map(|head| AnchorContent { path: self.path(), head, agrees: false })
     }
 
     /// Records how far the log has come.
-    pub(super) fn move_to(&mut self, standing: LogHead) -> Result<(), StateError> {
+    pub(super) fn move_to(&mut self, head: LogHead) -> Result<(), StateError> {
         self.storage.confirm()?;
-        if self.read()? != self.standing {
+        if self.read()? != self.head {
             return Err(StateError::AnchorMoved { path: self.path() });
         }
-        let frame = encode(kind::ANCHOR, 0, &(self.fingerprint, standing))?;
+        let frame = encode(kind::ANCHOR, 0, &(self.fingerprint, head))?;
         let parts = [&file_header(FileRole::Anchor)[..], &frame];
         swap_in(&*self.storage, BESIDE, NAME, &parts)?;
         self.storage.confirm()?;
-        self.standing = Some(standing);
+        self.head = Some(head);
         Ok(())
     }
 
@@ -110,11 +110,11 @@ impl Anchor {
         let unreadable = "the anchor fails its checksum (to delete it accepts the state directory as it is)";
         let frame = only_frame(&*file, FileRole::Anchor, kind::ANCHOR)?;
         let frame = frame.ok_or_else(|| damaged(&*file, 0, unreadable))?;
-        let (fingerprint, standing): (ChainLink, LogHead) = frame.decode(&*file)?;
+        let (fingerprint, head): (ChainLink, LogHead) = frame.decode(&*file)?;
         if fingerprint != self.fingerprint {
             return Err(damaged(&*file, 0, "the anchor is that of another log"));
         }
-        Ok(Some(standing))
+        Ok(Some(head))
     }
 
     pub(super) fn path(&self) -> PathBuf {

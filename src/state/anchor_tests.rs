@@ -56,13 +56,13 @@ fn the_anchor_records_the_head_of_the_log() {
     let disk = three_epochs();
     let anchored =
         || Anchor::read_from(Box::new(disk.folder("anchor/")), header().fingerprint().unwrap()).unwrap();
-    let standing = anchored().anchored().unwrap().standing;
-    assert_eq!((standing.generation, standing.epoch), (1, 3));
+    let head = anchored().anchored().unwrap().head;
+    assert_eq!((head.generation, head.epoch), (1, 3));
     let report = verify_storage(&disk, anchor_of(&disk));
-    assert!(report.problem.is_none() && report.chain == standing.link, "{:?}", report.problem);
+    assert!(report.problem.is_none() && report.chain == head.link, "{:?}", report.problem);
     drop(open(&disk).unwrap());
-    let standing = anchored().anchored().unwrap().standing;
-    assert_eq!((standing.generation, standing.epoch), (2, 3), "a start is a generation");
+    let head = anchored().anchored().unwrap().head;
+    assert_eq!((head.generation, head.epoch), (2, 3), "a start is a generation");
 }
 
 #[test]

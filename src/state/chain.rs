@@ -110,14 +110,14 @@ impl LogHead {
 pub(super) fn follows(
     file: &dyn StorageFile,
     frame: &Frame,
-    what: &'static str,
+    field: &'static str,
     found: u64,
     expected: u64,
 ) -> Result<(), StateError> {
     if found == expected {
         return Ok(());
     }
-    Err(StateError::Disorder { path: file.path().to_owned(), offset: frame.offset, what, found, expected })
+    Err(StateError::Disorder { path: file.path().to_owned(), offset: frame.offset, field, found, expected })
 }
 
 #[cfg(test)]

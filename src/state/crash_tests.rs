@@ -47,7 +47,7 @@ pub(super) fn to_bytes(state: &[i128]) -> Vec<u8> {
 
 fn anchored_epoch(disk: &SimulatedDisk) -> Result<u64, StateError> {
     let anchor = Anchor::read_from(Box::new(disk.folder("anchor/")), header().fingerprint()?)?;
-    Ok(anchor.anchored().map_or(0, |anchored| anchored.standing.epoch))
+    Ok(anchor.anchored().map_or(0, |anchored| anchored.head.epoch))
 }
 
 /// An outside observer's knowledge: acknowledgements received and releases seen.

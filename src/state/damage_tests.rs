@@ -319,7 +319,7 @@ fn a_segment_that_is_missing_between_others_is_named() {
 fn a_segment_under_another_number_is_refused() {
     let disk = whole();
     disk.put(&segment_name(3), &disk.content(&segment_name(2)).unwrap());
-    assert!(matches!(open(&disk), Err(StateError::Disorder { what: "segment", found: 2, expected: 3, .. })));
+    assert!(matches!(open(&disk), Err(StateError::Disorder { field: "segment", found: 2, expected: 3, .. })));
 }
 
 #[test]

@@ -47,7 +47,7 @@ use std::{
 
 pub(super) const ENROLMENT: SealedFile = SealedFile {
     name: "enrolment",
-    beside: "enrolment.new",
+    temporary_name: "enrolment.new",
     role: FileRole::Enrolment,
     kind: kind::ENROLMENT,
 };
@@ -116,11 +116,11 @@ fn apart(path: &Path, settings: &StateSettings, ledger: &Path) -> Result<(), Sta
     if let Some(anchor) =
         settings.anchor.as_deref().filter(|anchor| real(anchor).is_some_and(|real| real.starts_with(&state)))
     {
-        return Err(StateError::Inside { path: anchor.into(), what: "the anchor" });
+        return Err(StateError::Inside { path: anchor.into(), file: "the anchor" });
     }
     let ledger = path.join(ledger);
     if real(&ledger) == Some(state) {
-        return Err(StateError::Inside { path: ledger, what: "the ledger" });
+        return Err(StateError::Inside { path: ledger, file: "the ledger" });
     }
     Ok(())
 }
@@ -161,8 +161,7 @@ fn forget_unpaid(storage: &dyn Storage, header: &[u8]) -> Result<(), StateError>
     survey.conduct(storage)?;
     let (private, public) = (&survey.facts.private, &survey.facts.public);
     let other = private.header.as_deref().is_some_and(|stored| stored != header);
-    let empty =
-        private.standing.epoch == 0 && private.segments.len() == 1 && private.tail != LogTail::Damaged;
+    let empty = private.head.epoch == 0 && private.segments.len() == 1 && private.tail != LogTail::Damaged;
     if !other || !empty || matches!(public.rest, PublicTail::Ahead { .. } | PublicTail::Differs { .. }) {
         return Ok(());
     }

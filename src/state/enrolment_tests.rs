@@ -98,11 +98,11 @@ fn is_paid(disk: &SimulatedDisk, seen: bool) -> bool {
 }
 
 /// Checks that the remains are paid for and that a run finishes with one entry.
-fn check(disk: &SimulatedDisk, seen: bool, what: &str) {
-    assert!(is_paid(disk, seen), "{what}: {} entries, seen: {seen}", ledger(disk).entries.len());
+fn check(disk: &SimulatedDisk, seen: bool, context: &str) {
+    assert!(is_paid(disk, seen), "{context}: {} entries, seen: {seen}", ledger(disk).entries.len());
     for start in 1..=2 {
-        live(disk).unwrap_or_else(|error| panic!("{what}, start {start}: {error}"));
-        assert_eq!(ledger(disk).entries.len(), 1, "{what}, start {start}");
+        live(disk).unwrap_or_else(|error| panic!("{context}, start {start}: {error}"));
+        assert_eq!(ledger(disk).entries.len(), 1, "{context}, start {start}");
     }
 }
 
@@ -121,11 +121,11 @@ fn at_every_call(fault: DiskFault, mut case: impl FnMut(&SimulatedDisk, &str)) {
 
 #[test]
 fn a_power_cut_at_any_call_leaves_nothing_unpaid_and_nothing_paid_twice() {
-    at_every_call(DiskFault::Power, |disk, what| {
+    at_every_call(DiskFault::Power, |disk, context| {
         let seen = is_public(disk);
-        check(&disk.after_restart(), seen, what);
+        check(&disk.after_restart(), seen, context);
         for loss in LOSSES {
-            check(&disk.after_power_cut(loss), seen, &format!("{what}, losing {loss:?}"));
+            check(&disk.after_power_cut(loss), seen, &format!("{context}, losing {loss:?}"));
         }
     });
 }
@@ -166,18 +166,18 @@ fn a_run_whose_log_was_replaced_pays_nothing() {
 #[test]
 fn a_full_disk_or_a_failed_sync_leaves_nothing_unpaid_and_nothing_paid_twice() {
     for fault in [DiskFault::Full, DiskFault::Sync] {
-        at_every_call(fault, |disk, what| {
+        at_every_call(fault, |disk, context| {
             let restarted = disk.after_restart();
-            check(&restarted, is_public(disk), what);
+            check(&restarted, is_public(disk), context);
             for loss in LOSSES {
-                check(&restarted.after_power_cut(loss), true, &format!("{what}, later losing {loss:?}"));
+                check(&restarted.after_power_cut(loss), true, &format!("{context}, later losing {loss:?}"));
             }
         });
     }
 }
 
 #[test]
-fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
+fn a_removed_log_cannot_restart_under_the_same_entry() {
     let disk = SimulatedDisk::default();
     live(&disk).unwrap();
     let log = disk.content(&segment_name(1)).unwrap();
@@ -196,7 +196,7 @@ fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
 }
 
 #[test]
-fn an_entry_that_was_paid_with_must_stay() {
+fn a_state_directory_whose_entry_is_missing_is_refused() {
     let disk = SimulatedDisk::default();
     live(&disk).unwrap();
     disk.lose("ledger");
@@ -220,7 +220,7 @@ fn an_entry_that_was_paid_with_must_stay() {
 /// A directory that has published nothing has paid nothing, and may begin anew with other
 /// parameters. One that has begun may not.
 #[test]
-fn parameters_that_published_nothing_are_corrected_and_others_are_not() {
+fn parameters_can_be_corrected_only_before_the_first_release() {
     let disk = SimulatedDisk::default();
     let open = |parameters: &[u8]| {
         let header = PublicHeader { parameters: parameters.to_vec(), private: true };

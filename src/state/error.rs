@@ -114,14 +114,14 @@ pub enum StateError {
     },
     /// A directory that must be outside lies in the state directory.
     #[error(
-        "{}: {what} lies in the state directory, and would be copied, restored and locked with it: name another directory",
+        "{}: {file} lies in the state directory, and would be copied, restored and locked with it: name another directory",
         path.display()
     )]
     Inside {
         /// The configured directory.
         path: PathBuf,
         /// Its purpose.
-        what: &'static str,
+        file: &'static str,
     },
     /// A format version that this program does not read.
     #[error(
@@ -137,18 +137,18 @@ pub enum StateError {
         supported: u16,
     },
     /// Bytes that had been written completely have changed.
-    #[error("{}: damaged at byte {offset}: {what}: restore the file from a copy", path.display())]
+    #[error("{}: damaged at byte {offset}: {damage}: restore the file from a copy", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
         /// Offset of the damaged frame.
         offset: u64,
         /// The problem.
-        what: &'static str,
+        damage: &'static str,
     },
     /// Intact frames in an order that no run writes.
     #[error(
-        "{}: {what} {found} at byte {offset}, expected {expected}: the file was put together from several logs; \
+        "{}: {field} {found} at byte {offset}, expected {expected}: the file was put together from several logs; \
          restore it from a copy",
         path.display()
     )]
@@ -158,7 +158,7 @@ pub enum StateError {
         /// Offset of the frame.
         offset: u64,
         /// The number that is out of order: an epoch or a generation.
-        what: &'static str,
+        field: &'static str,
         /// The number found.
         found: u64,
         /// The number expected.

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_header_returns_and_zeros_are_none() {
+    fn a_frame_header_round_trips_and_zeros_are_refused() {
         let header = FrameHeader::of(kind::RELEASE, u64::MAX, b"123456789");
         assert_eq!(FrameHeader::from_bytes(&header.to_bytes()), Some(header));
         assert!(

@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost(values in proptest::collection::vec(any::<i128>(), 0..20), shift in 0u32..128) {
+        fn integers_round_trip(values in proptest::collection::vec(any::<i128>(), 0..20), shift in 0u32..128) {
             let values: Vec<i128> = values.into_iter().map(|v| v >> shift).collect();
             prop_assert_eq!(unpack(&pack(&values)), Some(values));
         }

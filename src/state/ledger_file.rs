@@ -14,7 +14,7 @@ use std::{
 };
 
 const LEDGER: SealedFile =
-    SealedFile { name: "ledger", beside: "ledger.new", role: FileRole::Ledger, kind: kind::LEDGER };
+    SealedFile { name: "ledger", temporary_name: "ledger.new", role: FileRole::Ledger, kind: kind::LEDGER };
 
 /// How long to wait for other runs to make their entries. An entry takes a few syncs.
 const PATIENCE: Duration = Duration::from_secs(20);

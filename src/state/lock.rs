@@ -56,9 +56,9 @@ pub(super) fn exclude(path: &Path, handle: impl AsFd) -> Result<(), StateError> 
 
 /// Refuses unless `path` still leads to the file that `handle` has open.
 pub(super) fn confirm(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
-    let held = fstat(handle).map_err(|e| refused(path, "identify the open file")(e.into()))?;
+    let opened = fstat(handle).map_err(|e| refused(path, "identify the open file")(e.into()))?;
     match stat(path) {
-        Ok(found) if (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino) => Ok(()),
+        Ok(found) if (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino) => Ok(()),
         Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Err(StateError::Replaced { path: path.to_owned() }),
         Err(error) => Err(refused(path, "identify the file")(error.into())),
     }
@@ -106,9 +106,9 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let path = outer.path().join("state");
         drop(DirectoryStorage::exclusive(&path).unwrap());
-        let held = super::acquire(&path, &fs::File::open(&path).unwrap().into()).unwrap();
-        let copy = held.try_clone().unwrap();
-        drop(held);
+        let lock = super::acquire(&path, &fs::File::open(&path).unwrap().into()).unwrap();
+        let copy = lock.try_clone().unwrap();
+        drop(lock);
         let closed = std::thread::spawn(move || {
             std::thread::sleep(super::PATIENCE / 10);
             drop(copy);

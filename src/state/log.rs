@@ -22,7 +22,7 @@ const SPARE: u64 = 1 << 15;
 
 /// A frame whose checksums match.
 pub(super) struct Frame {
-    /// Its offset.
+    /// Offset in the file.
     pub(super) offset: u64,
     pub(super) header: FrameHeader,
     pub(super) payload: Zeroizing<Vec<u8>>,
@@ -58,7 +58,7 @@ pub(super) enum FrameRead {
     Frame(Frame),
     /// The end of the file.
     End,
-    /// An incomplete frame; if its header is complete, it is intact.
+    /// An incomplete frame. If its header is complete, the header is intact.
     Partial,
     /// Anything else.
     Unreadable,
@@ -180,10 +180,10 @@ pub(super) fn only_frame(
 /// is damage.
 pub(super) struct SealedFile {
     pub(super) name: &'static str,
-    /// Its name while it is being written.
-    pub(super) beside: &'static str,
+    /// Name of the file while it is being written.
+    pub(super) temporary_name: &'static str,
     pub(super) role: FileRole,
-    /// The kind of its frame.
+    /// Kind of the file's frame.
     pub(super) kind: u8,
 }
 
@@ -210,13 +210,13 @@ impl SealedFile {
     /// Replaces the file. The new content is on disk when this returns.
     pub(super) fn write(&self, storage: &dyn Storage, content: &impl Serialize) -> Result<(), StateError> {
         let frame = encode(self.kind, 0, content)?;
-        swap_in(storage, self.beside, self.name, &[&file_header(self.role), &frame])
+        swap_in(storage, self.temporary_name, self.name, &[&file_header(self.role), &frame])
     }
 }
 
 /// Builds the error for damage at `offset` of `file`.
-pub(super) fn damaged(file: &dyn StorageFile, offset: u64, what: &'static str) -> StateError {
-    StateError::Damaged { path: file.path().to_owned(), offset, what }
+pub(super) fn damaged(file: &dyn StorageFile, offset: u64, damage: &'static str) -> StateError {
+    StateError::Damaged { path: file.path().to_owned(), offset, damage }
 }
 
 /// A file that grows frame by frame.
@@ -237,7 +237,7 @@ impl FrameAppender {
         self.synced
     }
 
-    /// Refuses unless the path still leads to this file.
+    /// Fails if the path no longer leads to this file.
     pub(super) fn confirm(&self) -> Result<(), StateError> {
         self.file.confirm()
     }
@@ -264,7 +264,7 @@ impl FrameAppender {
 
     /// Durably removes bytes appended since the last sync, because another file may follow this
     /// one.
-    pub(super) fn cut_back(&mut self) -> Result<(), StateError> {
+    pub(super) fn discard_unsynced(&mut self) -> Result<(), StateError> {
         self.end = self.synced;
         self.file.truncate(self.synced)?;
         self.file.sync()

@@ -118,7 +118,7 @@ pub struct Store {
     public: FrameAppender,
     anchor: Option<Anchor>,
     /// This run, the last committed epoch, and its link.
-    standing: LogHead,
+    head: LogHead,
     /// Source positions after that epoch.
     positions: Vec<SourcePosition>,
     segments: Segments,
@@ -192,11 +192,11 @@ impl Store {
         survey.conduct(&*storage)?;
         let plan = decide(storage.path(), &survey.facts, &header.payload()?)?;
         let facts = &survey.facts.private;
-        let epoch = facts.standing.epoch;
-        let link = if facts.header.is_some() { facts.standing.link } else { fingerprint };
-        let standing = LogHead { generation: plan.generation, epoch, link };
+        let epoch = facts.head.epoch;
+        let link = if facts.header.is_some() { facts.head.link } else { fingerprint };
+        let head = LogHead { generation: plan.generation, epoch, link };
         let private = resume_private(&*storage, &plan, facts, header)?;
-        anchor.as_mut().map_or(Ok(()), |anchor| anchor.move_to(standing))?;
+        anchor.as_mut().map_or(Ok(()), |anchor| anchor.move_to(head))?;
         private.confirm()?;
         let end = LogPosition { segment: facts.end().segment, offset: plan.keep_private };
         let replay = |from| Ok(Replay::between(storage.reader()?, from, end));
@@ -218,7 +218,7 @@ impl Store {
             private,
             public,
             anchor,
-            standing,
+            head,
             positions: survey.positions,
             segments: Segments::new(header.clone(), keep, survey.facts.private.segments),
             checkpoints,
@@ -230,12 +230,12 @@ impl Store {
 
     /// The number of this run, from 1.
     pub fn generation(&self) -> u64 {
-        self.standing.generation
+        self.head.generation
     }
 
     /// The last committed epoch, 0 before the first.
     pub fn committed(&self) -> u64 {
-        self.standing.epoch
+        self.head.epoch
     }
 
     /// Commits epochs and returns their links. All epochs are in the private log, synced once,
@@ -254,7 +254,7 @@ impl Store {
                 return Err(StateError::WrongEpoch { found: frame.epoch, expected: expected.to_string() });
             }
         }
-        let (generation, mut chain) = (self.generation(), self.standing.link);
+        let (generation, mut chain) = (self.generation(), self.head.link);
         let encode = |frame| {
             let epoch = EncodedEpoch::new(generation, self.private.synced(), chain, frame)?;
             chain = epoch.link;
@@ -283,7 +283,7 @@ impl Store {
         let paid = self.private.reserve(length).and_then(|()| payment.settle(&*self.storage));
         if paid.is_err() {
             // If this fails too, the next start cuts the tail.
-            let _ = self.private.cut_back();
+            let _ = self.private.discard_unsynced();
         }
         paid
     }
@@ -295,10 +295,10 @@ impl Store {
         }
         self.private.sync()?;
         let Some(last) = epochs.last() else { return Ok(()) };
-        self.standing.epoch += epochs.len() as u64;
-        self.standing.link = last.link;
+        self.head.epoch += epochs.len() as u64;
+        self.head.link = last.link;
         if let Some(anchor) = &mut self.anchor {
-            anchor.move_to(self.standing)?;
+            anchor.move_to(self.head)?;
         }
         // Publish nothing if the path leads elsewhere: another run may be at work on the log found
         // there.
@@ -336,7 +336,7 @@ impl Store {
 
     /// Begins a segment and removes those behind the checkpoint of epoch `older`, 0 for none.
     fn compact(&mut self, older: u64) -> Result<(), StateError> {
-        let LogHead { generation, epoch, link } = self.standing;
+        let LogHead { generation, epoch, link } = self.head;
         if let Some(segment) = self.segments.next(epoch) {
             let (begun, positions) = (self.storage.now(), self.positions.clone());
             let begins = SegmentPayload { segment, begun, generation, epoch, chain: link, positions };

@@ -33,7 +33,7 @@ pub(super) struct PrivateFacts {
     /// What follows the readable part.
     pub(super) tail: LogTail,
     /// The last run, the last committed epoch, and its link.
-    pub(super) standing: LogHead,
+    pub(super) head: LogHead,
 }
 
 /// A segment of the private log.
@@ -98,7 +98,7 @@ impl PrivateFacts {
             end: 0,
             unproven: 0,
             tail: LogTail::Clean,
-            standing: LogHead::default(),
+            head: LogHead::default(),
         }
     }
 
@@ -131,7 +131,7 @@ impl PrivateFacts {
             let mut offset = FILE_HEADER_LENGTH as u64;
             while let FrameRead::Frame(frame) = read_frame(file, offset, self.length)? {
                 let entry = self.admit(file, &frame, &mut stage)?;
-                visit(&frame, entry, &self.standing)?;
+                visit(&frame, entry, &self.head)?;
                 offset = frame.end();
                 self.end = offset;
                 self.unproven = frame.header.synced_length;
@@ -171,14 +171,14 @@ impl PrivateFacts {
             }
             (kind::GENERATION, ExpectedFrame::Entries) => {
                 let GenerationPayload { generation } = frame.decode(file)?;
-                follows(file, frame, "generation", generation, self.standing.generation + 1)?;
-                self.standing.generation = generation;
+                follows(file, frame, "generation", generation, self.head.generation + 1)?;
+                self.head.generation = generation;
                 Ok(LogEntry::Generation)
             }
             (kind::EPOCH | kind::ENTITY_EPOCH, ExpectedFrame::Entries) => {
                 let (payload, stored) = frame.decode_epoch(file)?;
-                follows(file, frame, "generation", payload.generation, self.standing.generation)?;
-                self.standing.advance(file, frame, &payload.release(), stored)?;
+                follows(file, frame, "generation", payload.generation, self.head.generation)?;
+                self.head.advance(file, frame, &payload.release(), stored)?;
                 Ok(LogEntry::Epoch(payload))
             }
             _ => Err(damaged(file, frame.offset, "a frame of this kind does not belong here")),
@@ -197,7 +197,7 @@ impl PrivateFacts {
             Some(_) => {}
             None => {
                 self.header = Some(frame.payload.to_vec());
-                self.standing = LogHead::before(&frame.payload);
+                self.head = LogHead::before(&frame.payload);
             }
         }
         Ok(LogEntry::Header)
@@ -215,11 +215,11 @@ impl PrivateFacts {
         follows(file, frame, "segment", segment, self.last)?;
         let first = self.segments.is_empty();
         if first && epoch > 0 {
-            self.standing = LogHead { generation, epoch, link: chain };
+            self.head = LogHead { generation, epoch, link: chain };
         }
-        follows(file, frame, "generation", generation, self.standing.generation)?;
-        follows(file, frame, "epoch", epoch, self.standing.epoch)?;
-        if chain != self.standing.link {
+        follows(file, frame, "generation", generation, self.head.generation)?;
+        follows(file, frame, "epoch", epoch, self.head.epoch)?;
+        if chain != self.head.link {
             return Err(StateError::Forked { path: file.path().to_owned(), offset: frame.offset, epoch });
         }
         self.segments.push(LogSegment { number: segment, epoch, begun });

@@ -46,7 +46,7 @@ impl PublicDirectory {
         let parents = path.ancestors().map(|path| if path == Path::new("") { Path::new(".") } else { path });
         let resolved = parents.map(real).find_map(|found| found);
         if resolved.zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
-            return Err(StateError::Inside { path: path.to_owned(), what: "the public directory" });
+            return Err(StateError::Inside { path: path.to_owned(), file: "the public directory" });
         }
         let created = match calls::make_directory(path, Mode::RWXU) {
             Ok(()) => true,
@@ -174,62 +174,62 @@ mod tests {
 
     #[test]
     fn the_log_alone_is_elsewhere_and_everyone_may_read_it() {
-        let places = TestDirectories::new();
-        places.commit_to(3);
-        assert_eq!((mode_of(&places.public), mode_of(&places.log())), (0o755, 0o644));
-        assert_eq!(mode_of(&places.public.join(LOCK)), 0o600);
-        assert_eq!(mode_of(&places.state), 0o700);
-        assert!(!places.state.join("public.log").exists());
-        let mut reader = PublicReader::open(&places.public).unwrap();
+        let directories = TestDirectories::new();
+        directories.commit_to(3);
+        assert_eq!((mode_of(&directories.public), mode_of(&directories.log())), (0o755, 0o644));
+        assert_eq!(mode_of(&directories.public.join(LOCK)), 0o600);
+        assert_eq!(mode_of(&directories.state), 0o700);
+        assert!(!directories.state.join("public.log").exists());
+        let mut reader = PublicReader::open(&directories.public).unwrap();
         let released = std::iter::from_fn(|| reader.next_frame().unwrap());
         assert_eq!(released.map(|release| release.epoch).collect::<Vec<_>>(), [1, 2, 3]);
-        let settings = StateSettings { public: Some(places.public.clone()), ..StateSettings::default() };
-        let report = verify_with(&places.state, &settings).unwrap();
+        let settings = StateSettings { public: Some(directories.public.clone()), ..StateSettings::default() };
+        let report = verify_with(&directories.state, &settings).unwrap();
         assert!(report.problem.is_none() && report.published == 3, "{:?}", report.problem);
     }
 
     #[test]
     fn a_log_that_is_lost_or_behind_is_rebuilt_to_the_last_byte() {
-        let places = TestDirectories::new();
-        places.commit_to(5);
-        let whole = std::fs::read(places.log()).unwrap();
+        let directories = TestDirectories::new();
+        directories.commit_to(5);
+        let whole = std::fs::read(directories.log()).unwrap();
         for length in [0, 3, whole.len() / 2, whole.len() - 1] {
-            std::fs::write(places.log(), &whole[..length]).unwrap();
-            places.commit_to(5);
-            assert!(std::fs::read(places.log()).unwrap() == whole, "cut to {length}");
+            std::fs::write(directories.log(), &whole[..length]).unwrap();
+            directories.commit_to(5);
+            assert!(std::fs::read(directories.log()).unwrap() == whole, "cut to {length}");
         }
-        std::fs::remove_dir_all(&places.public).unwrap();
-        places.commit_to(5);
-        assert!(std::fs::read(places.log()).unwrap() == whole);
-        assert_eq!((mode_of(&places.public), mode_of(&places.log())), (0o755, 0o644));
+        std::fs::remove_dir_all(&directories.public).unwrap();
+        directories.commit_to(5);
+        assert!(std::fs::read(directories.log()).unwrap() == whole);
+        assert_eq!((mode_of(&directories.public), mode_of(&directories.log())), (0o755, 0o644));
     }
 
     #[test]
     fn a_log_that_is_further_or_another_one_is_refused_by_its_own_name() {
-        let places = TestDirectories::new();
-        places.commit_to(2);
-        let copy = places.state.with_file_name("copy");
+        let directories = TestDirectories::new();
+        directories.commit_to(2);
+        let copy = directories.state.with_file_name("copy");
         std::fs::create_dir(&copy).unwrap();
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o700)).unwrap();
-        for entry in std::fs::read_dir(&places.state).unwrap() {
+        for entry in std::fs::read_dir(&directories.state).unwrap() {
             let entry = entry.unwrap();
             std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
         }
-        places.commit_to(4);
+        directories.commit_to(4);
         let refused = |error: StateError| {
-            let log = places.log().display().to_string();
+            let log = directories.log().display().to_string();
             assert!(error.to_string().contains(&log), "{error}");
             error
         };
-        let old = refused(places.open_in(&copy).err().unwrap());
+        let old = refused(directories.open_in(&copy).err().unwrap());
         assert!(matches!(old, StateError::RolledBack { witnessed: 4, .. }), "{old}");
-        let new = refused(places.open_in(&places.state.with_file_name("new")).err().unwrap());
+        let new = refused(directories.open_in(&directories.state.with_file_name("new")).err().unwrap());
         assert!(matches!(new, StateError::PrivateLogLost { .. }), "{new}");
-        let own = std::fs::read(places.log()).unwrap();
-        std::fs::rename(&places.public, places.public.with_file_name("kept")).unwrap();
-        std::fs::rename(&places.state, places.state.with_file_name("moved")).unwrap();
+        let own = std::fs::read(directories.log()).unwrap();
+        std::fs::rename(&directories.public, directories.public.with_file_name("kept")).unwrap();
+        std::fs::rename(&directories.state, directories.state.with_file_name("moved")).unwrap();
         // Another stream of the same length, by the same parameters.
-        let mut store = places.open().unwrap();
+        let mut store = directories.open().unwrap();
         let frame = |epoch| EpochFrame {
             epoch,
             positions: vec![],
@@ -239,51 +239,51 @@ mod tests {
         };
         store.commit(&[frame(1), frame(2), frame(3), frame(4)]).unwrap();
         drop(store);
-        std::fs::write(places.log(), own).unwrap();
-        let other = refused(places.open().err().unwrap());
+        std::fs::write(directories.log(), own).unwrap();
+        let other = refused(directories.open().err().unwrap());
         assert!(matches!(other, StateError::Conflict { epoch: 1, .. }), "{other}");
     }
 
     /// Deleting the lock file lets another run in, which would draw the same epochs again.
     #[test]
     fn a_run_whose_lock_was_deleted_publishes_nothing_more() {
-        let places = TestDirectories::new();
+        let directories = TestDirectories::new();
         let header = PublicHeader { parameters: b"p".to_vec(), private: true };
-        let settings = StateSettings { public: Some(places.public.clone()), ..StateSettings::default() };
-        let (mut store, _) = Store::open_with(&places.state, &header, &settings).unwrap();
-        let before = std::fs::read(places.log()).unwrap();
-        std::fs::remove_file(places.public.join(LOCK)).unwrap();
+        let settings = StateSettings { public: Some(directories.public.clone()), ..StateSettings::default() };
+        let (mut store, _) = Store::open_with(&directories.state, &header, &settings).unwrap();
+        let before = std::fs::read(directories.log()).unwrap();
+        std::fs::remove_file(directories.public.join(LOCK)).unwrap();
         let (positions, sums) = (vec![], vec![1].into());
         let frame = EpochFrame { epoch: 1, positions, sums, values: vec![7], admitted: None };
         let error = store.commit(&[frame]).unwrap_err();
         assert!(matches!(&error, StateError::Replaced { path } if path.ends_with(LOCK)), "{error}");
-        assert!(std::fs::read(places.log()).unwrap() == before);
+        assert!(std::fs::read(directories.log()).unwrap() == before);
     }
 
     #[test]
     fn one_run_writes_and_nobody_else_may() {
-        let places = TestDirectories::new();
-        let first = places.open().unwrap();
-        let second = places.open_in(&places.state.with_file_name("other")).err().unwrap();
-        assert!(matches!(&second, StateError::Locked { path } if *path == places.public), "{second}");
+        let directories = TestDirectories::new();
+        let first = directories.open().unwrap();
+        let second = directories.open_in(&directories.state.with_file_name("other")).err().unwrap();
+        assert!(matches!(&second, StateError::Locked { path } if *path == directories.public), "{second}");
         drop(first);
-        let lock = places.public.join(LOCK);
+        let lock = directories.public.join(LOCK);
         std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o666)).unwrap();
-        let exposed = places.open().err().unwrap();
+        let exposed = directories.open().err().unwrap();
         assert!(matches!(exposed, StateError::Exposed { .. }), "others could hold the lock: {exposed}");
         std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o600)).unwrap();
         for mode in [0o757, 0o775, 0o777] {
-            std::fs::set_permissions(&places.public, std::fs::Permissions::from_mode(mode)).unwrap();
-            let error = places.open().err().unwrap();
+            std::fs::set_permissions(&directories.public, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = directories.open().err().unwrap();
             assert!(matches!(error, StateError::Writable { .. }), "{error}");
             assert!(error.to_string().contains("chmod go-w"), "{error}");
         }
         for mode in [0o750, 0o700, 0o755] {
-            std::fs::set_permissions(&places.public, std::fs::Permissions::from_mode(mode)).unwrap();
-            drop(places.open().unwrap());
-            assert_eq!(mode_of(&places.public), mode, "what its owner has chosen stays");
+            std::fs::set_permissions(&directories.public, std::fs::Permissions::from_mode(mode)).unwrap();
+            drop(directories.open().unwrap());
+            assert_eq!(mode_of(&directories.public), mode, "what its owner has chosen stays");
         }
-        let inside = TestDirectories { public: places.state.join("public"), ..places };
+        let inside = TestDirectories { public: directories.state.join("public"), ..directories };
         assert!(matches!(inside.open().err().unwrap(), StateError::Inside { .. }));
     }
 }

@@ -85,8 +85,8 @@ impl<'a> LogComparison<'a> {
         end: &LogHead,
         mut visit: impl FnMut(&LogHead),
     ) -> Result<(), StateError> {
-        let mut standing = self.start;
-        while standing.epoch < end.epoch {
+        let mut head = self.start;
+        while head.epoch < end.epoch {
             let offset = self.facts.matched;
             let Some((file, frame)) = self.next_release()? else {
                 if self.facts.rest == PublicTail::Nothing {
@@ -95,13 +95,13 @@ impl<'a> LogComparison<'a> {
                 return Ok(());
             };
             let (release, stored): (ReleasePayload<'_>, ChainLink) = frame.decode(file)?;
-            standing.advance(file, &frame, &release, stored)?;
-            if standing.epoch == end.epoch && standing.link != end.link {
+            head.advance(file, &frame, &release, stored)?;
+            if head.epoch == end.epoch && head.link != end.link {
                 self.facts.rest = PublicTail::Differs { offset, epoch: end.epoch };
                 return Ok(());
             }
-            visit(&standing);
-            self.matches(&frame, standing.epoch);
+            visit(&head);
+            self.matches(&frame, head.epoch);
         }
         Ok(())
     }

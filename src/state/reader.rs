@@ -33,7 +33,7 @@ pub struct PublicReader {
     file: Box<dyn StorageFile>,
     header: PublicHeader,
     offset: u64,
-    standing: LogHead,
+    head: LogHead,
 }
 
 impl PublicReader {
@@ -60,13 +60,13 @@ impl PublicReader {
             return Err(damaged(&*file, frame.offset, "a log begins with its header"));
         }
         let header = frame.decode(&*file)?;
-        let standing = LogHead::before(&frame.payload);
-        Ok(Self { storage, file, header, offset: frame.end(), standing })
+        let head = LogHead::before(&frame.payload);
+        Ok(Self { storage, file, header, offset: frame.end(), head })
     }
 
     /// Returns the last run and epoch read.
-    pub(super) fn standing(&self) -> LogHead {
-        self.standing
+    pub(super) fn head(&self) -> LogHead {
+        self.head
     }
 
     /// Returns the log's header.
@@ -88,12 +88,12 @@ impl PublicReader {
             return Err(damaged(&*self.file, frame.offset, "a frame of this kind does not belong here"));
         }
         let (payload, stored): (ReleasePayload<'_>, ChainLink) = frame.decode(&*self.file)?;
-        let mut standing = self.standing;
-        standing.advance(&*self.file, &frame, &payload, stored)?;
-        let release = payload.unpack(standing.link).ok_or_else(|| {
+        let mut head = self.head;
+        head.advance(&*self.file, &frame, &payload, stored)?;
+        let release = payload.unpack(head.link).ok_or_else(|| {
             damaged(&*self.file, frame.offset, "its integers are not packed as they should be")
         })?;
-        (self.standing, self.offset) = (standing, frame.end());
+        (self.head, self.offset) = (head, frame.end());
         Ok(Some(release))
     }
 
@@ -105,7 +105,7 @@ impl PublicReader {
         self.file = reopen(&*self.storage, PUBLIC_LOG)?;
         if self.file.length()? < self.offset {
             let path = self.file.path().to_owned();
-            return Err(StateError::WentBack { path, epoch: self.standing.epoch });
+            return Err(StateError::WentBack { path, epoch: self.head.epoch });
         }
         next(&*self.file, self.offset)
     }

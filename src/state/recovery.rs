@@ -56,8 +56,12 @@ pub(super) fn decide(
 ) -> Result<RecoveryPlan, StateError> {
     let StateFacts { private, public, .. } = facts;
     if private.tail == LogTail::Damaged {
-        let what = "a frame fails its checksum, and what follows shows that it had been synced";
-        return Err(StateError::Damaged { path: last_segment(directory, facts), offset: private.end, what });
+        let damage = "a frame fails its checksum, and what follows shows that it had been synced";
+        return Err(StateError::Damaged {
+            path: last_segment(directory, facts),
+            offset: private.end,
+            damage,
+        });
     }
     let Some(stored) = &private.header else {
         nothing_was_made(directory, facts)?;
@@ -81,7 +85,7 @@ pub(super) fn decide(
         keep_private: private.end,
         rewrite_from: private.unproven,
         keep_public: public.matched,
-        generation: private.standing.generation + 1,
+        generation: private.head.generation + 1,
         checkpoint: newest_checkpoint(&facts.checkpoints),
     })
 }
@@ -110,9 +114,9 @@ fn public_is_no_further(directory: &Path, facts: &StateFacts) -> Result<(), Stat
     match facts.public.rest {
         PublicTail::Nothing | PublicTail::Partial | PublicTail::Unreadable => Ok(()),
         PublicTail::Lost { offset } => {
-            let what =
+            let damage =
                 "a release is missing or fails its checksum, and the private log no longer begins so early";
-            Err(StateError::Damaged { path: facts.public_log.clone(), offset, what })
+            Err(StateError::Damaged { path: facts.public_log.clone(), offset, damage })
         }
         PublicTail::Ahead { epoch } => Err(rolled_back(directory, facts, &facts.public_log, epoch)),
         PublicTail::Differs { offset, epoch } => {
@@ -129,7 +133,7 @@ fn checkpoints_are_of_this_log(directory: &Path, facts: &StateFacts) -> Result<(
     for (slot, name) in facts.checkpoints.iter().zip(CHECKPOINTS) {
         match *slot {
             CheckpointSlot::Intact { epoch, .. } if epoch < base => {}
-            CheckpointSlot::Intact { epoch, .. } if epoch > facts.private.standing.epoch => {
+            CheckpointSlot::Intact { epoch, .. } if epoch > facts.private.head.epoch => {
                 return Err(rolled_back(directory, facts, &directory.join(name), epoch));
             }
             CheckpointSlot::Intact { genuine: true, .. } => found = true,
@@ -146,20 +150,19 @@ fn checkpoints_are_of_this_log(directory: &Path, facts: &StateFacts) -> Result<(
 
 /// Refuses a log that is behind its anchor or has another link there.
 fn anchor_agrees(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
-    let Some(AnchorContent { path, standing, agrees }) = &facts.anchored else { return Ok(()) };
-    let (LogHead { generation, epoch, .. }, anchor) = (facts.private.standing, path.clone());
-    if generation < standing.generation || epoch < standing.epoch {
+    let Some(AnchorContent { path, head, agrees }) = &facts.anchored else { return Ok(()) };
+    let (LogHead { generation, epoch, .. }, anchor) = (facts.private.head, path.clone());
+    if generation < head.generation || epoch < head.epoch {
         return Err(StateError::BehindAnchor {
             path: directory.to_owned(),
             anchor,
             generation,
             epoch,
-            anchored_generation: standing.generation,
-            anchored_epoch: standing.epoch,
+            anchored_generation: head.generation,
+            anchored_epoch: head.epoch,
         });
     }
-    let forked =
-        || StateError::ForkedFromAnchor { path: directory.to_owned(), anchor, epoch: standing.epoch };
+    let forked = || StateError::ForkedFromAnchor { path: directory.to_owned(), anchor, epoch: head.epoch };
     agrees.then_some(()).ok_or_else(forked)
 }
 
@@ -171,7 +174,7 @@ fn rolled_back(directory: &Path, facts: &StateFacts, witness: &Path, witnessed: 
     StateError::RolledBack {
         path: last_segment(directory, facts),
         offset: facts.private.end,
-        committed: facts.private.standing.epoch,
+        committed: facts.private.head.epoch,
         witness: witness.to_owned(),
         witnessed,
     }
@@ -198,7 +201,7 @@ mod tests {
             length: 100 * (epoch + 1) + if tail == LogTail::Clean { 0 } else { 50 },
             end: if header.is_some() { 100 * (epoch + 1) } else { 0 },
             unproven: 100 * epoch,
-            standing: LogHead { generation: 3 * epoch, epoch, link: ChainLink::default() },
+            head: LogHead { generation: 3 * epoch, epoch, link: ChainLink::default() },
             tail,
         };
         let made = move |(base, epoch)| tails.map(|tail| log(Some(HEADER), base, epoch, tail));
@@ -231,7 +234,7 @@ mod tests {
     fn anchors() -> impl Iterator<Item = Option<AnchorContent>> {
         let at = |(generation, epoch, agrees)| AnchorContent {
             path: "anchor".into(),
-            standing: LogHead { generation, epoch, link: ChainLink::default() },
+            head: LogHead { generation, epoch, link: ChainLink::default() },
             agrees,
         };
         [None].into_iter().chain([(0, 0, true), (3, 1, true), (3, 1, false), (4, 1, true)].map(at).map(Some))
@@ -271,11 +274,9 @@ mod tests {
         let StateFacts { private, public, .. } = facts;
         let checkpoints = checkpoint_epochs(facts);
         let ahead = matches!(public.rest, PublicTail::Ahead { .. });
-        let standing = private.standing;
+        let head = private.head;
         let unanchored = facts.anchored.as_ref().is_some_and(|anchored| {
-            standing.generation < anchored.standing.generation
-                || standing.epoch < anchored.standing.epoch
-                || !anchored.agrees
+            head.generation < anchored.head.generation || head.epoch < anchored.head.epoch || !anchored.agrees
         });
         match private.header {
             _ if private.tail == LogTail::Damaged || unanchored => true,
@@ -284,7 +285,7 @@ mod tests {
                 let judged = || checkpoints.iter().filter(|(epoch, _)| *epoch >= private.base());
                 ahead
                     || matches!(public.rest, PublicTail::Differs { .. } | PublicTail::Lost { .. })
-                    || judged().any(|&(epoch, genuine)| epoch > private.standing.epoch || !genuine)
+                    || judged().any(|&(epoch, genuine)| epoch > private.head.epoch || !genuine)
                     || private.base() > 0 && judged().next().is_none()
             }
         }
@@ -299,7 +300,7 @@ mod tests {
             assert_eq!(decision.is_err(), must_refuse(&facts), "{facts:?}");
             let Ok(plan) = decision else { continue };
             let private = &facts.private;
-            assert_eq!(plan.generation, private.standing.generation + 1, "{facts:?}");
+            assert_eq!(plan.generation, private.head.generation + 1, "{facts:?}");
             assert_eq!(plan.keep_private, private.end, "{facts:?}");
             assert!(plan.rewrite_from <= plan.keep_private, "{facts:?}");
             assert!(plan.keep_public <= facts.public.matched, "{facts:?}");

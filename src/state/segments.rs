@@ -40,10 +40,10 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Manages the segments `found`, or, if there are none, a first one that has just been begun.
-    pub(super) fn new(header: PublicHeader, keep: SumRetention, found: Vec<LogSegment>) -> Self {
+    /// Manages these segments, or, if there are none, a first one that has just been begun.
+    pub(super) fn new(header: PublicHeader, keep: SumRetention, segments: Vec<LogSegment>) -> Self {
         let first = || vec![LogSegment { number: 1, epoch: 0, begun: 0 }];
-        Self { header, keep, segments: if found.is_empty() { first() } else { found } }
+        Self { header, keep, segments: if segments.is_empty() { first() } else { segments } }
     }
 
     /// Returns the number of the next segment, unless the last one is still empty at epoch
@@ -56,25 +56,25 @@ impl Segments {
     pub(super) fn begin(
         &mut self,
         storage: &dyn Storage,
-        begins: &SegmentPayload,
+        payload: &SegmentPayload,
     ) -> Result<FrameAppender, StateError> {
-        let log = begin_segment(storage, &self.header, begins)?;
-        let SegmentPayload { segment: number, epoch, begun, .. } = *begins;
+        let log = begin_segment(storage, &self.header, payload)?;
+        let SegmentPayload { segment: number, epoch, begun, .. } = *payload;
         self.segments.push(LogSegment { number, epoch, begun });
         Ok(log)
     }
 
-    /// Removes the segments that no start needs with a checkpoint of epoch `behind`, except those
-    /// to keep. Each removal is durable before the next, so there is never a gap.
+    /// Removes the segments that no start needs after the checkpoint of epoch `checkpoint`,
+    /// except those to keep. Each removal is durable before the next, so there is never a gap.
     pub(super) fn remove_behind(
         &mut self,
         storage: &dyn Storage,
-        behind: u64,
+        checkpoint: u64,
         committed: u64,
     ) -> Result<(), StateError> {
         while let [oldest, next, ..] = self.segments[..]
-            && next.epoch <= behind
-            && self.keep.lets_go(next, committed, storage.now())
+            && next.epoch <= checkpoint
+            && self.keep.may_remove(next, committed, storage.now())
         {
             storage.remove(&segment_name(oldest.number))?;
             storage.sync()?;
@@ -86,7 +86,7 @@ impl Segments {
 
 impl SumRetention {
     /// Returns whether epochs committed before `next` was begun may be removed.
-    fn lets_go(self, next: LogSegment, committed: u64, now: u64) -> bool {
+    fn may_remove(self, next: LogSegment, committed: u64, now: u64) -> bool {
         match self {
             Self::All => false,
             Self::Epochs(epochs) => next.epoch.saturating_add(epochs) <= committed,
@@ -99,10 +99,10 @@ impl SumRetention {
 pub(super) fn begin_segment(
     storage: &dyn Storage,
     header: &PublicHeader,
-    begins: &SegmentPayload,
+    payload: &SegmentPayload,
 ) -> Result<FrameAppender, StateError> {
-    let bytes = beginning(FileRole::PrivateLog, header, Some(begins))?;
-    let name = segment_name(begins.segment);
+    let bytes = beginning(FileRole::PrivateLog, header, Some(payload))?;
+    let name = segment_name(payload.segment);
     swap_in(storage, NEW_SEGMENT, &name, &[&bytes])?;
     Ok(FrameAppender::at(storage.write(&name)?, bytes.len() as u64))
 }
@@ -114,8 +114,12 @@ mod tests {
     #[test]
     fn sums_are_kept_for_the_retention_period() {
         let next = LogSegment { number: 2, epoch: 100, begun: 1000 };
-        let check = |keep: SumRetention, committed, now, goes| {
-            assert_eq!(keep.lets_go(next, committed, now), goes, "{keep:?} at epoch {committed}, {now} s");
+        let check = |keep: SumRetention, committed, now, expected| {
+            assert_eq!(
+                keep.may_remove(next, committed, now),
+                expected,
+                "{keep:?} at epoch {committed}, {now} s"
+            );
         };
         check(SumRetention::default(), 100, 0, true);
         check(SumRetention::All, u64::MAX, u64::MAX, false);

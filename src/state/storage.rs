@@ -58,14 +58,14 @@ pub(super) fn reopen(storage: &dyn Storage, name: &str) -> Result<Box<dyn Storag
     storage.read(name)?.ok_or_else(|| StateError::Missing { path: storage.path_of(name) })
 }
 
-/// Writes a file, in parts, under the name `beside`, syncs it, and renames it into place.
+/// Writes a file, in parts, under the name `temporary_name`, syncs it, and renames it into place.
 pub(super) fn swap_in(
     storage: &dyn Storage,
-    beside: &str,
+    temporary_name: &str,
     name: &str,
     parts: &[&[u8]],
 ) -> Result<(), StateError> {
-    let file = storage.write(beside)?;
+    let file = storage.write(temporary_name)?;
     file.truncate(0)?;
     let mut end = 0;
     for part in parts {
@@ -73,7 +73,7 @@ pub(super) fn swap_in(
         end += part.len() as u64;
     }
     file.sync()?;
-    storage.rename(beside, name)?;
+    storage.rename(temporary_name, name)?;
     storage.sync()
 }
 
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_returns_what_was_written() {
+    fn a_file_returns_the_bytes_written() {
         let outer = tempfile::tempdir().unwrap();
         let directory = DirectoryStorage::exclusive(&outer.path().join("state")).unwrap();
         assert!(directory.read("file").unwrap().is_none());

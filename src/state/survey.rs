@@ -68,7 +68,7 @@ impl Survey {
             self.read_segment(storage, number, &mut comparison)?;
         }
         let private = &self.facts.private;
-        self.facts.public = comparison.finish(private.header.as_ref().map(|_| private.standing.epoch))?;
+        self.facts.public = comparison.finish(private.header.as_ref().map(|_| private.head.epoch))?;
         Ok(())
     }
 
@@ -87,9 +87,8 @@ impl Survey {
         }
         // The oldest segment may have been removed since the names were listed.
         let Some(file) = storage.read(&segment_name(number))? else { return Ok(()) };
-        let gathered = private.gather(&*file, number, |frame, entry, standing| {
-            self.take(number, frame, entry, standing, comparison)
-        });
+        let gathered = private
+            .gather(&*file, number, |frame, entry, head| self.take(number, frame, entry, head, comparison));
         self.facts.private = private;
         gathered
     }
@@ -99,17 +98,17 @@ impl Survey {
         segment: u64,
         frame: &Frame,
         entry: LogEntry<'_>,
-        standing: &LogHead,
+        head: &LogHead,
         comparison: &mut LogComparison<'_>,
     ) -> Result<(), StateError> {
         let after = LogPosition { segment, offset: frame.end() };
-        self.recognise_anchor(standing);
+        self.recognise_anchor(head);
         match entry {
             LogEntry::Generation => {}
             LogEntry::Header => comparison.expect_header(&frame.payload)?,
             LogEntry::Segment { begins, first } => {
                 if first {
-                    comparison.follow(standing, |standing| self.recognise_anchor(standing))?;
+                    comparison.follow(head, |head| self.recognise_anchor(head))?;
                 }
                 // A segment begins after a checkpoint, which syncs the public log.
                 self.public_unproven = comparison.facts.matched;
@@ -117,15 +116,15 @@ impl Survey {
                 self.positions = begins.positions;
             }
             LogEntry::Epoch(epoch) => {
-                let release = epoch.release().frame(standing.link)?;
+                let release = epoch.release().frame(head.link)?;
                 comparison.expect(kind::RELEASE, epoch.epoch, &release[FRAME_HEADER_LENGTH..])?;
-                if self.recognise_checkpoints(epoch.epoch, standing.link, after) {
-                    self.links.push_back(standing.link);
+                if self.recognise_checkpoints(epoch.epoch, head.link, after) {
+                    self.links.push_back(head.link);
                 }
                 self.positions = epoch.positions;
             }
         }
-        if comparison.facts.epoch == standing.epoch {
+        if comparison.facts.epoch == head.epoch {
             self.unpublished_from = after;
         }
         Ok(())
@@ -133,7 +132,7 @@ impl Survey {
 
     fn recognise_anchor(&mut self, at: &LogHead) {
         if let Some(anchored) = &mut self.facts.anchored {
-            anchored.agrees |= (anchored.standing.epoch, anchored.standing.link) == (at.epoch, at.link);
+            anchored.agrees |= (anchored.head.epoch, anchored.head.link) == (at.epoch, at.link);
         }
     }
 

@@ -95,7 +95,7 @@ pub fn verify_public(path: impl AsRef<Path>) -> Result<PublicReport, StateError>
             Err(error) => break Some(error),
         }
     };
-    let LogHead { generation, epoch, link } = reader.standing();
+    let LogHead { generation, epoch, link } = reader.head();
     Ok(PublicReport { generation, published: epoch, chain: link, problem })
 }
 
@@ -139,9 +139,9 @@ fn report(storage: &dyn Storage, anchor: Result<Option<AnchorStorage>, StateErro
     let mut epochs: Vec<u64> = checkpoints.iter().filter_map(epoch_of).collect();
     epochs.sort_unstable();
     StateReport {
-        generations: private.standing.generation,
-        committed: private.standing.epoch,
-        chain: private.standing.link,
+        generations: private.head.generation,
+        committed: private.head.epoch,
+        chain: private.head.link,
         sums_from: private.base() + 1,
         published: public.epoch,
         checkpoints: epochs,
@@ -170,19 +170,19 @@ fn judge(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
     }
     // A start rebuilds or ignores the bytes that follow, but the report names them.
     if facts.public.rest == PublicTail::Unreadable {
-        let what =
+        let damage =
             "the frame fails its checksum; the next run rebuilds the rest of the file from the private log";
         return Err(StateError::Damaged {
             path: facts.public_log.clone(),
             offset: facts.public.matched,
-            what,
+            damage,
         });
     }
     match facts.checkpoints.iter().position(|slot| *slot == CheckpointSlot::Unreadable) {
         Some(place) => Err(StateError::Damaged {
             path: directory.join(CHECKPOINTS[place]),
             offset: 0,
-            what: "the checkpoint fails its checksum; runs use the other one, or replay the log",
+            damage: "the checkpoint fails its checksum; runs use the other one, or replay the log",
         }),
         None => Ok(()),
     }

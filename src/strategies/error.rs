@@ -65,12 +65,12 @@ pub enum StrategiesError {
         limit: u64,
     },
     /// It cannot be read or written.
-    #[error("{}: the strategy file can't be {what}: {source}", path.display())]
+    #[error("{}: the strategy file can't be {action}: {source}", path.display())]
     FileAccess {
         /// The file.
         path: PathBuf,
         /// Read or written.
-        what: &'static str,
+        action: &'static str,
         /// The cause.
         source: io::Error,
     },

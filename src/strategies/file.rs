@@ -102,7 +102,7 @@ impl SavedStrategy {
     /// # Errors
     /// [`StrategiesError`] for a file that is unreadable, no strategy, or damaged.
     pub fn load(path: &Path) -> Result<Self, StrategiesError> {
-        let io = |source| StrategiesError::FileAccess { path: path.into(), what: "read", source };
+        let io = |source| StrategiesError::FileAccess { path: path.into(), action: "read", source };
         let refused = |reason| StrategiesError::FileFormat { path: path.into(), reason };
         let text = read_text(path, NUMBERS).map_err(io)?;
         let saved: Self = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
@@ -120,7 +120,7 @@ impl SavedStrategy {
     /// # Errors
     /// [`StrategiesError::FileAccess`].
     pub fn save(&self, path: &Path) -> Result<(), StrategiesError> {
-        let io = |source| StrategiesError::FileAccess { path: path.into(), what: "written", source };
+        let io = |source| StrategiesError::FileAccess { path: path.into(), action: "written", source };
         let text = serde_json::to_string(self).map_err(io::Error::from).map_err(io)?;
         let draft = path.with_extension(format!("draft-{}", std::process::id()));
         fs::write(&draft, text).and_then(|()| fs::rename(&draft, path)).map_err(io)
@@ -187,7 +187,7 @@ mod tests {
         check(text[..text.len() / 2].into(), "this is no strategy file");
         check("1,0\n0,1\n".into(), "this is no strategy file");
         let absent = SavedStrategy::load(&directory.path().join("absent")).unwrap_err();
-        assert!(matches!(absent, StrategiesError::FileAccess { what: "read", .. }));
+        assert!(matches!(absent, StrategiesError::FileAccess { action: "read", .. }));
     }
 
     #[test]

@@ -36,7 +36,7 @@ const TIMES: [&str; 5] =
     ["@2036-02-29 23:59:58", "@1996-01-01 00:00:00", "2001-01-01 00:00:00", "@1969-12-31 23:59:59", "-1d"];
 
 #[test]
-fn jumps_of_the_clock_change_nothing_that_is_published() {
+fn clock_jumps_do_not_change_releases() {
     let Some(library) = library() else { return };
     let lab = Lab::new();
     lab.write("data.csv", STREAM.csv());

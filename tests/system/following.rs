@@ -253,7 +253,7 @@ fn run_and_tail_stamp_every_release_alike() {
 
 /// Another process that shares the pipe may have made it non-blocking.
 #[test]
-fn a_pipe_that_does_not_block_loses_nothing() {
+fn a_nonblocking_pipe_receives_every_line() {
     let lab = Lab::new();
     let stream = Stream { rows: 600, epochs: 60 };
     lab.write("data.csv", stream.csv());

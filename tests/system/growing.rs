@@ -119,7 +119,7 @@ fn half_a_line_waits_for_its_rest() {
 }
 
 #[test]
-fn files_that_are_behind_may_go_and_numbers_stay() {
+fn files_that_were_read_may_be_removed() {
     let case = GrowingStream::new();
     let pipeline = case.pipeline("in");
     for (name, rows) in [("in/a", 0..1000), ("in/b", 1000..2000), ("in/c", 2000..3000)] {

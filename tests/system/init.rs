@@ -62,7 +62,7 @@ fn flags_make_a_pipeline_that_check_and_run_accept() {
 }
 
 #[test]
-fn nothing_is_taken_from_the_data_without_a_word() {
+fn no_private_value_is_used_without_consent() {
     let lab = lab();
     for flags in [&["--yes"][..], &[]] {
         init(&lab, flags).failed(

@@ -307,7 +307,7 @@ fn a_later_budget_binds_runs_that_have_paid() {
 }
 
 #[test]
-fn neither_ledger_nor_anchor_may_be_copied_with_the_state() {
+fn ledger_and_anchor_may_not_lie_in_the_state_directory() {
     let data = Data::new();
     let ledger = data.pipeline("first", "[ledger]\ndirectory = 'first'\ndata_set = 'stream'\n", ("", ""));
     data.run(&ledger).failed(1, &["first: the ledger lies in the state directory"]);

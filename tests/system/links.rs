@@ -167,7 +167,7 @@ fn impostors_are_refused() {
 }
 
 #[test]
-fn all_hear_at_once_that_one_was_killed_before_all_have_met() {
+fn a_kill_during_bootstrap_ends_all_processes_at_once() {
     let case = LinkedRun::new(3);
     let (first, first_says) = case.start(0);
     let (mut third, _third_says) = case.start(2);
@@ -311,7 +311,7 @@ fn a_recording_of_the_network_holds_no_name_no_sum_no_row_and_no_key() {
 }
 
 #[test]
-fn without_a_key_only_loopback_addresses_are_taken() {
+fn without_a_key_only_loopback_addresses_are_accepted() {
     let case = LinkedRun::new(1);
     let hosts = [case.hosts[0].clone(), "192.0.2.7:2101".to_owned()];
     for process in [0, 1] {
@@ -321,7 +321,7 @@ fn without_a_key_only_loopback_addresses_are_taken() {
 }
 
 #[test]
-fn a_key_file_is_for_its_owner_and_is_made_once() {
+fn a_key_file_is_created_once_for_its_owner() {
     let lab = Lab::new();
     let path = lab.path("cluster.key");
     let made = finish(hushflow(["key"]).arg(&path)).succeeded();

@@ -55,7 +55,7 @@ fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
 }
 
 #[test]
-fn of_two_that_serve_the_same_files_one_writes() {
+fn only_one_of_two_followers_writes_the_same_files() {
     for rotate in ["", "rotate = '7 epochs'\n"] {
         let (lab, [alone, followed], state) = case();
         let text = fs::read_to_string(&followed).expect("the pipeline file") + rotate;

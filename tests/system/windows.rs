@@ -461,7 +461,7 @@ fn windows_without_an_estimate_are_released_as_such() {
 }
 
 #[test]
-fn readers_of_moments_say_that_these_are_none() {
+fn moment_options_are_refused_for_windows() {
     let lab = Lab::new();
     let (pipeline, state) = (weather(&lab, WEATHER, 91, MEAN, ""), lab.path("state"));
     let shown =

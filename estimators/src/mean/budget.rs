@@ -42,7 +42,7 @@ const THRESHOLD_SHARE: f64 = 0.5;
 /// Spending of one step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepCost {
-    /// Its purpose: one of `STEPS`.
+    /// Purpose of the step: one of `STEPS`.
     pub step: &'static str,
     /// Number of releases of this kind.
     pub releases: u32,
@@ -56,7 +56,7 @@ pub struct StepCost {
 
 numbers!(struct StepCost { step: STEPS, releases, squared_mu, epsilon, delta });
 
-/// Purposes of parts.
+/// Purposes of steps.
 const STEPS: [&str; 13] = [
     "scale",
     "directions",
@@ -78,11 +78,12 @@ pub(super) struct MeanBudget {
     epsilon: Epsilon,
     delta: Delta,
     squared_mu: f64,
-    /// The whole of which shares are taken.
-    divided: f64,
+    /// The μ² of which shares are taken.
+    divisible: f64,
     /// Bound of τ for all draws and thresholds.
     variation: f64,
-    drawn: f64,
+    /// Total variation of the draws so far.
+    spent_variation: f64,
     parts: Vec<StepCost>,
 }
 
@@ -90,22 +91,30 @@ impl MeanBudget {
     /// Converts (ε, δ) into μ² of one Gaussian mechanism.
     pub(super) fn new(epsilon: Epsilon, delta: Delta) -> Result<Self, MeanError> {
         let variation = delta.value() * VARIATION_SHARE / (1.0 + epsilon.value().exp());
-        let (total, of) = (epsilon.value(), delta.value());
-        let uncountable = MeanError::Uncountable { epsilon: total, delta: of, released: false };
+        let uncountable =
+            MeanError::Uncountable { epsilon: epsilon.value(), delta: delta.value(), released: false };
         let reserved = Discreteness::of_total_variation(variation).map_err(|_| uncountable)?;
         let sigma = discrete::noise_multiplier_rounded_up(epsilon, delta, reserved)?;
         let squared_mu = sigma.mu().powi(2) * (1.0 - SLACK);
-        Ok(Self { epsilon, delta, squared_mu, divided: squared_mu, variation, drawn: 0.0, parts: Vec::new() })
+        Ok(Self {
+            epsilon,
+            delta,
+            squared_mu,
+            divisible: squared_mu,
+            variation,
+            spent_variation: 0.0,
+            parts: Vec::new(),
+        })
     }
 
     /// The μ² of which shares are taken: all of it until [`MeanBudget::divide_what_is_left`].
     pub(super) fn whole(&self) -> f64 {
-        self.divided
+        self.divisible
     }
 
     /// From now on, shares are taken of the rest.
-    pub(super) fn divide_what_is_left(&mut self) {
-        self.divided = self.left();
+    pub(super) fn divide_rest(&mut self) {
+        self.divisible = self.left();
     }
 
     pub(super) fn left(&self) -> f64 {
@@ -134,9 +143,9 @@ impl MeanBudget {
         grid_scale: f64,
         draws: f64,
     ) -> Result<(), MeanError> {
-        self.drawn += Discreteness::new(grid_scale, draws)?.total_variation();
+        self.spent_variation += Discreteness::new(grid_scale, draws)?.total_variation();
         let affordable = self.spent() + squared_mu <= self.squared_mu * (1.0 + SLACK / 2.0);
-        if self.drawn > self.variation * (1.0 - THRESHOLD_SHARE) {
+        if self.spent_variation > self.variation * (1.0 - THRESHOLD_SHARE) {
             let (epsilon, delta) = (self.epsilon.value(), self.delta.value());
             return Err(MeanError::Uncountable { epsilon, delta, released: !self.parts.is_empty() });
         }
@@ -163,9 +172,10 @@ impl MeanBudget {
     }
 }
 
+/// Lower edge of the first bin.
 const FIRST_EDGE: f64 = 0.25;
 
-/// Share of the total excess above the threshold, line 6.
+/// Share of the total excess above the threshold (line 6 of Algorithm 17).
 const EXCESS_SHARE: f64 = 0.31;
 
 /// Maximum number of bins: scores are below 2¹⁰⁰⁰.

@@ -356,7 +356,7 @@ fn preprocessed(
             scaled(rows, &scales, estimator, budget, rng)
         }
         Scale::Whitened => {
-            let table = whiten::whitened(rows, columns, tails, budget, rng)?;
+            let table = whiten::whiten(rows, columns, tails, budget, rng)?;
             let (estimate, _) = scaled(&table.rows, &table.scales, estimator, budget, rng)?;
             Ok((table.back(estimate), Vec::new()))
         }

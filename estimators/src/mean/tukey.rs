@@ -48,6 +48,7 @@ use std::cmp::Ordering;
 /// Maximum work: points times records to the power max(columns − 1, 1).
 const MOST_STEPS: f64 = 1e9;
 
+/// Maximum number of points of the net.
 const MOST_POINTS: f64 = 4e6;
 
 /// Spacing of the points in scales, as a share of α, unless that is less than [`FINEST`].
@@ -57,7 +58,8 @@ const FINEST: f64 = 0.01;
 /// Coarsest useful net.
 const COARSEST: f64 = 0.5;
 
-const RUN: usize = 64;
+/// Points that one worker scores at a time.
+const POINTS_PER_TASK: usize = 64;
 
 pub(super) fn estimate(
     rows: &[f64],
@@ -91,14 +93,14 @@ fn net(records: usize, dimension: usize, range: f64, question: &Question) -> Res
     let [columns, of_records] = [dimension as f64, (dimension as f64 - 1.0).max(1.0)];
     let points = (MOST_STEPS / (records as f64).powf(of_records)).min(MOST_POINTS);
     let affordable = points.powf(columns.recip()).floor();
-    let wanted = Net::side_of(half_width, (question.corruption * SPACING).max(FINEST));
+    let finest = Net::side_of(half_width, (question.corruption * SPACING).max(FINEST));
     let least = Net::side_of(half_width, COARSEST);
-    if affordable < least.min(wanted) {
+    if affordable < least.min(finest) {
         let most = (MOST_STEPS / least.powf(columns)).powf(of_records.recip());
         let fits = least.powf(columns) <= MOST_POINTS;
         return Err(too_large("records for a net over this range", records, if fits { most } else { 0.0 }));
     }
-    Ok(Net { side: wanted.min(affordable) as usize, dimension, half_width })
+    Ok(Net { side: finest.min(affordable) as usize, dimension, half_width })
 }
 
 /// Number of units of a record's grid in 2R scales.
@@ -118,16 +120,18 @@ fn rounded(rows: &[f64], scales: &[f64], range: f64) -> Vec<i128> {
 
 fn scores(records: &[i128], net: &Net) -> Vec<i128> {
     let unit = unit(net.dimension);
-    let runs: Vec<_> = (0..net.len()).step_by(RUN).collect();
+    let runs: Vec<_> = (0..net.len()).step_by(POINTS_PER_TASK).collect();
     let score = |position: usize| {
         let point: Vec<i128> =
             net.point(position).iter().map(|value| (value / net.half_width * unit).round() as i128).collect();
         let differences: Vec<i128> = records.iter().zip(point.iter().cycle()).map(|(x, p)| x - p).collect();
         depth(&differences, net.dimension) as i128
     };
-    in_parallel(&runs, |&run| (run..net.len().min(run + RUN)).map(score).collect::<Vec<_>>()).concat()
+    in_parallel(&runs, |&run| (run..net.len().min(run + POINTS_PER_TASK)).map(score).collect::<Vec<_>>())
+        .concat()
 }
 
+/// Maximum number of columns.
 pub(super) const MOST_COLUMNS: usize = 4;
 
 /// Bits of relative records, per number of columns: 2^(d−1)·(bits + 1) − 1 ≤ 127 for d ≥ 2.
@@ -136,10 +140,10 @@ pub(super) const BITS: [u32; MOST_COLUMNS] = [40, 40, 30, 14];
 /// Returns the depth of 0 among vectors, stored one after the other, of at most [`BITS`] bits.
 pub(super) fn depth(vectors: &[i128], dimension: usize) -> usize {
     let is_zero = |vector: &&[i128]| vector.iter().all(|x| *x == 0);
-    let here = vectors.chunks_exact(dimension).filter(is_zero).count();
+    let at_origin = vectors.chunks_exact(dimension).filter(is_zero).count();
     let others: Vec<i128> =
         vectors.chunks_exact(dimension).filter(|vector| !is_zero(vector)).flatten().copied().collect();
-    if is_outside(&others, dimension) { here } else { here + around(&others, dimension) }
+    if is_outside(&others, dimension) { at_origin } else { at_origin + nonzero_depth(&others, dimension) }
 }
 
 /// Whether all vectors are on the same side as their sum, so that the depth is 0: a quick test for
@@ -154,7 +158,7 @@ fn is_outside(vectors: &[i128], dimension: usize) -> bool {
 }
 
 /// Returns the depth of 0 among nonzero vectors.
-fn around(vectors: &[i128], dimension: usize) -> usize {
+fn nonzero_depth(vectors: &[i128], dimension: usize) -> usize {
     match dimension {
         1 => {
             let positive = vectors.iter().filter(|x| **x > 0).count();
@@ -162,14 +166,14 @@ fn around(vectors: &[i128], dimension: usize) -> usize {
         }
         2 => planar(vectors),
         _ => {
-            let along = |axis| along(vectors, axis, dimension);
-            vectors.chunks_exact(dimension).map(along).min().unwrap_or(0)
+            let depth_beside = |axis| depth_beside(vectors, axis, dimension);
+            vectors.chunks_exact(dimension).map(depth_beside).min().unwrap_or(0)
         }
     }
 }
 
-/// Minimum over half spaces whose border is next to this vector.
-fn along(vectors: &[i128], axis: &[i128], dimension: usize) -> usize {
+/// Returns the minimum over half spaces whose border is next to the vector `axis`.
+fn depth_beside(vectors: &[i128], axis: &[i128], dimension: usize) -> usize {
     let pivot = (0..dimension).find(|&position| axis[position] != 0).unwrap_or(0);
     let (mut same, mut opposite) = (0, 0);
     let mut projected = Vec::with_capacity(vectors.len());
@@ -183,10 +187,11 @@ fn along(vectors: &[i128], axis: &[i128], dimension: usize) -> usize {
             if (vector[pivot] > 0) == (axis[pivot] > 0) { same += 1 } else { opposite += 1 }
         }
     }
-    around(&projected, dimension - 1) + same.min(opposite)
+    nonzero_depth(&projected, dimension - 1) + same.min(opposite)
 }
 
-/// Two columns: sorts lines through 0 by angle and turns a half plane past them.
+/// Returns the depth in two columns: sorts lines through 0 by angle and turns a half plane past
+/// them.
 fn planar(vectors: &[i128]) -> usize {
     let line = |vector: &[i128]| {
         let (x, y) = (vector[0], vector[1]);
@@ -274,7 +279,7 @@ mod tests {
     /// Attack: each probability of the draw, by its definition, changes by at most e^ε when a
     /// record moves through the middle.
     #[test]
-    fn neighbours_draw_alike() {
+    fn a_replaced_record_changes_each_probability_by_at_most_epsilon() {
         let (columns, epsilon) = (3, 1.5);
         let rows = table(24, columns);
         let net = Net { side: 5, dimension: columns, half_width: 4.0 };
@@ -295,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_are_right() {
+    fn depths_agree_with_known_values() {
         let depth_at = |rows: &[i128], point: &[i128]| {
             let columns = point.len();
             let vectors: Vec<i128> = rows.iter().zip(point.iter().cycle()).map(|(x, p)| x - p).collect();
@@ -323,9 +328,8 @@ mod tests {
         }
     }
 
-    /// Brute force: minimum over all normals of hyperplanes through d − 1 vectors, moved to either
-    /// side by a later vector and so on, as counts over a fine net of directions. All cells of so
-    /// few small vectors contain one.
+    /// Brute force: the minimum over a net of directions so fine that every cell of the arrangement
+    /// of such small vectors contains one.
     fn by_directions(vectors: &[i128], dimension: usize) -> usize {
         let reach = 9i128;
         let side = 2 * reach + 1;

@@ -30,7 +30,7 @@ use nalgebra::{DMatrix, DMatrixView};
 const PASSES: usize = 2;
 
 /// Rows that one worker rotates at a time.
-const RUN: usize = 1 << 12;
+const ROWS_PER_TASK: usize = 1 << 12;
 
 pub(super) struct WhiteningBasis {
     pub(super) rows: Vec<f64>,
@@ -40,7 +40,7 @@ pub(super) struct WhiteningBasis {
 }
 
 /// Spends a share of the budget on directions and scales; later shares are of the rest.
-pub(super) fn whitened(
+pub(super) fn whiten(
     rows: &[f64],
     dimension: usize,
     tails: Tails,
@@ -58,7 +58,7 @@ pub(super) fn whitened(
         let part = ("directed scale", Shares::DIRECTED / PASSES as f64);
         basis.scales = range::estimate(&basis.rows, dimension, part, tails, budget, rng)?;
     }
-    budget.divide_what_is_left();
+    budget.divide_rest();
     Ok(basis)
 }
 
@@ -94,12 +94,13 @@ fn unit_difference(a: &[f64], b: &[f64], scales: &[f64]) -> Vec<f64> {
 impl WhiteningBasis {
     fn rotate(&mut self, directions: &DMatrix<f64>) {
         let dimension = self.scales.len();
-        let forth = DMatrix::from_fn(dimension, dimension, |i, j| directions[(j, i)] / self.scales[j]);
-        let chunks: Vec<&[f64]> = self.rows.chunks(RUN * dimension).collect();
+        let to_directions =
+            DMatrix::from_fn(dimension, dimension, |i, j| directions[(j, i)] / self.scales[j]);
+        let chunks: Vec<&[f64]> = self.rows.chunks(ROWS_PER_TASK * dimension).collect();
         let rotate = |rows: &&[f64]| {
             // Row-major records are the columns of a d × n matrix.
             let rows = DMatrixView::from_slice(rows, dimension, rows.len() / dimension);
-            (&forth * rows).as_slice().to_vec()
+            (&to_directions * rows).as_slice().to_vec()
         };
         self.rows = in_parallel(&chunks, rotate).concat();
         let scaled = DMatrix::from_fn(dimension, dimension, |i, j| self.scales[i] * directions[(i, j)]);

@@ -143,49 +143,49 @@ pub struct Adjacency {
 
 /// A guarantee that implies nothing about the requested pairs of streams.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("a guarantee for {found} says nothing about {wanted}: {reason}")]
+#[error("a guarantee for {found} says nothing about {target}: {reason}")]
 pub struct Incomparable {
     /// The adjacency of the guarantee.
     pub found: Adjacency,
     /// The requested adjacency.
-    pub wanted: Adjacency,
+    pub target: Adjacency,
     /// The reason.
     pub reason: String,
 }
 
 impl Adjacency {
     /// Returns the number of steps between streams of this adjacency that lead from one stream of a
-    /// `wanted` pair to the other. A mechanism that is μ-private for this adjacency is
-    /// (steps·μ)-private for `wanted`. The table and its proofs are at the head of this module's
+    /// `target` pair to the other. A mechanism that is μ-private for this adjacency is
+    /// (steps·μ)-private for `target`. The table and its proofs are at the head of this module's
     /// source.
     ///
     /// # Errors
     /// [`Incomparable`] if no number of steps is enough for all pairs.
-    pub fn steps_to(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<u32, Incomparable> {
-        let none = |reason| Err(Incomparable { found: self.clone(), wanted: wanted.clone(), reason });
-        let larger = match (&self.unit, &wanted.unit) {
+    pub fn steps_to(&self, target: &Adjacency, nesting: &Nesting) -> Result<u32, Incomparable> {
+        let none = |reason| Err(Incomparable { found: self.clone(), target: target.clone(), reason });
+        let larger = match (&self.unit, &target.unit) {
             (Unit::Record, Unit::Record) => false,
-            (Unit::Entity(found), Unit::Entity(wanted)) if found == wanted => false,
+            (Unit::Entity(found), Unit::Entity(target)) if found == target => false,
             (Unit::Record, Unit::Entity(kind)) => {
                 return none(format!(
                     "a {kind} may have any number of records, and k of them cost k times as much"
                 ));
             }
             (Unit::Entity(_), Unit::Record) => true,
-            (Unit::Entity(found), Unit::Entity(wanted)) if nesting.is_within(wanted, found) => true,
-            (Unit::Entity(found), Unit::Entity(wanted)) if nesting.is_within(found, wanted) => {
+            (Unit::Entity(found), Unit::Entity(target)) if nesting.is_within(target, found) => true,
+            (Unit::Entity(found), Unit::Entity(target)) if nesting.is_within(found, target) => {
                 return none(format!(
-                    "a {wanted} may have any number of {found} entities, and k of them cost k times as much"
+                    "a {target} may have any number of {found} entities, and k of them cost k times as much"
                 ));
             }
-            (Unit::Entity(found), Unit::Entity(wanted)) => {
+            (Unit::Entity(found), Unit::Entity(target)) => {
                 return none(format!(
-                    "nothing says that each {wanted} lies within one {found}: if so, add within = [\"{found}\"] to \
-                     [entity] where its column is that of {wanted}"
+                    "nothing says that each {target} lies within one {found}: if so, add within = [\"{found}\"] to \
+                     [entity] where its column is that of {target}"
                 ));
             }
         };
-        match (self.neighbours, wanted.neighbours) {
+        match (self.neighbours, target.neighbours) {
             (Neighbours::ReplaceOneInPlace, Neighbours::ReplaceOneInPlace) => Ok(1),
             (Neighbours::ReplaceOneInPlace, _) => none(
                 "counts were released exactly, so whether a record came, went or moved is not hidden".into(),

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_what_was_found_and_expected() {
+    fn messages_name_the_value_and_the_range() {
         let message = NoiseMultiplier::new(-2.0).unwrap_err().to_string();
         assert_eq!(message, "the noise multiplier is -2, but must be a finite number of at least 1e-153");
         let message = Delta::new(1.5).unwrap_err().to_string();

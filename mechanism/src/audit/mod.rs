@@ -172,7 +172,7 @@ impl AuditClaim {
         self.mechanism.moments().parameters().noise_multiplier.recip()
     }
 
-    fn known(&self, subject: &dyn AuditSubject, canary: &Canary) -> Result<CanaryWorlds, AuditError> {
+    fn worlds(&self, subject: &dyn AuditSubject, canary: &Canary) -> Result<CanaryWorlds, AuditError> {
         let seed = NoiseSource::Seeded(0);
         let world = |world: usize| -> Result<Vec<i128>, AuditError> {
             let sums = subject.sums(&canary.stream(self.epochs, &[world]))?;
@@ -269,27 +269,27 @@ pub fn audit(
     progress: &mut dyn FnMut(u64),
 ) -> Result<AuditFinding, AuditError> {
     settings.check()?;
-    let known = audited.known(subject, canary)?;
-    let trials = (VALUES / known.origin.len().max(1)).clamp(2, MOST);
+    let worlds = audited.worlds(subject, canary)?;
+    let trials = (VALUES / worlds.origin.len().max(1)).clamp(2, MOST);
     let runs = TrialRuns::new(subject, audited.epochs, canary, trials)?;
-    let test = runs.learn(&known, audited.delta, settings)?;
+    let test = runs.learn(&worlds, audited.delta, settings)?;
     let mut counts = EventCounts::default();
     while counts.trials() < settings.trials {
         runs.look(&test, &mut counts)?;
         progress(counts.trials().min(settings.trials));
     }
-    Ok(conclude(audited, canary, settings, &known, &counts))
+    Ok(conclude(audited, canary, settings, &worlds, &counts))
 }
 
 fn conclude(
     audited: &AuditClaim,
     canary: &Canary,
     settings: &AuditSettings,
-    known: &CanaryWorlds,
+    worlds: &CanaryWorlds,
     counts: &EventCounts,
 ) -> AuditFinding {
     let (alpha, mu_claimed) = (settings.alpha(), audited.mu());
-    let loss = audited.mechanism.moments().concentrated_loss(&known.difference);
+    let loss = audited.mechanism.moments().concentrated_loss(&worlds.difference);
     let mu = counts.centre.mu(alpha);
     let epsilon_of_any = counts.far.epsilon(audited.delta, alpha);
     let is_fair = |count: &Count| count.at_least(alpha) <= 0.5 && count.at_most(alpha) >= 0.5;

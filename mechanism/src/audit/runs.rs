@@ -92,11 +92,11 @@ impl<'a> TrialRuns<'a> {
     /// Learns the covariance of the noise, and the thresholds whose events are most informative.
     pub(super) fn learn(
         &self,
-        known: &CanaryWorlds,
+        worlds: &CanaryWorlds,
         delta: Delta,
         settings: &AuditSettings,
     ) -> Result<ThresholdTest, AuditError> {
-        let features = known.features();
+        let features = worlds.features();
         let mut covariance = Covariance::new(features.number());
         let mut trials = Vec::new();
         while trials.len() < LEARNT {
@@ -106,7 +106,7 @@ impl<'a> TrialRuns<'a> {
                 trials.push((world, values));
             }
         }
-        let combination = covariance.whitened(features.of(&known.moved()));
+        let combination = covariance.whitened(features.of(&worlds.moved()));
         let mut of_world = [vec![], vec![]];
         for (world, values) in &trials {
             of_world[*world].push(combination.dot(values));

@@ -139,8 +139,8 @@ mod tests {
         ExpectedError::new(&workload, strategy.as_ref(), n).unwrap()
     }
 
-    fn check(what: &str, found: f64, expected: f64, relative: f64) {
-        assert!((found - expected).abs() <= relative * expected, "{what}: {found} against {expected}");
+    fn check(name: &str, found: f64, expected: f64, relative: f64) {
+        assert!((found - expected).abs() <= relative * expected, "{name}: {found} against {expected}");
     }
 
     #[test]

@@ -247,7 +247,7 @@ mod tests {
     /// Binomial(100000, e^−ratio) within six standard deviations: a false alarm of 2·10⁻⁹ each. The
     /// exact comparison is also tested alone, with a hundredth of the trials.
     #[test]
-    fn coins_fall_as_often_as_they_should() {
+    fn coins_have_their_exact_probability() {
         let check = |numerator: u32, denominator: u32, seed| {
             let mut rng = ChaCha20Rng::seed_from_u64(seed);
             let exactly = || (BigUint::from(numerator), BigUint::from(denominator));

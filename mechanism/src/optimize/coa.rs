@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn both_searches_find_the_same() {
+    fn both_searches_find_the_same_optimum() {
         let form = QuadraticForm::from_workload(&"adam:0.9".parse().unwrap(), 40).unwrap();
         let classes = Classes::new(40, 1, 40);
         let problem = OptimizerProblem::new(&form, &classes).unwrap();

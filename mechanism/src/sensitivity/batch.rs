@@ -131,9 +131,9 @@ pub fn batch_participation_sensitivity(
         Some([first, second]) => {
             let claim =
                 affine_of_strategies(neighbours, strategies, participation, first, second * second_weight)?;
-            let moved = neighbours == Neighbours::ReplaceOne;
+            let moves = neighbours == Neighbours::ReplaceOne;
             SensitivityClaim {
-                kind: if moved { ClaimKind::UpperBound(SensitivityBound::Triangle) } else { claim.kind },
+                kind: if moves { ClaimKind::UpperBound(SensitivityBound::Triangle) } else { claim.kind },
                 ..claim
             }
         }
@@ -153,15 +153,15 @@ impl TrainingBatch {
     fn factors(self, neighbours: Neighbours) -> Option<[f64; 2]> {
         let size = self.size as f64;
         let blanked = [1.0, (2.0 * size - 1.0).powi(2)];
-        let of_sum = match neighbours {
+        let sum_factors = match neighbours {
             Neighbours::ZeroOut => blanked,
             Neighbours::ReplaceOneInPlace => [4.0, 16.0 * (size - 1.0).powi(2)],
             Neighbours::ReplaceOne => blanked.map(|factor| 4.0 * factor),
         };
         match self.query {
             _ if self.size == 1 => None,
-            BatchQuery::SquareOfSum => Some(of_sum),
-            BatchQuery::SquareOfMean => Some([of_sum[0] / size.powi(2), of_sum[1] / size.powi(4)]),
+            BatchQuery::SquareOfSum => Some(sum_factors),
+            BatchQuery::SquareOfMean => Some([sum_factors[0] / size.powi(2), sum_factors[1] / size.powi(4)]),
             BatchQuery::MeanOfSquares => None,
         }
     }

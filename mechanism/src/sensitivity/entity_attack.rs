@@ -65,16 +65,16 @@ impl ReleaseMatrices {
     }
 
     /// Returns the squared distance of the releases, and half its gradient by every record.
-    fn distance(&self, placed: &[StreamRecord]) -> (f64, Vec<DVector<f64>>) {
-        let dimension = placed[0].x.len();
-        let width = self.second_moments(&placed[0].x).len();
-        let mut gradient = vec![DVector::zeros(dimension); placed.len()];
+    fn distance(&self, records: &[StreamRecord]) -> (f64, Vec<DVector<f64>>) {
+        let dimension = records[0].x.len();
+        let width = self.second_moments(&records[0].x).len();
+        let mut gradient = vec![DVector::zeros(dimension); records.len()];
         let mut squared = 0.0;
         for key in 0..KEYS {
             let steps = self.first.ncols();
             let (mut first, mut second) =
                 (DMatrix::zeros(steps, 1 + dimension), DMatrix::zeros(steps, width));
-            for one in placed.iter().filter(|one| one.key == key) {
+            for one in records.iter().filter(|one| one.key == key) {
                 first[(one.step, 0)] += one.sign * self.weights.count.sqrt();
                 let mut row = first.view_mut((one.step, 1), (1, dimension));
                 row += one.x.transpose() * one.sign;
@@ -84,7 +84,7 @@ impl ReleaseMatrices {
             let (first, second) = (&self.first * first, &self.second * second);
             squared += first.norm_squared() + self.weights.second * second.norm_squared();
             let (first, second) = (self.first.tr_mul(&first), self.second.tr_mul(&second));
-            for (one, gradient) in placed.iter().zip(&mut gradient).filter(|(one, _)| one.key == key) {
+            for (one, gradient) in records.iter().zip(&mut gradient).filter(|(one, _)| one.key == key) {
                 let linear = first.row(one.step).columns(1, dimension).transpose();
                 let quadratic = self.pulled_back(&second.row(one.step).transpose(), &one.x);
                 *gradient = (linear + quadratic * self.weights.second) * one.sign;
@@ -94,10 +94,10 @@ impl ReleaseMatrices {
     }
 
     /// Climbs over single records of the entity.
-    fn climb_records(&self, mut placed: Vec<StreamRecord>) -> f64 {
+    fn climb_records(&self, mut records: Vec<StreamRecord>) -> f64 {
         self.climb(|release, step| {
-            let (squared, gradient) = release.distance(&placed);
-            placed.iter_mut().zip(gradient).for_each(|(one, pull)| one.x = moved(&one.x, &pull, step, 1.0));
+            let (squared, gradient) = release.distance(&records);
+            records.iter_mut().zip(gradient).for_each(|(one, pull)| one.x = moved(&one.x, &pull, step, 1.0));
             squared
         })
     }
@@ -116,8 +116,8 @@ impl ReleaseMatrices {
         let right_counts = if replaced { 1.0 } else { 0.0 };
         self.climb(|release, step| {
             let pairs = batches.iter().zip(steps).flat_map(|([rest, left, right], &step)| {
-                let placed = |sign, x: DVector<f64>| StreamRecord { key: 0, step, sign, x: x * divisor };
-                [placed(1.0, rest + left), placed(-1.0, rest + right * right_counts)]
+                let record = |sign, x: DVector<f64>| StreamRecord { key: 0, step, sign, x: x * divisor };
+                [record(1.0, rest + left), record(-1.0, rest + right * right_counts)]
             });
             let (squared, gradient) = release.distance(&pairs.collect::<Vec<_>>());
             for ([rest, left, right], pull) in batches.iter_mut().zip(gradient.chunks(2)) {
@@ -171,7 +171,7 @@ struct EntityCells<'a> {
 
 /// Returns the records of one stream. `of` gives the key and the record at each index of the
 /// pattern.
-fn placed(
+fn records_at(
     steps: &[usize],
     sign: f64,
     mut of: impl FnMut(usize) -> (usize, DVector<f64>),
@@ -189,29 +189,30 @@ fn placed(
 fn neighbouring(
     neighbours: Neighbours,
     dimension: usize,
-    places: &EntityCells<'_>,
+    cells: &EntityCells<'_>,
     turn: usize,
     random: &mut ChaCha8Rng,
 ) -> Vec<StreamRecord> {
-    let EntityCells { pattern, signs, other } = *places;
+    let EntityCells { pattern, signs, other } = *cells;
     let [axis, _] = pair(dimension, true);
     let likely = pair(dimension, turn == 0);
     let side =
         |position: usize, side: usize| likely[if signs[position] < 0.0 { 1 - side } else { side }].clone();
     let anywhere = |random: &mut ChaCha8Rng| (below(KEYS, random), random_record(dimension, random));
     let [left, right] = match (turn, neighbours) {
-        (0, Neighbours::ZeroOut) => [placed(pattern, 1.0, |_| (0, axis.clone())), vec![]],
-        (_, Neighbours::ZeroOut) => [placed(pattern, 1.0, |_| anywhere(random)), vec![]],
+        (0, Neighbours::ZeroOut) => [records_at(pattern, 1.0, |_| (0, axis.clone())), vec![]],
+        (_, Neighbours::ZeroOut) => [records_at(pattern, 1.0, |_| anywhere(random)), vec![]],
         (2, Neighbours::ReplaceOne) => {
-            [(1.0, 0), (-1.0, 1)].map(|(sign, key)| placed(pattern, sign, |_| (key, axis.clone())))
+            [(1.0, 0), (-1.0, 1)].map(|(sign, key)| records_at(pattern, sign, |_| (key, axis.clone())))
         }
-        (0 | 1, _) => {
-            [(1.0, 0), (-1.0, 1)].map(|(sign, of)| placed(pattern, sign, |position| (0, side(position, of))))
-        }
+        (0 | 1, _) => [(1.0, 0), (-1.0, 1)]
+            .map(|(sign, of)| records_at(pattern, sign, |position| (0, side(position, of)))),
         (_, Neighbours::ReplaceOneInPlace) => {
-            [1.0, -1.0].map(|sign| placed(pattern, sign, |_| (0, random_record(dimension, random))))
+            [1.0, -1.0].map(|sign| records_at(pattern, sign, |_| (0, random_record(dimension, random))))
         }
-        _ => [(pattern, 1.0), (other, -1.0)].map(|(steps, sign)| placed(steps, sign, |_| anywhere(random))),
+        _ => {
+            [(pattern, 1.0), (other, -1.0)].map(|(steps, sign)| records_at(steps, sign, |_| anywhere(random)))
+        }
     };
     [left, right].concat()
 }
@@ -331,8 +332,8 @@ fn opposite_records_with_diagonal_moments_stay_within_the_claims() {
                         });
                         for x in [even.clone(), even.component_mul(&flips)] {
                             let start = [
-                                placed(left, 1.0, |_| (0, x.clone())),
-                                placed(right, -1.0, |_| (0, -x.clone())),
+                                records_at(left, 1.0, |_| (0, x.clone())),
+                                records_at(right, -1.0, |_| (0, -x.clone())),
                             ];
                             let (distance, _) = release.distance(&start.concat());
                             largest = largest.max(distance).max(release.climb_records(start.concat()));

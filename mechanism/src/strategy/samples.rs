@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn short_horizons_are_gone_through_row_by_row() {
+    fn short_horizons_are_sampled_at_every_row() {
         for steps in [1, 2, 100, (1 << 15) - 1] {
             let strategy = buffered(&[(0.25, 0.5)]);
             assert_eq!(check(&strategy, "prefix", steps, 1e-15), steps as usize);

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 /// A lower-triangular workload A with one row per epoch.
 ///
-/// Written as on the command line both in text and in serialised form:
+/// Text and serialised form are as on the command line:
 ///
 /// ```
 /// use hushflow_mechanism::workload::Workload;
@@ -171,7 +171,7 @@ impl FromStr for Decay {
 }
 
 impl Workload {
-    /// How workloads are written, and what they show at epoch t of values x₁, …, xₜ: a sum and its
+    /// How workloads are written, and their value at epoch t for inputs x₁, …, xₜ: a sum and its
     /// divisor.
     pub const FORMS: &[(&'static str, &'static str)] = &[
         ("prefix", "Sum of all epochs so far; divisor 1. Its mean is the mean of all records so far."),
@@ -276,11 +276,11 @@ impl Workload {
 
     /// Pairs of a weight and a workload W with `A[t,i]² = Σ weight·W[t,i] / row_divisor(t)²`.
     pub(crate) fn squared_terms(&self) -> Vec<(f64, Self)> {
-        let faded =
+        let squared_decay =
             |decay: &Decay| Self::Exponential(Decay((decay.get() * decay.get()).max(f64::MIN_POSITIVE)));
         match self {
             Self::Prefix | Self::Average => vec![(1.0, Self::Prefix)],
-            Self::Exponential(decay) | Self::Adam(decay) => vec![(1.0, faded(decay))],
+            Self::Exponential(decay) | Self::Adam(decay) => vec![(1.0, squared_decay(decay))],
             Self::Window(length) | Self::WindowMean(length) => {
                 vec![(1.0 / length.get() as f64, Self::Window(*length))]
             }
@@ -290,7 +290,7 @@ impl Workload {
                 let terms = [
                     (1.0, Self::Prefix),
                     (-2.0 * beta, Self::Exponential(*decay)),
-                    (beta * beta, faded(decay)),
+                    (beta * beta, squared_decay(decay)),
                 ];
                 terms.map(|(weight, term)| (weight * scale, term)).to_vec()
             }
@@ -349,11 +349,11 @@ fn geometric_sum(decay: Decay, t: f64) -> f64 {
 /// `Σ_(l<t) (1 − β^(l+1))/(1 − β) = (t − β Σ_(l<t) β^l)/(1 − β)`. If the two terms nearly cancel,
 /// by powers of 1 − β: `Σ_m C(t+1, m+2) (β − 1)^m`.
 fn momentum_sum(decay: Decay, t: f64) -> f64 {
-    let rest = 1.0 - decay.get();
-    if t * rest > 0.1 {
-        return (t - decay.get() * geometric_sum(decay, t)) / rest;
+    let complement = 1.0 - decay.get();
+    if t * complement > 0.1 {
+        return (t - decay.get() * geometric_sum(decay, t)) / complement;
     }
-    let next = |(m, term): (f64, f64)| (m + 1.0, -term * rest * (t - m - 1.0) / (m + 3.0));
+    let next = |(m, term): (f64, f64)| (m + 1.0, -term * complement * (t - m - 1.0) / (m + 3.0));
     let terms = std::iter::successors(Some((0.0, 0.5 * t * (t + 1.0))), |&last| Some(next(last)));
     terms.take(12).map(|(_, term)| term).sum()
 }
@@ -385,8 +385,8 @@ impl FromStr for Workload {
             Some(("adam", decay)) => decay.parse().map(Self::Adam),
             Some(("matrix", file)) => Err(WorkloadError::MatrixFile { found: file.into() }),
             Some((name @ ("window" | "window-mean"), length)) => {
-                let kind = if name == "window" { Self::Window } else { Self::WindowMean };
-                length.parse().map(kind).map_err(|_| WorkloadError::Window { found: length.into() })
+                let form = if name == "window" { Self::Window } else { Self::WindowMean };
+                length.parse().map(form).map_err(|_| WorkloadError::Window { found: length.into() })
             }
             _ => Err(WorkloadError::Unknown { found: text.into() }),
         }

@@ -138,7 +138,9 @@ impl<'a> CheckReport<'a> {
         let title = if self.run.is_whole { "rows" } else { "rows read so far" };
         let mut lines = vec![vec![title.to_owned(), thousands(rows), String::new()]];
         let shown = self.outcomes().into_iter().filter(|&(name, _, count)| count > 0 || name == "records");
-        lines.extend(shown.map(|(_, what, count)| vec![what.into(), thousands(count), percent(count, rows)]));
+        lines.extend(
+            shown.map(|(_, outcome, count)| vec![outcome.into(), thousands(count), percent(count, rows)]),
+        );
         table(&lines) + "\n"
     }
 

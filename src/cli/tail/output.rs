@@ -1,4 +1,4 @@
-//! What `hushflow tail` writes: lines, scores or a sample; on a terminal, a table redrawn in place.
+//! Output of `hushflow tail`: lines, scores or a sample; on a terminal, a table redrawn in place.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write, stdout};
@@ -16,8 +16,8 @@ use super::super::CliError;
 use super::TailArguments;
 use super::scores::Scores;
 
-/// Most titles that an error lists.
-const NAMED_TITLES: usize = 30;
+/// Maximum number of titles that an error lists.
+const MAX_LISTED_TITLES: usize = 30;
 
 /// Output for each key and epoch.
 pub(super) enum Output {
@@ -39,7 +39,7 @@ impl Output {
         let lines = || Self::Lines(Box::new(LineWriter::new(subject, format.clone())));
         let Publication::Moments(publication) = &subject.publication else { return Ok(lines()) };
         let has_densities = subject.views.iter().all(|view| view.estimator.has_densities());
-        if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
+        if (arguments.sample.is_some() || scores.is_requested()) && !has_densities {
             return Err(CliError::usage(
                 "--sample, --held-out and --truth need densities, and this view has none: use --view gaussian on a \
                  log with second moments of records",
@@ -53,7 +53,7 @@ impl Output {
                 arguments.seed,
                 format.clone(),
             ))),
-            None if scores.wanted() => {
+            None if scores.is_requested() => {
                 let keys = if arguments.total { 1 } else { arguments.key.len() };
                 Self::Scores(Box::new(Scores::new(scores, publication, keys, format.clone())?))
             }
@@ -80,8 +80,8 @@ impl Output {
         match self {
             Self::Lines(writer) => {
                 if let Some((name, titles)) = writer.unknown_column(estimate) {
-                    let more = if titles.len() > NAMED_TITLES { ", …" } else { "" };
-                    let titles = titles[..titles.len().min(NAMED_TITLES)].join(", ");
+                    let more = if titles.len() > MAX_LISTED_TITLES { ", …" } else { "" };
+                    let titles = titles[..titles.len().min(MAX_LISTED_TITLES)].join(", ");
                     return Err(CliError::usage(format!(
                         "--columns {name}: the table has no such cell, but {titles}{more}"
                     )));
@@ -212,7 +212,7 @@ impl LiveTable {
             return Ok(());
         }
         let (height, width) = self.terminal.size();
-        let lines = fitting(&self.head, &self.rows, height.into(), width.into());
+        let lines = fit_screen(&self.head, &self.rows, height.into(), width.into());
         self.terminal.clear_last_lines(self.drawn)?;
         lines.iter().try_for_each(|line| self.terminal.write_line(line))?;
         self.drawn = lines.len();
@@ -222,10 +222,10 @@ impl LiveTable {
 
 /// Returns the lines that fit a screen. One line is left for the cursor. A row may have several
 /// lines; a line wider than the screen is continued on the next one.
-fn fitting(head: &[String], rows: &[String], height: usize, width: usize) -> Vec<String> {
+fn fit_screen(head: &[String], rows: &[String], height: usize, width: usize) -> Vec<String> {
     let width = width.saturating_sub(1).max(1);
-    let head: Vec<String> = head.iter().flat_map(|line| continued(line, width)).collect();
-    let fit = |row: &String| row.lines().flat_map(|line| continued(line, width)).collect::<Vec<_>>();
+    let head: Vec<String> = head.iter().flat_map(|line| wrap_line(line, width)).collect();
+    let fit = |row: &String| row.lines().flat_map(|line| wrap_line(line, width)).collect::<Vec<_>>();
     let rows: Vec<Vec<String>> = rows.iter().map(fit).collect();
     let room = height.saturating_sub(1 + head.len()).max(2);
     let ends = rows.iter().scan(0, |end, row| {
@@ -239,12 +239,12 @@ fn fitting(head: &[String], rows: &[String], height: usize, width: usize) -> Vec
     };
     let hidden = rows.len() - shown;
     let more = (hidden > 0).then(|| format!("… and {hidden} more keys: --key chooses"));
-    let more = more.iter().flat_map(|line| continued(line, width));
+    let more = more.iter().flat_map(|line| wrap_line(line, width));
     head.into_iter().chain(rows.into_iter().take(shown).flatten()).chain(more).collect()
 }
 
 /// Breaks a line that is too wide, and drops its colours then.
-fn continued(line: &str, width: usize) -> Vec<String> {
+fn wrap_line(line: &str, width: usize) -> Vec<String> {
     if measure_text_width(line) <= width {
         return vec![line.into()];
     }
@@ -260,18 +260,18 @@ mod tests {
     fn a_table_fits_the_screen() {
         let lines = |texts: &[&str]| texts.iter().map(|text| String::from(*text)).collect::<Vec<_>>();
         let (head, rows) = (lines(&["key mean"]), lines(&["a 1", "b 2", "c 3"]));
-        assert_eq!(fitting(&head, &rows, 24, 80), lines(&["key mean", "a 1", "b 2", "c 3"]));
-        assert_eq!(fitting(&head, &rows, 6, 6), lines(&["key m", "ean", "a 1", "b 2", "c 3"]));
+        assert_eq!(fit_screen(&head, &rows, 24, 80), lines(&["key mean", "a 1", "b 2", "c 3"]));
+        assert_eq!(fit_screen(&head, &rows, 6, 6), lines(&["key m", "ean", "a 1", "b 2", "c 3"]));
         let wrapped = lines(&["a 1\n a", "b 2\n b"]);
-        assert_eq!(fitting(&head, &wrapped, 6, 80), lines(&["key mean", "a 1", " a", "b 2", " b"]));
+        assert_eq!(fit_screen(&head, &wrapped, 6, 80), lines(&["key mean", "a 1", " a", "b 2", " b"]));
         assert_eq!(
-            fitting(&head, &wrapped, 5, 80),
+            fit_screen(&head, &wrapped, 5, 80),
             lines(&["key mean", "a 1", " a", "… and 1 more keys: --key chooses"])
         );
         assert_eq!(
-            fitting(&head, &rows, 4, 80),
+            fit_screen(&head, &rows, 4, 80),
             lines(&["key mean", "a 1", "… and 2 more keys: --key chooses"])
         );
-        assert!(fitting(&head, &rows, 0, 0).iter().all(|line| line.chars().count() == 1));
+        assert!(fit_screen(&head, &rows, 0, 0).iter().all(|line| line.chars().count() == 1));
     }
 }

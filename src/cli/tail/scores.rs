@@ -35,7 +35,7 @@ pub(super) struct ScoresArguments {
 }
 
 impl ScoresArguments {
-    pub(super) fn wanted(&self) -> bool {
+    pub(super) fn is_requested(&self) -> bool {
         self.held_out.is_some() || self.truth.is_some()
     }
 }

@@ -46,7 +46,7 @@ const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Copies a source into the journal until it ends or this is dropped.
 pub(crate) struct Intake {
-    waiting: Arc<IntakeBuffer>,
+    buffer: Arc<IntakeBuffer>,
     writer: Option<JoinHandle<()>>,
     torn: Arc<AtomicU64>,
     /// The number of safe records before anything was read.
@@ -89,11 +89,11 @@ impl Intake {
         read: impl FnOnce(&IntakeBuffer) + Send + 'static,
     ) -> io::Result<Self> {
         let (buffer, changed) = (Mutex::new(IntakeState::default()), Condvar::new());
-        let waiting = Arc::new(IntakeBuffer { buffer, changed, control: control.clone() });
-        waiting.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
+        let buffer = Arc::new(IntakeBuffer { buffer, changed, control: control.clone() });
+        buffer.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
         let (torn, ingest) = (session.torn(), session.ingest());
         let mut intake = Intake {
-            waiting: Arc::clone(&waiting),
+            buffer: Arc::clone(&buffer),
             writer: None,
             torn,
             safe_before: ingest.acknowledged(None),
@@ -101,11 +101,11 @@ impl Intake {
             acknowledgers: Vec::new(),
         };
         listener.map_or(Ok(()), |listener| intake.report_to(listener))?;
-        let (reader, ingest) = (Arc::clone(&waiting), intake.ingest());
+        let (reader, ingest) = (Arc::clone(&buffer), intake.ingest());
         // Never joined: it may wait forever for a silent source.
         thread::spawn(move || read(&reader));
         intake.writer = Some(thread::spawn(move || {
-            ingest.end(waiting.write(&mut session, outlives).err().map(io::Error::other));
+            ingest.end(buffer.write(&mut session, outlives).err().map(io::Error::other));
         }));
         Ok(intake)
     }
@@ -149,8 +149,8 @@ impl Intake {
 
     /// Stops the writer; the journal is not written after this returns.
     fn stop(&mut self) {
-        self.waiting.buffer().stopped = true;
-        self.waiting.changed.notify_all();
+        self.buffer.buffer().stopped = true;
+        self.buffer.changed.notify_all();
         if let Some(writer) = self.writer.take() {
             // A writer that panicked has ended as well.
             let _ = writer.join();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_records_are_taken_and_counted() {
+    fn complete_records_are_accepted_and_counted() {
         let check = |format, input: &str, header: &str, records: &str, number| {
             let taken = take(format, input.as_bytes()).unwrap();
             assert_eq!(taken, (header.into(), records.into(), number), "{input:?}");
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_counts_as_soon_as_it_is_whole() {
+    fn a_record_counts_as_soon_as_it_is_complete() {
         let (_directory, ingest) = journal();
         let (sender, parts) = mpsc::channel();
         let mut intake = start("csv", PartReader(parts), &ingest);

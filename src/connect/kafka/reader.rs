@@ -41,12 +41,12 @@ impl PartitionReader {
         let (first, end) = reader.ends(control)?;
         let next = if position == Position::START { first } else { position.offset };
         if end < next {
-            let what = format!("ends before offset {end}, but was read up to {}", next - 1);
-            return Err(lost(topic.name(), what));
+            let loss = format!("ends before offset {end}, but was read up to {}", next - 1);
+            return Err(lost(topic.name(), loss));
         }
         if first > next {
-            let what = format!("begins with offset {first}, but {next} was to be read next");
-            return Err(lost(topic.name(), what));
+            let loss = format!("begins with offset {first}, but {next} was to be read next");
+            return Err(lost(topic.name(), loss));
         }
         reader.begin(next)?;
         Ok(PartitionReader { reader, next, ahead: None })

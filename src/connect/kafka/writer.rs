@@ -15,7 +15,7 @@ use super::connection::{PATIENCE, PartitionConsumer, PollResult, config, trouble
 use super::topic::Topic;
 
 use crate::connect::error::{RequestError, foreign};
-use crate::connect::wire::{garbled, parse_id, shown_id};
+use crate::connect::wire::{format_id, malformed_answer, parse_id};
 use crate::connect::writer::{EntryId, EpochStamp, ServerWriter};
 use crate::control::Control;
 
@@ -59,19 +59,19 @@ impl ServerWriter for TopicWriter {
     fn send(
         &mut self,
         lines: &[(EntryId, &str)],
-        taken: &mut dyn FnMut(EntryId),
+        acknowledge: &mut dyn FnMut(EntryId),
     ) -> Result<(), RequestError> {
-        let Some(producer) = &self.producer else { return Err(garbled().into()) };
+        let Some(producer) = &self.producer else { return Err(malformed_answer().into()) };
         let refused = |error| trouble(&self.topic, &error);
         producer.begin_transaction().map_err(refused)?;
         for &(id, line) in lines {
-            let key = shown_id(id);
+            let key = format_id(id);
             let record = BaseRecord::to(&self.topic.stream).partition(0).key(&key).payload(line);
             producer.send(record).map_err(|(error, _)| refused(error))?;
             producer.poll(Duration::ZERO);
         }
         producer.commit_transaction(PATIENCE).map_err(refused)?;
-        lines.iter().for_each(|&(id, _)| taken(id));
+        lines.iter().for_each(|&(id, _)| acknowledge(id));
         Ok(())
     }
 }

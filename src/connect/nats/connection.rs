@@ -11,7 +11,7 @@ use super::NatsStream;
 use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, passing, refusal};
 use crate::connect::wire::Credentials;
-use crate::connect::wire::{ServerConnection, garbled, number};
+use crate::connect::wire::{ServerConnection, malformed_answer, number};
 use crate::control::Control;
 
 /// Maximum size of an answer in bytes.
@@ -59,7 +59,7 @@ impl NatsConnection {
     fn greet(&mut self) -> Result<(), RequestError> {
         self.wire.line(&mut self.line)?;
         if !self.line.starts_with(b"INFO ") {
-            return Err(garbled().into());
+            return Err(malformed_answer().into());
         }
         let mut hello = json!({
             "verbose": false, "pedantic": false, "lang": "rust", "name": "hushflow",
@@ -117,7 +117,7 @@ impl NatsConnection {
             }
         };
         let (head, total): (usize, usize) = (number(head.as_bytes())?, number(total.as_bytes())?);
-        let length = total.checked_sub(head).ok_or_else(garbled)?;
+        let length = total.checked_sub(head).ok_or_else(malformed_answer)?;
         let kept = head.min(HEAD_KEPT);
         self.payload.clear();
         self.wire.take(kept, &mut self.payload)?;
@@ -151,7 +151,7 @@ impl NatsConnection {
                 // JetStream does not answer: it is starting, or it is disabled.
                 return Err(passing("JetStream is not there"));
             }
-            let answer: Value = serde_json::from_slice(&self.payload).map_err(|_| garbled())?;
+            let answer: Value = serde_json::from_slice(&self.payload).map_err(|_| malformed_answer())?;
             let Some(error) = answer.get("error") else { return Ok(answer) };
             let words = error["description"].as_str().unwrap_or("JetStream refuses").to_owned();
             return Err(match (error["code"].as_u64(), error["err_code"].as_u64()) {
@@ -170,7 +170,7 @@ impl NatsConnection {
 
 /// Returns a number from a stream's state.
 pub(super) fn state(facts: &Value, name: &str) -> io::Result<u64> {
-    facts["state"][name].as_u64().ok_or_else(garbled)
+    facts["state"][name].as_u64().ok_or_else(malformed_answer)
 }
 
 /// Returns a subject that nobody else listens to.

@@ -14,7 +14,7 @@ use super::connection::{NatsConnection, ServerMessage, state};
 use crate::connect::entries::Entries;
 use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, lost};
-use crate::connect::wire::{garbled, number};
+use crate::connect::wire::{malformed_answer, number};
 use crate::control::Control;
 use crate::format::Defect;
 use crate::format::form::EntryParser;
@@ -77,12 +77,12 @@ impl NatsReader {
             return Ok(());
         }
         if last.saturating_add(1) < next {
-            let what = format!("ends with message {last}, but was read up to {}", next - 1);
-            return Err(lost(self.connection.stream.name(), what));
+            let loss = format!("ends with message {last}, but was read up to {}", next - 1);
+            return Err(lost(self.connection.stream.name(), loss));
         }
         if first > next {
-            let what = format!("begins with message {first}, but {next} was to be read next");
-            return Err(lost(self.connection.stream.name(), what));
+            let loss = format!("begins with message {first}, but {next} was to be read next");
+            return Err(lost(self.connection.stream.name(), loss));
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl NatsReader {
         }});
         let subject = format!("$JS.API.CONSUMER.CREATE.{stream}");
         let answer = self.ask(|connection| connection.ask(&subject, &question))?;
-        self.consumer = answer["name"].as_str().ok_or_else(garbled)?.into();
+        self.consumer = answer["name"].as_str().ok_or_else(malformed_answer)?.into();
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Entries for NatsReader {
             }
             self.left -= 1;
             self.expected += 1;
-            self.position.offset = sequence.checked_add(1).ok_or_else(garbled)?;
+            self.position.offset = sequence.checked_add(1).ok_or_else(malformed_answer)?;
             return Ok(Some(self.position));
         }
     }
@@ -164,10 +164,10 @@ fn numbers(reply: &str) -> io::Result<(u64, u64)> {
     let first = match words.len() {
         9 => 5,
         11.. => 7,
-        _ => return Err(garbled()),
+        _ => return Err(malformed_answer()),
     };
     if !reply.starts_with("$JS.ACK.") {
-        return Err(garbled());
+        return Err(malformed_answer());
     }
     Ok((number(words[first].as_bytes())?, number(words[first + 1].as_bytes())?))
 }

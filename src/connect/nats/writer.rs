@@ -13,7 +13,7 @@ use super::connection::{NatsConnection, state};
 use crate::connect::entries::ServerStream;
 
 use crate::connect::error::{RequestError, foreign, passing};
-use crate::connect::wire::{garbled, parse_id, shown_id};
+use crate::connect::wire::{format_id, malformed_answer, parse_id};
 use crate::connect::writer::{EntryId, EpochStamp, ServerWriter};
 use crate::control::Control;
 
@@ -59,13 +59,13 @@ impl ServerWriter for NatsWriter {
     fn send(
         &mut self,
         lines: &[(EntryId, &str)],
-        taken: &mut dyn FnMut(EntryId),
+        acknowledge: &mut dyn FnMut(EntryId),
     ) -> Result<(), RequestError> {
-        let Some(connection) = &mut self.connection else { return Err(garbled().into()) };
+        let Some(connection) = &mut self.connection else { return Err(malformed_answer().into()) };
         let (subject, inbox) = (&self.subject, &connection.inbox);
         let mut messages = String::new();
         for (&(id, line), sequence) in lines.iter().zip(self.sequence..) {
-            let id = shown_id(id);
+            let id = format_id(id);
             let head =
                 format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\nNats-Expected-Last-Sequence: {sequence}\r\n\r\n");
             let (length, total) = (head.len(), head.len() + line.len());
@@ -78,7 +78,7 @@ impl ServerWriter for NatsWriter {
             if answer["seq"].as_u64() != Some(self.sequence) || answer["duplicate"] == json!(true) {
                 return Err(passing("the stream has a message that was not known of"));
             }
-            taken(id);
+            acknowledge(id);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::io;
 use super::RedisStream;
 use crate::connect::error::{RequestError, passing, refusal};
 use crate::connect::wire::Credentials;
-use crate::connect::wire::{ServerConnection, garbled, number};
+use crate::connect::wire::{ServerConnection, malformed_answer, number};
 use crate::control::Control;
 
 /// Maximum number of parts of an answer that is read as a whole, and their maximum depth.
@@ -91,7 +91,7 @@ impl RedisConnection {
             RedisValue::List(facts) => Ok(facts),
             RedisValue::Error(words) if words.contains("no such key") => Err(RequestError::NoStream),
             RedisValue::Error(words) => Err(self.refused(&words)),
-            _ => Err(garbled().into()),
+            _ => Err(malformed_answer().into()),
         }
     }
 
@@ -103,7 +103,7 @@ impl RedisConnection {
     }
 
     fn value(&mut self, left: &mut AnswerAllowance, depth: usize) -> io::Result<RedisValue> {
-        left.parts = left.parts.checked_sub(1).ok_or_else(garbled)?;
+        left.parts = left.parts.checked_sub(1).ok_or_else(malformed_answer)?;
         let mut line = std::mem::take(&mut self.line);
         self.wire.line(&mut line)?;
         left.bytes = left.bytes.saturating_sub(line.len());
@@ -128,7 +128,7 @@ impl RedisConnection {
                 let length = number::<usize>(length)?;
                 RedisValue::List((0..length).map(|_| self.value(left, depth - 1)).collect::<io::Result<_>>()?)
             }
-            _ => return Err(garbled()),
+            _ => return Err(malformed_answer()),
         };
         self.line = line;
         Ok(value)
@@ -141,12 +141,12 @@ impl RedisConnection {
             Some((_, b"-1")) => Ok(None),
             Some((&found, length)) if found == mark => Ok(Some(number(length)?)),
             Some((b'-', words)) => Err(self.refused(&String::from_utf8_lossy(words))),
-            _ => Err(garbled().into()),
+            _ => Err(malformed_answer().into()),
         }
     }
 
     pub(super) fn expect(&mut self, mark: u8) -> Result<usize, RequestError> {
-        self.length(mark)?.ok_or_else(|| garbled().into())
+        self.length(mark)?.ok_or_else(|| malformed_answer().into())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::connect::entries::Entries;
 use crate::state::Position;
 
 use crate::connect::error::{RequestError, lost};
-use crate::connect::wire::{EntryId, garbled, parse_id, shown_id};
+use crate::connect::wire::{EntryId, format_id, malformed_answer, parse_id};
 use crate::control::Control;
 use crate::format::Defect;
 use crate::format::form::EntryParser;
@@ -70,17 +70,17 @@ impl RedisReader {
                 format!(
                     "ends with id {}, but was read up to {}",
                     String::from_utf8_lossy(last),
-                    shown_id(before(self.next))
+                    format_id(before(self.next))
                 ),
             )),
             Some(_) => Ok(()),
-            None => Err(garbled().into()),
+            None => Err(malformed_answer().into()),
         }
     }
 
     /// Requests entries. Returns whether there are any.
     fn fetch(&mut self) -> Result<bool, RequestError> {
-        let (stream, last) = (self.connection.stream.stream.clone(), shown_id(before(self.next)));
+        let (stream, last) = (self.connection.stream.stream.clone(), format_id(before(self.next)));
         self.connection.send(&["XREAD", "COUNT", BATCH, "BLOCK", WAIT, "STREAMS", &stream, &last])?;
         if self.connection.length(b'*')?.is_none() {
             // The stream may have been deleted and recreated in the meantime.

@@ -9,7 +9,7 @@ use super::RedisStream;
 use super::connection::{RedisConnection, RedisValue, fact, write_command};
 
 use crate::connect::error::{RequestError, foreign};
-use crate::connect::wire::{garbled, parse_id, shown_id};
+use crate::connect::wire::{format_id, malformed_answer, parse_id};
 use crate::connect::writer::{EntryId, EpochStamp, ServerWriter};
 use crate::control::Control;
 
@@ -38,7 +38,7 @@ impl ServerWriter for RedisWriter {
             facts => facts?,
         };
         let Some(RedisValue::Text(id)) = fact(&facts, "last-generated-id") else {
-            return Err(garbled().into());
+            return Err(malformed_answer().into());
         };
         let last = match fact(&facts, "last-entry") {
             Some(RedisValue::List(entry)) => Some(mark(entry).ok_or_else(|| foreign(self.stream.name()))?),
@@ -51,13 +51,13 @@ impl ServerWriter for RedisWriter {
     fn send(
         &mut self,
         lines: &[(EntryId, &str)],
-        taken: &mut dyn FnMut(EntryId),
+        acknowledge: &mut dyn FnMut(EntryId),
     ) -> Result<(), RequestError> {
-        let Some(connection) = &mut self.connection else { return Err(garbled().into()) };
+        let Some(connection) = &mut self.connection else { return Err(malformed_answer().into()) };
         let mut commands = Vec::new();
         write_command(&mut commands, &["MULTI"]);
         for &((epoch, number), line) in lines {
-            let id = shown_id((epoch, number));
+            let id = format_id((epoch, number));
             let oldest = self.keep.map(|keep| epoch.saturating_sub(keep).to_string());
             let limit = oldest.as_deref().map(|oldest| ["MINID", "~", oldest]);
             let parts = ["XADD", self.stream.stream.as_str()].into_iter();
@@ -71,13 +71,13 @@ impl ServerWriter for RedisWriter {
         for _ in 0..=lines.len() {
             connection.answer()?;
         }
-        let RedisValue::List(answers) = connection.answer()? else { return Err(garbled().into()) };
+        let RedisValue::List(answers) = connection.answer()? else { return Err(malformed_answer().into()) };
         if answers.len() != lines.len() {
-            return Err(garbled().into());
+            return Err(malformed_answer().into());
         }
         for (&(id, _), answer) in lines.iter().zip(&answers) {
             connection.accepted(answer)?;
-            taken(id);
+            acknowledge(id);
         }
         Ok(())
     }
@@ -96,10 +96,10 @@ mod tests {
     use super::*;
     use crate::connect::fake::serve;
 
-    /// One command is refused when queued and another when executed: no line counts as taken that
+    /// One command is refused when queued and another when executed: no line is acknowledged that
     /// was not.
     #[test]
-    fn a_line_that_a_transaction_refuses_is_not_taken() {
+    fn a_line_that_a_transaction_refuses_is_not_acknowledged() {
         const ADDED: &str = "$3\r\n7-0\r\n";
         const REFUSED: &str = "-ERR The ID specified in XADD is equal or smaller\r\n";
         let check = |answers: String, expected: &[EntryId], reason: &str| {
@@ -112,12 +112,12 @@ mod tests {
             };
             let mut writer = RedisWriter::new(&stream, None, &Control::new());
             assert!(matches!(writer.open(), Ok(((0, 0), None))));
-            let mut taken = Vec::new();
-            match writer.send(&[((7, 0), "{}"), ((7, 1), "{}")], &mut |id| taken.push(id)) {
+            let mut acknowledged = Vec::new();
+            match writer.send(&[((7, 0), "{}"), ((7, 1), "{}")], &mut |id| acknowledged.push(id)) {
                 Err(RequestError::Refused { problem, .. }) => assert!(problem.contains(reason), "{problem}"),
                 sent => panic!("{sent:?}"),
             }
-            assert_eq!(taken, expected);
+            assert_eq!(acknowledged, expected);
             server.join().unwrap();
         };
         check(format!("+OK\r\n+QUEUED\r\n{REFUSED}-EXECABORT\r\n"), &[], "XADD");

@@ -44,7 +44,7 @@ pub(super) struct PeerListener {
     speaks_first: bool,
     waiting: Vec<WaitingPeer>,
     /// Maximum number of waiting connections.
-    places: usize,
+    waiting_limit: usize,
     refused: u64,
 }
 
@@ -71,8 +71,8 @@ impl PeerListener {
         let speaks_first = socket.acknowledge && token.is_none();
         let listener = BoundListener::open(&socket.address, socket.expose)?;
         let descriptors = getrlimit(Resource::Nofile).current.and_then(|limit| limit.try_into().ok());
-        let places = (descriptors.unwrap_or(usize::MAX) / DESCRIPTORS_EACH).clamp(4, WAITING);
-        Ok(PeerListener { listener, token, speaks_first, waiting: Vec::new(), places, refused: 0 })
+        let waiting_limit = (descriptors.unwrap_or(usize::MAX) / DESCRIPTORS_EACH).clamp(4, WAITING);
+        Ok(PeerListener { listener, token, speaks_first, waiting: Vec::new(), waiting_limit, refused: 0 })
     }
 
     /// Accepts new connections, reads the first bytes of those that wait, and refuses some of them.
@@ -121,10 +121,10 @@ impl PeerListener {
             };
             let connection = PeerConnection::judged(wire, self.token.clone());
             self.waiting.push(WaitingPeer { connection, since: Instant::now(), ready: self.speaks_first });
-            if self.waiting.len() > self.places {
+            if self.waiting.len() > self.waiting_limit {
                 // Refuse the oldest connection that has sent nothing, or else the newest.
                 let quiet = self.waiting.iter().position(|waiting| !waiting.ready);
-                let surplus = self.waiting.remove(quiet.unwrap_or(self.places));
+                let surplus = self.waiting.remove(quiet.unwrap_or(self.waiting_limit));
                 self.refuse(surplus.connection, FULL, control, name);
             }
         }

@@ -159,7 +159,7 @@ impl SourceConfig for SocketSource {
         let peer = connections.peer();
         let (ingest, shape) = (session.ingest(), session.shape().clone());
         let listener = Box::new(move |number| peer.send_number(number));
-        let read = move |waiting: &IntakeBuffer| serve(waiting, connections, &ingest, &shape);
+        let read = move |buffer: &IntakeBuffer| serve(buffer, connections, &ingest, &shape);
         Intake::start(session, control, true, Some(listener), read)
     }
 }

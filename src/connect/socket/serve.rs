@@ -20,59 +20,60 @@ const LINES: usize = 16;
 
 /// Passes bytes from connections to the writer of the journal.
 pub(super) fn serve(
-    waiting: &IntakeBuffer,
+    buffer: &IntakeBuffer,
     mut connections: PeerConnections,
     ingest: &IngestJournal,
     shape: &RowLayout,
 ) {
     let peer = connections.peer();
-    let mut last = Instant::now();
-    while let Some(mut connection) = connections.next(last) {
-        last = Instant::now();
+    let mut last_activity = Instant::now();
+    while let Some(mut connection) = connections.next(last_activity) {
+        last_activity = Instant::now();
         if connections.acknowledges() {
             peer.greet(&connection, ingest.acknowledged(None).unwrap_or_default());
         }
-        let refused = read(waiting, &mut connection, &mut connections, &mut last, PeerActivity::new(shape));
+        let refused =
+            read(buffer, &mut connection, &mut connections, &mut last_activity, PeerActivity::new(shape));
         peer.leave();
-        if let Some(reason) = waiting.end_connection().or(refused) {
+        if let Some(reason) = buffer.end_connection().or(refused) {
             connections.control().notice(&format!("a peer was refused: {reason}"));
             connection.refuse(&reason);
         }
-        if waiting.is_stopped() {
+        if buffer.is_stopped() {
             return;
         }
     }
-    waiting.end(Ok(()));
+    buffer.end(Ok(()));
 }
 
 /// Reads a connection until it ends or the rest is unwanted. Returns the reason if the peer was
 /// refused or had to make room.
 fn read(
-    waiting: &IntakeBuffer,
+    buffer: &IntakeBuffer,
     connection: &mut PeerConnection,
     connections: &mut PeerConnections,
-    last: &mut Instant,
-    mut signs: PeerActivity,
+    last_activity: &mut Instant,
+    mut activity: PeerActivity,
 ) -> Option<String> {
     let mut chunk = Zeroizing::new(vec![0; CHUNK]);
     let mut progress = Instant::now();
     let mut is_new = true;
-    while !connections.control().is_over(*last) && waiting.is_wanted() {
+    while !connections.control().is_over(*last_activity) && buffer.is_wanted() {
         if connections.must_make_room(progress, is_new) {
             return Some(MAKE_ROOM.into());
         }
         match connection.read(&mut chunk) {
             Ok(0) => return None,
             Ok(read) => {
-                let came = Instant::now();
-                let is_sign = signs.hear(&chunk[..read]);
+                let received = Instant::now();
+                let is_sign = activity.observe(&chunk[..read]);
                 is_new &= !is_sign;
-                if !waiting.put(&chunk[..read]) {
+                if !buffer.put(&chunk[..read]) {
                     return None;
                 }
-                *last = Instant::now();
+                *last_activity = Instant::now();
                 // A blocked peer does not count as silent.
-                progress = if is_sign { *last } else { progress + (*last - came) };
+                progress = if is_sign { *last_activity } else { progress + (*last_activity - received) };
             }
             Err(error) if is_empty_yet(&error) => {}
             Err(error) if error.kind() == ErrorKind::InvalidData => return Some(error.to_string()),
@@ -108,7 +109,7 @@ impl PeerActivity {
     }
 
     /// Whether a line that ends in this chunk is a sign.
-    fn hear(&mut self, chunk: &[u8]) -> bool {
+    fn observe(&mut self, chunk: &[u8]) -> bool {
         let mut lines = chunk.split_inclusive(|&byte| byte == b'\n');
         let mut is_sign = false;
         for part in lines.by_ref().take(LINES) {
@@ -165,21 +166,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_rows_are_signs() {
-        let signs = |format, header: Option<&str>| {
+    fn only_usable_rows_count_as_activity() {
+        let activity = |format, header: Option<&str>| {
             let header = header.map(|header| header.into());
             PeerActivity::new(&RowLayout { format, header, wanted: vec!["x".into(), "y".into()] })
         };
-        let check = |mut signs: PeerActivity, chunks: &[(&str, bool)]| {
+        let check = |mut activity: PeerActivity, chunks: &[(&str, bool)]| {
             for (chunk, expected) in chunks {
-                assert_eq!(signs.hear(chunk.as_bytes()), *expected, "{chunk:?}");
+                assert_eq!(activity.observe(chunk.as_bytes()), *expected, "{chunk:?}");
             }
         };
         let rows = [("junk\n", false), ("1,", false), ("2\n", true), ("\n \n", false), ("1\n2,3,4\n", false)];
-        check(signs(Format::Csv, Some("x,y\n")), &rows);
-        check(signs(Format::Csv, None), &[("junk\n", false), ("\u{feff}y,x\r\n", true), ("1,2\r\n", true)]);
+        check(activity(Format::Csv, Some("x,y\n")), &rows);
         check(
-            signs(Format::Csv, Some("x,y\n")),
+            activity(Format::Csv, None),
+            &[("junk\n", false), ("\u{feff}y,x\r\n", true), ("1,2\r\n", true)],
+        );
+        check(
+            activity(Format::Csv, Some("x,y\n")),
             &[("\"a\n", true), ("junk\n1,2\njunk", true), ("\n", false)],
         );
         let objects = [
@@ -189,12 +193,12 @@ mod tests {
             (":1}\n", true),
             ("[1]\n{\"x\":\"a\"}\n", false),
         ];
-        check(signs(Format::Ndjson, None), &objects);
+        check(activity(Format::Ndjson, None), &objects);
         // Junk without a line end, far longer than the buffer.
-        let mut junk = signs(Format::Ndjson, None);
+        let mut junk = activity(Format::Ndjson, None);
         for _ in 0..40 {
-            assert!(!junk.hear(&[b'j'; CHUNK]));
+            assert!(!junk.observe(&[b'j'; CHUNK]));
         }
-        assert!(junk.line.len() <= RECORD_LIMIT && !junk.hear(b"\n") && junk.hear(b"{\"y\":2}\n"));
+        assert!(junk.line.len() <= RECORD_LIMIT && !junk.observe(b"\n") && junk.observe(b"{\"y\":2}\n"));
     }
 }

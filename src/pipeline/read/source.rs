@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_where_they_belong() {
+    fn misplaced_fields_are_refused() {
         for (source, part) in [
             ("path = 'a.csv', idle = '3s'", "one of several [[sources]]"),
             ("path = 'a.csv', arrival = 'x'", "belong in [epochs]"),

@@ -128,7 +128,7 @@ impl IngestJournal {
                 segments.push_back(SegmentExtent { name, start: segment.head.start, durable });
             }
         }
-        let last = segments.back().map(|known| known.name);
+        let last = segments.back().map(|segment| segment.name);
         let session = last.map_or(from.part, |last| last.session + 1);
         let end = SegmentHead { session, number: 0, start: 0, records: 0, header: Vec::new() };
         let discarding = Mutex::new(storage.share());
@@ -200,14 +200,14 @@ impl IngestJournal {
         self.changed.notify_all();
     }
 
-    /// Waits until the number of durable records in all sessions differs from `known`. Returns that
-    /// number, or `None` once no more records will come.
-    pub fn acknowledged(&self, known: Option<u64>) -> Option<u64> {
+    /// Waits until the number of durable records in all sessions differs from `previous`. Returns
+    /// that number, or `None` once no more records will come.
+    pub fn acknowledged(&self, previous: Option<u64>) -> Option<u64> {
         let mut shared = self.shared();
-        while known == Some(shared.end.records) && !shared.ended {
+        while previous == Some(shared.end.records) && !shared.ended {
             shared = self.wait(shared);
         }
-        Some(shared.end.records).filter(|&records| known != Some(records))
+        Some(shared.end.records).filter(|&records| previous != Some(records))
     }
 
     /// Records that an epoch has closed: it will be committed, whatever else arrives.
@@ -287,11 +287,13 @@ impl IngestState {
             }
             _ => {}
         }
-        for (known, next) in self.segments.iter().zip(self.segments.iter().skip(1)) {
-            let follows = next.name == known.name.next()
-                || (next.name.session == known.name.session + 1 && next.name.number == 0 && next.start == 0);
+        for (segment, next) in self.segments.iter().zip(self.segments.iter().skip(1)) {
+            let follows = next.name == segment.name.next()
+                || (next.name.session == segment.name.session + 1
+                    && next.name.number == 0
+                    && next.start == 0);
             if !follows {
-                return Err(gap(Position::new(known.name.session, next.start)));
+                return Err(gap(Position::new(segment.name.session, next.start)));
             }
         }
         Ok(())
@@ -308,8 +310,8 @@ impl IngestState {
         file.sync()?;
         self.storage.sync()?;
         self.end = SegmentHead { start: segment.logical, records: segment.records, ..segment.head.next() };
-        if let Some(known) = self.segments.back_mut() {
-            known.durable = segment.offset;
+        if let Some(last) = self.segments.back_mut() {
+            last.durable = segment.offset;
         }
         Ok(())
     }

@@ -56,9 +56,9 @@ impl IngestReader {
             let found = shared
                 .segments
                 .iter()
-                .rfind(|known| known.name.session == position.part && known.start <= position.offset);
+                .rfind(|segment| segment.name.session == position.part && segment.start <= position.offset);
             match found {
-                Some(known) => break known.name,
+                Some(segment) => break segment.name,
                 None if shared.ended || position.part != shared.session => return Ok(None),
                 None => shared = ingest.wait_drained(shared),
             }
@@ -85,14 +85,14 @@ impl IngestReader {
             if let Some(failure) = shared.failure.take() {
                 return Err(failure);
             }
-            if let Some(known) = shared.segments.iter().find(|known| known.name == name)
-                && known.durable > self.segment.offset
+            if let Some(segment) = shared.segments.iter().find(|segment| segment.name == name)
+                && segment.durable > self.segment.offset
             {
-                return Ok(NextFrame::Segment(known.durable));
+                return Ok(NextFrame::Segment(segment.durable));
             }
             let follower = [name.next(), name.next_session()];
             let follower =
-                follower.iter().find(|name| shared.segments.iter().any(|known| known.name == **name));
+                follower.iter().find(|name| shared.segments.iter().any(|segment| segment.name == **name));
             if let Some(&follower) = follower {
                 let segment = SegmentReader::open(&*shared.storage, follower).map_err(io::Error::other)?;
                 return segment.map(NextFrame::Follows).ok_or_else(|| io::ErrorKind::NotFound.into());

@@ -153,7 +153,7 @@ impl IngestJournal {
             if error.is_full() {
                 // Never write over bytes that could not be removed: the mix might look like a
                 // frame.
-                log.cut_back().map_err(|cut| StateError::Stopped { cause: cut.to_string() })?;
+                log.discard_unsynced().map_err(|cut| StateError::Stopped { cause: cut.to_string() })?;
             }
             return Err(error);
         }
@@ -163,8 +163,8 @@ impl IngestJournal {
         {
             let mut shared = self.shared();
             (shared.end.start, shared.end.records) = (next.start, next.records);
-            if let Some(known) = shared.segments.back_mut() {
-                known.durable = durable;
+            if let Some(segment) = shared.segments.back_mut() {
+                segment.durable = durable;
             }
             shared.drained = false;
             self.changed.notify_all();
@@ -190,7 +190,7 @@ impl IngestJournal {
     /// segments.
     fn make_room(&self) -> Result<(), StateError> {
         let mut tail = self.tail();
-        let last = self.shared().segments.back().map(|known| known.start);
+        let last = self.shared().segments.back().map(|segment| segment.start);
         if let Some(GrowingSegment { head, .. }) = tail.as_ref()
             && last.is_some_and(|start| start < head.start)
         {
@@ -206,7 +206,7 @@ impl IngestJournal {
 impl IngestState {
     /// Bytes of all segments.
     fn size(&self) -> u64 {
-        self.segments.iter().map(|known| known.durable).sum()
+        self.segments.iter().map(|segment| segment.durable).sum()
     }
 
     /// Returns whether only more records can close an epoch.

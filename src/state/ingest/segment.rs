@@ -149,7 +149,7 @@ impl SegmentReader {
 
     /// Checks that `frame` may follow, and records it.
     fn admit(&mut self, frame: &Frame) -> Result<(), StateError> {
-        let refuse = |what| Err(damaged(&*self.file, frame.offset, what));
+        let refuse = |damage| Err(damaged(&*self.file, frame.offset, damage));
         let synced = frame.header.synced_length;
         if frame.header.kind != kind::INGEST_RECORDS {
             return refuse("a frame of this kind does not belong here");

@@ -162,7 +162,7 @@ fn no_acknowledged_record_is_lost_or_doubled_by_a_full_disk_or_a_sync_that_fails
 }
 
 #[test]
-fn a_recovery_that_is_struck_is_recovered_from_and_the_rest_comes_through() {
+fn a_fault_during_recovery_loses_no_record() {
     strike(DiskFault::Power, |world, disk| {
         for loss in [PowerLoss::Nothing, PowerLoss::Torn, PowerLoss::Some(4)] {
             for call in 0..12 {

@@ -298,7 +298,7 @@ fn discreteness_is_charged_as_for_one_gaussian_mechanism() {
 }
 
 #[test]
-fn nothing_composed_spends_nothing() {
+fn an_empty_composition_has_no_loss() {
     let nothing = Enclosure { low: 0.0, high: 0.0 };
     assert_eq!(Composition::default().epsilon(del(1e-9)), Some(nothing));
     assert_eq!(Composition::default().compose(sampled(1.0, 0.1), 0).delta(eps(0.0)), nothing);

@@ -197,11 +197,11 @@ pub(super) fn raised(squared: f64, count: usize) -> f64 {
     rounded_up(squared * (1.0 + count as f64 * 256.0 * f64::EPSILON))
 }
 
-/// Longest pattern that is searched for signs.
+/// Maximum length of a pattern that is searched for signs.
 const MAX_SEARCHED: usize = 4096;
-/// Most numbers computed in a search through all patterns.
+/// Maximum number of values computed in a search through all patterns.
 const SEARCH_WORK: usize = 1 << 31;
-/// Most overlaps that such a search may hold.
+/// Maximum number of overlaps that such a search may store.
 const SEARCH_MEMORY: usize = 1 << 24;
 
 pub(super) fn attained(
@@ -220,14 +220,14 @@ pub(super) fn attained(
         });
     }
     let kind = ClaimKind::UpperBound(worst.bound.unwrap_or(SensitivityBound::AbsoluteOverlaps));
-    let whole = SensitivityWitness { claim: SensitivityClaim { squared, kind }, witness: None };
+    let by_overlaps = SensitivityWitness { claim: SensitivityClaim { squared, kind }, witness: None };
     let searched = all_patterns(schedule, &[matrix]).map(|patterns| search(matrix, patterns, scalar));
-    Ok(searched.filter(|found| found.claim.squared <= squared * (1.0 + 1e-12)).unwrap_or(whole))
+    Ok(searched.filter(|found| found.claim.squared <= squared * (1.0 + 1e-12)).unwrap_or(by_overlaps))
 }
 
 fn signs_of(matrix: &Matrix, pattern: &[usize]) -> Option<Vec<f64>> {
-    let apart = pattern.windows(2).all(|pair| pair[1] - pair[0] > matrix.reach());
-    if apart || matrix.is_nonnegative() {
+    let is_separated = pattern.windows(2).all(|pair| pair[1] - pair[0] > matrix.reach());
+    if is_separated || matrix.is_nonnegative() {
         Some(vec![1.0; pattern.len()])
     } else if pattern.len() <= MAX_SEARCHED {
         absolute::balancing(&matrix.gram(pattern))
@@ -243,8 +243,8 @@ pub(super) fn all_patterns(schedule: ParticipationSchedule, matrices: &[&Matrix]
     let pairs = schedule.count().saturating_mul(schedule.count());
     let limit =
         (SEARCH_WORK / pairs.saturating_mul(rows).max(1)).min(SEARCH_MEMORY / pairs.max(1)).min(1 << 14);
-    let few = limit > 0 && schedule.count() <= MAX_SEARCHED;
-    few.then(|| schedule.patterns(starts, limit)).flatten().filter(|patterns| patterns.len() <= limit)
+    let is_feasible = limit > 0 && schedule.count() <= MAX_SEARCHED;
+    is_feasible.then(|| schedule.patterns(starts, limit)).flatten().filter(|patterns| patterns.len() <= limit)
 }
 
 /// Returns the largest bound of all patterns, where each pattern's bound is the least one known.

@@ -24,17 +24,17 @@ fn claim(matrix: &Matrix, participation: &str, dimension: usize) -> SensitivityC
     participation_sensitivity(matrix, participation.parse().unwrap(), dimension).unwrap()
 }
 
-fn close(what: &str, found: f64, expected: f64, relative: f64) {
-    assert!((found - expected).abs() <= relative * expected, "{what}: {found} against {expected}");
+fn close(name: &str, found: f64, expected: f64, relative: f64) {
+    assert!((found - expected).abs() <= relative * expected, "{name}: {found} against {expected}");
 }
 
 /// Checks that the claim is exact in every dimension and has this square.
-fn check_exact(what: &str, matrix: &Matrix, participation: &str, expected: f64) {
+fn check_exact(name: &str, matrix: &Matrix, participation: &str, expected: f64) {
     let found = claim(matrix, participation, 3);
-    close(what, found.squared, expected, 1e-10);
-    assert!(found.squared >= expected * (1.0 - 1e-15), "{what}: {found:?} is below {expected}");
-    assert_eq!(found.kind, ClaimKind::Exact, "{what}");
-    assert_eq!(claim(matrix, participation, 1), found, "{what}");
+    close(name, found.squared, expected, 1e-10);
+    assert!(found.squared >= expected * (1.0 - 1e-15), "{name}: {found:?} is below {expected}");
+    assert_eq!(found.kind, ClaimKind::Exact, "{name}");
+    assert_eq!(claim(matrix, participation, 1), found, "{name}");
 }
 
 pub(super) fn toeplitz(coefficients: &[f64], steps: usize) -> Matrix {
@@ -262,9 +262,9 @@ fn separated_patterns_agree_with_a_search_through_all() {
             |pattern: &Vec<usize>| matrix.gram(pattern).iter().map(|overlap| overlap.abs()).sum::<f64>();
         let largest = patterns.iter().map(sum).fold(0.0, f64::max);
         let found = worst(&[(1.0, matrix)], schedule);
-        let what = format!("{schema} of {matrix:?}: {found:?} against {largest}");
-        assert!(found.squared >= largest * (1.0 - 1e-12) && found.squared <= largest * 1.3, "{what}");
-        assert!(found.bound.is_some() || found.squared <= largest * (1.0 + 1e-11), "{what}");
+        let name = format!("{schema} of {matrix:?}: {found:?} against {largest}");
+        assert!(found.squared >= largest * (1.0 - 1e-12) && found.squared <= largest * 1.3, "{name}");
+        assert!(found.bound.is_some() || found.squared <= largest * (1.0 + 1e-11), "{name}");
         let claim = attained(matrix, schedule, true).unwrap().claim;
         assert!(
             claim.squared <= largest * (1.0 + 1e-10)

@@ -260,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn a_restored_correlator_goes_on_alike(
+        fn a_restored_correlator_continues_like_the_original(
             buffers in prop::collection::vec((0.01f64..0.9999, 0.001f64..0.1), 1..9),
             z in prop::collection::vec(-1i64 << 45..1 << 45, COORDINATES),
         ) {

@@ -104,9 +104,9 @@ impl Buffered {
 }
 
 /// The strategy with the parameters that a fit found.
-fn of_parameters(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let name = made.name.clone();
-    match made.fitted {
+fn of_parameters(specification: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
+    let name = specification.name.clone();
+    match specification.fitted {
         Some(StrategyParameters::Buffered(parameters)) => {
             Ok(Arc::new(Buffered::new(name, parameters.clone())?))
         }

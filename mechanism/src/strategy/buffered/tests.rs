@@ -171,8 +171,8 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
 }
 
-fn check_close(found: f64, expected: f64, relative: f64, absolute: f64, what: &str) {
-    assert!((found - expected).abs() <= relative * expected.abs() + absolute, "{what}: {found} {expected}");
+fn check_close(found: f64, expected: f64, relative: f64, absolute: f64, name: &str) {
+    assert!((found - expected).abs() <= relative * expected.abs() + absolute, "{name}: {found} {expected}");
 }
 
 /// The reference vectors are not rounded to 2⁻⁴⁰; rounding moves a coefficient by up to 2⁻⁴¹ per
@@ -181,7 +181,7 @@ fn check_close(found: f64, expected: f64, relative: f64, absolute: f64, what: &s
 fn matrices_have_the_reference_figures() {
     for case in &crate::reference::cases(include_str!("../../../../tests/vectors/blt_eval.json")) {
         let (input, expected) = (&case["input"], &case["expected"]);
-        let (what, n) = (case["id"].as_str().unwrap(), input["n"].as_u64().unwrap());
+        let (name, n) = (case["id"].as_str().unwrap(), input["n"].as_u64().unwrap());
         let (theta, omega) = (numbers(&input["theta"]), numbers(&input["omega"]));
         let buffers: Vec<_> = theta.into_iter().zip(omega).collect();
         let strategy = toeplitz(Some(n), &buffers);
@@ -192,22 +192,22 @@ fn matrices_have_the_reference_figures() {
         };
         let coefs = numbers(&expected["coef"]).into_iter().zip(numbers(&expected["inv_coef"]));
         for (index, (coef, inverse_coef)) in numbers(&expected["index"]).into_iter().zip(coefs) {
-            check_close(coefficients[index as usize], coef, 1e-12, 4e-12, what);
-            check_close(inverse_coefficient(index as i32), inverse_coef, 1e-9, 1e-11, what);
+            check_close(coefficients[index as usize], coef, 1e-12, 4e-12, name);
+            check_close(inverse_coefficient(index as i32), inverse_coef, 1e-9, 1e-11, name);
         }
         for (j, b) in inverse.iter().enumerate() {
-            check_close(b.decay, numbers(&expected["theta_hat"])[j], 1e-10, 4e-12, what);
-            check_close(b.weight, numbers(&expected["omega_hat"])[j], 1e-9, 4e-12, what);
+            check_close(b.decay, numbers(&expected["theta_hat"])[j], 1e-10, 4e-12, name);
+            check_close(b.weight, numbers(&expected["omega_hat"])[j], 1e-9, 4e-12, name);
         }
         let norm = strategy.max_column_norm_squared(n).sqrt();
         let rows: Vec<f64> = strategy.decoder_row_norms(&Workload::Prefix, n).collect();
         let frobenius = rows.iter().map(|row| row * row).sum::<f64>().sqrt();
         let real = |name: &str| expected[name].as_f64().unwrap();
-        check_close(norm, real("sens"), 1e-8, 0.0, what);
-        check_close(rows[rows.len() - 1], real("b_max_row"), 1e-8, 0.0, what);
-        check_close(frobenius, real("b_frobenius"), 1e-8, 0.0, what);
-        check_close(norm * rows[rows.len() - 1], real("max_error"), 1e-8, 0.0, what);
-        check_close(norm * frobenius / (n as f64).sqrt(), real("rmse"), 1e-8, 0.0, what);
+        check_close(norm, real("sens"), 1e-8, 0.0, name);
+        check_close(rows[rows.len() - 1], real("b_max_row"), 1e-8, 0.0, name);
+        check_close(frobenius, real("b_frobenius"), 1e-8, 0.0, name);
+        check_close(norm * rows[rows.len() - 1], real("max_error"), 1e-8, 0.0, name);
+        check_close(norm * frobenius / (n as f64).sqrt(), real("rmse"), 1e-8, 0.0, name);
     }
 }
 

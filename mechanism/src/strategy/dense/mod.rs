@@ -137,12 +137,12 @@ pub(super) fn square(matrix: &Matrix) -> Option<Mat<f64>> {
 }
 
 /// The strategy with the entries that an optimiser or a file gave.
-pub(super) fn of_parameters(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
-    match made.fitted {
+pub(super) fn of_parameters(specification: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
+    match specification.fitted {
         Some(StrategyParameters::Dense(entries)) => {
-            Ok(Arc::new(Dense::from_parameters(made.name.clone(), entries.clone())?))
+            Ok(Arc::new(Dense::from_parameters(specification.name.clone(), entries.clone())?))
         }
-        _ => Err(StrategyError::NotFitted { strategy: made.name.to_string() }),
+        _ => Err(StrategyError::NotFitted { strategy: specification.name.to_string() }),
     }
 }
 

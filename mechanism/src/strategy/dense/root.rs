@@ -19,7 +19,9 @@ pub(in crate::strategy) static MATRIX_SQUARE_ROOT: Kind = Kind {
         }
         _ => Err("here it is `square-root`"),
     },
-    strategy: Some(|made| Ok(Arc::new(matrix_square_root(made.name, made.workload, made.steps()?)?))),
+    strategy: Some(|specification| {
+        Ok(Arc::new(matrix_square_root(specification.name, specification.workload, specification.steps()?)?))
+    }),
     ..Kind::new("matrix-square-root", "the square root of the whole workload, dense")
 };
 

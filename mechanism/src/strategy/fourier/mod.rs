@@ -265,7 +265,7 @@ impl Factorization for Fourier {
 pub(in crate::strategy) static FFT_OPTIMAL_DECODER: Kind = Kind {
     horizon: MAX_DENSE_HORIZON,
     compared: Kind::if_short,
-    strategy: Some(|made| Ok(Arc::new(fft_optimal_decoder(made.steps()?)?))),
+    strategy: Some(|specification| Ok(Arc::new(fft_optimal_decoder(specification.steps()?)?))),
     factorization: Some(|horizon| Ok(Arc::new(Fourier::optimal(horizon)?))),
     ..Kind::new("fft-optimal-decoder", "the encoder of `fft` with the best decoder, in causal form")
 };
@@ -301,8 +301,8 @@ mod tests {
     use super::*;
     use crate::strategy::{Factorization, Strategy, conformance};
 
-    fn close(found: f64, expected: f64, tolerance: f64, what: &str) {
-        assert!((found - expected).abs() <= tolerance * expected.abs(), "{what}: {found} against {expected}");
+    fn close(found: f64, expected: f64, tolerance: f64, name: &str) {
+        assert!((found - expected).abs() <= tolerance * expected.abs(), "{name}: {found} against {expected}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const BANDED_WINDOW: u64 = 1 << 10;
 
 /// `identity`: C = I, fresh noise at every step. No memory, no horizon.
 pub(in crate::strategy) static IDENTITY: Kind = Kind {
-    strategy: Some(|made| Ok(Arc::new(Toeplitz::new(made.name.clone(), &[1.0], None)))),
+    strategy: Some(|specification| Ok(Arc::new(Toeplitz::new(specification.name.clone(), &[1.0], None)))),
     ..Kind::new("identity", "fresh noise on every epoch")
 };
 
@@ -40,10 +40,10 @@ pub(in crate::strategy) static SQUARE_ROOT: Kind = Kind {
         let names = [kind.name()].into_iter().chain(kind.name().normalized());
         purpose.if_toeplitz(names.map(|name| name.up_to(FULL_HISTORY)))
     },
-    strategy: Some(|made| {
-        let horizon = made.steps()?;
-        root::check(made.name, made.workload, horizon)?;
-        first_of_root(made, horizon, Some(horizon))
+    strategy: Some(|specification| {
+        let horizon = specification.steps()?;
+        root::check(specification.name, specification.workload, horizon)?;
+        first_of_root(specification, horizon, Some(horizon))
     }),
     ..Kind::new("square-root", "the Toeplitz square root of the workload, full history")
 };
@@ -61,17 +61,17 @@ pub(in crate::strategy) static BANDED_SQUARE_ROOT: Kind = Kind {
         }
         _ => purpose.if_toeplitz([kind.numbered(32).always()]),
     },
-    strategy: Some(|made| {
-        let bands = u64::from(made.name.number().get());
-        if made.name.is_normalized() {
-            let horizon = made.steps()?;
-            root::check(made.name, made.workload, horizon)?;
-            return first_of_root(made, bands.min(horizon), Some(horizon));
+    strategy: Some(|specification| {
+        let bands = u64::from(specification.name.number().get());
+        if specification.name.is_normalized() {
+            let horizon = specification.steps()?;
+            root::check(specification.name, specification.workload, horizon)?;
+            return first_of_root(specification, bands.min(horizon), Some(horizon));
         }
         // The rows of a matrix given entry by entry limit the horizon.
-        let terms = bands.min(made.workload.horizon().unwrap_or(MAX_HISTORY_HORIZON));
-        root::check(made.name, made.workload, terms)?;
-        first_of_root(made, terms, made.workload.horizon())
+        let terms = bands.min(specification.workload.horizon().unwrap_or(MAX_HISTORY_HORIZON));
+        root::check(specification.name, specification.workload, terms)?;
+        first_of_root(specification, terms, specification.workload.horizon())
     }),
     ..Kind::new("banded-square-root", "the first b coefficients of square-root")
 };
@@ -87,11 +87,11 @@ pub(in crate::strategy) static BANDED_INVERSE_SQUARE_ROOT: Kind = Kind {
         let normalized = kind.numbered(32).normalized().map(|name| name.up_to(FULL_HISTORY));
         purpose.if_toeplitz(plain.into_iter().chain(normalized))
     },
-    strategy: Some(|made| {
-        let horizon = made.steps()?;
-        root::check(made.name, made.workload, horizon)?;
-        let plain = BandedInverse::new(made.name, made.workload, horizon)?;
-        Ok(Arc::new(if made.name.is_normalized() { plain.normalized() } else { plain }))
+    strategy: Some(|specification| {
+        let horizon = specification.steps()?;
+        root::check(specification.name, specification.workload, horizon)?;
+        let plain = BandedInverse::new(specification.name, specification.workload, horizon)?;
+        Ok(Arc::new(if specification.name.is_normalized() { plain.normalized() } else { plain }))
     }),
     ..Kind::new("banded-inverse-square-root", "a square root whose inverse has b coefficients")
 };
@@ -103,12 +103,16 @@ pub(in crate::strategy) fn banded_for_window(length: u64) -> StrategyName {
 
 /// The first coefficients of the square root, with columns of norm 1 if the name says so.
 fn first_of_root(
-    made: &Specification<'_>,
+    specification: &Specification<'_>,
     terms: u64,
     horizon: Option<u64>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let plain = Toeplitz::new(made.name.clone(), &root::root(made.workload, terms as usize), horizon);
-    Ok(Arc::new(match horizon.filter(|_| made.name.is_normalized()) {
+    let plain = Toeplitz::new(
+        specification.name.clone(),
+        &root::root(specification.workload, terms as usize),
+        horizon,
+    );
+    Ok(Arc::new(match horizon.filter(|_| specification.name.is_normalized()) {
         Some(horizon) => plain.normalized(horizon),
         None => plain,
     }))
@@ -120,10 +124,10 @@ fn first_of_root(
 /// [`StrategyError::Parameters`] for a first coefficient that is not positive, and any above 1 in
 /// magnitude.
 pub(in crate::strategy) fn of_parameters(
-    made: &Specification<'_>,
+    specification: &Specification<'_>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let Some(StrategyParameters::Toeplitz(coefficients)) = made.fitted else {
-        return Err(StrategyError::NotFitted { strategy: made.name.to_string() });
+    let Some(StrategyParameters::Toeplitz(coefficients)) = specification.fitted else {
+        return Err(StrategyError::NotFitted { strategy: specification.name.to_string() });
     };
     let refused = |reason| Err(StrategyError::Parameters { reason });
     let one = 1_u64 << COEFFICIENT_BITS;
@@ -132,7 +136,10 @@ pub(in crate::strategy) fn of_parameters(
         Some(last) if coefficients[0] > 0 => {
             let coefficients = coefficients[..=last].to_vec();
             let fingerprint = super::fingerprint(None, &coefficients);
-            Ok(Arc::new(Toeplitz { fingerprint, ..Toeplitz::exact(made.name.clone(), coefficients) }))
+            Ok(Arc::new(Toeplitz {
+                fingerprint,
+                ..Toeplitz::exact(specification.name.clone(), coefficients)
+            }))
         }
         _ => refused("the first coefficient is not positive"),
     }
@@ -143,12 +150,14 @@ pub(in crate::strategy) fn of_parameters(
 /// # Errors
 /// [`StrategyError::Parameters`] for a first coefficient that is not 1, and for a C that grows too
 /// much.
-pub(in crate::strategy) fn of_inverse(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let Some(StrategyParameters::Toeplitz(inverse)) = made.fitted else {
-        return Err(StrategyError::NotFitted { strategy: made.name.to_string() });
+pub(in crate::strategy) fn of_inverse(
+    specification: &Specification<'_>,
+) -> Result<Arc<dyn Strategy>, StrategyError> {
+    let Some(StrategyParameters::Toeplitz(inverse)) = specification.fitted else {
+        return Err(StrategyError::NotFitted { strategy: specification.name.to_string() });
     };
-    let plain = BandedInverse::of_inverse(made.name, inverse, made.steps()?)?;
-    Ok(Arc::new(if made.name.is_normalized() { plain.normalized() } else { plain }))
+    let plain = BandedInverse::of_inverse(specification.name, inverse, specification.steps()?)?;
+    Ok(Arc::new(if specification.name.is_normalized() { plain.normalized() } else { plain }))
 }
 
 /// Coefficients of magnitude at most 1, rounded to the nearest unit of 2^-[`COEFFICIENT_BITS`].

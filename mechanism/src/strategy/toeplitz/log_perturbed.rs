@@ -47,12 +47,16 @@ pub(in crate::strategy) static LOG_PERTURBED_ROOT: Kind = Kind {
         Workload::Prefix | Workload::Average => Ok(vec![kind.name().up_to(FULL_HISTORY)]),
         _ => Err("for `prefix` and `average`"),
     },
-    strategy: Some(|made| {
-        if !matches!(made.workload, Workload::Prefix | Workload::Average) {
-            return Err(root::refused(made.name, made.workload, "it is for `prefix` and `average`"));
+    strategy: Some(|specification| {
+        if !matches!(specification.workload, Workload::Prefix | Workload::Average) {
+            return Err(root::refused(
+                specification.name,
+                specification.workload,
+                "it is for `prefix` and `average`",
+            ));
         }
         let endless = UnboundedCoefficients { coefficients, squared_norm: squared_norm() };
-        Ok(Arc::new(Toeplitz::endless(made.name.clone(), endless)))
+        Ok(Arc::new(Toeplitz::endless(specification.name.clone(), endless)))
     }),
     ..Kind::new("log-perturbed-root", "for running sums without a horizon")
 };

@@ -160,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn a_restored_encoder_goes_on_as_the_saved_one(
+        fn a_restored_encoder_continues_like_the_saved_one(
             workload in WORKLOADS, rows in stream(3), step in 0..HORIZON as usize
         ) {
             let strategy = square_root(&workload);

@@ -69,9 +69,10 @@ pub struct VariableBands {
     pub coefficients: Vec<i64>,
     /// Number of steps at either end whose rows are scaled.
     pub reach: u64,
-    /// Coefficients of a cubic spline for the logarithms of the row factors after the start.
+    /// Coefficients of a cubic spline for the logarithms of the row factors after the start; at
+    /// most 64.
     pub start: Vec<f64>,
-    /// As many for those before the end.
+    /// Coefficients of the spline before the end, at most 64.
     pub end: Vec<f64>,
 }
 
@@ -121,14 +122,14 @@ impl VariableBands {
     }
 }
 
-/// Strategy with the parameters that a fit found.
+/// Builds the strategy with fitted parameters.
 pub(in crate::strategy) fn of_variable_bands(
-    made: &Specification<'_>,
+    specification: &Specification<'_>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let Some(StrategyParameters::VariableBands(bands)) = made.fitted else {
-        return Err(StrategyError::NotFitted { strategy: made.name.to_string() });
+    let Some(StrategyParameters::VariableBands(bands)) = specification.fitted else {
+        return Err(StrategyError::NotFitted { strategy: specification.name.to_string() });
     };
-    Ok(Arc::new(Toeplitz::scaled_bands(made.name.clone(), bands)?))
+    Ok(Arc::new(Toeplitz::scaled_bands(specification.name.clone(), bands)?))
 }
 
 impl Toeplitz {
@@ -362,7 +363,7 @@ mod tests {
     use crate::strategy::{Factorization as _, conformance, toeplitz::root};
     use proptest::prelude::{ProptestConfig, prop_assert, proptest};
 
-    /// Coefficients of the root of a window, with curves that swing.
+    /// Coefficients of the root of a window, with oscillating curves.
     fn bands(horizon: u64, window: &str, bands: usize, reach: u64, size: f64) -> VariableBands {
         let root = root::root(&window.parse().unwrap(), bands);
         let coefficients = super::super::units(&root);
@@ -453,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_stream_is_made_of_its_ends() {
+    fn row_norms_of_a_long_stream_depend_only_on_its_ends() {
         let parameters = bands(1 << 24, "window:10", 31, 80, 0.3);
         let long = strategy(&parameters);
         let workload = "window:10".parse().unwrap();

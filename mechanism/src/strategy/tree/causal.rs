@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(in crate::strategy) static TREE_OPTIMAL_DECODER: Kind = Kind {
     horizon: MAX_DENSE_HORIZON,
     compared: Kind::if_short,
-    strategy: Some(|made| Ok(Arc::new(tree_optimal_decoder(made.steps()?)?))),
+    strategy: Some(|specification| Ok(Arc::new(tree_optimal_decoder(specification.steps()?)?))),
     ..Kind::new("tree-optimal-decoder", "the encoder of `tree` with the best decoder, in causal form")
 };
 

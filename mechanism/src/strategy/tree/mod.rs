@@ -338,9 +338,9 @@ mod tests {
                 ("b_frobenius", frobenius),
                 ("b_max_row", norms.iter().copied().fold(0.0, f64::max)),
             ];
-            for (what, found) in found {
-                let expected = case["expected"][what].as_f64().unwrap();
-                assert!((found / expected - 1.0).abs() < 1e-10, "{what} {n}: {found} {expected}");
+            for (name, found) in found {
+                let expected = case["expected"][name].as_f64().unwrap();
+                assert!((found / expected - 1.0).abs() < 1e-10, "{name} {n}: {found} {expected}");
             }
             checked += 1;
         }
