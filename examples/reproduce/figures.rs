@@ -259,7 +259,7 @@ pub(crate) fn in_place(
 
 /// The layout of the coordinates that represent all `dimension`: see [`simulate`](super::simulate).
 pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
-    Layout { dimension: dimension.min(2), second }
+    Layout { dimension: dimension.min(2), second, sent: None }
 }
 
 /// Maximum distance of a circle from its expectation, in standard errors. The probability that one

@@ -248,7 +248,7 @@ mod tests {
             let strategy = build(self.strategy, &self.workload(), Some(self.steps)).unwrap();
             let parameters = MomentParameters {
                 method,
-                layout: Layout { dimension: self.dimension, second: self.second },
+                layout: Layout { dimension: self.dimension, second: self.second, sent: None },
                 neighbours: Neighbours::ReplaceOneInPlace,
                 clip_norm: self.clip_norm,
                 noise_multiplier: self.noise_multiplier,

@@ -33,7 +33,7 @@ fn quantised(dimension: usize) -> QuantisedRows {
 }
 
 fn full(dimension: usize) -> Accumulators {
-    Accumulators::new(Layout { dimension, second: SecondMoment::Full })
+    Accumulators::new(Layout { dimension, second: SecondMoment::Full, sent: None })
 }
 
 /// Clip, quantise, add up exactly: all of the private side but the noise.

@@ -13,7 +13,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::build;
 use hushflow_mechanism::workload::Workload;
 
-const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full };
+const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full, sent: None };
 
 /// A shard; its releases of zero sums are its noise.
 fn shard(source: NoiseSource) -> ReleaseShard {

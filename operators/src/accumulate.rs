@@ -68,6 +68,7 @@ pub(crate) fn add(
     let added =
         checked.and_then(|()| sums.add(&records.keys, &records.rows).map_err(|error| error.to_string()));
     added.unwrap_or_else(|reason| fault.raise(reason));
+    records.sent.iter().for_each(|(&key, &number)| sums.add_sent(key, number));
 }
 
 /// Cuts sums into pieces. Sums of neighbouring keys in the same shard form one piece.

@@ -2,6 +2,7 @@
 
 use crate::{BoundedRecords, Fault, Measurement, QuantisedRecords, Records, map_or_fault};
 use hushflow_mechanism::moments::QuantisedRows;
+use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use zeroize::Zeroize;
@@ -37,7 +38,7 @@ pub trait Clip<'scope> {
 impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
     fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
         clip(self, measurement, fault, |measurement, records| match measurement.bound_setup() {
-            None if records.entities.is_empty() => Ok(records),
+            None if records.entities.is_empty() => Ok((records, BTreeMap::new())),
             None => Err(
                 "records of entities came, and the measurement protects none: give it `entities`, and let \
                          the records pass `bound` first"
@@ -53,7 +54,8 @@ impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
 impl<'scope> Clip<'scope> for StreamVec<'scope, u64, BoundedRecords> {
     fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
         clip(self, measurement, fault, |measurement, bounded| {
-            bounded.measurement.check(measurement.id(), "bounded records").map(|()| bounded.records)
+            bounded.measurement.check(measurement.id(), "bounded records")?;
+            Ok((bounded.records, bounded.sent))
         })
     }
 }
@@ -62,16 +64,20 @@ fn clip<'scope, B: Clone + 'static>(
     batches: StreamVec<'scope, u64, B>,
     measurement: &Measurement,
     fault: Fault,
-    records: impl Fn(&Measurement, B) -> Result<Records, String> + 'static,
+    records: impl Fn(&Measurement, B) -> Result<(Records, BTreeMap<u32, u64>), String> + 'static,
 ) -> StreamVec<'scope, u64, QuantisedRecords> {
     let measurement = measurement.clone();
     map_or_fault(batches, Pipeline, "Clip", fault, move |_, batch| {
-        let records = records(&measurement, batch)?;
-        Ok([quantise(&measurement, records)?])
+        let (records, sent) = records(&measurement, batch)?;
+        Ok([quantise(&measurement, records, sent)?])
     })
 }
 
-fn quantise(measurement: &Measurement, mut records: Records) -> Result<QuantisedRecords, String> {
+fn quantise(
+    measurement: &Measurement,
+    mut records: Records,
+    sent: BTreeMap<u32, u64>,
+) -> Result<QuantisedRecords, String> {
     let clipper = measurement.clipper();
     let mut rows = QuantisedRows::new(clipper.width());
     let left_out = clipper.quantise_all(&records.values, &mut rows);
@@ -79,5 +85,5 @@ fn quantise(measurement: &Measurement, mut records: Records) -> Result<Quantised
     let left_out = left_out.map_err(|error| error.to_string())?;
     let (mut left_out, mut row) = (left_out.into_iter().peekable(), 0..);
     records.keys.retain(|_| row.next().is_none_or(|row| left_out.next_if_eq(&row).is_none()));
-    Ok(QuantisedRecords { measurement: measurement.id(), keys: records.keys, rows })
+    Ok(QuantisedRecords { measurement: measurement.id(), keys: records.keys, rows, sent })
 }

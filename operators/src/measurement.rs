@@ -18,6 +18,7 @@ use hushflow_mechanism::release::{ReleaseShard, Shards};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -52,6 +53,18 @@ pub enum MeasurementError {
         /// The records of an entity in a step that the mechanism accounts for.
         records: u32,
     },
+    /// The limits count other sent records than the noise accounts for.
+    #[error(
+        "the noise is for a sent_limit of {}, the limits of entities have {}: give both the same",
+        or_none(noise),
+        or_none(limits)
+    )]
+    Sent {
+        /// M of the mechanism's layout.
+        noise: Option<NonZeroU32>,
+        /// M of the limits.
+        limits: Option<NonZeroU32>,
+    },
     /// Without histories after a restart, each entity could take part again from the start.
     #[error(
         "a measurement that resumes at epoch {first_epoch} and protects entities needs `histories`, even if they are \
@@ -66,6 +79,10 @@ pub enum MeasurementError {
         "the first epoch is 0: epochs are numbered from 1, so give the one after the last that was committed"
     )]
     FirstEpoch,
+}
+
+fn or_none(limit: &Option<NonZeroU32>) -> String {
+    limit.map_or("none".into(), |limit| limit.to_string())
 }
 
 /// Identifies the measurement under which data were made.
@@ -103,7 +120,7 @@ impl MeasurementId {
 ///
 /// let parameters = MomentParameters {
 ///     method: Method::Jme,
-///     layout: Layout { dimension: 1, second: SecondMoment::Full },
+///     layout: Layout { dimension: 1, second: SecondMoment::Full, sent: None },
 ///     neighbours: Neighbours::ReplaceOne,
 ///     clip_norm: 1.0,
 ///     noise_multiplier: 4.0,
@@ -399,6 +416,11 @@ impl MeasurementBuilder {
         };
         let clipper = if options.indicators { clipper.with_indicators()? } else { clipper };
         let clipper = moments.clipper(clipper)?;
+        let (noise, limits) =
+            (mechanism.layout().sent, options.entities.and_then(|limits| limits.sent_limit));
+        if noise != limits {
+            return Err(MeasurementError::Sent { noise, limits });
+        }
         if let Some(limits) = options.entities {
             if !covers(&mechanism, limits) {
                 let (participation, records) = (mechanism.participation(), mechanism.records_at_once());

@@ -7,6 +7,7 @@ use hushflow_mechanism::moments::IntegerRow;
 use hushflow_mechanism::moments::{QuantisedRows, Sums};
 use hushflow_mechanism::release::Released;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,6 +69,8 @@ pub struct QuantisedRecords {
     pub(crate) measurement: MeasurementId,
     pub(crate) keys: Vec<u32>,
     pub(crate) rows: QuantisedRows,
+    /// Number of sent records by key.
+    pub(crate) sent: BTreeMap<u32, u64>,
 }
 
 impl QuantisedRecords {

@@ -73,7 +73,13 @@ mod tests {
             ..Records::default()
         };
         for (several, expected) in [(RepeatPolicy::Keep, 4), (RepeatPolicy::Average, 3)] {
-            let limits = EntityLimits { participations: 2, min_separation: 2, records_per_epoch: 1, several };
+            let limits = EntityLimits {
+                participations: 2,
+                min_separation: 2,
+                records_per_epoch: 1,
+                several,
+                sent_limit: None,
+            };
             let mut cut = EntityCut::new(limits);
             cut.add(&records);
             cut.close(2);

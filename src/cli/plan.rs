@@ -239,6 +239,7 @@ impl PlanArguments {
         let layout = Layout {
             dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
             second: second.unwrap_or(SecondMoment::Full),
+            sent: file.and_then(|file| file.entity.as_ref()?.limits.sent_limit),
         };
         let clip_norm = self.clip_norm.or_else(|| Some(privacy?.clip_norm)).unwrap_or(1.0);
         let by_column = file.is_some_and(PublicParameters::by_column);

@@ -69,7 +69,7 @@ impl ColumnwiseEstimate {
 
     /// Pairs of columns whose second moment is known, in the order of moments.
     fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
-        let layout = Layout { dimension: self.columns.len(), second: self.moments.layout.second };
+        let layout = Layout { dimension: self.columns.len(), second: self.moments.layout.second, sent: None };
         layout.second_entries()
     }
 

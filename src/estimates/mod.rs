@@ -10,6 +10,7 @@ mod by_column;
 mod gaussian;
 mod moments;
 mod regression;
+mod sent;
 mod view;
 
 use std::fmt;
@@ -27,6 +28,7 @@ use crate::document::definition::{FieldDefinition, Form};
 use crate::document::{Document, Field, Section};
 
 pub use gaussian::quality;
+pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
 pub(crate) use view::{VIEW, views, workloads};
 

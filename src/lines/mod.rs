@@ -12,7 +12,7 @@ use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Estimate};
+use crate::estimates::{Cell, Estimate, SentRecords};
 use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
 use crate::state::HistoryStamp;
@@ -65,7 +65,7 @@ impl LineWriter {
     /// titles of the cells.
     pub fn unknown_column(&self, estimate: &KeyEstimate) -> Option<(&str, Vec<String>)> {
         let OutputFormat::Table(style) = &self.format else { return None };
-        let titles = estimate.estimate.titles();
+        let titles = titles_of_cells(&*estimate.estimate);
         Some((style.unknown(&titles)?, titles))
     }
 
@@ -165,6 +165,9 @@ impl EstimateLine<'_> {
         if let Some(moments) = self.estimate.moments() {
             object.insert("count".into(), moments.count().into());
             object.insert("count_noise".into(), moments.noise.count.into());
+            if let Some(sent) = self.sent() {
+                sent.json(&mut object);
+            }
             if let SecondMomentSource::EpochSums(bias) = moments.source {
                 object.insert("second_moments_of".into(), "epoch-sums".into());
                 object.insert("squares".into(), json!(bias));
@@ -179,7 +182,8 @@ impl EstimateLine<'_> {
             Some(_) => ("view", &["count", "count_noise"]),
             None => ("estimator", &[]),
         };
-        let titles = ["epoch", "start", "key", by].into_iter().chain(counts.iter().copied());
+        let sent = self.sent().map_or(&[][..], |_| &SentRecords::CSV_TITLES);
+        let titles = ["epoch", "start", "key", by].into_iter().chain(counts.iter().chain(sent).copied());
         csv_line(titles.map(String::from).chain(self.estimate.csv_titles()))
     }
 
@@ -191,6 +195,7 @@ impl EstimateLine<'_> {
         let mut fields = vec![self.epoch.to_string(), self.start(), self.key().into(), by];
         if let Some(moments) = self.estimate.moments() {
             fields.extend([moments.count(), moments.noise.count].map(|number| number.to_string()));
+            fields.extend(self.sent().iter().flat_map(SentRecords::csv));
         }
         fields.extend(self.estimate.csv());
         csv_line(fields)
@@ -199,7 +204,8 @@ impl EstimateLine<'_> {
     fn table_header(&self, style: &TableStyle) -> String {
         let header = self.titles();
         let layout = self.layout(style, &header);
-        let legend = style.note(&format!("±: {}", plain(&self.estimate.legend())));
+        let sent = self.sent().map_or(String::new(), |_| format!("; {}", SentRecords::LEGEND));
+        let legend = style.note(&format!("±: {}{sent}", plain(&self.estimate.legend())));
         let hidden = match layout.hidden {
             0 => String::new(),
             1 => style.note("1 more cell: choose with --columns"),
@@ -219,7 +225,7 @@ impl EstimateLine<'_> {
             view: self.has_views().then_some("view"),
             key: "key",
             count,
-            cells: self.estimate.titles().iter().map(|title| plain(title)).collect(),
+            cells: titles_of_cells(self.estimate).iter().map(|title| plain(title)).collect(),
             quality: self.estimate.quality().map(|_| "quality"),
         }
     }
@@ -232,6 +238,12 @@ impl EstimateLine<'_> {
             start: if self.start().ends_with('Z') { 16 } else { 22 },
         };
         TableLayout::new(style, &header.cells, header, sizes)
+    }
+
+    /// The sent records; `None` where the log does not release their number.
+    fn sent(&self) -> Option<SentRecords> {
+        let view = self.subject.views.get(self.view)?;
+        SentRecords::of(self.estimate.moments()?, view.intervals.level)
     }
 
     /// Whether lines name their view.
@@ -247,7 +259,10 @@ impl EstimateLine<'_> {
             .map(String::from)
             .unwrap_or_else(|| start.replacen(":00:00", ":00", 1));
         let (view, key) = (plain(self.view()), plain(self.key()));
-        let estimate = self.estimate.cells();
+        let mut estimate = self.estimate.cells();
+        if let (Ok(cells), Some(sent)) = (&mut estimate, self.sent()) {
+            cells.push(sent.cell());
+        }
         let row = TableRow {
             epoch: &epoch,
             start: &start,
@@ -260,6 +275,13 @@ impl EstimateLine<'_> {
         let reason = estimate.err().map(|reason| plain(&reason));
         self.layout(style, &self.titles()).line(&row, reason.as_deref())
     }
+}
+
+/// Returns the titles of all cells of an estimate.
+fn titles_of_cells(estimate: &dyn Estimate) -> Vec<String> {
+    let has_sent = estimate.moments().is_some_and(|moments| moments.sent().is_some());
+    let sent = has_sent.then(|| SentRecords::TITLE.to_owned());
+    estimate.titles().into_iter().chain(sent).collect()
 }
 
 /// Formats the fields of a CSV line and quotes those with commas, quotes or line ends (RFC 4180).

@@ -341,8 +341,9 @@ fn vectors(parameters: &PublicParameters) -> Result<(Layout, f64), PublicationEr
     if parameters.by_column() && !method.takes_missing_values() {
         return Err(PublicationError::ByColumn(*method));
     }
-    let (layout, clip_norm) =
-        (Layout { dimension: columns.len(), second: privacy.second_moments }, privacy.clip_norm);
+    let sent = parameters.entity.as_ref().and_then(|entity| entity.limits.sent_limit);
+    let layout = Layout { dimension: columns.len(), second: privacy.second_moments, sent };
+    let clip_norm = privacy.clip_norm;
     Ok(if parameters.by_column() { with_indicators(layout, clip_norm) } else { (layout, clip_norm) })
 }
 

@@ -447,6 +447,7 @@ mod tests {
             min_separation: 2,
             records_per_epoch: 1,
             several: RepeatPolicy::Keep,
+            sent_limit: None,
         };
         let mut histories = EntityHistories::new(limits);
         let [a, b] = [Entity(1), Entity(2)];

@@ -1,6 +1,8 @@
 //! The promise of a log, in words and as JSON: who is protected, and how neighbouring streams
 //! differ.
 
+use std::num::NonZeroU32;
+
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde_json::{Value, json};
 
@@ -33,7 +35,8 @@ pub(super) fn guarantee(publication: &MomentPublication) -> String {
             let limits = &entity.limits;
             (
                 of_entity(privacy.neighbours, &entity.column),
-                limited(limits.participations, limits.min_separation, limits.records_per_epoch),
+                limited(limits.participations, limits.min_separation, limits.records_per_epoch)
+                    + &limits.sent_limit.map_or_else(String::new, sent),
             )
         }
     };
@@ -86,6 +89,11 @@ fn limited(participations: u64, min_separation: u64, records: u32) -> String {
         number(participations, "epoch"),
         number(records.into(), "record")
     )
+}
+
+/// Describes M in a sentence.
+fn sent(limit: NonZeroU32) -> String {
+    format!(" Beside these, the number of records that it sent in each is counted, up to {limit}.")
 }
 
 #[cfg(test)]

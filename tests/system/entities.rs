@@ -12,10 +12,9 @@ use crate::harness::{
 use hushflow::operators::{EntityLimits, RepeatPolicy};
 use hushflow::pipeline::Pipeline;
 
-/// Rows that pass the bound, by entity and epoch.
-fn bounded(pipeline: &Pipeline, rows: Vec<Assigned>) -> Vec<Assigned> {
-    let Some(entity) = &pipeline.entity else { return rows };
-    let EntityLimits { participations, min_separation, records_per_epoch, several } = entity.limits;
+/// Rows that pass the bound with these limits, by entity and epoch.
+fn bounded(pipeline: &Pipeline, limits: EntityLimits, rows: Vec<Assigned>) -> Vec<Assigned> {
+    let EntityLimits { participations, min_separation, records_per_epoch, several, .. } = limits;
     let mut entities: BTreeMap<String, BTreeMap<usize, Vec<Assigned>>> = BTreeMap::new();
     for row in rows {
         entities.entry(row.entity.clone()).or_default().entry(row.epoch).or_default().push(row);
@@ -64,7 +63,18 @@ fn averages(pipeline: &Pipeline, rows: Vec<Assigned>) -> Vec<Assigned> {
 fn expected(pipeline: &Path) -> Vec<Vec<i128>> {
     let pipeline = Pipeline::load(pipeline).expect("a pipeline");
     let (last, rows) = assigned(&pipeline);
-    sums_of(&pipeline, last, &bounded(&pipeline, rows))
+    let Some(entity) = &pipeline.entity else { return sums_of(&pipeline, last, &rows) };
+    let sums_within = |limits| sums_of(&pipeline, last, &bounded(&pipeline, limits, rows.clone()));
+    let counted = sums_within(entity.limits);
+    let Some(most) = entity.limits.sent_limit else { return counted };
+    // The sent records are those that would count with more of an entity in an epoch.
+    let sent = sums_within(EntityLimits { records_per_epoch: most.get(), ..entity.limits });
+    let width = counted[0].len() / pipeline.key.as_ref().map_or(1, |key| key.values.len());
+    let joined = |(counted, sent): (&Vec<i128>, &Vec<i128>)| {
+        let keys = counted.chunks(width).zip(sent.chunks(width));
+        keys.flat_map(|(counted, sent)| counted.iter().copied().chain([sent[0]])).collect()
+    };
+    counted.iter().zip(&sent).map(joined).collect()
 }
 
 /// Runs on `workers` workers; 0 means two processes with one worker each.
@@ -97,6 +107,8 @@ fn aircraft_are_bounded_as_plain_loops_bound_them() {
     let example = by_aircraft();
     let keep = changed(&example, "\nseveral = \"average\"", "\nseveral = \"keep\"");
     let two = changed(&keep, "records_per_epoch = 1", "records_per_epoch = 2");
+    let [sent, sent_means] = [&keep, &example]
+        .map(|text| changed(text, "records_per_epoch = 1", "records_per_epoch = 1\nsent_limit = 3"));
     let mut seen = BTreeSet::new();
     for (name, text, workers) in [
         ("average", &example, 2),
@@ -104,17 +116,22 @@ fn aircraft_are_bounded_as_plain_loops_bound_them() {
         ("keep", &keep, 3),
         ("keep", &keep, 0),
         ("two", &two, 2),
+        ("sent", &sent, 1),
+        ("sent", &sent, 3),
+        ("sent", &sent, 0),
+        ("sent means", &sent_means, 2),
     ] {
         let pipeline = lab.write(&format!("{name}.toml"), text);
         let expected = expected(&pipeline);
-        let counted: i128 = expected.iter().map(|epoch| epoch[0] + epoch[6] + epoch[12]).sum();
+        let width = expected[0].len() / 3;
+        let counted: i128 = expected.iter().map(|epoch| epoch[0] + epoch[width] + epoch[2 * width]).sum();
         assert!((5000..20_000).contains(&counted), "{counted} of 26398 flights count");
         let state = lab.path(&format!("{name}-{workers}"));
         complete(&pipeline, &state, workers);
         assert!(sums(&state) == expected, "{name} on {workers} workers");
         seen.insert(expected);
     }
-    assert_eq!(seen.len(), 3, "three kinds of bound, three kinds of sums");
+    assert_eq!(seen.len(), 5, "a kind of sums for each kind of bound");
 }
 
 /// The flights with every third arrival delayed at random, every tenth row written twice, one row
@@ -194,7 +211,7 @@ fn people(lab: &Lab, epochs: u64) -> PathBuf {
         "name = 'people'
         source.path = 'people.csv'
         columns = [{{ name = 'x', lower = -1, upper = 1 }}]
-        entity = {{ column = 'who', participations = 12, min_separation = 5, records_per_epoch = 2 }}
+        entity = {{ column = 'who', participations = 12, min_separation = 5, records_per_epoch = 2, sent_limit = 4 }}
         epochs = {{ time = 'time', clock = 'event-time', start = '2020-01-01', length = '20min', horizon = {epochs} }}
         privacy = {{ unit = 'entity', neighbours = 'replace-one-in-place', epsilon = 1, delta = 1e-6 }}
         release.strategy = 'square-root'
@@ -289,4 +306,84 @@ fn the_noise_is_the_one_that_plan_foretells() {
     let entry = &ledger["entries"][0];
     assert_eq!((&entry["unit"], &entry["neighbours"]), (&"entity".into(), &"replace-one-in-place".into()));
     close("σ", &entry["noise_multiplier"], number(&planned["noise_multiplier"]), 1e-9);
+}
+
+/// Six hundred people of whom each sends four rows to `a` and two to `b`; ε is so large that shares
+/// show.
+fn senders(lab: &Lab, more: &str) -> PathBuf {
+    let row = |at: u64| format!("p{},{},{}\n", at / 6, ["a", "b"][usize::from(at % 6 > 3)], at % 10);
+    lab.write("senders.csv", "who,kind,x\n".to_owned() + &(0..3600).map(row).collect::<String>());
+    let text = format!(
+        "name = 'senders'
+        source.path = 'senders.csv'
+        columns = [{{ name = 'x', lower = 0, upper = 9 }}]
+        key = {{ column = 'kind', values = ['a', 'b'] }}
+        entity = {{ column = 'who', participations = 1, {more} }}
+        epochs = {{ records = 1800, horizon = 2 }}
+        privacy = {{ unit = 'entity', epsilon = 20, delta = 1e-6 }}
+        release.strategy = 'square-root'
+        simulation.seed = 3"
+    );
+    lab.write("senders.toml", text)
+}
+
+#[test]
+fn lines_show_the_share_that_counted() {
+    let lab = Lab::new();
+    let pipeline = senders(&lab, "records_per_epoch = 3, sent_limit = 8");
+    let state = lab.path("state");
+    complete(&pipeline, &state, 2);
+    let shown = |more: &[&str]| {
+        let mut tail = hushflow(["tail", "--workload", "prefix"]);
+        finish(tail.arg(&state).args(more)).succeeded()
+    };
+    let total = shown(&["--total", "--format", "json"]).json();
+    let keys = shown(&["--format", "json"]).json();
+    // The last epoch: 600 people, all with six records, of whom the first three count.
+    for (line, counted, sent) in
+        [(&keys[2], 1800.0, 2400.0), (&keys[3], 0.0, 1200.0), (&total[1], 1800.0, 3600.0)]
+    {
+        let noise = number(&line["sent_noise"]);
+        assert!((number(&line["sent"]) - sent).abs() < 5.0 * noise && noise < 0.1 * sent, "{line}");
+        let within = |interval: &str, value: f64| {
+            let [lower, upper] = [0, 1].map(|end| number(&line[interval][end]));
+            lower <= value && value <= upper && lower < upper
+        };
+        assert!(within("sent_interval", number(&line["sent"])), "{line}");
+        assert!(within("counted_share_interval", number(&line["counted_share"])), "{line}");
+        assert!((number(&line["counted_share"]) - counted / sent).abs() < 0.1, "{line}");
+    }
+    close("of both keys", &total[1]["sent_noise"], number(&keys[2]["sent_noise"]) * 2f64.sqrt(), 1e-12);
+    let planned = finish(hushflow(["plan", "--json", "--strategy", "square-root"]).arg(&pipeline));
+    let planned = &planned.succeeded().json()[0];
+    close("sent", &keys[2]["sent_noise"], number(&planned["last_noise"]["sent"]), 1e-9);
+    let text = finish(hushflow(["plan", "--strategy", "square-root"]).arg(&pipeline)).succeeded().out;
+    assert!(text.contains("sent ±"), "{text}");
+    let table = shown(&["--format", "table"]).out;
+    assert!(table.contains("counted %: share of the records of entities in the epochs"), "{table}");
+    let only = shown(&["--format", "table", "--columns", "counted"]).out;
+    assert!(only.contains("counted %") && !only.contains("mean x"), "{only}");
+    let csv = shown(&["--format", "csv"]).out;
+    assert!(
+        csv.contains(",count_noise,sent,sent_noise,counted_share,counted_share_lower,counted_share_upper,")
+    );
+    let fields = csv.lines().map(|line| line.split(',').count()).collect::<BTreeSet<_>>();
+    assert_eq!(fields.len(), 1, "{csv}");
+    let verified = finish(hushflow(["verify"]).arg(&state)).succeeded();
+    assert!(verified.err.contains("seed") || verified.err.is_empty(), "{}", verified.err);
+}
+
+#[test]
+fn lines_without_the_limit_have_no_share() {
+    let lab = Lab::new();
+    let pipeline = senders(&lab, "records_per_epoch = 3");
+    let state = lab.path("state");
+    complete(&pipeline, &state, 1);
+    for format in ["json", "csv", "table"] {
+        let mut tail = hushflow(["tail", "--workload", "prefix", "--format", format]);
+        let out = finish(tail.arg(&state)).succeeded().out;
+        assert!(!out.contains("sent") && !out.contains("counted_share"), "{out}");
+    }
+    let few = senders(&lab, "records_per_epoch = 3, sent_limit = 2");
+    finish(&mut run(&few, &lab.path("few"), 1)).failed(2, &["sent_limit", "from records_per_epoch = 3"]);
 }

@@ -60,7 +60,7 @@ fn setup(steps: u64, form: impl FnOnce(Strategies) -> Strategies) -> TrainingSet
     let strategy = build_chosen(&chosen, &Workload::Prefix, Some(64)).expect("sound buffers");
     let parameters = MomentParameters {
         method: Method::Jme,
-        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal },
+        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal, sent: None },
         neighbours: Neighbours::ReplaceOneInPlace,
         clip_norm: 1.0,
         noise_multiplier: 1.0,

@@ -430,7 +430,7 @@ impl TrainingPlan {
         };
         let parameters = MomentParameters {
             method: self.privatisation.method(self.batch_size),
-            layout: Layout { dimension, second: SecondMoment::Diagonal },
+            layout: Layout { dimension, second: SecondMoment::Diagonal, sent: None },
             neighbours: self.neighbours,
             clip_norm: self.clip_norm,
             noise_multiplier,

@@ -215,7 +215,7 @@ impl<'a> PreparedSample<'a> {
 
     pub(super) fn matrix(&self, noisy: &[Noisy]) -> DMatrix<f64> {
         let dimension = self.sample.dimension();
-        let layout = Layout { dimension, second: SecondMoment::Full };
+        let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
         let mut matrix = DMatrix::zeros(dimension, dimension);
         for ((i, j), noisy) in layout.second_entries().zip(noisy) {
             let value = noisy.value as f64 * self.unit();

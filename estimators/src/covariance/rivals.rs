@@ -85,7 +85,7 @@ fn triangle<R: CryptoRng + ?Sized>(
         _ => start.sample.matrix_sensitivity(),
     };
     let noisy = whole(&start, sensitivity, &mut budget, 1.0, rng)?;
-    let layout = Layout { dimension: start.sample.dimension(), second: SecondMoment::Full };
+    let layout = Layout { dimension: start.sample.dimension(), second: SecondMoment::Full, sent: None };
     let measurements = layout.second_entries().zip(&noisy).map(|((column, row), noisy)| {
         let units = start.own_units(row, column) * start.unit();
         let (value, deviation) = (noisy.value as f64 * units, noisy.deviation * units);
@@ -148,7 +148,7 @@ fn public_count(sample: &CovarianceSample<'_>) -> Result<(), CovarianceError> {
 /// public count, which bounds the error of the search.
 pub(super) fn eigenvalues(sample: &CovarianceSample<'_>) -> Result<Vec<i128>, CovarianceError> {
     public_count(sample)?;
-    let layout = Layout { dimension: sample.dimension(), second: SecondMoment::Full };
+    let layout = Layout { dimension: sample.dimension(), second: SecondMoment::Full, sent: None };
     let sums = sample.moments(layout.second)?.to_wide();
     let mut matrix = DMatrix::zeros(sample.dimension(), sample.dimension());
     for ((i, j), &sum) in layout.second_entries().zip(&sums[layout.second()]) {

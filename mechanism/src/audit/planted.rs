@@ -164,7 +164,7 @@ const PLAIN: AuditCase = AuditCase {
 fn audited(case: &AuditCase) -> AuditClaim {
     let parameters = MomentParameters {
         method: case.method,
-        layout: Layout { dimension: case.dimension, second: case.second },
+        layout: Layout { dimension: case.dimension, second: case.second, sent: None },
         neighbours: case.neighbours,
         clip_norm: 3.0,
         noise_multiplier: 0.35,

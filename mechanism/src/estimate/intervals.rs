@@ -69,7 +69,7 @@ impl<'a> NoisyMoments<'a> {
     /// use hushflow_mechanism::estimate::intervals::{Confidence, IntervalSubject};
     /// use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// let moments = NoisyMoments {
-    ///     layout: Layout { dimension: 1, second: SecondMoment::Full },
+    ///     layout: Layout { dimension: 1, second: SecondMoment::Full, sent: None },
     ///     coordinates: &[100.0, 50.0, 125.0],
     ///     noise: MomentNoise { count: 0.0, first: 2.0, second: 3.0 },
     /// };
@@ -95,7 +95,7 @@ impl<'a> NoisyMoments<'a> {
             _ => {}
         }
         let (mean, covariance) = self.estimates()?;
-        let statements = if joint { self.layout.coordinates() - 1 } else { 1 };
+        let statements = if joint { self.layout.dimension + self.layout.second_len() } else { 1 };
         let tail = (1.0 - level) / 2.0 / statements as f64;
         Ok(MomentIntervals {
             moments: *self,

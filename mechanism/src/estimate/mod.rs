@@ -5,7 +5,8 @@
 //! covariance together are a [`density`], which can be scored, compared and sampled
 //! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values, at
 //! their level also among the lines of one quality ([`selection`]).
-//! [`by_column`] does the same column by column, where values may be missing.
+//! [`by_column`] does the same column by column, where values may be missing. [`share`] is the
+//! share of the sent records that counted.
 
 mod ball;
 pub mod by_column;
@@ -16,3 +17,4 @@ pub mod intervals;
 pub mod projection;
 pub mod quality;
 pub mod selection;
+pub mod share;

@@ -241,7 +241,7 @@ fn correlated_noise_spends_the_requested_budget_on_every_path() {
             for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
                 for (clip_norm, noise_multiplier) in [(1.0, 0.05), (7.3, 0.9), (123.4, 50.21)] {
                     for method in [Method::Jme, Method::Cs, Method::JointClip, Method::Pp] {
-                        let layout = Layout { dimension, second };
+                        let layout = Layout { dimension, second, sent: None };
                         let (second_moment_weight, count_weight) = (None, None);
                         check_correlated(
                             buffers,
@@ -265,7 +265,7 @@ fn correlated_noise_spends_the_requested_budget_on_every_path() {
 fn check_all(first: [f64; EPOCHS]) {
     let columns = toeplitz(first);
     let layouts = [1, 2, 3, 5].into_iter().flat_map(|dimension| {
-        [SecondMoment::Full, SecondMoment::Diagonal].map(|second| Layout { dimension, second })
+        [SecondMoment::Full, SecondMoment::Diagonal].map(|second| Layout { dimension, second, sent: None })
     });
     for layout in layouts {
         for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
@@ -352,7 +352,7 @@ fn records_with_missing_values_spend_the_requested_budget() {
             let clip_norm = Clipper::norm_with_indicators((columns as f64).sqrt());
             let parameters = MomentParameters {
                 method,
-                layout: Layout { dimension: 2 * columns, second },
+                layout: Layout { dimension: 2 * columns, second, sent: None },
                 neighbours,
                 clip_norm,
                 noise_multiplier: 0.9,

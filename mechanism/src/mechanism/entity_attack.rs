@@ -141,7 +141,7 @@ fn check(coefficients: &IntegerCoefficients, method: Method, neighbours: Neighbo
     {
         let parameters = MomentParameters {
             method,
-            layout: Layout { dimension, second },
+            layout: Layout { dimension, second, sent: None },
             neighbours,
             clip_norm: 3.0,
             noise_multiplier: 0.7,
@@ -165,7 +165,7 @@ fn records_with_missing_values_of_an_entity() {
         for second in [SecondMoment::Full, SecondMoment::Diagonal, SecondMoment::None] {
             let parameters = MomentParameters {
                 method: Method::Jme,
-                layout: Layout { dimension: 4, second },
+                layout: Layout { dimension: 4, second, sent: None },
                 neighbours,
                 clip_norm: 3.0,
                 noise_multiplier: 0.7,

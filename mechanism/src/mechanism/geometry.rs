@@ -193,12 +193,31 @@ impl MomentGeometry {
             Neighbours::ZeroOut => vectors,
             Neighbours::ReplaceOneInPlace if dimension == 1 => vectors,
             Neighbours::ReplaceOneInPlace => 2.0 * vectors,
-            Neighbours::ReplaceOne => {
-                let overlaps = self.second_overlap() * (self.participations as f64).powi(2);
-                (2.0 * (vectors + overlaps)).min(4.0 * vectors)
-            }
+            Neighbours::ReplaceOne => self.replaced(1, vectors),
         };
         positive("squared sensitivity of second moments", rounded_up(self.of_running(squared)))
+    }
+
+    /// Returns S: the squared sensitivity of the number of sent records alone, in units of M²,
+    /// rounded up. The theorem is at the head of `sent.rs`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] as [`joint`](Self::joint).
+    pub(super) fn sent_records(&self, neighbours: Neighbours) -> Result<f64, OutOfRange> {
+        let vectors = self.vectors(0)?;
+        let squared = match neighbours {
+            Neighbours::ReplaceOneInPlace => return Ok(0.0),
+            Neighbours::ZeroOut => vectors,
+            Neighbours::ReplaceOne => self.replaced(0, vectors),
+        };
+        positive("squared sensitivity of the sent records", rounded_up(self.of_running(squared)))
+    }
+
+    /// Returns the squared sensitivity for replaced contributions of norm 1 whose products are at
+    /// least 0, from the one for blanked contributions.
+    fn replaced(&self, part: usize, vectors: f64) -> f64 {
+        let overlaps = self.overlap(part) * (self.participations as f64).powi(2);
+        (2.0 * (vectors + overlaps)).min(4.0 * vectors)
     }
 
     /// Returns V₁/V₂: the ratio of the squared sensitivities of the strategies of first and second
@@ -244,11 +263,13 @@ impl MomentGeometry {
         }
     }
 
-    /// Returns g of C₂; infinite where it is unknown.
-    fn second_overlap(&self) -> f64 {
+    /// Returns g of C₁ (0) or C₂ (1); infinite where it is unknown.
+    fn overlap(&self, part: usize) -> f64 {
         match &self.columns {
             StrategyColumns::Shared(columns) => columns.negative_overlap,
-            StrategyColumns::Matrices { second, .. } => second.negative_overlap().unwrap_or(f64::INFINITY),
+            StrategyColumns::Matrices { first, second, .. } => {
+                [first, second][part].negative_overlap().unwrap_or(f64::INFINITY)
+            }
         }
     }
 }

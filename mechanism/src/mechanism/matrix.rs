@@ -51,7 +51,7 @@ impl Strategies {
     /// # use std::sync::Arc;
     /// # let parameters = MomentParameters {
     /// #     method: Method::Jme,
-    /// #     layout: Layout { dimension: 3, second: SecondMoment::Diagonal },
+    /// #     layout: Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None },
     /// #     neighbours: Neighbours::ReplaceOneInPlace,
     /// #     clip_norm: 1.0,
     /// #     noise_multiplier: 1.0,
@@ -132,7 +132,7 @@ impl From<Arc<dyn Strategy>> for Strategies {
 ///
 /// let parameters = MomentParameters {
 ///     method: Method::Jme,
-///     layout: Layout { dimension: 3, second: SecondMoment::Diagonal },
+///     layout: Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None },
 ///     neighbours: Neighbours::ReplaceOneInPlace,
 ///     clip_norm: 1.0,
 ///     noise_multiplier: 1.0,
@@ -154,7 +154,6 @@ pub struct MatrixMechanism {
     strategies: Strategies,
     horizon: Option<u64>,
     participation: Participation,
-    records_at_once: u32,
 }
 
 impl MatrixMechanism {
@@ -166,7 +165,7 @@ impl MatrixMechanism {
         let moments = MomentMechanism::new(parameters, &MomentGeometry::shared(strategy.geometry()))?;
         let strategies = Strategies::shared(strategy);
         let participation = Participation::Single;
-        Ok(Self { moments, horizon: strategies.horizon(), strategies, participation, records_at_once: 1 })
+        Ok(Self { moments, horizon: strategies.horizon(), strategies, participation })
     }
 
     /// Builds a mechanism with any strategies and any number of records of an entity, over
@@ -197,7 +196,7 @@ impl MatrixMechanism {
                 horizon,
             )?,
         };
-        Ok(Self { moments, strategies, horizon: Some(horizon), participation, records_at_once: 1 })
+        Ok(Self { moments, strategies, horizon: Some(horizon), participation })
     }
 
     /// Returns whether noise is correlated ahead of the sums.
@@ -211,7 +210,7 @@ impl MatrixMechanism {
     /// # Errors
     /// As [`MomentMechanism::with_noise_multiplier`].
     pub fn with_noise_multiplier(&self, noise_multiplier: f64) -> Result<Self, MechanismError> {
-        let noise_multiplier = match self.records_at_once {
+        let noise_multiplier = match self.records_at_once() {
             1 => noise_multiplier,
             records => (noise_multiplier * f64::from(records)).next_up(),
         };
@@ -227,7 +226,8 @@ impl MatrixMechanism {
     /// As [`MomentMechanism::with_noise_multiplier`].
     pub fn for_records_at_once(&self, records: u32) -> Result<Self, MechanismError> {
         let noise_multiplier = self.moments.parameters().noise_multiplier;
-        Self { records_at_once: records.max(1), ..self.clone() }.with_noise_multiplier(noise_multiplier)
+        let moments = self.moments.for_records_at_once(records)?;
+        Self { moments, ..self.clone() }.with_noise_multiplier(noise_multiplier)
     }
 
     /// As [`MomentMechanism::with_fewer_columns`].
@@ -258,7 +258,7 @@ impl MatrixMechanism {
 
     /// Returns the most records of an entity in a step that the noise is for.
     pub fn records_at_once(&self) -> u32 {
-        self.records_at_once
+        self.moments.records_at_once()
     }
 
     /// Returns the number of records of one key in an epoch that a release can certainly hold;

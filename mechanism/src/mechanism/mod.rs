@@ -54,6 +54,7 @@ mod matrix;
 pub mod method;
 mod noise;
 mod parts;
+mod sent;
 #[cfg(test)]
 mod tests;
 
@@ -107,7 +108,20 @@ impl MomentParameters {
     /// [`MechanismError`] if a parameter is out of its range.
     pub fn claim(&self, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
         self.check()?;
-        self.method.claim(self, geometry)
+        let claim = self.method.claim(self, geometry)?;
+        match self.sent_weight() {
+            None => Ok(claim),
+            Some(weight) => {
+                let sent = geometry.sent_records(self.neighbours)?;
+                Ok(JointClaim { squared: rounded_up(claim.squared + weight * sent), ..claim })
+            }
+        }
+    }
+
+    /// Returns e: the weight of the number of sent records (`sent.rs`). `None` where that is not
+    /// released, or exact.
+    fn sent_weight(&self) -> Option<f64> {
+        self.layout.sent.filter(|_| !self.neighbours.counts_are_public()).map(|_| sent::WEIGHT)
     }
 
     /// Returns ν = λζ², or the default. RoundingLoss is harmless here: the mechanism is the one
@@ -260,7 +274,8 @@ pub enum MechanismError {
 pub struct JointClaim {
     /// ν and c.
     pub weights: MomentWeights,
-    /// Bound of `c‖C₁Δn‖² + ‖C₁Δu‖² + ν‖C₂ΔS‖²` with lengths in units of ζ, rounded up.
+    /// Bound of `c‖C₁Δn‖² + ‖C₁Δu‖² + ν‖C₂ΔS‖²` with lengths in units of ζ, rounded up, and of the
+    /// sent records beside them.
     pub squared: f64,
 }
 
@@ -277,7 +292,7 @@ pub struct JointClaim {
 ///
 /// let parameters = MomentParameters {
 ///     method: Method::Jme,
-///     layout: Layout { dimension: 3, second: SecondMoment::Full },
+///     layout: Layout { dimension: 3, second: SecondMoment::Full, sent: None },
 ///     neighbours: Neighbours::ReplaceOne,
 ///     clip_norm: 5.0,
 ///     noise_multiplier: 1.0,
@@ -301,6 +316,8 @@ pub struct MomentMechanism {
     parameters: MomentParameters,
     claim: JointClaim,
     rounding: RoundingLoss,
+    /// m: the most records of an entity in a step, which the noise multiplier contains.
+    records_at_once: u32,
     /// s/ζ.
     relative_sensitivity: f64,
     noise: Vec<CoordinateNoise>,
@@ -315,17 +332,18 @@ impl MomentMechanism {
         positive("noise_multiplier", parameters.noise_multiplier)?;
         let claim = parameters.claim(geometry)?;
         let rounding = RoundingLoss::Encoders(noise::of_encoders(&parameters, claim.weights, geometry));
-        Self::with_rounding(parameters, claim, rounding)
+        Self::with_rounding(parameters, claim, rounding, 1)
     }
 
     fn with_rounding(
         parameters: MomentParameters,
         claim: JointClaim,
         rounding: RoundingLoss,
+        records_at_once: u32,
     ) -> Result<Self, MechanismError> {
         let relative_sensitivity = rounding.relative_sensitivity(claim, parameters.noise_multiplier)?;
-        let noise = noise::of_moments(&parameters, claim, rounding)?;
-        Ok(Self { parameters, claim, rounding, relative_sensitivity, noise })
+        let noise = noise::of_moments(&parameters, claim, rounding, records_at_once)?;
+        Ok(Self { parameters, claim, rounding, records_at_once, relative_sensitivity, noise })
     }
 
     /// As [`new`](Self::new), for noise that is correlated ahead of the sums over `steps` steps.
@@ -338,7 +356,21 @@ impl MomentMechanism {
         positive("noise_multiplier", parameters.noise_multiplier)?;
         let claim = parameters.claim(geometry)?;
         let rounding = noise::of_correlators(&parameters, correlations, geometry.participations(), steps);
-        Self::with_rounding(parameters, claim, rounding.ok_or(MechanismError::Correlation)?)
+        Self::with_rounding(parameters, claim, rounding.ok_or(MechanismError::Correlation)?, 1)
+    }
+
+    /// Returns the same mechanism for entities of up to m records in a step, m times whose noise
+    /// its noise multiplier already is. Only the noise of the number of sent records changes.
+    ///
+    /// # Errors
+    /// As [`with_noise_multiplier`](Self::with_noise_multiplier).
+    pub fn for_records_at_once(&self, records: u32) -> Result<Self, MechanismError> {
+        Self::with_rounding(self.parameters, self.claim, self.rounding, records.max(1))
+    }
+
+    /// Returns m: the most records of an entity in a step.
+    pub fn records_at_once(&self) -> u32 {
+        self.records_at_once
     }
 
     /// Returns the same mechanism with another noise multiplier.
@@ -349,7 +381,7 @@ impl MomentMechanism {
     pub fn with_noise_multiplier(&self, noise_multiplier: f64) -> Result<Self, MechanismError> {
         let parameters = MomentParameters { noise_multiplier, ..self.parameters };
         positive("noise_multiplier", noise_multiplier)?;
-        Self::with_rounding(parameters, self.claim, self.rounding)
+        Self::with_rounding(parameters, self.claim, self.rounding, self.records_at_once)
     }
 
     /// Returns the same weights and noise for records of fewer columns, but at least two if there
@@ -357,7 +389,7 @@ impl MomentMechanism {
     pub(crate) fn with_fewer_columns(&self, dimension: usize) -> Result<Self, MechanismError> {
         let layout = Layout { dimension, ..self.parameters.layout };
         let parameters = MomentParameters { layout, ..self.parameters };
-        Self::with_rounding(parameters, self.claim, self.rounding)
+        Self::with_rounding(parameters, self.claim, self.rounding, self.records_at_once)
     }
 
     /// Returns the parameters, with defaults not filled in.

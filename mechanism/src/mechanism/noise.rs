@@ -143,14 +143,16 @@ pub(super) fn of_encoders(
     let entries: f64 = layout.second_entries().map(entries).sum();
     let [first, second] = geometry.rounding_squared();
     let weight = weights.second * parameters.method.second_unit(weights).powi(2);
-    let counts_and_first = first * (weights.count + layout.dimension as f64 * unit);
+    let counts = weights.count + parameters.sent_weight().unwrap_or(0.0);
+    let counts_and_first = first * (counts + layout.dimension as f64 * unit);
     let squares = counts_and_first + second * weight * entries * unit * unit;
     (2.0 * geometry.participations() as f64 * squares).sqrt()
 }
 
 /// Returns what correlators add over `steps` steps, in deviations of the noise: 2e for each step
 /// and each coordinate of the keys that differ, at most 2k as in [`of_encoders`]. `correlations`
-/// are those of counts and first moments, and of second moments. `None` where noise has no room.
+/// are those of counts and first moments, and of second moments. `None` where noise has no room,
+/// and for sent records, which differ in more keys.
 pub(super) fn of_correlators(
     parameters: &MomentParameters,
     correlations: [Correlation; 2],
@@ -158,6 +160,9 @@ pub(super) fn of_correlators(
     steps: u64,
 ) -> Option<RoundingLoss> {
     let layout = parameters.released_layout();
+    if layout.sent.is_some() {
+        return None;
+    }
     let seconds = layout.second_len();
     let numbers = [layout.coordinates() - seconds, seconds];
     let mut squares = 0.0;
@@ -168,11 +173,12 @@ pub(super) fn of_correlators(
     Some(RoundingLoss::Correlators(rounded_up(deviations)))
 }
 
-/// Returns the noise of all coordinates.
+/// Returns the noise of all coordinates. The noise multiplier is for m `records_at_once`.
 pub(super) fn of_moments(
     parameters: &MomentParameters,
     claim: JointClaim,
     rounding: RoundingLoss,
+    records_at_once: u32,
 ) -> Result<Vec<CoordinateNoise>, MechanismError> {
     let MomentParameters { clip_norm, method, .. } = *parameters;
     let layout = parameters.released_layout();
@@ -190,12 +196,11 @@ pub(super) fn of_moments(
         let unit = unit * clip_norm.powi(degree as i32) / grid;
         Ok(CoordinateNoise { unit, sum_bits, coarse_bits, scale: Some(scale) })
     };
-    let count = if weights.count > 0.0 {
-        noise("count", 0, 1.0, weights.count)?
-    } else {
+    let exact = || {
         let unit = 1.0 / (1_u128 << COEFFICIENT_BITS) as f64;
         CoordinateNoise { unit, sum_bits: COEFFICIENT_BITS as u8, coarse_bits: 0, scale: None }
     };
+    let count = if weights.count > 0.0 { noise("count", 0, 1.0, weights.count)? } else { exact() };
     let first = noise("first moments", 1, 1.0, 1.0)?;
     let mut coordinates: Vec<_> = iter::once(count).chain(iter::repeat_n(first, layout.dimension)).collect();
     if layout.second_len() > 0 {
@@ -205,6 +210,13 @@ pub(super) fn of_moments(
         let off_diagonal = noise("second moments off the diagonal", 2, unit, 2.0 * weight)?;
         let second = layout.second_entries().map(|(i, j)| if i == j { diagonal } else { off_diagonal });
         coordinates.extend(second);
+    }
+    if let Some(most) = layout.sent {
+        let ratio = f64::from(records_at_once) / f64::from(most.get());
+        coordinates.push(match parameters.sent_weight() {
+            Some(weight) => noise("sent records", 0, 1.0, weight * ratio * ratio)?,
+            None => exact(),
+        });
     }
     Ok(coordinates)
 }
@@ -297,7 +309,7 @@ mod tests {
     use std::sync::Arc;
 
     const STEPS: u64 = 1000;
-    const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
+    const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None };
 
     fn strategies() -> Strategies {
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);

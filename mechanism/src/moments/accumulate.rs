@@ -30,7 +30,7 @@ const PENDING_ROWS: usize = 32;
 /// // ζ = 2²⁰ makes the grid the integers.
 /// Clipper::unscaled(2, 1048576.0)?.quantise_all(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut rows)?;
 ///
-/// let mut accumulators = Accumulators::new(Layout { dimension: 2, second: SecondMoment::Full });
+/// let mut accumulators = Accumulators::new(Layout { dimension: 2, second: SecondMoment::Full, sent: None });
 /// accumulators.add(&[7, 4, 7], &rows)?;
 /// let sums = accumulators.take();
 /// assert_eq!(**sums[&4].to_wide(), [1, 3, 4, 9, 12, 16]);
@@ -110,6 +110,15 @@ impl Accumulators {
             self.add_run(key, rows.values());
         }
         Ok(())
+    }
+
+    /// Adds to the number of sent records of a key, if the layout has one.
+    pub fn add_sent(&mut self, key: u32, number: u64) {
+        if let Some(position) = self.layout.sent() {
+            let index = self.index(key);
+            let sent = &mut self.keys[index].sums(self.layout)[position];
+            *sent = sent.wrapping_add(number.into());
+        }
     }
 
     /// Adds sums of other records of a key.
@@ -282,7 +291,7 @@ mod tests {
     fn sums_are_exact_on_both_sides_of_every_boundary() {
         for second in [Full, Diagonal] {
             for dimension in [1, 7, 8, 33, 65] {
-                let layout = Layout { dimension, second };
+                let layout = Layout { dimension, second, sent: None };
                 for count in [1, 31, 32, 33, 255, 257] {
                     let rows = random_rows(dimension, count, 2);
                     check(layout, &vec![3; count], &rows, &added(layout, &vec![3; count], &rows));
@@ -300,7 +309,7 @@ mod tests {
         for dimension in [1, 8] {
             let mut record = vec![0.0; dimension];
             record[dimension - 1] = -f64::from(length);
-            let layout = Layout { dimension, second: Full };
+            let layout = Layout { dimension, second: Full, sent: None };
             let mut accumulators = Accumulators::new(layout);
             accumulators.add_to_key(0, &quantised(dimension, &record.repeat(count))).unwrap();
             let sums = accumulators.take()[&0].to_wide();
@@ -313,7 +322,7 @@ mod tests {
 
     #[test]
     fn blocks_with_cancelling_signs_are_exact() {
-        let layout = Layout { dimension: 9, second: Full };
+        let layout = Layout { dimension: 9, second: Full, sent: None };
         let rows = random_rows(9, 2 * BLOCK_ROWS + 5, 3);
         let keys = vec![0; rows.len()];
         check(layout, &keys, &rows, &added(layout, &keys, &rows));
@@ -323,7 +332,7 @@ mod tests {
     #[test]
     fn records_clipped_with_their_squares_have_a_row_for_each_moment() {
         for (dimension, second) in [(1, Full), (3, Full), (9, Full), (40, Full), (9, Diagonal)] {
-            let layout = Layout { dimension, second };
+            let layout = Layout { dimension, second, sent: None };
             let clipper = Clipper::unscaled(dimension, 1.0).unwrap().jointly(0.5).unwrap();
             let mut rng = ChaCha20Rng::seed_from_u64(4);
             let records: Vec<f64> = (0..300 * dimension).map(|_| rng.random_range(-1.0..1.0)).collect();
@@ -343,7 +352,7 @@ mod tests {
         let mut joint = QuantisedRows::new(1);
         let clipper = Clipper::unscaled(1, 1048576.0).unwrap().jointly(1.0).unwrap();
         clipper.quantise(&[1.0], &mut joint).unwrap();
-        let mut accumulators = Accumulators::new(Layout { dimension: 1, second: Full });
+        let mut accumulators = Accumulators::new(Layout { dimension: 1, second: Full, sent: None });
         accumulators.add_to_key(1, &joint).unwrap();
         let mixed = accumulators.add_to_key(1, &quantised(1, &[1.0]));
         assert_eq!(mixed, Err(MomentError::Width { found: 1, expected: 2 }));
@@ -358,7 +367,7 @@ mod tests {
     fn rows_one_by_one_are_exact_beyond_a_block() {
         let length = (1 << 20) - 1;
         for second in [Full, Diagonal, SecondMoment::None] {
-            let layout = Layout { dimension: 2, second };
+            let layout = Layout { dimension: 2, second, sent: None };
             let rows = quantised(2, &[0.0, f64::from(length)].repeat(2 * (2 * BLOCK_ROWS + 1)));
             let keys: Vec<u32> = (0..rows.len() as u32).map(|row| row % 2).collect();
             let sums = added(layout, &keys, &rows);
@@ -372,7 +381,7 @@ mod tests {
 
     #[test]
     fn empty_batches_make_no_keys() {
-        let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full });
+        let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full, sent: None });
         accumulators.add(&[], &QuantisedRows::new(2)).unwrap();
         accumulators.add_to_key(1, &QuantisedRows::new(2)).unwrap();
         assert!(accumulators.take().is_empty());
@@ -380,7 +389,7 @@ mod tests {
 
     #[test]
     fn batches_that_do_not_fit_are_refused() {
-        let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full });
+        let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full, sent: None });
         let (rows, wide) = (quantised(2, &[1.0; 4]), quantised(3, &[1.0; 3]));
         let dimension = Err(MomentError::Dimension { found: 3, expected: 2 });
         assert_eq!(accumulators.add(&[1], &rows), Err(MomentError::Keys { keys: 1, rows: 2 }));
@@ -389,8 +398,11 @@ mod tests {
     }
 
     fn layouts() -> impl Strategy<Value = Layout> {
-        (1..20usize, prop::bool::ANY)
-            .prop_map(|(dimension, full)| Layout { dimension, second: if full { Full } else { Diagonal } })
+        (1..20usize, prop::bool::ANY).prop_map(|(dimension, full)| Layout {
+            dimension,
+            second: if full { Full } else { Diagonal },
+            sent: None,
+        })
     }
 
     proptest! {

@@ -26,6 +26,7 @@ pub use rows::{QuantisedRows, RecordError};
 pub use sums::{MomentError, Sums};
 
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// Bits of the record grid: a record of norm ζ has integer norm 2²⁰.
@@ -44,13 +45,17 @@ pub enum SecondMoment {
 }
 
 /// Positions of the count, the first and the second moments of one key in a flat vector of
-/// coordinates: `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or nothing]`.
+/// coordinates: `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or nothing | sent or
+/// nothing]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Number of columns d, at least 1.
     pub dimension: usize,
     /// Which second moments follow the first.
     pub second: SecondMoment,
+    /// M: whether the number of records that entities sent comes last, of which an entity adds at
+    /// most M to an epoch.
+    pub sent: Option<NonZeroU32>,
 }
 
 impl Layout {
@@ -59,7 +64,7 @@ impl Layout {
 
     /// Returns the number of coordinates of one key.
     pub fn coordinates(&self) -> usize {
-        1 + self.dimension + self.second_len()
+        1 + self.dimension + self.second_len() + usize::from(self.sent.is_some())
     }
 
     /// Returns the number of second-moment coordinates.
@@ -78,7 +83,12 @@ impl Layout {
 
     /// Returns the positions of the second moments.
     pub fn second(&self) -> Range<usize> {
-        1 + self.dimension..self.coordinates()
+        1 + self.dimension..1 + self.dimension + self.second_len()
+    }
+
+    /// Returns the position of the number of sent records.
+    pub fn sent(&self) -> Option<usize> {
+        self.sent.map(|_| self.second().end)
     }
 
     /// Returns the layout of count and first moments of the same records.

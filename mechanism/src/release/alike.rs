@@ -15,7 +15,7 @@ use crate::view::View;
 use crate::workload::Workload;
 use std::sync::Arc;
 
-const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
+const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None };
 const EPOCHS: u64 = 3;
 
 fn mechanisms() -> [MatrixMechanism; 2] {

@@ -253,7 +253,7 @@ mod tests {
     use crate::workload::Workload;
     use std::sync::Arc;
 
-    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
+    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
 
     fn parameters(neighbours: Neighbours) -> MomentParameters {
         MomentParameters {

@@ -83,12 +83,20 @@ pub struct Moments {
     pub noise: MomentNoise,
     /// Source of the second moments.
     pub source: SecondMomentSource,
+    /// Noise level of the number of sent records; 0 where that is exact or not released.
+    pub sent_noise: f64,
 }
 
 impl Moments {
     /// Weighted count.
     pub fn count(&self) -> f64 {
         self.coordinates[Layout::COUNT]
+    }
+
+    /// Weighted number of the records that entities sent, and the standard deviation of its noise;
+    /// `None` where it is not released.
+    pub fn sent(&self) -> Option<(f64, f64)> {
+        Some((self.coordinates[self.layout.sent()?], self.sent_noise))
     }
 
     /// Weighted Σx, one entry per column.
@@ -122,8 +130,9 @@ pub struct View {
     layout: Layout,
     /// Real value of one unit of each released coordinate of a key.
     units: Vec<f64>,
-    /// Noise of one release, before decoding.
+    /// Noise of one release, before decoding, and that of the sent records.
     noise: MomentNoise,
+    sent_noise: f64,
     levels: Arc<ViewNoise>,
     decoder: MomentDecoder,
     squares: Option<SquaredIncrements>,
@@ -155,8 +164,9 @@ impl View {
             noise: MomentNoise {
                 count: deviation(Layout::COUNT),
                 first,
-                second: deviation(layout.second().start),
+                second: released.second().next().map_or(0.0, deviation),
             },
+            sent_noise: released.sent().map_or(0.0, deviation),
             decoder: mechanism.decoder(keys),
             squares,
             workload: levels.workload().state(keys as usize * layout.coordinates()),
@@ -189,7 +199,7 @@ impl View {
             return Err(ViewError::Length { found: values.len(), expected: self.released.len() });
         }
         let epoch = self.next_epoch();
-        let noise = self.noise_of(epoch as usize - 1)?;
+        let (noise, sent_noise) = self.noise_of(epoch as usize - 1)?;
         let units = self.units.iter().cycle();
         for ((real, &integer), &unit) in self.released.iter_mut().zip(values).zip(units) {
             *real = to_real(integer) * unit;
@@ -212,17 +222,19 @@ impl View {
             layout,
             noise: MomentNoise { second: levels.get(key as usize).copied().unwrap_or(noise.second), ..noise },
             source,
+            sent_noise,
         }))
     }
 
-    fn noise_of(&self, epoch: usize) -> Result<MomentNoise, ViewError> {
+    fn noise_of(&self, epoch: usize) -> Result<(MomentNoise, f64), ViewError> {
         let past = ViewError::PastHorizon { horizon: self.levels.horizon() };
         let (first, second) = self.levels.at(epoch).ok_or(past)?;
-        Ok(MomentNoise {
+        let noise = MomentNoise {
             count: self.noise.count * first,
             first: self.noise.first * first,
             second: self.noise.second * second,
-        })
+        };
+        Ok((noise, self.sent_noise * first))
     }
 }
 
@@ -239,7 +251,7 @@ const FIRST_STRETCH: u64 = 4096;
 /// # use hushflow_mechanism::workload::Workload;
 /// # let parameters = MomentParameters {
 /// #     method: Method::Jme,
-/// #     layout: Layout { dimension: 1, second: SecondMoment::Full },
+/// #     layout: Layout { dimension: 1, second: SecondMoment::Full, sent: None },
 /// #     neighbours: Neighbours::ReplaceOneInPlace,
 /// #     clip_norm: 1.0,
 /// #     noise_multiplier: 1.0,

@@ -114,10 +114,12 @@ impl SquaredIncrements {
         let mut variances = vec![2.0 * variance * variance + 4.0 * covariance * covariance];
         let keys = decoded.chunks_exact(narrow.coordinates());
         for (key, increments) in keys.zip(self.increments.chunks_exact_mut(layout.coordinates())) {
-            let (known, squares) = increments.split_at_mut(narrow.coordinates());
-            known.copy_from_slice(key);
             let sums = &key[layout.first()];
-            for (square, (i, j)) in squares.iter_mut().zip(layout.second_entries()) {
+            increments[..1 + layout.dimension].copy_from_slice(&key[..1 + layout.dimension]);
+            if let (Some(to), Some(from)) = (layout.sent(), narrow.sent()) {
+                increments[to] = key[from];
+            }
+            for (square, (i, j)) in increments[layout.second()].iter_mut().zip(layout.second_entries()) {
                 *square = sums[i] * sums[j] - if i == j { removed } else { 0.0 };
             }
             let mean_square = sums.iter().map(|sum| sum * sum).sum::<f64>() / layout.dimension as f64;

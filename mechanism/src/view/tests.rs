@@ -11,7 +11,7 @@ use crate::strategy::{COEFFICIENT_BITS, Stamped, Strategy, build};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full };
+const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full, sent: None };
 
 fn parameters(method: Method) -> MomentParameters {
     MomentParameters {
@@ -148,7 +148,7 @@ fn increments_have_the_covariance_of_the_inverse() {
 /// noise.
 #[test]
 fn squares_are_those_of_epoch_sums() {
-    let layout = Layout { dimension: 2, second: SecondMoment::Full };
+    let layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
     for second in [SecondMoment::Full, SecondMoment::Diagonal] {
         let strategy = build("square-root", &Workload::Prefix, Some(4)).unwrap();
         let parameters = MomentParameters { layout: Layout { second, ..layout }, ..parameters(Method::Pp) };

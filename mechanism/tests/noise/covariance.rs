@@ -62,7 +62,7 @@ fn parameters(method: Method) -> MomentParameters {
     };
     MomentParameters {
         method,
-        layout: Layout { dimension: 2, second },
+        layout: Layout { dimension: 2, second, sent: None },
         neighbours,
         clip_norm: 3.0,
         noise_multiplier: 1.7,

@@ -2,7 +2,8 @@
 //! passes their records.
 
 use super::buffer::ClosedBuffer;
-use super::{BoundSetup, Entity, EntityHistory, EntityLimits};
+use super::{BoundSetup, BoundedRecords, Entity, EntityHistory, EntityLimits};
+use crate::measurement::MeasurementId;
 use crate::{ClosedEpoch, Fault, OpenEpochs, Records};
 use differential_dataflow::AsCollection;
 use differential_dataflow::difference::{IsZero, Semigroup};
@@ -11,6 +12,7 @@ use differential_dataflow::operators::arrange::{Arranged, TraceAgent};
 use differential_dataflow::operators::iterate::Variable;
 use differential_dataflow::trace::implementations::{ContainerChunker, KeyBatcher, KeyBuilder, KeySpine};
 use differential_dataflow::trace::{Cursor, TraceReader};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
@@ -158,8 +160,9 @@ pub(super) fn pass<'scope>(
     closed: StreamVec<'scope, u64, ClosedBuffer>,
     admitted: StreamVec<'scope, u64, Vec<Entity>>,
     columns: Arc<[(f64, f64)]>,
+    measurement: MeasurementId,
     fault: Fault,
-) -> StreamVec<'scope, u64, Records> {
+) -> StreamVec<'scope, u64, BoundedRecords> {
     closed.binary_frontier(admitted, Pipeline, Pipeline, "Pass", move |_capability, _info| {
         let mut epochs = OpenEpochs::new(fault);
         move |(closed, closed_frontier), (admitted, admitted_frontier), output| {
@@ -170,7 +173,9 @@ pub(super) fn pass<'scope>(
                 for ClosedEpoch { epoch, times: [time], data: (buffers, admitted) } in run {
                     let mut session = output.session(time);
                     buffers.iter().for_each(|buffer| {
-                        give_batches(buffer, &admitted, epoch, &columns, |batch| session.give(batch))
+                        give_batches(buffer, &admitted, epoch, &columns, |records, sent| {
+                            session.give(BoundedRecords { measurement, records, sent })
+                        })
                     });
                 }
                 Ok(())
@@ -179,12 +184,13 @@ pub(super) fn pass<'scope>(
     })
 }
 
+/// Gives the records in batches, the last of them with the number of sent records by key.
 fn give_batches(
     buffer: &ClosedBuffer,
     admitted: &[Entity],
     epoch: u64,
     columns: &[(f64, f64)],
-    mut give: impl FnMut(Records),
+    mut give: impl FnMut(Records, BTreeMap<u32, u64>),
 ) {
     let room = || Records::with_room(BATCH.min(admitted.len()), columns.len());
     let mut batch = room();
@@ -193,10 +199,11 @@ fn give_batches(
         batch.epochs.push(epoch);
         batch.values.extend_from_slice(row);
         if batch.len() == BATCH {
-            give(std::mem::replace(&mut batch, room()));
+            give(std::mem::replace(&mut batch, room()), BTreeMap::new());
         }
     });
-    if !batch.is_empty() {
-        give(batch);
+    let sent = buffer.sent(admitted);
+    if !batch.is_empty() || !sent.is_empty() {
+        give(batch, sent);
     }
 }

@@ -5,8 +5,8 @@
 //! steps: in units of the guarantee's charge, the distance is at most the number of steps, and
 //! nearly attains it for streams built to do so.
 
+use super::EntityLimits;
 use super::tests::{LAST, TestRecord, bounded, limits};
-use super::{EntityLimits, RepeatPolicy};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::mechanism::{Method, MomentGeometry, MomentMechanism, MomentParameters};
 use hushflow_mechanism::moments::{Clipper, Layout, QuantisedRows, SecondMoment};
@@ -14,12 +14,13 @@ use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{COEFFICIENT_BITS, Matrix};
 use proptest::prelude::*;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 const KEYS: usize = 3;
 const SIGMA: f64 = 0.7;
 const CLIP_NORM: f64 = 3.0;
-const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full };
+const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full, sent: None };
 
 /// The first coefficients of C, exact in units of 2⁻⁴⁰.
 type ToeplitzCoefficients = [f64; LAST as usize];
@@ -44,29 +45,36 @@ impl EntityGuarantee {
             MomentGeometry::of_matrices(Arc::clone(&matrix), matrix, participation, [0.0; 2]).unwrap();
         let parameters = MomentParameters {
             method: Method::Jme,
-            layout: LAYOUT,
+            layout: Layout { sent: limits.sent_limit, ..LAYOUT },
             neighbours,
             clip_norm: CLIP_NORM,
             noise_multiplier: SIGMA,
             second_moment_weight: None,
             count_weight: None,
         };
-        Self { coefficients, mechanism: MomentMechanism::new(parameters, &geometry).unwrap(), limits }
+        let mechanism = MomentMechanism::new(parameters, &geometry).unwrap();
+        let mechanism = mechanism.for_records_at_once(limits.records_per_epoch).unwrap();
+        Self { coefficients, mechanism, limits }
     }
 
     /// Sums of all records that pass, by key, epoch and coordinate.
     fn sums(&self, records: &[TestRecord]) -> Vec<i128> {
         let clipper =
             self.mechanism.clipper(Clipper::unscaled(LAYOUT.dimension, CLIP_NORM).unwrap()).unwrap();
-        let width = LAYOUT.coordinates();
+        let layout = self.mechanism.layout();
+        let width = layout.coordinates();
         let mut sums = vec![0; KEYS * LAST as usize * width];
-        for (epoch, key, value) in bounded(records, self.limits, 1, &[], 1).0 {
+        let (passed, _, sent) = bounded(records, self.limits, 1, &[], 1);
+        let start = |epoch: u64, key: u32| (key as usize * LAST as usize + epoch as usize - 1) * width;
+        for ((epoch, key), number) in sent {
+            layout.sent().into_iter().for_each(|at| sums[start(epoch, key) + at] += i128::from(number));
+        }
+        for (epoch, key, value) in passed {
             let mut rows = QuantisedRows::new(1);
             let value = (f64::from_bits(value) / 127.5 - 1.0) * CLIP_NORM;
             clipper.quantise(&[value], &mut rows).unwrap();
             let moment = rows.values()[0] as i128;
-            let start = (key as usize * LAST as usize + epoch as usize - 1) * width;
-            for (sum, more) in sums[start..].iter_mut().zip([1, moment, moment * moment]) {
+            for (sum, more) in sums[start(epoch, key)..].iter_mut().zip([1, moment, moment * moment]) {
                 *sum += more;
             }
         }
@@ -78,7 +86,7 @@ impl EntityGuarantee {
     fn distance(&self, one: &[TestRecord], other: &[TestRecord]) -> f64 {
         let [one, other] = [one, other].map(|records| self.sums(records));
         let difference: Vec<i128> = one.iter().zip(&other).map(|(one, other)| one - other).collect();
-        let (width, epochs) = (LAYOUT.coordinates(), LAST as usize);
+        let (width, epochs) = (self.mechanism.layout().coordinates(), LAST as usize);
         let unit = f64::from(COEFFICIENT_BITS).exp2();
         let mut encoded = vec![0; difference.len()];
         for (at, change) in difference.iter().enumerate().filter(|(_, change)| **change != 0) {
@@ -100,10 +108,6 @@ fn steps(from: Neighbours, to: Neighbours) -> f64 {
     steps.unwrap().into()
 }
 
-fn one_participation() -> EntityLimits {
-    EntityLimits { participations: 1, min_separation: 1, records_per_epoch: 1, several: RepeatPolicy::Keep }
-}
-
 /// Value 255 is ζ and 0 is −ζ.
 const HIGH: u8 = 255;
 
@@ -122,7 +126,7 @@ fn one_record_costs_more_than_one_step() {
     let [before, blanked, moved] = chain();
     let check = |coefficients, charged, other: &Vec<TestRecord>, expected: f64, most: f64| {
         let distance =
-            EntityGuarantee::new(coefficients, charged, one_participation()).distance(&before, other);
+            EntityGuarantee::new(coefficients, charged, EntityLimits::LEAST).distance(&before, other);
         assert!((distance / expected - 1.0).abs() < 1e-3, "{charged}: {distance}, expected {expected}");
         assert!(distance <= most, "{charged}: {distance} in {most} steps");
     };
@@ -136,13 +140,30 @@ fn one_record_costs_more_than_one_step() {
     check(OPPOSED, ZeroOut, &moved, (170_f64 / 12.0).sqrt(), steps(ZeroOut, ReplaceOne));
 }
 
+/// With the number of sent records beside the moments, which neither of the changes leaves alone.
+#[test]
+fn sent_records_cost_no_more_than_their_steps() {
+    use Neighbours::{ReplaceOne, ZeroOut};
+    let [before, blanked, moved] = chain().map(|rows| [rows.clone(), rows].concat());
+    let limits = EntityLimits { sent_limit: NonZeroU32::new(2), ..EntityLimits::LEAST };
+    for coefficients in [IDENTITY, FORGETTING, OPPOSED] {
+        for (charged, wanted, other) in
+            [(ZeroOut, ZeroOut, &blanked), (ZeroOut, ReplaceOne, &moved), (ReplaceOne, ReplaceOne, &moved)]
+        {
+            let distance = EntityGuarantee::new(coefficients, charged, limits).distance(&before, other);
+            let most = steps(charged, wanted);
+            assert!(distance > 0.3 * most && distance <= most, "{charged} about {wanted}: {distance}");
+        }
+    }
+}
+
 /// Each pair exceeds the cost of one step, so charging one step per record would be wrong.
 #[test]
 fn some_pairs_nearly_attain_the_bounds() {
     use Neighbours::{ReplaceOne, ZeroOut};
     let [before, blanked, moved] = chain();
     let share = |charged, wanted, other: &Vec<TestRecord>| {
-        EntityGuarantee::new(OPPOSED, charged, one_participation()).distance(&before, other)
+        EntityGuarantee::new(OPPOSED, charged, EntityLimits::LEAST).distance(&before, other)
             / steps(charged, wanted)
     };
     assert!(share(ZeroOut, ZeroOut, &blanked) > 0.96);

@@ -1,7 +1,7 @@
 //! Per-epoch buffer: keeps the records of each entity that may count, however many arrive.
 
-use super::{BoundSetup, Entity, RepeatPolicy};
-use std::collections::HashMap;
+use super::{BoundSetup, Entity, EntityLimits, RepeatPolicy};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -14,10 +14,10 @@ pub(super) enum EpochBuffer {
 impl EpochBuffer {
     /// Returns an empty buffer with room for the expected number of entities.
     pub(super) fn new(setup: &BoundSetup, expected: usize) -> Self {
-        let (most, by_column) = (setup.limits.records_per_epoch, setup.by_column);
-        match setup.limits.several {
-            RepeatPolicy::Keep => Self::First(FirstRecords::new(most, setup.columns.len(), expected)),
-            RepeatPolicy::Average => Self::Means(KeyMeans { most, by_column, entities: table(expected) }),
+        let BoundSetup { limits, by_column, .. } = *setup;
+        match limits.several {
+            RepeatPolicy::Keep => Self::First(FirstRecords::new(limits, setup.columns.len(), expected)),
+            RepeatPolicy::Average => Self::Means(KeyMeans { limits, by_column, entities: table(expected) }),
         }
     }
 
@@ -38,13 +38,14 @@ impl EpochBuffer {
 
     pub(super) fn close(self) -> ClosedBuffer {
         match self {
-            Self::First(FirstRecords { slots, values, entities, .. }) => {
-                let (entities, latest) = in_order(entities, |chain| chain.latest);
-                ClosedBuffer { entities, records: ClosedRecords::First { latest, slots, values } }
+            Self::First(FirstRecords { limits, slots, values, entities }) => {
+                let (entities, chains) = in_order(entities, |chain| chain);
+                ClosedBuffer { limits, entities, records: ClosedRecords::First { chains, slots, values } }
             }
-            Self::Means(KeyMeans { most, entities, .. }) => {
-                let (entities, sums) = in_order(entities, |sums| sums);
-                ClosedBuffer { entities, records: ClosedRecords::Means { most, sums } }
+            Self::Means(KeyMeans { limits, entities, .. }) => {
+                let (entities, mut sums) = in_order(entities, |sums| sums);
+                sums.iter_mut().for_each(|keys| keys.sort_by_key(|sum| sum.first));
+                ClosedBuffer { limits, entities, records: ClosedRecords::Means(sums) }
             }
         }
     }
@@ -53,16 +54,17 @@ impl EpochBuffer {
 /// The buffered records of a closed epoch, by ascending entity.
 #[derive(Clone)]
 pub(super) struct ClosedBuffer {
+    limits: EntityLimits,
     entities: Vec<Entity>,
     records: ClosedRecords,
 }
 
 #[derive(Clone)]
 enum ClosedRecords {
-    /// The latest record of each entity.
-    First { latest: Vec<Option<u32>>, slots: Vec<BufferedRecord>, values: Zeroizing<Vec<f64>> },
-    /// The sums of each entity's keys.
-    Means { most: u32, sums: Vec<Vec<KeySum>> },
+    /// The records of each entity.
+    First { chains: Vec<Chain>, slots: Vec<BufferedRecord>, values: Zeroizing<Vec<f64>> },
+    /// The sums of each entity's keys, in the order of their first records.
+    Means(Vec<Vec<KeySum>>),
 }
 
 impl ClosedBuffer {
@@ -80,17 +82,38 @@ impl ClosedBuffer {
         mut give: impl FnMut(u32, &[f64]),
     ) {
         let admitted = common(&self.entities, admitted);
+        let most = self.limits.records_per_epoch;
         match &self.records {
-            ClosedRecords::First { latest, slots, values } => {
-                let pass = passing(admitted.map(|at| latest[at]), slots);
+            ClosedRecords::First { chains, slots, values } => {
+                let pass = first(admitted.map(|at| &chains[at]), slots, most);
                 let rows = values.chunks_exact(bounds.len());
                 let passed = slots.iter().zip(rows).zip(pass).filter(|(_, pass)| *pass);
                 passed.for_each(|((slot, row), _)| give(slot.key, row));
             }
-            ClosedRecords::Means { most, sums } => {
-                admitted.for_each(|at| give_means(&sums[at], *most, bounds, &mut give))
+            ClosedRecords::Means(sums) => {
+                admitted.for_each(|at| give_means(&sums[at], most, bounds, &mut give))
             }
         }
+    }
+
+    /// Returns the number of records that the admitted entities sent, by key: at most M of each.
+    /// Empty without that limit.
+    pub(super) fn sent(&self, admitted: &[Entity]) -> BTreeMap<u32, u64> {
+        let mut sent = BTreeMap::new();
+        let Some(most) = self.limits.sent_limit else { return sent };
+        let admitted = common(&self.entities, admitted);
+        let mut count = |key: u32| *sent.entry(key).or_default() += 1;
+        match &self.records {
+            ClosedRecords::First { chains, slots, .. } => {
+                let is_sent = first(admitted.map(|at| &chains[at]), slots, most.get());
+                slots.iter().zip(is_sent).filter(|(_, sent)| *sent).for_each(|(slot, _)| count(slot.key));
+            }
+            ClosedRecords::Means(sums) => {
+                let keys = admitted.flat_map(|at| sums[at].iter().take(most.get() as usize));
+                keys.for_each(|sum| count(sum.key));
+            }
+        }
+        sent
     }
 }
 
@@ -109,23 +132,25 @@ fn common(all: &[Entity], some: &[Entity]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Marks the slots that belong to chains with these latest records, so that slots can be read in
-/// memory order.
-fn passing(latest: impl Iterator<Item = Option<u32>>, slots: &[BufferedRecord]) -> Vec<bool> {
-    let mut pass = vec![false; slots.len()];
-    for mut next in latest {
-        while let Some(slot) = next.map(|slot| slot as usize) {
-            pass[slot] = true;
-            next = slots[slot].before;
+/// Marks the slots of the first records of these chains, at most `most` of each, so that slots can
+/// be read in memory order.
+fn first<'a>(chains: impl Iterator<Item = &'a Chain>, slots: &[BufferedRecord], most: u32) -> Vec<bool> {
+    let mut marked = vec![false; slots.len()];
+    for &Chain { mut latest, length } in chains {
+        let mut left = length;
+        while let Some(slot) = latest.map(|slot| slot as usize) {
+            marked[slot] = left <= most;
+            left -= 1;
+            latest = slots[slot].before;
         }
     }
-    pass
+    marked
 }
 
 /// The first records of every entity. A later record is dropped at once, so a heavy contributor
 /// takes no more room than another.
 pub(super) struct FirstRecords {
-    most: u32,
+    limits: EntityLimits,
     slots: Vec<BufferedRecord>,
     values: Zeroizing<Vec<f64>>,
     entities: ByEntity<Chain>,
@@ -140,16 +165,16 @@ struct BufferedRecord {
 }
 
 /// The records of an entity, latest first.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Chain {
     latest: Option<u32>,
     length: u32,
 }
 
 impl FirstRecords {
-    fn new(most: u32, columns: usize, expected: usize) -> Self {
+    fn new(limits: EntityLimits, columns: usize, expected: usize) -> Self {
         Self {
-            most,
+            limits,
             slots: Vec::with_capacity(expected),
             values: Zeroizing::new(Vec::with_capacity(expected * columns)),
             entities: table(expected),
@@ -157,10 +182,11 @@ impl FirstRecords {
     }
 
     fn add(&mut self, entity: Entity, position: u64, key: u32, row: &[f64]) {
-        let Self { most, slots, values, entities } = self;
+        let Self { limits, slots, values, entities } = self;
+        let most = limits.buffered_records();
         let chain = entities.entry(entity).or_default();
         let slot = match chain.latest {
-            _ if chain.length < *most => {
+            _ if chain.length < most => {
                 chain.length += 1;
                 slots.push(BufferedRecord { position, key, before: None });
                 values.extend_from_slice(row);
@@ -192,7 +218,7 @@ const FRACTION: f64 = (1_u64 << 52) as f64;
 /// The mean of every entity and key. Each value is clamped to its bounds and counted as an integer
 /// fraction of their range, so means do not depend on the order of records.
 pub(super) struct KeyMeans {
-    most: u32,
+    limits: EntityLimits,
     /// Whether a record without some values counts for the means of the others.
     by_column: bool,
     entities: ByEntity<Vec<KeySum>>,
@@ -230,11 +256,9 @@ impl KeyMeans {
     }
 }
 
-/// Passes on the means of the keys whose first records have the lowest positions.
+/// Passes on the means of the first keys.
 fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl FnMut(u32, &[f64])) {
-    let mut keys: Vec<&KeySum> = keys.iter().collect();
-    keys.sort_by_key(|sum| sum.first);
-    for sum in keys.into_iter().take(most as usize) {
+    for sum in keys.iter().take(most as usize) {
         let mut mean = sum.mean(bounds);
         give(sum.key, &mean);
         mean.zeroize();
@@ -293,6 +317,7 @@ mod tests {
     use super::super::EntityLimits;
     use super::*;
     use proptest::prelude::*;
+    use std::num::NonZeroU32;
     use std::sync::Arc;
 
     fn setup(limits: EntityLimits, columns: &[(f64, f64)], by_column: bool) -> BoundSetup {
@@ -300,7 +325,7 @@ mod tests {
     }
 
     fn limits(most: u32, several: RepeatPolicy) -> EntityLimits {
-        EntityLimits { participations: 1, min_separation: 1, records_per_epoch: most, several }
+        EntityLimits { records_per_epoch: most, several, ..EntityLimits::LEAST }
     }
 
     fn passed(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
@@ -318,6 +343,26 @@ mod tests {
         }
         passed.sort();
         passed
+    }
+
+    #[test]
+    fn sent_records_are_the_first_ones_of_admitted_entities() {
+        let records = [(1, 5, 7), (1, 9, 8), (1, 6, 7), (2, 7, 8), (1, 4, 9), (3, 8, 9)];
+        let sent = |several, most| {
+            let limits = EntityLimits { sent_limit: NonZeroU32::new(most), ..limits(1, several) };
+            let mut buffer = EpochBuffer::new(&setup(limits, &[(0.0, 1.0)], false), 0);
+            for (entity, position, key) in records {
+                buffer.add(Entity(entity), position, key, &[0.5], &[(0.0, 1.0)]);
+            }
+            buffer.close().sent(&[Entity(1), Entity(2)]).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(sent(RepeatPolicy::Keep, 0), []);
+        assert_eq!(sent(RepeatPolicy::Keep, 2), [(7, 1), (8, 1), (9, 1)]);
+        assert_eq!(sent(RepeatPolicy::Keep, 3), [(7, 2), (8, 1), (9, 1)]);
+        assert_eq!(sent(RepeatPolicy::Keep, 9), [(7, 2), (8, 2), (9, 1)]);
+        // The records of a key are one.
+        assert_eq!(sent(RepeatPolicy::Average, 2), [(7, 1), (8, 1), (9, 1)]);
+        assert_eq!(sent(RepeatPolicy::Average, 9), [(7, 1), (8, 2), (9, 1)]);
     }
 
     #[test]

@@ -11,6 +11,9 @@
 //!    one that is at least b after the last in which it took part, until it has taken part in k
 //!    ([`EntityLimits::admit`]).
 //! 3. The kept records of the epochs in which it takes part pass. All others are dropped.
+//! 4. *Sent records.* With a limit M ([`EntityLimits::sent_limit`]) the records that step 1 would
+//!    keep with M instead of m are counted by key, in the epochs in which the entity takes part.
+//!    Only their number passes: see the head of `mechanism/sent.rs` for its sensitivity.
 //!
 //! # What neighbours can do
 //! **Theorem.** Let two streams differ in the records of one entity, which are replaced by any
@@ -66,11 +69,12 @@ use crate::{Fault, Measurement, Records};
 use admit::{admitted, pass};
 use gather::{address, gather};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
-use timely::dataflow::operators::vec::Map;
 
 /// A 128-bit hash that identifies an entity. Private: `Debug` does not print it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -104,6 +108,10 @@ pub struct EntityLimits {
     pub records_per_epoch: u32,
     /// Treatment of several records of an entity in an epoch.
     pub several: RepeatPolicy,
+    /// M: the most records of an entity in an epoch that the number of sent records counts, those
+    /// that pass included; `None` if that number is not released.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_limit: Option<NonZeroU32>,
 }
 
 /// Treatment of several records of an entity in an epoch.
@@ -135,8 +143,18 @@ impl fmt::Debug for EntityHistory {
 
 impl EntityLimits {
     /// One record of an entity.
-    pub(crate) const LEAST: Self =
-        Self { participations: 1, min_separation: 1, records_per_epoch: 1, several: RepeatPolicy::Keep };
+    pub(crate) const LEAST: Self = Self {
+        participations: 1,
+        min_separation: 1,
+        records_per_epoch: 1,
+        several: RepeatPolicy::Keep,
+        sent_limit: None,
+    };
+
+    /// Number of records of an entity in an epoch that have to be known.
+    fn buffered_records(&self) -> u32 {
+        self.sent_limit.map_or(self.records_per_epoch, |most| most.get().max(self.records_per_epoch))
+    }
 
     /// Maximum number of epochs, of the given number, in which an entity takes part.
     pub(crate) fn most_participations(&self, epochs: Option<u64>) -> u64 {
@@ -155,6 +173,7 @@ impl EntityLimits {
     ///     min_separation: 3,
     ///     records_per_epoch: 1,
     ///     several: RepeatPolicy::Keep,
+    ///     sent_limit: None,
     /// };
     /// let first = limits.admit(None, 5);
     /// assert_eq!(first, Some(EntityHistory { participations: 1, last: 5 }));
@@ -180,6 +199,16 @@ impl EntityLimits {
 pub struct BoundedRecords {
     pub(crate) measurement: MeasurementId,
     pub(crate) records: Records,
+    /// Number of sent records by key, of which these are a part.
+    pub(crate) sent: BTreeMap<u32, u64>,
+}
+
+impl BoundedRecords {
+    /// Returns the number of sent records by key; empty without a
+    /// [limit](EntityLimits::sent_limit). It is that of all batches of an epoch together.
+    pub fn sent(&self) -> &BTreeMap<u32, u64> {
+        &self.sent
+    }
 }
 
 impl Deref for BoundedRecords {
@@ -222,6 +251,7 @@ pub trait BoundEntities<'scope> {
     ///     min_separation: 2,
     ///     records_per_epoch: 1,
     ///     several: RepeatPolicy::Keep,
+    ///     sent_limit: None,
     /// };
     /// # let strategies = mechanism.strategies().clone();
     /// # let schema = "4x2+".parse()?;
@@ -249,9 +279,7 @@ impl<'scope> BoundEntities<'scope> for StreamVec<'scope, u64, Records> {
         });
         let gathered = gather(address(self, setup.columns.len(), fault.clone()), &setup, fault.clone());
         let admitted = admitted(gathered.present, &setup, fault.clone());
-        let measurement = measurement.id();
-        let records = pass(gathered.closed, admitted.clone(), setup.columns, fault)
-            .map(move |records| BoundedRecords { measurement, records });
+        let records = pass(gathered.closed, admitted.clone(), setup.columns, measurement.id(), fault);
         BoundOutput { records, admitted }
     }
 }

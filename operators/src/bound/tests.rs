@@ -14,8 +14,9 @@ use timely::dataflow::{InputHandle, ProbeHandle};
 /// A record: entity, epoch, key and value. Its index in the list is its position.
 pub(super) type TestRecord = (u8, u64, u32, u8);
 
-/// The records that pass as sorted (epoch, key, value), and the participations as (epoch, entity).
-pub(super) type BoundedOutcome = (Vec<(u64, u32, u64)>, BTreeSet<(u64, u8)>);
+/// The records that pass as sorted (epoch, key, value), the participations as (epoch, entity), and
+/// the number of sent records by epoch and key.
+pub(super) type BoundedOutcome = (Vec<(u64, u32, u64)>, BTreeSet<(u64, u8)>, BTreeMap<(u64, u32), u64>);
 
 pub(super) const LAST: u64 = 12;
 
@@ -30,12 +31,14 @@ pub(super) fn bounded(
 ) -> BoundedOutcome {
     let (records, histories) = (Arc::new(records.to_vec()), Arc::new(histories.to_vec()));
     let (sender, receiver) = mpsc::channel();
+    let (sent_sender, sent_receiver) = mpsc::channel();
     let fault = Fault::new();
     let raised = fault.clone();
     timely::execute(timely::Config::process(workers), move |worker| {
         let measurement = entities(limits, [(0.0, 255.0)]).histories(histories.clone());
         let measurement = measurement.resume(first, EncoderStates::new()).build().expect("a measurement");
         let [passed, taking] = [(); 2].map(|()| sender.clone());
+        let sent = sent_sender.clone();
         let (mut input, probe) = (InputHandle::new(), ProbeHandle::new());
         worker.dataflow(|scope| {
             let bounded = scope.input_from(&mut input).epochs().bound(&measurement, fault.clone());
@@ -44,6 +47,9 @@ pub(super) fn bounded(
                 entities.for_each(|participation| taking.send(participation).expect("a receiver"));
             });
             let records = bounded.records.inspect_time(move |&epoch, batch: &BoundedRecords| {
+                for (&key, &number) in batch.sent() {
+                    sent.send(((epoch, key), number)).expect("a receiver");
+                }
                 for (at, &value) in batch.values.iter().enumerate() {
                     assert_eq!(batch.epochs[at], epoch);
                     passed.send((epoch, batch.keys[at].into(), value.to_bits())).expect("a receiver");
@@ -80,11 +86,13 @@ pub(super) fn bounded(
         }
     }
     records.sort();
-    (records, taking)
+    let mut sent = BTreeMap::new();
+    sent_receiver.iter().for_each(|(cell, number)| *sent.entry(cell).or_default() += number);
+    (records, taking, sent)
 }
 
 fn expected(records: &[TestRecord], limits: EntityLimits) -> BoundedOutcome {
-    let (mut passed, mut taking) = (Vec::new(), BTreeSet::new());
+    let (mut passed, mut taking, mut sent) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
     for entity in records.iter().map(|record| record.0).collect::<BTreeSet<_>>() {
         let own: Vec<_> = records.iter().filter(|record| record.0 == entity).collect();
         let mut admitted: Vec<u64> = Vec::new();
@@ -97,8 +105,11 @@ fn expected(records: &[TestRecord], limits: EntityLimits) -> BoundedOutcome {
             taking.insert((epoch, entity));
             let there: Vec<_> = own.iter().filter(|record| record.1 == epoch).collect();
             let most = limits.records_per_epoch as usize;
+            let most_sent = limits.sent_limit.map_or(0, |most| most.get() as usize);
+            let mut send = |key: u32| *sent.entry((epoch, key)).or_default() += 1;
             match limits.several {
                 RepeatPolicy::Keep => {
+                    there.iter().take(most_sent).for_each(|record| send(record.2));
                     passed.extend(there.iter().take(most).map(|r| (epoch, r.2, f64::from(r.3).to_bits())));
                 }
                 RepeatPolicy::Average => {
@@ -108,6 +119,7 @@ fn expected(records: &[TestRecord], limits: EntityLimits) -> BoundedOutcome {
                             keys.push(r.2)
                         }
                     });
+                    keys.iter().take(most_sent).for_each(|&key| send(key));
                     for &key in keys.iter().take(most) {
                         let values: Vec<f64> =
                             there.iter().filter(|r| r.2 == key).map(|r| r.3.into()).collect();
@@ -119,20 +131,22 @@ fn expected(records: &[TestRecord], limits: EntityLimits) -> BoundedOutcome {
         }
     }
     passed.sort();
-    (passed, taking)
+    (passed, taking, sent)
 }
 
-fn close((found, taking): &BoundedOutcome, (expected, expected_taking): &BoundedOutcome) -> bool {
+fn close(found: &BoundedOutcome, expected: &BoundedOutcome) -> bool {
+    let ((found, taking, sent), (expected, expected_taking, expected_sent)) = (found, expected);
     let near = |a: u64, b: u64| (f64::from_bits(a) - f64::from_bits(b)).abs() < 1e-9;
     let records = || found.iter().zip(expected).all(|(a, b)| (a.0, a.1) == (b.0, b.1) && near(a.2, b.2));
-    taking == expected_taking && found.len() == expected.len() && records()
+    (taking, sent) == (expected_taking, expected_sent) && found.len() == expected.len() && records()
 }
 
 pub(super) fn limits() -> impl Strategy<Value = EntityLimits> {
-    (1..4_u64, 1..5_u64, 1..3_u32, prop::bool::ANY).prop_map(
-        |(participations, min_separation, records_per_epoch, average)| {
+    (1..4_u64, 1..5_u64, 1..3_u32, prop::bool::ANY, 0..4_u32).prop_map(
+        |(participations, min_separation, records_per_epoch, average, more)| {
             let several = if average { RepeatPolicy::Average } else { RepeatPolicy::Keep };
-            EntityLimits { participations, min_separation, records_per_epoch, several }
+            let sent_limit = NonZeroU32::new(records_per_epoch + more).filter(|_| more > 0);
+            EntityLimits { participations, min_separation, records_per_epoch, several, sent_limit }
         },
     )
 }
@@ -195,6 +209,20 @@ proptest! {
             let epochs: Vec<_> = own.1.iter().filter(|participation| participation.1 == 100).map(|participation| participation.0).collect();
             check_pattern(&epochs, &limits)?;
         }
+        // At most M sent records, in the epochs in which the entity takes part, those that count
+        // among them.
+        for own in [&a, &b] {
+            let mut more: BTreeMap<u64, u64> = BTreeMap::new();
+            for (cell, number) in &own.2 {
+                *more.entry(cell.0).or_default() += number - none.2.get(cell).copied().unwrap_or(0);
+            }
+            more.retain(|_, number| *number > 0);
+            let most_sent = limits.sent_limit.map_or(0, |most| u64::from(most.get()));
+            prop_assert!(more.values().all(|&number| number <= most_sent));
+            check_pattern(&more.keys().copied().collect::<Vec<_>>(), &limits)?;
+            let counts = |cell: &(u64, u32)| own.0.iter().filter(|r| (r.0, r.1) == *cell).count() as u64;
+            prop_assert!(own.2.iter().all(|(cell, number)| counts(cell) <= *number));
+        }
         // Replaced: one pattern is removed and another added.
         let replaced = changes(&a.0, &b.0);
         prop_assert!(replaced.values().all(|&[gone, come]| gone <= most && come <= most));
@@ -217,8 +245,13 @@ proptest! {
             histories.into_iter().map(|(entity, history)| (Entity(entity.into()), history)).collect();
         let rest = bounded(&records, limits, 2, &histories, cut + 1);
         let after = |passed: &BoundedOutcome| -> BoundedOutcome {
-            let (records, taking) = passed;
-            (records.iter().filter(|r| r.0 > cut).copied().collect(), taking.iter().filter(|t| t.0 > cut).copied().collect())
+            let (records, taking, sent) = passed;
+            let sent = sent.iter().filter(|((epoch, _), _)| *epoch > cut).map(|(cell, number)| (*cell, *number));
+            (
+                records.iter().filter(|r| r.0 > cut).copied().collect(),
+                taking.iter().filter(|t| t.0 > cut).copied().collect(),
+                sent.collect(),
+            )
         };
         prop_assert!(rest == after(&whole));
     }
@@ -229,13 +262,7 @@ fn records_without_entities_raise_the_fault_and_keep_their_epoch_open() {
     let fault = Fault::new();
     let raised = fault.clone();
     let closed = timely::execute_directly(move |worker| {
-        let limits = EntityLimits {
-            participations: 1,
-            min_separation: 1,
-            records_per_epoch: 1,
-            several: RepeatPolicy::Keep,
-        };
-        let measurement = entities(limits, [(0.0, 1.0)]).build().expect("a measurement");
+        let measurement = entities(EntityLimits::LEAST, [(0.0, 1.0)]).build().expect("a measurement");
         let mut input = InputHandle::new();
         let probe = worker.dataflow(|scope| {
             let bounded = scope.input_from(&mut input).bound(&measurement, fault);

@@ -15,7 +15,7 @@ use std::sync::mpsc;
 use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::vec::ToStream;
 
-const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full };
+const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full, sent: None };
 const HORIZON: u64 = 16;
 
 fn mechanism(parameters: MomentParameters, participation: Participation) -> MatrixMechanism {
@@ -42,7 +42,8 @@ pub(crate) fn vectors(method: Method, layout: Layout, neighbours: Neighbours) ->
 }
 
 pub(crate) fn entities(limits: EntityLimits, bounds: [(f64, f64); 1]) -> MeasurementBuilder {
-    let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, 1.0);
+    let layout = Layout { sent: limits.sent_limit, ..LAYOUT };
+    let parameters = parameters(Method::Jme, layout, Neighbours::ReplaceOne, 1.0);
     let most = format!("{HORIZON}x1+").parse().unwrap();
     let mechanism = mechanism(parameters, most).for_records_at_once(limits.records_per_epoch).unwrap();
     Measurement::of_columns(mechanism, bounds).entities(limits)
@@ -216,6 +217,15 @@ fn unsuitable_parameters_are_refused() {
     let many = EntityLimits { records_per_epoch: 2, ..apart };
     assert!(matches!(refused(of("3x4+", many)), MeasurementError::Entities { records: 1, .. }));
     assert!(entities(many, [(-1.0, 1.0)]).build().is_ok());
+    let sent = EntityLimits { sent_limit: NonZeroU32::new(5), ..many };
+    assert!(entities(sent, [(-1.0, 1.0)]).build().is_ok());
+    let more = EntityLimits { sent_limit: NonZeroU32::new(6), ..many };
+    assert!(matches!(refused(entities(sent, [(-1.0, 1.0)]).entities(more)), MeasurementError::Sent { .. }));
+    assert!(matches!(refused(entities(sent, [(-1.0, 1.0)]).entities(many)), MeasurementError::Sent { .. }));
+    assert!(matches!(refused(entities(many, [(-1.0, 1.0)]).entities(sent)), MeasurementError::Sent { .. }));
+    let layout = Layout { sent: NonZeroU32::new(5), ..LAYOUT };
+    let of_records = vectors(Method::Jme, layout, Neighbours::ReplaceOne);
+    assert!(matches!(refused(of_records), MeasurementError::Sent { limits: None, .. }));
     let later = of("3x4+", apart).resume(2, EncoderStates::new());
     assert_eq!(refused(later.clone()), MeasurementError::Histories { first_epoch: 2 });
     assert!(later.histories(Vec::new()).build().is_ok());
@@ -229,7 +239,7 @@ fn unsuitable_parameters_are_refused() {
 /// The builder cannot omit what a mechanism needs of its clipper.
 #[test]
 fn the_clipper_matches_the_mechanism() {
-    let layout = Layout { dimension: 2, second: SecondMoment::Full };
+    let layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
     for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
         for method in [Method::Jme, Method::JointClip] {
             let measurement = vectors(method, layout, neighbours).build().unwrap();

@@ -102,5 +102,8 @@ fn noise(parameters: MomentParameters, geometry: &MomentGeometry) -> Option<Nois
     let layout = mechanism.layout();
     let deviation =
         |index: usize| mechanism.noise().get(index).map_or(0.0, |noise| noise.standard_deviation());
-    Some(NoiseDeviations { first: deviation(layout.first().start), second: deviation(layout.second().start) })
+    Some(NoiseDeviations {
+        first: deviation(layout.first().start),
+        second: layout.second().next().map_or(0.0, deviation),
+    })
 }

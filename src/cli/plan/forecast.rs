@@ -69,6 +69,9 @@ pub(super) struct ForecastNoise {
     /// Noise of a diagonal entry of Σxxᵀ; an off-diagonal entry has 1/√2 of it. `None` where second
     /// moments are not released.
     pub(super) second: Option<f64>,
+    /// Noise of the number of records that entities sent; absent where it is not released.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sent: Option<f64>,
 }
 
 /// Standard deviations of the noise of estimates, for records near the centre, in the unit of the
@@ -359,6 +362,7 @@ impl StreamPlan {
             count_weight: None,
         };
         let mechanism = MomentMechanism::new(parameters, geometry)?;
+        let mechanism = mechanism.for_records_at_once(self.records_at_once)?;
         let RequestedBudget::Guarantee(epsilon, delta) = self.budget else { return Ok((mechanism, near)) };
         let cells = self.keys as f64 * self.purpose.horizon as f64;
         let calibrated = mechanism.calibrated(epsilon, delta, cells)?;
@@ -435,5 +439,6 @@ fn noise(mechanism: &MomentMechanism, row_norm: f64) -> ForecastNoise {
         count: deviation(Layout::COUNT),
         first: deviation(layout.first().start),
         second: layout.second().next().map(deviation),
+        sent: layout.sent().map(deviation),
     }
 }

@@ -211,16 +211,19 @@ fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
 
 fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
     let row = |name: String, noise| [name].into_iter().chain(levels(noise)).collect();
+    let titles = ["noise of the view", "count ±", "first ±", "second ±"].into_iter();
+    let sent = forecast.noise.first_noise.sent.map(|_| "sent ±");
     vec![
-        ["noise of the view", "count ±", "first ±", "second ±"].map(String::from).to_vec(),
+        titles.chain(sent).map(String::from).collect(),
         row("epoch 1".into(), &forecast.noise.first_noise),
         row(format!("epoch {}", thousands(forecast.problem.horizon)), &forecast.noise.last_noise),
         row("root mean square".into(), &forecast.noise.rms_noise),
     ]
 }
 
-fn levels(noise: &ForecastNoise) -> [String; 3] {
-    [Some(noise.count), Some(noise.first), noise.second].map(|level| level.map_or("-".into(), number))
+fn levels(noise: &ForecastNoise) -> impl Iterator<Item = String> {
+    let levels = [Some(noise.count), Some(noise.first), noise.second];
+    levels.map(|level| level.map_or("-".into(), number)).into_iter().chain(noise.sent.map(number))
 }
 
 /// Formats the noise of mean and covariance: in the units of the columns, where a file names them.

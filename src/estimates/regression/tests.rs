@@ -12,7 +12,7 @@ use nalgebra::DVector;
 
 use crate::estimates::{EstimateView, Intervals};
 
-const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Full };
+const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Full, sent: None };
 
 /// Slopes of y on x1 and x2, in centred and scaled coordinates.
 const SLOPES: [f64; 2] = [0.5, -0.25];
@@ -75,7 +75,7 @@ fn exact(count: f64) -> Vec<f64> {
 
 fn moments(coordinates: Vec<f64>, noise: MomentNoise) -> Moments {
     let (epoch, key, source) = (1, 0, SecondMomentSource::Released);
-    Moments { epoch, key, coordinates, layout: LAYOUT, noise, source }
+    Moments { epoch, key, coordinates, layout: LAYOUT, noise, source, sent_noise: 0.0 }
 }
 
 const fn noise(count: f64, first: f64, second: f64) -> MomentNoise {

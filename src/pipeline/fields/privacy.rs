@@ -164,6 +164,15 @@ pub(super) static ENTITY: SectionDefinition = SectionDefinition {
             "\"average\"",
             "What happens to more records of an entity in an epoch.",
         ),
+        Field::optional(
+            "sent_limit",
+            FieldType::Count { least: 1, most: u32::MAX as u64 },
+            "none: the number is not released",
+            "20",
+            "Releases how many records were sent by the entities that count in an epoch, those beyond \
+             `records_per_epoch` included, up to this number of each entity, at least `records_per_epoch`.",
+        )
+        .costs("All other noise grows by 1 % at most. The noise of this number is proportional to it."),
     ],
     ..SectionDefinition::EMPTY
 };

@@ -278,15 +278,23 @@ fn entities_are_protected_if_both_sections_agree() {
         min_separation: 1,
         records_per_epoch: 1,
         several: RepeatPolicy::Keep,
+        sent_limit: None,
     };
     assert_eq!(
         pipeline.entity,
         Some(EntityUnit { column: "who".into(), kind: "who".into(), within: vec![], limits })
     );
     let parameters = pipeline.public_parameters();
-    let json = serde_json::to_string(&parameters).unwrap();
-    assert_eq!(serde_json::from_str::<super::super::PublicParameters>(&json).unwrap(), parameters);
+    let as_json = |parameters: &super::super::PublicParameters| {
+        let json = serde_json::to_string(parameters).unwrap();
+        assert_eq!(serde_json::from_str::<super::super::PublicParameters>(&json).unwrap(), *parameters);
+        json
+    };
+    assert!(!as_json(&parameters).contains("sent"), "headers without the limit do not change");
     assert_eq!(parameters.participation().to_string(), "4x1+");
+    let with_sent = entity.replace("= 4", "= 4, records_per_epoch = 3, sent_limit = 3");
+    let parameters = parsed(format!("{of_entities}{with_sent}")).unwrap().public_parameters();
+    assert!(as_json(&parameters).contains("\"sent_limit\":3"));
     let refused = |text: String, part: &str| {
         let problems = parse(&text).err().unwrap_or_default();
         assert!(problems.contains(part), "{problems}");
@@ -295,6 +303,8 @@ fn entities_are_protected_if_both_sections_agree() {
     refused(format!("{BY_COUNT}{entity}"), "needs unit = \"entity\" in [privacy]");
     refused(format!("{of_entities}{}", entity.replace("'who'", "'x'")), "named twice");
     refused(format!("{of_entities}{}", entity.replace("= 4", "= 0")), "a whole number from 1");
+    let too_few = with_sent.replace("sent_limit = 3", "sent_limit = 2");
+    refused(format!("{of_entities}{too_few}"), "from records_per_epoch = 3");
     refused(BY_COUNT.replace("privacy = {", "privacy = { unit = 'user',"), "\"record\" or \"entity\"");
 }
 

@@ -46,9 +46,9 @@ pub(super) const TERMS: &[(&str, &str)] = &[
     ("λ", "`second_moment_weight`."),
     ("d", "The number of columns."),
     (
-        "k, b, m",
-        "The limits of an entity: `participations`, `min_separation` and `records_per_epoch`. In `window:k`, k is the number of \
-         epochs.",
+        "k, b, m, M",
+        "The limits of an entity: `participations`, `min_separation`, `records_per_epoch` and `sent_limit`. In `window:k`, k is the \
+         number of epochs.",
     ),
     ("β", "The decay of a workload per epoch."),
     (

@@ -13,6 +13,7 @@ use hushflow::time::parse_time;
 use super::Lab;
 
 /// A row that joins an epoch.
+#[derive(Clone)]
 pub(crate) struct Assigned {
     /// From 1.
     pub(crate) epoch: usize,

@@ -44,12 +44,13 @@ pub(super) enum Factor {
     Rows,
     Missing,
     Bounds,
+    Sent,
 }
 
 use Factor as F;
 
 /// The levels of each factor, the plainest first.
-pub(super) const FACTORS: [(Factor, &[&str]); 24] = [
+pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
     (F::Unit, &["record", "entity"]),
     (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
     // Which of the adjacencies that the guarantee converts to: its own, the next one, …
@@ -125,6 +126,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 24] = [
     (F::Rows, &["few", "many"]),
     (F::Missing, &["skip", "by column"]),
     (F::Bounds, &["columns", "keys"]),
+    // The most records of an entity in an epoch whose number is released.
+    (F::Sent, &["none", "2", "5"]),
 ];
 
 /// Number of methods that sum moments: the first ones. Estimators of means follow, then those of
@@ -273,6 +276,7 @@ impl Case {
         }
         if self.is(F::Unit, &["record"]) {
             self.levels[F::Limits as usize] = 0;
+            self.levels[F::Sent as usize] = 0;
         }
         if self.is(F::Clock, &["event-time"]) && !self.is(F::Neighbours, &["replace-one-in-place"]) {
             self.set(F::Clock, "arrival");

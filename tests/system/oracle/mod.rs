@@ -306,6 +306,8 @@ fn the_worst_neighbours_are_nearly_as_far_apart_as_the_ledger_says() {
         (&[(Factor::Bounds, "keys"), (Factor::Keys, "three")], 0.9),
         (&[(Factor::Unit, "entity"), (Factor::Limits, "2/3/1"), (Factor::Horizon, "7")], 0.9),
         (&[(Factor::Unit, "entity"), (Factor::Limits, "3/2/2"), (Factor::Horizon, "7")], 0.9),
+        (&[(Factor::Unit, "entity"), (Factor::Sent, "2"), (Factor::Neighbours, "zero-out")], 0.99),
+        (&[(Factor::Unit, "entity"), (Factor::Sent, "2"), (Factor::Keys, "three")], 0.99),
     ] {
         // The seed decides which of the worst pairs is used.
         let cases: Vec<_> = (0..8).map(|seed| Case::of(levels, seed)).collect();

@@ -92,9 +92,10 @@ impl Maker<'_> {
     }
 
     /// The first m rows of as many epochs as an entity may take part in, as close together as
-    /// allowed.
+    /// allowed. All rows of these epochs where the number of sent records is released.
     fn pattern(&self, rows: &[StreamRow]) -> Vec<usize> {
         let [k, b, m] = self.case.limits();
+        let most = if self.case.is(F::Sent, &["none"]) { m } else { usize::MAX };
         let epoch_of = |(place, row): (usize, &StreamRow)| match &self.case[F::Clock] {
             "records" => place / self.case.rows_per_epoch(),
             _ => (row.arrival / LENGTH) as usize,
@@ -102,7 +103,7 @@ impl Maker<'_> {
         let places = (0..k).flat_map(|participation| {
             let epoch = participation * b;
             let of_epoch = rows.iter().enumerate().filter(move |place| epoch_of(*place) == epoch);
-            of_epoch.take(m).map(|(place, _)| place).collect::<Vec<_>>()
+            of_epoch.take(most).map(|(place, _)| place).collect::<Vec<_>>()
         });
         places.collect()
     }

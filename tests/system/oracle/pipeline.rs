@@ -59,6 +59,9 @@ impl Case {
                 "[entity]\ncolumn = 'entity'\nparticipations = {k}\nmin_separation = {b}\nrecords_per_epoch = {m}\n\
                  several = '{several}'"
             );
+            if !self.is(F::Sent, &["none"]) {
+                let _ = writeln!(text, "sent_limit = {}", &self[F::Sent]);
+            }
         }
         text += &self.epochs();
         let _ = writeln!(

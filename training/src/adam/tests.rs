@@ -51,7 +51,7 @@ fn mechanism(
 ) -> MatrixMechanism {
     let parameters = MomentParameters {
         method,
-        layout: Layout { dimension, second: SecondMoment::Diagonal },
+        layout: Layout { dimension, second: SecondMoment::Diagonal, sent: None },
         neighbours: Neighbours::ReplaceOneInPlace,
         clip_norm: CLIP_NORM,
         noise_multiplier: 3.0,
@@ -462,7 +462,7 @@ fn invalid_settings_are_refused() {
     adam.push([&[0i64; 2][..]], [&[0i128; 2][..]]).unwrap();
     assert_eq!(adam.push([&[0i64; 2][..]], [&[0i128; 2][..]]), Err(AdamError::PastHorizon { horizon: 1 }));
     let parameters = MomentParameters {
-        layout: Layout { dimension: 2, second: SecondMoment::Full },
+        layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
         ..*both.moments().parameters()
     };
     let full = MatrixMechanism::with_participation(parameters, strategies.clone(), "1".parse().unwrap(), 3);

@@ -103,7 +103,7 @@ fn setup(method: Method, draw_late: bool) -> TrainingSetup {
 fn setup_of(source: NoiseSource, method: Method, strategies: Strategies, draw_late: bool) -> TrainingSetup {
     let parameters = MomentParameters {
         method,
-        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal },
+        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal, sent: None },
         neighbours: Neighbours::ReplaceOneInPlace,
         clip_norm: 1.0,
         noise_multiplier: 0.1,
