@@ -56,6 +56,8 @@
 //! - *The end is announced*: [`EpochInput::end`]. An input that is dropped earlier looks like
 //!   lost data, and ends the run by a fault.
 
+mod records;
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,11 +66,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hushflow_mechanism::epochs::{Clock, Schedule};
 use hushflow_mechanism::view::View;
 use hushflow_mechanism::workload::Workload;
-use hushflow_operators::{CommitLog, Entity, Fault, Measurement, Records, ReleasedEpoch};
+use hushflow_operators::{CommitLog, Fault, Measurement, Records, ReleasedEpoch};
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::channels::pact::Pipeline as Local;
-use timely::dataflow::operators::generic::operator::Operator;
-use timely::dataflow::operators::vec::ToStream;
+use timely::dataflow::operators::vec::{Filter, ToStream};
 use timely::dataflow::operators::{Input, Inspect};
 use timely::dataflow::{InputHandle, Scope, StreamVec};
 use timely::worker::Worker;
@@ -82,6 +82,9 @@ use crate::state::PublicReader;
 
 /// The version to use: another version has other stream types.
 pub use timely;
+
+pub use records::Record;
+use records::{WantedRecords, batches};
 
 /// Publishes the records of a dataflow in a state directory, which it holds locked.
 #[derive(Clone)]
@@ -108,13 +111,20 @@ impl Publisher {
     /// [`RunError`]: invalid parameters, a ledger without room, another run that holds the
     /// directory, damage, or a release of estimates of windows, which need their source.
     pub fn open(pipeline: &Pipeline, state: impl Into<PathBuf>) -> Result<Self, RunError> {
-        let options = RunOptions::new(1, state);
+        Self::open_with(pipeline, &RunOptions::new(1, state))
+    }
+
+    /// Opens the state directory of these options, with their ledgers and metrics.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(pipeline: &Pipeline, options: &RunOptions) -> Result<Self, RunError> {
         let noise = pipeline.noise;
         // Nothing can be released without entropy, so check before anything is written.
         noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
         let publication = Publication::of_pipeline(pipeline, &options.state, &mut |_| ())?;
         let moments = publication.clone().into_moments()?;
-        let (store, recovered) = open_store(pipeline, &publication, &options)?;
+        let (store, recovered) = open_store(pipeline, &publication, options)?;
         let (start, histories) = RunStart::recover(&moments, recovered, noise)?;
         let measurement = moments.measurement(noise)?;
         let measurement = measurement
@@ -128,7 +138,12 @@ impl Publisher {
             public_log: pipeline.log_directory(&options.state).to_owned(),
             fault: Fault::new(),
             committed: Arc::new(AtomicU64::new(start.first_epoch - 1)),
-            journal: Mutex::new(Some(Journal::new(store, (Vec::new(), None), histories, options.metrics))),
+            journal: Mutex::new(Some(Journal::new(
+                store,
+                (Vec::new(), None),
+                histories,
+                Arc::clone(&options.metrics),
+            ))),
         })))
     }
 
@@ -140,6 +155,16 @@ impl Publisher {
     /// The first epoch that this publisher releases.
     pub fn first_epoch(&self) -> u64 {
         self.0.first_epoch
+    }
+
+    fn wanted(&self) -> WantedRecords {
+        let OpenPublication { publication, first_epoch, .. } = &*self.0;
+        WantedRecords {
+            first_epoch: *first_epoch,
+            keys: publication.keys(),
+            columns: publication.parameters().columns.len(),
+            has_entities: publication.parameters().entity.is_some(),
+        }
     }
 
     /// The flag that an operator raises if it can't continue. All workers of
@@ -267,28 +292,6 @@ impl<T: Clone + 'static> EpochInput<T> {
     }
 }
 
-/// A record of a dataflow. Private, so it has no `Debug`.
-#[derive(Clone)]
-pub struct Record {
-    epoch: u64,
-    key: u32,
-    entity: Option<Entity>,
-    values: Vec<f64>,
-}
-
-impl Record {
-    /// A record of an epoch, with the index of its key in the list of keys, 0 without keys, and
-    /// its columns in order.
-    pub fn new(epoch: u64, key: u32, values: impl Into<Vec<f64>>) -> Self {
-        Self { epoch, key, entity: None, values: values.into() }
-    }
-
-    /// The person or other entity to whom the record belongs, where entities are protected.
-    pub fn of_entity(self, entity: Entity) -> Self {
-        Self { entity: Some(entity), ..self }
-    }
-}
-
 /// Publishes records.
 pub trait Publish<'scope> {
     /// Releases and commits every epoch, and returns it when it is in the public log. `ends`
@@ -311,12 +314,25 @@ impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Record> {
         publisher: &Publisher,
         ends: StreamVec<'scope, u64, u64>,
     ) -> StreamVec<'scope, u64, ReleasedEpoch> {
-        let OpenPublication { publication, measurement, first_epoch, fault, committed, journal, .. } =
-            &*publisher.0;
+        let worker = self.scope().worker();
+        let workers = (worker.index(), worker.peers());
+        batches(self, publisher.wanted(), workers, publisher.fault()).publish(publisher, ends)
+    }
+}
+
+/// Publishes batches of records, without an allocation for each. A batch with a record of a
+/// committed epoch or of an unlisted key raises the fault, as does one whose fields differ in
+/// length.
+impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Records> {
+    fn publish(
+        self,
+        publisher: &Publisher,
+        ends: StreamVec<'scope, u64, u64>,
+    ) -> StreamVec<'scope, u64, ReleasedEpoch> {
+        let OpenPublication { measurement, fault, committed, journal, .. } = &*publisher.0;
         let committed = Arc::clone(committed);
         let scope = self.scope();
-        let (worker, workers) = (scope.worker().index(), scope.worker().peers());
-        let log = if worker == 0 {
+        let log = if scope.worker().index() == 0 {
             let journal = journal.lock().unwrap_or_else(PoisonError::into_inner).take();
             if journal.is_none() {
                 fault.raise("this publisher has published from another dataflow: open another one");
@@ -325,71 +341,19 @@ impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Record> {
         } else {
             None
         };
-        let has_entities = publication.parameters().entity.is_some();
-        let wanted = WantedRecords {
-            first_epoch: *first_epoch,
-            keys: publication.keys(),
-            columns: publication.parameters().columns.len(),
-            has_entities,
-        };
-        let batched = batches(self, wanted, (worker, workers), fault.clone());
+        let (wanted, raised) = (publisher.wanted(), fault.clone());
+        let records = self.filter(move |records| {
+            let fits = wanted.fit(records);
+            if !fits {
+                raised.raise("a batch of records does not fit the publication");
+            }
+            fits
+        });
         let marks = Vec::new().to_stream(scope);
-        let streams = moments::RecordStreams { records: batched, marks, ends };
-        moments::release(streams, has_entities, measurement, log, fault)
+        let streams = moments::RecordStreams { records, marks, ends };
+        moments::release(streams, publisher.wanted().has_entities, measurement, log, fault)
             .inspect(move |released| committed.store(released.epoch, Ordering::Relaxed))
     }
-}
-
-/// The records that a publication takes.
-struct WantedRecords {
-    first_epoch: u64,
-    keys: u32,
-    columns: usize,
-    has_entities: bool,
-}
-
-/// Batches records for the operators.
-fn batches<'scope>(
-    records: StreamVec<'scope, u64, Record>,
-    wanted: WantedRecords,
-    (worker, workers): (usize, usize),
-    fault: Fault,
-) -> StreamVec<'scope, u64, Records> {
-    let mut number = worker as u64;
-    records.unary(Local, "Records", move |_capability, _info| {
-        move |input, output| {
-            input.for_each_time(|time, batches| {
-                let mut session = output.session(&time);
-                for batch in batches {
-                    let mut records = Records::default();
-                    for record in batch.drain(..) {
-                        let position = number;
-                        number += workers as u64;
-                        if record.values.len() != wanted.columns
-                            || record.entity.is_some() != wanted.has_entities
-                        {
-                            fault.raise(
-                                "a record does not have one value for each column, or an entity where \
-                                 entities are protected and only there",
-                            );
-                            return;
-                        }
-                        if record.epoch < wanted.first_epoch || record.key >= wanted.keys {
-                            continue;
-                        }
-                        records.keys.push(record.key);
-                        records.epochs.push(record.epoch);
-                        records.values.extend(record.values);
-                        if let Some(entity) = record.entity {
-                            records.entities.push(entity);
-                            records.positions.push(position);
-                        }
-                    }
-                    session.give(records);
-                }
-            });
-        }
-    })
 }
 
 #[cfg(test)]

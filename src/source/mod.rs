@@ -52,6 +52,7 @@ pub use crate::connect::SourceError;
 pub use crate::format::Defect;
 pub use reader::SourceReader;
 pub(crate) use reader::shape;
+pub use roles::entity;
 pub use survey::{ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};
 
 /// Maximum number of rows, and so of records, in a batch.

@@ -65,7 +65,7 @@ impl FieldRoles {
 
 /// Identifies an entity by the first half of the SHA-256 of its name, so nobody can choose a name
 /// that collides with another.
-pub(super) fn entity(name: &[u8]) -> Entity {
+pub fn entity(name: &[u8]) -> Entity {
     Entity(half(Sha256::digest(name)))
 }
 

@@ -1,0 +1,181 @@
+"""The compiled module. Use the package `hushflow` instead: this may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ._types import Path, ViewOptions
+
+Floats = npt.NDArray[np.float64]
+
+@final
+class Strategy:
+    """A strategy for a workload and a horizon.
+
+    All errors are for a noise multiplier of 1 and records of norm 1 that are added or removed.
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        *,
+        workload: str = "prefix",
+        horizon: int,
+        participation: str = "1",
+        objective: str = "rmse",
+    ) -> Strategy: ...
+    @property
+    def name(self) -> str:
+        """The name, as on the command line."""
+    @property
+    def workload(self) -> str:
+        """The workload for which it was made."""
+    @property
+    def horizon(self) -> int:
+        """Number of epochs."""
+    @property
+    def participation(self) -> str:
+        """How often a record or entity takes part, such as `20x100`."""
+    @property
+    def runs(self) -> bool:
+        """Whether a stream can use it; others are only compared."""
+    @property
+    def state_bytes(self) -> int | None:
+        """Bytes that an encoder keeps per coordinate; None if it only compares."""
+    @property
+    def rmse(self) -> float:
+        """Root mean squared error over the epochs, under its participation."""
+    @property
+    def max_error(self) -> float:
+        """Largest standard deviation of the error of an epoch, under its participation."""
+    @property
+    def lower_bound(self) -> float:
+        """Proven lower bound of the rmse of every strategy."""
+    def sensitivity(self, participation: str | None = None) -> float:
+        """Returns the sensitivity under a participation such as `20x100`; by default its own."""
+    def matrix(self, steps: int | None = None) -> Floats:
+        """Returns C for the first steps, by default all, as an array of shape (rows, steps)."""
+
+def strategy_names() -> list[tuple[str, str]]: ...
+def plan(
+    *,
+    workload: str = "prefix",
+    horizon: int,
+    participation: str = "1",
+    objective: str = "rmse",
+    all: bool = False,
+) -> tuple[
+    list[tuple[str, float, float, float, int | None]], float | None, list[tuple[str, str]]
+]: ...
+def calibrate(
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    noise_multiplier: float | None = None,
+) -> tuple[float, float, float, float, float]: ...
+def ledger(directory: Path, *, delta: float | None = None) -> dict[str, Any]: ...
+def robust_mean(
+    rows: Floats,
+    *,
+    corruption: float,
+    epsilon: float,
+    delta: float,
+    method: str,
+    scale: str | float | Sequence[float],
+    range: float | None,
+    seed: int | None,
+    ledger: Path | None,
+    data_set: str | None,
+) -> str: ...
+def private_covariance(
+    rows: Floats,
+    names: Sequence[str],
+    bounds: Sequence[tuple[float, float]],
+    *,
+    rho: float | None,
+    epsilon: float | None,
+    delta: float | None,
+    method: str,
+    neighbours: str,
+    centre: float | None,
+    seed: int | None,
+    ledger: Path | None,
+    data_set: str | None,
+) -> str: ...
+@final
+class Pipeline:
+    """A pipeline file that has been read and checked.
+
+    Raises PipelineError with all problems of the file.
+    """
+
+    def __new__(cls, path: Path, text: str | None = None) -> Pipeline: ...
+    @property
+    def name(self) -> str:
+        """The name of the releases."""
+    @property
+    def columns(self) -> list[tuple[str, float, float]]:
+        """Name, lower and upper bound of each column."""
+    @property
+    def key(self) -> tuple[str, list[str]] | None:
+        """Name of the key column, and the keys."""
+    @property
+    def entity(self) -> str | None:
+        """Name of the column of entities, if they are protected."""
+    @property
+    def time(self) -> str | None:
+        """Name of the column of event times."""
+    @property
+    def horizon(self) -> int:
+        """Number of epochs."""
+    @property
+    def state(self) -> str | None:
+        """Its state directory."""
+
+def run(
+    pipeline: Pipeline, *, state: Path | None = None, workers: int = 1
+) -> tuple[str, int, int, int]: ...
+@final
+class Log:
+    def __new__(cls, directory: Path) -> Log: ...
+    @property
+    def directory(self) -> str: ...
+    def parameters(self) -> str: ...
+    def view(self, options: ViewOptions) -> dict[str, Any]: ...
+    def lines(
+        self, options: ViewOptions, epoch: int | None = None
+    ) -> tuple[int, str] | None: ...
+    def follow(self, options: ViewOptions) -> Follow: ...
+    def verify(self) -> dict[str, Any]: ...
+
+@final
+class Follow:
+    def __iter__(self) -> Iterator[tuple[int, str]]: ...
+    def __next__(self) -> tuple[int, str]: ...
+    def stop(self) -> None: ...
+
+@final
+class Session:
+    def __new__(
+        cls, pipeline: Pipeline, *, state: Path | None = None, workers: int = 1
+    ) -> Session: ...
+    def push(
+        self,
+        columns: Sequence[Floats],
+        *,
+        keys: npt.NDArray[np.uint32] | None = None,
+        times: npt.NDArray[np.int64] | None = None,
+        entities: Sequence[str] | None = None,
+    ) -> None: ...
+    def close_epoch(self) -> int: ...
+    def close(self) -> None: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def committed(self) -> int: ...
+    @property
+    def horizon(self) -> int: ...

@@ -1,0 +1,290 @@
+"""Public logs: views, releases as they come, and runs of pipelines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _hushflow
+from ._errors import ParameterError
+from ._frames import Columns, column_of
+from ._hushflow import Pipeline
+from ._types import Path, ViewOptions
+
+Floats = npt.NDArray[np.float64]
+
+
+class View(Columns):
+    """A view of a log: a row for every epoch and key.
+
+    The columns are `epoch`, `start` (UTC, if epochs are times), `key`, `count`, `count_noise` and
+    those of the estimate, such as `mean_delay` and `mean_lower_delay`, as in `hushflow tail --format
+    csv`. An unknown number is NaN.
+    """
+
+
+@dataclass(frozen=True)
+class Release:
+    """One epoch of a log, under a view. All of it is public.
+
+    Dictionaries have an entry for each key, or for `all` without keys.
+    """
+
+    epoch: int
+    start: str | None
+    """When it began, RFC 3339; None if epochs are counted."""
+    columns: list[str]
+    lines: dict[str, dict[str, Any]] = field(repr=False)
+    """All fields of each key, as in `hushflow tail --json`."""
+
+    @property
+    def count(self) -> dict[str, float]:
+        """Number of records, with noise, weighted by the workload."""
+        return {key: float(line["count"]) for key, line in self.lines.items()}
+
+    @property
+    def mean(self) -> dict[str, Floats]:
+        """Mean of each column, of shape (columns,); NaN where there is none."""
+        return self._each("mean")
+
+    @property
+    def covariance(self) -> dict[str, Floats]:
+        """Covariance, of shape (columns, columns); NaN where there is none."""
+        size = len(self.columns)
+        return {key: _array(line.get("covariance"), (size, size)) for key, line in self.lines.items()}
+
+    def interval(self, of: str = "mean") -> dict[str, Floats]:
+        """Returns both ends of the intervals of the view.
+
+        `of` is `mean`, of shape (columns, 2), `covariance`, of shape (columns, columns, 2), or
+        `count`, of shape (2,).
+        """
+        size = len(self.columns)
+        if of == "mean":
+            return self._each("mean_interval", 2)
+        if of == "covariance":
+            shape: tuple[int, ...] = (size, size, 2)
+        elif of == "count":
+            shape = (2,)
+        else:
+            raise ParameterError(f'interval: found {of!r}, expected "mean", "covariance" or "count"')
+        return {key: _array(line.get(f"{of}_interval"), shape) for key, line in self.lines.items()}
+
+    def _each(self, name: str, *inner: int) -> dict[str, Floats]:
+        shape = (len(self.columns), *inner)
+        return {
+            key: _array(None if line.get(name) is None else [line[name][c] for c in self.columns], shape)
+            for key, line in self.lines.items()
+        }
+
+
+def _array(value: Any, shape: tuple[int, ...]) -> Floats:
+    found = np.full(shape, np.nan)
+    if value is not None:
+        _fill(found, value)
+    return found
+
+
+def _fill(array: Floats, value: Any) -> None:
+    """Copies nested lists; null stays NaN."""
+    for index, inner in enumerate(value):
+        if isinstance(inner, list):
+            _fill(array[index], inner)
+        elif inner is not None:
+            array[index] = inner
+
+
+class Log:
+    """The public log of a state directory, or a copy of it.
+
+    It reads nothing else, and takes no lock: a run may be at work. Views cost no privacy.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._log = _hushflow.Log(directory)
+        header = json.loads(self._log.parameters())
+        self.parameters: dict[str, Any] = header["parameters"]
+        """The public parameters, as in the header of the log."""
+        self.private: bool = header["private"]
+        """False if the noise was drawn from a seed: such releases protect nobody."""
+        self.horizon: int = header["horizon"]
+        """Number of epochs."""
+
+    @property
+    def directory(self) -> str:
+        """The directory."""
+        return str(self._log.directory)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return [column["name"] for column in self.parameters["columns"]]
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys; `all` alone without keys."""
+        key = self.parameters.get("key")
+        return list(key["values"]) if key else ["all"]
+
+    def view(
+        self,
+        workload: str | None = None,
+        *,
+        estimate: str | None = None,
+        regress: str | None = None,
+        covariance: str | None = None,
+        level: float = 0.95,
+        joint: bool = False,
+        population: bool = False,
+        missing_at_random: bool = False,
+        total: bool = False,
+        keys: Sequence[str] | None = None,
+        since: int = 1,
+    ) -> View:
+        """Returns a view of all releases from the epoch `since` on.
+
+        `workload` is how epochs are weighted, such as `prefix`, `window:7` or `exponential:0.9`; by
+        default that of the release. `estimate` is `gaussian` or `moments`; `regress` is a regression
+        such as `"arr_delay~dep_delay"`. `covariance` is how a noisy estimate becomes a covariance:
+        `floor`, `nearest`, `shrink` or `raw`. `level`, `joint`, `population` and
+        `missing_at_random` are about the intervals. `total` shows the sum over keys.
+        """
+        found = self._log.view(
+            _options(
+                workload, estimate, regress, covariance, level, joint, population,
+                missing_at_random, total, keys, since,
+            )
+        )  # fmt: skip
+        if "start" in found:
+            found["start"] = found["start"].view("datetime64[us]")
+        return View(
+            {name: values if isinstance(values, np.ndarray) else column_of(values) for name, values in found.items()}
+        )
+
+    def follow(
+        self,
+        workload: str | None = None,
+        *,
+        estimate: str | None = None,
+        covariance: str | None = None,
+        level: float = 0.95,
+        joint: bool = False,
+        population: bool = False,
+        total: bool = False,
+        keys: Sequence[str] | None = None,
+        since: int = 1,
+    ) -> Iterator[Release]:
+        """Yields every release from the epoch `since` on, and waits for later ones.
+
+        Ends after the last epoch of the horizon. The arguments are those of `view`.
+        """
+        options = _options(
+            workload, estimate, None, covariance, level, joint, population, False, total, keys, since
+        )
+        releases = self._log.follow(options)
+        try:
+            for epoch, lines in releases:
+                yield _release(self.columns, epoch, lines)
+        finally:
+            releases.stop()
+
+    def release(
+        self,
+        epoch: int | None = None,
+        *,
+        workload: str | None = None,
+        covariance: str | None = None,
+        level: float = 0.95,
+        joint: bool = False,
+        population: bool = False,
+    ) -> Release | None:
+        """Returns an epoch, by default the newest; None if it has not been published."""
+        options = _options(
+            workload, None, None, covariance, level, joint, population, False, False, None, 1
+        )
+        found = self._log.lines(options, epoch)
+        return None if found is None else _release(self.columns, *found)
+
+    def verify(self) -> dict[str, Any]:
+        """Checks the log: checksums, order, hash chain and guarantee.
+
+        In a state directory it also checks that the log holds exactly what was committed. Returns
+        `private`, `committed` (None for a log alone), `published`, `generations` and `chain`.
+
+        Raises StateError with the first problem.
+        """
+        return self._log.verify()
+
+    def __repr__(self) -> str:
+        return f"Log({self.directory!r}: {self.parameters['name']}, {self.horizon} epochs)"
+
+
+def _release(columns: list[str], epoch: int, lines: str) -> Release:
+    found = [json.loads(line) for line in lines.splitlines()]
+    start = found[0].get("start") if found else None
+    return Release(epoch, start, columns, {line["key"]: line for line in found})
+
+
+def _options(
+    workload: str | None,
+    estimate: str | None,
+    regress: str | None,
+    covariance: str | None,
+    level: float,
+    joint: bool,
+    population: bool,
+    missing_at_random: bool,
+    total: bool,
+    keys: Sequence[str] | None,
+    since: int,
+) -> ViewOptions:
+    return {
+        "workload": workload,
+        "estimate": estimate,
+        "regress": regress,
+        "covariance": covariance,
+        "level": level,
+        "joint": joint,
+        "population": population,
+        "missing_at_random": missing_at_random,
+        "total": total,
+        "keys": keys,
+        "since": since,
+    }
+
+
+def open_log(directory: Path) -> Log:
+    """Opens the public log in a state directory, or a copy of it.
+
+    Raises StateError if there is none.
+    """
+    return Log(directory)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Result of a run."""
+
+    log: Log
+    """What it published."""
+    epochs: range
+    """The epochs that it committed."""
+    generation: int
+    """Number of the run in the state directory."""
+
+
+def run(pipeline: Pipeline | Path, *, state: Path | None = None, workers: int = 1) -> RunSummary:
+    """Runs a pipeline until its source ends, as `hushflow run` does.
+
+    Run it again to continue where it stopped: no epoch is published twice. Ctrl-C stops it cleanly
+    after the last committed epoch.
+    """
+    if not isinstance(pipeline, Pipeline):
+        pipeline = Pipeline(pipeline)
+    directory, first, end, generation = _hushflow.run(pipeline, state=state, workers=workers)
+    return RunSummary(Log(directory), range(first, end), generation)

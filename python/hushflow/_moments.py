@@ -1,0 +1,455 @@
+"""Moments of a stream whose records come from the program, published epoch by epoch."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timezone
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _batch, _hushflow
+from ._accounts import Budget, ledger
+from ._errors import ParameterError, RunError, StateError
+from ._hushflow import Pipeline, Strategy
+from ._logs import Log, Release
+from ._types import Path
+
+Floats = npt.NDArray[np.float64]
+
+
+class ContinualMoments:
+    """Count, mean and covariance of a stream of records, published after every epoch.
+
+    The whole history of releases is (epsilon, delta)-differentially private. It is the same dataflow,
+    log and ledger as that of `hushflow run`: a directory begun here goes on there, and the other way
+    round.
+
+    Parameters
+    ----------
+    columns : mapping from names to bounds
+        Public lower and upper bound of each column. Values outside are clipped.
+    key, keys : str, sequence of str
+        Column of public groups, and all of them. Rows with other keys are left out.
+    epsilon, delta : float
+        The guarantee of all releases together.
+    state : path
+        The state directory. It is opened, and locked, by the first batch or epoch.
+    strategy : Strategy or str, optional
+        How noise is correlated over time. A Strategy also gives workload and horizon.
+    workload : str, default "prefix"
+        The workload for which the strategy is chosen.
+    horizon : int
+        Number of epochs, unless a Strategy has it.
+    start, every : str, default today and "1d"
+        The start of the first epoch, and their length. A log that exists keeps its start.
+    neighbours : "replace-one", "replace-one-in-place" or "zero-out"
+        How the streams differ that are hard to tell apart.
+    time : str, optional
+        Column of event times. Without it, rows join the epoch that is open.
+    allowed_lateness : str, optional
+        How long an epoch stays open after its end; needs `time`.
+    entity : str, optional
+        Column of the person or thing that is protected with all its records, with `participations`,
+        `min_separation` and `records_per_epoch` as in the section [entity] of pipeline files.
+    missing : "reject", "skip" or "by-column"
+        What happens to rows with a missing value: an error, left out, or counted for the columns that
+        they have.
+    second_moments : "full", "diagonal" or "none"
+    clip_norm : float, optional
+        Largest norm of a record after scaling the bounds to [-1, 1].
+    ledger, data_set, budget : path, str, (float, float)
+        The ledger that all publications over the same data share, the name of the data, and the
+        (epsilon, delta) of all of them together.
+    name : str, default "moments"
+    workers : int, default 1
+        Threads.
+    seed : int, optional
+        Draws the noise from a seed, for simulations: not private.
+
+    Attributes with a trailing underscore are released, so they are public. They are those of the last
+    closed epoch. Other threads may use the object; batches and epochs then take turns.
+
+    Examples
+    --------
+    >>> import hushflow as hf, numpy as np, tempfile
+    >>> state = tempfile.mkdtemp() + "/state"
+    >>> m = hf.ContinualMoments({"delay": (-60, 240)}, epsilon=1.0, delta=1e-6, horizon=7, state=state)
+    >>> for day in range(2):
+    ...     _ = m.partial_fit(np.full((1000, 1), 12.0))
+    ...     release = m.close_epoch()
+    >>> release.epoch, abs(float(m.mean_["all"][0]) - 12) < 15
+    (2, True)
+    >>> m.close()
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, tuple[float, float]] | None = None,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        state: Path | None = None,
+        strategy: Strategy | str | None = None,
+        workload: str | None = None,
+        horizon: int | None = None,
+        start: str | date | datetime | None = None,
+        every: str = "1d",
+        neighbours: Literal["replace-one", "replace-one-in-place", "zero-out"] = "replace-one",
+        time: str | None = None,
+        allowed_lateness: str | None = None,
+        entity: str | None = None,
+        participations: int | None = None,
+        min_separation: int | None = None,
+        records_per_epoch: int | None = None,
+        missing: Literal["reject", "skip", "by-column"] = "reject",
+        second_moments: Literal["full", "diagonal", "none"] = "full",
+        clip_norm: float | None = None,
+        ledger: Path | None = None,
+        data_set: str | None = None,
+        budget: tuple[float, float] | None = None,
+        name: str = "moments",
+        workers: int = 1,
+        seed: int | None = None,
+        pipeline: Pipeline | Path | None = None,
+    ) -> None:
+        self.columns = columns
+        self.key = key
+        self.keys = keys
+        self.epsilon = epsilon
+        self.delta = delta
+        self.state = state
+        self.strategy = strategy
+        self.workload = workload
+        self.horizon = horizon
+        self.start = start
+        self.every = every
+        self.neighbours = neighbours
+        self.time = time
+        self.allowed_lateness = allowed_lateness
+        self.entity = entity
+        self.participations = participations
+        self.min_separation = min_separation
+        self.records_per_epoch = records_per_epoch
+        self.missing = missing
+        self.second_moments = second_moments
+        self.clip_norm = clip_norm
+        self.ledger = ledger
+        self.data_set = data_set
+        self.budget = budget
+        self.name = name
+        self.workers = workers
+        self.seed = seed
+        self.pipeline = pipeline
+        self._reset()
+
+    def _reset(self) -> None:
+        self._opening = threading.Lock()
+        self._session: _hushflow.Session | None = None
+        self._fitted: Pipeline | None = None
+        self._numbers: _batch.KeyNumbers | None = None
+        self._closed = False
+
+    @classmethod
+    def from_pipeline(
+        cls, pipeline: Pipeline | Path, *, state: Path | None = None, workers: int = 1
+    ) -> ContinualMoments:
+        """Publishes what a pipeline file describes, with records from the program.
+
+        The file's source, views and sinks are not used. Its columns of times, keys and entities name
+        those of the batches.
+        """
+        return cls(pipeline=pipeline, state=state, workers=workers)
+
+    # Parameters, as in scikit-learn.
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Returns the parameters, as they were given."""
+        return {name: getattr(self, name) for name in _PARAMETERS}
+
+    def set_params(self, **parameters: Any) -> ContinualMoments:
+        """Changes parameters, before the directory is open."""
+        if self._session is not None:
+            raise RunError("parameters can't change while the publication is open: make another one")
+        for name, value in parameters.items():
+            if name not in _PARAMETERS:
+                raise ParameterError(f"there is no parameter {name!r}: expected one of {', '.join(_PARAMETERS)}")
+            setattr(self, name, value)
+        self._reset()
+        return self
+
+    # The pipeline.
+
+    def to_toml(self, *, path: str = "-", format: str = "csv", arrival: str = "arrival") -> str:
+        """Returns the pipeline file with which `hushflow run` goes on with this publication.
+
+        `path` and `format` are those of its source, whose rows need a column `arrival` with the time
+        at which they became known, and one with event times, named `time` unless the parameter `time`
+        names another. Change nothing else: the log belongs to these parameters.
+        """
+        columns = _given("columns", self.columns)
+        strategy = self.strategy
+        horizon, workload = self.horizon, self.workload
+        if isinstance(strategy, Strategy):
+            if horizon not in (None, strategy.horizon):
+                raise ParameterError(
+                    f"horizon: found {horizon}, but the strategy is for {strategy.horizon} epochs"
+                )
+            if workload not in (None, strategy.workload):
+                raise ParameterError(
+                    f"workload: found {workload!r}, but the strategy is for {strategy.workload!r}"
+                )
+            horizon, workload, strategy = strategy.horizon, strategy.workload, strategy.name
+        if (self.key is None) != (self.keys is None):
+            raise ParameterError("key and keys: expected both or none: the column, and all of its keys")
+        limits = (self.participations, self.min_separation, self.records_per_epoch)
+        if self.entity is None and any(limit is not None for limit in limits):
+            raise ParameterError("participations, min_separation and records_per_epoch need entity")
+        tables: dict[str, dict[str, Any]] = {
+            "source": {
+                "path": path,
+                "format": format,
+                "missing": self.missing,
+                "malformed": "reject" if self.missing == "reject" else "skip",
+            },
+            "key": {"column": self.key, "values": None if self.keys is None else list(self.keys)},
+            "entity": {
+                "column": self.entity,
+                "participations": self.participations,
+                "min_separation": self.min_separation,
+                "records_per_epoch": self.records_per_epoch,
+            },
+            "epochs": {
+                "time": self.time or "time",
+                "arrival": arrival,
+                "start": self._start(),
+                "length": self.every,
+                "allowed_lateness": self.allowed_lateness,
+                "horizon": _given("horizon", horizon),
+            },
+            "privacy": {
+                "epsilon": _given("epsilon", self.epsilon),
+                "delta": _given("delta", self.delta),
+                "neighbours": self.neighbours,
+                "unit": None if self.entity is None else "entity",
+                "second_moments": self.second_moments,
+                "clip_norm": self.clip_norm,
+            },
+            "release": {"strategy": strategy, "workload": workload},
+            "ledger": {
+                "directory": None if self.ledger is None else os.path.abspath(self.ledger),
+                "data_set": self.data_set,
+            },
+            "simulation": {"seed": self.seed},
+        }
+        lines = [f"name = {_toml(self.name)}"]
+        for column, bounds in columns.items():
+            lower, upper = _bounds(column, bounds)
+            lines += ["", "[[columns]]", f"name = {_toml(column)}"]
+            lines += [f"lower = {_toml(lower)}", f"upper = {_toml(upper)}"]
+        for title, fields in tables.items():
+            written = [f"{name} = {_toml(value)}" for name, value in fields.items() if value is not None]
+            if title == "ledger" and self.budget is not None:
+                epsilon, delta = self.budget
+                written.append(f"budget = {{ epsilon = {_toml(float(epsilon))}, delta = {_toml(float(delta))} }}")
+            if written:
+                lines += ["", f"[{title}]", *written]
+        return "\n".join(lines) + "\n"
+
+    def _start(self) -> str:
+        """The start of the first epoch: the given one, that of the log, or today."""
+        if isinstance(self.start, str):
+            return self.start
+        if isinstance(self.start, datetime):
+            zoned = self.start if self.start.tzinfo else self.start.replace(tzinfo=timezone.utc)
+            return zoned.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+        if self.start is not None:
+            return self.start.isoformat()
+        state: Path = _given("state", self.state)
+        try:
+            epochs = Log(state).parameters["epochs"]["schedule"]
+            micros = epochs["by-time"]["start"]
+        except (StateError, KeyError):
+            return datetime.now(timezone.utc).date().isoformat()
+        return f"{np.datetime64(int(micros), 'us')}Z"
+
+    def _pipeline(self) -> Pipeline:
+        if self._fitted is None:
+            given = self.pipeline
+            if given is None:
+                self._fitted = Pipeline("ContinualMoments", self.to_toml())
+            else:
+                self._fitted = given if isinstance(given, Pipeline) else Pipeline(given)
+        return self._fitted
+
+    def _state(self) -> Path:
+        found: Path | None = self._pipeline().state if self.state is None else self.state
+        given: Path = _given("state", found)
+        return given
+
+    def _open(self) -> _hushflow.Session:
+        with self._opening:
+            if self._closed:
+                raise RunError("it is closed: make another one to continue after the last committed epoch")
+            if self._session is None:
+                pipeline = self._pipeline()
+                if pipeline.key is not None:
+                    self._numbers = _batch.KeyNumbers(pipeline.key[1])
+                self._session = _hushflow.Session(pipeline, state=self._state(), workers=self.workers)
+            return self._session
+
+    # The stream.
+
+    def partial_fit(self, X: Any, y: None = None) -> ContinualMoments:
+        """Adds a batch of records to the open epoch, or with `time` to those of their times.
+
+        `X` is a data frame of pandas, polars or pyarrow, a dictionary of arrays, a structured array,
+        anything with `__arrow_c_stream__`, or, without key, entity and time, an array of shape (rows,
+        columns).
+
+        Raises BatchError for a malformed batch, of which nothing counts.
+        """
+        session, pipeline = self._open(), self._pipeline()
+        names = [name for name, _, _ in pipeline.columns]
+        table = _batch.Table(X, names)
+        numbers, timed = self._numbers, self.time or (self.pipeline is not None and pipeline.time)
+        session.push(
+            [_batch.numbers(table.column(name), name) for name in names],
+            keys=None
+            if pipeline.key is None or numbers is None
+            else numbers.of(table.column(pipeline.key[0]), pipeline.key[0]),
+            times=_batch.times(table.column(timed), timed) if timed else None,
+            entities=None
+            if pipeline.entity is None
+            else _batch.names(table.column(pipeline.entity), pipeline.entity),
+        )
+        return self
+
+    def close_epoch(self) -> Release:
+        """Closes the oldest open epoch, and returns its release once it is durable and published.
+
+        An epoch without records is released too. Ctrl-C while it waits does not take the epoch back:
+        `epoch_` says which ones are published.
+        """
+        release = self.log_.release(self._open().close_epoch())
+        if release is None:
+            raise StateError("the release that was just published is not in the log")
+        return release
+
+    def close(self) -> None:
+        """Unlocks the directory. Records of epochs that are not closed are forgotten."""
+        with self._opening:
+            self._closed = True
+            if self._session is not None:
+                self._session.close()
+
+    def __enter__(self) -> ContinualMoments:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # What is released.
+
+    @property
+    def log_(self) -> Log:
+        """The public log."""
+        return Log(self._state())
+
+    @property
+    def epoch_(self) -> int:
+        """The last published epoch; 0 before the first."""
+        try:
+            release = self.log_.release()
+        except StateError:
+            return 0
+        return release.epoch if release else 0
+
+    def _last(self) -> Release:
+        release = self.log_.release()
+        if release is None:
+            raise RunError("no epoch is published yet: call close_epoch()")
+        return release
+
+    @property
+    def count_(self) -> dict[str, float]:
+        """Number of records of each key, with noise; of `all` without keys."""
+        return self._last().count
+
+    @property
+    def mean_(self) -> dict[str, Floats]:
+        """Mean of each key, of shape (columns,); NaN where there is none."""
+        return self._last().mean
+
+    @property
+    def covariance_(self) -> dict[str, Floats]:
+        """Covariance of each key, of shape (columns, columns); NaN where there is none."""
+        return self._last().covariance
+
+    def interval_(
+        self, of: str = "mean", *, level: float = 0.95, joint: bool = False, population: bool = False
+    ) -> dict[str, Floats]:
+        """Returns both ends of confidence intervals of `mean`, `covariance` or `count` by key.
+
+        With `joint` those of a key hold together, and with `population` they cover the population
+        from which the records are drawn.
+        """
+        release = self.log_.release(level=level, joint=joint, population=population)
+        if release is None:
+            raise RunError("no epoch is published yet: call close_epoch()")
+        return release.interval(of)
+
+    @property
+    def budget_(self) -> Budget:
+        """What the ledger has spent, and what is left of its budget."""
+        return ledger(self._state())
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._session is not None else "not open yet"
+        where = "" if self.state is None else f"state={os.fspath(self.state)!r}, "
+        return f"ContinualMoments({where}{state})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ContinualMoments can't be pickled or copied: two of them would publish the same epochs with different "
+            "noise; make another one with get_params()"
+        )
+
+
+_PARAMETERS = [name for name in inspect.signature(ContinualMoments.__init__).parameters if name != "self"]
+
+
+def _given(name: str, value: Any) -> Any:
+    if value is None:
+        raise ParameterError(f"{name}: it is missing")
+    return value
+
+
+def _bounds(column: str, bounds: Any) -> tuple[float, float]:
+    try:
+        lower, upper = bounds
+        return float(lower), float(upper)
+    except (TypeError, ValueError):
+        raise ParameterError(f"columns: the bounds of {column!r} are no pair of numbers") from None
+
+
+def _toml(value: Any) -> str:
+    """Writes a value of TOML."""
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(inner) for inner in value) + "]"
+    if isinstance(value, (str, os.PathLike)):
+        return json.dumps(os.fspath(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, np.integer)):
+        return str(int(value))
+    if isinstance(value, (float, np.floating)):
+        return repr(float(value))
+    raise ParameterError(f"found {type(value).__name__}, expected text or a number")

@@ -1,0 +1,46 @@
+//! Long work on a thread of its own, so that the caller answers signals meanwhile.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use crate::errors::Failure;
+
+/// How often signals are checked.
+pub(crate) const SIGNALS: Duration = Duration::from_millis(50);
+
+/// Runs `work` without the interpreter's lock. At a signal that raises, such as Ctrl-C, calls
+/// `stop`; with `waits`, the exception then waits for the work to end.
+pub(crate) fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    stop: impl Fn(),
+    waits: bool,
+) -> PyResult<T> {
+    let (sender, receiver) = sync_channel(1);
+    let spawned = thread::Builder::new().name("hushflow".into()).spawn(move || sender.send(work()));
+    spawned.map_err(|error| Failure::new("RunError", format!("no thread could be started: {error}")))?;
+    let (receiver, mut raised) = (Mutex::new(receiver), None::<PyErr>);
+    loop {
+        let received =
+            py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SIGNALS));
+        match (received, raised.take()) {
+            (Ok(result), None) => return Ok(result?),
+            (Err(RecvTimeoutError::Disconnected), None) => {
+                return Err(Failure::new("RunError", "the work ended unexpectedly: this is a bug").into());
+            }
+            (Ok(_) | Err(RecvTimeoutError::Disconnected), Some(error)) => return Err(error),
+            (Err(RecvTimeoutError::Timeout), error) => raised = error,
+        }
+        if let Err(error) = py.check_signals() {
+            stop();
+            if !waits {
+                return Err(error);
+            }
+            raised = Some(error);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The Python module `hushflow._hushflow`: the library behind the package `hushflow`.
+//!
+//! It has no logic of its own. Values of Python become values of the library and back, errors
+//! become exceptions with the same messages, and work runs without the interpreter's lock while
+//! signals are honoured. The typed face of the package is in `python/hushflow/`.
+
+mod accounting;
+mod batches;
+mod errors;
+mod estimators;
+mod interrupt;
+mod logs;
+mod runs;
+mod session;
+mod strategies;
+
+use pyo3::prelude::pymodule;
+
+#[pymodule]
+mod _hushflow {
+    #[pymodule_export]
+    use crate::accounting::{calibrate, ledger};
+    #[pymodule_export]
+    use crate::estimators::{private_covariance, robust_mean};
+    #[pymodule_export]
+    use crate::logs::{Follow, Log};
+    #[pymodule_export]
+    use crate::runs::{Pipeline, run};
+    #[pymodule_export]
+    use crate::session::Session;
+    #[pymodule_export]
+    use crate::strategies::{Strategy, plan, strategy_names};
+}

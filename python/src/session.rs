@@ -1,0 +1,357 @@
+//! A publication whose records come from Python: the dataflow of `hushflow run` without its source,
+//! on threads of its own.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use hushflow::ledger::LedgerHome;
+use hushflow::operators::{Fault, Records};
+use hushflow::runtime::embed::timely::container::CapacityContainerBuilder;
+use hushflow::runtime::embed::timely::dataflow::InputHandle;
+use hushflow::runtime::embed::timely::dataflow::operators::{Input, Inspect};
+use hushflow::runtime::embed::timely::worker::Worker;
+use hushflow::runtime::embed::{Publish, Publisher};
+use hushflow::runtime::{RunError, RunOptions};
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+
+use crate::batches::{Batch, BatchRules};
+use crate::errors::Failure;
+use crate::interrupt::{SIGNALS, interruptible};
+use crate::runs::{Pipeline, state_directory};
+
+/// Reason of the fault that ends a session before its horizon.
+const CLOSED: &str = "the session was closed";
+
+/// Commands that may wait for a worker, so that a fast caller waits.
+const WAITING: usize = 4;
+
+/// Longest sleep of a worker before it checks for a fault.
+const NAP: Duration = Duration::from_millis(50);
+
+type Handle<T> = InputHandle<u64, CapacityContainerBuilder<Vec<T>>>;
+
+/// What a worker does next.
+enum Command {
+    /// Takes records of open epochs.
+    Records(Records),
+    /// Closes all epochs before this one, and waits until they are committed.
+    Close(u64),
+    /// Ends after this epoch.
+    End(u64),
+}
+
+/// What the caller sees of the workers.
+#[derive(Default)]
+struct Progress {
+    committed: u64,
+    /// How the dataflow ended, if it has.
+    ended: Option<Result<(), Failure>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn commit(&self, epoch: u64) {
+        let mut progress = self.progress();
+        progress.committed = progress.committed.max(epoch);
+        self.changed.notify_all();
+    }
+
+    fn end(&self, ended: Result<(), Failure>) {
+        self.progress().ended.get_or_insert(ended);
+        self.changed.notify_all();
+    }
+
+    /// Waits a moment until an epoch is committed. Returns whether it is.
+    fn wait(&self, epoch: u64) -> Result<bool, Failure> {
+        let waits = |progress: &mut Progress| progress.committed < epoch && progress.ended.is_none();
+        let (progress, _) = self
+            .changed
+            .wait_timeout_while(self.progress(), SIGNALS, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        match &progress.ended {
+            _ if progress.committed >= epoch => Ok(true),
+            Some(ended) => Err(ended.clone().err().unwrap_or_else(closed)),
+            None => Ok(false),
+        }
+    }
+}
+
+/// Reports the end of the dataflow even if its thread panics.
+struct EndReport(Arc<Shared>);
+
+impl Drop for EndReport {
+    fn drop(&mut self) {
+        self.0.end(Err(Failure::new("RunError", "the dataflow ended unexpectedly: this is a bug")));
+    }
+}
+
+fn closed() -> Failure {
+    Failure::new("RunError", "it is closed: open it again to continue after the last committed epoch")
+}
+
+/// The caller's end of the dataflow.
+struct Open {
+    senders: Vec<SyncSender<Command>>,
+    /// The oldest open epoch.
+    epoch: u64,
+    /// Number of rows so far.
+    position: u64,
+    /// Number of chunks so far, which the workers take in turn.
+    chunks: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Open {
+    /// Lets the threads end, and waits for them.
+    fn end(&mut self) {
+        self.senders.clear();
+        // A panic was reported by its thread.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// A publication that takes records from Python.
+#[pyclass(frozen, module = "hushflow._hushflow")]
+pub(crate) struct Session {
+    rules: BatchRules,
+    open: Mutex<Open>,
+    shared: Arc<Shared>,
+    /// The process that opened it: its threads don't exist in a fork.
+    process: u32,
+}
+
+impl Session {
+    fn check_process(&self) -> Result<(), Failure> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "ForkError",
+            "this process is a fork of the one that opened the publication, which alone may go on with it: open it \
+             after the fork, or start processes by spawn",
+        ))
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The failure that has ended the dataflow.
+    fn failure(&self) -> Failure {
+        let ended = self.shared.progress().ended.clone();
+        ended.and_then(Result::err).unwrap_or_else(closed)
+    }
+
+    fn send(&self, batch: &Batch) -> Result<(), Failure> {
+        let mut open = self.open();
+        if open.senders.is_empty() {
+            return Err(self.failure());
+        }
+        let chunks = self.rules.records(batch, open.epoch, open.position)?;
+        open.position += batch.columns.first().map_or(0, Vec::len) as u64;
+        for records in chunks.into_iter().filter(|records| !records.is_empty()) {
+            let worker = open.chunks % open.senders.len();
+            open.chunks += 1;
+            open.senders[worker].send(Command::Records(records)).map_err(|_| self.failure())?;
+        }
+        Ok(())
+    }
+
+    /// Closes the oldest open epoch and returns it.
+    fn close_oldest(&self) -> Result<u64, Failure> {
+        let (mut open, horizon) = (self.open(), self.rules.horizon());
+        let epoch = open.epoch;
+        if epoch > horizon {
+            return Err(Failure::new(
+                "RunError",
+                format!("all {horizon} epochs are published: a longer stream needs a new publication"),
+            ));
+        }
+        if open.senders.is_empty() {
+            return Err(self.failure());
+        }
+        let next = if epoch == horizon { Command::End as fn(u64) -> Command } else { Command::Close };
+        let argument = if epoch == horizon { horizon } else { epoch + 1 };
+        for sender in &open.senders {
+            sender.send(next(argument)).map_err(|_| self.failure())?;
+        }
+        open.epoch += 1;
+        Ok(epoch)
+    }
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    #[pyo3(signature = (pipeline, *, state = None, workers = 1))]
+    fn new(
+        py: Python<'_>,
+        pipeline: PyRef<'_, Pipeline>,
+        state: Option<PathBuf>,
+        workers: usize,
+    ) -> PyResult<Self> {
+        if !(1..=256).contains(&workers) {
+            return Err(Failure::parameter(format!("workers: found {workers}, expected 1 to 256")).into());
+        }
+        let pipeline = pipeline.0.clone();
+        let rules = BatchRules::new(&pipeline)?;
+        let state = state_directory(&pipeline, state)?;
+        let work = move || {
+            let ledgers = LedgerHome::find()?;
+            Ok(Publisher::open_with(&pipeline, &RunOptions { ledgers, ..RunOptions::new(workers, state) })?)
+        };
+        let publisher = interruptible(py, work, || (), true)?;
+        let epoch = publisher.first_epoch();
+        let shared = Arc::new(Shared::default());
+        shared.commit(epoch - 1);
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| sync_channel(WAITING)).unzip();
+        let reported = Arc::clone(&shared);
+        let publish = move || {
+            let report = EndReport(reported);
+            let ended = publish(&publisher, receivers, &report.0);
+            drop(publisher);
+            report.0.end(ended);
+        };
+        let thread = thread::Builder::new().name("hushflow publish".into()).spawn(publish);
+        let thread = thread
+            .map_err(|error| Failure::new("RunError", format!("no thread could be started: {error}")))?;
+        let open = Open { senders, epoch, position: 0, chunks: 0, thread: Some(thread) };
+        Ok(Session { rules, open: Mutex::new(open), shared, process: std::process::id() })
+    }
+
+    /// Takes a batch of equally long columns, the numbers of its keys, its event times in
+    /// microseconds since 1970 and the names of its entities.
+    #[pyo3(signature = (columns, *, keys = None, times = None, entities = None))]
+    fn push(
+        &self,
+        py: Python<'_>,
+        columns: Vec<PyReadonlyArray1<'_, f64>>,
+        keys: Option<PyReadonlyArray1<'_, u32>>,
+        times: Option<PyReadonlyArray1<'_, i64>>,
+        entities: Option<Vec<String>>,
+    ) -> PyResult<()> {
+        self.check_process()?;
+        // Copied before the lock is released: another thread may change the arrays.
+        let batch = Batch {
+            columns: columns.iter().map(|column| column.as_array().to_vec()).collect(),
+            keys: keys.map(|keys| keys.as_array().to_vec()),
+            times: times.map(|times| times.as_array().to_vec()),
+            entities,
+        };
+        Ok(py.detach(|| self.send(&batch))?)
+    }
+
+    /// Closes the oldest open epoch. Returns it once it is durable and published.
+    fn close_epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.check_process()?;
+        let epoch = py.detach(|| self.close_oldest())?;
+        while !py.detach(|| self.shared.wait(epoch))? {
+            py.check_signals()?;
+        }
+        if epoch == self.rules.horizon() {
+            py.detach(|| self.open().end());
+        }
+        Ok(epoch)
+    }
+
+    /// Ends the session and unlocks the directory. Records of the open epoch are forgotten.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
+        py.detach(|| self.open().end());
+        Ok(())
+    }
+
+    /// The oldest open epoch.
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.check_process()?;
+        Ok(py.detach(|| self.open().epoch))
+    }
+
+    #[getter]
+    fn committed(&self) -> u64 {
+        self.shared.progress().committed
+    }
+
+    #[getter]
+    fn horizon(&self) -> u64 {
+        self.rules.horizon()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // In a fork there is no thread to wait for.
+        if self.process == std::process::id() {
+            Python::attach(|py| py.detach(|| self.open().end()));
+        }
+    }
+}
+
+/// Publishes until the horizon, a fault, or the end of the commands.
+fn publish(
+    publisher: &Publisher,
+    receivers: Vec<Receiver<Command>>,
+    shared: &Arc<Shared>,
+) -> Result<(), Failure> {
+    let workers = receivers.len();
+    let receivers: Vec<_> = receivers.into_iter().map(|receiver| Mutex::new(Some(receiver))).collect();
+    let shared = Arc::clone(shared);
+    let ended = publisher.run(workers, move |worker, publisher| {
+        let receiver = receivers[worker.index()].lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(receiver) = receiver {
+            work(worker, publisher, &receiver, &shared);
+        }
+    });
+    match ended {
+        Err(RunError::Fault(reason)) if reason == CLOSED => Ok(()),
+        ended => Ok(ended.map(drop)?),
+    }
+}
+
+/// Runs one worker: builds its dataflow and carries out the commands.
+fn work(worker: &mut Worker, publisher: &Publisher, commands: &Receiver<Command>, shared: &Arc<Shared>) {
+    let fault: Fault = publisher.fault();
+    let (mut records, mut ends) = (Handle::<Records>::new(), Handle::<u64>::new());
+    worker.dataflow(|scope| {
+        let (stream, end) = (scope.input_from(&mut records), scope.input_from(&mut ends));
+        let shared = Arc::clone(shared);
+        stream.publish(publisher, end).inspect(move |released| shared.commit(released.epoch));
+    });
+    records.advance_to(publisher.first_epoch());
+    ends.advance_to(publisher.first_epoch());
+    while !fault.is_raised() {
+        match commands.recv() {
+            Ok(Command::Records(batch)) => {
+                records.send(batch);
+                records.flush();
+                worker.step();
+            }
+            Ok(Command::Close(next)) => {
+                records.advance_to(next);
+                ends.advance_to(next);
+                while !fault.is_raised() && shared.progress().committed + 1 < next {
+                    worker.step_or_park(Some(NAP));
+                }
+            }
+            Ok(Command::End(last)) => {
+                ends.send(last);
+                return;
+            }
+            Err(_) => fault.raise(CLOSED),
+        }
+    }
+}

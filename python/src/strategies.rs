@@ -1,0 +1,232 @@
+//! Strategies: their errors, sensitivities and matrices, and comparisons of all of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hushflow::mechanism::error::ExpectedError;
+use hushflow::mechanism::optimize::loss_bound;
+use hushflow::mechanism::participation::Participation;
+use hushflow::mechanism::strategy::{KINDS, Objective, Purpose, StrategyName, compare};
+use hushflow::mechanism::workload::Workload;
+use hushflow::strategies::{Candidate, StrategiesError};
+use numpy::{PyArray2, PyArrayMethods, ToPyArray};
+use pyo3::prelude::*;
+
+use crate::errors::Failure;
+use crate::interrupt::interruptible;
+
+/// Reads the arguments that describe a purpose.
+fn purpose(workload: &str, horizon: u64, participation: &str, objective: &str) -> Result<Purpose, Failure> {
+    let workload: Workload = workload.parse().map_err(Failure::of_argument("workload"))?;
+    let participation: Participation =
+        participation.parse().map_err(Failure::of_argument("participation"))?;
+    let objective = match objective {
+        "rmse" => Objective::Rmse,
+        "max" => Objective::MaxError,
+        other => {
+            return Err(Failure::parameter(format!(
+                "objective: found {other:?}, expected \"rmse\" or \"max\""
+            )));
+        }
+    };
+    if horizon == 0 {
+        return Err(Failure::parameter("horizon: found 0, expected the number of epochs, at least 1"));
+    }
+    Ok(Purpose { participation, objective, ..Purpose::new(workload, horizon) })
+}
+
+/// A strategy for a workload and a horizon.
+#[pyclass(frozen, module = "hushflow._hushflow")]
+pub(crate) struct Strategy {
+    candidate: Candidate,
+    purpose: Purpose,
+}
+
+impl Strategy {
+    fn error(&self) -> Result<ExpectedError, Failure> {
+        Ok(self.candidate.error_under(&self.purpose)?)
+    }
+}
+
+#[pymethods]
+impl Strategy {
+    #[new]
+    #[pyo3(signature = (name, *, workload = "prefix", horizon, participation = "1", objective = "rmse"))]
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        workload: &str,
+        horizon: u64,
+        participation: &str,
+        objective: &str,
+    ) -> PyResult<Self> {
+        let purpose = purpose(workload, horizon, participation, objective)?;
+        let name: StrategyName =
+            name.parse().map_err(|error: hushflow::mechanism::strategy::StrategyError| {
+                Failure::new("StrategyError", error)
+            })?;
+        let work = {
+            let purpose = purpose.clone();
+            move || Ok(Candidate::new(&name, &purpose, &mut |_| ())?)
+        };
+        Ok(Strategy { candidate: interruptible(py, work, || (), false)?, purpose })
+    }
+
+    #[getter]
+    fn name(&self) -> String {
+        self.candidate.chosen.name.to_string()
+    }
+
+    #[getter]
+    fn workload(&self) -> String {
+        self.purpose.workload.to_string()
+    }
+
+    #[getter]
+    fn horizon(&self) -> u64 {
+        self.purpose.horizon
+    }
+
+    #[getter]
+    fn participation(&self) -> String {
+        self.purpose.participation.to_string()
+    }
+
+    #[getter]
+    fn runs(&self) -> bool {
+        self.candidate.strategy.is_some()
+    }
+
+    #[getter]
+    fn state_bytes(&self) -> Option<usize> {
+        self.candidate.strategy.as_ref().map(|strategy| strategy.encoder_bytes())
+    }
+
+    #[getter]
+    fn rmse(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(py.detach(|| self.error())?.rmse)
+    }
+
+    #[getter]
+    fn max_error(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(py.detach(|| self.error())?.max_error)
+    }
+
+    #[getter]
+    fn lower_bound(&self, py: Python<'_>) -> PyResult<f64> {
+        let loss = py.detach(|| match self.candidate.loss_lower_bound {
+            Some(bound) => Ok(bound),
+            None => bound_of(&self.purpose),
+        })?;
+        Ok((loss / self.purpose.horizon as f64).sqrt())
+    }
+
+    #[pyo3(signature = (participation = None))]
+    fn sensitivity(&self, py: Python<'_>, participation: Option<&str>) -> PyResult<f64> {
+        let mut purpose = self.purpose.clone();
+        if let Some(text) = participation {
+            purpose.participation = text.parse().map_err(Failure::of_argument("participation"))?;
+        }
+        let error = py.detach(|| self.candidate.error_under(&purpose)).map_err(Failure::from)?;
+        Ok(error.sensitivity)
+    }
+
+    #[pyo3(signature = (steps = None))]
+    fn matrix<'py>(&self, py: Python<'py>, steps: Option<u64>) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        let horizon = self.purpose.horizon;
+        let steps = steps.unwrap_or(horizon);
+        if steps == 0 || steps > horizon {
+            let range = format!("steps: found {steps}, expected 1 to the horizon, {horizon}");
+            return Err(Failure::parameter(range).into());
+        }
+        let matrix = py.detach(|| self.candidate.factorization.matrix(steps));
+        let entries = matrix.map_err(|error| Failure::new("StrategyError", error))?.entries();
+        // Column by column in memory: the transpose is a view.
+        let transposed = entries.as_slice().to_pyarray(py).reshape([entries.ncols(), entries.nrows()])?;
+        transposed.transpose()
+    }
+
+    fn __repr__(&self) -> String {
+        let Purpose { workload, horizon, participation, .. } = &self.purpose;
+        let name = &self.candidate.chosen.name;
+        let several = match participation.is_single() {
+            true => String::new(),
+            false => format!(", participation={:?}", participation.to_string()),
+        };
+        format!(
+            "Strategy({:?}, workload={:?}, horizon={horizon}{several})",
+            name.to_string(),
+            workload.to_string()
+        )
+    }
+}
+
+/// Returns a lower bound of the loss of every strategy.
+fn bound_of(purpose: &Purpose) -> Result<f64, Failure> {
+    loss_bound(&purpose.workload, purpose.horizon, purpose.participation)
+        .map_err(|error| Failure::new("StrategyError", error))
+}
+
+/// Names of all strategies as they are written, each with a line of help.
+#[pyfunction]
+pub(crate) fn strategy_names() -> Vec<(String, &'static str)> {
+    KINDS.iter().map(|kind| (kind.usage(), kind.help())).collect()
+}
+
+/// A row of a comparison: name, sensitivity, root mean squared and largest error, and bytes of state.
+type Row = (String, f64, f64, f64, Option<usize>);
+
+/// Strategies that are left out, with the reasons.
+type Omissions = Vec<(String, String)>;
+
+/// Compares all strategies that apply. Returns the rows, best first, the least error that any
+/// strategy can have, if known, and the strategies that are left out with the reasons.
+#[pyfunction]
+#[pyo3(signature = (*, workload = "prefix", horizon, participation = "1", objective = "rmse", all = false))]
+pub(crate) fn plan(
+    py: Python<'_>,
+    workload: &str,
+    horizon: u64,
+    participation: &str,
+    objective: &str,
+    all: bool,
+) -> PyResult<(Vec<Row>, Option<f64>, Omissions)> {
+    let purpose = purpose(workload, horizon, participation, objective)?;
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopped);
+    let work = move || {
+        let comparison = compare(&purpose, all);
+        let mut left_out: Vec<_> = comparison
+            .omissions
+            .iter()
+            .map(|left| (left.strategy.clone(), left.reason.to_string()))
+            .collect();
+        let (mut rows, mut bound) = (Vec::<(f64, Row)>::new(), None::<f64>);
+        for name in comparison.strategies {
+            if stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            let found = Candidate::new(&name, &purpose, &mut |_| ())
+                .and_then(|candidate| Ok((candidate.error_under(&purpose)?, candidate)));
+            let (error, candidate) = match found {
+                Ok(found) => found,
+                Err(error) => match error.omission() {
+                    Some(reason) => {
+                        left_out.push((name.to_string(), reason.to_string()));
+                        continue;
+                    }
+                    None => return Err(StrategiesError::into(error)),
+                },
+            };
+            bound = candidate.loss_lower_bound.into_iter().chain(bound).reduce(f64::max);
+            let bytes = candidate.strategy.as_ref().map(|strategy| strategy.encoder_bytes());
+            let row = (name.to_string(), error.sensitivity, error.rmse, error.max_error, bytes);
+            rows.push((error.of(purpose.objective), row));
+        }
+        let bound = bound.or_else(|| bound_of(&purpose).ok());
+        rows.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let rows = rows.into_iter().map(|(_, row)| row).collect();
+        Ok((rows, bound.map(|loss| (loss / purpose.horizon as f64).sqrt()), left_out))
+    };
+    interruptible(py, work, || stop.store(true, Ordering::Relaxed), false)
+}

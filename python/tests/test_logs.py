@@ -1,0 +1,213 @@
+"""Runs, views and followers, against the command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas
+import polars
+import pyarrow
+import pytest
+
+import hushflow as hf
+
+from .conftest import FLIGHTS, ROOT, Command
+
+SEEDED = "\n[simulation]\nseed = 7\n"
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pipeline of the flights, with noise from a seed."""
+    path = tmp_path_factory.mktemp("pipeline") / "flights.toml"
+    text = (ROOT / "examples/flights.toml").read_text()
+    path.write_text(text.replace("data/flights_jan2013.csv", str(FLIGHTS)) + SEEDED)
+    return path
+
+
+@pytest.fixture(scope="module")
+def state(pipeline: Path) -> Path:
+    """The state directory of a run from Python."""
+    state = pipeline.parent / "state"
+    done = hf.run(pipeline, state=state, workers=2)
+    assert done.epochs == range(1, 33) and done.generation == 1 and done.log.horizon == 32
+    return state
+
+
+def test_run_publishes_what_the_command_publishes(hushflow: Command, pipeline: Path, state: Path) -> None:
+    other = pipeline.parent / "other"
+    hushflow("run", pipeline, "--state", other, "--quiet")
+    arguments = ["--view", "moments", "--format", "csv"]
+    assert hushflow("tail", state, *arguments) == hushflow("tail", other, *arguments)
+    hushflow("verify", state)
+    again = hf.run(pipeline, state=state)
+    assert again.generation == 2 and not again.epochs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        ({}, []),
+        ({"workload": "window:7"}, ["--workload", "window:7"]),
+        ({"total": True, "since": 20, "level": 0.99}, ["--total", "--since", "20", "--level", "0.99"]),
+        ({"estimate": "moments", "keys": ["JFK"]}, ["--view", "moments", "--key", "JFK"]),
+        ({"regress": "arr_delay~dep_delay"}, ["--regress", "arr_delay~dep_delay"]),
+        (
+            {"covariance": "shrink", "joint": True, "population": True},
+            ["--covariance", "shrink", "--joint", "--population"],
+        ),
+    ],
+)
+def test_view_has_the_columns_of_tail(
+    hushflow: Command, state: Path, arguments: dict[str, object], flags: list[str]
+) -> None:
+    expected = list(csv.DictReader(io.StringIO(hushflow("tail", state, *flags, "--format", "csv"))))
+    found = hf.open_log(state).view(**arguments)  # type: ignore[arg-type]
+    assert list(found) == [name for name in expected[0] if name != "view"]
+    assert found.rows == len(expected)
+    for name, values in found.items():
+        texts = [row[name] for row in expected]
+        if name == "start":
+            assert [f"{value}Z" for value in values.astype("datetime64[s]")] == texts
+        elif values.dtype.kind == "f":
+            np.testing.assert_array_equal(values, [float(text) if text else np.nan for text in texts])
+        else:
+            assert [str(value) for value in values] == texts
+
+
+def test_view_becomes_any_frame(state: Path) -> None:
+    view = hf.open_log(state).view("window:7")
+    frame = polars.DataFrame(view)
+    assert frame.columns == list(view) and frame.height == view.rows
+    assert polars.DataFrame(pyarrow.table(view)).equals(frame)
+    assert pandas.DataFrame(view)["mean_dep_delay"].tolist() == pytest.approx(view["mean_dep_delay"], nan_ok=True)
+    assert view.to_frame().equals(frame)
+    assert "<table" in view._repr_html_()
+
+
+def test_releases_are_the_lines_of_tail(hushflow: Command, state: Path) -> None:
+    lines = [json.loads(line) for line in hushflow("tail", state, "--last", 1, "--json").splitlines()]
+    release = hf.open_log(state).release()
+    assert release is not None and release.epoch == 32 and release.columns == ["dep_delay", "arr_delay"]
+    for line in lines:
+        key = line["key"]
+        assert release.count[key] == line["count"]
+        assert release.mean[key].tolist() == [line["mean"][column] for column in release.columns]
+        assert release.covariance[key].tolist() == line["covariance"]
+        assert release.interval("count")[key].tolist() == line["count_interval"]
+        assert release.interval("covariance")[key].tolist() == line["covariance_interval"]
+        assert release.interval()[key].shape == (2, 2)
+    assert hf.open_log(state).release(33) is None
+    earlier = hf.open_log(state).release(5)
+    assert earlier is not None and earlier.epoch == 5 and earlier.start == "2013-01-05T05:00:00Z"
+    with pytest.raises(hf.ParameterError, match="interval: found 'median'"):
+        release.interval("median")
+
+
+def test_follow_yields_every_epoch_once(state: Path) -> None:
+    log = hf.open_log(state)
+    assert [release.epoch for release in log.follow(since=3)] == list(range(3, 33))
+    first = next(iter(log.follow("window:7", keys=["LGA"])))
+    assert first.epoch == 1 and list(first.mean) == ["LGA"]
+
+
+def test_verify_finds_a_changed_byte(state: Path, tmp_path: Path) -> None:
+    report = hf.open_log(state).verify()
+    assert report["committed"] == report["published"] == 32 and report["private"] is False
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    log = bytearray((state / "public.log").read_bytes())
+    (copy / "public.log").write_bytes(log)
+    assert hf.open_log(copy).verify() == report | {"committed": None, "generations": 1}
+    log[len(log) // 2] ^= 1
+    (copy / "public.log").write_bytes(log)
+    with pytest.raises(hf.StateError, match="checksum"):
+        hf.open_log(copy).verify()
+
+
+def test_errors_have_the_messages_of_the_command(hushflow: Command, state: Path, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text((ROOT / "examples/flights.toml").read_text().replace("horizon", "horizont"))
+    with pytest.raises(hf.PipelineError) as caught:
+        hf.run(path)
+    assert str(caught.value) in hushflow("run", path, check=False)
+    assert caught.value.file == str(path)
+    assert (caught.value.line, caught.value.column) == caught.value.problems[0][:2]
+    assert "epochs.horizont" in [problem.field for problem in caught.value.problems]
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(hf.PipelineError, match="can't be read"):
+        hf.run(tmp_path / "none.toml")
+    with pytest.raises(hf.StateError) as missing:
+        hf.open_log(tmp_path)
+    assert str(missing.value) in hushflow("tail", tmp_path, check=False)
+    log = hf.open_log(state)
+    for arguments, name in [
+        ({"workload": "blub"}, "workload"),
+        ({"estimate": "blub"}, "estimate"),
+        ({"regress": "blub"}, "regress"),
+        ({"covariance": "blub"}, "covariance"),
+        ({"level": 1.5}, "level"),
+        ({"keys": ["XXX"]}, "keys"),
+    ]:
+        with pytest.raises(hf.ParameterError, match=name):
+            log.view(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(hf.ParameterError, match="workers"):
+        hf.run(ROOT / "examples/flights.toml", state=tmp_path, workers=0)
+
+
+def test_ctrl_c_stops_a_run_cleanly(hushflow: Command, tmp_path: Path) -> None:
+    """A run that waits for a pipe ends at SIGINT, and the next one goes on."""
+    text = (ROOT / "examples/flights.toml").read_text()
+    path = tmp_path / "flights.toml"
+    path.write_text(text.replace('path = "data/flights_jan2013.csv"', 'path = "-"\nformat = "csv"'))
+    program = f"import hushflow as hf; hf.run({str(path)!r}, state={str(tmp_path / 'state')!r})"
+    command = [sys.executable, "-c", program]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    lines = FLIGHTS.read_text().splitlines(keepends=True)
+    process.stdin.writelines(lines[:20_000])
+    process.stdin.flush()
+    log, patience = tmp_path / "state/public.log", time.monotonic() + 60
+    while not log.exists() or log.stat().st_size < 3_000:
+        assert process.poll() is None and time.monotonic() < patience
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in err and not out
+    assert 0 < hf.open_log(tmp_path / "state").verify()["committed"] < 32
+
+
+def test_other_threads_go_on_during_a_run(pipeline: Path, tmp_path: Path) -> None:
+    ticks: list[float] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = len(ticks)
+    hf.run(pipeline, state=tmp_path / "state")
+    count = len(ticks) - start
+    done.set()
+    thread.join()
+    assert count > 10
+
+
+def test_nothing_is_printed(pipeline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    hf.run(pipeline, state=tmp_path / "state")
+    hf.open_log(tmp_path / "state").view()
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,200 @@
+"""Malformed batches: an exception that says what and where, and nothing counted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pyarrow
+import pytest
+
+import hushflow as hf
+
+ROWS = 6
+Batch = dict[str, Any]
+Change = Callable[[Batch, random.Random], Any]
+
+
+def good() -> Batch:
+    """A batch that counts."""
+    return {
+        "x": np.linspace(-1, 1, ROWS),
+        "y": np.arange(ROWS),
+        "key": np.array(["a", "b", "other"] * 2),
+        "at": np.array(["2026-01-01T10:00:00"] * ROWS, dtype="datetime64[us]"),
+        "who": np.array([f"person {row}" for row in range(ROWS)]),
+    }
+
+
+def of_column(*values: Any) -> Change:
+    """Puts one of these into a column of numbers."""
+
+    def change(batch: Batch, rng: random.Random) -> Batch:
+        value = rng.choice(values)
+        return batch | {rng.choice("xy"): value(rng) if callable(value) else value}
+
+    return change
+
+
+def with_value(*values: Any) -> Change:
+    """Puts one of these into a row of a column of numbers."""
+
+    def change(batch: Batch, rng: random.Random) -> Batch:
+        name = rng.choice("xy")
+        column: Any = batch[name].astype(float).tolist()
+        column[rng.randrange(ROWS)] = rng.choice(values)
+        return batch | {name: rng.choice([list, pandas.Series, np.array])(column)}
+
+    return change
+
+
+def of_other(name: str, *values: Any) -> Change:
+    return lambda batch, rng: batch | {name: rng.choice(values)}
+
+
+MALFORMED: dict[str, Change] = {
+    "too long or short": lambda batch, rng: batch
+    | {rng.choice(["x", "y", "key", "at", "who"]): batch["x" if rng.random() < 0.1 else "key"][: rng.randrange(ROWS)]},
+    "absent": lambda batch, rng: {name: batch[name] for name in rng.sample(sorted(batch), rng.randrange(len(batch)))},
+    "shape": of_column(
+        3.0, np.zeros((ROWS, 1)), np.zeros((1, ROWS)), np.zeros((2, 3, 1)), np.float64(1), None, [[1.0]] * ROWS
+    ),
+    "dtype": of_column(
+        ["1"] * ROWS,
+        np.zeros(ROWS, dtype=complex),
+        np.zeros(ROWS, dtype="datetime64[s]"),
+        np.zeros(ROWS, dtype="V8"),
+        np.array([object()] * ROWS),
+        np.array(["x"] * ROWS, dtype="S1"),
+        [{}] * ROWS,
+        pandas.Series(["x"] * ROWS),
+        polars.Series([[1.0]] * ROWS),
+        polars.Series(["x"] * ROWS),
+        pyarrow.array([b"x"] * ROWS),
+        pyarrow.array([{"a": 1}] * ROWS),
+    ),
+    "missing or infinite": with_value(np.nan, np.inf, -np.inf, None),
+    "masked": lambda batch, rng: batch | {"x": np.ma.masked_array(batch["x"], mask=[rng.random() < 0.5] * (ROWS - 1) + [True])},
+    "null": of_column(
+        polars.Series([1.0] * (ROWS - 1) + [None]),
+        pyarrow.array([1] * (ROWS - 1) + [None]),
+        pandas.array([1] * (ROWS - 1) + [None], dtype="Int64"),
+    ),
+    "huge": of_column(lambda rng: [10 ** rng.randrange(400, 999)] * ROWS, [1e400] * ROWS),
+    "negative stride with a gap": lambda batch, rng: batch | {"x": np.array([np.nan, *batch["x"][1:]])[::-1]},
+    "keys": of_other("key", np.zeros(ROWS), np.zeros((ROWS, 2)), [["a"]] * ROWS, [{}] * ROWS, 3, np.zeros(ROWS, complex)),
+    "times": of_other(
+        "at",
+        np.zeros(ROWS),
+        ["yesterday"] * ROWS,
+        [None] * ROWS,
+        np.array(["NaT"] * ROWS, dtype="datetime64[us]"),
+        ["2026-13-01"] * ROWS,
+        [7.5] * ROWS,
+        np.zeros((ROWS, 2), dtype="datetime64[us]"),
+    ),
+    "entities": of_other("who", np.zeros(ROWS), [None] * ROWS, ["x"] * (ROWS - 1) + [" "], [3.5] * ROWS, [b"x"] * ROWS),
+    "no table": lambda batch, rng: rng.choice(
+        [None, 3, "text", b"bytes", object(), np.zeros(5), np.zeros((ROWS, 2)), [], [[1.0, 2.0]] * 3, [1, "x"], {}, set(), iter([])]
+    ),
+}
+
+
+def frames(batch: Any, rng: random.Random) -> Any:
+    """The batch as another kind of table, where it can be one."""
+    kinds: list[Callable[[Any], Any]] = [pandas.DataFrame, polars.DataFrame, pyarrow.table]
+    # A frame repeats a single value for every row, which is a column then.
+    if isinstance(batch, dict) and all(np.ndim(values) for values in batch.values()) and rng.random() < 0.4:
+        try:
+            made = rng.choice(kinds)(batch)
+            return made if len(made) == ROWS and dict_of(made) else batch
+        except Exception:
+            return batch
+    return batch
+
+
+def dict_of(frame: Any) -> bool:
+    """Whether a conversion has kept the columns as they are."""
+    return isinstance(frame, pyarrow.Table) or all(frame[name].dtype != object for name in frame.columns)
+
+
+def test_malformed_batches_count_nothing(tmp_path: Path) -> None:
+    parameters: dict[str, Any] = {
+        "columns": {"x": (-1, 1), "y": (0, 10)},
+        "key": "key",
+        "keys": ["a", "b"],
+        "time": "at",
+        "entity": "who",
+        "participations": 2,
+        "start": "2026-01-01",
+        "horizon": 3,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "strategy": "identity",
+        "seed": 3,
+    }
+    attacked = hf.ContinualMoments(**parameters, state=tmp_path / "attacked")
+    attacked.partial_fit(good())
+    rng = random.Random(17)
+    refused = 0
+    while refused < 1500:
+        kind = rng.choice(list(MALFORMED))
+        batch = frames(MALFORMED[kind](good(), rng), rng)
+        try:
+            attacked.partial_fit(batch)
+        except hf.BatchError as error:
+            refused += 1
+            assert "nothing of the batch was counted" in str(error)
+            assert "person" not in str(error)
+        else:
+            pytest.fail(f"{kind}: {batch!r} was counted")
+    attacked.partial_fit(good())
+    attacked.close_epoch()
+    clean = hf.ContinualMoments(**parameters, state=tmp_path / "clean")
+    clean.partial_fit(good()).partial_fit(good())
+    clean.close_epoch()
+    view = {"estimate": "moments"}
+    one, other = (stream.log_.view(**view) for stream in (attacked, clean))  # type: ignore[arg-type]
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+    attacked.close()
+    clean.close()
+
+
+def test_unusual_batches_count(tmp_path: Path) -> None:
+    """Read-only, strided, byte-swapped, Fortran-ordered and empty arrays are as good as others."""
+    rows = np.random.default_rng(1).uniform(0, 1, (100, 2))
+    frozen = rows.copy()
+    frozen.flags.writeable = False
+    forms = [
+        frozen,
+        np.asfortranarray(rows),
+        rows[::-1][::-1],
+        rows.astype(">f8"),
+        np.repeat(rows, 3, axis=0)[::3],
+        rows.tolist(),
+        {"x": rows[:, 0], "y": rows[::-1, 1][::-1]},
+        polars.DataFrame(rows, schema=["x", "y"]),
+    ]
+    counts = []
+    for number, form in enumerate(forms):
+        stream = hf.ContinualMoments(
+            {"x": (0, 1), "y": (0, 1)}, epsilon=1.0, delta=1e-6, horizon=2, seed=5, state=tmp_path / str(number)
+        )
+        stream.partial_fit(np.zeros((0, 2))).partial_fit(form)
+        release = stream.close_epoch()
+        counts.append([release.count["all"], *release.mean["all"]])
+        stream.close()
+    np.testing.assert_array_equal(counts, [counts[0]] * len(forms))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "float16", "float32", "longdouble", "bool"])
+def test_numbers_of_any_width_count(tmp_path: Path, dtype: str) -> None:
+    with hf.ContinualMoments({"x": (0, 1)}, epsilon=1.0, delta=1e-6, horizon=2, state=tmp_path / "s") as stream:
+        stream.partial_fit({"x": np.ones(10, dtype=dtype)})
+        assert stream.close_epoch().epoch == 1
