@@ -12,7 +12,7 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
-use super::gaussian::{csv_titles, ends, quality, within_bounds};
+use super::gaussian::{csv_titles, ends, lowered, quality, within_bounds};
 use super::{COUNTS, Cell, ColumnScales, Estimate, ScaledView, number, pairs};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
@@ -120,6 +120,12 @@ impl ColumnwiseEstimate {
         Some(interval.to_units(half_widths[column], centres[column]))
     }
 
+    /// The quality of a column.
+    fn word(&self, column: usize) -> &'static str {
+        let says_nothing = self.mean_interval(column) == Some(self.scales().means(column));
+        lowered(quality(self.columns[column].as_ref()), says_nothing)
+    }
+
     fn covariance_interval(&self, (i, j): (usize, usize)) -> Option<Interval> {
         let widths = &self.scales().half_widths;
         let by_column = self.by_column()?;
@@ -197,7 +203,7 @@ impl Estimate for ColumnwiseEstimate {
 
     fn json(&self, object: &mut Map<String, Value>) {
         let view = &self.scaled.view;
-        let word = |column: usize| quality(self.columns[column].as_ref()).into();
+        let word = |column: usize| self.word(column).into();
         let deviation = |column| Some(self.covariance_interval((column, column))?.square_root());
         let fields = [
             ("quality", self.quality().into()),
@@ -311,7 +317,7 @@ impl Estimate for ColumnwiseEstimate {
 
     /// The word of the first column that is not good.
     fn quality(&self) -> Option<&'static str> {
-        let mut words = self.columns.iter().map(|column| quality(column.as_ref()));
+        let mut words = (0..self.columns.len()).map(|column| self.word(column));
         Some(words.find(|word| *word != "good").unwrap_or("good"))
     }
 
