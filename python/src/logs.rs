@@ -83,7 +83,7 @@ impl ViewOptions {
                 self.level
             )));
         }
-        let mut view = EstimateView::usual("view", workload, log);
+        let mut view = EstimateView::usual(workload, log);
         if let Some(estimator) = self.estimator(log)? {
             view.estimator = estimator;
         }

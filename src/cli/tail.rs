@@ -298,7 +298,7 @@ fn view(
         ));
     }
     let intervals = Intervals { level, joint, population, missing_at_random };
-    let (name, workload) = ("tail".into(), workload.clone());
+    let (name, workload) = (EstimateView::usual_name(workload), workload.clone());
     Ok(EstimateView { name, workload, estimator, squares, covariance, intervals, total })
 }
 

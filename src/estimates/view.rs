@@ -137,10 +137,15 @@ pub struct EstimateView {
 }
 
 impl EstimateView {
+    /// Returns the name of a view of this workload to which nobody has given another.
+    pub fn usual_name(workload: &Workload) -> String {
+        if *workload == Workload::Prefix { "so far".into() } else { workload.to_string() }
+    }
+
     /// Returns a view of each key, with default settings and the usual estimate of the log.
-    pub fn usual(name: &str, workload: Workload, log: &LogFacts<'_>) -> Self {
+    pub fn usual(workload: Workload, log: &LogFacts<'_>) -> Self {
         EstimateView {
-            name: name.into(),
+            name: Self::usual_name(&workload),
             workload,
             estimator: EstimatorKind::usual(log).from_flag("", log).unwrap_or_else(|_| moments::estimator()),
             squares: SquareBias::default(),
@@ -223,8 +228,7 @@ pub(crate) fn views(
     let sections = root.sections("views").into_iter();
     let views: Vec<_> = sections.map(|section| view(&section, &mut names, log)).collect();
     if views.is_empty() {
-        let name = if *released == Workload::Prefix { "so far".into() } else { released.to_string() };
-        return Some(vec![EstimateView::usual(&name, released.clone(), log)]);
+        return Some(vec![EstimateView::usual(released.clone(), log)]);
     }
     views.into_iter().collect()
 }

@@ -34,7 +34,7 @@
 //! while let Some(frame) = log.next_frame()? {
 //!     released.push(ReleasedEpoch::released_before(frame.epoch, frame.values));
 //! }
-//! let view = EstimateView::usual("week", "window:7".parse()?, &publication.parameters().log_facts());
+//! let view = EstimateView::usual("window:7".parse()?, &publication.parameters().log_facts());
 //! timely::example(move |scope| {
 //!     let (weighted, keys) = (publication.view(&view.workload), publication.keys());
 //!     let moments = released.to_stream(scope).view(move || weighted, Fault::new());

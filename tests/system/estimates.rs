@@ -146,7 +146,7 @@ columns = [{{ name = 'x1', lower = -1, upper = 1 }}, {{ name = 'y', lower = 0, u
     lab.write("line.toml", text)
 }
 
-const LINE: &str = "[[views]]\nname = 'tail'\nworkload = 'prefix'\nestimate = 'regression'\ntarget = 'y'\n\
+const LINE: &str = "[[views]]\nname = 'so far'\nworkload = 'prefix'\nestimate = 'regression'\ntarget = 'y'\n\
     on = ['x1', 'x2']\n";
 
 #[test]

@@ -14,7 +14,7 @@ const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 fn case() -> (Lab, [PathBuf; 2], PathBuf) {
     let lab = Lab::new();
     lab.write("data.csv", STREAM.csv());
-    let view = "[[views]]\nname = 'tail'\nworkload = 'prefix'\n";
+    let view = "[[views]]\nname = 'so far'\nworkload = 'prefix'\n";
     let sink = "[[sinks]]\npath = 'out/releases.ndjson'\n";
     let alone = lab.write("alone.toml", STREAM.pipeline("data.csv", view));
     let followed = lab.write("followed.toml", STREAM.pipeline("data.csv", &format!("{view}{sink}")));

@@ -14,7 +14,7 @@ const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 fn case(more: &str) -> (Lab, PathBuf, PathBuf) {
     let lab = Lab::new();
     lab.write("data.csv", STREAM.csv());
-    let view = "[[views]]\nname = 'tail'\nworkload = 'prefix'\n";
+    let view = "[[views]]\nname = 'so far'\nworkload = 'prefix'\n";
     let pipeline = lab.write("pipeline.toml", STREAM.pipeline("data.csv", &format!("{view}{more}")));
     let state = lab.path("state");
     (lab, pipeline, state)

@@ -37,7 +37,7 @@ impl SinkStream {
     }
 
     pub(crate) fn pipeline(&self, sink: &str) -> PathBuf {
-        let view = "[[views]]\nname = 'tail'\nworkload = 'prefix'\n";
+        let view = "[[views]]\nname = 'so far'\nworkload = 'prefix'\n";
         let text = STREAM.pipeline("in/*.csv", &format!("{view}[[sinks]]\n{sink}\n"));
         self.lab.write("pipeline.toml", text.replacen("[source]", "[source]\nfollow = true", 1))
     }
