@@ -20,7 +20,7 @@ pub(crate) mod row;
 pub mod table;
 pub(crate) mod unpack;
 
-use unpack::Packing;
+use unpack::{Packing, PipedBytes};
 
 pub use error::{Defect, FormatError};
 pub use parquet::file_being_decoded;
@@ -72,7 +72,12 @@ impl ByteStream {
             return Ok(ByteStream::new(packing.open(path)?, 0));
         }
         let file = File::open(path).map_err(|source| io_error(path, source))?;
-        Ok(ByteStream::new(file, 0))
+        Ok(ByteStream::of_pipe(file, path))
+    }
+
+    /// Reads a pipe, whose bytes may be packed.
+    pub(crate) fn of_pipe(pipe: impl Read + Send + 'static, name: &Path) -> Self {
+        ByteStream::new(PipedBytes::new(pipe, name), 0)
     }
 
     /// Returns whether memory holds a complete line that is not blank.

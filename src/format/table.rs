@@ -47,8 +47,11 @@ impl Table {
     /// [`FormatError`] names the line and column that can't be used, never their contents.
     pub fn read(path: &Path, columns: Option<&[String]>, missing: MissingRows) -> Result<Self, FormatError> {
         let standard_input = path == Path::new("-");
-        let stream =
-            if standard_input { ByteStream::new(io::stdin(), 0) } else { ByteStream::of_file(path)? };
+        let stream = if standard_input {
+            ByteStream::of_pipe(io::stdin(), Path::new(STANDARD_INPUT))
+        } else {
+            ByteStream::of_file(path)?
+        };
         let path = if standard_input { Path::new(STANDARD_INPUT) } else { path };
         let (rows, columns) = match columns {
             Some(columns) => (CsvRows::open(stream, path, columns)?, columns.to_vec()),

@@ -7,14 +7,14 @@
 use std::error::Error;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use super::{FormatError, RetryingReader, io_error};
+use super::{ByteStream, FormatError, RetryingReader, io_error};
 
 /// Largest window of a zstd frame: what `zstd` itself unpacks without `--long`.
 const ZSTD_WINDOW: u64 = 128 << 20;
@@ -43,11 +43,20 @@ impl Packing {
         }
     }
 
-    fn magic(self) -> &'static [u8] {
-        match self {
-            Packing::Gzip => b"\x1f\x8b",
-            Packing::Zstd => b"\x28\xb5\x2f\xfd",
-        }
+    /// Returns the numbers with which a member or frame begins. A zstd frame that is to be skipped
+    /// begins with one of 16.
+    fn starts(self) -> impl Iterator<Item = Vec<u8>> {
+        let (own, skipped): (&[u8], &[u8]) = match self {
+            Packing::Gzip => (b"\x1f\x8b", &[]),
+            Packing::Zstd => (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18"),
+        };
+        let lows = if skipped.is_empty() { 0..0 } else { 0x50..0x60 };
+        std::iter::once(own.to_vec()).chain(lows.map(move |low| [&[low], skipped].concat()))
+    }
+
+    /// Returns how bytes with this start are packed, `None` if they are not.
+    fn of_start(bytes: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|packing| packing.starts().any(|start| bytes.starts_with(&start)))
     }
 
     /// Returns how the name of a file says that it is packed.
@@ -67,7 +76,7 @@ impl Packing {
         }
         let mut start = Vec::new();
         RetryingReader(File::open(path).map_err(read)?).take(4).read_to_end(&mut start).map_err(read)?;
-        let found = Self::ALL.into_iter().find(|packing| start.starts_with(packing.magic()));
+        let found = Self::of_start(&start);
         match Self::of_name(path) {
             Some(named) if found != Some(named) => Err(FormatError::Misnamed {
                 path: path.into(),
@@ -79,16 +88,20 @@ impl Packing {
     }
 
     /// Opens a file that is packed in this way.
-    pub(crate) fn open(self, path: &Path) -> Result<UnpackedFile, FormatError> {
+    pub(crate) fn open(self, path: &Path) -> Result<UnpackedStream, FormatError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
-        let input = CountedInput { reader: BufReader::with_capacity(1 << 16, RetryingReader(file)), read: 0 };
+        Ok(self.unpack(path, ByteStream::new(file, 0)))
+    }
+
+    /// Unpacks bytes; `name` is that of their source.
+    fn unpack(self, name: &Path, input: ByteStream) -> UnpackedStream {
         let decoder = match self {
             Packing::Gzip => {
                 Unpacker::Gzip(Box::new(GzipMembers { decoder: Some(GzDecoder::new(input)), ended: None }))
             }
             Packing::Zstd => Unpacker::Zstd(Box::new(ZstdFrames::new(input))),
         };
-        Ok(UnpackedFile { path: path.into(), packing: self, decoder, unpacked: 0 })
+        UnpackedStream { path: name.into(), packing: self, decoder, unpacked: 0 }
     }
 }
 
@@ -99,7 +112,7 @@ pub(crate) fn unpacked_name(path: &Path) -> &Path {
 }
 
 /// The unpacked bytes of a file. An error of reading them contains a [`FormatError`].
-pub(crate) struct UnpackedFile {
+pub(crate) struct UnpackedStream {
     path: PathBuf,
     packing: Packing,
     decoder: Unpacker,
@@ -112,7 +125,7 @@ enum Unpacker {
     Zstd(Box<ZstdFrames>),
 }
 
-impl UnpackedFile {
+impl UnpackedStream {
     /// Unpacks the file to its end, which checks its checksums.
     pub(crate) fn verify(mut self) -> Result<(), FormatError> {
         let copied = io::copy(&mut self, &mut io::sink());
@@ -123,7 +136,7 @@ impl UnpackedFile {
     fn used(&self) -> u64 {
         match &self.decoder {
             Unpacker::Gzip(members) => members.used(),
-            Unpacker::Zstd(frames) => frames.input.read,
+            Unpacker::Zstd(frames) => frames.input.offset(),
         }
     }
 
@@ -141,7 +154,7 @@ impl UnpackedFile {
     }
 }
 
-impl Read for UnpackedFile {
+impl Read for UnpackedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = match &mut self.decoder {
             Unpacker::Gzip(members) => members.read(buffer),
@@ -172,60 +185,94 @@ fn is_cut(error: &io::Error) -> bool {
     false
 }
 
-/// The packed bytes, counted as they are used.
-struct CountedInput {
-    reader: BufReader<RetryingReader<File>>,
-    read: u64,
-}
-
-impl Read for CountedInput {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.reader.read(buffer)?;
-        self.read += read as u64;
-        Ok(read)
-    }
-}
-
-impl BufRead for CountedInput {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.reader.fill_buf()
-    }
-
-    fn consume(&mut self, amount: usize) {
-        self.reader.consume(amount);
-        self.read += amount as u64;
-    }
-}
-
 /// Returns whether packed data go on: another member or frame begins, or the file ends.
 ///
 /// # Errors
 /// If bytes follow that begin with none of these.
-fn goes_on(input: &mut CountedInput, packing: Packing, starts: &[&[u8]]) -> io::Result<bool> {
+fn goes_on(input: &mut ByteStream, packing: Packing) -> io::Result<bool> {
     let rest = input.fill_buf()?;
     if rest.is_empty() {
         return Ok(false);
     }
     // The buffer may hold a part of the start; the decoder then judges the rest.
-    let begins = |start: &&[u8]| rest.iter().zip(*start).all(|(byte, expected)| byte == expected);
-    if starts.iter().any(begins) {
+    let begins = |start: Vec<u8>| rest.iter().zip(&start).all(|(byte, expected)| byte == expected);
+    if packing.starts().any(begins) {
         return Ok(true);
+    }
+    if packing == Packing::Gzip && skip_zeros(input)? {
+        return Ok(false);
     }
     let name = packing.name();
     Err(io::Error::other(format!("bytes follow after the end of the {name} stream")))
 }
 
+/// Skips the zeros with which tapes and some copies fill up a gzip file. Returns whether no other
+/// byte follows.
+fn skip_zeros(input: &mut ByteStream) -> io::Result<bool> {
+    loop {
+        let rest = input.fill_buf()?;
+        let (zeros, length) = (rest.iter().take_while(|byte| **byte == 0).count(), rest.len());
+        input.consume(zeros);
+        match zeros == length {
+            true if length == 0 => return Ok(true),
+            true => {}
+            false => return Ok(false),
+        }
+    }
+}
+
+/// Bytes of a pipe, which are unpacked if they begin like packed ones.
+pub(crate) struct PipedBytes {
+    name: PathBuf,
+    /// The pipe, before its first byte is read.
+    pipe: Option<Box<dyn Read + Send>>,
+    bytes: Box<dyn Read + Send>,
+}
+
+impl PipedBytes {
+    pub(crate) fn new(pipe: impl Read + Send + 'static, name: &Path) -> Self {
+        let pipe: Box<dyn Read + Send> = Box::new(RetryingReader(pipe));
+        PipedBytes { name: name.into(), pipe: Some(pipe), bytes: Box::new(io::empty()) }
+    }
+
+    /// Reads as few bytes as decide how the rest is packed: a pipe may be slow.
+    fn begin(&self, mut pipe: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
+        let (mut start, mut next) = (Vec::new(), [0]);
+        let starts: Vec<Vec<u8>> = Packing::ALL.into_iter().flat_map(Packing::starts).collect();
+        while starts.iter().any(|whole| whole.len() > start.len() && whole.starts_with(&start))
+            && pipe.read(&mut next)? > 0
+        {
+            start.push(next[0]);
+        }
+        let packing = Packing::of_start(&start);
+        let whole = io::Cursor::new(start).chain(pipe);
+        Ok(match packing {
+            None => Box::new(whole),
+            Some(packing) => Box::new(packing.unpack(&self.name, ByteStream::new(whole, 0))),
+        })
+    }
+}
+
+impl Read for PipedBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(pipe) = self.pipe.take() {
+            self.bytes = self.begin(pipe)?;
+        }
+        self.bytes.read(buffer)
+    }
+}
+
 /// Members of gzip, one after the other.
 struct GzipMembers {
     /// The open member; `None` after the last one.
-    decoder: Option<GzDecoder<CountedInput>>,
+    decoder: Option<GzDecoder<ByteStream>>,
     /// Bytes used when the last member had ended.
     ended: Option<u64>,
 }
 
 impl GzipMembers {
     fn used(&self) -> u64 {
-        let open = self.decoder.as_ref().map(|decoder| decoder.get_ref().read);
+        let open = self.decoder.as_ref().map(|decoder| decoder.get_ref().offset());
         open.or(self.ended).unwrap_or(0)
     }
 }
@@ -239,10 +286,10 @@ impl Read for GzipMembers {
             if read > 0 {
                 return Ok(read);
             }
-            self.ended = Some(decoder.get_ref().read);
+            self.ended = Some(decoder.get_ref().offset());
             let ended = self.decoder.take();
             let Some(mut input) = ended.map(GzDecoder::into_inner) else { break };
-            if goes_on(&mut input, Packing::Gzip, &[Packing::Gzip.magic()])? {
+            if goes_on(&mut input, Packing::Gzip)? {
                 self.decoder = Some(GzDecoder::new(input));
             }
         }
@@ -252,14 +299,14 @@ impl Read for GzipMembers {
 
 /// Frames of zstd, one after the other.
 struct ZstdFrames {
-    input: CountedInput,
+    input: ByteStream,
     decoder: FrameDecoder,
     /// Whether a frame has begun whose checksum has not been compared.
     is_open: bool,
 }
 
 impl ZstdFrames {
-    fn new(input: CountedInput) -> Self {
+    fn new(input: ByteStream) -> Self {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(ZSTD_WINDOW);
         ZstdFrames { input, decoder, is_open: false }
@@ -268,10 +315,7 @@ impl ZstdFrames {
     /// Begins the next frame. Returns whether there is one.
     fn begin(&mut self) -> io::Result<bool> {
         loop {
-            // A skippable frame begins with one of 16 numbers.
-            let skippable: [[u8; 4]; 16] = std::array::from_fn(|low| [0x50 | low as u8, 0x2a, 0x4d, 0x18]);
-            let starts = skippable.iter().map(|start| &start[..]).chain([Packing::Zstd.magic()]);
-            if !goes_on(&mut self.input, Packing::Zstd, &starts.collect::<Vec<_>>())? {
+            if !goes_on(&mut self.input, Packing::Zstd)? {
                 return Ok(false);
             }
             match self.decoder.reset(&mut self.input) {
@@ -373,16 +417,43 @@ mod tests {
         }
         assert_eq!(unpacked("a.csv", b"x\n1\n"), Ok(None));
         // A frame that carries no data, then one that does.
-        let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3], &Packing::Zstd.pack(&[b"x\n"])[..]];
+        let skipped = [&[0x5a, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3], &Packing::Zstd.pack(&[b"x\n"])[..]];
+        assert_eq!(unpacked("a.csv.zst", &skipped.concat()), Ok(Some(b"x\n".to_vec())));
         let frames = [&Packing::Zstd.pack(&[b"y"])[..], &skipped.concat()].concat();
         assert_eq!(unpacked("a.csv", &frames), Ok(Some(b"yx\n".to_vec())));
+    }
+
+    #[test]
+    fn zeros_may_fill_up_a_gzip_file() {
+        let bytes = [&Packing::Gzip.pack(&[b"x\n"])[..], &[0; 100_000]].concat();
+        assert_eq!(unpacked("a.csv.gz", &bytes), Ok(Some(b"x\n".to_vec())));
+        let error = unpacked("a.csv.gz", &[&bytes[..], b"1"].concat()).unwrap_err();
+        assert!(error.contains("bytes follow after the end of the gzip stream"), "{error}");
+    }
+
+    #[test]
+    fn pipes_are_unpacked_by_their_first_bytes() {
+        let read = |bytes: &[u8]| {
+            let (mut piped, mut content) =
+                (PipedBytes::new(io::Cursor::new(bytes.to_vec()), "-".as_ref()), Vec::new());
+            piped.read_to_end(&mut content).map(|_| content)
+        };
+        for plain in [&b""[..], b"x", b"P", b"Px\n1\n", b"\x1f", b"\x28\xb5\x2f"] {
+            assert_eq!(read(plain).unwrap(), plain);
+        }
+        for packing in Packing::ALL {
+            let bytes = packing.pack(&[b"x\n1\n", b"2\n"]);
+            assert_eq!(read(&bytes).unwrap(), b"x\n1\n2\n");
+            let error = read(&bytes[..bytes.len() - 1]).unwrap_err().to_string();
+            assert!(error.contains("ends too early"), "{error}");
+        }
     }
 
     #[test]
     fn bytes_after_the_last_member_are_reported_with_their_position() {
         for packing in Packing::ALL {
             let bytes = packing.pack(&[b"x\n1\n", b"2\n"]);
-            for rest in [&b"\n"[..], b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", b"more rows, not packed\n"] {
+            for rest in [&b"\n"[..], b"more rows, not packed\n"] {
                 let error = unpacked("a.csv", &[&bytes[..], rest].concat()).unwrap_err();
                 let (at, name) = (format!("at byte {},", bytes.len()), packing.name());
                 assert!(error.contains(&at) && error.contains("after 6 unpacked bytes"), "{error}");

@@ -68,6 +68,25 @@ fn packed_files_count_as_plain_ones_and_damaged_ones_spend_nothing() {
 }
 
 #[test]
+fn standard_input_is_unpacked_with_and_without_a_journal() {
+    let lab = Lab::new();
+    let expected = plain_sums(&lab);
+    let packed = [gzip(&rows(0..1234)), gzip(&rows(1234..3000)[2..]), vec![0; 512]].concat();
+    let input = lab.write("input", &packed);
+    for (name, journal) in [("without", ""), ("with", ", journal = true")] {
+        let source = format!("path = '-', format = 'csv'{journal}");
+        let (state, pipeline) = (lab.path(name), pipeline(&lab, &source, 30));
+        finish(run(&pipeline, &state, 1).stdin(std::fs::File::open(&input).expect("the input"))).succeeded();
+        assert_eq!(sums(&state), expected, "{name}");
+    }
+    let cut = lab.write("cut", &packed[..packed.len() - 700]);
+    let pipeline = pipeline(&lab, "path = '-', format = 'csv'", 30);
+    let ended =
+        finish(run(&pipeline, &lab.path("cut-state"), 1).stdin(std::fs::File::open(cut).expect("it")));
+    ended.failed(1, &["<standard input>", "ends too early"]);
+}
+
+#[test]
 fn packed_files_of_a_followed_directory_are_read_when_they_are_whole() {
     let lab = Lab::new();
     let expected = plain_sums(&lab);

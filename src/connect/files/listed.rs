@@ -74,7 +74,7 @@ impl Origin for TextFiles {
         let Some(path) = self.paths.get(position.part as usize) else { return Ok(None) };
         let offset = position.offset;
         if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
-            let stream = ByteStream::new(open_pipe(path, offset, &self.control)?, 0);
+            let stream = ByteStream::of_pipe(open_pipe(path, offset, &self.control)?, path);
             return Ok(Some(OpenFile::Bytes { stream, header: None, is_rest: false }));
         }
         let header = (offset > 0).then(|| stream_at(path, 0)).transpose()?;

@@ -16,6 +16,7 @@ use super::{
     SystemSection, files, io_error,
 };
 use crate::control::{Control, is_ready};
+use crate::format::unpack::PipedBytes;
 use crate::format::{ByteStream, STANDARD_INPUT};
 use crate::state::Position;
 
@@ -55,7 +56,7 @@ impl SourceConfig for StandardInput {
     }
 
     fn take_in(&self, session: JournalSession, control: &Control) -> io::Result<Intake> {
-        let input = own_input()?;
+        let input = PipedBytes::new(own_input()?, STANDARD_INPUT.as_ref());
         Intake::start(session, control, false, None, move |waiting| waiting.read(input))
     }
 }
@@ -78,7 +79,8 @@ impl Origin for PipedInput {
             return Ok(None);
         }
         let input = own_input().map_err(|source| io_error(STANDARD_INPUT.as_ref(), source))?;
-        let stream = ByteStream::new(StoppableInput { input, control: self.0.clone() }, 0);
+        let input = StoppableInput { input, control: self.0.clone() };
+        let stream = ByteStream::of_pipe(input, STANDARD_INPUT.as_ref());
         Ok(Some(OpenFile::Bytes { stream, header: None, is_rest: false }))
     }
 
