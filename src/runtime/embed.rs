@@ -3,7 +3,17 @@
 //! A [`Publisher`] does what a run does, without its source: it opens a state directory, pays the
 //! ledger before the first release, draws the noise from the operating system, commits each epoch
 //! to the private log and then shows it in the public log. It resumes after the last committed
-//! epoch. This is a whole program:
+//! epoch.
+//!
+//! One dependency is enough. Without the default features the library has no command, Parquet and
+//! plots; the prelude exports the version of timely to use:
+//!
+//! ```toml
+//! [dependencies]
+//! hushflow = { version = "0.1", default-features = false }
+//! ```
+//!
+//! This is a whole program:
 //!
 //! ```
 //! use hushflow::prelude::*;
@@ -52,7 +62,8 @@
 //!   not those of private events.
 //! - *Each record is sent once.* After a restart a program either sends only what it has not sent
 //!   before, or the same items with the same times, each to the same worker, in the same order.
-//!   Then those of committed epochs are recognised and left out.
+//!   Then those of committed epochs are recognised and left out: they are before
+//!   [`Publisher::first_epoch`].
 //! - *The end is announced*: [`EpochInput::end`]. An input that is dropped earlier looks like
 //!   lost data, and ends the run by a fault.
 
