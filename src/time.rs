@@ -58,34 +58,39 @@ pub fn epoch_start(schedule: &TimeSchedule, epoch: u64) -> String {
     }
 }
 
-/// Microseconds in a duration such as `1d`, `6h 30m`, `15min` or `PT10S`. A day is 24 hours; months
-/// and years have no fixed length and are refused.
+/// Microseconds in a duration such as `1d`, `6h 30m`, `15min`, `PT10S` or `day`. A day is 24 hours;
+/// months and years have no fixed length and are refused.
 ///
 /// ```
 /// # use hushflow::time::parse_duration;
 /// assert_eq!(parse_duration("1d 2h"), Some(26 * 3_600_000_000));
+/// assert_eq!(parse_duration("week"), parse_duration("7d"));
 /// assert_eq!(parse_duration("1 month"), None);
 /// ```
 pub fn parse_duration(text: &str) -> Option<i64> {
-    let span: Span = text.parse().ok()?;
-    let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+    let duration = parse_span(text)?.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
     i64::try_from(duration.as_micros()).ok()
 }
 
-/// Returns a length of epochs in the form of a pipeline file, such as `1 month` for `month`; `None`
-/// if it is none. The flag is set for months and years, which only a calendar has.
+/// Parses a span. The name of a unit alone is one of it.
+fn parse_span(text: &str) -> Option<Span> {
+    const SHORTEST_NAME: usize = 3;
+    let is_name = text.len() >= SHORTEST_NAME && text.bytes().all(|letter| letter.is_ascii_alphabetic());
+    let one = || is_name.then(|| format!("1 {text}").parse().ok()).flatten();
+    text.parse().ok().or_else(one)
+}
+
+/// Returns whether a length of epochs varies, as months and years do, which only a calendar has;
+/// `None` if it is no length.
 ///
 /// ```
-/// # use hushflow::time::epoch_length;
-/// assert_eq!(epoch_length("month"), Some(("1 month".into(), true)));
-/// assert_eq!(epoch_length("6h"), Some(("6h".into(), false)));
-/// assert_eq!(epoch_length("soon"), None);
+/// # use hushflow::time::is_varying_length;
+/// assert_eq!(is_varying_length("month"), Some(true));
+/// assert_eq!(is_varying_length("6h"), Some(false));
+/// assert_eq!(is_varying_length("soon"), None);
 /// ```
-pub fn epoch_length(text: &str) -> Option<(String, bool)> {
-    let counted = [text.to_owned(), format!("1 {text}")];
-    let text = counted.into_iter().find(|text| EpochLength::parse(text).is_some())?;
-    let is_varying = parse_duration(&text).is_none();
-    Some((text, is_varying))
+pub fn is_varying_length(text: &str) -> Option<bool> {
+    EpochLength::parse(text).map(|_| parse_duration(text).is_none())
 }
 
 /// Microseconds since 1970 of a time in a zone of the bundled database.

@@ -7,7 +7,7 @@ use jiff::civil::{DateTime, Time, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-use super::{micros, parse_duration, time_zone, zoned};
+use super::{micros, parse_duration, parse_span, time_zone, zoned};
 
 /// Most epochs of a calendar.
 const LONGEST: u64 = 1 << 20;
@@ -25,10 +25,10 @@ pub(crate) enum EpochLength {
 }
 
 impl EpochLength {
-    /// Parses `1 day`, `2 weeks`, `1 month` or `1 year` as lengths of the calendar, and anything
-    /// else as a duration.
+    /// Parses `1 day`, `2 weeks`, `month` or `1 year` as lengths of the calendar, and anything else
+    /// as a duration.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let span: Span = text.parse().ok()?;
+        let span = parse_span(text)?;
         let units = [
             i64::from(span.get_years()),
             span.get_months().into(),
@@ -253,7 +253,7 @@ mod tests {
     fn lengths_are_of_the_calendar_or_fixed() {
         let is_calendar =
             |text| EpochLength::parse(text).map(|length| matches!(length, EpochLength::Calendar(_)));
-        for text in ["1 day", "1d", "2 weeks", "1 month", "3 months", "1 year"] {
+        for text in ["1 day", "1d", "day", "week", "2 weeks", "1 month", "month", "3 months", "1 year"] {
             assert_eq!(is_calendar(text), Some(true), "{text}");
         }
         for text in ["24h", "1d 2h", "15min"] {

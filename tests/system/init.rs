@@ -122,7 +122,7 @@ fn lengths_zones_and_names_with_commas_make_valid_pipelines() {
     for (flags, line) in [
         (&["32", "--output", "a.toml"][..], "length = \"1d\""),
         (&["5", "--output", "b.toml"], "length = \"1 week\""),
-        (&["1", "--epoch", "month", "--output", "c.toml"], "length = \"1 month\""),
+        (&["1", "--epoch", "month", "--output", "c.toml"], "length = \"month\""),
         (&[&["32", "--output", "d.toml"][..], &zone].concat(), "timezone = \"America/New_York\""),
     ] {
         init(&lab, &[&columns[..], &start, flags, &budget].concat()).succeeded();
@@ -208,4 +208,23 @@ fn the_first_hour_runs_as_printed() {
         count += 1;
     }
     assert!(count >= 5, "the page has its commands");
+}
+
+#[test]
+fn parquet_files_make_a_pipeline_that_check_accepts() {
+    let lab = Lab::new();
+    let times: Vec<String> =
+        (0..56).map(|day| format!("2020-{:02}-{:02}T00:00:00Z", 1 + day / 28, 1 + day % 28)).collect();
+    let row = |time| vec![time, time, "Oslo", "1", "2", "3", "4", "5"];
+    let rows: Vec<Vec<&str>> = times.iter().map(|time| row(time.as_str())).collect();
+    crate::parquet::write(&lab.path("rows.parquet"), &rows, 9);
+    let init = |flags: &[&str]| {
+        finish(hushflow(["init", "rows.parquet", "--yes"]).args(flags).current_dir(lab.path(".")))
+    };
+    init(&[]).failed(2, &["--time event", "--arrival arrival", "--columns a:"]);
+    let time = ["--time", "event", "--arrival", "arrival", "--start", "2020-01-01", "--horizon", "9"];
+    let others = ["--columns", "a:0:9,b:0:9", "--key", "key=Oslo", "--epsilon", "1", "--delta", "1e-6"];
+    init(&[&time[..], &others].concat()).succeeded();
+    let checked = finish(hushflow(["check", "--json"]).arg(lab.path("rows.toml"))).succeeded().json();
+    assert_eq!((&checked[0]["rows"], &checked[0]["outcomes"]["records"]), (&56.into(), &56.into()));
 }

@@ -2,7 +2,7 @@
 //! of them.
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
-use hushflow::time::{epoch_length, epochs_over, parse_time_in};
+use hushflow::time::{epochs_over, is_varying_length, parse_time_in};
 
 use super::super::CliError;
 use super::super::output::number;
@@ -84,7 +84,7 @@ impl Draft {
             Some(time) => self.usual_length(profile.span_of(time)).unwrap_or("1d").into(),
             None => profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(),
         });
-        let is_varying = self.time.is_some() && epoch_length(&epoch).is_some_and(|(_, varies)| varies);
+        let is_varying = self.time.is_some() && is_varying_length(&epoch) == Some(true);
         let timezone = self.timezone.clone().or(is_varying.then(|| UTC.into()));
         let participations = self.participations.unwrap_or(self.horizon.min(PARTICIPATIONS));
         Draft { epoch: Some(epoch), timezone, participations: Some(participations), ..self }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use hushflow::time::{epoch_length, is_time_zone, parse_time};
+use hushflow::time::{is_time_zone, is_varying_length, parse_time};
 
 /// A column and its bounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,7 +108,7 @@ pub(super) fn list(values: &[String]) -> String {
 /// Reads a length of epochs.
 pub(super) fn length(text: &str) -> Result<String, String> {
     let expected = || format!("found {text:?}, expected a length such as 1d, 6h, 15min, week or month");
-    epoch_length(text).map(|(length, _)| length).ok_or_else(expected)
+    is_varying_length(text).map(|_| text.to_owned()).ok_or_else(expected)
 }
 
 /// Reads the length of epochs of time, or a number of rows.

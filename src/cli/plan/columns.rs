@@ -9,6 +9,9 @@ use super::super::{CliError, thousands};
 use super::forecast::{EstimateNoise, Forecast};
 use super::{Objective, PlanArguments, forecast_of_file};
 
+/// In place of a half-width that reaches beyond the bounds.
+const UNINFORMATIVE: &str = "all";
+
 /// Expected half-widths of the default intervals of a column, near the middle of its bounds.
 #[derive(Debug, Serialize)]
 pub(super) struct ColumnForecast {
@@ -20,6 +23,9 @@ pub(super) struct ColumnForecast {
     /// Absent where releases hold no second moments.
     #[serde(skip_serializing_if = "Option::is_none")]
     variance: Option<EstimateNoise>,
+    /// Half the distance of the bounds.
+    #[serde(skip)]
+    half_width: f64,
 }
 
 /// The forecasts of all columns.
@@ -32,6 +38,9 @@ pub(super) struct ColumnForecasts {
     columns: Vec<ColumnForecast>,
     #[serde(skip)]
     horizon: u64,
+    /// How many times as wide the interval of a mean at an edge of the bounds is.
+    #[serde(skip)]
+    at_edge: f64,
 }
 
 impl ColumnForecasts {
@@ -45,7 +54,7 @@ impl ColumnForecasts {
             let reach = intervals.count_reach() * half_width;
             let variance = forecast.noise.covariance_noise.map(|noise| noise.scaled(reach * half_width));
             let (column, key) = (column.name.clone(), key.cloned());
-            ColumnForecast { column, key, mean: mean.scaled(reach), variance }
+            ColumnForecast { column, key, mean: mean.scaled(reach), variance, half_width }
         };
         let of_column = |column: &Column| {
             let own = column.bounds.iter().map(|(key, bounds)| between(column, Some(key), *bounds));
@@ -60,6 +69,11 @@ impl ColumnForecasts {
             records_per_epoch,
             columns: file.columns.iter().flat_map(of_column).collect(),
             horizon: forecast.problem.horizon,
+            at_edge: {
+                // A mean m, in halves of the bounds, is a quotient with noise √(τ₁² + m²τ₀²)/n.
+                let noise = forecast.noise.last_noise;
+                (noise.count / noise.first).hypot(1.0)
+            },
         })
     }
 
@@ -73,24 +87,41 @@ impl ColumnForecasts {
             "variance, epoch 1",
             &format!("epoch {last}"),
         ];
-        let reach = |noise: f64| format!("± {}", number(noise));
+        // An interval that reaches beyond the bounds is cut to them, and says nothing.
+        let reach = |noise: f64, most: f64| match noise < most {
+            true => format!("± {}", number(noise)),
+            false => UNINFORMATIVE.into(),
+        };
         let row = |forecast: &ColumnForecast| {
-            let ColumnForecast { column, key, mean, variance } = forecast;
+            let ColumnForecast { column, key, mean, variance, half_width } = forecast;
             let name = key.as_ref().map_or_else(|| column.clone(), |key| format!("{column} of {key}"));
-            let variance = variance.map(|variance| [variance.first_epoch, variance.last_epoch]);
-            let noise = [mean.first_epoch, mean.last_epoch].into_iter().chain(variance.into_iter().flatten());
-            [name].into_iter().chain(noise.map(reach)).collect()
+            let of = |noise: &EstimateNoise, most| {
+                [noise.first_epoch, noise.last_epoch].map(|noise| reach(noise, most))
+            };
+            let variance = variance.as_ref().map(|variance| of(variance, half_width * half_width));
+            let cells = of(mean, *half_width).into_iter().chain(variance.into_iter().flatten());
+            [name].into_iter().chain(cells).collect()
         };
         let shown = if self.columns.iter().any(|column| column.variance.is_some()) { 5 } else { 3 };
         let titles = titles[..shown].iter().map(|title| String::from(*title)).collect();
         let rows: Vec<Vec<String>> = [titles].into_iter().chain(self.columns.iter().map(row)).collect();
-        format!(
+        let mut text = format!(
             "With {}, {} records of a key per epoch and values near the middle of the bounds:\n\
              half-widths of {level} % intervals in the units of the columns, for the noise\n{}",
             self.strategy,
             number(self.records_per_epoch),
             table(&rows),
-        )
+        );
+        if rows.iter().flatten().any(|cell| cell == UNINFORMATIVE) {
+            text += "all: the interval holds all values between the bounds, so it says nothing\n";
+        }
+        if self.at_edge > 1.0 {
+            text += &format!(
+                "A mean near a bound, as of a skewed column, has up to {:.1} times the half-width, cut at the bound.\n",
+                self.at_edge
+            );
+        }
+        text
     }
 }
 

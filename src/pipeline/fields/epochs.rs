@@ -98,7 +98,8 @@ pub(super) static EPOCHS: SectionDefinition = SectionDefinition {
             FieldType::Duration { least: 1 },
             "required with `time`",
             "\"1d\"",
-            "Length of an epoch; with `timezone`, a number of days, weeks, months or years of the calendar, or a duration.",
+            "Length of an epoch: a duration, or with `timezone` a number of days, weeks, months or years of the calendar, such as \
+             \"2 weeks\"; \"month\" is one month.",
         ),
         Field::optional(
             "timezone",

@@ -8,7 +8,7 @@ use crate::document::{Field, Section};
 use crate::pipeline::Epochs;
 use crate::pipeline::fields::{CLOCK, LATE, WEEKDAYS};
 use crate::time::calendar::{EpochLength, LocalStart, calendar};
-use crate::time::{parse_time, time_zone};
+use crate::time::{is_varying_length, parse_time, time_zone};
 
 pub(super) fn epochs<'a>(
     section: &Section<'a>,
@@ -76,7 +76,14 @@ fn boundaries(section: &Section<'_>, horizon: Option<u64>) -> Option<Boundaries>
     let Some(name) = section.text("timezone") else {
         section.refuse("week_starts", "this day is for weeks in a time zone: add timezone, or leave it out");
         let start = start.and_then(|start| start.map(|text| parse_time(text).ok_or_else(|| no_time(text))));
-        let length = section.require("length", section.duration("length"));
+        let length = match section.get("length").and_then(Field::text) {
+            Some(length) if is_varying_length(length.value) == Some(true) => {
+                let message = "months and years vary, and are those of a time zone: add timezone = \"UTC\", or another one";
+                length.report(format!("found {:?}: {message}", length.value));
+                None
+            }
+            _ => section.require("length", section.duration("length")),
+        };
         return Some(Boundaries { start: start?.value, length: length?, calendar: None });
     };
     let zone = name.map(|name| {
