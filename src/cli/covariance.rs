@@ -409,7 +409,14 @@ impl CovarianceReport<'_> {
                 });
                 std::iter::once(name.clone()).chain(cells).collect()
             });
-            text += "±: standard deviation of the noise; an entry without ± was not measured\n";
+            text += &match estimate.measurements.is_empty() {
+                true => format!(
+                    "{} adds its noise to eigenvalues and directions, or in steps that each depend on the one before: no noise of single \
+                     entries is known. ssp, ssp-tight and pace measure entries with known noise.\n",
+                    self.arguments.method
+                ),
+                false => "±: standard deviation of the noise; an entry without ± was not measured\n".into(),
+            };
             text += &table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
         } else {
             text += "The covariance has too many columns to print: use --json or --format csv.\n";

@@ -16,7 +16,7 @@ use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::pipeline::{Format, Pipeline};
 use hushflow::runtime::{DryRunLimits, dry_run};
 
-use super::output::RowProgress;
+use super::output::{RowProgress, print_message};
 use super::plan::forecast_of_means;
 use super::{CliError, PRIVATE, number_in, thousands};
 use ask::Questions;
@@ -226,7 +226,7 @@ fn given(
         )));
     }
     for note in draft.notes(profile) {
-        let _ = writeln!(stderr(), "note: {note}");
+        print_message(&format!("note: {note}"));
     }
     Ok(draft.filled(profile))
 }
@@ -248,18 +248,17 @@ fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<(), CliError> {
         _ => String::new(),
     };
     let rows = thousands(run.counters.rows);
-    let _ = writeln!(stderr(), "\n{PRIVATE}\n{} of {rows} rows would count{left_out}.", thousands(counted));
+    print_message(&format!("\n{PRIVATE}\n{} of {rows} rows would count{left_out}.", thousands(counted)));
     if 2 * counted < run.counters.rows {
         let _ = writeln!(stderr(), "Most would not: hushflow check {} shows why.", output.display());
     }
     if records > 0.0
         && let Some(expected) = forecast_of_means(pipeline, records)?
     {
-        let _ = writeln!(
-            stderr(),
+        print_message(&format!(
             "If they spread evenly over keys and epochs, as hushflow plan {} --records-per-epoch {records} forecasts:\n{expected}",
             output.display()
-        );
+        ));
     }
     Ok(())
 }

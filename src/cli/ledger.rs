@@ -1,7 +1,6 @@
 //! `hushflow ledger`: the privacy cost of each pipeline over a data set, their total, and the
 //! remaining budget; and the charge of a single estimate.
 
-use std::io::{self, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -17,7 +16,7 @@ use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::mechanism::sensitivity::Neighbours;
 use serde_json::{Value, json};
 
-use super::output::{number, print_json, table};
+use super::output::{fit_columns, number, print_json, print_message, print_wrapped, table, terminal_width};
 use super::plan::word;
 use super::{CliError, number_in};
 
@@ -76,8 +75,7 @@ pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
     let book = Book::open(&directory)?;
     let adjacency = arguments.adjacency(&book.ledger);
     let account = LedgerComposition::of(book, adjacency, arguments.delta);
-    let printed =
-        if arguments.json { print_json(&account.json()) } else { account.print(&mut stdout().lock()) };
+    let printed = if arguments.json { print_json(&account.json()) } else { print_wrapped(&account.text()) };
     Ok(printed?)
 }
 
@@ -200,21 +198,22 @@ impl LedgerComposition {
         })
     }
 
-    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+    fn text(&self) -> String {
         let Ledger { data_set, budget, entries } = &self.book.ledger;
         let titles =
             ["started", "pipeline", "method", "unit", "neighbours", "ε", "δ", "ρ", "μ", "epochs", "private"];
         let titles = titles.map(String::from).to_vec();
-        let rows: Vec<_> = [titles].into_iter().chain(entries.iter().map(row)).collect();
-        if let Some(data_set) = data_set {
-            writeln!(out, "data set: {data_set}\n")?;
+        let mut rows: Vec<_> = [titles].into_iter().chain(entries.iter().map(row)).collect();
+        let narrowed = fit_columns(&mut rows, terminal_width(), &["μ", "ρ", "unit", "neighbours", "method"]);
+        let mut text = data_set.as_ref().map_or_else(String::new, |name| format!("data set: {name}\n\n"));
+        text += &table(&rows);
+        if !narrowed.is_empty() {
+            text += &format!("A wider terminal also shows {}; --json prints all.\n", narrowed.join(", "));
         }
-        write!(out, "{}\n{} together, ", table(&rows), count(entries.len()))?;
-        match (&self.composition, self.epsilon()) {
-            (Ok((spent, _)), Some(found)) => writeln!(
-                out,
-                "for {}: (ε, δ) = ({}, {}){}, ρ = {}, μ = {}",
-                self.adjacency,
+        text += &format!("\n{} together, for {}: ", count(entries.len()), self.adjacency);
+        text += &match (&self.composition, self.epsilon()) {
+            (Ok((spent, _)), Some(found)) => format!(
+                "(ε, δ) = ({}, {}){}, ρ = {}, μ = {}\n",
                 number(found.epsilon),
                 number(self.delta.value()),
                 match found.numerical_error {
@@ -227,16 +226,15 @@ impl LedgerComposition {
                 },
                 number(spent.rho()),
                 number(spent.mu())
-            )?,
-            _ => {
-                writeln!(out, "for {}: NO GUARANTEE: {}", self.adjacency, self.problem().unwrap_or_default())?
+            ),
+            _ => format!("NO GUARANTEE: {}\n", self.problem().unwrap_or_default()),
+        };
+        text + &match (budget, self.left()) {
+            (None, _) => "no budget\n".into(),
+            (Some(budget), Some(left)) => {
+                format!("budget: {budget}; left for one more pipeline: ({left}, {:e})\n", budget.delta())
             }
-        }
-        let Some(budget) = budget else { return writeln!(out, "no budget") };
-        write!(out, "budget: {budget}; ")?;
-        match self.left() {
-            Some(left) => writeln!(out, "left for one more pipeline: ({left}, {:e})", budget.delta()),
-            None => writeln!(out, "nothing is left"),
+            (Some(budget), None) => format!("budget: {budget}; nothing is left\n"),
         }
     }
 }
@@ -364,9 +362,8 @@ impl ChargeArguments {
 /// Prints a note that no ledger counts this release; `how` is the option that names a ledger for
 /// this command.
 pub(crate) fn print_uncounted_note(how: &str) {
-    let _ = writeln!(
-        stderr(),
+    print_message(&format!(
         "note: no ledger counts this together with other releases of the same data: name one with {how}, or for all runs with \
          HUSHFLOW_LEDGER=DIR or ledger = \"DIR\" in ~/.config/hushflow/config.toml"
-    );
+    ));
 }

@@ -15,7 +15,7 @@ use hushflow::publication::report::MeanReport;
 use serde::Serialize;
 
 use super::ledger::ChargeArguments;
-use super::output::{number, print, print_json, table};
+use super::output::{number, print_json, print_wrapped, table};
 use super::{CliError, number_in};
 
 fn help() -> String {
@@ -245,7 +245,6 @@ fn warnings(
 ) -> Vec<String> {
     let Ok(estimate) = &answer.outcome else { return Vec::new() };
     let mut warnings = Vec::new();
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let advice = "if the rows are skewed rather than corrupt, give a larger --scale, or use a pipeline with public bounds";
     for ((name, noise), clipped) in data.columns().iter().zip(&estimate.noise).zip(clipping) {
         if clipped.share > arguments.corruption && clipped.bias.abs() > *noise {
@@ -262,15 +261,25 @@ fn warnings(
     }
     let removed = estimate.kept.map_or(0.0, |kept| 1.0 - kept / data.rows() as f64);
     if removed > REMOVED_ALLOWANCE * arguments.corruption && removed > LEAST_REMOVED {
+        let allowed = match arguments.corruption > 0.0 {
+            true => format!("far more than the {} that may be corrupt", percent(arguments.corruption)),
+            false => "though none may be corrupt".into(),
+        };
         warnings.push(format!(
-            "about {} of the rows were removed as outliers, far more than the {} that may be corrupt, so the mean \
-             misses a tail: {advice}",
+            "about {} of the rows were removed as outliers, {allowed}, so the mean misses a tail: {advice}",
             percent(removed),
-            percent(arguments.corruption),
         ));
     }
     warnings.extend(skewness_warning(arguments, data, (answer.method, removed), clipping));
     warnings
+}
+
+/// Formats a share.
+fn percent(share: f64) -> String {
+    match share {
+        share if share > 0.0 && share < 5e-4 => "less than 0.1 %".into(),
+        share => format!("{:.1} %", share * 100.0),
+    }
 }
 
 /// A share of removed rows that is worth a warning, even where none may be corrupt.
@@ -322,10 +331,11 @@ fn skewness_warning(
         true => String::new(),
         false => format!(": {}, if that is the scale; further with a longer tail", shifts.join(", ")),
     };
+    let like = if arguments.corruption > 0.0 { " like corrupt rows" } else { "" };
     Some(format!(
-        "{method} {action} the tail of a skewed column like corrupt rows. For a share of {:.1} % of the rows this can move \
-         a mean by up to {} standard deviations of its column{amounts}",
-        share * 100.0,
+        "{method} {action} the tail of a skewed column{like}. For a share of {} of the rows this can move a mean by up to {} \
+         standard deviations of its column{amounts}",
+        percent(share),
         rough(deviations),
     ))
 }
@@ -361,5 +371,5 @@ pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     }
     let answer = found?;
     let report = MeanSummary::new(arguments, &data, answer, start.elapsed().as_secs_f64());
-    Ok(if arguments.json { print_json(&report) } else { print(&report.text()) }?)
+    Ok(if arguments.json { print_json(&report) } else { print_wrapped(&report.text()) }?)
 }

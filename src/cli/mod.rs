@@ -109,7 +109,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("error: {error}\n"));
+            output::print_message(&format!("error: {error}"));
             ExitCode::from(error.status)
         }
     }
@@ -133,8 +133,8 @@ pub(crate) struct ReleaseFormatArguments {
     format: FormatArgument,
     /// Cells of the table to show, separated by commas: names of columns, words of titles such as
     /// mean or corr, or pairs of columns such as a~b. All of them are shown, on several lines where
-    /// the terminal is narrow. May be repeated
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "json")]
+    /// the terminal is narrow. May be repeated; a name with a comma needs a flag of its own
+    #[arg(long, value_name = "NAMES", conflicts_with = "json")]
     columns: Vec<String>,
     /// Colours of the table. By default on a terminal, unless NO_COLOR is set
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use console::Term;
 use hushflow::strategies::SearchProgress;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{self, Write, stdout};
+use std::io::{self, Write, stderr, stdout};
 
 use serde::Serialize;
 
@@ -35,12 +35,22 @@ pub(super) fn print_wrapped(text: &str) -> io::Result<()> {
     }
 }
 
-/// Breaks a line that is wider than `width` between words, with the rest indented.
+/// Prints a message on standard error, its lines wrapped at the width of the terminal there.
+pub(super) fn print_message(text: &str) {
+    let width = Term::stderr().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
+    let lines: String = text.split_inclusive('\n').map(|line| wrapped(line, width)).collect();
+    // A closed standard error has no reader.
+    let _ = writeln!(stderr(), "{lines}");
+}
+
+/// Breaks a line that is wider than `width` between words, with the rest indented. ± stays with
+/// its number.
 pub(super) fn wrapped(line: &str, width: usize) -> String {
     if line.trim_end().chars().count() <= width {
         return line.into();
     }
     let (mut text, mut reached) = (String::new(), 0);
+    let line = line.replace("± ", "±\u{a0}");
     for word in line.split(' ') {
         let length = word.trim_end().chars().count();
         if reached > 2 && reached + 1 + length > width {
@@ -54,7 +64,7 @@ pub(super) fn wrapped(line: &str, width: usize) -> String {
         text += word;
         reached += length;
     }
-    text
+    text.replace("±\u{a0}", "± ")
 }
 
 /// Leaves out columns of a table, in this order, until it fits the terminal. Returns their titles.
@@ -222,6 +232,7 @@ mod tests {
         assert_eq!(wrapped("one two three four\n", 9), "one two\n  three\n  four\n");
         assert_eq!(wrapped("one two\n", 7), "one two\n");
         assert_eq!(wrapped("a-very-long-word b\n", 6), "a-very-long-word\n  b\n");
+        assert_eq!(wrapped("mean 12.5  ± 3.25\n", 12), "mean 12.5\n  ± 3.25\n");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use super::crash::end_process;
 use super::ledger::print_uncounted_note;
+use super::output::print_message;
 use super::{CliError, ReleaseFormatArguments, thousands};
 
 /// How long a stopped run waits for the reader of its output.
@@ -370,7 +371,7 @@ fn report_faint_counts(input: &SinkInput, options: &RunOptions, summary: &RunSum
 }
 
 pub(super) fn warn(message: &str) {
-    let _ = writeln!(stderr(), "warning: {message}");
+    print_message(&format!("warning: {message}"));
 }
 
 /// Arguments that select level and format of the diagnostics.

@@ -1,6 +1,5 @@
 //! `hushflow verify`: checks that a state directory is intact and its guarantee holds.
 
-use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -14,6 +13,7 @@ use hushflow::state::{
 use serde_json::json;
 
 use super::CliError;
+use super::output::{print_json, print_wrapped};
 
 /// Arguments of `hushflow verify`.
 #[derive(Debug, Args)]
@@ -64,7 +64,7 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let problem = problem.map(StateError::to_string);
     let problem =
         problem.or_else(|| promise.as_ref().err().cloned()).or_else(|| entered.as_ref().err().cloned());
-    let mut out = stdout().lock();
+    let mut out = String::new();
     if arguments.json {
         let private = promise.as_ref().ok();
         let object = json!({
@@ -84,38 +84,42 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
             "anchor_checked": arguments.anchor.is_some(),
             "problem": problem,
         });
-        writeln!(out, "{object}")?;
+        print_json(&object)?;
     } else {
-        writeln!(out, "epochs committed   {}", report.committed)?;
-        writeln!(out, "epochs published   {}", report.published)?;
-        writeln!(out, "runs               {}", report.generations)?;
-        writeln!(out, "head of the chain  {}", report.chain)?;
-        writeln!(out, "sums kept from     epoch {}", report.sums_from)?;
-        writeln!(out, "checkpoints at     {:?}", report.checkpoints)?;
+        out += &format!("epochs committed   {}\n", report.committed);
+        out += &format!("epochs published   {}\n", report.published);
+        out += &format!("runs               {}\n", report.generations);
+        out += &format!("head of the chain  {}\n", report.chain);
+        out += &format!("sums kept from     epoch {}\n", report.sums_from);
+        out += &format!("checkpoints at     {:?}\n", report.checkpoints);
         if report.uncommitted_bytes > 0 {
-            writeln!(out, "uncommitted bytes  {} (incomplete, or being written)", report.uncommitted_bytes)?;
+            out +=
+                &format!("uncommitted bytes  {} (incomplete, or being written)\n", report.uncommitted_bytes);
         }
         if ingest.sessions > 0 {
-            writeln!(out, "ingest journal     {} bytes of {} sessions", ingest.bytes, ingest.sessions)?;
+            out += &format!("ingest journal     {} bytes of {} sessions\n", ingest.bytes, ingest.sessions);
         }
         if let Ok(private) = promise {
-            writeln!(out, "noise              {}", noise(private))?;
+            out += &format!("noise              {}\n", noise(private));
         }
         match (&arguments.anchor, &problem) {
-            (None, _) => writeln!(
-                out,
-                "anchor             not checked: if there is one, name its directory with --anchor DIR"
-            )?,
-            (Some(_), None) => writeln!(out, "anchor             agrees")?,
+            (None, _) => {
+                out +=
+                    "anchor             not checked: if there is one, name its directory with --anchor DIR\n"
+            }
+            (Some(_), None) => out += "anchor             agrees\n",
             (Some(_), Some(_)) => {}
         }
         match entered {
-            Ok(Some((number, entries))) => writeln!(out, "ledger             entry {number} of {entries}")?,
-            Ok(None) => writeln!(out, "ledger             no entry: nothing was published")?,
+            Ok(Some((number, entries))) => {
+                out += &format!("ledger             entry {number} of {entries}\n")
+            }
+            Ok(None) => out += "ledger             no entry: nothing was published\n",
             Err(_) => {}
         }
-        writeln!(out, "{}", if problem.is_none() { "all is well" } else { "SOMETHING IS WRONG" })?;
+        out += &format!("{}\n", if problem.is_none() { "all is well" } else { "SOMETHING IS WRONG" });
     }
+    print_wrapped(&out)?;
     problem.map_or(Ok(()), |problem| Err(CliError::failed(problem)))
 }
 
@@ -125,7 +129,7 @@ fn execute_public(arguments: &VerifyArguments) -> Result<(), CliError> {
     let promise = promise(arguments);
     let problem = report.problem.as_ref().map(StateError::to_string);
     let problem = problem.or_else(|| promise.as_ref().err().cloned());
-    let mut out = stdout().lock();
+    let mut out = String::new();
     if arguments.json {
         let object = json!({
             "ok": problem.is_none(),
@@ -136,20 +140,20 @@ fn execute_public(arguments: &VerifyArguments) -> Result<(), CliError> {
             "chain": report.chain.to_string(),
             "problem": problem,
         });
-        writeln!(out, "{object}")?;
+        print_json(&object)?;
     } else {
-        writeln!(out, "epochs published   {}", report.published)?;
-        writeln!(out, "runs               {}", report.generation)?;
-        writeln!(out, "head of the chain  {}", report.chain)?;
+        out += &format!("epochs published   {}\n", report.published);
+        out += &format!("runs               {}\n", report.generation);
+        out += &format!("head of the chain  {}\n", report.chain);
         if let Ok(private) = promise {
-            writeln!(out, "noise              {}", noise(private))?;
+            out += &format!("noise              {}\n", noise(private));
         }
-        writeln!(
-            out,
-            "{}",
+        out += &format!(
+            "{}\n",
             if problem.is_none() { "all is well with the public log" } else { "SOMETHING IS WRONG" }
-        )?;
+        );
     }
+    print_wrapped(&out)?;
     problem.map_or(Ok(()), |problem| Err(CliError::failed(problem)))
 }
 

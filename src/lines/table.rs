@@ -31,31 +31,26 @@ pub struct TableStyle {
     pub width: Option<usize>,
     /// Whether colours are used.
     pub colours: bool,
-    /// Cells to show: titles, or words of them such as a column's name or a pair `a~b`; empty for
-    /// those that fit.
+    /// Cells to show: titles, or words of them such as a column's name or a pair `a~b`, or several
+    /// of these separated by commas; empty for those that fit.
     pub columns: Vec<String>,
 }
 
 impl TableStyle {
-    /// Whether a cell was chosen by its title, its first word or the rest of it. The columns of a
-    /// pair may have either order.
+    /// Whether a cell was chosen.
     fn chooses(&self, title: &str) -> bool {
-        let (word, rest) = title.split_once(' ').unwrap_or((title, ""));
-        let is_swapped = |name: &str| {
-            let pair = name.strip_prefix(word).map_or(name, str::trim_start).split_once('~');
-            pair.is_some_and(|(first, second)| rest.split_once('~') == Some((second, first)))
+        // A name may itself hold commas.
+        let lists = |names: &String| {
+            is_name(names, title) || names.split(',').any(|name| is_name(name.trim(), title))
         };
-        let is_chosen = |name: &String| [title, word, rest].contains(&name.as_str()) || is_swapped(name);
-        self.columns.is_empty() || self.columns.iter().any(is_chosen)
+        self.columns.is_empty() || self.columns.iter().any(lists)
     }
 
     /// Returns the first chosen name that no title has.
     pub(super) fn unknown(&self, titles: &[String]) -> Option<&str> {
-        let alone = |name: &str| {
-            let style = TableStyle { columns: vec![name.into()], ..TableStyle::default() };
-            titles.iter().any(|title| style.chooses(title))
-        };
-        self.columns.iter().map(String::as_str).find(|name| !alone(name))
+        let is_known = |name: &str| titles.iter().any(|title| is_name(name, title));
+        let lists = self.columns.iter().filter(|names| !is_known(names));
+        lists.flat_map(|names| names.split(',')).map(str::trim).find(|name| !is_known(name))
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
@@ -316,6 +311,15 @@ impl<'a> TableLayout<'a> {
     }
 }
 
+/// Whether a name is that of a cell: its title, the first word or the rest of it. The columns of a
+/// pair may have either order.
+fn is_name(name: &str, title: &str) -> bool {
+    let (word, rest) = title.split_once(' ').unwrap_or((title, ""));
+    let pair = name.strip_prefix(word).map_or(name, str::trim_start).split_once('~');
+    let is_swapped = pair.is_some_and(|(first, second)| rest.split_once('~') == Some((second, first)));
+    [title, word, rest].contains(&name) || is_swapped
+}
+
 fn pad(cell: &str, width: usize) -> String {
     format!(" {cell:>width$}")
 }
@@ -434,6 +438,11 @@ mod tests {
         check(&["mean c", "a"], &[0, 2, 3]);
         let style = TableStyle { columns: vec!["a".into(), "d".into()], ..TableStyle::default() };
         assert_eq!(style.unknown(&TITLES.map(String::from)), Some("d"));
+        check(&["b,sd"], &[1, 3, 4, 5]);
+        let style = TableStyle { columns: vec!["a, x".into(), "b,y".into()], ..TableStyle::default() };
+        let titles = ["mean a, x", "mean b", "mean x"].map(String::from);
+        assert!(style.chooses(&titles[0]) && style.chooses(&titles[1]));
+        assert_eq!(style.unknown(&titles), Some("y"));
     }
 
     #[test]
