@@ -478,15 +478,13 @@ impl Estimate for LeastSquaresEstimate {
             Interval { lower: 0.0, upper } => Cell::AtMost(upper),
             interval => Cell::of_interval(line.residual.0.max(0.0).sqrt(), interval, COUNTS),
         };
-        let shown = 0..=self.names.len();
-        Ok(shown.map(coefficient).chain([deviation]).collect())
+        Ok((0..=self.names.len()).map(coefficient).chain([deviation]).collect())
     }
 
     fn quality(&self) -> Option<&'static str> {
         let by_column = self.scaled.indicator_step.is_some();
         Some(match &self.line {
-            Ok(line) if line.ridge > 0.0 => "noise-dominated",
-            Ok(line) if by_column && line.residual.0 < 0.0 => "noise-dominated",
+            Ok(line) if line.ridge > 0.0 || by_column && line.residual.0 < 0.0 => "noise-dominated",
             Ok(_) if by_column => "if-missing-at-random",
             Ok(_) => "good",
             Err(error) => quality(Err(error)),

@@ -17,8 +17,17 @@ privacy = { epsilon = 1, delta = 1e-6 }
 const BY_TIME: &str = "epochs = { time = 't', arrival = 'r', start = '2013-01-01', length = '1d', horizon = 3, late = 'drop' }\n";
 const IN_PLACE: &str = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n";
 
-/// A pipeline in which the fields of a section and a group are valid: sections in the place of
-/// those of the base, the one of these fields last, without its closing brace.
+/// The required fields of a group with their examples, as they follow other fields.
+fn required(heading: &str, group: &str) -> String {
+    let section = sections().into_iter().find(|section| section.heading == heading).unwrap();
+    let groups = groups(section).into_iter().filter(|(of, _)| of.as_deref() == Some(group));
+    let required =
+        groups.flat_map(|(_, fields)| fields).filter(|field| matches!(field.presence, Presence::Required));
+    required.map(|field| format!(", {} = {}", field.key, field.example.replace(", ", ","))).collect()
+}
+
+/// A pipeline in which the fields of a section and a group are valid: sections that replace those
+/// of the base, the one of these fields last, without its closing brace.
 fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Option<&str>) -> Vec<String> {
     let own = |text: &str| text.to_owned();
     match (section.heading, group, key) {
@@ -31,12 +40,10 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ("[source]", group, _) if group.contains("tcp") => {
             vec![own("source = { path = 'tcp-listen://127.0.0.1:7000', format = 'csv'")]
         }
-        ("[source]", "redis://", "field") => {
-            vec![own("source = { path = 'redis://h', stream = 's', format = 'ndjson'")]
+        ("[source]", scheme, key) if scheme.ends_with("://") => {
+            let format = if key == "field" { ", format = 'ndjson'" } else { "" };
+            vec![format!("source = {{ path = '{scheme}h'{}{format}", required("[source]", scheme))]
         }
-        ("[source]", "redis://", _) => vec![own("source = { path = 'redis://h', stream = 's'")],
-        ("[source]", "nats://", _) => vec![own("source = { path = 'nats://h', stream = 's'")],
-        ("[source]", "kafka://", _) => vec![own("source = { path = 'kafka://h', stream = 's'")],
         ("[source]", ..) => vec![own("source = { path = 'a.csv'")],
         ("[[sources]]", group, key) => {
             // Fields on which sources must agree are in both.
@@ -94,12 +101,13 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ("[release]", _, "first_moment_share") => vec![own("release = { method = 'ime'")],
         ("[release]", _, "memory_limit") => vec![own("release = { strategy = 'auto'")],
         ("[release]", ..) => vec![own("release = { method = 'jme'")],
-        ("[[views]]", group, _) if group.contains("regression") => vec![
+        ("[[views]]", estimate, _) if estimate.starts_with("estimate = ") => vec![
             own(
                 "columns = [{ name = 'y', lower = 0, upper = 1 }, { name = 'x1', lower = 0, upper = 1 }, { name = 'x2', lower = 0, upper = 1 }]\n",
             ),
-            own(
-                "views = [{ name = 'v', workload = 'prefix', estimate = 'regression', target = 'y', on = 'x1'",
+            format!(
+                "views = [{{ name = 'v', workload = 'prefix', {estimate}{}",
+                required("[[views]]", estimate)
             ),
         ],
         ("[[views]]", _, "squares") => {
@@ -115,9 +123,9 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             own("views = [{ name = 'v', workload = 'prefix'"),
         ],
         ("[[views]]", ..) => vec![own("views = [{ name = 'v', workload = 'prefix'")],
-        ("[[sinks]]", "redis://", _) => vec![own("sinks = [{ path = 'redis://h', stream = 's'")],
-        ("[[sinks]]", "kafka://", _) => vec![own("sinks = [{ path = 'kafka://h', stream = 's'")],
-        ("[[sinks]]", "nats://", _) => vec![own("sinks = [{ path = 'nats://h', stream = 's'")],
+        ("[[sinks]]", scheme, _) if scheme.ends_with("://") => {
+            vec![format!("sinks = [{{ path = '{scheme}h'{}", required("[[sinks]]", scheme))]
+        }
         ("[[sinks]]", ..) => vec![own("sinks = [{ path = 'out.ndjson'")],
         ("[state]", ..) => vec![own("state = { directory = 's'")],
         ("[ledger]", ..) => vec![own("ledger = { directory = 'l', data_set = 'd'")],
