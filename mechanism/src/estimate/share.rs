@@ -1,8 +1,8 @@
 //! The share of a noisy number in a noisy whole, such as the records that counted among those sent.
 //!
-//! Let r = n/v be the true share, and let the estimates n̂ and v̂ have independent normal errors of
-//! deviations τ and ω. Then `n̂ − r·v̂` is normal with mean 0 and variance τ² + r²ω². So the numbers
-//! r with
+//! Let r = n/v be the true share, and let the estimates n̂ and v̂ have independent normal errors
+//! of deviations τ and ω. Then `n̂ − r·v̂` is normal with mean 0 and variance τ² + r²ω². So the
+//! numbers r with
 //!
 //! ```text
 //! (n̂ − r·v̂)² ≤ z²(τ² + r²ω²)
