@@ -49,9 +49,9 @@ impl RowJudge {
     /// Returns the problems of the first rows.
     pub fn look(&mut self, counters: RowCounters, survey: &RowSurvey) -> Vec<Problem> {
         self.judged = counters;
-        let found = self.problems(Extent::Part, counters, survey);
+        let problems = self.problems(Extent::Part, counters, survey);
         let preflight = self.pipeline.preflight;
-        self.marked(found, |problem| match preflight {
+        self.marked(problems, |problem| match preflight {
             Preflight::Stop => true,
             Preflight::Warn => problem.public,
             Preflight::Off => false,
@@ -69,9 +69,9 @@ impl RowJudge {
         if is_enough {
             self.judged = counters;
         }
-        let found = self.problems(Extent::Part, recent, &survey());
+        let problems = self.problems(Extent::Part, recent, &survey());
         let stops = self.pipeline.preflight == Preflight::Stop;
-        self.marked(found, |_| stops)
+        self.marked(problems, |_| stops)
     }
 
     /// Returns the problems of all rows, at which no run stops.

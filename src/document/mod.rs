@@ -111,8 +111,8 @@ impl<'a> Section<'a> {
     /// missing in its table is found there.
     fn definition(&self, key: &str) -> &'static FieldDefinition {
         let heading = self.definition.heading;
-        let found = self.definition.field(key);
-        found.unwrap_or_else(|| panic!("the field {key} is not in the table of {heading:?}"))
+        let definition = self.definition.field(key);
+        definition.unwrap_or_else(|| panic!("the field {key} is not in the table of {heading:?}"))
     }
 
     /// Returns the field `key` if present.
@@ -274,14 +274,14 @@ impl<'a> Section<'a> {
     pub(crate) fn finish(&self, is_read: bool) {
         let read_keys = self.read_keys.borrow();
         for (key, _) in self.table {
-            let found: &str = key.get_ref();
-            if read_keys.contains(&found) {
+            let field: &str = key.get_ref();
+            if read_keys.contains(&field) {
                 continue;
             }
-            let message = match (self.definition.field(found), self.definition.kinds_with(found)) {
+            let message = match (self.definition.field(field), self.definition.kinds_with(field)) {
                 (None, _) => {
                     let keys = self.definition.keys();
-                    let hint = match closest(found, &keys) {
+                    let hint = match closest(field, &keys) {
                         Some(meant) => format!("did you mean {meant}?"),
                         None => format!("expected one of {}", keys.join(", ")),
                     };
@@ -291,7 +291,7 @@ impl<'a> Section<'a> {
                 (_, Some(kinds)) => format!("this field is for {kinds}: leave it out"),
                 (_, None) => "this field has no effect beside the others: leave it out".into(),
             };
-            self.document.report(key.span(), &self.dotted(found), message);
+            self.document.report(key.span(), &self.dotted(field), message);
         }
     }
 

@@ -175,7 +175,7 @@ impl Estimate for GaussianEstimate {
             ("covariance_interval", self.by_pair(|pair| ends(intervals.covariance(pair)))),
             ("standard_deviation_interval", self.by_column(|column| ends(deviation(column)))),
             ("correlation", self.by_pair(|pair| correlation(pair).map(|(value, _)| value).into())),
-            ("correlation_interval", self.by_pair(|pair| ends(correlation(pair).map(|found| found.1)))),
+            ("correlation_interval", self.by_pair(|pair| ends(correlation(pair).map(|estimate| estimate.1)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }

@@ -163,9 +163,9 @@ impl StopFlag {
         loop {
             // Checked before the log is read, so that all of it is read afterwards.
             let is_last = self.is_set();
-            let found = read()?;
-            if found.is_some() || is_last {
-                return Ok(Poll::Ready(found));
+            let frame = read()?;
+            if frame.is_some() || is_last {
+                return Ok(Poll::Ready(frame));
             }
             let left = patience.saturating_sub(begun.elapsed());
             if left.is_zero() {

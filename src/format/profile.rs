@@ -78,14 +78,14 @@ impl FileProfile {
     /// [`FormatError`] if a file can't be read or lacks a column of the first one.
     pub fn of(paths: &[impl AsRef<Path>], format: Format) -> Result<Self, FormatError> {
         let mut profile = FileProfile { rows: 0, columns: Vec::new() };
-        let mut seen: Vec<HashSet<u64>> = Vec::new();
+        let mut distinct_values: Vec<HashSet<u64>> = Vec::new();
         let hasher = RandomState::new();
         for path in paths.iter().map(AsRef::as_ref) {
             if profile.columns.is_empty() {
                 let words = Some(BTreeMap::new());
                 let column = |name| ColumnProfile { name, words: words.clone(), ..ColumnProfile::default() };
                 profile.columns = names(path, format)?.into_iter().map(column).collect();
-                seen.resize_with(profile.columns.len(), HashSet::new);
+                distinct_values.resize_with(profile.columns.len(), HashSet::new);
             }
             let wanted: Vec<String> = profile.columns.iter().map(|column| column.name.clone()).collect();
             let mut rows = open(path, format, &wanted)?;
@@ -97,14 +97,14 @@ impl FileProfile {
                 read += 1;
                 if row.defect.is_none() {
                     for (slot, column) in profile.columns.iter_mut().enumerate() {
-                        column.add(&row, slot, &mut seen[slot], &hasher);
+                        column.add(&row, slot, &mut distinct_values[slot], &hasher);
                     }
                 }
             }
             profile.rows += read;
         }
-        for (column, seen) in profile.columns.iter_mut().zip(&seen) {
-            column.distinct = seen.len() as u64;
+        for (column, distinct_values) in profile.columns.iter_mut().zip(&distinct_values) {
+            column.distinct = distinct_values.len() as u64;
         }
         Ok(profile)
     }

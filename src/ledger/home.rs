@@ -108,8 +108,8 @@ impl LedgerHome {
     /// [`LedgerHomeError::NoData`] if the data set has no name, and [`LedgerHomeError::Io`].
     pub fn of_data(&self, data_set: Option<&str>) -> Result<PathBuf, LedgerHomeError> {
         let Some(data_set) = data_set else { return Err(LedgerHomeError::NoData { path: self.0.clone() }) };
-        let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.0);
-        made.map_err(|source| LedgerHomeError::Io { path: self.0.clone(), source })?;
+        let created = fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.0);
+        created.map_err(|source| LedgerHomeError::Io { path: self.0.clone(), source })?;
         Ok(self.0.join(data_set))
     }
 }

@@ -321,16 +321,16 @@ impl Ledger {
         if let Some(budget) = &self.budget {
             return budget.adjacency();
         }
-        let found: Vec<_> = self.entries.iter().map(|entry| entry.charge.adjacency()).collect();
-        let kinds: Option<Vec<&str>> = found.iter().map(|one| one.unit.entity()).collect();
+        let adjacencies: Vec<_> = self.entries.iter().map(|entry| entry.charge.adjacency()).collect();
+        let kinds: Option<Vec<&str>> = adjacencies.iter().map(|one| one.unit.entity()).collect();
         let (kinds, nesting) = (kinds.unwrap_or_default(), self.nesting());
         let within_all = |kind: &&&str| kinds.iter().all(|larger| nesting.is_within(kind, larger));
         let smallest = kinds.iter().find(within_all);
         let unit = smallest.map_or(Unit::Record, |&kind| Unit::Entity(kind.into()));
-        let all_blank = found.iter().all(|one| one.neighbours == Neighbours::ZeroOut);
-        let neighbours = if found.iter().any(|one| one.neighbours == Neighbours::ReplaceOneInPlace) {
+        let all_blank = adjacencies.iter().all(|one| one.neighbours == Neighbours::ZeroOut);
+        let neighbours = if adjacencies.iter().any(|one| one.neighbours == Neighbours::ReplaceOneInPlace) {
             Neighbours::ReplaceOneInPlace
-        } else if !found.is_empty() && all_blank {
+        } else if !adjacencies.is_empty() && all_blank {
             Neighbours::ZeroOut
         } else {
             Neighbours::ReplaceOne

@@ -61,8 +61,8 @@ pub(super) fn sources(
     options: &RunOptions,
 ) -> Result<OpenSources, RunError> {
     let journaled = pipeline.sources.iter().any(|source| source.journal);
-    let kept = recorded.iter().flatten().any(TaggedPosition::is_journal) || store.has_ingest()?;
-    if kept && !journaled {
+    let has_journal = recorded.iter().flatten().any(TaggedPosition::is_journal) || store.has_ingest()?;
+    if has_journal && !journaled {
         return Err(RunError::JournalOff);
     }
     let opening = SourceOpener { pipeline, store, committed, options };

@@ -399,8 +399,8 @@ fn wait_for<'a>(
         Err(error) => return Err(ClusterError::Network(error.into())),
     }
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-    let gone = linked.iter().zip(&watched).find(|(_, watched)| watched.revents().intersects(ended));
-    gone.map_or(Ok(()), |(&(process, _), _)| Err(ClusterError::Gone { process }))
+    let ended_link = linked.iter().zip(&watched).find(|(_, watched)| watched.revents().intersects(ended));
+    ended_link.map_or(Ok(()), |(&(process, _), _)| Err(ClusterError::Gone { process }))
 }
 
 /// Ends this process when another one ends, until it is dropped: used while nobody reads the links.

@@ -232,11 +232,11 @@ impl Merge {
     fn step(&mut self, sources: &mut [SourceThread], dealer: &mut RecordDealer) -> bool {
         let waited = self.wait(sources);
         let is_silent = waited.is_none() && self.is_endless;
-        let taken = match waited {
+        let goes_on = match waited {
             Some((number, messages)) => self.take(number, messages, sources, dealer),
             None => !dealer.fault().is_raised() && (!dealer.holds_epochs() || dealer.end_look()),
         };
-        if !taken {
+        if !goes_on {
             return false;
         }
         for (source, clock) in sources.iter().zip(&mut self.clocks.sources) {
@@ -263,14 +263,15 @@ impl Merge {
     /// Waits up to [`PATIENCE`] for the next event of a source that is not too far ahead.
     fn wait(&self, sources: &[SourceThread]) -> Option<(usize, Option<SourceMessage>)> {
         let reach = self.clocks.closed.saturating_add(EPOCHS_AHEAD);
-        let wanted = |clock: &SourceProgress| !clock.ended && clock.fault.is_none() && clock.closed <= reach;
-        let wanted: Vec<usize> =
-            (0..sources.len()).filter(|&number| wanted(&self.clocks.sources[number])).collect();
+        let is_awaited =
+            |clock: &SourceProgress| !clock.ended && clock.fault.is_none() && clock.closed <= reach;
+        let awaited: Vec<usize> =
+            (0..sources.len()).filter(|&number| is_awaited(&self.clocks.sources[number])).collect();
         let mut select = Select::new();
-        for &number in &wanted {
+        for &number in &awaited {
             select.recv(&sources[number].messages);
         }
-        let number = wanted[select.ready_timeout(PATIENCE).ok()?];
+        let number = awaited[select.ready_timeout(PATIENCE).ok()?];
         match sources[number].messages.try_recv() {
             Ok(messages) => Some((number, Some(messages))),
             Err(TryRecvError::Empty) => None,

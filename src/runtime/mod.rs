@@ -301,8 +301,8 @@ fn open(
 
 /// The last epoch in the logs; 0 before the first.
 fn last_committed(mut recovered: RecoveredState) -> Result<u64, RunError> {
-    let kept = recovered.checkpoint.map_or(0, |checkpoint| checkpoint.epoch);
-    Ok(recovered.replay.try_fold(kept, |_, frame| frame.map(|frame| frame.epoch))?)
+    let checkpointed = recovered.checkpoint.map_or(0, |checkpoint| checkpoint.epoch);
+    Ok(recovered.replay.try_fold(checkpointed, |_, frame| frame.map(|frame| frame.epoch))?)
 }
 
 /// Shared parts of every dataflow of a run.

@@ -108,8 +108,8 @@ impl RowGuard {
             return Ok(None);
         }
         if self.goes_on {
-            let found = self.judge.judge(self.counters, survey);
-            if let Some(problem) = found.iter().find(|problem| problem.stops) {
+            let problems = self.judge.judge(self.counters, survey);
+            if let Some(problem) = problems.iter().find(|problem| problem.stops) {
                 return Err(match self.passed {
                     0 => refusal("among the rows so far, ", problem),
                     last => format!(
@@ -128,11 +128,11 @@ impl RowGuard {
     /// begin.
     pub(super) fn end_look(&mut self) -> Result<Vec<ClosedEpochs>, String> {
         let Some(FirstLook { survey, epochs }) = self.look.take() else { return Ok(Vec::new()) };
-        let found = self.judge.look(self.counters, &survey);
-        if let Some(problem) = found.iter().find(|problem| problem.stops) {
+        let problems = self.judge.look(self.counters, &survey);
+        if let Some(problem) = problems.iter().find(|problem| problem.stops) {
             return Err(refusal("among the first rows, ", problem));
         }
-        for problem in &found {
+        for problem in &problems {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
             self.reported.push(problem.kind);
         }
@@ -152,8 +152,8 @@ impl RowGuard {
     /// Returns the lines for the operator about all rows of a run, except problems that the look
     /// has reported.
     pub(super) fn private_notices(&self, counters: RowCounters, survey: &RowSurvey) -> Vec<String> {
-        let found = self.judge.sum_up(counters, survey).into_iter();
-        found
+        let problems = self.judge.sum_up(counters, survey).into_iter();
+        problems
             .filter(|problem| !self.reported.contains(&problem.kind))
             .map(|problem| private_notice("", &problem))
             .collect()

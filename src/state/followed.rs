@@ -91,15 +91,16 @@ impl FollowedList {
             swap_in(storage, NEW_LIST, &name, &[&file_header(FileRole::Followed)])?;
         }
         let file = storage.write(&name)?;
-        let found = ListContent::read(&*file, source)?;
-        found.reaches(reached, &*file)?;
-        if found.length > found.end {
-            file.truncate(found.end)?;
+        let content = ListContent::read(&*file, source)?;
+        content.reaches(reached, &*file)?;
+        if content.length > content.end {
+            file.truncate(content.end)?;
         }
-        rewrite(&*file, found.unproven, found.end)?;
+        rewrite(&*file, content.unproven, content.end)?;
         file.sync()?;
-        let list = Self { log: FrameAppender::at(file, found.end), source, names: found.names.len() as u64 };
-        Ok((list, found.names))
+        let list =
+            Self { log: FrameAppender::at(file, content.end), source, names: content.names.len() as u64 };
+        Ok((list, content.names))
     }
 
     /// Appends `names` under the next numbers. They are durable when this returns.

@@ -63,8 +63,8 @@ pub(super) struct LogComparison<'a> {
 impl<'a> LogComparison<'a> {
     /// Compares the first `length` bytes of `file`.
     pub(super) fn new(file: Option<&'a dyn StorageFile>, length: u64) -> Result<Self, StateError> {
-        let found = file.map_or(Ok(false), |file| has_file_header(file, FileRole::PublicLog))?;
-        let expected_at = found.then_some(FILE_HEADER_LENGTH as u64);
+        let has_header = file.map_or(Ok(false), |file| has_file_header(file, FileRole::PublicLog))?;
+        let expected_at = has_header.then_some(FILE_HEADER_LENGTH as u64);
         let facts = PublicFacts { length, ..PublicFacts::none() };
         Ok(Self { file, start: LogHead::default(), expected_at, facts })
     }

@@ -83,9 +83,9 @@ impl Reservation {
             }
             Err(error) => Err(refused(path, "lock the file")(error.into())),
             Ok(()) => {
-                let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+                let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
                 match remove_file(path) {
-                    Err(error) if !gone(&error) => Err(refused(path, "remove the file")(error)),
+                    Err(error) if !is_missing(&error) => Err(refused(path, "remove the file")(error)),
                     _ => Ok(None),
                 }
             }

@@ -72,10 +72,10 @@ pub fn search(
         progress(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
         ControlFlow::Continue(())
     };
-    let found = fit(name, purpose, report)?;
-    let chosen = StrategyChoice { name: name.clone(), fitted: Some(found.fitted) };
-    let saved = SavedStrategy::new(request(name, purpose), chosen, found.objective, found.lower_bound);
-    Ok((saved, found.class_bound))
+    let fitted = fit(name, purpose, report)?;
+    let chosen = StrategyChoice { name: name.clone(), fitted: Some(fitted.fitted) };
+    let saved = SavedStrategy::new(request(name, purpose), chosen, fitted.objective, fitted.lower_bound);
+    Ok((saved, fitted.class_bound))
 }
 
 /// Loads a saved strategy, or any lower-triangular C as a matrix of numbers.

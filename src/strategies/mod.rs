@@ -113,9 +113,9 @@ impl Candidate {
             return Err(StrategiesError::Stamps { stamps, horizon });
         }
         let copy = purpose.of_a_copy();
-        let found = find(name, &copy, progress)?;
-        let lower_bound = found.lower_bound.filter(|_| stamps == 1);
-        Self::of_chosen(found.chosen, purpose, lower_bound)
+        let result = find(name, &copy, progress)?;
+        let lower_bound = result.lower_bound.filter(|_| stamps == 1);
+        Self::of_chosen(result.chosen, purpose, lower_bound)
     }
 
     /// Makes the requested strategy.
@@ -127,8 +127,8 @@ impl Candidate {
         purpose: &Purpose,
         progress: &mut dyn FnMut(&SearchProgress),
     ) -> Result<Self, StrategiesError> {
-        let found = wanted.find(&purpose.of_a_copy(), progress)?;
-        Self::of_chosen(found.chosen, purpose, None)
+        let result = wanted.find(&purpose.of_a_copy(), progress)?;
+        Self::of_chosen(result.chosen, purpose, None)
     }
 
     /// Makes a strategy from the result for one copy of it.

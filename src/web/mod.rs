@@ -107,8 +107,8 @@ impl Page {
 /// Whether the total over keys is offered as one more key called `all`.
 fn offers_total(publication: &MomentPublication) -> bool {
     let total = publication.key_name(publication.keys());
-    let taken = (0..publication.keys()).any(|key| publication.key_name(key) == total);
-    !taken && publication.has_totals()
+    let is_taken = (0..publication.keys()).any(|key| publication.key_name(key) == total);
+    !is_taken && publication.has_totals()
 }
 
 /// Answers requests for a page.
@@ -197,11 +197,12 @@ impl PageHandler {
                 "workload: this page shows {offered}; `hushflow tail --web … --workload WORKLOAD` adds others"
             )
         };
-        let wanted = match request.get("workload") {
+        let requested = match request.get("workload") {
             None => view.workload.clone(),
             Some(text) => text.parse().map_err(|_| refused())?,
         };
-        let levels = self.workloads.iter().find(|levels| *levels.workload() == wanted).ok_or_else(refused)?;
+        let levels =
+            self.workloads.iter().find(|levels| *levels.workload() == requested).ok_or_else(refused)?;
         let workload = levels.workload().clone();
         let view = EstimateView { workload, total: key == publication.keys(), ..view.clone() };
         let published = self.published.load(Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //!
 //! An epoch begins with the excess λ of the released covariance over that of clean records. A round
 //! weighs directions (`weights`), scores each record by `τ = (x − μ)ᵀU(x − μ)`, finds a threshold ρ
-//! (`threshold`) and removes records of score at least ρZ, Z uniform (`filter`). The next epoch
+//! (`budget`) and removes records of score at least ρZ, Z uniform (`weights`). The next epoch
 //! begins when the excess is half of λ (two thirds for heavy tails). Once clean records may have
 //! this λ, the mean is released with the rest of the budget.
 //!
@@ -59,7 +59,7 @@ struct PrimeRules {
     /// α⁽ˢ⁾ is 1/(step·λ).
     step: f64,
     epoch_ends: f64,
-    /// k of `filter`.
+    /// Maximum number of records that a round removes: k of `weights`.
     most: usize,
 }
 

@@ -1,8 +1,8 @@
 //! One Gaussian release: integer sums, shifted to a fine grid, with exact noise.
 //!
 //! Sensitivities of the four queries over a kept set K and the set K′ of a neighbour, which differ
-//! in at most one record on either side (`filter`). Records are integers q with ‖q‖² ≤ 2⁴⁰
-//! (`records`), r = 2²⁰:
+//! in at most one record on either side (`weights`). Records are integers q with ‖q‖² ≤ 2⁴⁰,
+//! r = 2²⁰:
 //!
 //! | query | vector | one record replaced | one record only in K |
 //! |---|---|---|---|
@@ -25,7 +25,7 @@
 //! ([`Clipper`]), so its bound is exact. A record that is not finite counts at the centre, because
 //! its presence must stay hidden. Sums are exact integers, by matrix products over runs of records.
 //! Scores are floating-point. Each is a function of **its record and its position alone**, as
-//! contraction of the filter requires (`filter`): a record keeps its position while others are
+//! contraction of the filter requires (`weights`): a record keeps its position while others are
 //! removed.
 //!
 //! Memory besides the table: 8 bytes for each value, 12 for each record.

@@ -6,7 +6,7 @@
 //! (Proposition I.2). It needs no δ, no sensitivity in units of data and no bound on records.
 //!
 //! The paper draws from a density. Here the points are a public net, depths are exact integers of
-//! records rounded to an integer grid (`depth`), and the draw is exact ([`Selection`]). Rounding
+//! records rounded to an integer grid, and the draw is exact ([`Selection`]). Rounding
 //! acts on each record alone, so the proof does not change; floating-point depths have no proven
 //! sensitivity. A record that is not finite is on no side of any hyperplane, so depths still change
 //! by at most 1.

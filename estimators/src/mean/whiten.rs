@@ -5,7 +5,7 @@
 //! So directions and scales are found separately, both by statistics that a share of records cannot
 //! move far, however far away these are:
 //!
-//! 1. scales of columns, by medians of distances (`scale`);
+//! 1. scales of columns, by medians of distances (`range`);
 //! 2. **directions**: the eigenvectors of K = Σ uuᵀ, u = (x − y)/‖x − y‖ over pairs of records. For
 //!    an elliptical distribution the expectation of uuᵀ has the eigenvectors of its covariance,
 //!    whatever its tails (Tyler 1987; Visuri, Koivunen & Oja 2000: the spatial Kendall's τ);
@@ -14,7 +14,7 @@
 //! Steps 2 and 3 run twice. The ratio of scales magnifies errors of the first directions; in the
 //! coordinates of the first pass the scales are nearly equal.
 //!
-//! *Privacy.* Pairs are those of `scale`: a replaced record changes one u. K is a release of
+//! *Privacy.* Pairs are those of `range`: a replaced record changes one u. K is a release of
 //! `release`, of unit vectors rounded to integers, at √½·‖uuᵀ − vvᵀ‖ ≤ 1. The rotation and its
 //! scales follow from releases and map each record by itself to new coordinates, on which all
 //! proofs hold. The cost appears as the parts `scale`, `directions` and `directed scale`; later
@@ -108,14 +108,14 @@ impl WhiteningBasis {
     }
 
     /// Maps an estimate from these coordinates to those of the columns.
-    pub(super) fn back(&self, found: MeanEstimate) -> MeanEstimate {
+    pub(super) fn back(&self, estimate: MeanEstimate) -> MeanEstimate {
         let along = |column: usize, values: &[f64]| -> Vec<f64> {
             self.back.row(column).iter().zip(values).map(|(entry, value)| entry * value).collect()
         };
         let columns = 0..self.scales.len();
-        let mean = columns.clone().map(|column| along(column, &found.mean).iter().sum()).collect();
-        let norm = |column| along(column, &found.noise).iter().map(|x| x * x).sum::<f64>().sqrt();
-        MeanEstimate { mean, noise: columns.map(norm).collect(), ..found }
+        let mean = columns.clone().map(|column| along(column, &estimate.mean).iter().sum()).collect();
+        let norm = |column| along(column, &estimate.noise).iter().map(|x| x * x).sum::<f64>().sqrt();
+        MeanEstimate { mean, noise: columns.map(norm).collect(), ..estimate }
     }
 }
 

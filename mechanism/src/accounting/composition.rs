@@ -142,8 +142,8 @@ impl Spending {
     pub fn epsilon(self, delta: Delta) -> Option<Epsilon> {
         let enough = |epsilon| self.delta(Epsilon(epsilon)) <= delta.value();
         let rising = |epsilon| self.upper_tail(epsilon) <= self.total_variation();
-        let found = least(0.0, f64::MAX, |epsilon| enough(epsilon) || rising(epsilon));
-        enough(found).then_some(Epsilon(found))
+        let smallest = least(0.0, f64::MAX, |epsilon| enough(epsilon) || rising(epsilon));
+        enough(smallest).then_some(Epsilon(smallest))
     }
 
     /// Returns the least noise multiplier of one more mechanism, of this total variation, with
@@ -158,8 +158,8 @@ impl Spending {
             let together = Self::of(NoiseMultiplier(sigma), discreteness).and_then(|one| self.and(one));
             together.is_ok_and(|together| together.delta(epsilon) <= delta.value())
         };
-        let found = least(MIN_NOISE_MULTIPLIER, SQUARED_MU_UNITS, fits);
-        fits(found).then_some(NoiseMultiplier(found))
+        let smallest = least(MIN_NOISE_MULTIPLIER, SQUARED_MU_UNITS, fits);
+        fits(smallest).then_some(NoiseMultiplier(smallest))
     }
 
     /// Returns the noise multiplier of one Gaussian mechanism with this μ, rounded down.

@@ -16,7 +16,7 @@
 //! allows. Every cell of the differing record also holds three records that do not differ, because
 //! a fault that clips sums instead of records only shows in company.
 //!
-//! The derivation of the joint record is at the head of `sensitivity/in_place.rs`.
+//! The derivation of the joint record is at the head of [`sensitivity`](crate::sensitivity).
 //!
 //! # Audited path
 //! The subject of an audit: the real path from records to releases, or in tests a broken one.

@@ -116,8 +116,8 @@ impl NoiseBall {
             }
             excess += step;
         }
-        let found = solution(excess);
-        let [w, x, y] = found.map(|x| x / norm(found) * self.radius);
+        let root = solution(excess);
+        let [w, x, y] = root.map(|x| x / norm(root) * self.radius);
         let square = |((h, a), x): ((f64, f64), f64)| h * (a + self.spread * x).powi(2);
         self.slope * w + square((squares[0], x)) + square((squares[1], y))
     }

@@ -22,11 +22,11 @@ pub(super) struct Eigen {
 /// Decomposes the lower triangle. Eigenvalues at the level of rounding are 0. `None` if the
 /// iteration fails.
 pub(super) fn eigen(matrix: MatRef<'_, f64>) -> Option<Eigen> {
-    let found = matrix.self_adjoint_eigen(Side::Lower).ok()?;
-    let mut values: Vec<f64> = found.S().column_vector().iter().copied().collect();
+    let eigen = matrix.self_adjoint_eigen(Side::Lower).ok()?;
+    let mut values: Vec<f64> = eigen.S().column_vector().iter().copied().collect();
     let rounding = 8.0 * f64::EPSILON * values.last()?.abs();
     values.iter_mut().filter(|value| **value < rounding).for_each(|value| *value = 0.0);
-    values.iter().all(|value| value.is_finite()).then(|| Eigen { values, vectors: found.U().to_owned() })
+    values.iter().all(|value| value.is_finite()).then(|| Eigen { values, vectors: eigen.U().to_owned() })
 }
 
 /// Returns the lower-triangular L with L Lᵀ = matrix; `None` unless the matrix is positive

@@ -38,12 +38,12 @@ pub fn coa(
     let steps = form.steps();
     let classes = Classes::new(steps, 1, steps);
     let problem = OptimizerProblem::new(form, &classes)?;
-    let found = if problem.singular {
+    let optimum = if problem.singular {
         row_space::search(&problem, settings, progress)?
     } else {
         search::search(&problem, settings, progress)?
     };
-    Optimum::new(&found, &problem)
+    Optimum::new(&optimum, &problem)
 }
 
 /// Returns the strategy of sensitivity 1 under (k, b)-participation with the least total squared

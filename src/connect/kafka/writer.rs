@@ -87,9 +87,9 @@ fn last(topic: &Topic, control: &Control) -> Result<Option<KeyedMessage>, Reques
         let reader = PartitionConsumer::open(topic, control)?;
         let (first, end) = reader.ends(control)?;
         let begin = end.saturating_sub(back).max(first);
-        let found = if begin < end { last_from(&reader, begin)? } else { None };
-        if found.is_some() || begin == first {
-            return Ok(found);
+        let message = if begin < end { last_from(&reader, begin)? } else { None };
+        if message.is_some() || begin == first {
+            return Ok(message);
         }
         back = back.saturating_mul(8);
     }

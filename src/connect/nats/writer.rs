@@ -48,11 +48,11 @@ impl ServerWriter for NatsWriter {
         // and the server accepts nothing twice.
         self.sequence = state(&facts, "last_seq")?;
         let question = json!({ "last_by_subj": self.subject });
-        let found = match connection.ask(&format!("$JS.API.STREAM.MSG.GET.{stream}"), &question) {
+        let message = match connection.ask(&format!("$JS.API.STREAM.MSG.GET.{stream}"), &question) {
             Err(RequestError::NoStream) => return Ok(((0, 0), None)),
-            found => found?,
+            message => message?,
         };
-        let (id, mark) = read(&found["message"]).ok_or_else(|| foreign(self.stream.name()))?;
+        let (id, mark) = read(&message["message"]).ok_or_else(|| foreign(self.stream.name()))?;
         Ok((id, Some(mark)))
     }
 

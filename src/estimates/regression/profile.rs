@@ -119,15 +119,15 @@ impl NormalEquations {
                 break;
             }
             let t = (low.0 * high.1 - high.0 * low.1) / (high.1 - low.1);
-            let found = (t, excess(t));
-            if found.1.abs() < ACCURACY {
+            let point = (t, excess(t));
+            if point.1.abs() < ACCURACY {
                 return t;
             }
-            let is_low = found.1 < 0.0;
+            let is_low = point.1 < 0.0;
             if is_low {
-                low = found
+                low = point
             } else {
-                high = found
+                high = point
             }
             match (is_low, last_is_low == Some(is_low)) {
                 (true, true) => high.1 /= 2.0,
@@ -154,9 +154,12 @@ impl NormalEquations {
             let whitened = noise.l().solve_lower_triangular(&others)?;
             let target = noise.l().solve_lower_triangular(&fixed)?;
             let solution = Cholesky::new(whitened.tr_mul(&whitened))?.solve(&whitened.tr_mul(&target));
-            let found = (target - &whitened * &solution).norm_squared();
+            let distance = (target - &whitened * &solution).norm_squared();
             at = solution.insert_row(k, t);
-            if statistic.replace(found).is_some_and(|last: f64| (last - found).abs() <= SETTLED * found) {
+            if statistic
+                .replace(distance)
+                .is_some_and(|last: f64| (last - distance).abs() <= SETTLED * distance)
+            {
                 break;
             }
         }

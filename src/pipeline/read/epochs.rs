@@ -110,8 +110,12 @@ fn boundaries(section: &Section<'_>, horizon: Option<u64>) -> Option<Boundaries>
         _ => {}
     }
     let horizon = horizon?;
-    let made = length.map(|&length| calendar(&name, &zone, &start.value, length, horizon))?.value;
-    Some(Boundaries { start: made.runs.first()?.start, length: made.longest(), calendar: Some(made) })
+    let calendar = length.map(|&length| calendar(&name, &zone, &start.value, length, horizon))?.value;
+    Some(Boundaries {
+        start: calendar.runs.first()?.start,
+        length: calendar.longest(),
+        calendar: Some(calendar),
+    })
 }
 
 fn no_time(text: &str) -> String {

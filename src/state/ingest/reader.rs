@@ -53,11 +53,11 @@ impl IngestReader {
             if let Some(failure) = shared.failure.take() {
                 return Err(failure);
             }
-            let found = shared
+            let holder = shared
                 .segments
                 .iter()
                 .rfind(|segment| segment.name.session == position.part && segment.start <= position.offset);
-            match found {
+            match holder {
                 Some(segment) => break segment.name,
                 None if shared.ended || position.part != shared.session => return Ok(None),
                 None => shared = ingest.wait_drained(shared),
