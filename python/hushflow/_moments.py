@@ -51,9 +51,11 @@ class ContinualMoments:
     neighbours : "replace-one", "replace-one-in-place" or "zero-out"
         How the streams differ that are hard to tell apart.
     time : str, optional
-        Column of event times. Without it, rows join the epoch that is open.
+        Column of event times. Without it, rows join the oldest open epoch. With it they join their
+        own, those of closed epochs the oldest open one, and those that are ahead the newest open one.
     allowed_lateness : str, optional
-        How long an epoch stays open after its end; needs `time`.
+        How long an epoch stays open after its end, such as "6h"; needs `time`. Longer than an epoch,
+        it keeps several open.
     entity : str, optional
         Column of the person or thing that is protected with all its records, with `participations`,
         `min_separation` and `records_per_epoch` as in the section [entity] of pipeline files.
