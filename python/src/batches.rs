@@ -42,7 +42,8 @@ pub(crate) struct BatchRules {
 
 impl BatchRules {
     /// # Errors
-    /// For pipelines whose rows need more than their values: copies, bounds of keys, epochs by count.
+    /// For pipelines whose rows need more than their values: copies, bounds of keys, and epochs of
+    /// a number of rows.
     pub(crate) fn new(pipeline: &Pipeline) -> Result<Self, Failure> {
         let refuse = |what: &str| Err(Failure::parameter(format!("{what}: only `hushflow run` does this")));
         let Schedule::ByTime(schedule) = &pipeline.epochs.schedule else {

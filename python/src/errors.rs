@@ -11,7 +11,8 @@ use hushflow::state::StateError;
 use hushflow::strategies::StrategiesError;
 use pyo3::prelude::*;
 
-/// An error on its way to Python: the name of an exception in `hushflow._errors`, and what it takes.
+/// An error on its way to Python: the name of an exception in `hushflow._errors`, and its
+/// arguments.
 #[derive(Clone)]
 pub(crate) struct Failure {
     class: &'static str,

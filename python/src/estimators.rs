@@ -90,8 +90,8 @@ pub(crate) fn robust_mean(
         let source = source(seed);
         let mut generator = source.generator(1, 0).map_err(|error| Failure::new("RunError", error))?;
         let found = estimate(&values, columns, &question, &mut generator);
-        // An answer, or an error that depends on private releases, is returned only after the ledger
-        // is charged.
+        // An answer, or an error that depends on private releases, is returned only after the
+        // ledger is charged.
         let paid = match &found {
             Ok(answer) => Some(answer.method),
             Err(error) => MeanError::follows_from_releases(error).then_some(question.method),

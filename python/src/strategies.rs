@@ -173,7 +173,8 @@ pub(crate) fn strategy_names() -> Vec<(String, &'static str)> {
     KINDS.iter().map(|kind| (kind.usage(), kind.help())).collect()
 }
 
-/// A row of a comparison: name, sensitivity, root mean squared and largest error, and bytes of state.
+/// A row of a comparison: name, sensitivity, root mean squared and largest error, and bytes of
+/// state.
 type Row = (String, f64, f64, f64, Option<usize>);
 
 /// Strategies that are left out, with the reasons.
