@@ -210,6 +210,35 @@ class Log:
         found = self._log.lines(options, epoch)
         return None if found is None else _release(self.columns, *found)
 
+    def plot(
+        self, column: str, *, workload: str | None = None, level: float = 0.95, axes: Any = None
+    ) -> Any:
+        """Draws the mean of a column for every key over the epochs, with its intervals.
+
+        Returns the axes of matplotlib, by default those of a new figure. Raises ImportError without
+        matplotlib.
+        """
+        if column not in self.columns:
+            raise ParameterError(f"there is no column {column!r}: expected one of {', '.join(self.columns)}")
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise ImportError("plot() needs matplotlib: install it") from None
+        view = self.view(workload, level=level)
+        if f"mean_{column}" not in view:
+            raise ParameterError("this log has no means with intervals to draw")
+        axes = pyplot.figure().add_subplot() if axes is None else axes
+        steps = view["start"] if "start" in view else view["epoch"]
+        for key in self.keys:
+            rows = view["key"] == key
+            ends = [view[f"mean_{end}_{column}"][rows] for end in ("lower", "upper")]
+            (line,) = axes.plot(steps[rows], view[f"mean_{column}"][rows], label=key)
+            axes.fill_between(steps[rows], *ends, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.tick_params(axis="x", rotation=30 if "start" in view else 0)
+        axes.set_ylabel(f"mean of {column}")
+        axes.legend()
+        return axes
+
     def verify(self) -> dict[str, Any]:
         """Checks the log: checksums, order, hash chain and guarantee.
 

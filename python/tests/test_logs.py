@@ -207,6 +207,16 @@ def test_other_threads_go_on_during_a_run(pipeline: Path, tmp_path: Path) -> Non
     assert count > 10
 
 
+def test_plot_draws_every_key(state: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    log = hf.open_log(state)
+    axes = log.plot("dep_delay", workload="window:7")
+    assert [line.get_label() for line in axes.lines] == log.keys and len(axes.collections) == 3
+    with pytest.raises(hf.ParameterError, match="no column 'blub'"):
+        log.plot("blub")
+
+
 def test_nothing_is_printed(pipeline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     hf.run(pipeline, state=tmp_path / "state")
     hf.open_log(tmp_path / "state").view()
