@@ -98,13 +98,14 @@ const TABLE_6: [(&str, &str, Corners, &str); 6] = [
 ];
 
 /// Workload, horizon and participation of the columns of the first table.
-const PURPOSES: [(&str, u64, &str); 8] = [
+const PURPOSES: [(&str, u64, &str); 9] = [
     ("prefix", 512, "1"),
     ("prefix", 100_000, "1"),
     ("average", 512, "1"),
     ("exponential:0.99", 512, "1"),
     ("momentum:0.9", 512, "1"),
     ("window:10", 512, "1"),
+    ("window-mean:10", 512, "1"),
     ("prefix", 512, "4x128"),
     ("prefix", STEPS, PARTICIPATION),
 ];
