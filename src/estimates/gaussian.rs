@@ -90,11 +90,11 @@ pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
 
 /// Lowers `good` where the interval of a mean is all that its bounds allow, and so says nothing.
 ///
-/// The count of such a line is close above the threshold of its quality, so noise has a say in which
-/// lines these are. Their means are right whatever they are. So among the other lines of the word,
-/// with p the share of the lowered ones and α the error probability of all, means are wrong with
-/// probability α/(1 − p). p was 1.6 % with n at the threshold, and 6 % where 6 % of the lines are
-/// above it: 0.1 and 0.3 % less than the level.
+/// The count of such a line is close above the threshold of its quality, so noise has a say in
+/// which lines these are. Their means are right whatever they are. So among the other lines of the
+/// word, with p the share of the lowered ones and α the error probability of all, means are wrong
+/// with probability α/(1 − p). p was 1.6 % with n at the threshold, and 6 % where 6 % of the lines
+/// are above it: 0.1 and 0.3 % less than the level.
 pub(super) fn lowered(word: &'static str, says_nothing: bool) -> &'static str {
     if word == "good" && says_nothing { "noise-dominated" } else { word }
 }

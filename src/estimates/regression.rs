@@ -495,6 +495,5 @@ impl Estimate for LeastSquaresEstimate {
         Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval(), COUNTS))
     }
 }
-
 #[cfg(test)]
 mod tests;

@@ -204,7 +204,11 @@ impl PageHandler {
         let levels =
             self.workloads.iter().find(|levels| *levels.workload() == requested).ok_or_else(refused)?;
         let workload = levels.workload().clone();
-        let view = EstimateView { workload, total: key == publication.keys(), ..view.clone() };
+        let name = match workload == view.workload {
+            true => view.name.clone(),
+            false => EstimateView::usual_name(&workload),
+        };
+        let view = EstimateView { name, workload, total: key == publication.keys(), ..view.clone() };
         let published = self.published.load(Ordering::Relaxed);
         let subject = Subject { publication: Publication::Moments(publication.clone()), views: vec![view] };
         Ok(EventStream {
