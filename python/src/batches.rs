@@ -42,8 +42,7 @@ pub(crate) struct BatchRules {
 
 impl BatchRules {
     /// # Errors
-    /// For pipelines whose rows need more than their values: copies, bounds of keys, and epochs of
-    /// a number of rows.
+    /// For pipelines whose rows need more than their values: copies, epochs of a number of rows.
     pub(crate) fn new(pipeline: &Pipeline) -> Result<Self, Failure> {
         let refuse = |what: &str| Err(Failure::parameter(format!("{what}: only `hushflow run` does this")));
         let Schedule::ByTime(schedule) = &pipeline.epochs.schedule else {
@@ -51,9 +50,6 @@ impl BatchRules {
         };
         if pipeline.id.is_some() {
             return refuse("source.id: copies of records are not left out here");
-        }
-        if pipeline.public_parameters().has_key_bounds() {
-            return refuse("columns.bounds: keys with bounds of their own");
         }
         Ok(BatchRules {
             names: pipeline.columns.iter().map(|column| column.name.clone()).collect(),

@@ -191,6 +191,17 @@ def test_stream_goes_on_with_a_run(hushflow: Command, days: list[Rows], expected
     assert "start = \"2013-01-02T00:00:00.000000Z\"" in moments(state, start=None).to_toml()
 
 
+def test_keys_have_bounds_of_their_own(hushflow: Command, days: list[Rows], tmp_path: Path) -> None:
+    path = write_pipeline(tmp_path / "of the command", days, tmp_path / "flights.toml")
+    bounds = 'name = "dep_delay"\nbounds = { JFK = [-20, 30] }'
+    path.write_text(path.read_text().replace('name = "dep_delay"', bounds))
+    hushflow("run", path, "--state", tmp_path / "of the command", "--quiet")
+    with hf.ContinualMoments.from_pipeline(path, state=tmp_path / "state") as stream:
+        for day in days:
+            stream.partial_fit(numbers(day) | {"time": numbers(day)["event_time"]}).close_epoch()
+    assert lines(hushflow, tmp_path / "state") == lines(hushflow, tmp_path / "of the command")
+
+
 KILLED = """
 import json, sys
 import hushflow as hf

@@ -7,6 +7,7 @@
 mod builder;
 mod estimator;
 mod fields;
+mod key_bounds;
 mod read;
 pub mod reference;
 mod source;
@@ -40,6 +41,7 @@ pub use crate::document::PipelineProblem;
 pub use crate::format::Format;
 pub use builder::PipelineBuilder;
 pub use estimator::WindowEstimator;
+pub(crate) use key_bounds::KeyBounds;
 pub use source::{Source, SourceClock};
 
 /// A validated pipeline file.

@@ -79,7 +79,7 @@ use hushflow_mechanism::view::View;
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{CommitLog, Fault, Measurement, Records, ReleasedEpoch};
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::operators::vec::{Filter, ToStream};
+use timely::dataflow::operators::vec::{Map, ToStream};
 use timely::dataflow::operators::{Input, Inspect};
 use timely::dataflow::{InputHandle, Scope, StreamVec};
 use timely::worker::Worker;
@@ -87,7 +87,7 @@ use timely::worker::Worker;
 use super::cluster::execute;
 use super::journal::{EpochExtra, Journal, RunStart, open_store};
 use super::{CHECKPOINT_INTERVAL, NAP, RunError, RunOptions, moments};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{KeyBounds, Pipeline};
 use crate::publication::{MomentPublication, Publication, PublicationError};
 use crate::state::PublicReader;
 
@@ -175,6 +175,7 @@ impl Publisher {
             keys: publication.keys(),
             columns: publication.parameters().columns.len(),
             has_entities: publication.parameters().entity.is_some(),
+            bounds: KeyBounds::new(&publication.parameters().columns, publication.parameters().key.as_ref()),
         }
     }
 
@@ -353,12 +354,13 @@ impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Records> {
             None
         };
         let (wanted, raised) = (publisher.wanted(), fault.clone());
-        let records = self.filter(move |records| {
-            let fits = wanted.fit(records);
-            if !fits {
+        let records = self.flat_map(move |mut records| {
+            if !wanted.fit(&records) {
                 raised.raise("a batch of records does not fit the publication");
+                return None;
             }
-            fits
+            wanted.scale(&mut records);
+            Some(records)
         });
         let marks = Vec::new().to_stream(scope);
         let streams = moments::RecordStreams { records, marks, ends };
@@ -370,7 +372,6 @@ impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Records> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use timely::dataflow::operators::vec::Map;
 
     const MINUTES: i64 = 1440;
 

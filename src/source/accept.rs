@@ -6,7 +6,7 @@ use super::roles::{FieldRoles, entity, fingerprint};
 use super::{ResumePoint, SourceReader};
 use crate::connect::SourceError;
 use crate::format::Defect;
-use crate::pipeline::{MissingPolicy, Pipeline, RowPolicies, RowPolicy, bounds_by_key};
+use crate::pipeline::{KeyBounds, MissingPolicy, Pipeline, RowPolicies, RowPolicy};
 
 const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it is not counted, and neither are more like it; if \
     time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
@@ -21,13 +21,7 @@ pub(super) struct RowRules {
     /// Whether to pass on a record with unusable values as NaN, because public counts must include
     /// it.
     counts_unusable: bool,
-    /// Maps the values of a key, between its own bounds, to the columns' bounds. The first of each
-    /// pair is a key's. Empty unless keys have bounds of their own.
-    ///
-    /// The sensitivity is unchanged, because it is that of any record that the clipper receives:
-    /// the map is applied to one record at a time, before it is clipped, and depends on nothing but
-    /// that record and public numbers. A key is public in the release, so readers undo it.
-    key_bounds: Vec<Vec<[(f64, f64); 2]>>,
+    key_bounds: KeyBounds,
     /// The columns' bounds.
     bounds: Vec<(f64, f64)>,
     /// Whether later steps need to know which record came first.
@@ -41,38 +35,16 @@ impl RowRules {
             policies: pipeline.rows,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
             needs_positions: pipeline.entity.is_some() || pipeline.estimator.is_some(),
-            key_bounds: key_bounds(pipeline),
+            key_bounds: KeyBounds::new(&pipeline.columns, pipeline.key.as_ref()),
             bounds: pipeline.columns.iter().map(|column| (column.lower, column.upper)).collect(),
         }
     }
 
     /// The bounds of the values of a key.
     fn bounds_of(&self, key: u32) -> impl Iterator<Item = (f64, f64)> {
-        let own = self.key_bounds.get(key as usize);
         let bounds = self.bounds.iter().enumerate();
-        bounds.map(move |(column, &bounds)| own.map_or(bounds, |own| own[column][0]))
+        bounds.map(move |(column, &bounds)| self.key_bounds.of(key, column).unwrap_or(bounds))
     }
-
-    /// Brings the values of a record of this key to the bounds of the columns; NaN stays.
-    fn scale(&self, key: u32, values: &mut [f64]) {
-        let Some(bounds) = self.key_bounds.get(key as usize) else { return };
-        for (value, [(own_lower, own_upper), (lower, upper)]) in values.iter_mut().zip(bounds) {
-            let share = (value.clamp(*own_lower, *own_upper) - own_lower) / (own_upper - own_lower);
-            *value = lower + (upper - lower) * share;
-        }
-    }
-}
-
-fn key_bounds(pipeline: &Pipeline) -> Vec<Vec<[(f64, f64); 2]>> {
-    let by_key = bounds_by_key(&pipeline.columns, pipeline.key.as_ref());
-    if pipeline.columns.iter().all(|column| column.bounds.is_empty()) {
-        return Vec::new();
-    }
-    let of_columns = || pipeline.columns.iter().map(|column| (column.lower, column.upper));
-    by_key
-        .into_iter()
-        .map(|own| own.into_iter().zip(of_columns()).map(|(own, all)| [own, all]).collect())
-        .collect()
 }
 
 /// Why a row can't be used: the field, unless it is the whole row, and the defect.
@@ -131,7 +103,7 @@ impl SourceReader {
         if self.epochs.clock.row < self.surveyed_rows {
             self.survey.values(&self.batch.records.values[start..], self.rules.bounds_of(key));
         }
-        self.rules.scale(key, &mut self.batch.records.values[start..]);
+        self.rules.key_bounds.scale(key, &mut self.batch.records.values[start..]);
         match self.epochs.assign(event_time, &mut self.counters) {
             None => self.batch.records.values.truncate(start),
             Some(epoch) => {

@@ -5,6 +5,8 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline as Local;
 use timely::dataflow::operators::generic::operator::Operator;
 
+use crate::pipeline::KeyBounds;
+
 /// A record of a dataflow. Private, so it has no `Debug`.
 #[derive(Clone)]
 pub struct Record {
@@ -33,6 +35,7 @@ pub(super) struct WantedRecords {
     pub(super) keys: u32,
     pub(super) columns: usize,
     pub(super) has_entities: bool,
+    pub(super) bounds: KeyBounds,
 }
 
 impl WantedRecords {
@@ -45,6 +48,12 @@ impl WantedRecords {
             && records.positions.len() >= entities
             && records.keys.iter().all(|&key| key < self.keys)
             && records.epochs.iter().all(|&epoch| epoch >= self.first_epoch)
+    }
+
+    /// Brings values from the bounds of their keys to those of the columns.
+    pub(super) fn scale(&self, records: &mut Records) {
+        let rows = records.values.chunks_exact_mut(self.columns);
+        rows.zip(&records.keys).for_each(|(values, &key)| self.bounds.scale(key, values));
     }
 }
 
@@ -98,7 +107,8 @@ mod tests {
 
     #[test]
     fn only_whole_batches_of_open_epochs_and_listed_keys_fit() {
-        let wanted = WantedRecords { first_epoch: 3, keys: 2, columns: 2, has_entities: true };
+        let bounds = KeyBounds::default();
+        let wanted = WantedRecords { first_epoch: 3, keys: 2, columns: 2, has_entities: true, bounds };
         let batch = || Records {
             keys: vec![0, 1],
             epochs: vec![3, 4],
