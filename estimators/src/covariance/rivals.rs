@@ -7,7 +7,7 @@
 //! - **SeparateCov** (Dong, Liang & Yi 2022): half of ρ for the eigenvalues, half for a noisy
 //!   matrix that gives the eigenvectors.
 //! - **AdaptiveCov** (same): the better of SSP and SeparateCov, at a private clipping norm
-//!   (`covariance/adaptive.rs`).
+//!   (below).
 //! - **CoinPress** (Biswas et al. 2020): whitens records by the last estimate and clips them to the
 //!   norm of a Gaussian, so that the next estimate needs less noise. Three steps, of ρ/8, ρ/8 and
 //!   3ρ/4.
