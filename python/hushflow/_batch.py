@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timezone
 from importlib.util import find_spec
 from typing import Any
@@ -25,6 +25,18 @@ def refuse(problem: str) -> BatchError:
     return BatchError(f"{problem}; {NOTHING}")
 
 
+def attempt(problem: str, work: Callable[[], Any]) -> Any:
+    """Returns what `work` returns. Errors of other libraries may hold values of rows, so only their
+    kind is named, and they are no context of the one that is raised."""
+    try:
+        return work()
+    except (BatchError, ImportError):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+    raise refuse(f"{problem} ({kind})")
+
+
 class Table:
     """The columns of a batch, whatever it is made of."""
 
@@ -41,7 +53,7 @@ class Table:
             return data
         module = type(data).__module__.partition(".")[0]
         if module == "polars" and hasattr(data, "collect"):
-            return data.collect()
+            return attempt("the lazy frame can't be collected", data.collect)
         if module in ("pandas", "polars") and hasattr(data, "columns"):
             return data
         if module == "pyarrow" and hasattr(data, "column"):
@@ -56,10 +68,10 @@ class Table:
         )
 
     def _rows(self, data: Any) -> npt.NDArray[Any]:
-        try:
-            return np.asarray(data, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise refuse("found a list that is no table of numbers") from None
+        rows: npt.NDArray[Any] = attempt(
+            "found a list that is no table of numbers", lambda: np.asarray(data, dtype=np.float64)
+        )
+        return rows
 
     def _array(self, data: npt.NDArray[Any]) -> Mapping[str, npt.NDArray[Any]]:
         if data.ndim != 2 or data.shape[1] != len(self._names):
@@ -70,38 +82,43 @@ class Table:
         return {name: data[:, index] for index, name in enumerate(self._names)}
 
     def _arrow(self, data: Any) -> Any:
-        try:
-            if find_spec("pyarrow"):
-                import pyarrow
+        problem = "the Arrow stream can't be read"
+        if find_spec("pyarrow"):
+            import pyarrow
 
-                return self._table(pyarrow.table(data))
-            if find_spec("polars"):
-                import polars
+            return self._table(attempt(problem, lambda: pyarrow.table(data)))
+        if find_spec("polars"):
+            import polars
 
-                return polars.DataFrame(data)
-        except BatchError:
-            raise
-        except Exception as error:
-            raise refuse(f"the Arrow stream can't be read: {error}") from None
+            return attempt(problem, lambda: polars.DataFrame(data))
         raise ImportError("Arrow streams need pyarrow or polars: install one of them")
 
     def column(self, name: str) -> Any:
         """Returns a column, as it is."""
         try:
             return self._data[name]
-        except (KeyError, IndexError, ValueError, TypeError):
+        except Exception:
+            # Each kind of table has its own.
             pass
-        except Exception as error:
-            # Polars raises an exception of its own.
-            if type(error).__name__ != "ColumnNotFoundError":
-                raise refuse(f"column {name!r} can't be read: {error}") from None
         raise refuse(f"there is no column {name!r}")
+
+
+def _decoded(values: Any) -> Any:
+    """Returns a column without Arrow's encoding by a dictionary, whose missing values get lost in
+    an array."""
+    if type(values).__module__.partition(".")[0] == "pyarrow" and hasattr(values, "type"):
+        import pyarrow
+
+        if pyarrow.types.is_dictionary(values.type):
+            return values.cast(values.type.value_type)
+    return values
 
 
 def _missing_as_nan(values: Any) -> npt.NDArray[Any]:
     """Returns an array, with NaN for what pandas and Arrow mark as missing."""
     if isinstance(values, np.ma.MaskedArray):
         return np.ma.filled(values.astype(np.float64), np.nan)
+    values = _decoded(values)
     module = type(values).__module__.partition(".")[0]
     if module == "pandas" and getattr(values.dtype, "na_value", None) is not None:
         if values.dtype.kind in "iufb" and values.isna().any():
@@ -116,13 +133,53 @@ def _missing_as_nan(values: Any) -> npt.NDArray[Any]:
     return np.asarray(values)
 
 
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        # pandas.NA equals nothing, and is neither true nor false.
+        return True
+
+
+def _texts(values: Any, name: str) -> list[str | None]:
+    """Returns a column of text, None where it is missing. Whole numbers are written out."""
+
+    def read() -> list[Any]:
+        plain = _decoded(values)
+        module = type(plain).__module__.partition(".")[0]
+        if module == "pyarrow":
+            return list(plain.to_pylist())
+        if module == "polars":
+            return list(plain.to_list())
+        if module == "pandas":
+            return list(plain.astype(object))
+        if isinstance(plain, (list, tuple)):
+            return list(plain)
+        if isinstance(plain, np.ma.MaskedArray):
+            return [None if value is np.ma.masked else value for value in plain.tolist()]
+        return list(_vector(plain, name).tolist())
+
+    listed = attempt(f"column {name!r} can't be read", read)
+    if all(type(value) is str for value in listed):
+        return list(listed)
+    texts: list[str | None] = []
+    for row, value in enumerate(listed):
+        if isinstance(value, str):
+            texts.append(str(value))
+        elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+            texts.append(str(int(value)))
+        elif attempt(f"column {name!r}, row {row}: the value can't be read", lambda: _is_missing(value)):
+            texts.append(None)
+        else:
+            kind = type(value).__name__
+            raise refuse(f"column {name!r}, row {row}: found a value of type {kind}, expected text")
+    return texts
+
+
 def _vector(values: Any, name: str) -> npt.NDArray[Any]:
     if hasattr(values, "detach") and hasattr(values, "cpu"):
         values = values.detach().cpu().numpy()
-    try:
-        found = _missing_as_nan(values)
-    except Exception as error:
-        raise refuse(f"column {name!r} can't be read: {error}") from None
+    found: npt.NDArray[Any] = attempt(f"column {name!r} can't be read", lambda: _missing_as_nan(values))
     if found.ndim != 1:
         raise refuse(f"column {name!r}: found an array of shape {found.shape}, expected (rows,)")
     return found
@@ -154,27 +211,15 @@ class KeyNumbers(dict[Any, int]):
 
     def of(self, values: Any, name: str) -> npt.NDArray[np.uint32]:
         """Returns the number of each key. Numbers match keys that are written like them."""
-        found = _vector(values, name)
-        if found.dtype.kind in "iu":
-            found = found.astype("U")
-        if found.dtype.kind not in "OUT":
-            raise refuse(f"key {name!r}: found values of dtype {found.dtype}, expected text")
-        wrong = refuse(f"key {name!r}: found a value that is no text")
-        try:
-            numbers = np.fromiter(map(self.__getitem__, found.tolist()), dtype=np.uint32, count=len(found))
-        except TypeError:
-            raise wrong from None
-        unlisted = found[numbers == UNLISTED] if found.dtype.kind == "O" else ()
-        # A missing key is None or NaN.
-        if not all(value is None or isinstance(value, str) or value != value for value in unlisted):
-            raise wrong
-        return numbers
+        numbers = map(self.__getitem__, _texts(values, name))
+        return np.fromiter(numbers, dtype=np.uint32)
 
 
 def times(values: Any, name: str) -> npt.NDArray[np.int64]:
     """Returns times as microseconds since 1970. Times without a zone are UTC."""
     module = type(values).__module__.partition(".")[0]
     if module == "pandas" and getattr(values.dtype, "tz", None) is not None:
+        values = values.to_series() if hasattr(values, "to_series") else values
         values = values.dt.tz_convert("UTC").dt.tz_localize(None)
     found = _vector(values, name)
     if found.dtype.kind in "OUT":
@@ -186,7 +231,15 @@ def times(values: Any, name: str) -> npt.NDArray[np.int64]:
         row = int(np.flatnonzero(np.isnat(found))[0])
         raise refuse(f"time {name!r}, row {row}: found no time")
     # Rounded down, as text with more digits is.
-    return np.ascontiguousarray(found.astype("datetime64[us]").view(np.int64))
+    micros = found.astype("datetime64[us]")
+    if np.datetime_data(found.dtype)[0] in _COARSE and (micros.astype(found.dtype) != found).any():
+        row = int(np.flatnonzero(micros.astype(found.dtype) != found)[0])
+        raise refuse(f"time {name!r}, row {row}: found a time too far from 1970")
+    return np.ascontiguousarray(micros.view(np.int64))
+
+
+_COARSE = ("Y", "M", "W", "D", "h", "m", "s", "ms")
+"""Units of times of which some are too many microseconds for 64 bits."""
 
 
 def _time(value: Any, name: str, row: int) -> datetime:
@@ -204,12 +257,10 @@ def _time(value: Any, name: str, row: int) -> datetime:
 
 def names(values: Any, name: str) -> list[str]:
     """Returns the names of entities; empty where one is missing."""
-    found = _vector(values, name)
-    if found.dtype.kind in "iu":
-        return [str(value) for value in found.tolist()]
-    if found.dtype.kind not in "OUT":
-        raise refuse(f"entity {name!r}: found values of dtype {found.dtype}, expected text")
-    listed = ["" if value is None or value != value else value for value in found.tolist()]
-    if not all(isinstance(value, str) for value in listed):
-        raise refuse(f"entity {name!r}: found a value that is no text")
-    return listed
+    listed = [text or "" for text in _texts(values, name)]
+    try:
+        "".join(listed).encode()
+        return listed
+    except UnicodeEncodeError:
+        pass
+    raise refuse(f"entity {name!r}: found text that is no Unicode")

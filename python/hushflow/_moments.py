@@ -340,7 +340,8 @@ class ContinualMoments:
         An epoch without records is released too. Ctrl-C while it waits does not take the epoch back:
         `epoch_` says which ones are published.
         """
-        release = self.log_.release(self._open().close_epoch())
+        epoch = self._open().close_epoch()
+        release = self.log_.release(epoch)
         if release is None:
             raise StateError("the release that was just published is not in the log")
         return release
@@ -367,7 +368,13 @@ class ContinualMoments:
 
     @property
     def epoch_(self) -> int:
-        """The last published epoch; 0 before the first."""
+        """The last published epoch; 0 before the first.
+
+        Opens the directory, unless it does not exist or this is closed: an epoch that was durable
+        when a process was killed is published then, and its records must not be sent again.
+        """
+        if not self._closed and os.path.exists(self._state()):
+            return self._open().committed
         try:
             release = self.log_.release()
         except StateError:

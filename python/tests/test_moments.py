@@ -241,6 +241,26 @@ def test_command_goes_on_after_a_kill(
     hushflow("verify", state)
 
 
+def test_durable_epoch_is_not_sent_again(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    stream = moments(state, key=None, keys=None)
+    stream.close_epoch()
+    size = os.path.getsize(state / "public.log")
+    stream.close_epoch()
+    stream.close()
+    # As after a kill between the commit of the second epoch and its publication.
+    os.truncate(state / "public.log", size)
+    last = hf.open_log(state).release()
+    assert last is not None and last.epoch == 1
+    again = moments(state, key=None, keys=None)
+    assert again.epoch_ == 2
+    assert again.close_epoch().epoch == 3
+
+
+def test_first_epoch_needs_no_batch(tmp_path: Path) -> None:
+    assert moments(tmp_path / "state").close_epoch().epoch == 1
+
+
 def test_entities_are_bounded_as_by_the_command(hushflow: Command, days: list[Rows], tmp_path: Path) -> None:
     limits = {"entity": "tailnum", "participations": 2, "min_separation": 2, "horizon": 6}
     path = write_pipeline(tmp_path / "one", days, tmp_path / "flights.toml", **limits)
