@@ -235,6 +235,7 @@ columns = [{bounds}]
 epochs = {{ records = {per_epoch}, horizon = {} }}
 privacy = {{ epsilon = 1, delta = 1e-6 }}
 release.strategy = 'identity'
+simulation.seed = 1
 ",
         rows / per_epoch
     );
