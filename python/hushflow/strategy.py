@@ -1,7 +1,8 @@
 """Strategies: how the noise of the epochs is correlated.
 
 Every function makes the strategy of its name for a workload and a number of epochs, without data
-and without spending any budget. Some search for seconds; results are kept for the next time.
+and without spending any budget. It takes the keywords of `parse`. Some search for seconds; results
+are kept for the next time.
 
 >>> import hushflow as hf
 >>> s = hf.strategy.blt(buffers=5, workload="prefix", horizon=365)
@@ -17,14 +18,31 @@ hushflow.StrategyError: no strategy is called `no-such-strategy`; expected one o
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ._hushflow import Strategy, strategy_names
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Objective = Literal["rmse", "max"]
+
+
+class _Epochs(TypedDict):
+    horizon: int
+
+
+class Setting(_Epochs, total=False):
+    """What every strategy is made for, with the defaults of `parse`; `horizon` has none."""
+
+    workload: str
+    participation: str
+    objective: Objective
+
 
 __all__ = [
     "Objective",
+    "Setting",
     "Strategy",
     "names",
     "parse",
@@ -78,368 +96,106 @@ def parse(
     )
 
 
-def identity(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def identity(**setting: Unpack[Setting]) -> Strategy:
     """Fresh noise on every epoch."""
-    return parse(
-        "identity",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("identity", **setting)
 
 
-def blt(
-    buffers: int = 5,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def blt(buffers: int = 5, **setting: Unpack[Setting]) -> Strategy:
     """B buffers, fitted: constant memory, near the best Toeplitz C."""
-    return parse(
-        f"blt:{buffers}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"blt:{buffers}", **setting)
 
 
-def variable_blt(
-    buffers: int = 4,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def variable_blt(buffers: int = 4, **setting: Unpack[Setting]) -> Strategy:
     """B buffers that vary with time, fitted: constant memory, near the best C."""
-    return parse(
-        f"variable-blt:{buffers}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"variable-blt:{buffers}", **setting)
 
 
-def comb_blt(
-    buffers: int,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def comb_blt(buffers: int, **setting: Unpack[Setting]) -> Strategy:
     """B buffers and a delay line: near the best C for participations at one gap."""
-    return parse(
-        f"comb-blt:{buffers}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"comb-blt:{buffers}", **setting)
 
 
-def power_law(
-    buffers: int = 2,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def power_law(buffers: int = 2, **setting: Unpack[Setting]) -> Strategy:
     """B buffers for the running average, fitted."""
-    return parse(
-        f"power-law:{buffers}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"power-law:{buffers}", **setting)
 
 
-def banded_inverse_square_root(
-    bands: int,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def banded_inverse_square_root(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """A square root whose inverse has b coefficients."""
-    return parse(
-        f"banded-inverse-square-root:{bands}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"banded-inverse-square-root:{bands}", **setting)
 
 
-def banded_square_root(
-    bands: int,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def banded_square_root(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The first b coefficients of square-root."""
-    return parse(
-        f"banded-square-root:{bands}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"banded-square-root:{bands}", **setting)
 
 
-def variable_banded(
-    bands: int,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def variable_banded(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """B bands that vary near both ends, fitted: for windows, near the best C."""
-    return parse(
-        f"variable-banded:{bands}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"variable-banded:{bands}", **setting)
 
 
-def square_root(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def square_root(**setting: Unpack[Setting]) -> Strategy:
     """The Toeplitz square root of the workload, full history."""
-    return parse(
-        "square-root",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("square-root", **setting)
 
 
-def log_perturbed_root(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def log_perturbed_root(**setting: Unpack[Setting]) -> Strategy:
     """For running sums without a horizon."""
-    return parse(
-        "log-perturbed-root",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("log-perturbed-root", **setting)
 
 
-def matrix_square_root(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def matrix_square_root(**setting: Unpack[Setting]) -> Strategy:
     """The square root of the whole workload, dense."""
-    return parse(
-        "matrix-square-root",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("matrix-square-root", **setting)
 
 
-def tree_optimal_decoder(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def tree_optimal_decoder(**setting: Unpack[Setting]) -> Strategy:
     """The encoder of `tree` with the best decoder, in causal form."""
-    return parse(
-        "tree-optimal-decoder",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("tree-optimal-decoder", **setting)
 
 
-def tree(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def tree(**setting: Unpack[Setting]) -> Strategy:
     """The binary tree, for comparison: `run` can't use it."""
-    return parse(
-        "tree",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("tree", **setting)
 
 
-def honaker(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def honaker(**setting: Unpack[Setting]) -> Strategy:
     """The same, sums estimated from all nodes below, for comparison."""
-    return parse(
-        "honaker",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("honaker", **setting)
 
 
-def fft_optimal_decoder(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def fft_optimal_decoder(**setting: Unpack[Setting]) -> Strategy:
     """The encoder of `fft` with the best decoder, in causal form."""
-    return parse(
-        "fft-optimal-decoder",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("fft-optimal-decoder", **setting)
 
 
-def fft(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def fft(**setting: Unpack[Setting]) -> Strategy:
     """The Fourier mechanism, for comparison: `run` can't use it."""
-    return parse(
-        "fft",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("fft", **setting)
 
 
-def banded_inverse_optimal(
-    bands: int,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def banded_inverse_optimal(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The optimum whose inverse has b coefficients: BandInvMF, λCGD."""
-    return parse(
-        f"banded-inverse-optimal:{bands}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"banded-inverse-optimal:{bands}", **setting)
 
 
-def banded_toeplitz_optimal(
-    bands: int,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def banded_toeplitz_optimal(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The Toeplitz optimum with b bands."""
-    return parse(
-        f"banded-toeplitz-optimal:{bands}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"banded-toeplitz-optimal:{bands}", **setting)
 
 
-def banded_optimal(
-    bands: int,
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def banded_optimal(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The optimum with b bands."""
-    return parse(
-        f"banded-optimal:{bands}",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse(f"banded-optimal:{bands}", **setting)
 
 
-def optimal(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def optimal(**setting: Unpack[Setting]) -> Strategy:
     """The certified optimum for the participation."""
-    return parse(
-        "optimal",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("optimal", **setting)
 
 
-def coa(
-    *,
-    workload: str = "prefix",
-    horizon: int,
-    participation: str = "1",
-    objective: Objective = "rmse",
-) -> Strategy:
+def coa(**setting: Unpack[Setting]) -> Strategy:
     """The certified optimum for single participation."""
-    return parse(
-        "coa",
-        workload=workload,
-        horizon=horizon,
-        participation=participation,
-        objective=objective,
-    )
+    return parse("coa", **setting)

@@ -89,12 +89,6 @@ impl From<RunError> for Failure {
     }
 }
 
-impl From<FollowError> for Failure {
-    fn from(error: FollowError) -> Self {
-        Self::new("StateError", error)
-    }
-}
-
 impl From<PublicationError> for Failure {
     fn from(error: PublicationError) -> Self {
         match error {
@@ -107,32 +101,22 @@ impl From<PublicationError> for Failure {
     }
 }
 
-impl From<StrategiesError> for Failure {
-    fn from(error: StrategiesError) -> Self {
-        Self::new("StrategyError", error)
-    }
+/// Errors of which all kinds become one exception.
+macro_rules! raised_as {
+    ($($error:ty => $class:literal,)*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::new($class, error)
+            }
+        }
+    )*};
 }
 
-impl From<StateError> for Failure {
-    fn from(error: StateError) -> Self {
-        Self::new("StateError", error)
-    }
-}
-
-impl From<LedgerError> for Failure {
-    fn from(error: LedgerError) -> Self {
-        Self::new("LedgerError", error)
-    }
-}
-
-impl From<LedgerHomeError> for Failure {
-    fn from(error: LedgerHomeError) -> Self {
-        Self::new("LedgerError", error)
-    }
-}
-
-impl From<CompositionError> for Failure {
-    fn from(error: CompositionError) -> Self {
-        Self::new("LedgerError", error)
-    }
+raised_as! {
+    FollowError => "StateError",
+    StateError => "StateError",
+    StrategiesError => "StrategyError",
+    LedgerError => "LedgerError",
+    LedgerHomeError => "LedgerError",
+    CompositionError => "LedgerError",
 }

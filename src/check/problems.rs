@@ -19,8 +19,9 @@ const FEW_EPOCHS: u64 = 10;
 /// Closed epochs from which it means anything that nearly all of them are empty.
 const LEAST_EPOCHS: u64 = 8;
 
-/// One in so many rows with another spelling of a listed key is a problem.
-const MANY_MISSPELT: u64 = 20;
+/// Largest number of rows for each row that spells a listed key in another way, if that is a
+/// problem.
+const ROWS_PER_MISSPELT: u64 = 20;
 
 /// Unlisted rows from which they may be those of a listed key without a row.
 const LEAST_UNLISTED: u64 = 20;
@@ -380,7 +381,7 @@ fn key_in_two_spellings<'a>(pipeline: &'a Pipeline, seen: &Observation<'_>) -> O
     let spelt: Vec<(u64, &str)> = spelt.collect();
     let rows: u64 = spelt.iter().map(|&(rows, _)| rows).sum();
     let name = spelt.iter().map(|&(_, name)| name).min()?;
-    (MANY_MISSPELT * rows >= seen.counters.rows).then_some(name)
+    (ROWS_PER_MISSPELT * rows >= seen.counters.rows).then_some(name)
 }
 
 /// Returns a key in lower case and without blanks.
