@@ -117,7 +117,7 @@ fn of_parameters(specification: &Specification<'_>) -> Result<Arc<dyn Strategy>,
 type Square<const S: usize> = [[f64; S]; S];
 
 /// Makes an array entry by entry. Hundreds of these are compiled, each for eight numbers of
-/// buffers: `std::array::from_fn`, which also handles panics, takes a tenth of the crate's build.
+/// Makes an array entry by entry, without the code that `std::array::from_fn` has for panics.
 #[inline(always)]
 fn array<const N: usize>(mut entry: impl FnMut(usize) -> f64) -> [f64; N] {
     let mut entries = [0.0; N];

@@ -15,7 +15,7 @@ use super::periodic_errors::{ErrorSlopes, PeriodicPoint, PointSlopes, by_covaria
 use crate::{
     participation::ParticipationSchedule,
     strategy::buffered::{
-        Square, array,
+        MAX_BUFFERS, Square, array,
         periodic::cell,
         rows::WorkloadSums,
         square,
@@ -78,36 +78,24 @@ impl PeriodicLoss {
     /// The value and the gradient.
     pub(super) fn log(&self, buffers: usize, variables: &[f64], smoothing: f64) -> (f64, Vec<f64>) {
         match buffers {
-            1 => PeriodicPass::<1>::new(self, variables, smoothing).log::<3>(),
-            2 => PeriodicPass::<2>::new(self, variables, smoothing).log::<4>(),
-            3 => PeriodicPass::<3>::new(self, variables, smoothing).log::<5>(),
-            4 => PeriodicPass::<4>::new(self, variables, smoothing).log::<6>(),
-            5 => PeriodicPass::<5>::new(self, variables, smoothing).log::<7>(),
-            6 => PeriodicPass::<6>::new(self, variables, smoothing).log::<8>(),
-            7 => PeriodicPass::<7>::new(self, variables, smoothing).log::<9>(),
-            _ => PeriodicPass::<8>::new(self, variables, smoothing).log::<10>(),
+            ..=3 => PeriodicPass::<3>::new(self, buffers, variables, smoothing).log::<5>(),
+            4 => PeriodicPass::<4>::new(self, buffers, variables, smoothing).log::<6>(),
+            _ => PeriodicPass::<8>::new(self, buffers, variables, smoothing).log::<10>(),
         }
     }
 
     /// The logarithm by which the gain of each phase changes, so that its worst pattern has
     /// sensitivity 1.
     pub(super) fn levels(&self, buffers: usize, variables: &[f64]) -> Vec<f64> {
-        match buffers {
-            1 => PeriodicPass::<1>::new(self, variables, 0.0).levels(),
-            2 => PeriodicPass::<2>::new(self, variables, 0.0).levels(),
-            3 => PeriodicPass::<3>::new(self, variables, 0.0).levels(),
-            4 => PeriodicPass::<4>::new(self, variables, 0.0).levels(),
-            5 => PeriodicPass::<5>::new(self, variables, 0.0).levels(),
-            6 => PeriodicPass::<6>::new(self, variables, 0.0).levels(),
-            7 => PeriodicPass::<7>::new(self, variables, 0.0).levels(),
-            _ => PeriodicPass::<8>::new(self, variables, 0.0).levels(),
-        }
+        PeriodicPass::<{ MAX_BUFFERS as usize }>::new(self, buffers, variables, 0.0).levels()
     }
 }
 
-/// The recursions at one point.
+/// The recursions at one point. B has room for the buffers; those beyond their number have weight
+/// zero, which leaves every sum and every slope of the others as it is.
 struct PeriodicPass<'a, const B: usize> {
     loss: &'a PeriodicLoss,
+    buffers: usize,
     points: Vec<PeriodicPoint<B>>,
     smoothing: f64,
     /// G of `variable_loss`.
@@ -139,23 +127,23 @@ struct ClassOverlaps<const B: usize> {
 }
 
 impl<'a, const B: usize> PeriodicPass<'a, B> {
-    fn new(loss: &'a PeriodicLoss, variables: &[f64], smoothing: f64) -> Self {
+    fn new(loss: &'a PeriodicLoss, buffers: usize, variables: &[f64], smoothing: f64) -> Self {
         let steps = loss.shares.len();
         let gap = loss.schedule.gap();
         let point = |(first, shares, cell): &(usize, [f64; 4], usize)| {
             let value = |curve: usize| -> f64 {
-                let values = &variables[loss.start(B, curve)..];
+                let values = &variables[loss.start(buffers, curve)..];
                 let ends: f64 =
                     shares.iter().zip(&values[*first..]).map(|(share, value)| share * value).sum();
-                let phased = loss.cells > 0 && (1..=2 * B).contains(&curve);
+                let phased = loss.cells > 0 && (1..=2 * buffers).contains(&curve);
                 ends + if phased { values[loss.knots + cell] } else { 0.0 }
             };
             PeriodicPoint {
-                decays: array(|j| logistic(value(1 + 2 * j))),
-                weights: array(|j| exp(value(2 + 2 * j))),
+                decays: array(|j| if j < buffers { logistic(value(1 + 2 * j)) } else { 0.5 }),
+                weights: array(|j| if j < buffers { exp(value(2 + 2 * j)) } else { 0.0 }),
                 gain: exp(value(0)),
-                line_decay: if loss.delay { logistic(value(1 + 2 * B)) } else { 0.0 },
-                line_weight: if loss.delay { exp(value(2 + 2 * B)) } else { 0.0 },
+                line_decay: if loss.delay { logistic(value(1 + 2 * buffers)) } else { 0.0 },
+                line_weight: if loss.delay { exp(value(2 + 2 * buffers)) } else { 0.0 },
             }
         };
         let points: Vec<PeriodicPoint<B>> = loss.shares.iter().map(point).collect();
@@ -182,6 +170,7 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
         };
         Self {
             loss,
+            buffers,
             smoothing,
             products: (0..steps).map(product).collect(),
             slopes: vec![PointSlopes::ZERO; steps],
@@ -430,26 +419,27 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
     /// The slopes by the variables of the curves.
     fn gradient(&self) -> Vec<f64> {
         let loss = self.loss;
-        let mut gradient = vec![0.0; loss.variables(B)];
+        let buffers = self.buffers;
+        let mut gradient = vec![0.0; loss.variables(buffers)];
         for ((first, shares, cell), (point, slopes)) in
             loss.shares.iter().zip(self.points.iter().zip(&self.slopes))
         {
             let mut add = |curve: usize, slope: f64| {
-                let start = loss.start(B, curve);
+                let start = loss.start(buffers, curve);
                 let knots = gradient[start + first..].iter_mut().zip(shares);
                 knots.for_each(|(sum, share)| *sum += share * slope);
-                if loss.cells > 0 && (1..=2 * B).contains(&curve) {
+                if loss.cells > 0 && (1..=2 * buffers).contains(&curve) {
                     gradient[start + loss.knots + cell] += slope;
                 }
             };
             add(0, slopes.gain);
-            for j in 0..B {
+            for j in 0..buffers {
                 add(1 + 2 * j, slopes.decays[j] * point.decays[j] * (1.0 - point.decays[j]));
                 add(2 + 2 * j, slopes.weights[j] * point.weights[j]);
             }
             if loss.delay {
-                add(1 + 2 * B, slopes.line_decay * point.line_decay * (1.0 - point.line_decay));
-                add(2 + 2 * B, slopes.line_weight * point.line_weight);
+                add(1 + 2 * buffers, slopes.line_decay * point.line_decay * (1.0 - point.line_decay));
+                add(2 + 2 * buffers, slopes.line_weight * point.line_weight);
             }
         }
         gradient

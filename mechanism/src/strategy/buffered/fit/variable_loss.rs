@@ -14,7 +14,7 @@
 //! linearly from block to block. A value costs O(b³ log² n) operations.
 
 use crate::{
-    strategy::buffered::{Square, array, rows::WorkloadSums, square, variable::shares},
+    strategy::buffered::{Square, array, rows::WorkloadSums, square, steps::ROOM, variable::shares},
     workload::Workload,
 };
 use libm::{exp, expm1, log, log1p, pow};
@@ -74,21 +74,22 @@ fn blocks(workload: &Workload, steps: u64, knots: usize) -> Vec<StepBlock> {
     blocks
 }
 
-/// θ and v in a block.
-#[derive(Clone, Copy)]
-struct BlockCurves<const B: usize> {
-    decays: [f64; B],
+/// θ and v in a block; entries beyond the number of buffers are zero.
+#[derive(Clone, Copy, Default)]
+struct BlockCurves {
+    decays: [f64; ROOM],
     /// 1 − θ.
-    complements: [f64; B],
+    complements: [f64; ROOM],
     /// log θ.
-    logarithms: [f64; B],
-    weights: [f64; B],
+    logarithms: [f64; ROOM],
+    weights: [f64; ROOM],
 }
 
-/// Curves in every block. B is the number of buffers; S has room for the sums too.
-struct CurvePass<'a, const B: usize, const S: usize> {
+/// Curves in every block.
+struct CurvePass<'a> {
     loss: &'a VariableLoss,
-    points: Vec<BlockCurves<B>>,
+    buffers: usize,
+    points: Vec<BlockCurves>,
     gradient: Vec<f64>,
 }
 
@@ -116,47 +117,44 @@ impl VariableLoss {
 
     /// The value and the gradient. Curves of decays come first, then those of weights.
     pub(super) fn log(&self, curves: &[f64]) -> (f64, Vec<f64>) {
-        match (curves.len() / (2 * self.knots), self.sums.summed) {
-            (1, false) => CurvePass::<1, 2>::run(self, curves),
-            (2, false) => CurvePass::<2, 3>::run(self, curves),
-            (3, false) => CurvePass::<3, 4>::run(self, curves),
-            (4, false) => CurvePass::<4, 5>::run(self, curves),
-            (5, false) => CurvePass::<5, 6>::run(self, curves),
-            (6, false) => CurvePass::<6, 7>::run(self, curves),
-            (7, false) => CurvePass::<7, 8>::run(self, curves),
-            (_, false) => CurvePass::<8, 9>::run(self, curves),
-            (1, true) => CurvePass::<1, 3>::run(self, curves),
-            (2, true) => CurvePass::<2, 4>::run(self, curves),
-            (3, true) => CurvePass::<3, 5>::run(self, curves),
-            (4, true) => CurvePass::<4, 6>::run(self, curves),
-            (5, true) => CurvePass::<5, 7>::run(self, curves),
-            (6, true) => CurvePass::<6, 8>::run(self, curves),
-            (7, true) => CurvePass::<7, 9>::run(self, curves),
-            (_, true) => CurvePass::<8, 10>::run(self, curves),
+        let buffers = curves.len() / (2 * self.knots);
+        // Rows of an even length fill the registers of every processor.
+        match buffers + if self.sums.summed { 2 } else { 1 } {
+            ..=4 => CurvePass::new(self, buffers, curves).run::<4>(),
+            ..=6 => CurvePass::new(self, buffers, curves).run::<6>(),
+            ..=8 => CurvePass::new(self, buffers, curves).run::<8>(),
+            _ => CurvePass::new(self, buffers, curves).run::<10>(),
         }
     }
 }
 
-impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
-    fn run(loss: &'a VariableLoss, curves: &[f64]) -> (f64, Vec<f64>) {
+impl<'a> CurvePass<'a> {
+    fn new(loss: &'a VariableLoss, buffers: usize, curves: &[f64]) -> Self {
         let point = |block: &StepBlock| {
             let (first, shares) = block.shares;
             let value = |curve: usize| -> f64 {
                 let values = &curves[curve * loss.knots + first..];
                 shares.iter().zip(values).map(|(share, value)| share * value).sum()
             };
-            let odds: [f64; B] = array(|j| exp(value(j)));
-            BlockCurves {
-                decays: array(|j| odds[j] / (1.0 + odds[j])),
-                complements: array(|j| 1.0 / (1.0 + odds[j])),
-                logarithms: array(|j| -log1p(1.0 / odds[j])),
-                weights: array(|j| exp(value(B + j))),
+            let mut point = BlockCurves::default();
+            for j in 0..buffers {
+                let odds = exp(value(j));
+                point.decays[j] = odds / (1.0 + odds);
+                point.complements[j] = 1.0 / (1.0 + odds);
+                point.logarithms[j] = -log1p(1.0 / odds);
+                point.weights[j] = exp(value(buffers + j));
             }
+            point
         };
         let points = loss.blocks.iter().map(point).collect();
-        let mut pass = Self { loss, points, gradient: vec![0.0; curves.len()] };
-        let (norms, below) = pass.columns();
-        let covariances = pass.covariances(&norms);
+        Self { loss, buffers, points, gradient: vec![0.0; curves.len()] }
+    }
+
+    /// S has room for the buffers and the sums.
+    fn run<const S: usize>(mut self) -> (f64, Vec<f64>) {
+        let loss = self.loss;
+        let (norms, below) = self.columns();
+        let covariances = self.covariances::<S>(&norms);
         let error = |(error, block): (&f64, &StepBlock)| error / block.divisor;
         let errors: Vec<f64> = covariances.errors.iter().zip(&loss.blocks).map(error).collect();
         let largest = errors.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -169,20 +167,21 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
             block.weight * power(error, loss.norm - 1.0) / (powers * largest * block.divisor)
         };
         let by_error: Vec<f64> = terms.map(slope).collect();
-        let by_norm = pass.add_slopes_of_errors(&norms, &covariances, &by_error);
-        pass.add_slopes_of_columns(&norms, &below, &by_norm);
-        (log(largest) + log(powers) / loss.norm, pass.gradient)
+        let by_norm = self.add_slopes_of_errors(&norms, &covariances, &by_error);
+        self.add_slopes_of_columns(&norms, &below, &by_norm);
+        (log(largest) + log(powers) / loss.norm, self.gradient)
     }
 
     /// Column norms before scaling, in the middle of each block, and G at its end.
-    fn columns(&self) -> (Vec<f64>, Vec<Square<B>>) {
-        let mut below = [[0.0; B]; B];
+    fn columns(&self) -> (Vec<f64>, Vec<Square<ROOM>>) {
+        let buffers = self.buffers;
+        let mut below = [[0.0; ROOM]; ROOM];
         let columns = self.points.iter().zip(&self.loss.blocks).rev().map(|(point, block)| {
             let end = below;
             let (half, all) = (point.fade(block.half()), point.fade(block.steps()));
             let mut square = 1.0;
-            for j in 0..B {
-                for k in 0..B {
+            for j in 0..buffers {
+                for k in 0..buffers {
                     let middle = point.earlier(&half, end[j][k], [j, k]);
                     square += point.weights[j] * middle * point.weights[k];
                     below[j][k] = point.earlier(&all, end[j][k], [j, k]);
@@ -196,7 +195,7 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         (norms, ends)
     }
 
-    fn covariances(&self, norms: &[f64]) -> CovariancePass<S> {
+    fn covariances<const S: usize>(&self, norms: &[f64]) -> CovariancePass<S> {
         let blocks = &self.loss.blocks;
         let count = blocks.iter().map(|block| block.doublings as usize + 1).sum();
         let mut pass = CovariancePass {
@@ -219,29 +218,41 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
         pass
     }
 
-    /// F and `e eᵀ`.
-    fn transition(&self, point: &BlockCurves<B>, norm: f64) -> Transition<S> {
+    /// F and `e eᵀ`. The sums come last, and rows between the buffers and them are zero.
+    fn transition<const S: usize>(&self, point: &BlockCurves, norm: f64) -> Transition<S> {
         let WorkloadSums { decay, summed } = self.loss.sums;
-        let added = point.added::<S>(norm);
+        let added = self.added::<S>(point, norm);
         let mut matrix = [[0.0; S]; S];
         for (row, added) in matrix.iter_mut().zip(added) {
-            row[..B].fill(-added);
+            row[..self.buffers].fill(-added);
         }
-        for (j, (row, decay)) in matrix.iter_mut().zip(point.decays).enumerate() {
-            row[j] += decay;
+        for (j, row) in matrix[..self.buffers].iter_mut().enumerate() {
+            row[j] += point.decays[j];
         }
-        matrix[B][B] = decay;
+        matrix[S - 1][S - 1] = decay;
         if summed {
-            (matrix[S - 1][B], matrix[S - 1][S - 1]) = (decay, 1.0);
+            matrix[S - 2][S - 2] = decay;
+            (matrix[S - 1][S - 2], matrix[S - 1][S - 1]) = (decay, 1.0);
         }
         Transition { matrix, noise: square(|j, k| added[j] * added[k]) }
+    }
+
+    /// Where the sums begin.
+    fn first_sum<const S: usize>(&self) -> usize {
+        if self.loss.sums.summed { S - 2 } else { S - 1 }
+    }
+
+    /// e: what a unit of noise adds to the buffers and the sums.
+    fn added<const S: usize>(&self, point: &BlockCurves, norm: f64) -> [f64; S] {
+        let sums = self.first_sum::<S>();
+        array(|k| if k >= sums { norm } else { point.weights.get(k).copied().unwrap_or(0.0) })
     }
 
     /// Adds the slopes through P at fixed column norms. Returns the slopes by the norms.
     ///
     /// With Q the slopes by P after a transition, those by N are Q, those by M `2 Q M P`, and those
     /// by P before it `Mᵀ Q M`.
-    fn add_slopes_of_errors(
+    fn add_slopes_of_errors<const S: usize>(
         &mut self,
         norms: &[f64],
         covariances: &CovariancePass<S>,
@@ -267,28 +278,37 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
     }
 
     /// Adds the slopes through F and `e eᵀ` of a block. Returns the slope by the norm.
-    fn add_slopes_of_transition(&mut self, number: usize, norm: f64, slopes: &Transition<S>) -> f64 {
-        let point = self.points[number];
-        let added = point.added::<S>(norm);
+    fn add_slopes_of_transition<const S: usize>(
+        &mut self,
+        number: usize,
+        norm: f64,
+        slopes: &Transition<S>,
+    ) -> f64 {
+        let (point, buffers) = (self.points[number], self.buffers);
+        let added = self.added::<S>(&point, norm);
         let by_added: [f64; S] = array(|k| {
             let of_noise: f64 = slopes.noise[k].iter().zip(added).map(|(slope, added)| slope * added).sum();
-            2.0 * of_noise - slopes.matrix[k][..B].iter().sum::<f64>()
+            2.0 * of_noise - slopes.matrix[k][..buffers].iter().sum::<f64>()
         });
-        let by_logit = array(|j| slopes.matrix[j][j] * point.decays[j] * point.complements[j]);
-        self.collect(number, &by_logit, &array(|j| by_added[j]));
-        by_added[B..].iter().sum()
+        let (mut by_logit, mut by_weights) = ([0.0; ROOM], [0.0; ROOM]);
+        for j in 0..buffers {
+            by_logit[j] = slopes.matrix[j][j] * point.decays[j] * point.complements[j];
+            by_weights[j] = by_added[j];
+        }
+        self.collect(number, &by_logit, &by_weights);
+        by_added[self.first_sum::<S>()..].iter().sum()
     }
 
     /// Adds the slopes through the column norms, from the slopes H by G before each block.
-    fn add_slopes_of_columns(&mut self, norms: &[f64], below: &[Square<B>], by_norm: &[f64]) {
-        let mut by_below = [[0.0; B]; B];
+    fn add_slopes_of_columns(&mut self, norms: &[f64], below: &[Square<ROOM>], by_norm: &[f64]) {
+        let mut by_below = [[0.0; ROOM]; ROOM];
         for (number, end) in below.iter().enumerate() {
             let (point, block) = (self.points[number], &self.loss.blocks[number]);
             let (half, all) = (point.fade(block.half()), point.fade(block.steps()));
             let by_square = 0.5 * by_norm[number] / norms[number];
-            let (mut by_logit, mut by_weights) = ([0.0; B], [0.0; B]);
-            for j in 0..B {
-                for k in 0..B {
+            let (mut by_logit, mut by_weights) = ([0.0; ROOM], [0.0; ROOM]);
+            for j in 0..self.buffers {
+                for k in 0..self.buffers {
                     let middle = point.earlier(&half, end[j][k], [j, k]);
                     let by_half = point.slopes_of_earlier(&half, end[j][k], [j, k]);
                     let by_all = point.slopes_of_earlier(&all, end[j][k], [j, k]);
@@ -304,11 +324,11 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
     }
 
     /// Adds the slopes by the logarithm of θ/(1 − θ) and by v of a block to those by the curves.
-    fn collect(&mut self, number: usize, by_logit: &[f64; B], by_weights: &[f64; B]) {
+    fn collect(&mut self, number: usize, by_logit: &[f64; ROOM], by_weights: &[f64; ROOM]) {
         let (weights, (first, shares)) = (self.points[number].weights, self.loss.blocks[number].shares);
-        for j in 0..B {
+        for j in 0..self.buffers {
             let slopes = [by_logit[j], by_weights[j] * weights[j]];
-            for (curve, slope) in [j, B + j].into_iter().zip(slopes) {
+            for (curve, slope) in [j, self.buffers + j].into_iter().zip(slopes) {
                 let gradient = &mut self.gradient[curve * self.loss.knots + first..];
                 gradient.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share * slope);
             }
@@ -317,31 +337,31 @@ impl<'a, const B: usize, const S: usize> CurvePass<'a, B, S> {
 }
 
 /// `1 − θ^m` of every buffer, and m.
-struct Fade<const B: usize> {
+struct Fade {
     steps: f64,
-    lost: [f64; B],
+    lost: [f64; ROOM],
 }
 
-impl<const B: usize> Fade<B> {
+impl Fade {
     /// 1 − p of a pair of buffers.
     fn pair(&self, [j, k]: [usize; 2]) -> f64 {
         self.lost[j] + self.lost[k] - self.lost[j] * self.lost[k]
     }
 }
 
-impl<const B: usize> BlockCurves<B> {
-    fn fade(&self, steps: f64) -> Fade<B> {
+impl BlockCurves {
+    fn fade(&self, steps: f64) -> Fade {
         Fade { steps, lost: array(|j| -expm1(steps * self.logarithms[j])) }
     }
 
     /// An entry of G, m steps earlier: `p G + (1 − p)/(1 − q)` with `q = θ_j θ_k` and `p = q^m`.
-    fn earlier(&self, fade: &Fade<B>, below: f64, [j, k]: [usize; 2]) -> f64 {
+    fn earlier(&self, fade: &Fade, below: f64, [j, k]: [usize; 2]) -> f64 {
         let lost = fade.pair([j, k]);
         (1.0 - lost) * below + lost * self.lasting([j, k])
     }
 
     /// The slopes of [`earlier`](Self::earlier) by G and by log q.
-    fn slopes_of_earlier(&self, fade: &Fade<B>, below: f64, [j, k]: [usize; 2]) -> [f64; 2] {
+    fn slopes_of_earlier(&self, fade: &Fade, below: f64, [j, k]: [usize; 2]) -> [f64; 2] {
         let (lost, lasting) = (fade.pair([j, k]), self.lasting([j, k]));
         let decay = self.decays[j] * self.decays[k];
         let kept = 1.0 - lost;
@@ -352,11 +372,6 @@ impl<const B: usize> BlockCurves<B> {
     fn lasting(&self, [j, k]: [usize; 2]) -> f64 {
         let [one, other] = [self.complements[j], self.complements[k]];
         1.0 / (one + other - one * other)
-    }
-
-    /// e: what a unit of noise adds to the buffers and the sums.
-    fn added<const S: usize>(&self, norm: f64) -> [f64; S] {
-        array(|k| if k < B { self.weights[k] } else { norm })
     }
 }
 
