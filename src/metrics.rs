@@ -97,6 +97,11 @@ impl Metrics {
         self.closed.store(epoch, Relaxed);
     }
 
+    /// The last committed epoch; 0 before the first.
+    pub(crate) fn last_committed(&self) -> u64 {
+        self.committed.load(Relaxed)
+    }
+
     /// Whether epochs are closed that are not committed yet.
     pub(crate) fn has_uncommitted(&self) -> bool {
         self.closed.load(Relaxed) > self.committed.load(Relaxed)

@@ -1,36 +1,45 @@
 //! Which epochs and keys have a record: the least that rules about empty ones need, so that a run
 //! can keep it for all of its rows.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use hushflow_operators::Records;
+use serde::{Deserialize, Serialize};
 
 use crate::pipeline::Pipeline;
 
 /// Epochs and keys with records. Private.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Coverage {
+    /// Counts of the closed epochs.
+    pub closed: ClosedCoverage,
+    /// Records by epoch after the closed ones.
+    open: BTreeMap<u64, u64>,
+    /// The first epoch with a record of each key; the largest number without one.
+    keys: Vec<u64>,
+    /// The number of keys without a record.
+    absent_keys: usize,
+    /// Keys have records if their first one is of an epoch up to this one.
+    reach: u64,
+    /// Whether all keys have records in closed epochs.
+    is_complete: bool,
+}
+
+/// Records of the epochs that the clock has closed. Private.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub struct ClosedCoverage {
     /// Records.
     pub records: u64,
     /// The first epoch with a record.
     pub first: Option<u64>,
-    /// The last epoch that an earlier run has committed.
+    /// The last epoch that was committed before the first of these.
     pub committed: u64,
     /// The last epoch that the clock has closed.
-    pub closed: u64,
-    /// Number of rows at which the clock closed epochs. Several marks may close the epochs of one
-    /// row, and how many is private; `closed` and `steps` depend on the clock alone.
+    pub last: u64,
+    /// Number of rows at which the clock closed epochs.
     pub steps: u64,
-    /// The last of these rows.
-    last_step: Option<u64>,
-    /// Closed epochs with records that are no longer in `open`.
-    filled: u64,
     /// Epochs with records.
-    open: BTreeSet<u64>,
-    /// Whether each key has a record.
-    keys: Vec<bool>,
-    /// The number of keys without one.
-    empty_keys: usize,
+    pub filled: u64,
 }
 
 impl Coverage {
@@ -38,47 +47,84 @@ impl Coverage {
     pub fn new(pipeline: &Pipeline, committed: u64) -> Self {
         let keys = pipeline.key.as_ref().map_or(1, |key| key.values.len());
         Coverage {
-            committed,
-            closed: committed,
-            keys: vec![false; keys],
-            empty_keys: keys,
-            ..Coverage::default()
+            closed: ClosedCoverage { committed, last: committed, ..ClosedCoverage::default() },
+            open: BTreeMap::new(),
+            keys: vec![u64::MAX; keys],
+            absent_keys: keys,
+            reach: committed,
+            is_complete: false,
         }
     }
 
-    /// Adds records. The work for each is a comparison with the one before.
-    pub fn add(&mut self, records: &Records) {
-        self.records += records.len() as u64;
-        for run in records.epochs.chunk_by(|one, next| one == next) {
-            self.open.insert(run[0]);
-            self.first = Some(self.first.map_or(run[0], |first| first.min(run[0])));
+    /// Continues after these closed epochs, with whether each key has a record; no keys if all
+    /// have.
+    pub fn resume(pipeline: &Pipeline, closed: ClosedCoverage, keys: &[bool]) -> Self {
+        let mut coverage = Self::new(pipeline, closed.last);
+        coverage.closed = closed;
+        coverage.is_complete = keys.len() != coverage.keys.len();
+        for (first, _) in coverage.keys.iter_mut().zip(keys).filter(|(_, has_record)| **has_record) {
+            *first = 0;
+            coverage.absent_keys -= 1;
         }
-        if self.empty_keys == 0 {
+        coverage
+    }
+
+    /// Returns whether each key has a record in a closed epoch; no keys if all have.
+    pub fn keys(&self) -> Vec<bool> {
+        let keys = if self.is_complete { &[][..] } else { &self.keys };
+        keys.iter().map(|&first| first <= self.closed.last).collect()
+    }
+
+    /// Adds records, except those of closed epochs, which a resumed run reads again. The work for
+    /// each is a comparison with the one before.
+    pub fn add(&mut self, records: &Records) {
+        for run in records.epochs.chunk_by(|one, next| one == next) {
+            if run[0] > self.closed.last {
+                *self.open.entry(run[0]).or_default() += run.len() as u64;
+            }
+        }
+        if self.is_complete {
             return;
         }
-        for &key in &records.keys {
-            let is_first = !std::mem::replace(&mut self.keys[key as usize], true);
-            self.empty_keys -= usize::from(is_first);
+        for (&key, &epoch) in records.keys.iter().zip(&records.epochs) {
+            let first = &mut self.keys[key as usize];
+            self.absent_keys -= usize::from(*first == u64::MAX);
+            *first = epoch.min(*first);
         }
     }
 
-    /// Notes that row number `row` has closed the epochs up to `due`, and that none up to `epoch`
-    /// gets another record.
-    pub fn close(&mut self, epoch: u64, due: u64, row: u64) {
-        self.steps += u64::from(self.last_step.replace(row) != Some(row));
-        self.closed = self.closed.max(due);
-        let later = self.open.split_off(&(epoch + 1));
-        self.filled += std::mem::replace(&mut self.open, later).len() as u64;
+    /// Notes that the clock has closed the epochs up to `last` at one row.
+    pub fn close(&mut self, last: u64) {
+        let later = self.open.split_off(&(last + 1));
+        for (epoch, records) in std::mem::replace(&mut self.open, later) {
+            self.closed.records += records;
+            self.closed.first.get_or_insert(epoch);
+            self.closed.filled += 1;
+        }
+        self.closed.last = last;
+        self.closed.steps += 1;
+        self.reach = last;
+        self.is_complete |= self.absent_keys == 0 && self.keys.iter().all(|&first| first <= last);
     }
 
-    /// Returns the number of epochs that the clock has closed, and how many of them have records.
-    pub fn closed_and_filled(&self) -> (u64, u64) {
-        let open = self.open.range(..=self.closed).count() as u64;
-        (self.closed - self.committed, self.filled + open)
+    /// Returns the coverage with the records of open epochs.
+    pub fn with_open(&self) -> Self {
+        let mut all = Coverage { reach: u64::MAX - 1, ..self.clone() };
+        all.closed.records += all.open.values().sum::<u64>();
+        all.closed.first = all.closed.first.or(all.open.first_key_value().map(|(&epoch, _)| epoch));
+        all
     }
 
     /// Returns the keys without a record.
     pub fn empty_keys(&self) -> impl Iterator<Item = usize> {
-        self.keys.iter().enumerate().filter(|&(_, &filled)| !filled).map(|(key, _)| key)
+        let keys = if self.is_complete { &[][..] } else { &self.keys };
+        keys.iter().enumerate().filter(|&(_, &first)| first > self.reach).map(|(key, _)| key)
+    }
+}
+
+impl ClosedCoverage {
+    /// Returns the number of epochs.
+    pub fn epochs(&self) -> u64 {
+        self.last - self.committed
     }
 }

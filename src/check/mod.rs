@@ -23,8 +23,8 @@ mod judge;
 mod problems;
 mod tally;
 
-pub use coverage::Coverage;
+pub use coverage::{ClosedCoverage, Coverage};
 pub use entities::EntityCut;
-pub use judge::RowJudge;
+pub use judge::{JudgeState, RowJudge};
 pub use problems::{Extent, Observation, Problem, never_closes, problems};
 pub use tally::RecordTally;

@@ -70,8 +70,10 @@ pub struct Observation<'a> {
 /// Which rows were seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Some of the rows of a run, which may stop at a problem.
-    Part,
+    /// The first rows of a run, which may stop at a problem.
+    First,
+    /// Later rows of a run, which may stop at a problem. Values and times are not judged again.
+    Later,
     /// All rows of a run, or of a check.
     Whole,
 }
@@ -80,7 +82,7 @@ impl Extent {
     /// Rows from which shares mean anything.
     fn least(self) -> u64 {
         match self {
-            Extent::Part => 20,
+            Extent::First | Extent::Later => 20,
             Extent::Whole => 1,
         }
     }
@@ -89,7 +91,7 @@ impl Extent {
     /// name. A part of the rows may well begin before the first epoch.
     fn outside(self) -> (u64, &'static str) {
         match self {
-            Extent::Part => (2, "most rows"),
+            Extent::First | Extent::Later => (2, "most rows"),
             Extent::Whole => (5, "more than a fifth of the rows"),
         }
     }
@@ -154,7 +156,7 @@ fn problems_of_rows(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem>
         );
     }
     // With counts by column, a row that lacks a value counts for its other columns.
-    let whole_rows = pipeline.rows.missing != MissingPolicy::ByColumn || seen.coverage.records == 0;
+    let whole_rows = pipeline.rows.missing != MissingPolicy::ByColumn || seen.coverage.closed.records == 0;
     if whole_rows && is_most(counters.missing) {
         add(
             "missing values",
@@ -216,6 +218,9 @@ fn problems_of_rows(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem>
             message: "most rows don't count, for several reasons".into(),
         });
     }
+    if seen.extent == Extent::Later {
+        return found;
+    }
     if !whole_rows {
         found.extend(empty_columns(pipeline, seen));
     }
@@ -275,7 +280,7 @@ fn out_of_bounds(pipeline: &Pipeline, seen: &Observation<'_>, least: u64) -> Vec
 /// Epochs before the first record.
 fn empty_start(pipeline: &Pipeline, coverage: &Coverage) -> Option<Problem> {
     let Schedule::ByTime(by) = &pipeline.epochs.schedule else { return None };
-    let first = coverage.first.filter(|_| coverage.committed == 0)?;
+    let first = coverage.closed.first.filter(|_| coverage.closed.committed == 0)?;
     (first > FEW_EPOCHS.max(by.horizon / 10)).then(|| Problem {
         kind: "empty start",
         public: pipeline.privacy.neighbours.counts_are_public(),
@@ -288,11 +293,11 @@ fn empty_start(pipeline: &Pipeline, coverage: &Coverage) -> Option<Problem> {
 /// Epochs of which nearly all had no arrival: a public fact unless the end of the input closes
 /// epochs.
 fn idle_clock(pipeline: &Pipeline, coverage: &Coverage) -> Option<Problem> {
-    let closed = coverage.closed.saturating_sub(coverage.committed);
+    let closed = coverage.closed.epochs();
     let clocked =
         |schedule: &Schedule| matches!(schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
     let is_public = pipeline.sources.iter().all(|source| clocked(&source.schedule));
-    let nearly_all = closed >= 2 * FEW_EPOCHS && coverage.steps.saturating_mul(10) < closed;
+    let nearly_all = closed >= 2 * FEW_EPOCHS && coverage.closed.steps.saturating_mul(10) < closed;
     (is_public && nearly_all).then(|| Problem {
         kind: "empty epochs",
         public: true,
@@ -305,7 +310,7 @@ fn idle_clock(pipeline: &Pipeline, coverage: &Coverage) -> Option<Problem> {
 
 /// Whether enough epochs have closed, and at least nine in ten of them have no record.
 pub(super) fn is_nearly_empty(pipeline: &Pipeline, coverage: &Coverage) -> bool {
-    let (closed, filled) = coverage.closed_and_filled();
+    let (closed, filled) = (coverage.closed.epochs(), coverage.closed.filled);
     let is_timed = matches!(pipeline.epochs.schedule, Schedule::ByTime(_));
     is_timed && closed >= LEAST_EPOCHS && filled.saturating_mul(10) <= closed
 }
@@ -324,12 +329,15 @@ fn empty_epochs(pipeline: &Pipeline, coverage: &Coverage) -> Option<Problem> {
 /// without a record at least a tenth of the mean of the others.
 fn unseen_key<'a>(pipeline: &'a Pipeline, seen: &Observation<'_>) -> Option<&'a str> {
     let key = pipeline.key.as_ref()?;
+    let unlisted = seen.counters.unknown_key;
+    if unlisted < LEAST_UNLISTED {
+        return None;
+    }
     let unseen: Vec<usize> = seen.coverage.empty_keys().collect();
     let (first, empty, all) = (*unseen.first()?, unseen.len() as u64, key.values.len() as u64);
-    let unlisted = seen.counters.unknown_key;
     let is_enough = 10 * u128::from(unlisted) * u128::from(all - empty)
-        >= u128::from(seen.coverage.records) * u128::from(empty);
-    (unlisted >= LEAST_UNLISTED && empty < all && is_enough).then(|| key.values[first].as_str())
+        >= u128::from(seen.coverage.closed.records) * u128::from(empty);
+    (empty < all && is_enough).then(|| key.values[first].as_str())
 }
 
 /// Columns of which most values are missing or unreadable, though their rows count for others.

@@ -37,7 +37,7 @@ pub enum SourceError {
     /// The first row comes after all epochs.
     #[error(
         "{}:{line}: the clock begins after the last epoch has ended, so all epochs would be published without a record: correct \
-         start, length or horizon in [epochs]; nothing was published", path.display()
+         start, length or horizon in [epochs]", path.display()
     )]
     AfterHorizon {
         /// The file.
@@ -47,22 +47,26 @@ pub enum SourceError {
     },
     /// The clock of many rows is further ahead than allowed.
     #[error(
-        "{}:{line}: many rows in a row are further ahead of {since} than [source] largest_jump allows, so the epochs between \
+        "{}:{line}: {rows} further ahead of {since} than [source] largest_jump allows, so the epochs between \
          would be published without a record; correct start in [epochs] or the column of the clock; if time has really gone on \
-         so far, set a larger jump, such as largest_jump = \"400d\", and run again", path.display()
+         so far, set a larger jump, such as largest_jump = \"{days}d\", and run again", path.display()
     )]
     Leap {
         /// The file.
         path: PathBuf,
-        /// The line where a row begins.
+        /// The line where the first of these rows begins.
         line: u64,
+        /// The rows, as they begin a sentence.
+        rows: &'static str,
         /// The time from which the jump is measured.
         since: &'static str,
+        /// Days that a larger jump must have.
+        days: u64,
     },
     /// The clock has not reached the first epoch at the end of the input.
     #[error(
         "{}: the last row comes before the first epoch, by the clock in column {column:?}, so no row counts: correct start in \
-         [epochs]; nothing was published", path.display()
+         [epochs]", path.display()
     )]
     BeforeStart {
         /// The file.
@@ -72,8 +76,7 @@ pub enum SourceError {
     },
     /// No row has a readable clock.
     #[error(
-        "{}: no row has a date or an RFC 3339 time in column {column:?}, which moves the clock, so no row counts; nothing was \
-         published", path.display()
+        "{}: no row has a date or an RFC 3339 time in column {column:?}, which moves the clock, so no row counts", path.display()
     )]
     NoClock {
         /// The file.

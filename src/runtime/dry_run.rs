@@ -2,8 +2,8 @@
 //! release.
 
 use super::copies::DuplicateFilter;
-use super::merge::MergeProgress;
-use super::preflight::{ClosedEpochs, LOOK_ROWS};
+use super::preflight::ClosedEpochs;
+use super::progress::MergeProgress;
 use crate::check::{EntityCut, Problem, RecordTally, RowJudge};
 use crate::control::Control;
 use crate::pipeline::Pipeline;
@@ -42,8 +42,8 @@ pub struct DryRun {
 
 /// Reads all sources and reports the number of rows to `progress`.
 ///
-/// Of several sources, the one whose clock is furthest behind is read next, as in a run that waits
-/// for all of them. The rows are judged as in a run, and then all together.
+/// Of several sources, the one whose clock is furthest behind is read next. The rows are judged as
+/// in a run, in which the order of reading decides nothing either, and then all together.
 pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn FnMut(u64)) -> DryRun {
     let number = pipeline.sources.len() as u64;
     let open = |(source, index)| {
@@ -79,7 +79,7 @@ impl Rehearsal {
     fn new(pipeline: &Pipeline) -> Self {
         Rehearsal {
             copies: DuplicateFilter::default(),
-            judge: RowJudge::new(pipeline, 0),
+            judge: RowJudge::new(pipeline, 0, None),
             tally: RecordTally::new(pipeline),
             cut: pipeline.entity.as_ref().map(|entity| EntityCut::new(entity.limits)),
             counters: RowCounters::default(),
@@ -95,19 +95,23 @@ impl Rehearsal {
         readers: &mut [SourceReader],
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), SourceError> {
-        while let Some(index) = self.clocks.slowest() {
+        loop {
+            let Some(index) = self.clocks.slowest(!self.has_looked) else {
+                if self.has_looked {
+                    return Ok(());
+                }
+                self.look(readers);
+                continue;
+            };
             let event = readers[index].next_event();
             self.counters = RowCounters::default();
             readers.iter().for_each(|reader| self.counters += *reader.counters());
             self.counters.copies = self.copies.found();
             progress(self.counters.rows);
+            let reader = &readers[index];
+            self.clocks.sources[index].count(reader.counters(), reader.unjudged());
             match event? {
-                SourceEvent::Batch(batch) => {
-                    self.add(batch);
-                    if self.counters.rows >= LOOK_ROWS {
-                        self.look(readers);
-                    }
-                }
+                SourceEvent::Batch(batch) => self.add(batch),
                 SourceEvent::Mark(mark) => self.clocks.sources[index].advance(mark, self.clocks.closed),
                 SourceEvent::End => self.clocks.sources[index].ended = true,
             }
@@ -115,26 +119,25 @@ impl Rehearsal {
                 self.close(&closed, readers);
             }
         }
-        Ok(())
     }
 
     fn add(&mut self, mut batch: RecordBatch) {
-        self.copies.take_out(&mut batch);
-        self.judge.add(&batch.records);
+        let copies = self.copies.take_out(&mut batch);
+        self.judge.add(&batch.records, &copies);
         self.tally.add(&batch.records);
         if let Some(cut) = &mut self.cut {
             cut.add(&batch.records);
         }
     }
 
-    fn close(&mut self, &ClosedEpochs { epoch, due, rows, .. }: &ClosedEpochs, readers: &[SourceReader]) {
+    fn close(&mut self, &ClosedEpochs { epoch, due, counters, .. }: &ClosedEpochs, readers: &[SourceReader]) {
         self.copies.forget(epoch);
-        self.judge.close(epoch, due, rows);
+        let is_new = self.judge.close(due, counters);
         if let Some(cut) = &mut self.cut {
             cut.close(epoch);
         }
-        if self.has_looked && self.problems.is_empty() {
-            self.problems = self.judge.judge(self.counters, || sum_surveys(readers));
+        if self.has_looked && is_new && self.problems.is_empty() {
+            self.problems = self.judge.judge(|| sum_surveys(readers));
         }
     }
 

@@ -21,11 +21,12 @@ use timely::scheduling::SyncActivator;
 use tracing::info;
 
 use crate::metrics::Metrics;
-use crate::source::{EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent, SourceReader};
+use crate::source::{EpochMark, RecordBatch, RowCounters, RowSurvey, SourceEvent, SourceReader};
 use crate::state::IngestJournal;
 
 use super::copies::DuplicateFilter;
 use super::preflight::{ClosedEpochs, RowGuard};
+use super::resume::EpochResume;
 
 /// Most batches that wait for a worker.
 const WAITING_BATCHES: usize = 8;
@@ -42,8 +43,8 @@ const IDLE: Duration = Duration::from_micros(500);
 /// Messages from the reader to a worker.
 enum FeedMessage {
     Records(Records),
-    /// All epochs up to this one are closed; the position at which each source resumes.
-    Closed(u64, Vec<ResumePoint>),
+    /// All epochs up to this one are closed; where a run resumes after them.
+    Closed(u64, EpochResume),
     /// End of the input.
     End,
 }
@@ -153,7 +154,8 @@ impl RecordDealer {
             let delivered = match event {
                 Ok(SourceEvent::Batch(batch)) => self.batch(batch),
                 Ok(SourceEvent::Mark(EpochMark { epoch, due, rows, resume })) => {
-                    let closed = ClosedEpochs { epoch, due, rows, resumes: vec![resume] };
+                    let (counters, resumes) = (reader.unjudged(), vec![resume]);
+                    let closed = ClosedEpochs { epoch, due, rows, counters, resumes, judged: None };
                     self.close(closed, &|| reader.survey().clone())
                 }
                 Ok(SourceEvent::End) => self.end(),
@@ -170,6 +172,11 @@ impl RecordDealer {
         let counters = self.counted(counters);
         let notices = self.guard.as_ref().map(|guard| guard.private_notices(counters, survey));
         ReadOutcome { counters, notices: notices.unwrap_or_default() }
+    }
+
+    /// Whether the look at the first rows is not over.
+    pub(super) fn is_looking(&self) -> bool {
+        self.guard.as_ref().is_some_and(RowGuard::is_looking)
     }
 
     /// Whether closed epochs wait for the end of the look at the first rows.
@@ -226,9 +233,9 @@ impl RecordDealer {
     /// Hands records to the next worker, without copies. Returns whether they were accepted, as do
     /// `close` and `end`.
     pub(super) fn batch(&mut self, mut batch: RecordBatch) -> bool {
-        self.copies.take_out(&mut batch);
+        let copies = self.copies.take_out(&mut batch);
         if let Some(guard) = &mut self.guard {
-            guard.add(&batch);
+            guard.add(&batch, &copies);
         }
         if batch.is_empty() {
             return !self.fault.is_raised() && self.look_on();
@@ -250,13 +257,15 @@ impl RecordDealer {
         }
     }
 
-    fn send_closed(&mut self, &ClosedEpochs { epoch, rows, ref resumes, .. }: &ClosedEpochs) -> bool {
+    fn send_closed(&mut self, closed: &ClosedEpochs) -> bool {
+        let &ClosedEpochs { epoch, rows, ref resumes, ref judged, .. } = closed;
         self.copies.forget(epoch);
         self.metrics.record_closed(epoch, rows);
         if let Some(ingest) = &self.ingest {
             ingest.closed(epoch);
         }
-        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::Closed(epoch, resumes.clone())))
+        let resume = EpochResume { sources: resumes.clone(), judged: judged.clone() };
+        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::Closed(epoch, resume.clone())))
     }
 
     /// Reports the end to all workers; nothing is accepted afterwards.
@@ -290,9 +299,8 @@ impl RecordDealer {
 pub(super) struct SourceStreams<'scope> {
     /// Records, at or before the time of their epoch.
     pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Positions at which the sources resume after each epoch; only from the process's first
-    /// worker.
-    pub(super) marks: StreamVec<'scope, u64, Vec<ResumePoint>>,
+    /// Where a run resumes after each epoch; only from the process's first worker.
+    pub(super) marks: StreamVec<'scope, u64, EpochResume>,
     /// The last closed epoch, once the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
 }
@@ -311,7 +319,7 @@ pub(super) fn source<'scope>(
     let address = builder.operator_info().address;
     let again = scope.activator_for(Rc::clone(&address));
     let (records, record_stream) = builder.new_output::<Vec<Records>>();
-    let (marks, mark_stream) = builder.new_output::<Vec<Vec<ResumePoint>>>();
+    let (marks, mark_stream) = builder.new_output::<Vec<EpochResume>>();
     let (ends, end_stream) = builder.new_output::<Vec<u64>>();
     let (mut records, mut marks, mut ends) =
         (OutputBuilder::from(records), OutputBuilder::from(marks), OutputBuilder::from(ends));
@@ -334,20 +342,20 @@ pub(super) fn source<'scope>(
             for _ in 0..WAITING_BATCHES {
                 match parked.take().map_or_else(|| messages.try_recv(), Ok) {
                     Ok(FeedMessage::Records(batch)) => records.session(&capabilities[0]).give(batch),
-                    Ok(FeedMessage::Closed(epoch, resumes)) => {
+                    Ok(FeedMessage::Closed(epoch, resume)) => {
                         let open = *capabilities[0].time();
                         let last = epoch.min(last_to_close(&committed, first_epoch));
                         if worker == 0 {
                             for closed in open..=last {
                                 capabilities[1].downgrade(&closed);
-                                marks.session(&capabilities[1]).give(resumes.clone());
+                                marks.session(&capabilities[1]).give(resume.clone());
                             }
                         }
                         if last >= open {
                             capabilities.iter_mut().for_each(|capability| capability.downgrade(&(last + 1)));
                         }
                         if last < epoch {
-                            parked = Some(FeedMessage::Closed(epoch, resumes));
+                            parked = Some(FeedMessage::Closed(epoch, resume));
                             return again.activate_after(IDLE);
                         }
                     }

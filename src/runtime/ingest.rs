@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::journal::TaggedPosition;
+use super::resume::TaggedPosition;
 use super::{RunError, RunOptions};
 use crate::connect::FileLists;
 use crate::connect::journal::{Intake, JournalSession, JournalSessions};

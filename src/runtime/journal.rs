@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bincode::{DefaultOptions, Options};
+use bincode::Options;
 use hushflow_mechanism::moments::IntegerRow;
 use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::noise::NoiseSource;
@@ -17,16 +17,15 @@ use serde::{Deserialize, Serialize};
 use tracing::debug;
 use zeroize::Zeroizing;
 
+use super::resume::{EpochResume, options};
 use super::{RunError, RunOptions};
-use crate::connect::{files, journal};
+use crate::connect::journal;
 use crate::ledger::{Book, LedgerRequest, confirm_room, enter};
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::publication::{Calibration, MomentPublication, Publication, PublicationError};
 use crate::source::ResumePoint;
-use crate::state::{
-    Enrolment, EpochFrame, IngestJournal, Position, RecoveredState, SourcePosition, StateError, Store,
-};
+use crate::state::{Enrolment, EpochFrame, IngestJournal, RecoveredState, StateError, Store};
 use crate::time;
 
 /// State from which a run begins. In a cluster a worker has only the states and histories that it
@@ -46,8 +45,8 @@ pub(super) struct RunStart {
 /// Data stored with an epoch beside its sums.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) enum EpochExtra {
-    /// Positions at which the sources resume after it.
-    Resume(Vec<ResumePoint>),
+    /// Where a run resumes after it.
+    Resume(EpochResume),
     /// Entities that took part in it.
     Admitted(Vec<Entity>),
 }
@@ -135,61 +134,6 @@ impl RunStart {
     }
 }
 
-/// The position at which a source resumes.
-#[derive(Clone, Copy)]
-pub(super) struct TaggedPosition {
-    pub(super) resume: ResumePoint,
-    /// Its source tag, see [`Source::tag`](crate::pipeline::Source).
-    pub(super) partition: u32,
-}
-
-impl TaggedPosition {
-    /// Returns whether it is a position in the ingest journal.
-    pub(super) fn is_journal(&self) -> bool {
-        self.partition == u32::from(journal::TAG)
-    }
-
-    /// Returns the positions of the last committed epoch, one for each of `sources` sources; `None`
-    /// before the first epoch.
-    pub(super) fn of(recovered: &RecoveredState, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
-        if recovered.positions.is_empty() {
-            return Ok(None);
-        }
-        let read = |recorded: &SourcePosition| {
-            Ok(TaggedPosition {
-                resume: options().deserialize(&recorded.payload)?,
-                partition: recorded.partition,
-            })
-        };
-        let recorded: Result<Vec<_>, bincode::Error> = recovered.positions.iter().map(read).collect();
-        let recorded = recorded.ok().filter(|recorded| recorded.len() == sources);
-        recorded.map(Some).ok_or(RunError::Checkpoint)
-    }
-}
-
-/// Returns where the next run resumes in the ingest journal, if one of these positions is in it.
-pub fn journaled(positions: &[SourcePosition]) -> Option<Position> {
-    let position = positions.iter().find(|position| position.partition == u32::from(journal::TAG))?;
-    let resume: ResumePoint = options().deserialize(&position.payload).ok()?;
-    Some(resume.position)
-}
-
-/// Returns, for each source that follows files, the number of its list and the number of its file.
-pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
-    let first = u64::from(positions.len() > 1);
-    let followed =
-        (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
-    let file = |position: &SourcePosition| {
-        options().deserialize::<ResumePoint>(&position.payload).ok().map(|resume| resume.position.part)
-    };
-    followed.filter_map(|(source, position)| Some((source, file(position)?))).collect()
-}
-
-/// Encodes the position at which a source resumes.
-fn recorded(resume: &ResumePoint, partition: u32) -> Result<SourcePosition, bincode::Error> {
-    Ok(SourcePosition { partition, offset: resume.position.offset, payload: options().serialize(resume)? })
-}
-
 /// The store behind the commit operator, and the ingest journal if the source has one.
 pub(super) struct Journal {
     store: Store,
@@ -206,11 +150,11 @@ impl CommitLog<EpochExtra> for Journal {
         let frames = epochs
             .iter()
             .map(|epoch| {
-                let positions = resumes(epoch).zip(&self.partitions);
-                let positions = positions.map(|(resume, &partition)| recorded(resume, partition));
+                let resume = resumes(epoch).next();
+                let positions = resume.map(|resume| resume.positions(&self.partitions)).transpose()?;
                 Ok(EpochFrame {
                     epoch: epoch.released.epoch,
-                    positions: positions.collect::<Result<_, bincode::Error>>()?,
+                    positions: positions.unwrap_or_default(),
                     sums: joined(&epoch.sums),
                     values: epoch.released.to_vec(),
                     admitted: self
@@ -237,7 +181,10 @@ impl CommitLog<EpochExtra> for Journal {
         }
         self.advance(since)?;
         let journaled = self.partitions.iter().position(|&partition| partition == u32::from(journal::TAG));
-        let last = epochs.last().zip(journaled).and_then(|(epoch, source)| resumes(epoch).nth(source));
+        let last = epochs
+            .last()
+            .zip(journaled)
+            .and_then(|(epoch, source)| resumes(epoch).flat_map(|resume| &resume.sources).nth(source));
         if let (Some(ingest), Some(ResumePoint { position, .. })) = (&self.ingest, last) {
             ingest.committed(self.store.committed(), *position)?;
         }
@@ -285,13 +232,12 @@ impl Journal {
     }
 }
 
-/// Returns the positions at which the sources resume after an epoch.
-fn resumes(epoch: &EpochCommit<EpochExtra>) -> impl Iterator<Item = &ResumePoint> {
-    let lists = epoch.marks.iter().filter_map(|mark| match mark {
-        EpochExtra::Resume(resumes) => Some(resumes),
+/// Returns where a run resumes after an epoch.
+fn resumes(epoch: &EpochCommit<EpochExtra>) -> impl Iterator<Item = &EpochResume> {
+    epoch.marks.iter().filter_map(|mark| match mark {
+        EpochExtra::Resume(resume) => Some(resume),
         EpochExtra::Admitted(_) => None,
-    });
-    lists.flatten()
+    })
 }
 
 /// Returns the entities that took part in an epoch.
@@ -314,11 +260,6 @@ fn joined(shards: &[Sums]) -> Zeroizing<Vec<i128>> {
         }
     }
     sums
-}
-
-/// Encoding of payloads inside the frames of the state.
-fn options() -> impl Options {
-    DefaultOptions::new().with_fixint_encoding().with_limit(crate::state::MAX_PAYLOAD).reject_trailing_bytes()
 }
 
 /// Histories of all entities, and their limits.

@@ -24,6 +24,8 @@ mod meeting;
 mod merge;
 mod moments;
 mod preflight;
+mod progress;
+mod resume;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -44,27 +46,30 @@ use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 use tracing::{error, info};
 
+use crate::check::JudgeState;
 use crate::connect::journal::Intake;
 use crate::control::Control;
 use crate::ledger::{LedgerError, LedgerHome, LedgerHomeError};
 use crate::metrics::Metrics;
-use crate::pipeline::{Pipeline, Source};
+use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{RowCounters, SourceError};
-use crate::state::{RecoveredState, StateError};
+use crate::state::{Enrolment, RecoveredState, StateError};
 use cluster::execute;
 use feed::{WorkerFeed, channels};
 use ingest::{OpenSources, sources as open_sources};
-use journal::{Journal, RunStart, TaggedPosition, open_store};
+use journal::{Journal, RunStart, open_store};
 use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
 use preflight::RowGuard;
+use resume::{TaggedPosition, judged};
 use windows::{PATIENCE, STOPPED};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
 pub use dry_run::{DryRun, DryRunLimits, dry_run};
 pub use ingest::Acknowledge;
-pub use journal::{confirm_budget, followed, journaled, shared_ledger};
+pub use journal::{confirm_budget, shared_ledger};
+pub use resume::{followed, journaled};
 
 /// Epochs between checkpoints of the encoder states.
 const CHECKPOINT_INTERVAL: u64 = 64;
@@ -207,8 +212,11 @@ pub fn run(
     options.metrics.watch_batches(feed.waiting());
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
-    let dealer = dealer.guarded(RowGuard::new(pipeline, committed, &options.control));
-    let reading = readers.map(|mut readers| {
+    let state = lead.as_ref().and_then(|lead| lead.judged.as_ref());
+    let dealer = dealer.guarded(RowGuard::new(pipeline, committed, state, &options.control));
+    let judged = state.map_or(0, JudgeState::last);
+    let reading = readers.map(|readers| {
+        let mut readers: Vec<_> = readers.into_iter().map(|reader| reader.judged_through(judged)).collect();
         let merge = Merge::new(pipeline, committed, &options.control);
         std::thread::Builder::new().name("source".into()).spawn(move || match readers.pop() {
             Some(reader) if readers.is_empty() => dealer.deal(reader),
@@ -242,7 +250,7 @@ pub fn run(
     // After a fault the reader is not joined: it may be waiting for rows that never come.
     if let Some(reason) = fault.reason().filter(|reason| *reason != STOPPED) {
         error!(reason, "a fault has ended the run");
-        return Err(RunError::Fault(reason.to_owned()));
+        return Err(RunError::Fault(with_progress(reason, options)));
     }
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let torn = taking.map_or(Ok(0), Intake::finish)?;
@@ -252,6 +260,21 @@ pub fn run(
     let epochs = first..ends.into_iter().fold(first, u64::max);
     info!(generation, last_epoch = epochs.end - 1, "the run ended cleanly");
     Ok(RunSummary { epochs, generation, counters })
+}
+
+/// Returns the reason of a fault, and what was published and spent before it, which is public.
+fn with_progress(reason: &str, options: &RunOptions) -> String {
+    let last = options.metrics.last_committed();
+    let has_paid = Enrolment::of(&options.state).is_ok_and(|own| own.is_some_and(|own| own.has_begun()));
+    let progress = match (last, has_paid) {
+        (0, false) => "nothing was published or spent".into(),
+        (0, true) => "nothing was published".into(),
+        _ => format!(
+            "the epochs up to {last} are published, and no later one; the (ε, δ) of [privacy] is spent, and covers later epochs \
+             too"
+        ),
+    };
+    format!("{reason}; {progress}")
 }
 
 /// Connects to the other processes before anything is opened: a source may be silent for long, and
@@ -276,6 +299,8 @@ fn find_others(
 struct FirstWorker {
     start: RunStart,
     journal: Journal,
+    /// The state of the judge of rows, if rows are judged.
+    judged: Option<JudgeState>,
 }
 
 /// Opens state and sources, and restores encoders and positions of the last run.
@@ -286,6 +311,8 @@ fn open(
 ) -> Result<(FirstWorker, OpenSources), RunError> {
     let (store, recovered) = open_store(pipeline, publication, options)?;
     let recorded = TaggedPosition::of(&recovered, pipeline.sources.len())?;
+    let judges = pipeline.preflight == Preflight::Stop;
+    let judged = if judges { judged(&recovered)? } else { None };
     let (start, histories) = match publication {
         Publication::Moments(moments) => RunStart::recover(moments, recovered, pipeline.noise)?,
         // A window leaves no state.
@@ -296,7 +323,7 @@ fn open(
     let ingest = taking.as_ref().map(Intake::ingest);
     let partitions = pipeline.sources.iter().map(Source::tag).collect();
     let journal = Journal::new(store, (partitions, ingest), histories, Arc::clone(&options.metrics));
-    Ok((FirstWorker { start, journal }, (readers, taking)))
+    Ok((FirstWorker { start, journal, judged }, (readers, taking)))
 }
 
 /// The last epoch in the logs; 0 before the first.

@@ -6,46 +6,52 @@
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.
 //! The look ends after [`LOOK_ROWS`] rows, at the end of the input, or, for rows that come as time
 //! goes on, when an epoch has closed and the next row is not there yet: a live stream is never
-//! delayed by a wait for more rows. With several sources it ends after a tenth of a second of
-//! silence.
+//! delayed by a wait for more rows. Several sources are looked at for [`LOOK_ROWS`] rows each, so
+//! the look does not depend on which one is read first. If one of them is live, the look ends after
+//! a tenth of a second of silence.
 //!
 //! Later rows are judged whenever the clock closes epochs, before any of these is published. A run
-//! that stops there first commits the epochs before. The next run reads the rows after them again,
-//! judges them alike, and publishes no more either.
+//! that stops there first commits the epochs before, each with the state of the judge. The next run
+//! reads the rows after them again, goes on from that state, judges them alike, and publishes no
+//! more either.
 //!
 //! What may decide: [`crate::check`].
 
-use crate::check::{Problem, RowJudge};
+use crate::check::{JudgeState, Problem, RowJudge};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
 use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey};
 
-/// Rows that are looked at.
+/// Rows of each source that are looked at.
 pub(super) const LOOK_ROWS: u64 = 4096;
 
 /// Epochs that the clock closes with one mark.
 pub(super) struct ClosedEpochs {
     /// The last of them.
     pub(super) epoch: u64,
-    /// The last epoch that the clocks have closed, with this mark or the next ones.
+    /// The last epoch that the same row has closed, with this mark or the next ones.
     pub(super) due: u64,
     /// The number of rows of all sources at which their clocks closed it.
     pub(super) rows: u64,
+    /// What became of these rows, except for copies and for rows that an earlier run has judged.
+    pub(super) counters: RowCounters,
     /// The position at which each source resumes.
     pub(super) resumes: Vec<ResumePoint>,
+    /// The state of the judge, if a run that resumes judges its rows.
+    pub(super) judged: Option<Box<JudgeState>>,
 }
 
 /// Judges the rows of a run.
 pub(super) struct RowGuard {
     judge: RowJudge,
+    /// Whether there are several sources, of which the merge says when enough rows were looked at.
+    is_merging: bool,
     control: Control,
     /// Whether rows after the look are judged too.
     goes_on: bool,
     /// The look at the first rows, until it is over.
     look: Option<FirstLook>,
     counters: RowCounters,
-    /// The last epoch that may be published.
-    passed: u64,
     /// Kinds of problems that were reported to the operator.
     reported: Vec<&'static str>,
 }
@@ -61,21 +67,26 @@ struct FirstLook {
 impl RowGuard {
     /// Begins with the rows after the last committed epoch, unless the pipeline turns it off. Only
     /// a run that publishes the first epoch looks at its first rows.
-    pub(super) fn new(pipeline: &Pipeline, committed: u64, control: &Control) -> Option<Self> {
+    pub(super) fn new(
+        pipeline: &Pipeline,
+        committed: u64,
+        judged: Option<&JudgeState>,
+        control: &Control,
+    ) -> Option<Self> {
         (pipeline.preflight != Preflight::Off).then(|| RowGuard {
-            judge: RowJudge::new(pipeline, committed),
+            judge: RowJudge::new(pipeline, committed, judged),
+            is_merging: pipeline.has_several_sources(),
             control: control.clone(),
             goes_on: pipeline.preflight == Preflight::Stop,
             look: (committed == 0).then(FirstLook::default),
             counters: RowCounters::default(),
-            passed: committed,
             reported: Vec::new(),
         })
     }
 
-    /// Adds records, which are dealt at once.
-    pub(super) fn add(&mut self, batch: &RecordBatch) {
-        self.judge.add(&batch.records);
+    /// Adds records, which are dealt at once, and the epochs of copies that were taken out.
+    pub(super) fn add(&mut self, batch: &RecordBatch, copies: &[u64]) {
+        self.judge.add(&batch.records, copies);
     }
 
     /// Notes what became of the rows so far.
@@ -88,7 +99,12 @@ impl RowGuard {
 
     /// Whether the look has seen enough rows.
     pub(super) fn has_looked(&self) -> bool {
-        self.look.is_some() && self.counters.rows >= LOOK_ROWS
+        self.is_looking() && !self.is_merging && self.counters.rows >= LOOK_ROWS
+    }
+
+    /// Whether the look is not over.
+    pub(super) fn is_looking(&self) -> bool {
+        self.look.is_some()
     }
 
     /// Whether closed epochs wait for the end of the look.
@@ -99,44 +115,38 @@ impl RowGuard {
     /// Returns the epochs that may close now, or why the run must stop before.
     pub(super) fn close(
         &mut self,
-        closed: ClosedEpochs,
+        mut closed: ClosedEpochs,
         survey: &dyn Fn() -> RowSurvey,
     ) -> Result<Option<ClosedEpochs>, String> {
-        self.judge.close(closed.epoch, closed.due, closed.rows);
+        let is_new = self.judge.close(closed.due, closed.counters);
         if let Some(look) = &mut self.look {
             look.epochs.push(closed);
             return Ok(None);
         }
-        if self.goes_on {
-            let problems = self.judge.judge(self.counters, survey);
+        if self.goes_on && is_new {
+            let problems = self.judge.judge(survey);
             if let Some(problem) = problems.iter().find(|problem| problem.stops) {
-                return Err(match self.passed {
-                    0 => refusal("among the rows so far, ", problem),
-                    last => format!(
-                        "among the latest rows, {}; the epochs up to {last} are published, and no later one (hushflow check \
-                         shows more; preflight = \"warn\" in [source] goes on all the same)",
-                        problem.message
-                    ),
-                });
+                return Err(refusal("among the latest rows, ", problem, "warn"));
             }
         }
-        self.passed = closed.epoch;
+        closed.judged = self.goes_on.then(|| Box::new(self.judge.state()));
         Ok(Some(closed))
     }
 
     /// Ends the look, if it is not over. Returns the epochs to close now, or why the run must not
     /// begin.
     pub(super) fn end_look(&mut self) -> Result<Vec<ClosedEpochs>, String> {
-        let Some(FirstLook { survey, epochs }) = self.look.take() else { return Ok(Vec::new()) };
+        let Some(FirstLook { survey, mut epochs }) = self.look.take() else { return Ok(Vec::new()) };
         let problems = self.judge.look(self.counters, &survey);
         if let Some(problem) = problems.iter().find(|problem| problem.stops) {
-            return Err(refusal("among the first rows, ", problem));
+            return Err(refusal("among the first rows, ", problem, "off"));
         }
         for problem in &problems {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
             self.reported.push(problem.kind);
         }
-        self.passed = epochs.last().map_or(self.passed, |last| last.epoch);
+        let state = self.goes_on.then(|| Box::new(self.judge.state()));
+        epochs.iter_mut().for_each(|closed| closed.judged.clone_from(&state));
         Ok(epochs)
     }
 
@@ -160,10 +170,11 @@ impl RowGuard {
     }
 }
 
-fn refusal(among: &str, problem: &Problem) -> String {
+/// Returns why a run stops, and the `preflight` with which it goes on.
+fn refusal(among: &str, problem: &Problem, preflight: &str) -> String {
+    let message = &problem.message;
     format!(
-        "{among}{}; nothing was published or spent (hushflow check shows more; preflight = \"off\" in [source] runs all the same)",
-        problem.message
+        "{among}{message} (hushflow check shows more; preflight = \"{preflight}\" in [source] goes on all the same)"
     )
 }
 

@@ -14,6 +14,9 @@ const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it 
 /// Rows in a row whose clock leaps, after which an input that ends is not read further.
 const LEAPS_IN_A_ROW: u64 = 100;
 
+/// Microseconds of a day.
+const DAY: u64 = 86_400_000_000;
+
 /// The pipeline's rules for rows.
 pub(super) struct RowRules {
     roles: FieldRoles,
@@ -127,7 +130,7 @@ impl SourceReader {
 
     /// Whether the clock value of a row is implausibly far ahead. Such rows are counted.
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
-        let leaps = self.epochs.leaps(arrival, before);
+        let leaps = self.epochs.leaps(arrival, before, self.rows.line());
         if leaps {
             if self.counters.leaping == 0 && (self.is_live || self.epochs.has_begun()) {
                 self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
@@ -176,7 +179,15 @@ impl SourceReader {
 
     fn leap_error(&self) -> SourceError {
         let since = if self.epochs.has_begun() { "the row before" } else { "start in [epochs]" };
-        SourceError::Leap { path: self.rows.name(), line: self.rows.line(), since }
+        let rows = match self.epochs.leaps_in_a_row() {
+            1 => "a row is",
+            LEAPS_IN_A_ROW.. => "many rows in a row are",
+            _ => "the last rows are",
+        };
+        let (line, jump) = self.epochs.first_leap().map_or((0, 0), |first| (first.line, first.jump));
+        // A day more: the rows that follow may be slightly out of order.
+        let days = jump.unsigned_abs().div_ceil(DAY) + 1;
+        SourceError::Leap { path: self.rows.name(), line, rows, since, days }
     }
 
     fn key(&mut self) -> Result<Option<u32>, UnusableRow> {

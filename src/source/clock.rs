@@ -27,7 +27,16 @@ pub(super) struct EpochClock {
     firsts: VecDeque<(u64, ResumePoint)>,
     /// The number of rows since the clock last moved as allowed whose clock leaps, and the first.
     leaps: u64,
-    first_leap: Option<ResumePoint>,
+    first_leap: Option<FirstLeap>,
+}
+
+/// The first of several rows in a row whose clock leaps.
+#[derive(Clone, Copy)]
+pub(super) struct FirstLeap {
+    resume: ResumePoint,
+    pub(super) line: u64,
+    /// The least jump of these rows.
+    pub(super) jump: i64,
 }
 
 impl EpochClock {
@@ -41,7 +50,7 @@ impl EpochClock {
             clock,
             arrived: Clock::START.time,
             closed: committed,
-            due: 0,
+            due: (source.schedule.oldest_open(clock) - 1).min(committed),
             counted_before: if restarts { committed } else { 0 },
             late_from: if restarts { u64::MAX } else { resume.late_from },
             firsts: VecDeque::new(),
@@ -65,9 +74,19 @@ impl EpochClock {
         self.leaps
     }
 
+    /// The first of these rows.
+    pub(super) fn first_leap(&self) -> Option<FirstLeap> {
+        self.first_leap
+    }
+
     /// Whether the first epoch has not begun.
     pub(super) fn is_before_start(&self) -> bool {
         self.schedule.last_at_end(self.clock) == 0
+    }
+
+    /// The last epoch closed by the clock.
+    pub(super) fn due(&self) -> u64 {
+        self.due
     }
 
     /// Whether the clock has closed epochs that no mark has closed yet.
@@ -114,21 +133,23 @@ impl EpochClock {
         self.due = self.schedule.last_at_end(self.clock);
         // Applies to rows that a later run finds after this end.
         self.clock.closed = self.due;
-        if let Some(first) = self.first_leap {
-            self.note(u64::MAX, ResumePoint { clock: Clock { closed: self.due, ..first.clock }, ..first });
+        if let Some(FirstLeap { resume, .. }) = self.first_leap {
+            self.note(u64::MAX, ResumePoint { clock: Clock { closed: self.due, ..resume.clock }, ..resume });
         }
     }
 
     /// Whether a row's clock value is implausibly far ahead. Before its first row, the clock is at
-    /// the start of the first epoch. The row begins at `before`.
-    pub(super) fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
-        let (Some(jump), Schedule::ByTime(by)) = (self.largest_jump, &self.schedule) else { return false };
-        let leaps = arrival > self.clock.time.max(by.start).saturating_add(jump);
-        if leaps {
-            self.leaps += 1;
-            self.first_leap.get_or_insert(before);
+    /// the start of the first epoch. The row begins at `before`, on this line.
+    pub(super) fn leaps(&mut self, arrival: i64, before: ResumePoint, line: u64) -> bool {
+        let (Some(largest), Schedule::ByTime(by)) = (self.largest_jump, &self.schedule) else { return false };
+        let jump = arrival.saturating_sub(self.clock.time.max(by.start));
+        if jump <= largest {
+            return false;
         }
-        leaps
+        self.leaps += 1;
+        let first = self.first_leap.get_or_insert(FirstLeap { resume: before, line, jump });
+        first.jump = jump.min(first.jump);
+        true
     }
 
     /// Moves the clock to the public time of the current row. Counts a time outside of the epochs.

@@ -127,8 +127,9 @@ impl ResumePoint {
 }
 
 /// Outcome of the rows of this run. Exact counts are private and only for the operator, so the type
-/// can't be printed. Rows that are read again after a restart count again.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+/// can't be printed; serialized it goes to the private log alone. Rows that are read again after a
+/// restart count again.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowCounters {
     /// Rows read.
     pub rows: u64,

@@ -22,6 +22,8 @@ pub struct SourceReader {
     pub(super) rank: (u64, u64),
     pub(super) batch: RecordBatch,
     pub(super) counters: RowCounters,
+    /// The last epoch whose rows an earlier run has judged, and the counters of these rows.
+    judged: (u64, RowCounters),
     pub(super) survey: RowSurvey,
     /// Whether more rows may arrive later.
     pub(super) is_live: bool,
@@ -108,6 +110,7 @@ impl SourceReader {
             rank: (0, 1),
             batch: RecordBatch::default(),
             counters: RowCounters::default(),
+            judged: (0, RowCounters::default()),
             survey,
             is_live,
             returns_early: false,
@@ -121,6 +124,11 @@ impl SourceReader {
     /// Makes this reader number `rank.0` of `rank.1` sources.
     pub(crate) fn among(self, rank: (u64, u64)) -> Self {
         SourceReader { rank, ..self }
+    }
+
+    /// Notes that an earlier run has judged the rows up to the end of this epoch.
+    pub(crate) fn judged_through(self, epoch: u64) -> Self {
+        SourceReader { judged: (epoch, RowCounters::default()), ..self }
     }
 
     /// Makes this reader compare the values of all rows with their bounds, and stop after `rows`
@@ -144,6 +152,12 @@ impl SourceReader {
         &self.counters
     }
 
+    /// Returns the outcome of the rows so far that no earlier run has judged. A row belongs to the
+    /// epoch in which the clock stands before it.
+    pub(crate) fn unjudged(&self) -> RowCounters {
+        self.counters.since(&self.judged.1)
+    }
+
     /// Returns the survey of the rows so far.
     pub fn survey(&self) -> &RowSurvey {
         &self.survey
@@ -162,6 +176,11 @@ impl SourceReader {
     /// Returns batches before every wait from now on, or no longer.
     pub(crate) fn return_early(&mut self, early: bool) {
         self.returns_early = early && self.is_live;
+    }
+
+    /// Whether more rows may arrive later.
+    pub(crate) fn is_live(&self) -> bool {
+        self.is_live
     }
 
     /// Whether the next row may take long to arrive.
@@ -229,11 +248,15 @@ impl SourceReader {
         self.pending_rows += 1;
         self.epochs.begin_row();
         let had_begun = self.epochs.has_begun();
+        let is_judged = self.epochs.due() < self.judged.0;
         if let Err(refusal) = self.accept(before) {
             self.refuse(refusal)?;
         }
         self.check_leaps()?;
         self.epochs.end_row();
+        if is_judged {
+            self.judged.1 = self.counters;
+        }
         let begins = !had_begun && self.epochs.has_begun() && self.rank.1 == 1;
         if begins && self.epochs.begins_after_horizon() {
             return Err(SourceError::AfterHorizon { path: self.rows.name(), line: self.rows.line() });

@@ -4,7 +4,9 @@
 
 use std::path::PathBuf;
 
-use crate::harness::{Ended, Lab, PRIVATE_LOG, cut, finish, frames, hushflow, run};
+use crate::harness::{
+    Ended, Lab, PRIVATE_LOG, await_until, cut, finish, frames, hushflow, releases, run, wait,
+};
 
 /// A row every five minutes from 2020-03-01: event, arrival an hour later, key and value. From row
 /// `misspelt` on, keys are in lower case.
@@ -237,6 +239,133 @@ fn a_refused_jump_leaves_a_number_of_epochs_that_depends_on_the_rows() {
             assert_eq!(frames(&state.join("public.log")).len(), published);
         }
     }
+}
+
+/// The jump that an error advises lets the rows pass, however far they are ahead. The error names
+/// the first of these rows, how many there are, and what was published.
+#[test]
+fn the_advised_jump_is_long_enough() {
+    let ahead = |year: u32, rows: usize| {
+        let at = |row: usize| format!("{year}-09-01T{:02}:{:02}:00Z", row / 60, row % 60);
+        (0..rows).map(|row| format!("{},{},Oslo,30\n", at(row), at(row))).collect::<String>()
+    };
+    let header = rows(0, 0);
+    let cases = [
+        (
+            rows(9000, usize::MAX) + &ahead(2024, 150),
+            "data.csv:9002: many rows in a row are",
+            "up to 31 are published",
+            31,
+        ),
+        (
+            header.clone() + &ahead(2026, 120),
+            "data.csv:2: many rows in a row are",
+            "nothing was published or spent",
+            0,
+        ),
+        (
+            header.clone() + &ahead(2026, 3),
+            "data.csv:2: the last rows are",
+            "nothing was published or spent",
+            0,
+        ),
+        (header + &ahead(2026, 1), "data.csv:2: a row is", "nothing was published or spent", 0),
+    ];
+    for (data, found, spent, published) in cases {
+        let mistake = Mistake::new(&data, &[("preflight = 'stop'", ""), ("horizon = 60", "horizon = 4000")]);
+        let ended = mistake.run(&[]);
+        let advice =
+            ended.err.split("such as largest_jump = \"").nth(1).and_then(|rest| rest.split('"').next());
+        let advice = advice.unwrap_or_else(|| panic!("{}", ended.err)).to_owned();
+        ended.failed(1, &[found, "[source] largest_jump allows", spent]);
+        assert_eq!(mistake.published(), published);
+        let text = std::fs::read_to_string(&mistake.pipeline).expect("the pipeline");
+        let jump = |jump: &str| {
+            text.replace(
+                "path = 'data.csv'",
+                &format!("path = 'data.csv'\nlargest_jump = '{jump}'\npreflight = 'off'"),
+            )
+        };
+        mistake.lab.write("p.toml", jump(&advice));
+        mistake.run(&[]).succeeded();
+        assert!(mistake.published() > published + 1000);
+    }
+}
+
+/// Damage far into a packed standard input ends the run with what was published before it.
+#[test]
+fn damage_in_standard_input_is_reported_with_what_was_published() {
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write;
+    let mistake = Mistake::new("", &[("'data.csv'", "'-'\nformat = 'csv'")]);
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(rows(12_000, usize::MAX).as_bytes()).expect("memory");
+    let mut packed = encoder.finish().expect("memory");
+    let middle = packed.len() * 3 / 4;
+    packed[middle..].fill(0xff);
+    let data = mistake.lab.write("packed.gz", packed);
+    let input = std::fs::File::open(data).expect("the data");
+    let ended = finish(run(&mistake.pipeline, &mistake.lab.path("state"), 1).stdin(input));
+    let published = mistake.published();
+    assert!(published > 10, "{published}: {}", ended.err);
+    ended.failed(1, &["gzip", &format!("the epochs up to {published} are published, and no later one")]);
+}
+
+/// How many epochs several sources publish before they stop depends on their rows alone: not on
+/// which one is read first, on restarts, or on a kill. `check` names the same reason.
+#[test]
+fn several_sources_stop_at_the_same_epoch_however_they_are_read() {
+    let data = rows(17_000, 14_000);
+    let mistake = Mistake::new(
+        &data,
+        &[
+            ("length = '1d'", "length = '2h'\nallowed_lateness = '1h'"),
+            ("horizon = 60", "horizon = 720"),
+            (
+                "[source]\npath = 'data.csv'\npreflight = 'stop'\n",
+                "[[sources]]\nname = 'a'\npath = 'a.csv'\npreflight = 'stop'\n\
+                 [[sources]]\nname = 'b'\npath = 'b.csv'\npreflight = 'stop'\n\
+                 [[sources]]\nname = 'c'\npath = 'c.csv'\npreflight = 'stop'\n",
+            ),
+        ],
+    );
+    // One source has most of the rows, and one ends early.
+    let lines: Vec<String> = data.lines().skip(1).map(|line| format!("{line}\n")).collect();
+    let part = |chosen: &dyn Fn(usize) -> bool| {
+        let rows = lines.iter().enumerate().filter(|(row, _)| chosen(*row)).map(|(_, line)| line.as_str());
+        "event,arrival,city,age\n".to_owned() + &rows.collect::<String>()
+    };
+    mistake.lab.write("a.csv", part(&|row| row % 8 > 1));
+    mistake.lab.write("b.csv", part(&|row| row % 8 == 0));
+    mistake.lab.write("c.csv", part(&|row| row % 8 == 1 && row < 3000));
+    let (code, report) = mistake.check();
+    assert!(code == Some(4) && report.contains("\"kind\":\"unlisted keys\""), "{report}");
+    let mut counts = Vec::new();
+    for (round, workers) in [1, 3, 1, 2].into_iter().enumerate() {
+        let state = mistake.lab.path(&format!("state-{round}"));
+        let stopped = || {
+            let ended = finish(&mut run(&mistake.pipeline, &state, workers));
+            ended.failed(1, &["a key that [key] doesn't list", "are published, and no later one"]);
+            let log = state.join("public.log");
+            frames(&log).iter().map(|frame| frame.epoch).max().expect("epochs")
+        };
+        let published = stopped();
+        assert_eq!(stopped(), published, "a restart publishes nothing more");
+        for after in [2, published / 2] {
+            std::fs::remove_dir_all(&state).expect("a state directory");
+            let mut child = run(&mistake.pipeline, &state, workers).spawn().expect("the run starts");
+            await_until("epochs are published", || {
+                state.join("public.log").exists() && releases(&state).len() as u64 >= after
+            });
+            child.kill().expect("a child can be killed");
+            wait(child);
+            assert_eq!(stopped(), published, "killed after epoch {after}");
+        }
+        counts.push(published);
+    }
+    // Row 14,000 is of epoch 584, and each judgement takes a tenth of all rows.
+    assert!((583..650).contains(&counts[0]), "{counts:?}");
+    assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
 }
 
 /// `check` judges later rows of several sources as those of one.

@@ -75,7 +75,7 @@ fn a_run_that_fails_before_it_publishes_has_spent_nothing() {
         (("'data.csv'", "'packed.csv'"), "the gzip data can't be unpacked any further at byte 15"),
         (
             ("start = '2020", "start = '2019"),
-            "data.csv:101: many rows in a row are further ahead of start in [epochs]",
+            "data.csv:2: many rows in a row are further ahead of start in [epochs]",
         ),
     ];
     for (change, message) in wrong {

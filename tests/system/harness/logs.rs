@@ -41,7 +41,7 @@ pub(crate) fn recorded(state: &Path) -> Option<(u32, u64)> {
     let (private, parameters) = payload.split_last().expect("parameters, and whether the noise is private");
     let header = PublicHeader { parameters: parameters[8..].to_vec(), private: *private == 1 };
     let (_store, recovered) = Store::open(&copy, &header).expect("a sound state");
-    let place = recovered.positions.last()?;
+    let place = recovered.positions.first()?;
     let file = place.payload.first_chunk().expect("a position begins with the number of its file");
     Some((u32::from_le_bytes(*file), place.offset))
 }

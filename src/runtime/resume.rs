@@ -1,0 +1,110 @@
+//! Where a run resumes after an epoch, as it is recorded with the epoch.
+
+use bincode::{DefaultOptions, Options};
+use serde::{Deserialize, Serialize};
+
+use super::RunError;
+use crate::check::JudgeState;
+use crate::connect::{files, journal};
+use crate::source::ResumePoint;
+use crate::state::{Position, RecoveredState, SourcePosition};
+
+/// Where a run resumes after an epoch.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct EpochResume {
+    /// The position of each source.
+    pub(super) sources: Vec<ResumePoint>,
+    /// The state of the judge, if it goes on after the first rows.
+    pub(super) judged: Option<Box<JudgeState>>,
+}
+
+/// Number in place of a source tag that marks the state of the judge of rows.
+const JUDGE: u32 = 7;
+
+/// The position at which a source resumes.
+#[derive(Clone, Copy)]
+pub(super) struct TaggedPosition {
+    pub(super) resume: ResumePoint,
+    /// Its source tag, see [`Source::tag`](crate::pipeline::Source).
+    pub(super) partition: u32,
+}
+
+impl TaggedPosition {
+    /// Returns whether it is a position in the ingest journal.
+    pub(super) fn is_journal(&self) -> bool {
+        self.partition == u32::from(journal::TAG)
+    }
+
+    /// Returns the positions of the last committed epoch, one for each of `sources` sources; `None`
+    /// before the first epoch.
+    pub(super) fn of(recovered: &RecoveredState, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
+        let positions = of_sources(&recovered.positions);
+        if positions.is_empty() {
+            return Ok(None);
+        }
+        let read = |recorded: &SourcePosition| {
+            Ok(TaggedPosition {
+                resume: options().deserialize(&recorded.payload)?,
+                partition: recorded.partition,
+            })
+        };
+        let recorded: Result<Vec<_>, bincode::Error> = positions.iter().map(read).collect();
+        let recorded = recorded.ok().filter(|recorded| recorded.len() == sources);
+        recorded.map(Some).ok_or(RunError::Checkpoint)
+    }
+}
+
+/// Returns the positions of the sources among those of an epoch.
+fn of_sources(positions: &[SourcePosition]) -> &[SourcePosition] {
+    match positions {
+        [sources @ .., last] if last.partition == JUDGE => sources,
+        sources => sources,
+    }
+}
+
+/// Returns the state of the judge after the last committed epoch, if it was recorded.
+pub(super) fn judged(recovered: &RecoveredState) -> Result<Option<JudgeState>, RunError> {
+    let last = recovered.positions.last().filter(|last| last.partition == JUDGE);
+    last.map(|last| options().deserialize(&last.payload)).transpose().map_err(|_| RunError::Checkpoint)
+}
+
+/// Returns where the next run resumes in the ingest journal, if one of these positions is in it.
+pub fn journaled(positions: &[SourcePosition]) -> Option<Position> {
+    let position = positions.iter().find(|position| position.partition == u32::from(journal::TAG))?;
+    let resume: ResumePoint = options().deserialize(&position.payload).ok()?;
+    Some(resume.position)
+}
+
+/// Returns, for each source that follows files, the number of its list and the number of its file.
+pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
+    let positions = of_sources(positions);
+    let first = u64::from(positions.len() > 1);
+    let followed =
+        (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
+    let file = |position: &SourcePosition| {
+        options().deserialize::<ResumePoint>(&position.payload).ok().map(|resume| resume.position.part)
+    };
+    followed.filter_map(|(source, position)| Some((source, file(position)?))).collect()
+}
+
+impl EpochResume {
+    /// Encodes the position of each source, with its source tag, and the state of the judge.
+    pub(super) fn positions(&self, partitions: &[u32]) -> Result<Vec<SourcePosition>, bincode::Error> {
+        let sources = self.sources.iter().zip(partitions);
+        let sources = sources.map(|(resume, &partition)| recorded(resume, partition));
+        let judged = self.judged.iter().map(|state| {
+            Ok(SourcePosition { partition: JUDGE, offset: 0, payload: options().serialize(state)? })
+        });
+        sources.chain(judged).collect()
+    }
+}
+
+/// Encodes the position at which a source resumes.
+pub(super) fn recorded(resume: &ResumePoint, partition: u32) -> Result<SourcePosition, bincode::Error> {
+    Ok(SourcePosition { partition, offset: resume.position.offset, payload: options().serialize(resume)? })
+}
+
+/// Encoding of payloads inside the frames of the state.
+pub(super) fn options() -> impl Options {
+    DefaultOptions::new().with_fixint_encoding().with_limit(crate::state::MAX_PAYLOAD).reject_trailing_bytes()
+}
