@@ -60,14 +60,49 @@
 //! - *Bounds, keys and epochs are public* and don't come from the data.
 //! - *The clock is public*: [`EpochInput::advance`] takes the times at which records became known,
 //!   not those of private events.
-//! - *Each record is sent once.* After a restart a program either sends only what it has not sent
-//!   before, or the same items with the same times, each to the same worker, in the same order.
-//!   Then those of committed epochs are recognised and left out: they are before
-//!   [`Publisher::first_epoch`].
+//! - *Each record is sent once.* After a restart a program sends the same items with the same
+//!   times, in the same order, all of them or from a [position](#where-to-resume) on. Those of
+//!   committed epochs are recognised and left out: they are before [`Publisher::first_epoch`].
 //! - *The end is announced*: [`EpochInput::end`]. An input that is dropped earlier looks like
 //!   lost data, and ends the run by a fault.
 
+//! # Where to resume
+//! A program that can read its input again from a position numbers its items. Each commit then
+//! records, for every partition of the input, after which item a restart goes on:
+//!
+//! ```
+//! # use hushflow::prelude::*;
+//! # use timely::dataflow::operators::vec::Map;
+//! # let outer = tempfile::tempdir()?;
+//! # let directory = outer.path().join("state");
+//! # let pipeline = Pipeline::builder("delays").column("delay", -60.0, 240.0);
+//! # let pipeline = pipeline.epochs("1970-01-01", "1d", 4).guarantee(1.0, 1e-6).build()?;
+//! # fn read_after(_: Option<u64>) -> impl Iterator<Item = (u64, i64)> {
+//! #     (0..4 * 1440).map(|minute: u64| (minute, minute as i64 * 60_000_000))
+//! # }
+//! let publisher = Publisher::open(&pipeline, &directory)?;
+//! publisher.run(1, |worker, publisher| {
+//!     let mut input = worker.dataflow(|scope| {
+//!         let (input, EpochStream { items, ends }) = publisher.input_of::<i64>(scope, 0);
+//!         items.map(|(epoch, _)| Record::new(epoch, 0, [5.0])).publish(publisher, ends);
+//!         input
+//!     });
+//!     for (position, time) in read_after(publisher.resume_after(0)) {
+//!         input.advance(time);
+//!         input.send_at(position, time, time);
+//!         worker.step();
+//!     }
+//!     input.end();
+//! })?;
+//! # drop(publisher);
+//! let publisher = Publisher::open(&pipeline, &directory)?;
+//! assert_eq!(publisher.resume_after(0), Some(4 * 1440 - 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
 mod records;
+#[cfg(test)]
+mod tests;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -86,6 +121,7 @@ use timely::worker::Worker;
 
 use super::cluster::execute;
 use super::journal::{EpochExtra, Journal, RunStart, open_store};
+use super::positions::{PARTITIONS, PartitionPositions, PartitionReader, last_item};
 use super::{CHECKPOINT_INTERVAL, NAP, RunError, RunOptions, moments};
 use crate::pipeline::{KeyBounds, Pipeline};
 use crate::publication::{MomentPublication, Publication, PublicationError};
@@ -109,6 +145,7 @@ struct OpenPublication {
     fault: Fault,
     /// The last epoch committed; 0 before the first.
     committed: Arc<AtomicU64>,
+    positions: PartitionPositions,
     /// Taken by the dataflow that publishes.
     journal: Mutex<Option<Journal>>,
 }
@@ -136,7 +173,10 @@ impl Publisher {
         let publication = Publication::of_pipeline(pipeline, &options.state, &mut |_| ())?;
         let moments = publication.clone().into_moments()?;
         let (store, recovered) = open_store(pipeline, &publication, options)?;
+        let positions =
+            PartitionPositions::recover(&recovered.positions).map_err(|_| RunError::Checkpoint)?;
         let (start, histories) = RunStart::recover(&moments, recovered, noise)?;
+        let journal = Journal::new(store, (Vec::new(), None), histories, Arc::clone(&options.metrics));
         let measurement = moments.measurement(noise)?;
         let measurement = measurement
             .checkpoint_interval(CHECKPOINT_INTERVAL)
@@ -149,12 +189,8 @@ impl Publisher {
             public_log: pipeline.log_directory(&options.state).to_owned(),
             fault: Fault::new(),
             committed: Arc::new(AtomicU64::new(start.first_epoch - 1)),
-            journal: Mutex::new(Some(Journal::new(
-                store,
-                (Vec::new(), None),
-                histories,
-                Arc::clone(&options.metrics),
-            ))),
+            journal: Mutex::new(Some(journal.embedded(positions.clone()))),
+            positions,
         })))
     }
 
@@ -166,6 +202,13 @@ impl Publisher {
     /// The first epoch that this publisher releases.
     pub fn first_epoch(&self) -> u64 {
         self.0.first_epoch
+    }
+
+    /// Returns the position after which to read a partition for [`input_of`](Self::input_of).
+    /// All items up to it are durable or were left out; the next one is the first that no
+    /// committed epoch holds. `None` if the partition is to be read from its beginning.
+    pub fn resume_after(&self, partition: u32) -> Option<u64> {
+        last_item(&self.0.positions.resume(partition))
     }
 
     fn wanted(&self) -> WantedRecords {
@@ -203,13 +246,42 @@ impl Publisher {
         &self,
         scope: Scope<'scope, u64>,
     ) -> (EpochInput<T>, EpochStream<'scope, T>) {
+        self.input_with(scope, Clock::START, None)
+    }
+
+    /// Adds an input for the items of a partition. Each is sent with its position, by
+    /// [`EpochInput::send_at`], from the first one after [`Self::resume_after`] on. The clock goes
+    /// on from where it stood there. A partition is read by one input, on any worker; its number
+    /// is below 2²⁴.
+    ///
+    /// Another input of the same partition, or a larger number, raises the fault.
+    pub fn input_of<'scope, T: Clone + 'static>(
+        &self,
+        scope: Scope<'scope, u64>,
+        partition: u32,
+    ) -> (EpochInput<T>, EpochStream<'scope, T>) {
+        let resume = self.0.positions.resume(partition);
+        let own = (partition < PARTITIONS).then(|| self.0.positions.read(partition, self.0.first_epoch - 1));
+        let reader = own.flatten();
+        if reader.is_none() {
+            self.0.fault.raise("a partition has one input, and a number below 2²⁴");
+        }
+        self.input_with(scope, resume.clock, reader)
+    }
+
+    fn input_with<'scope, T: Clone + 'static>(
+        &self,
+        scope: Scope<'scope, u64>,
+        clock: Clock,
+        reader: Option<PartitionReader>,
+    ) -> (EpochInput<T>, EpochStream<'scope, T>) {
         let (mut items, mut ends) = (InputHandle::new(), InputHandle::new());
         let stream = EpochStream { items: scope.input_from(&mut items), ends: scope.input_from(&mut ends) };
         items.advance_to(self.0.first_epoch);
         ends.advance_to(self.0.first_epoch);
         let schedule = self.0.publication.parameters().epochs.schedule.clone();
         let fault = self.fault();
-        (EpochInput { items, ends, schedule, clock: Clock::START, fault }, stream)
+        (EpochInput { items, ends, schedule, clock, reader, fault }, stream)
     }
 
     /// Runs `work` on every worker thread, which builds a dataflow and feeds it, then steps the
@@ -266,6 +338,8 @@ pub struct EpochInput<T: Clone + 'static> {
     ends: Handle<u64>,
     schedule: Schedule,
     clock: Clock,
+    /// Notes the positions of the items, if they have some.
+    reader: Option<PartitionReader>,
     fault: Fault,
 }
 
@@ -280,16 +354,36 @@ impl<T: Clone + 'static> EpochInput<T> {
     fn close(&mut self) {
         let oldest = self.schedule.oldest_open(self.clock);
         if oldest > *self.items.time() {
+            if let Some(reader) = &mut self.reader {
+                reader.close(oldest - 1, self.clock);
+            }
             self.items.advance_to(oldest);
             self.ends.advance_to(oldest);
         }
     }
 
     /// Sends an item with its event time in microseconds since 1970. Returns whether it counts: an
-    /// item of no epoch, or of an epoch that was committed before, is left out.
+    /// item of no epoch, or of an epoch that was committed before, is left out. Items of an
+    /// [`input_of`](Publisher::input_of) are sent with [`send_at`](Self::send_at) instead.
     pub fn send(&mut self, event_time: i64, item: T) -> bool {
+        if self.reader.is_some() {
+            self.fault.raise("an item of a partition was sent without its position: use send_at");
+        }
+        self.send_counted(None, event_time, item)
+    }
+
+    /// Sends an item as [`send`](Self::send) does, with its position in the partition: any numbers
+    /// by which the program finds the item after it again.
+    pub fn send_at(&mut self, position: u64, event_time: i64, item: T) -> bool {
+        self.send_counted(Some(position), event_time, item)
+    }
+
+    fn send_counted(&mut self, position: Option<u64>, event_time: i64, item: T) -> bool {
         let epoch = self.schedule.assign(event_time, self.clock).epoch();
         let counted = epoch.filter(|epoch| epoch >= self.items.time() && !self.fault.is_raised());
+        if let (Some(reader), Some(position)) = (&mut self.reader, position) {
+            reader.item(counted, position, self.clock);
+        }
         if let Some(epoch) = counted {
             self.items.send((epoch, item));
         }
@@ -300,7 +394,11 @@ impl<T: Clone + 'static> EpochInput<T> {
 
     /// Ends the input. The last epoch to release follows from the clock, not from the items.
     pub fn end(mut self) {
-        self.ends.send(self.schedule.last_at_end(self.clock));
+        let last = self.schedule.last_at_end(self.clock);
+        if let Some(reader) = &mut self.reader {
+            reader.close(u64::MAX, Clock { closed: last, ..self.clock });
+        }
+        self.ends.send(last);
     }
 }
 
@@ -366,76 +464,5 @@ impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Records> {
         let streams = moments::RecordStreams { records, marks, ends };
         moments::release(streams, publisher.wanted().has_entities, measurement, log, fault)
             .inspect(move |released| committed.store(released.epoch, Ordering::Relaxed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MINUTES: i64 = 1440;
-
-    /// Publishes a record a minute of the first days, from the first one on.
-    fn publish(directory: &Path, days: i64) -> (u64, u64) {
-        let builder = Pipeline::builder("minutes").column("x", 0.0, 1.0).keys("half", ["am", "pm"]);
-        let pipeline = builder.epochs("1970-01-01", "1d", 4).guarantee(1.0, 1e-6).build().unwrap();
-        let publisher = Publisher::open(&pipeline, directory).unwrap();
-        let last = publisher.run(2, move |worker, publisher| {
-            let mut input = worker.dataflow(|scope| {
-                let (input, EpochStream { items, ends }) = publisher.input::<i64>(scope);
-                let records = items.map(|(epoch, minute)| {
-                    Record::new(epoch, u32::from(minute % MINUTES >= MINUTES / 2), [0.5])
-                });
-                records.publish(publisher, ends);
-                input
-            });
-            for minute in (0..days * MINUTES).skip(worker.index()).step_by(worker.peers()) {
-                input.advance(minute * 60_000_000);
-                input.send(minute * 60_000_000, minute);
-                worker.step();
-            }
-            input.end();
-        });
-        (publisher.first_epoch(), last.unwrap())
-    }
-
-    /// Counts of all keys up to the last epoch in the log.
-    fn count(directory: &Path) -> f64 {
-        let mut log = PublicReader::open(directory).unwrap();
-        let publication = MomentPublication::from_header(log.header()).unwrap();
-        let mut view = publication.view(&Workload::Prefix);
-        let mut counts = 0.0;
-        while let Some(release) = log.next_frame().unwrap() {
-            counts = view.push(&release.values).unwrap().map(|moments| moments.count()).sum();
-        }
-        counts
-    }
-
-    /// A day counted twice or not at all is 1440 records. The noise of a count has a standard
-    /// deviation below 60, so an error of 700 has a probability below 1e-9.
-    #[test]
-    fn items_of_committed_epochs_count_once_when_they_are_sent_again() {
-        let outer = tempfile::tempdir().unwrap();
-        let directory = outer.path().join("state");
-        assert_eq!(publish(&directory, 2), (1, 2));
-        assert!((count(&directory) - 2.0 * MINUTES as f64).abs() < 700.0);
-        assert_eq!(publish(&directory, 4), (3, 4));
-        assert!((count(&directory) - 4.0 * MINUTES as f64).abs() < 700.0);
-        assert_eq!(publish(&directory, 4), (5, 4));
-    }
-
-    #[test]
-    fn an_input_that_is_dropped_without_its_end_is_a_fault() {
-        let outer = tempfile::tempdir().unwrap();
-        let builder = Pipeline::builder("lost").column("x", 0.0, 1.0).guarantee(1.0, 1e-6);
-        let pipeline = builder.epochs("1970-01-01", "1d", 4).build().unwrap();
-        let publisher = Publisher::open(&pipeline, outer.path().join("state")).unwrap();
-        let ended = publisher.run(1, |worker, publisher| {
-            worker.dataflow(|scope| {
-                let (_, EpochStream { items, ends }) = publisher.input::<i64>(scope);
-                items.map(|(epoch, _)| Record::new(epoch, 0, [0.5])).publish(publisher, ends);
-            });
-        });
-        assert!(matches!(ended, Err(RunError::Fault(reason)) if reason.contains("last epoch")));
     }
 }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tracing::debug;
 use zeroize::Zeroizing;
 
+use super::positions::PartitionPositions;
 use super::resume::{EpochResume, options};
 use super::{RunError, RunOptions};
 use crate::connect::journal;
@@ -142,6 +143,8 @@ pub(super) struct Journal {
     ingest: Option<Arc<IngestJournal>>,
     /// Histories of entities after the committed epochs, if entities are protected.
     histories: Option<EntityHistories>,
+    /// Positions of the partitions of an embedder.
+    embedded: Option<PartitionPositions>,
     metrics: Arc<Metrics>,
 }
 
@@ -150,11 +153,14 @@ impl CommitLog<EpochExtra> for Journal {
         let frames = epochs
             .iter()
             .map(|epoch| {
-                let resume = resumes(epoch).next();
-                let positions = resume.map(|resume| resume.positions(&self.partitions)).transpose()?;
+                let positions = match (resumes(epoch).next(), &self.embedded) {
+                    (Some(resume), _) => resume.positions(&self.partitions)?,
+                    (None, Some(embedded)) => embedded.after(epoch.released.epoch)?,
+                    (None, None) => Vec::new(),
+                };
                 Ok(EpochFrame {
                     epoch: epoch.released.epoch,
-                    positions: positions.unwrap_or_default(),
+                    positions,
                     sums: joined(&epoch.sums),
                     values: epoch.released.to_vec(),
                     admitted: self
@@ -200,7 +206,12 @@ impl Journal {
         histories: Option<EntityHistories>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Journal { store, partitions, ingest, histories, metrics }
+        Journal { store, partitions, ingest, histories, embedded: None, metrics }
+    }
+
+    /// Commits the positions of an embedder's partitions with each epoch.
+    pub(super) fn embedded(self, positions: PartitionPositions) -> Self {
+        Journal { embedded: Some(positions), ..self }
     }
 
     fn advance(&mut self, epochs: &[EpochCommit<EpochExtra>]) -> Result<(), RunError> {

@@ -23,6 +23,7 @@ pub mod link;
 mod meeting;
 mod merge;
 mod moments;
+mod positions;
 mod preflight;
 mod progress;
 mod resume;
