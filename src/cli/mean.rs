@@ -251,7 +251,8 @@ fn warnings(
             let direction = if clipped.bias < 0.0 { "low" } else { "high" };
             warnings.push(format!(
                 "{name}: about {} of the rows lie outside {} to {} and were clipped, which makes the mean too {direction} by \
-                 about {}, without what filtering adds and values too rare to be seen: {advice}",
+                 about {} or more: values too rare to be seen and filtering add to it, by an amount that no released number \
+                 bounds; {advice}",
                 percent(clipped.share),
                 number(clipped.lower),
                 number(clipped.upper),
@@ -285,7 +286,8 @@ fn percent(share: f64) -> String {
 /// A share of removed rows that is worth a warning, even where none may be corrupt.
 const LEAST_REMOVED: f64 = 1e-3;
 
-/// Returns how far the mean of skewed rows may be off.
+/// Returns how far the mean of skewed rows may be off. Nothing that is released bounds it in units
+/// of the column: a few values in the tail can make the standard deviation as large as they like.
 ///
 /// Let σ be the standard deviation of a column over all rows. Without a share q of the rows, the
 /// mean moves by at most σ√(q/(1−q)): by Cauchy and Schwarz, |E[(X−μ)1_B]| = |Cov(X, 1_B)| ≤
@@ -318,23 +320,28 @@ fn skewness_warning(
     };
     // Of more than half of the rows, the released numbers say too little.
     let share = share.min(0.5);
+    let advice = "If a column may be skewed, publish its mean by a pipeline with public bounds (hushflow init FILE), or give a \
+        --scale that covers its tail";
     if share <= 0.0 {
-        return None;
+        return Some(format!(
+            "{method} clips values outside of a range that it finds. None was seen there, but some may be too rare to be seen, and \
+             how far they move the mean of a skewed column, no released number bounds. {advice}"
+        ));
     }
     let deviations = (share / (1.0 - share)).sqrt();
     // Two digits: the standard deviation is a guess.
     let rough = |value: f64| number(format!("{value:.1e}").parse().unwrap_or(value));
-    let shift =
-        |(name, column): (&String, &Clipping)| format!("{name} by {}", rough(deviations * column.scale));
-    let shifts: Vec<String> = data.columns().iter().zip(clipping).map(shift).collect();
-    let amounts = match shifts.is_empty() {
+    let scale = |(name, column): (&String, &Clipping)| format!("{} of {name}", rough(column.scale));
+    let scales: Vec<String> = data.columns().iter().zip(clipping).map(scale).collect();
+    let scales = match scales.is_empty() {
         true => String::new(),
-        false => format!(": {}, if that is the scale; further with a longer tail", shifts.join(", ")),
+        false => format!(" ({})", scales.join(", ")),
     };
     let like = if arguments.corruption > 0.0 { " like corrupt rows" } else { "" };
     Some(format!(
         "{method} {action} the tail of a skewed column{like}. For a share of {} of the rows this can move a mean by up to {} \
-         standard deviations of its column{amounts}",
+         standard deviations of its column. Those of a skewed column may be many times the scale{scales}, so no released number \
+         bounds how far its mean is off. {advice}",
         percent(share),
         rough(deviations),
     ))
