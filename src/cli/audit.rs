@@ -18,7 +18,7 @@ use hushflow::publication::{MomentPublication, PublicationError, chosen};
 use serde::Serialize;
 
 use super::output::{ProgressCounter, SearchStatus};
-use super::output::{number, print, print_json, table};
+use super::output::{number, print_json, print_wrapped, table};
 use super::{CliError, number_in, thousands};
 
 /// Default number of epochs.
@@ -128,7 +128,7 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     };
     let findings = audit_all(&audited, &canaries, &settings)?;
     let report = report(arguments, participation, &publication, &audited, findings);
-    if arguments.json { print_json(&report) } else { print(&report.text()) }?;
+    if arguments.json { print_json(&report) } else { print_wrapped(&report.text()) }?;
     if report.ok { Ok(()) } else { Err(CliError::exceeded("a canary reveals more than the claim allows")) }
 }
 

@@ -7,7 +7,7 @@ use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian}
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::output::{number, print, print_json, table};
+use super::output::{number, print_json, print_wrapped, table};
 use super::{CliError, number_in};
 
 /// Arguments of `hushflow calibrate`.
@@ -215,8 +215,8 @@ impl<'a> EventReport<'a> {
 pub(crate) fn execute(arguments: &CalibrateArguments) -> Result<(), CliError> {
     if let Some(events) = &arguments.events {
         let report = EventReport::of(arguments, events)?;
-        return Ok(if arguments.json { print_json(&report.json()) } else { print(&report.text()) }?);
+        return Ok(if arguments.json { print_json(&report.json()) } else { print_wrapped(&report.text()) }?);
     }
     let guarantee = CalibrationReport::of(arguments)?;
-    Ok(if arguments.json { print_json(&guarantee) } else { print(&guarantee.text()) }?)
+    Ok(if arguments.json { print_json(&guarantee) } else { print_wrapped(&guarantee.text()) }?)
 }

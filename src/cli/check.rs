@@ -3,7 +3,7 @@
 
 mod report;
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
 use super::CliError;
-use super::output::{RowProgress, print_json, print_wrapped};
+use super::output::{RowProgress, print_json, print_message, print_wrapped};
 use super::run::{patience, warn};
 use report::CheckReport;
 
@@ -78,8 +78,8 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
     let state = state.unwrap_or_else(|| NO_STATE.into());
     let wrong = |error| CliError::usage(format!("{}: {error}", arguments.pipeline.display()));
     let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ()).map_err(wrong)?;
-    let limits = limits(arguments, &pipeline)?;
     let progress = RowProgress::new();
+    let limits = limits(arguments, &pipeline, progress.clone())?;
     let mut run = dry_run(&pipeline, &limits, &mut |rows| progress.update(rows));
     progress.finish();
     let stopped = limits.control.is_stopped();
@@ -94,7 +94,7 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
         print_wrapped(&report.text(arguments.epochs))?
     };
     if !stderr().is_terminal() || arguments.json {
-        let _ = writeln!(stderr(), "note: the output of check is private: for the operator only");
+        print_message("note: the output of check is private: for the operator only");
     }
     report.verdict()
 }
@@ -111,10 +111,15 @@ fn refuse_sockets(pipeline: &Pipeline) -> Result<(), CliError> {
 }
 
 /// Returns how much to read. The first signal ends the reading, the second one the process.
-fn limits(arguments: &CheckArguments, pipeline: &Pipeline) -> Result<DryRunLimits, CliError> {
+fn limits(
+    arguments: &CheckArguments,
+    pipeline: &Pipeline,
+    progress: RowProgress,
+) -> Result<DryRunLimits, CliError> {
     let endless = pipeline.sources.iter().any(Source::goes_on);
     let silence = arguments.until_idle.or(endless.then_some(SILENCE));
-    let control = Control::new().until_idle(silence).on_notice(warn);
+    let control =
+        Control::new().until_idle(silence).on_notice(move |notice| progress.interrupt(|| warn(notice)));
     for signal in [SIGINT, SIGTERM] {
         register_conditional_default(signal, control.stop_flag())
             .and_then(|_| register(signal, control.stop_flag()))

@@ -21,7 +21,7 @@ use hushflow::publication::report;
 use serde_json::{Map, Value, json};
 
 use super::ledger::ChargeArguments;
-use super::output::{number, print, print_json, table};
+use super::output::{number, print, print_json, print_wrapped, table, terminal_width};
 use super::{CliError, FormatArgument, number_in};
 use regression::RegressionRequest;
 
@@ -381,6 +381,19 @@ impl CovarianceReport<'_> {
         text
     }
 
+    /// Formats one line for each entry of the upper triangle, for narrow terminals.
+    fn entries(&self) -> String {
+        let (estimate, noise) = (self.estimate, self.estimate.noise());
+        let entry = |(i, j): (usize, usize)| {
+            let value = number(estimate.covariance[(i, j)]);
+            let noise = noise[i][j].map_or_else(String::new, |noise| format!("± {}", number(noise)));
+            vec![format!("{}, {}", self.columns[i], self.columns[j]), value, noise]
+        };
+        let number = self.columns.len();
+        let pairs = (0..number).flat_map(|i| (i..number).map(move |j| (i, j)));
+        table(&pairs.map(entry).collect::<Vec<_>>())
+    }
+
     fn text(&self) -> String {
         let estimate = self.estimate;
         let mut rows = vec![
@@ -417,7 +430,9 @@ impl CovarianceReport<'_> {
                 ),
                 false => "±: standard deviation of the noise; an entry without ± was not measured\n".into(),
             };
-            text += &table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
+            let matrix = table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
+            let is_wide = |width| matrix.lines().any(|line| line.chars().count() > width);
+            text += &if terminal_width().is_some_and(is_wide) { self.entries() } else { matrix };
         } else {
             text += "The covariance has too many columns to print: use --json or --format csv.\n";
         }
@@ -474,6 +489,6 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     Ok(match arguments.format.format() {
         OutputFormat::Json => print_json(&report.json()),
         OutputFormat::Csv => print(&report.csv()),
-        OutputFormat::Table(_) => print(&report.text()),
+        OutputFormat::Table(_) => print_wrapped(&report.text()),
     }?)
 }

@@ -250,7 +250,7 @@ fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<(), CliError> {
     let rows = thousands(run.counters.rows);
     print_message(&format!("\n{PRIVATE}\n{} of {rows} rows would count{left_out}.", thousands(counted)));
     if 2 * counted < run.counters.rows {
-        let _ = writeln!(stderr(), "Most would not: hushflow check {} shows why.", output.display());
+        print_message(&format!("Most would not: hushflow check {} shows why.", output.display()));
     }
     if records > 0.0
         && let Some(expected) = forecast_of_means(pipeline, records)?

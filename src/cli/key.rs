@@ -1,6 +1,6 @@
 //! `hushflow key`: creates a key file, or prints the token derived from one.
 
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,7 +8,7 @@ use hushflow::key::SharedKey;
 use serde_json::json;
 
 use super::CliError;
-use super::output::print_json;
+use super::output::{print_json, print_message};
 
 /// Arguments of `hushflow key`.
 #[derive(Debug, Args)]
@@ -46,12 +46,10 @@ pub(crate) fn execute(arguments: &KeyArguments) -> Result<(), CliError> {
     if arguments.json {
         return Ok(print_json(&json!({ "file": arguments.file.to_string_lossy(), "created": true }))?);
     }
-    // A closed standard error is no failure after the work is done.
-    let _ = writeln!(
-        stderr(),
+    print_message(&format!(
         "{file} holds a new key; only its owner may read it. For a cluster, copy the file to every machine and start all \
          processes with --key {file}. For a listening source, set key = \"{file}\" in [source]; senders must begin with the \
          line that `hushflow key {file} --token` prints."
-    );
+    ));
     Ok(())
 }

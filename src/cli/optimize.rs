@@ -22,7 +22,7 @@ use hushflow::strategies::{
 use serde::Serialize;
 
 use super::output::SearchStatus;
-use super::output::{number, print, print_json, table};
+use super::output::{number, print_json, print_wrapped, table};
 use super::plan::{list, read_workload, scheduled, word};
 use super::{CliError, number_in};
 
@@ -185,7 +185,7 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
     Ok(if arguments.json {
         print_json(&report)
     } else {
-        print(&describe(&report, arguments.output.as_deref()))
+        print_wrapped(&describe(&report, arguments.output.as_deref()))
     }?)
 }
 

@@ -160,6 +160,7 @@ impl SearchStatus {
 }
 
 /// The number of rows read so far, on standard error if that is a terminal.
+#[derive(Clone)]
 pub(super) struct RowProgress(ProgressBar);
 
 impl RowProgress {
@@ -175,6 +176,11 @@ impl RowProgress {
     /// Shows a number of rows.
     pub(super) fn update(&self, rows: u64) {
         self.0.set_position(rows);
+    }
+
+    /// Clears the line while `print` writes lines of its own.
+    pub(super) fn interrupt(&self, print: impl FnOnce()) {
+        self.0.suspend(print);
     }
 
     /// Clears the line.

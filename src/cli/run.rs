@@ -273,41 +273,33 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
     let parameters = input.subject.parameters();
     let privacy = parameters.privacy;
     let (epochs, last) = (summary.epochs.end - summary.epochs.start, summary.epochs.end - 1);
-    let mut err = stderr().lock();
-    let progress = match epochs {
+    print_message(&match epochs {
         0 if last == 0 && summary.counters.rows == 0 => {
-            writeln!(err, "The source has no row, so no epoch was published.")
+            "The source has no row, so no epoch was published.".into()
         }
-        0 if last == 0 => writeln!(err, "No epoch has closed yet, so none was published."),
-        0 => writeln!(
-            err,
-            "Nothing new: {last} epochs were published earlier, and no epoch is published twice."
-        ),
-        _ => writeln!(
-            err,
+        0 if last == 0 => "No epoch has closed yet, so none was published.".into(),
+        0 => format!("Nothing new: {last} epochs were published earlier, and no epoch is published twice."),
+        _ => format!(
             "{epochs} epochs published; the log now ends at epoch {last} of {}.",
             parameters.epochs.schedule.horizon()
         ),
-    };
-    let guarantee = match input.subject.publication.is_private() {
-        false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
-        true => writeln!(
-            err,
+    });
+    print_message(&match input.subject.publication.is_private() {
+        false => "NOT PRIVATE: the noise was drawn from a seed.".into(),
+        true => format!(
             "All releases of this state directory together are (ε = {}, δ = {})-differentially private for {}.",
             privacy.epsilon,
             privacy.delta,
             parameters.adjacency()
         ),
-    };
+    });
     if options.control.is_stopped() {
-        let _ = writeln!(
-            err,
-            "Stopped by a signal: run the command again to continue. The current epoch is still open."
+        print_message(
+            "Stopped by a signal: run the command again to continue. The current epoch is still open.",
         );
     }
-    let hint = writeln!(err, "To read the releases again:  hushflow tail {}", input.directory.display());
-    // A closed standard error is no failure after the work is done.
-    let _ = progress.and(guarantee).and(hint);
+    // A command to copy is not wrapped. A closed standard error is no failure.
+    let _ = writeln!(stderr(), "To read the releases again:  hushflow tail {}", input.directory.display());
     if shows_private {
         let c = &summary.counters;
         let by_column = parameters.by_column();
@@ -332,20 +324,19 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             ("for epochs closed in an earlier run, dropped", c.already_closed),
             ("cut by a disconnect, dropped", c.torn),
         ];
-        let _ = writeln!(err, "Rows (exact counts are private: only for the operator):");
+        print_message("Rows (exact counts are private: only for the operator):");
         for (outcome, count) in
             rows.into_iter().filter(|&(outcome, count)| count > 0 || outcome == "rows read")
         {
-            let _ = writeln!(err, "{:>14}  {outcome}", thousands(count));
+            print_message(&format!("{:>14}  {outcome}", thousands(count)));
         }
         let unusable = c.missing + c.malformed;
         if !by_column && parameters.columns.len() > 1 && unusable > c.rows / MANY_UNUSABLE {
             let share = 100.0 * unusable as f64 / c.rows.max(1) as f64;
-            let _ = writeln!(
-                err,
+            print_message(&format!(
                 "hint: {share:.0} % of the rows are unusable as a whole; with missing = \"by-column\" in [source], a row counts \
                  for the columns that it has (in a new state directory)"
-            );
+            ));
         }
     }
 }

@@ -23,6 +23,7 @@ use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
 
+use super::run::warn;
 use super::{CliError, ReleaseFormatArguments, number_in, plan, serve};
 use output::{LiveTable, Output};
 
@@ -188,7 +189,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let subject = subject(arguments, &reader)?;
     let keys = selected_keys(&arguments.key, subject.parameters())?;
     if !subject.publication.is_private() {
-        let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
+        warn("not private: the noise of these releases was drawn from a seed");
     }
     let stop = StopFlag::default();
     if let Some(address) = &arguments.web {

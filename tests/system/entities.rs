@@ -359,6 +359,13 @@ fn lines_show_the_share_that_counted() {
     close("sent", &keys[2]["sent_noise"], number(&planned["last_noise"]["sent"]), 1e-9);
     let text = finish(hushflow(["plan", "--strategy", "square-root"]).arg(&pipeline)).succeeded().out;
     assert!(text.contains("sent ±"), "{text}");
+    let compared = finish(hushflow(["plan"]).arg(&pipeline)).succeeded().out;
+    let sent = format!("{:.3e}", number(&planned["last_noise"]["sent"]));
+    let printed =
+        compared.split("sent records of a key has noise ± ").nth(1).unwrap_or_else(|| panic!("{compared}"));
+    let printed =
+        printed.split("and ± ").nth(1).and_then(|rest| rest.split(' ').next()).expect("two numbers");
+    assert_eq!(format!("{:.3e}", printed.parse::<f64>().expect("a number")), sent, "{compared}");
     let table = shown(&["--format", "table"]).out;
     assert!(table.contains("counted %: share of the records of entities in the epochs"), "{table}");
     let only = shown(&["--format", "table", "--columns", "counted"]).out;

@@ -35,11 +35,13 @@ fn published(lab: &Lab) -> std::path::PathBuf {
 
 /// Runs `hushflow tail` on a terminal of this width and returns the lines on it.
 fn on_terminal(state: &Path, width: usize, arguments: &str) -> Vec<String> {
-    let shell = format!(
-        "stty cols {width} rows 50; exec {} tail {} {arguments}",
-        env!("CARGO_BIN_EXE_hushflow"),
-        state.display()
-    );
+    printed(width, &format!("tail {} {arguments}", state.display()))
+}
+
+/// Runs a command on a terminal of this width and returns the lines on it, those of standard error
+/// too.
+fn printed(width: usize, arguments: &str) -> Vec<String> {
+    let shell = format!("stty cols {width} rows 50; exec {} {arguments}", env!("CARGO_BIN_EXE_hushflow"));
     let mut command = Command::new("script");
     command.args(["-qec", &shell, "/dev/null"]).stdin(Stdio::null());
     command.env("TERM", "xterm").env_remove("NO_COLOR").env("SHELL", "/bin/sh");
@@ -72,6 +74,73 @@ fn a_table_fits_terminals_of_several_widths() {
     let narrow = on_terminal(&state, 80, "").join("\n");
     assert!(narrow.contains("more cells: choose with --columns"), "{narrow}");
     assert!(!on_terminal(&state, 700, "").join("\n").contains("more cells"));
+}
+
+/// No command prints a line that is wider than the terminal, except for paths and commands to copy.
+#[test]
+fn every_command_fits_terminals_of_60_and_80_columns() {
+    let lab = Lab::new();
+    let state = published(&lab).display().to_string();
+    let [pipeline, data, again] =
+        ["pipeline.toml", "data.csv", "again"].map(|name| lab.path(name).display().to_string());
+    let bad = lab.path("bad.toml").display().to_string();
+    let text = std::fs::read_to_string(&pipeline).expect("the pipeline");
+    let jumping = text.replace("data.csv", "jump.csv").replace(
+        "epochs = { records = 200, horizon = 2 }",
+        "epochs = { time = 't', arrival = 't', start = '2020-01-01', length = '1d', horizon = 9 }",
+    );
+    lab.write("bad.toml", jumping);
+    let rows = std::fs::read_to_string(&data).expect("the data");
+    let mut rows = rows.lines().take(30).enumerate().map(|(row, line)| match row {
+        0 => format!("t,{line}\n"),
+        20 => format!("2031-01-01,{line}\n"),
+        row => format!("2020-01-{:02},{line}\n", 1 + row / 5),
+    });
+    lab.write("jump.csv", rows.by_ref().collect::<String>());
+    let estimate = "--columns age,height,weight,income,debt,distance";
+    let commands = [
+        format!("run {pipeline} --state {again}-WIDTH --counters"),
+        format!("run {pipeline} --state {again}-WIDTH --quiet"),
+        format!("run {bad} --state {again}-bad-WIDTH"),
+        format!("check {pipeline}"),
+        format!("check {bad}"),
+        format!("plan {pipeline}"),
+        format!("plan {pipeline} --records-per-epoch 100"),
+        format!("plan {pipeline} --strategy identity"),
+        "plan --workload prefix --horizon 12".into(),
+        format!("tail {state}"),
+        format!("tail {state} --estimate moments"),
+        format!("verify {state}"),
+        format!("ledger {state}"),
+        "calibrate --epsilon 1 --delta 1e-6".into(),
+        "calibrate --events 1000*sampled-gaussian:1.1:0.01,pure:0.5 --delta 1e-5".into(),
+        format!("covariance {data} {estimate} --bounds 0:1 --rho 0.5 --seed 1"),
+        format!("covariance {data} {estimate} --bounds 0:1 --centre --method ssp --rho 0.5 --seed 1"),
+        format!("mean {data} {estimate} --corruption 0 --epsilon 8 --delta 1e-6 --seed 1"),
+        "reference epochs".into(),
+        "help run".into(),
+        "optimize --method coa --workload prefix --horizon 4".into(),
+    ];
+    let mut wide = Vec::new();
+    for width in [60, 80] {
+        for command in &commands {
+            let command = command.replace("WIDTH", &width.to_string());
+            let lines = printed(width, &command);
+            assert!(!lines.is_empty(), "{command}");
+            // A status line is drawn and cleared on a line of its own.
+            for line in lines.iter().flat_map(|line| line.split('\r')) {
+                let is_path = line.split_whitespace().any(|word| word.starts_with('/') && word.len() > 20);
+                let is_digest = line.trim().len() == 64 && !line.trim().contains(' ');
+                let is_command = line.trim_start().starts_with("hushflow ");
+                if plain(line).chars().count() > width && !is_path && !is_digest && !is_command {
+                    wide.push(format!("{width}, {command}: {line:?}"));
+                }
+            }
+        }
+    }
+    assert!(wide.is_empty(), "{}", wide.join("\n"));
+    let plan = printed(60, &format!("plan {pipeline}")).join("\n");
+    assert!(plan.contains("loss") && !plan.contains("mean ±"), "{plan}");
 }
 
 #[test]

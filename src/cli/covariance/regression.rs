@@ -13,7 +13,7 @@ use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use serde_json::{Map, Value, json};
 
 use super::super::CliError;
-use super::super::output::{number, print, print_json, table};
+use super::super::output::{number, print, print_json, print_wrapped, table};
 use super::CovarianceArguments;
 
 /// Inputs of a regression.
@@ -63,7 +63,7 @@ impl<'a> RegressionRequest<'a> {
         Ok(match self.arguments.format.format() {
             OutputFormat::Json => print_json(&report.json()),
             OutputFormat::Csv => print(&report.csv()),
-            OutputFormat::Table(_) => print(&report.text()),
+            OutputFormat::Table(_) => print_wrapped(&report.text()),
         }?)
     }
 

@@ -20,6 +20,9 @@ pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) ->
         .concat()
 }
 
+/// Title of the column that is empty where the records of an epoch are not known.
+const MEAN: &str = "mean ±";
+
 /// Formats one line for each strategy, the best first, and why others are left out.
 pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     let ComparisonTable { strategies, omissions, no_lower_bound, in_file, of_file } = table_of_all;
@@ -27,7 +30,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
         return ["No strategy applies to these parameters.\n", &left_out(omissions, None)].concat();
     };
     let titles =
-        ["strategy", "rmse", "loss", "largest error", "mean ±", "first ±", "second ±", "bytes", "products"];
+        ["strategy", "rmse", "loss", "largest error", MEAN, "first ±", "second ±", "bytes", "products"];
     let row = |forecast: &Forecast| {
         let mark = if in_file.as_ref() == Some(&forecast.strategy) { " *" } else { "" };
         let mean = forecast.noise.mean_noise.map_or("-".into(), |noise| number(noise.last_epoch));
@@ -47,11 +50,13 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     };
     let mut rows: Vec<_> =
         [titles.map(String::from).to_vec()].into_iter().chain(strategies.iter().map(row)).collect();
-    let narrowed = fit_columns(
-        &mut rows,
-        terminal_width(),
-        &["products", "bytes", "second ±", "first ±", "largest error", "loss"],
-    );
+    let mut order = vec!["products", "bytes", "second ±", "first ±", "largest error", "loss"];
+    let is_empty = strategies.iter().all(|forecast| forecast.noise.mean_noise.is_none());
+    if is_empty {
+        order.insert(0, MEAN);
+    }
+    let mut narrowed = fit_columns(&mut rows, terminal_width(), &order);
+    narrowed.retain(|title| title != MEAN || !is_empty);
     let narrowed = match narrowed.is_empty() {
         true => String::new(),
         false => format!("A wider terminal also shows {}; --json prints all.\n", narrowed.join(", ")),
@@ -74,9 +79,10 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
          the last epoch. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not run.",
     );
     let legend = format!(
-        "\n{narrowed}{meaning}{}{bound}{}{}See one in full with --strategy {}.\n",
+        "\n{narrowed}{meaning}{}{bound}{}{}{}See one in full with --strategy {}.\n",
         if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },
         mean(best, of_file.as_ref()),
+        sent(strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.strategy)).unwrap_or(best)),
         left_out(omissions, Some(best)),
         best.strategy,
     );
@@ -251,6 +257,16 @@ fn mean(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {
         number(mean.last_epoch),
         number(mean.average),
     )
+}
+
+/// Formats the noise of the count of sent records, if it is released.
+fn sent(forecast: &Forecast) -> String {
+    let noise = [&forecast.noise.first_noise, &forecast.noise.last_noise].map(|noise| noise.sent.map(number));
+    let [Some(first), Some(last)] = noise else { return String::new() };
+    paragraph(&format!(
+        "With {}, the number of sent records of a key has noise ± {first} in epoch 1 and ± {last} after the last.",
+        forecast.strategy
+    ))
 }
 
 /// Formats the cost of count and second moments.
