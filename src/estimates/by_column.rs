@@ -259,7 +259,7 @@ impl Estimate for ColumnwiseEstimate {
     }
 
     fn legend(&self) -> String {
-        let legend = self.scaled.view.intervals.legend();
+        let legend = self.scaled.view.intervals.legend(self.is_full() && self.columns.len() > 1);
         format!("{legend}; n: rows that have the column")
     }
 

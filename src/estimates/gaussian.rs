@@ -205,7 +205,7 @@ impl Estimate for GaussianEstimate {
     }
 
     fn legend(&self) -> String {
-        self.scaled.view.intervals.legend()
+        self.scaled.view.intervals.legend(self.is_full() && self.scaled.columns.len() > 1)
     }
 
     fn titles(&self) -> Vec<String> {

@@ -459,7 +459,7 @@ impl Estimate for LeastSquaresEstimate {
     }
 
     fn legend(&self) -> String {
-        self.scaled.view.intervals.legend()
+        self.scaled.view.intervals.legend(false)
     }
 
     fn titles(&self) -> Vec<String> {

@@ -208,10 +208,12 @@ impl Intervals {
         format!("{subject}, {together}")
     }
 
-    /// The meaning of ± in a table.
-    pub(super) fn legend(&self) -> String {
+    /// The meaning of ± in a table, of correlations too.
+    pub(super) fn legend(&self, has_correlations: bool) -> String {
+        let of_correlations =
+            if has_correlations { "; a wide one of a correlation holds less often" } else { "" };
         format!(
-            "half-width of the {} % confidence interval for {} (a to b: its ends)",
+            "half-width of the {} % confidence interval for {} (a to b: its ends){of_correlations}",
             self.level * 100.0,
             self.promise("a line")
         )
