@@ -73,7 +73,14 @@ pub use hushflow_estimators as estimators;
 pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
+// The files of the command name the library as its users do.
+#[cfg(feature = "cli")]
+extern crate self as hushflow;
+
 pub mod check;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 mod connect;
 pub mod control;
 mod document;

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-mod cli;
-
 fn main() -> ExitCode {
-    cli::execute(&cli::parse())
+    hushflow::cli::execute(std::env::args_os()).into()
 }

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from . import strategy
+from . import noise, optax, strategy, torch, training
 from ._accounts import Budget, Calibration, calibrate, ledger
+from ._check import check
 from ._errors import (
     BatchError,
     ForkError,
@@ -58,13 +59,18 @@ __all__ = [
     "StrategyError",
     "View",
     "calibrate",
+    "check",
     "ledger",
+    "noise",
     "open_log",
+    "optax",
     "plan",
     "private_covariance",
     "robust_mean",
     "run",
     "strategy",
+    "torch",
+    "training",
 ]
 
 # Tracebacks name the exceptions as users import them.

@@ -46,6 +46,8 @@ class Budget(NamedTuple):
     """Number of publications."""
     spent: float | None
     """ε of all of them together at `delta`; None if they have no guarantee together."""
+    problem: str | None
+    """Why they have none, such as an entry whose noise was drawn from a seed."""
     delta: float
     """δ at which `spent` is stated."""
     epsilon: float | None
@@ -68,6 +70,7 @@ def ledger(directory: Path, *, delta: float | None = None) -> Budget:
     return Budget(
         entries=found["entries"],
         spent=found["spent"],
+        problem=found["problem"],
         delta=found["delta"],
         epsilon=epsilon,
         left=found["left"],

@@ -57,6 +57,9 @@ class Table:
         if module in ("pandas", "polars") and hasattr(data, "columns"):
             return data
         if module == "pyarrow" and hasattr(data, "column"):
+            twice = sorted(name for name in self._names if data.schema.names.count(name) > 1)
+            if twice:
+                raise refuse(f"there are several columns {twice[0]!r}")
             return dict(zip(data.schema.names, data.columns, strict=True))
         if hasattr(data, "__arrow_c_stream__"):
             return self._arrow(data)
@@ -95,6 +98,9 @@ class Table:
 
     def column(self, name: str) -> Any:
         """Returns a column, as it is."""
+        columns = getattr(self._data, "columns", None)
+        if columns is not None and list(columns).count(name) > 1:
+            raise refuse(f"there are several columns {name!r}")
         try:
             return self._data[name]
         except Exception:

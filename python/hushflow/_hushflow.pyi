@@ -24,7 +24,7 @@ class Strategy:
         name: str,
         *,
         workload: str = "prefix",
-        horizon: int,
+        horizon: int | None = None,
         participation: str = "1",
         objective: str = "rmse",
     ) -> Strategy: ...
@@ -35,8 +35,8 @@ class Strategy:
     def workload(self) -> str:
         """The workload for which it was made."""
     @property
-    def horizon(self) -> int:
-        """Number of epochs."""
+    def horizon(self) -> int | None:
+        """Number of epochs; None for a strategy that is not made for one yet."""
     @property
     def participation(self) -> str:
         """How often a record or entity takes part, such as `20x100`."""
@@ -60,6 +60,88 @@ class Strategy:
     def matrix(self, steps: int | None = None) -> Floats:
         """Returns C for the first steps, by default all, as an array of shape (rows, steps)."""
 
+@final
+class NoiseStream:
+    def __new__(
+        cls,
+        strategy: Strategy,
+        dimension: int,
+        noise_multiplier: float,
+        clip_norm: float,
+        neighbours: str,
+        seed: int | None,
+    ) -> NoiseStream: ...
+    @property
+    def private(self) -> bool: ...
+    @property
+    def dimension(self) -> int: ...
+    @property
+    def horizon(self) -> int: ...
+    @property
+    def next_step(self) -> int: ...
+    @property
+    def sensitivity(self) -> float: ...
+    def standard_deviations(self) -> Floats: ...
+    def draw(self, step: int) -> Floats: ...
+
+@final
+class TrainingPlan:
+    """The promise of a training run: see `hushflow.training.plan`."""
+
+    def __new__(
+        cls,
+        participation: str,
+        epsilon: float,
+        delta: float,
+        batch_size: int | None,
+        neighbours: str,
+        method: str,
+    ) -> TrainingPlan: ...
+    @property
+    def horizon(self) -> int:
+        """Number of steps."""
+    @property
+    def batch_size(self) -> int | None:
+        """Number of records of a step; None if the first step tells."""
+    @property
+    def participation(self) -> str:
+        """Number of passes and of steps in a pass, such as `5x50`."""
+    @property
+    def epsilon(self) -> float:
+        """ε of the whole run."""
+    @property
+    def delta(self) -> float:
+        """δ of the whole run."""
+
+@final
+class PrivateAdam:
+    def __new__(
+        cls,
+        parameters: Floats,
+        plan: TrainingPlan,
+        strategy: Strategy,
+        batch_size: int,
+        learning_rate: float,
+        clip_norm: float,
+        journal: Path | None,
+        seed: int | None,
+    ) -> PrivateAdam: ...
+    @property
+    def private(self) -> bool: ...
+    @property
+    def parameters(self) -> Floats: ...
+    @property
+    def next_step(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def noise_multiplier(self) -> float: ...
+    def step(self, gradients: npt.NDArray[np.float32]) -> Floats: ...
+    def spent(self) -> float: ...
+    def save(self) -> bytes: ...
+    def restore(self, state: bytes) -> None: ...
+
+def command(arguments: Sequence[str]) -> int: ...
 def strategy_names() -> list[tuple[str, str]]: ...
 def plan(
     *,

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timezone
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,13 @@ from ._accounts import Budget, ledger
 from ._errors import ParameterError, RunError, StateError
 from ._hushflow import Pipeline, Strategy
 from ._logs import Log, Release
+from ._owned import Owned
 from ._types import Path
 
 Floats = npt.NDArray[np.float64]
 
 
-class ContinualMoments:
+class ContinualMoments(Owned):
     """Count, mean and covariance of a stream of records, published after every epoch.
 
     The whole history of releases is (epsilon, delta)-differentially private. It is the same dataflow,
@@ -89,6 +90,8 @@ class ContinualMoments:
     (2, True)
     >>> m.close()
     """
+
+    _instead = "two of them would publish the same epochs with different noise; make another one with get_params()"
 
     def __init__(
         self,
@@ -159,6 +162,11 @@ class ContinualMoments:
         self._numbers: _batch.KeyNumbers | None = None
         self._closed = False
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _PARAMETERS and getattr(self, "_session", None) is not None:
+            raise RunError(_OPEN)
+        super().__setattr__(name, value)
+
     @classmethod
     def from_pipeline(
         cls, pipeline: Pipeline | Path, *, state: Path | None = None, workers: int = 1
@@ -179,7 +187,7 @@ class ContinualMoments:
     def set_params(self, **parameters: Any) -> ContinualMoments:
         """Changes parameters, before the directory is open."""
         if self._session is not None:
-            raise RunError("parameters can't change while the publication is open: make another one")
+            raise RunError(_OPEN)
         for name, value in parameters.items():
             if name not in _PARAMETERS:
                 raise ParameterError(f"there is no parameter {name!r}: expected one of {', '.join(_PARAMETERS)}")
@@ -200,7 +208,7 @@ class ContinualMoments:
         strategy = self.strategy
         horizon, workload = self.horizon, self.workload
         if isinstance(strategy, Strategy):
-            if horizon not in (None, strategy.horizon):
+            if strategy.horizon is not None and horizon not in (None, strategy.horizon):
                 raise ParameterError(
                     f"horizon: found {horizon}, but the strategy is for {strategy.horizon} epochs"
                 )
@@ -208,7 +216,8 @@ class ContinualMoments:
                 raise ParameterError(
                     f"workload: found {workload!r}, but the strategy is for {strategy.workload!r}"
                 )
-            horizon, workload, strategy = strategy.horizon, strategy.workload, strategy.name
+            horizon = horizon if strategy.horizon is None else strategy.horizon
+            workload, strategy = strategy.workload, strategy.name
         if (self.key is None) != (self.keys is None):
             raise ParameterError("key and keys: expected both or none: the column, and all of its keys")
         limits = (self.participations, self.min_separation, self.records_per_epoch)
@@ -425,12 +434,8 @@ class ContinualMoments:
         where = "" if self.state is None else f"state={os.fspath(self.state)!r}, "
         return f"ContinualMoments({where}{state})"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a ContinualMoments can't be pickled or copied: two of them would publish the same epochs with different "
-            "noise; make another one with get_params()"
-        )
 
+_OPEN = "parameters can't change while the publication is open: make another one"
 
 _PARAMETERS = [name for name in inspect.signature(ContinualMoments.__init__).parameters if name != "self"]
 

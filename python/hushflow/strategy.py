@@ -28,14 +28,11 @@ if TYPE_CHECKING:
 Objective = Literal["rmse", "max"]
 
 
-class _Epochs(TypedDict):
-    horizon: int
-
-
-class Setting(_Epochs, total=False):
-    """What every strategy is made for, with the defaults of `parse`; `horizon` has none."""
+class Setting(TypedDict, total=False):
+    """What every strategy is made for, with the defaults of `parse`."""
 
     workload: str
+    horizon: int | None
     participation: str
     objective: Objective
 
@@ -79,7 +76,7 @@ def parse(
     name: str,
     *,
     workload: str = "prefix",
-    horizon: int,
+    horizon: int | None = None,
     participation: str = "1",
     objective: Objective = "rmse",
 ) -> Strategy:
@@ -88,6 +85,9 @@ def parse(
     `name` may also be `normalized-…`, for columns of norm 1, or `file:PATH`, for a strategy saved by
     `hushflow optimize` or a matrix in a CSV file. A strategy that is fitted is fitted to
     `participation`, such as `"20x100"`, and to `objective`.
+
+    Without a horizon it is a name and a workload alone: what takes it, such as
+    `hushflow.torch.PrivateAdam`, makes it for its own steps.
 
     Raises StrategyError, or ParameterError for the other arguments.
     """

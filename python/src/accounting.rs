@@ -51,7 +51,7 @@ pub(crate) fn ledger<'py>(
     delta: Option<f64>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let given = delta.map(Delta::new).transpose().map_err(Failure::of_argument("delta"))?;
-    let (book, delta, spent, left) = py.detach(|| account(&directory, given))?;
+    let (book, delta, spent, problem, left) = py.detach(|| account(&directory, given))?;
     let found = PyDict::new(py);
     let budget = book.ledger.budget.as_ref();
     found.set_item("path", &book.path)?;
@@ -59,13 +59,15 @@ pub(crate) fn ledger<'py>(
     found.set_item("entries", book.ledger.entries.len())?;
     found.set_item("delta", delta)?;
     found.set_item("spent", spent)?;
+    found.set_item("problem", problem)?;
     found.set_item("budget", budget.map(|budget| (budget.epsilon(), budget.delta())))?;
     found.set_item("left", left)?;
     Ok(found)
 }
 
-/// A ledger, the δ at which its spending is stated, the ε spent, and the ε left of a budget.
-type Account = (Book, f64, Option<f64>, Option<f64>);
+/// A ledger, the δ at which its spending is stated, the ε spent or why there is none, and the ε left
+/// of a budget.
+type Account = (Book, f64, Option<f64>, Option<String>, Option<f64>);
 
 fn account(directory: &std::path::Path, delta: Option<Delta>) -> Result<Account, Failure> {
     let book = Book::open(directory)?;
@@ -77,17 +79,21 @@ fn account(directory: &std::path::Path, delta: Option<Delta>) -> Result<Account,
         Some(delta) => delta,
         None => Delta::new(stated.or(largest).unwrap_or(USUAL_DELTA)).map_err(wrong)?,
     };
-    let spent = ledger.epsilon(&ledger.adjacency(), delta)?.map(|found| found.epsilon);
+    let (spent, problem) = match ledger.epsilon(&ledger.adjacency(), delta) {
+        Ok(found) => (found.map(|found| found.epsilon), None),
+        Err(problem) => (None, Some(problem.to_string())),
+    };
     let left = match &ledger.budget {
         None => None,
         Some(budget) => {
-            let spending = ledger.composition(&budget.adjacency())?;
             let discreteness = Discreteness::of_total_variation(USUAL_TOTAL_VARIATION).map_err(wrong)?;
             let delta = Delta::new(budget.delta()).map_err(wrong)?;
-            Some(budget.left(spending, 1, discreteness, delta).unwrap_or(0.0))
+            let spending = ledger.composition(&budget.adjacency()).ok();
+            let left = spending.and_then(|spending| budget.left(spending, 1, discreteness, delta));
+            Some(left.unwrap_or(0.0))
         }
     };
-    Ok((book, delta.value(), spent, left))
+    Ok((book, delta.value(), spent, problem, left))
 }
 
 /// δ of an empty ledger without a budget.

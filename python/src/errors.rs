@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use hushflow::follow::FollowError;
-use hushflow::ledger::{CompositionError, LedgerError, LedgerHomeError};
+use hushflow::ledger::{LedgerError, LedgerHomeError};
 use hushflow::pipeline::PipelineError;
 use hushflow::publication::PublicationError;
 use hushflow::runtime::RunError;
@@ -118,5 +118,4 @@ raised_as! {
     StrategiesError => "StrategyError",
     LedgerError => "LedgerError",
     LedgerHomeError => "LedgerError",
-    CompositionError => "LedgerError",
 }

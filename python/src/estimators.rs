@@ -55,7 +55,8 @@ fn wrong(error: impl ToString) -> Failure {
     Failure::parameter(error)
 }
 
-fn source(seed: Option<u64>) -> NoiseSource {
+/// Returns fresh noise, or that of a seed.
+pub(crate) fn source(seed: Option<u64>) -> NoiseSource {
     seed.map_or(NoiseSource::System, NoiseSource::Seeded)
 }
 

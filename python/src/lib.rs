@@ -6,13 +6,17 @@
 
 mod accounting;
 mod batches;
+mod command;
 mod errors;
 mod estimators;
 mod interrupt;
 mod logs;
+mod noise;
+mod owner;
 mod runs;
 mod session;
 mod strategies;
+mod training;
 
 use pyo3::prelude::pymodule;
 
@@ -21,13 +25,19 @@ mod _hushflow {
     #[pymodule_export]
     use crate::accounting::{calibrate, ledger};
     #[pymodule_export]
+    use crate::command::command;
+    #[pymodule_export]
     use crate::estimators::{private_covariance, robust_mean};
     #[pymodule_export]
     use crate::logs::{Follow, Log};
+    #[pymodule_export]
+    use crate::noise::NoiseStream;
     #[pymodule_export]
     use crate::runs::{Pipeline, run};
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]
     use crate::strategies::{Strategy, plan, strategy_names};
+    #[pymodule_export]
+    use crate::training::{PrivateAdam, TrainingPlan};
 }

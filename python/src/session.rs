@@ -21,6 +21,7 @@ use pyo3::prelude::*;
 use crate::batches::{Batch, BatchRules};
 use crate::errors::Failure;
 use crate::interrupt::{SIGNALS, interruptible};
+use crate::owner::Owner;
 use crate::runs::{Pipeline, state_directory};
 
 /// Reason of the fault that ends a session before its horizon.
@@ -130,21 +131,10 @@ pub(crate) struct Session {
     open: Mutex<Open>,
     shared: Arc<Shared>,
     /// The process that opened it: its threads don't exist in a fork.
-    process: u32,
+    owner: Owner,
 }
 
 impl Session {
-    fn check_process(&self) -> Result<(), Failure> {
-        if self.process == std::process::id() {
-            return Ok(());
-        }
-        Err(Failure::new(
-            "ForkError",
-            "this process is a fork of the one that opened the publication, which alone may go on with it: open it \
-             after the fork, or start processes by spawn",
-        ))
-    }
-
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,7 +219,7 @@ impl Session {
         let thread = thread
             .map_err(|error| Failure::new("RunError", format!("no thread could be started: {error}")))?;
         let open = Open { senders, epoch, position: 0, chunks: 0, thread: Some(thread) };
-        Ok(Session { rules, open: Mutex::new(open), shared, process: std::process::id() })
+        Ok(Session { rules, open: Mutex::new(open), shared, owner: Owner::this_process() })
     }
 
     /// Takes a batch of equally long columns, the numbers of its keys, its event times in
@@ -243,7 +233,7 @@ impl Session {
         times: Option<PyReadonlyArray1<'_, i64>>,
         entities: Option<Vec<String>>,
     ) -> PyResult<()> {
-        self.check_process()?;
+        self.owner.check("publication")?;
         // Copied before the lock is released: another thread may change the arrays.
         let batch = Batch {
             columns: columns.iter().map(|column| column.as_array().to_vec()).collect(),
@@ -256,7 +246,7 @@ impl Session {
 
     /// Closes the oldest open epoch. Returns it once it is durable and published.
     fn close_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.check_process()?;
+        self.owner.check("publication")?;
         let epoch = py.detach(|| self.close_oldest())?;
         while !py.detach(|| self.shared.wait(epoch))? {
             py.check_signals()?;
@@ -269,7 +259,7 @@ impl Session {
 
     /// Ends the session and unlocks the directory. Records of the open epoch are forgotten.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.check_process()?;
+        self.owner.check("publication")?;
         py.detach(|| self.open().end());
         Ok(())
     }
@@ -277,7 +267,7 @@ impl Session {
     /// The oldest open epoch.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.check_process()?;
+        self.owner.check("publication")?;
         Ok(py.detach(|| self.open().epoch))
     }
 
@@ -295,7 +285,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // In a fork there is no thread to wait for.
-        if self.process == std::process::id() {
+        if self.owner.is_this_process() {
             Python::attach(|py| py.detach(|| self.open().end()));
         }
     }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hushflow::mechanism::error::ExpectedError;
 use hushflow::mechanism::optimize::loss_bound;
 use hushflow::mechanism::participation::Participation;
-use hushflow::mechanism::strategy::{KINDS, Objective, Purpose, StrategyName, compare};
+use hushflow::mechanism::strategy::{
+    KINDS, Objective, Purpose, Strategy as Runs, StrategyError, StrategyName, compare,
+};
 use hushflow::mechanism::workload::Workload;
 use hushflow::strategies::{Candidate, StrategiesError};
 use numpy::{PyArray2, PyArrayMethods, ToPyArray};
@@ -15,91 +17,145 @@ use pyo3::prelude::*;
 use crate::errors::Failure;
 use crate::interrupt::interruptible;
 
-/// Reads the arguments that describe a purpose.
-fn purpose(workload: &str, horizon: u64, participation: &str, objective: &str) -> Result<Purpose, Failure> {
-    let workload: Workload = workload.parse().map_err(Failure::of_argument("workload"))?;
-    let participation: Participation =
-        participation.parse().map_err(Failure::of_argument("participation"))?;
-    let objective = match objective {
-        "rmse" => Objective::Rmse,
-        "max" => Objective::MaxError,
-        other => {
-            return Err(Failure::parameter(format!(
-                "objective: found {other:?}, expected \"rmse\" or \"max\""
-            )));
-        }
-    };
-    if horizon == 0 {
-        return Err(Failure::parameter("horizon: found 0, expected the number of epochs, at least 1"));
-    }
-    Ok(Purpose { participation, objective, ..Purpose::new(workload, horizon) })
+/// What a strategy is made for, except the number of epochs.
+#[derive(Clone)]
+struct Setting {
+    workload: Workload,
+    participation: Participation,
+    objective: Objective,
 }
 
-/// A strategy for a workload and a horizon.
+impl Setting {
+    fn read(workload: &str, participation: &str, objective: &str) -> Result<Self, Failure> {
+        let workload: Workload = workload.parse().map_err(Failure::of_argument("workload"))?;
+        let participation: Participation =
+            participation.parse().map_err(Failure::of_argument("participation"))?;
+        let objective = match objective {
+            "rmse" => Objective::Rmse,
+            "max" => Objective::MaxError,
+            other => {
+                return Err(Failure::parameter(format!(
+                    "objective: found {other:?}, expected \"rmse\" or \"max\""
+                )));
+            }
+        };
+        Ok(Setting { workload, participation, objective })
+    }
+
+    fn purpose(&self, horizon: u64) -> Result<Purpose, Failure> {
+        if horizon == 0 {
+            return Err(Failure::parameter("horizon: found 0, expected the number of epochs, at least 1"));
+        }
+        let Setting { workload, participation, objective } = self.clone();
+        Ok(Purpose { participation, objective, ..Purpose::new(workload, horizon) })
+    }
+}
+
+/// A strategy for a workload and, once they are known, a number of epochs.
 #[pyclass(frozen, module = "hushflow._hushflow")]
 pub(crate) struct Strategy {
-    candidate: Candidate,
-    purpose: Purpose,
+    name: StrategyName,
+    setting: Setting,
+    made: Option<(Candidate, Purpose)>,
+}
+
+/// Makes a strategy, possibly by a long search.
+fn candidate(py: Python<'_>, name: &StrategyName, purpose: &Purpose) -> PyResult<Candidate> {
+    let (name, purpose) = (name.clone(), purpose.clone());
+    interruptible(py, move || Ok(Candidate::new(&name, &purpose, &mut |_| ())?), || (), false)
+}
+
+fn that_runs(candidate: &Candidate) -> Result<Arc<dyn Runs>, Failure> {
+    let strategy = candidate.chosen.name.to_string();
+    let refused = || Failure::new("StrategyError", StrategyError::Rectangular { strategy });
+    candidate.strategy.clone().ok_or_else(refused)
 }
 
 impl Strategy {
+    fn made(&self) -> Result<&(Candidate, Purpose), Failure> {
+        let strategy = self.name.to_string();
+        let refused = || Failure::new("StrategyError", StrategyError::NoHorizon { strategy });
+        self.made.as_ref().ok_or_else(refused)
+    }
+
+    /// Returns the strategy that runs, and what it was made for.
+    pub(crate) fn running(&self) -> Result<(Arc<dyn Runs>, Purpose), Failure> {
+        let (candidate, purpose) = self.made()?;
+        Ok((that_runs(candidate)?, purpose.clone()))
+    }
+
+    /// Returns the strategy that runs for this many steps: as it was made, or else made for this
+    /// participation.
+    pub(crate) fn of_run(
+        &self,
+        py: Python<'_>,
+        horizon: u64,
+        participation: &str,
+    ) -> PyResult<Arc<dyn Runs>> {
+        if let Some((candidate, _)) = &self.made {
+            return Ok(that_runs(candidate)?);
+        }
+        let participation = participation.parse().map_err(Failure::of_argument("participation"))?;
+        let purpose = Setting { participation, ..self.setting.clone() }.purpose(horizon)?;
+        Ok(that_runs(&candidate(py, &self.name, &purpose)?)?)
+    }
+
     fn error(&self) -> Result<ExpectedError, Failure> {
-        Ok(self.candidate.error_under(&self.purpose)?)
+        let (candidate, purpose) = self.made()?;
+        Ok(candidate.error_under(purpose)?)
     }
 }
 
 #[pymethods]
 impl Strategy {
     #[new]
-    #[pyo3(signature = (name, *, workload = "prefix", horizon, participation = "1", objective = "rmse"))]
+    #[pyo3(signature = (name, *, workload = "prefix", horizon = None, participation = "1", objective = "rmse"))]
     fn new(
         py: Python<'_>,
         name: &str,
         workload: &str,
-        horizon: u64,
+        horizon: Option<u64>,
         participation: &str,
         objective: &str,
     ) -> PyResult<Self> {
-        let purpose = purpose(workload, horizon, participation, objective)?;
+        let setting = Setting::read(workload, participation, objective)?;
         let name: StrategyName =
-            name.parse().map_err(|error: hushflow::mechanism::strategy::StrategyError| {
-                Failure::new("StrategyError", error)
-            })?;
-        let work = {
-            let purpose = purpose.clone();
-            move || Ok(Candidate::new(&name, &purpose, &mut |_| ())?)
-        };
-        Ok(Strategy { candidate: interruptible(py, work, || (), false)?, purpose })
+            name.parse().map_err(|error: StrategyError| Failure::new("StrategyError", error))?;
+        let made = horizon.map(|horizon| {
+            let purpose = setting.purpose(horizon)?;
+            Ok::<_, PyErr>((candidate(py, &name, &purpose)?, purpose))
+        });
+        Ok(Strategy { made: made.transpose()?, name, setting })
     }
 
     #[getter]
     fn name(&self) -> String {
-        self.candidate.chosen.name.to_string()
+        self.made.as_ref().map_or(&self.name, |(candidate, _)| &candidate.chosen.name).to_string()
     }
 
     #[getter]
     fn workload(&self) -> String {
-        self.purpose.workload.to_string()
+        self.setting.workload.to_string()
     }
 
     #[getter]
-    fn horizon(&self) -> u64 {
-        self.purpose.horizon
+    fn horizon(&self) -> Option<u64> {
+        self.made.as_ref().map(|(_, purpose)| purpose.horizon)
     }
 
     #[getter]
     fn participation(&self) -> String {
-        self.purpose.participation.to_string()
+        self.setting.participation.to_string()
     }
 
     #[getter]
-    fn runs(&self) -> bool {
-        self.candidate.strategy.is_some()
+    fn runs(&self) -> PyResult<bool> {
+        Ok(self.made()?.0.strategy.is_some())
     }
 
     #[getter]
-    fn state_bytes(&self) -> Option<usize> {
-        self.candidate.strategy.as_ref().map(|strategy| strategy.encoder_bytes())
+    fn state_bytes(&self) -> PyResult<Option<usize>> {
+        Ok(self.made()?.0.strategy.as_ref().map(|strategy| strategy.encoder_bytes()))
     }
 
     #[getter]
@@ -114,32 +170,34 @@ impl Strategy {
 
     #[getter]
     fn lower_bound(&self, py: Python<'_>) -> PyResult<f64> {
-        let loss = py.detach(|| match self.candidate.loss_lower_bound {
+        let (candidate, purpose) = self.made()?;
+        let loss = py.detach(|| match candidate.loss_lower_bound {
             Some(bound) => Ok(bound),
-            None => bound_of(&self.purpose),
+            None => bound_of(purpose),
         })?;
-        Ok((loss / self.purpose.horizon as f64).sqrt())
+        Ok((loss / purpose.horizon as f64).sqrt())
     }
 
     #[pyo3(signature = (participation = None))]
     fn sensitivity(&self, py: Python<'_>, participation: Option<&str>) -> PyResult<f64> {
-        let mut purpose = self.purpose.clone();
+        let (candidate, purpose) = self.made()?;
+        let mut purpose = purpose.clone();
         if let Some(text) = participation {
             purpose.participation = text.parse().map_err(Failure::of_argument("participation"))?;
         }
-        let error = py.detach(|| self.candidate.error_under(&purpose)).map_err(Failure::from)?;
+        let error = py.detach(|| candidate.error_under(&purpose)).map_err(Failure::from)?;
         Ok(error.sensitivity)
     }
 
     #[pyo3(signature = (steps = None))]
     fn matrix<'py>(&self, py: Python<'py>, steps: Option<u64>) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        let horizon = self.purpose.horizon;
-        let steps = steps.unwrap_or(horizon);
-        if steps == 0 || steps > horizon {
+        let (candidate, Purpose { horizon, .. }) = self.made()?;
+        let steps = steps.unwrap_or(*horizon);
+        if steps == 0 || steps > *horizon {
             let range = format!("steps: found {steps}, expected 1 to the horizon, {horizon}");
             return Err(Failure::parameter(range).into());
         }
-        let matrix = py.detach(|| self.candidate.factorization.matrix(steps));
+        let matrix = py.detach(|| candidate.factorization.matrix(steps));
         let entries = matrix.map_err(|error| Failure::new("StrategyError", error))?.entries();
         // Column by column in memory: the transpose is a view.
         let transposed = entries.as_slice().to_pyarray(py).reshape([entries.ncols(), entries.nrows()])?;
@@ -147,17 +205,12 @@ impl Strategy {
     }
 
     fn __repr__(&self) -> String {
-        let Purpose { workload, horizon, participation, .. } = &self.purpose;
-        let name = &self.candidate.chosen.name;
-        let several = match participation.is_single() {
+        let horizon = self.horizon().map(|horizon| format!(", horizon={horizon}")).unwrap_or_default();
+        let several = match self.setting.participation.is_single() {
             true => String::new(),
-            false => format!(", participation={:?}", participation.to_string()),
+            false => format!(", participation={:?}", self.participation()),
         };
-        format!(
-            "Strategy({:?}, workload={:?}, horizon={horizon}{several})",
-            name.to_string(),
-            workload.to_string()
-        )
+        format!("Strategy({:?}, workload={:?}{horizon}{several})", self.name(), self.workload())
     }
 }
 
@@ -192,7 +245,7 @@ pub(crate) fn plan(
     objective: &str,
     all: bool,
 ) -> PyResult<(Vec<Row>, Option<f64>, Omissions)> {
-    let purpose = purpose(workload, horizon, participation, objective)?;
+    let purpose = Setting::read(workload, participation, objective)?.purpose(horizon)?;
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     let work = move || {

@@ -12,7 +12,7 @@ from .conftest import ROOT
 OPTIONS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 
 
-@pytest.mark.parametrize("name", ["hushflow", "hushflow.strategy", "hushflow._moments"])
+@pytest.mark.parametrize("name", ["hushflow", "hushflow.strategy", "hushflow.noise", "hushflow.training", "hushflow._moments"])
 def test_examples_of_a_module(name: str) -> None:
     found = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
     assert found.attempted > 0 and found.failed == 0

@@ -192,3 +192,20 @@ def test_numbers_of_any_width_count(tmp_path: Path, dtype: str) -> None:
     with hf.ContinualMoments({"x": (0, 1)}, epsilon=1.0, delta=1e-6, horizon=2, state=tmp_path / "s") as stream:
         stream.partial_fit({"x": np.ones(10, dtype=dtype)})
         assert stream.close_epoch().epoch == 1
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow", "polars"])
+def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str) -> None:
+    frame = pandas.DataFrame([[1.0, 2.0, 3.0]], columns=["x", "y", "x"])
+    arrays = [pyarrow.array([1.0]), pyarrow.array([2.0]), pyarrow.array([3.0])]
+    tables: dict[str, Any] = {"pandas": frame, "pyarrow": pyarrow.table(arrays, names=["x", "y", "x"])}
+    stream = hf.ContinualMoments(
+        {"x": (0, 4), "y": (0, 4)}, epsilon=1.0, delta=1e-6, horizon=2, state=tmp_path / "state", seed=1
+    )
+    if kind == "polars":
+        # polars has no two columns of one name.
+        stream.partial_fit(polars.DataFrame({"x": [1.0], "y": [2.0]}))
+    else:
+        with pytest.raises(hf.BatchError, match="there are several columns 'x'; nothing of the batch was counted"):
+            stream.partial_fit(tables[kind])
+    stream.close()

@@ -327,6 +327,36 @@ def test_released_attributes_are_those_of_the_log(days: list[Rows], tmp_path: Pa
         stream.close_epoch()
 
 
+def test_parameters_of_an_open_publication_stay(tmp_path: Path, days: list[Rows]) -> None:
+    stream = moments(tmp_path / "state")
+    stream.epsilon = 0.5
+    stream.partial_fit(numbers(days[0]))
+    for change in (lambda: setattr(stream, "epsilon", 1.0), lambda: stream.set_params(columns={})):
+        with pytest.raises(hf.RunError, match="parameters can't change while the publication is open"):
+            change()
+    assert stream.epsilon == 0.5
+    stream.close()
+
+
+def test_a_ledger_with_a_seeded_entry_says_why_it_has_no_guarantee(tmp_path: Path, days: list[Rows]) -> None:
+    stream = moments(tmp_path / "state", ledger=tmp_path / "ledger", data_set="flights")
+    stream.partial_fit(numbers(days[0]))
+    stream.close_epoch()
+    budget = stream.budget_
+    assert budget.entries == 1 and budget.spent is None and budget.left is None
+    assert budget.problem is not None and "seed" in budget.problem
+    stream.close()
+
+
+def test_a_strategy_without_a_horizon_is_made_for_the_stream(tmp_path: Path) -> None:
+    strategy = hf.strategy.blt(3, workload="average")
+    assert strategy.horizon is None and strategy.name == "blt:3"
+    with pytest.raises(hf.StrategyError, match="the strategy `blt:3` needs a horizon"):
+        _ = strategy.rmse
+    text = moments(tmp_path / "state", strategy=strategy).to_toml()
+    assert 'strategy = "blt:3"' in text and 'workload = "average"' in text and "horizon = 5" in text
+
+
 def test_parameters_are_those_of_scikit_learn(tmp_path: Path) -> None:
     stream = moments(tmp_path / "state")
     parameters = stream.get_params()

@@ -1,5 +1,6 @@
 //! Help texts that fit the terminal: the commands of examples break at `\` only.
 
+use std::ffi::OsString;
 use std::iter::once;
 
 use clap::{Command, CommandFactory, FromArgMatches};
@@ -10,12 +11,11 @@ use super::Arguments;
 /// Widest text, and its width where there is no terminal.
 const WIDEST: usize = 100;
 
-/// Reads the arguments of the process. Prints help or an error and exits if that is what they ask
-/// for.
-pub(crate) fn parse() -> Arguments {
+/// Reads arguments. Prints help or an error and exits if that is what they ask for.
+pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Arguments {
     let terminal = [Term::stdout(), Term::stderr()].iter().find_map(Term::size_checked);
     let width = terminal.map_or(WIDEST, |(_, width)| usize::from(width).clamp(20, WIDEST));
-    let matches = command(width).term_width(width).get_matches();
+    let matches = command(width).term_width(width).get_matches_from(arguments);
     Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 

@@ -24,16 +24,16 @@ pub(crate) mod tail;
 pub(crate) mod verify;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, IsTerminal, stdout};
-use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::Term;
 use hushflow::lines::{OutputFormat, TableStyle};
 use hushflow::sink::SinkError;
 
-pub(crate) use help::parse;
+use help::parse;
 
 /// Publishes running moments of a data stream, epoch by epoch. One differential privacy guarantee
 /// covers all releases together.
@@ -84,8 +84,10 @@ enum Command {
     Shell(shell::ShellCommand),
 }
 
-/// Runs the command.
-pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+/// Runs the command with these arguments, of which the first is its name. Returns the exit status;
+/// help and wrong usage end the process.
+pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments = parse(arguments);
     crash::prepare();
     let done = match &arguments.command {
         Command::Reference(arguments) => reference::execute(arguments),
@@ -106,11 +108,11 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Shell(command) => shell::execute(command),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Ok(()) => 0,
+        Err(error) if error.is_broken_pipe() => 0,
         Err(error) => {
             output::print_message(&format!("error: {error}"));
-            ExitCode::from(error.status)
+            error.status
         }
     }
 }

@@ -64,27 +64,27 @@ fn add(shards: &mut BTreeMap<u32, Sums>, FirstSums { shard, sums }: FirstSums) {
 }
 
 /// How squares are made and cut.
-struct BatchSquares {
-    most: u32,
-    layout: Layout,
-    shards: Shards,
+pub(crate) struct BatchSquares {
+    pub(crate) most: u32,
+    pub(crate) layout: Layout,
+    pub(crate) shards: Shards,
 }
 
 /// Sums from this position of a shard on.
-struct SumsPiece {
-    shard: u32,
-    offset: u64,
-    sums: Zeroizing<Vec<i128>>,
+pub(crate) struct SumsPiece {
+    pub(crate) shard: u32,
+    pub(crate) offset: u64,
+    pub(crate) sums: Zeroizing<Vec<i128>>,
 }
 
 impl BatchSquares {
     /// Returns the shards of counts and first moments alone.
-    fn first_shards(&self) -> Shards {
+    pub(crate) fn first_shards(&self) -> Shards {
         Shards::new(1, self.layout.without_second(), self.shards.number())
     }
 
     /// Cuts a shard of counts and first moments, and the squares of the first moments.
-    fn of(&self, shard: u32, sums: &[i128]) -> Result<Vec<SumsPiece>, String> {
+    pub(crate) fn of(&self, shard: u32, sums: &[i128]) -> Result<Vec<SumsPiece>, String> {
         let BatchSquares { most, layout, shards } = self;
         let run = self.first_shards().range(shard);
         if run.start == Layout::COUNT as u64 && sums[0] > i128::from(*most) {

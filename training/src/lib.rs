@@ -8,19 +8,23 @@
 //! A whole run on labelled images ([`data`]) has a model with closed-form gradients per record
 //! ([`model`]), a promise ([`plan`]) and batches, in order or drawn at random ([`sampling`]).
 //! [`train`] keeps it, and [`train_exactly`] does the same
-//! without privacy. The scope is small on purpose: enough to train real models on real images and
+//! without privacy. [`TrainingSteps`] is for programs with a loop of their own. The scope is small on purpose: enough to train real models on real images and
 //! to compare ways of making Adam private, not a library of tensors.
 
 pub mod adam;
 mod batch_squares;
+mod claims;
 pub mod data;
 pub mod model;
 mod optimise;
 pub mod plan;
 mod run;
 pub mod sampling;
+mod steps;
 mod training_loop;
 
+pub use claims::{ClaimError, Journal};
 pub use optimise::{AdamSetup, Optimise, SharedUpdate};
 pub use run::{Pass, TrainingOptions, TrainingResult, train, train_exactly};
+pub use steps::TrainingSteps;
 pub use training_loop::{Learner, TrainingSetup, training_loop};

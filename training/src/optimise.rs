@@ -27,29 +27,29 @@ pub struct AdamSetup {
 
 /// The optimiser with the mechanism whose releases it reads; these have one key.
 #[derive(Clone)]
-struct Optimiser {
+pub(crate) struct Optimiser {
     mechanism: Arc<MatrixMechanism>,
     setup: AdamSetup,
 }
 
 impl Optimiser {
-    fn new(measurement: &Measurement, setup: AdamSetup) -> Self {
+    pub(crate) fn new(measurement: &Measurement, setup: AdamSetup) -> Self {
         Optimiser { mechanism: measurement.mechanism().clone(), setup }
     }
 
     /// Number of parts of an update.
-    fn runs(&self) -> usize {
+    pub(crate) fn runs(&self) -> usize {
         let dimension = self.mechanism.layout().dimension;
         // The scale is relative to the mean of all coordinates, so one run must hold them all.
         if self.setup.setting.damping().is_some() { 1 } else { MOST_RUNS.min(dimension) }
     }
 
-    fn run(&self, number: usize) -> Range<usize> {
+    pub(crate) fn run(&self, number: usize) -> Range<usize> {
         let begin = |number| self.mechanism.layout().dimension * number / self.runs();
         begin(number)..begin(number + 1)
     }
 
-    fn of_run(&self, number: usize) -> Result<PrivateAdam, AdamError> {
+    pub(crate) fn of_run(&self, number: usize) -> Result<PrivateAdam, AdamError> {
         PrivateAdam::new(&self.mechanism, self.setup.setting, self.run(number), self.setup.horizon)
     }
 }

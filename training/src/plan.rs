@@ -21,13 +21,15 @@ use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, Method, Mom
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::release::{ReleaseError, UNREAD_COUNT};
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::{MatrixError, Strategy, StrategyError};
+use hushflow_mechanism::strategy::{MatrixError, StepError, Strategy, StrategyError};
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{Measurement, MeasurementError};
 use thiserror::Error;
 
 use crate::adam::{AdamError, AdamSetting, GradientSquares};
+use crate::claims::ClaimError;
 use crate::optimise::AdamSetup;
 use crate::sampling::{Batches, Sampling, Scheme};
 use crate::training_loop::TrainingSetup;
@@ -37,9 +39,6 @@ const SHARDS: u32 = 16;
 
 /// Relative distance within which the least noise multiplier of sampled batches is found.
 const CLOSE: f64 = 1e-4;
-
-/// c of a private count that nobody reads: it costs half of this share of the noise.
-const COUNT_WEIGHT: f64 = 1.0 / (1 << 20) as f64;
 
 /// Ways of making Adam private.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +55,16 @@ pub enum Privatisation {
 }
 
 impl Privatisation {
+    /// All methods with their names; scaling with the damping 0.3.
+    pub const NAMED: [(&str, Self); 6] = [
+        ("jme", Self::Jme),
+        ("batch-squares", Self::BatchSquares),
+        ("joint-clip", Self::JointClip),
+        ("dp-adam", Self::PostProcessing(GradientSquares::Raw)),
+        ("dp-adam-bc", Self::PostProcessing(GradientSquares::Debiased)),
+        ("scale-then-privatise", Self::PostProcessing(GradientSquares::Scaling { damping: 0.3 })),
+    ];
+
     fn method(self, size: NonZeroU32) -> Method {
         match self {
             Self::Jme => Method::Jme,
@@ -151,6 +160,35 @@ pub enum TrainingError {
         /// The method.
         method: Method,
     },
+    /// Sampled batches for a program that takes its own.
+    #[error(
+        "sampling is {sampling}, but the program takes its own batches: choose in-order, or let the training loop draw them"
+    )]
+    OwnBatches {
+        /// The sampling.
+        sampling: Sampling,
+    },
+    /// Gradients that are no records of a batch.
+    #[error(
+        "found {values} values, expected one gradient of {dimension} values for each of at most {most} more records of the step"
+    )]
+    Gradients {
+        /// Number of values.
+        values: usize,
+        /// Number of parameters.
+        dimension: usize,
+        /// Records that the step still takes.
+        most: usize,
+    },
+    /// A step that must not be drawn.
+    #[error(transparent)]
+    Claim(ClaimError),
+    /// A step can't be released.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// A saved state can't be restored.
+    #[error(transparent)]
+    State(#[from] StepError),
     /// There is no amplified guarantee.
     #[error(transparent)]
     Amplification(#[from] AmplificationError),
@@ -425,7 +463,7 @@ impl TrainingPlan {
         let gap = self.gap()?;
         let count_weight = match self.neighbours {
             Neighbours::ReplaceOneInPlace => None,
-            Neighbours::ZeroOut => Some(COUNT_WEIGHT.sqrt() * self.clip_norm),
+            Neighbours::ZeroOut => Some(UNREAD_COUNT.sqrt() * self.clip_norm),
             Neighbours::ReplaceOne => return Err(TrainingError::MovedRecords),
         };
         let parameters = MomentParameters {

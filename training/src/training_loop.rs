@@ -214,7 +214,7 @@ impl GradientSums {
 }
 
 /// Adds gradients, multiplied by these factors unless there are none.
-fn add<V: Copy + Into<f64>>(
+pub(crate) fn add<V: Copy + Into<f64>>(
     sums: &mut ClippedSums,
     scaled: &mut Vec<f64>,
     gradients: &[V],

@@ -28,15 +28,15 @@
 #[cfg(test)]
 mod alike;
 mod correlated;
+mod noise_alone;
 mod numbers;
 mod shards;
 mod values;
 
-pub use values::to_real;
-
+pub use noise_alone::{NoiseStream, NoiseStreamParameters, UNREAD_COUNT};
 pub use numbers::Numbers;
 pub use shards::Shards;
-pub use values::Released;
+pub use values::{Released, in_real_units, to_real};
 
 use crate::mechanism::MatrixMechanism;
 use crate::moments::IntegerRow;

@@ -149,6 +149,18 @@ impl PartialEq for Released {
 
 impl Eq for Released {}
 
+/// Writes released integers as real numbers, in multiples of `unit`. Both have the same length.
+pub fn in_real_units(integers: IntegerRow<'_>, unit: f64, reals: &mut [f64]) {
+    match integers {
+        IntegerRow::Narrow(integers) => {
+            reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = integer as f64 * unit);
+        }
+        IntegerRow::Wide(integers) => {
+            reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = to_real(integer) * unit);
+        }
+    }
+}
+
 /// The nearest real number, ties to even: equals `integer as f64`, but faster. Below 2¹⁰⁴ the high
 /// bits and the lowest 52 are exact real numbers, and their sum rounds once.
 pub fn to_real(integer: i128) -> f64 {

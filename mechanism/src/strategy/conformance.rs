@@ -148,7 +148,23 @@ fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>],
 fn check_decoder(strategy: &dyn Strategy, inverse: &DMatrix<f64>, context: &str) {
     let y =
         DMatrix::from_fn(inverse.nrows(), COORDINATES, |t, coordinate| ((t * 3 + coordinate) as f64).sin());
-    check_close(&decode(strategy.decoder(COORDINATES).as_mut(), &y, context), &(inverse * &y), context);
+    let decoded = decode(strategy.decoder(COORDINATES).as_mut(), &y, context);
+    check_close(&decoded, &(inverse * &y), context);
+    // A decoder restored after any step continues like the original, and refuses other numbers.
+    let mut decoder = strategy.decoder(COORDINATES);
+    for t in 0..y.nrows() {
+        let (state, mut restored) = (decoder.save(), strategy.decoder(COORDINATES));
+        decode(restored.as_mut(), &y.rows(0, y.nrows() / 2).into_owned(), context);
+        let before = restored.save();
+        let longer = [&state[..], &[0.0]].concat();
+        assert!(restored.restore(t as u64, &longer).is_err(), "{context}: step {t}");
+        assert_eq!(restored.save(), before, "{context}: step {t}");
+        restored.restore(t as u64, &state).expect(context);
+        assert_eq!((restored.steps(), restored.save()), (t as u64, state), "{context}");
+        let row = y.rows(t, 1).into_owned();
+        let expected = decode(decoder.as_mut(), &row, context);
+        assert_eq!(decode(restored.as_mut(), &row, context), expected, "{context}: step {t}");
+    }
 }
 
 /// An encoder restored from the state saved at any step continues like the original, and the state

@@ -50,7 +50,10 @@
 //! [`CorrelationUnits::coarse_bits`]: u is rounded to them before it is kept, and R is a multiple
 //! of them. In these units σ lies in (2⁴¹, 2⁴²]: M fits 51 bits, and one unit is negligible.
 
-use super::{Decoder, StepError, step::check_step};
+use super::{
+    Decoder, StepError,
+    step::{check_step, wrong_length},
+};
 
 /// Noise is correlated in units for which its deviation is above 2 to this power and at most twice
 /// that.
@@ -168,6 +171,18 @@ impl Decoder for IdentityDecoder {
         check_step(self.horizon, self.steps, self.coordinates, [y.len(), x.len()])?;
         x.copy_from_slice(y);
         self.steps += 1;
+        Ok(())
+    }
+
+    fn save(&self) -> Vec<f64> {
+        Vec::new()
+    }
+
+    fn restore(&mut self, steps: u64, state: &[f64]) -> Result<(), StepError> {
+        if !state.is_empty() || self.horizon.is_some_and(|horizon| steps > horizon) {
+            return Err(wrong_length());
+        }
+        self.steps = steps;
         Ok(())
     }
 }

@@ -333,6 +333,20 @@ impl<F: Strategy + ?Sized> Decoder for StampedDecoder<F> {
         }
         Ok(())
     }
+
+    fn save(&self) -> Vec<f64> {
+        self.block.save()
+    }
+
+    fn restore(&mut self, steps: u64, state: &[f64]) -> Result<(), StepError> {
+        if self.horizon.is_some_and(|horizon| steps > horizon) {
+            return Err(step::wrong_length());
+        }
+        let mut block = self.strategy.decoder(self.coordinates);
+        block.restore(steps % self.length.get(), state)?;
+        (self.steps, self.block) = (steps, block);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

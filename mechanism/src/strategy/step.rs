@@ -111,6 +111,13 @@ impl<T: Copy + Zeroize> History<T> {
         fits.then_some(Self { coordinates, kept, steps, rows })
     }
 
+    /// As [`replaced`](Self::replaced), within a horizon.
+    pub(super) fn resumed(&self, horizon: Option<u64>, steps: u64, rows: &[T]) -> Result<Self, StepError> {
+        let within = horizon.is_none_or(|horizon| steps <= horizon);
+        let resumed = within.then(|| self.replaced(steps, Zeroizing::new(rows.to_vec()))).flatten();
+        resumed.ok_or_else(wrong_length)
+    }
+
     /// Raises the number of rows kept. No row may have been dropped yet.
     pub(super) fn keep(&mut self, kept: usize) {
         self.kept = kept;

@@ -115,6 +115,20 @@ impl Adam {
         self.averages.len()
     }
 
+    /// Appends β₁^t, β₂^t and the averages.
+    fn save(&self, to: &mut Vec<f64>) {
+        to.extend(self.powers);
+        to.extend(self.averages.as_flattened());
+    }
+
+    /// Takes what [`save`](Self::save) appended from the front; `None` if there is less.
+    fn restore(&mut self, from: &mut &[f64]) -> Option<()> {
+        self.powers.copy_from_slice(from.split_off(..2)?);
+        let averages = self.averages.as_flattened_mut();
+        averages.copy_from_slice(from.split_off(..averages.len())?);
+        Some(())
+    }
+
     /// Adds the gradient and the second moments of a step and writes `m/(√max(v, floor) + ε)`. All
     /// slices have as many coordinates as this state; the rest of longer ones is ignored.
     pub fn step(&mut self, gradient: &[f64], squares: &[f64], floor: f64, direction: &mut [f64]) {
@@ -187,6 +201,22 @@ impl Parameters {
     /// Returns the factors for gradients before clipping; empty if gradients are not scaled.
     pub fn scale(&self) -> &[f64] {
         &self.scale
+    }
+
+    /// Goes on from these parameters and factors, which an equal run had.
+    ///
+    /// # Errors
+    /// [`AdamError::Length`] for another number of them; then nothing changes.
+    pub(crate) fn restore(&mut self, values: Vec<f64>, scale: Vec<f64>) -> Result<(), AdamError> {
+        let expected = self.values.len();
+        let scales = if scale.is_empty() { expected } else { scale.len() };
+        match [values.len(), scales].into_iter().find(|&found| found != expected) {
+            Some(found) => Err(AdamError::Length { found, expected }),
+            None => {
+                (self.values, self.scale) = (values, scale);
+                Ok(())
+            }
+        }
     }
 
     /// Takes a step. `parts` must cover the parameters in order.

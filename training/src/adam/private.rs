@@ -4,8 +4,8 @@
 use super::{Adam, AdamError, AdamSetting, GradientSquares, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::moments::IntegerRow;
-use hushflow_mechanism::release::to_real;
-use hushflow_mechanism::strategy::{Decoder, Strategy};
+use hushflow_mechanism::release::in_real_units;
+use hushflow_mechanism::strategy::{Decoder, StepError, Strategy};
 use hushflow_mechanism::workload::{Decay, Workload};
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -128,6 +128,44 @@ impl PrivateAdam {
         Ok(UpdatePart::new(self.run.start, direction, scale))
     }
 
+    /// The numbers that later steps need, beside the number of steps.
+    pub fn save(&self) -> Vec<f64> {
+        let mut all = Vec::new();
+        for Block { first, second, adam, scale } in &self.blocks {
+            adam.save(&mut all);
+            all.extend(scale);
+            for decoder in [Some(first), second.as_ref()].into_iter().flatten() {
+                let state = decoder.save();
+                all.push(state.len() as f64);
+                all.extend(state);
+            }
+        }
+        all
+    }
+
+    /// Goes on after `steps` steps with the numbers that [`save`](Self::save) returned then.
+    ///
+    /// # Errors
+    /// [`AdamError::Step`] for other numbers; the optimiser must not be used afterwards.
+    pub fn restore(&mut self, steps: u64, state: &[f64]) -> Result<(), AdamError> {
+        let refused = || StepError::State { reason: "it is not one of this optimiser" };
+        let mut rest = state;
+        for Block { first, second, adam, scale } in &mut self.blocks {
+            adam.restore(&mut rest).ok_or_else(refused)?;
+            let scales = rest.split_off(..scale.len()).ok_or_else(refused)?;
+            scale.copy_from_slice(scales);
+            for decoder in [Some(first), second.as_mut()].into_iter().flatten() {
+                let length = *rest.split_off_first().ok_or_else(refused)?;
+                decoder.restore(steps, rest.split_off(..length as usize).ok_or_else(refused)?)?;
+            }
+        }
+        if !rest.is_empty() || steps > self.noise.len() as u64 {
+            return Err(refused().into());
+        }
+        self.steps = steps as usize;
+        Ok(())
+    }
+
     /// Computes s_{t+1} from v_t if gradients are scaled.
     fn rescale(&mut self) {
         let Some(damping) = self.setting.damping() else { return };
@@ -203,18 +241,6 @@ impl<'a, I: Iterator<Item = IntegerRow<'a>>> RowPieces<'a, I> {
             let (now, later) = reals.split_at_mut(length);
             in_real_units(self.piece.run(0..length), unit, now);
             (self.piece, reals) = (self.piece.run(length..self.piece.len()), later);
-        }
-    }
-}
-
-/// Released integers as real numbers, in multiples of `unit`.
-fn in_real_units(integers: IntegerRow<'_>, unit: f64, reals: &mut [f64]) {
-    match integers {
-        IntegerRow::Narrow(integers) => {
-            reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = integer as f64 * unit);
-        }
-        IntegerRow::Wide(integers) => {
-            reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = to_real(integer) * unit);
         }
     }
 }

@@ -42,7 +42,7 @@
 
 use super::steps::{BufferCoefficients, BufferStep};
 use super::{Buffered, Buffers, Decoder, ExponentialBuffer, StepError, array};
-use crate::strategy::step::{Identification, fingerprint, refused, sums};
+use crate::strategy::step::{Identification, fingerprint, refused, sums, wrong_length};
 use crate::strategy::{COEFFICIENT_BITS, Encoder, IntegerRow};
 use zeroize::Zeroizing;
 
@@ -437,6 +437,23 @@ impl<const B: usize> Decoder for BufferedDecoder<B> {
                 *line = step.delay.decay * delayed + step.delay.input * *x;
             }
         }
+        Ok(())
+    }
+
+    fn save(&self) -> Vec<f64> {
+        [self.buffers.as_flattened(), &self.delays].concat()
+    }
+
+    fn restore(&mut self, steps: u64, state: &[f64]) -> Result<(), StepError> {
+        let (buffers, delays) = (self.buffers.as_flattened_mut(), &mut self.delays);
+        let within = self.strategy.parameters.horizon.is_none_or(|horizon| steps <= horizon);
+        if !within || state.len() != buffers.len() + delays.len() {
+            return Err(wrong_length());
+        }
+        let (of_buffers, of_delays) = state.split_at(buffers.len());
+        buffers.copy_from_slice(of_buffers);
+        delays.copy_from_slice(of_delays);
+        self.steps = steps;
         Ok(())
     }
 }

@@ -302,6 +302,16 @@ impl Decoder for DenseDecoder {
         self.history.push(x);
         Ok(())
     }
+
+    fn save(&self) -> Vec<f64> {
+        self.history.values().to_vec()
+    }
+
+    fn restore(&mut self, steps: u64, state: &[f64]) -> Result<(), StepError> {
+        let horizon = self.strategy.entries.steps() as u64;
+        self.history = self.history.resumed(Some(horizon), steps, state)?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

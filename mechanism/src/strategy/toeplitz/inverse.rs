@@ -397,6 +397,15 @@ impl Decoder for InverseDecoder {
         self.outputs.push(y);
         Ok(())
     }
+
+    fn save(&self) -> Vec<f64> {
+        self.outputs.values().to_vec()
+    }
+
+    fn restore(&mut self, steps: u64, state: &[f64]) -> Result<(), StepError> {
+        self.outputs = self.outputs.resumed(self.strategy.horizon(), steps, state)?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

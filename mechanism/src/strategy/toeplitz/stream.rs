@@ -112,6 +112,22 @@ impl Decoder for ToeplitzDecoder {
         self.history.push(x);
         Ok(())
     }
+
+    fn save(&self) -> Vec<f64> {
+        self.history.values().to_vec()
+    }
+
+    fn restore(&mut self, steps: u64, state: &[f64]) -> Result<(), StepError> {
+        let coordinates = self.history.coordinates();
+        // An unbounded stream keeps all rows, so a step count without its rows must not create
+        // coefficients.
+        let whole = coordinates.checked_mul(steps as usize) == Some(state.len()) && !state.is_empty();
+        let longer = whole.then(|| self.strategy.longer(steps)).flatten();
+        let mut restored = Self::new(longer.as_ref().unwrap_or(&self.strategy), coordinates);
+        restored.history = restored.history.resumed(self.strategy.horizon, steps, state)?;
+        *self = restored;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,37 @@
+"""What a run would make of a pipeline file, by the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from ._errors import RunError
+from ._hushflow import Pipeline
+from ._types import Path
+
+REPORTS = (0, 4)
+"""Exit statuses with a report: the source fits the file, or it does not."""
+
+
+def check(pipeline: Path, *, state: Path | None = None, rows: int | None = None) -> dict[str, Any]:
+    """Reads the source of a pipeline file as a run does, and publishes nothing.
+
+    Returns the report of `hushflow check --json`: records by epoch and key, and `problems`, an empty
+    list if a run would publish what the file describes. **It is private**: exact counts, for the
+    operator alone. `rows` limits the rows that are read of each source.
+
+    Raises PipelineError for a bad file, and RunError if its source can't be read.
+    """
+    Pipeline(pipeline)
+    words = ["check", os.fspath(pipeline), "--json"]
+    words += [] if state is None else ["--state", os.fspath(state)]
+    words += [] if rows is None else ["--rows", str(rows)]
+    command = [sys.executable, "-m", "hushflow", *words]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode in REPORTS and done.stdout:
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
+    raise RunError(done.stderr.strip().removeprefix("error: "))

@@ -1,0 +1,51 @@
+"""Training of models of PyTorch, which is imported only by what you pass.
+
+`PrivateAdam` takes `model.parameters()`. `add_noise` adds correlated noise to any optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._errors import ParameterError
+from .noise import CorrelatedNoise
+from .training import PrivateAdam
+
+__all__ = ["PrivateAdam", "add_noise"]
+
+
+def add_noise(optimizer: Any, noise: CorrelatedNoise, *, batch_size: int) -> Any:
+    """Adds the noise of the next step to the gradients before every step of a torch optimizer.
+
+    The gradients must be sums of clipped gradients divided by `batch_size`; so is the noise. Returns
+    the handle of the hook, whose `remove()` ends it.
+
+    Raises ParameterError if the optimizer has another number of parameters, or one that has no
+    gradient.
+    """
+    if batch_size < 1:
+        raise ParameterError(f"batch_size: found {batch_size}, expected at least 1")
+    _check(_parameters(optimizer), noise)
+
+    def hook(optimizer: Any, *_arguments: Any) -> None:
+        parameters = _parameters(optimizer)
+        _check(parameters, noise)
+        if any(parameter.grad is None for parameter in parameters):
+            raise ParameterError("a parameter has no gradient: noise is for all of them, so none is drawn")
+        start, values = 0, noise(noise.next_step) / batch_size
+        for parameter in parameters:
+            own = values[start : start + parameter.numel()].reshape(tuple(parameter.shape))
+            parameter.grad.add_(parameter.grad.new_tensor(own))
+            start += parameter.numel()
+
+    return optimizer.register_step_pre_hook(hook)
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _check(parameters: list[Any], noise: CorrelatedNoise) -> None:
+    size = sum(parameter.numel() for parameter in parameters)
+    if size != noise.dimension:
+        raise ParameterError(f"the optimizer has {size} parameters, but the noise is for {noise.dimension}")

@@ -1,0 +1,209 @@
+"""Private training with Adam, for training loops of Python.
+
+>>> import hushflow as hf, numpy as np
+>>> plan = hf.training.plan(participation="2x5", epsilon=4.0, delta=1e-6)
+>>> weights = np.zeros(3)
+>>> opt = hf.training.PrivateAdam([weights], lr=0.1, clip_norm=0.5, strategy=hf.strategy.blt(2), plan=plan)
+>>> opt.step(np.ones((100, 3), dtype=np.float32))
+>>> opt.next_step, 0 < opt.spent() < 4
+(2, True)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _hushflow
+from ._errors import BatchError, ParameterError, StateError
+from ._hushflow import TrainingPlan
+from ._owned import Owned
+from ._types import Path
+from .noise import Neighbours
+from .strategy import Strategy, parse
+
+Method = Literal["jme", "batch-squares", "joint-clip", "dp-adam", "dp-adam-bc", "scale-then-privatise"]
+
+__all__ = ["Method", "PrivateAdam", "TrainingPlan", "plan"]
+
+
+def plan(
+    participation: str,
+    *,
+    epsilon: float,
+    delta: float,
+    batch_size: int | None = None,
+    neighbours: Neighbours = "replace-one-in-place",
+    method: Method = "dp-adam",
+) -> TrainingPlan:
+    """Returns the promise of a training run: it is (epsilon, delta)-private as a whole.
+
+    `participation` is the number of passes over the data and of steps in a pass, such as `"5x50"`. A
+    record takes part at most once in a pass, and always at the same step of the pass: cut the records
+    into batches once, in a public order, and take the batches in the same order in every pass.
+    `batch_size` is the public number of records of a batch, by which sums are divided; by default
+    that of the first step. The variants of Adam (`method`) are those of docs/training.md.
+
+    Raises ParameterError.
+    """
+    return TrainingPlan(participation, epsilon, delta, batch_size, neighbours, method)
+
+
+class PrivateAdam(Owned):
+    """Adam whose parameters don't reveal any single record.
+
+    Parameters
+    ----------
+    params : arrays or tensors
+        Parameters of the model: arrays of numpy, or tensors of torch in the memory of the processor,
+        of floats. They are changed in place.
+    lr : float
+        Learning rate.
+    clip_norm : float
+        Largest norm of the gradient of a record; longer ones are scaled down.
+    strategy : Strategy or str
+        How noise is correlated over the steps. One without a horizon is made for the plan.
+    plan : TrainingPlan
+        The promise.
+    journal : path, optional
+        A file in which the number of each step is durable before its noise is drawn. With it, no
+        other process draws a step a second time, whatever state it loads.
+    seed : int, optional
+        Draws the noise from a seed, for simulations: not private.
+
+    Other threads may use the object; steps then take turns. A fork of the process may not.
+    """
+
+    _instead = "two of them would draw different noise for the same step; use state_dict()"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        clip_norm: float,
+        strategy: Strategy | str,
+        plan: TrainingPlan,
+        journal: Path | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.plan = plan
+        """The promise."""
+        self._params = [_array(value, f"parameter {place}") for place, value in enumerate(params)]
+        if not self._params or not sum(array.size for array in self._params):
+            raise ParameterError("params: found no parameters")
+        if not all(array.flags.writeable for array in self._params):
+            raise ParameterError("params: found an array that can't be written to")
+        self._strategy = parse(strategy) if isinstance(strategy, str) else strategy
+        self._lr, self._clip_norm, self._seed = lr, clip_norm, seed
+        self._journal = None if journal is None else os.fspath(journal)
+        self._run: _hushflow.PrivateAdam | None = None
+        if plan.batch_size is not None:
+            self._begin(plan.batch_size)
+
+    def _begin(self, batch_size: int) -> _hushflow.PrivateAdam:
+        if self._run is None:
+            flat = np.concatenate([array.ravel() for array in self._params]).astype(np.float64)
+            self._run = _hushflow.PrivateAdam(
+                flat, self.plan, self._strategy, batch_size, self._lr, self._clip_norm, self._journal, self._seed
+            )
+        return self._run
+
+    def step(self, per_example_gradients: Any) -> None:
+        """Takes a step with one gradient for each record of the batch.
+
+        The gradients have the shape (batch, parameters), float32, row after row in memory; they are
+        not copied, except block by block. A batch may have fewer records than the plan's, not more.
+        Gradients that are not finite count as zero.
+
+        Raises BatchError for other gradients, of which nothing counts, and StateError if the step was
+        drawn already by another copy of the run.
+        """
+        gradients = _array(per_example_gradients, "the gradients", BatchError)
+        if gradients.ndim != 2 or gradients.dtype != np.float32:
+            raise BatchError(
+                f"found gradients of shape {gradients.shape} and type {gradients.dtype}, expected (batch, parameters) "
+                "and float32"
+            )
+        size = sum(array.size for array in self._params)
+        if gradients.shape[1] != size:
+            raise BatchError(f"found gradients of {gradients.shape[1]} values, expected (batch, {size})")
+        self._write(self._begin(len(gradients)).step(gradients))
+
+    def _write(self, values: npt.NDArray[np.float64]) -> None:
+        start = 0
+        for array in self._params:
+            array[...] = values[start : start + array.size].reshape(array.shape)
+            start += array.size
+
+    @property
+    def next_step(self) -> int:
+        """The next step; the first is 1."""
+        return 1 if self._run is None else self._run.next_step
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Standard deviation of the noise divided by the sensitivity; None before the first step
+        if the plan has no batch size."""
+        return None if self._run is None else self._run.noise_multiplier
+
+    @property
+    def private(self) -> bool:
+        """False if the noise is drawn from a seed: such a run protects nobody."""
+        return self._seed is None
+
+    def spent(self) -> float:
+        """Returns ε of the passes that have begun, for the δ of the plan; 0 before the first step."""
+        return 0.0 if self._run is None else self._run.spent()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state after the last step. **It is private**: it holds sums or noise.
+
+        Keep it where the data are kept. A copy that goes on from it takes each later step once: a
+        step that this object or another copy has drawn is refused. Between processes a journal does
+        that. Without one, load only the newest state, and only if nothing of later steps was seen.
+        """
+        run = self._run
+        return {
+            "batch_size": None if run is None else run.batch_size,
+            "state": None if run is None else run.save(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on after a state of the same plan, strategy and parameters.
+
+        Raises StateError for another state. Without its own journal the next step is refused.
+        """
+        try:
+            batch_size, state = state_dict["batch_size"], state_dict["state"]
+        except (TypeError, KeyError):
+            raise StateError("found no state of PrivateAdam: expected what state_dict() returned") from None
+        if batch_size is None:
+            if self._run is not None and self._run.next_step > 1:
+                raise StateError("the state is older than the first step: begin a new run instead")
+            return
+        if self._run is not None and self._run.batch_size != batch_size:
+            raise StateError(f"the state is for batches of {batch_size} records, not of {self._run.batch_size}")
+        run = self._begin(batch_size)
+        run.restore(state)
+        self._write(run.parameters)
+
+    def __repr__(self) -> str:
+        return f"PrivateAdam({self.plan.participation}, epsilon={self.plan.epsilon}, next_step={self.next_step})"
+
+
+def _array(value: Any, what: str, error: type[Exception] = ParameterError) -> npt.NDArray[Any]:
+    """Returns an array that shares the memory of an array or tensor."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+        if value.device.type != "cpu":
+            raise error(f"{what}: found a tensor on {value.device.type}, expected one in the memory of the processor")
+        value = value.numpy()
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise error(f"{what}: found {found}, expected an array or tensor of floats")
+    return value

@@ -1,0 +1,198 @@
+"""Private Adam in training loops of Python."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hushflow as hf
+
+METHODS: list[hf.training.Method] = [
+    "jme", "batch-squares", "joint-clip", "dp-adam", "dp-adam-bc", "scale-then-privatise",
+]  # fmt: skip
+SIZE = 12
+
+
+def made(weights: np.ndarray, strategy: Any = None, journal: Path | None = None, **plan: Any) -> hf.training.PrivateAdam:
+    promise = hf.training.plan(**{"participation": "2x3", "epsilon": 8.0, "delta": 1e-6, **plan})
+    strategy = hf.strategy.blt(2) if strategy is None else strategy
+    return hf.training.PrivateAdam(
+        [weights], lr=0.05, clip_norm=1.0, strategy=strategy, plan=promise, seed=4, journal=journal
+    )
+
+
+def gradients(step: int, weights: np.ndarray) -> np.ndarray:
+    targets = (np.arange(20)[:, None] + np.arange(SIZE) + step) % 7 / 7
+    return (weights - targets).astype(np.float32)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("strategy", ["blt:2", "identity", "square-root"])
+def test_a_restored_run_continues_like_the_original(method: hf.training.Method, strategy: str) -> None:
+    whole, weights = made(whole_weights := np.ones(SIZE), strategy, method=method), np.ones(SIZE)
+    for step in range(6):
+        whole.step(gradients(step, whole_weights))
+    first = made(weights, strategy, method=method)
+    for step in range(3):
+        first.step(gradients(step, weights))
+    state, later = first.state_dict(), np.zeros(SIZE)
+    second = made(later, strategy, method=method)
+    second.load_state_dict(state)
+    assert np.array_equal(later, weights) and second.next_step == 4
+    for step in range(3, 6):
+        second.step(gradients(step, later))
+    assert np.array_equal(later, whole_weights)
+    before = weights.copy()
+    with pytest.raises(hf.StateError, match="step 4 of this run was drawn already"):
+        first.step(gradients(3, weights))
+    assert np.array_equal(weights, before)
+    with pytest.raises(hf.RunError, match="ends after 6 steps"):
+        second.step(gradients(6, later))
+
+
+def test_it_learns_and_says_what_it_spends() -> None:
+    """Targets have the mean 3/7; 300 steps at this noise come close with a fixed seed."""
+    weights = np.ones(SIZE)
+    opt = made(weights, participation="20x15")
+    assert (opt.spent(), opt.noise_multiplier, opt.next_step) == (0.0, None, 1)
+    spent = []
+    for step in range(300):
+        opt.step(np.tile(gradients(step % 15, weights), (50, 1)))
+        spent.append(opt.spent())
+    assert np.abs(weights - 3 / 7).mean() < 0.2
+    assert len(set(spent)) == 20 and sorted(spent) == spent and 7.9 < spent[-1] <= 8
+
+
+def test_the_noise_is_that_of_the_promise() -> None:
+    opt = made(np.ones(SIZE), "identity", batch_size=20, participation="1x4", neighbours="zero-out")
+    calibrated = hf.calibrate(epsilon=8, delta=1e-6).noise_multiplier
+    assert opt.noise_multiplier == pytest.approx(calibrated, rel=1e-3)
+
+
+def test_a_journal_holds_across_processes(tmp_path: Path) -> None:
+    program = f"""
+import numpy as np, pickle, sys
+import hushflow as hf
+plan = hf.training.plan("2x3", epsilon=8.0, delta=1e-6)
+weights = np.ones({SIZE})
+opt = hf.training.PrivateAdam([weights], lr=0.05, clip_norm=1.0, strategy="blt:2", plan=plan, journal={str(tmp_path / "journal")!r})
+gradients = np.ones((20, {SIZE}), dtype=np.float32)
+if sys.argv[1] == "first":
+    opt.step(gradients)
+    pickle.dump(opt.state_dict(), open({str(tmp_path / "old")!r}, "wb"))
+    opt.step(gradients)
+    pickle.dump(opt.state_dict(), open({str(tmp_path / "new")!r}, "wb"))
+else:
+    if sys.argv[1] != "none":
+        opt.load_state_dict(pickle.load(open({str(tmp_path)!r} + "/" + sys.argv[1], "rb")))
+    opt.step(gradients)
+    print(opt.next_step)
+"""
+
+    def run(argument: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", program, argument], capture_output=True, text=True, check=False)
+
+    assert run("first").returncode == 0
+    assert "step 2 of this run was drawn already" in run("old").stderr
+    assert "belongs to another run" in run("none").stderr
+    assert run("new").stdout == "4\n"
+    assert "step 3 of this run was drawn already" in run("new").stderr
+
+
+def test_parameters_keep_their_shapes_and_types() -> None:
+    several: list[np.ndarray] = [np.ones((2, 3), dtype=np.float32), np.ones(4)[::2], np.ones(())]
+    plan = hf.training.plan("1x2", epsilon=8.0, delta=1e-6)
+    opt = hf.torch.PrivateAdam(several, lr=0.1, clip_norm=1.0, strategy="identity", plan=plan)
+    opt.step(np.zeros((5, 9), dtype=np.float32))
+    assert [array.shape for array in several] == [(2, 3), (2,), ()]
+    assert all((array != 1).all() for array in several) and opt.private
+
+
+MALFORMED: list[tuple[Any, str]] = [
+    (np.zeros((3, SIZE)), "found gradients of shape .* float64"),
+    (np.zeros(SIZE, dtype=np.float32), "found gradients of shape"),
+    (np.zeros((3, SIZE + 1), dtype=np.float32), "found gradients of 13 values"),
+    (np.zeros((21, SIZE), dtype=np.float32), "at most 20 more records"),
+    (np.zeros((SIZE, 3), dtype=np.float32).T, "row after row in memory"),
+    (np.zeros((3, 2 * SIZE), dtype=np.float32)[:, ::2], "row after row in memory"),
+    (np.zeros((3, SIZE), dtype=int), "found int64"),
+    (np.zeros((3, SIZE), dtype=object), "found object"),
+    ([[0.0] * SIZE], "found list"),
+    (None, "found NoneType"),
+]
+
+
+@pytest.mark.parametrize(("batch", "message"), MALFORMED)
+def test_malformed_gradients_count_for_nothing(batch: Any, message: str) -> None:
+    opt = made(weights := np.ones(SIZE), batch_size=20)
+    with pytest.raises(hf.BatchError, match=message):
+        opt.step(batch)
+    assert opt.next_step == 1 and opt.spent() == 0 and (weights == 1).all()
+    opt.step(np.full((20, SIZE), np.nan, dtype=np.float32))
+    assert opt.next_step == 2
+
+
+def test_wrong_arguments_are_named() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"participation": "1"}, 'participation: found "1", expected passes'),
+        ({"participation": "5x50\\+"}, "participation: "),
+        ({"participation": "blub"}, "participation: "),
+        ({"epsilon": -1.0}, "epsilon: "),
+        ({"delta": 2.0}, "delta: "),
+        ({"batch_size": 0}, "batch_size: found 0"),
+        ({"neighbours": "replace-one"}, "neighbours: found"),
+        ({"method": "adam"}, 'method: found "adam", expected one of jme'),
+    ]
+    for wrong, message in cases:
+        with pytest.raises(hf.ParameterError, match=message):
+            made(np.ones(SIZE), **wrong)
+    with pytest.raises(hf.ParameterError, match="needs public batch sizes"):
+        made(np.ones(SIZE), batch_size=20, method="batch-squares", neighbours="zero-out")
+    with pytest.raises(hf.ParameterError, match="params: found no parameters"):
+        made(np.ones(0))
+    with pytest.raises(hf.ParameterError, match="parameter 0: found int64"):
+        made(np.ones(SIZE, dtype=int))
+    with pytest.raises(hf.ParameterError, match="can't be written to"):
+        made(np.broadcast_to(np.ones(1), SIZE))
+    with pytest.raises(hf.StrategyError, match="no strategy is called"):
+        made(np.ones(SIZE), "blub")
+    short = hf.strategy.square_root(horizon=5)
+    with pytest.raises(hf.ParameterError, match="the horizon is 6 steps, but the strategy ends after 5"):
+        made(np.ones(SIZE), short, batch_size=20)
+
+
+def test_states_that_do_not_fit_are_refused() -> None:
+    opt = made(np.ones(SIZE))
+    assert opt.state_dict() == {"batch_size": None, "state": None}
+    opt.step(gradients(0, np.ones(SIZE)))
+    state = opt.state_dict()
+    for other in (made(np.ones(SIZE), epsilon=7.0), made(np.ones(SIZE), "identity"), made(np.ones(SIZE - 1))):
+        with pytest.raises(hf.StateError, match="of another plan, strategy or number of parameters"):
+            other.load_state_dict(state)
+    with pytest.raises(hf.StateError, match="for batches of 20 records, not of 10"):
+        made(np.ones(SIZE), batch_size=10).load_state_dict(state)
+    with pytest.raises(hf.StateError, match="shorter than its parts"):
+        made(np.ones(SIZE)).load_state_dict({**state, "state": state["state"][:-1]})
+    with pytest.raises(hf.StateError, match="found no state of PrivateAdam"):
+        opt.load_state_dict({})
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="a PrivateAdam can't be pickled or copied"):
+            copied(opt)
+
+
+def test_models_of_torch() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not there")
+    model = torch.nn.Linear(3, 1)
+    plan = hf.training.plan(participation="5x50", epsilon=1.7, delta=1e-6)
+    opt = hf.torch.PrivateAdam(model.parameters(), lr=0.1, clip_norm=0.5, strategy=hf.strategy.blt(3), plan=plan)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    opt.step(torch.ones((100, 4)))
+    assert all((old != new).all() for old, new in zip(before, model.parameters(), strict=True))
+    assert 0 < opt.spent() < 1.7
