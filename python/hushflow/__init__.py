@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from . import noise, optax, strategy, torch, training
 from ._accounts import Budget, Calibration, calibrate, ledger
-from ._check import check
+from ._command import check
 from ._errors import (
     BatchError,
     ForkError,

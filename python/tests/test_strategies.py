@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +45,27 @@ def test_comparison_has_the_rows_of_plan(hushflow: Command) -> None:
     assert found.lower_bound is not None and found.lower_bound <= found["rmse"][0] * (1 + 1e-9)
     assert set(found.omissions) == {left["strategy"] for left in expected["omissions"]}
     assert found.to_frame().shape == (len(rows), 5)
+
+
+def test_noise_of_columns_is_that_of_plan(hushflow: Command, tmp_path: Path) -> None:
+    columns = {"a": (-60.0, 240.0), "b": (0.0, 1.0)}
+    found = hf.plan(columns=columns, horizon=16, epsilon=1.0, delta=1e-6)
+    path = tmp_path / "pipeline.toml"
+    stream = hf.ContinualMoments(columns, epsilon=1.0, delta=1e-6, workload="prefix", horizon=16, start="2000-01-01")
+    path.write_text(stream.to_toml())
+    lines = {line["strategy"]: line for line in json.loads(hushflow("plan", path, "--json"))["strategies"]}
+    assert set(lines) == set(found["strategy"].tolist())
+    for row, name in enumerate(found["strategy"].tolist()):
+        assert found["rmse"][row] == pytest.approx(lines[name]["rmse"], rel=1e-9)
+        assert found["first_noise"][row] == lines[name]["last_noise"]["first"]
+        assert found["noise_multiplier"][row] == lines[name]["noise_multiplier"]
+    assert list(hf.plan(columns=columns, horizon=4)) == ["strategy", "sensitivity", "rmse", "max_error", "state_bytes"]
+    with pytest.raises(hf.ParameterError, match="epsilon and delta: expected columns"):
+        hf.plan(horizon=4, epsilon=1.0, delta=1e-6)
+    with pytest.raises(hf.ParameterError, match="delta: it is missing"):
+        hf.plan(columns=columns, horizon=4, epsilon=1.0)
+    with pytest.raises(hf.PipelineError, match="lower"):
+        hf.plan(columns={"a": (1.0, 0.0)}, horizon=4, epsilon=1.0, delta=1e-6)
 
 
 def test_sensitivity_is_that_of_the_matrix() -> None:

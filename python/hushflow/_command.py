@@ -1,4 +1,4 @@
-"""What a run would make of a pipeline file, by the command."""
+"""Reports of the command, as values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ from ._hushflow import Pipeline
 from ._types import Path
 
 REPORTS = (0, 4)
-"""Exit statuses with a report: the source fits the file, or it does not."""
+"""Exit statuses with a report: all is well, or a run would stop or publish little."""
+
+
+def report(*words: str, text: str | None = None) -> dict[str, Any]:
+    """Runs the command with `--json`, with `text` as its input, and returns what it prints.
+
+    Raises RunError with its message.
+    """
+    command = [sys.executable, "-m", "hushflow", *words, "--json"]
+    done = subprocess.run(command, input=text or "", capture_output=True, text=True, check=False)
+    if done.returncode in REPORTS and done.stdout:
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+    raise RunError(done.stderr.strip().removeprefix("error: "))
 
 
 def check(pipeline: Path, *, state: Path | None = None, rows: int | None = None) -> dict[str, Any]:
@@ -26,12 +39,7 @@ def check(pipeline: Path, *, state: Path | None = None, rows: int | None = None)
     Raises PipelineError for a bad file, and RunError if its source can't be read.
     """
     Pipeline(pipeline)
-    words = ["check", os.fspath(pipeline), "--json"]
+    words = ["check", os.fspath(pipeline)]
     words += [] if state is None else ["--state", os.fspath(state)]
     words += [] if rows is None else ["--rows", str(rows)]
-    command = [sys.executable, "-m", "hushflow", *words]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode in REPORTS and done.stdout:
-        report: dict[str, Any] = json.loads(done.stdout)
-        return report
-    raise RunError(done.stderr.strip().removeprefix("error: "))
+    return report(*words)
