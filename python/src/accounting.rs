@@ -65,8 +65,8 @@ pub(crate) fn ledger<'py>(
     Ok(found)
 }
 
-/// A ledger, the δ at which its spending is stated, the ε spent or why there is none, and the ε left
-/// of a budget.
+/// A ledger, the δ at which its spending is stated, the ε spent, or why there is none, and the ε
+/// left of a budget.
 type Account = (Book, f64, Option<f64>, Option<String>, Option<f64>);
 
 fn account(directory: &std::path::Path, delta: Option<Delta>) -> Result<Account, Failure> {

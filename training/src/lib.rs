@@ -7,9 +7,9 @@
 //!
 //! A whole run on labelled images ([`data`]) has a model with closed-form gradients per record
 //! ([`model`]), a promise ([`plan`]) and batches, in order or drawn at random ([`sampling`]).
-//! [`train`] keeps it, and [`train_exactly`] does the same
-//! without privacy. [`TrainingSteps`] is for programs with a loop of their own. The scope is small on purpose: enough to train real models on real images and
-//! to compare ways of making Adam private, not a library of tensors.
+//! [`train`] keeps it, and [`train_exactly`] does the same without privacy. [`TrainingSteps`] is
+//! for programs with a loop of their own. The scope is small on purpose: enough to train real
+//! models on real images and to compare ways of making Adam private, not a library of tensors.
 
 pub mod adam;
 mod batch_squares;
