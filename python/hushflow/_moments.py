@@ -41,6 +41,9 @@ class ContinualMoments(Owned):
         The guarantee of all releases together.
     state : path
         The state directory. It is opened, and locked, by the first batch or epoch.
+    anchor : path, optional
+        A directory elsewhere, which exists. It records the progress, so that a restored old state
+        directory is refused.
     strategy : Strategy or str, optional
         How noise is correlated over time. A Strategy also gives workload and horizon.
     workload : str, default "prefix"
@@ -102,6 +105,7 @@ class ContinualMoments(Owned):
         epsilon: float | None = None,
         delta: float | None = None,
         state: Path | None = None,
+        anchor: Path | None = None,
         strategy: Strategy | str | None = None,
         workload: str | None = None,
         horizon: int | None = None,
@@ -131,6 +135,7 @@ class ContinualMoments(Owned):
         self.epsilon = epsilon
         self.delta = delta
         self.state = state
+        self.anchor = anchor
         self.strategy = strategy
         self.workload = workload
         self.horizon = horizon
@@ -258,6 +263,7 @@ class ContinualMoments(Owned):
                 "directory": None if self.ledger is None else os.path.abspath(self.ledger),
                 "data_set": self.data_set,
             },
+            "state": {"anchor": None if self.anchor is None else os.path.abspath(self.anchor)},
             "simulation": {"seed": self.seed},
         }
         lines = [f"name = {_toml(self.name)}"]

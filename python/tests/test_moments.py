@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -325,6 +326,23 @@ def test_released_attributes_are_those_of_the_log(days: list[Rows], tmp_path: Pa
     stream.close()
     with pytest.raises(hf.RunError, match="it is closed"):
         stream.close_epoch()
+
+
+def test_an_anchor_refuses_a_restored_directory(tmp_path: Path, days: list[Rows]) -> None:
+    def stream() -> hf.ContinualMoments:
+        return moments(tmp_path / "state", anchor=tmp_path / "anchor")
+
+    (tmp_path / "anchor").mkdir()
+    with stream() as first:
+        first.partial_fit(numbers(days[0]))
+        first.close_epoch()
+    shutil.copytree(tmp_path / "state", tmp_path / "backup")
+    with stream() as second:
+        second.close_epoch()
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "backup").rename(tmp_path / "state")
+    with pytest.raises(hf.StateError, match="anchor"):
+        stream().partial_fit(numbers(days[0]))
 
 
 def test_parameters_of_an_open_publication_stay(tmp_path: Path, days: list[Rows]) -> None:
