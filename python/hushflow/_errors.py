@@ -67,4 +67,4 @@ class RunError(HushflowError):
 
 
 class ForkError(HushflowError, RuntimeError):
-    """A publication was used in a fork of the process that opened it."""
+    """A publication, noise or an optimiser was used in a fork of the process that opened it."""
