@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -248,6 +251,24 @@ class Log:
         Raises StateError with the first problem.
         """
         return self._log.verify()
+
+    def _repr_html_(self) -> str:
+        """Draws the means of all columns as SVG, with matplotlib; else, or before there are any, the
+        newest rows of the view."""
+        view = self.view()
+        drawn = [column for column in self.columns if view.rows and f"mean_{column}" in view]
+        if not drawn or find_spec("matplotlib") is None:
+            rows = slice(-len(self.keys), None)
+            return View({name: values[rows] for name, values in view.items()})._repr_html_()
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 3 * len(drawn)), layout="constrained")
+        for place, column in enumerate(drawn, 1):
+            self.plot(column, axes=figure.add_subplot(len(drawn), 1, place))
+        picture = io.StringIO()
+        figure.savefig(picture, format="svg")
+        text = picture.getvalue()
+        return f"<div>{html.escape(repr(self))}</div>{text[text.index('<svg') :]}"
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}: {self.parameters['name']}, {self.horizon} epochs)"

@@ -217,6 +217,17 @@ def test_plot_draws_every_key(state: Path) -> None:
         log.plot("blub")
 
 
+def test_notebooks_show_a_table_or_curves(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = hf.open_log(state)
+    monkeypatch.setattr("hushflow._logs.find_spec", lambda name: None)
+    table = log._repr_html_()
+    assert "mean_dep_delay" in table and "<svg" not in table
+    monkeypatch.undo()
+    pytest.importorskip("matplotlib", reason="matplotlib is not there")
+    drawn = log._repr_html_()
+    assert drawn.count("<svg") == 1 and "Log(" in drawn and "<?xml" not in drawn
+
+
 def test_nothing_is_printed(pipeline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     hf.run(pipeline, state=tmp_path / "state")
     hf.open_log(tmp_path / "state").view()
