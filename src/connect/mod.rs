@@ -126,6 +126,9 @@ pub(crate) const SOURCE_PATH: FieldDefinition = FieldDefinition::required(
     "File or files relative to the pipeline file, \"-\" for standard input, or the address of a socket or broker.",
 );
 
+/// A pattern of a number and its unit.
+pub(crate) const SIZE: &str = "^[0-9].*[A-Za-z]$";
+
 /// The name of a stream.
 const STREAM: FieldDefinition =
     FieldDefinition::required("stream", FieldType::Text, "\"flights\"", "Name of the stream or topic.");

@@ -52,8 +52,9 @@ pub(crate) enum Presence {
 pub(crate) enum FieldType {
     /// Any text that is not empty.
     Text,
-    /// A text in a form of its own, which the error message describes.
-    Form(&'static str),
+    /// A text in a form of its own, which the error message describes, and a pattern that all such
+    /// texts match.
+    Form(&'static str, &'static str),
     /// A text in one of these forms.
     Forms(fn() -> Vec<Form>),
     /// One of these words.
@@ -156,7 +157,7 @@ impl FieldType {
     pub(crate) fn expected(self) -> String {
         match self {
             Self::Text => "a text in quotes".into(),
-            Self::Form(expected) => expected.into(),
+            Self::Form(expected, _) => expected.into(),
             Self::Forms(forms) => listed(forms().iter().map(|form| form.usage.clone())),
             Self::Words(words) => listed(words().iter().map(|form| format!("{:?}", form.usage))),
             Self::Number(range) => range.expected(),

@@ -399,7 +399,7 @@ impl<'a> Field<'a, &'a DeArray<'a>> {
 }
 
 /// Whole numbers up to this one are exact as floating-point numbers.
-const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
+pub(crate) const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
 
 fn number_value(value: &DeValue<'_>) -> Option<f64> {
     match value {

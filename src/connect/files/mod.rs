@@ -35,7 +35,7 @@ pub(super) const SYSTEM: System = System {
     source: Some(source),
     sink_fields: &[FieldDefinition::optional(
         "rotate",
-        FieldType::Form("a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\""),
+        FieldType::Form("a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\"", super::SIZE),
         "the file grows without limit",
         "\"100 epochs\"",
         "When a new file is started.",

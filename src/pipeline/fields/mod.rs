@@ -132,6 +132,7 @@ static STATE: SectionDefinition = SectionDefinition {
             "keep",
             FieldType::Form(
                 "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"",
+                "^(all|.*[0-9].*|(sec|second|min|minute|hr|hour|day|wk|week)s?)$",
             ),
             "\"0 epochs\"",
             "\"30 days\"",

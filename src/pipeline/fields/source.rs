@@ -1,7 +1,7 @@
 //! Fields of `[source]` and `[[sources]]`. Those of single systems stand in their own folders.
 
 use super::epochs::{ARRIVAL, CLOCK_FIELD, LATENESS};
-use crate::connect::{FORMAT, HEADER, SOURCE_PATH, source_groups};
+use crate::connect::{FORMAT, HEADER, SIZE, SOURCE_PATH, source_groups};
 use crate::document::definition::{
     FieldDefinition as Field, FieldGroup, FieldType, SectionDefinition, Word, forms, word,
 };
@@ -87,7 +87,7 @@ const FIELDS: &[Field] = &[
     ),
     Field::with_default(
         "journal_limit",
-        FieldType::Form("a size from \"8 MiB\", such as \"512 MiB\" or \"2 GB\""),
+        FieldType::Form("a size from \"8 MiB\", such as \"512 MiB\" or \"2 GB\"", SIZE),
         "\"1 GiB\"",
         "\"512 MiB\"",
         "Size of the journal at which senders wait.",

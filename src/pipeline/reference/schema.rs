@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::fields::PIPELINE;
 use super::{groups, presence};
+use crate::document::LARGEST_WHOLE;
 use crate::document::definition::{FieldDefinition, FieldType, Presence, Range, SectionDefinition};
 
 /// Returns the JSON schema of the TOML of a pipeline file (draft 2020-12).
@@ -68,7 +69,9 @@ pub(super) fn toml_value(text: &str) -> Value {
 fn value(field: FieldType) -> Value {
     let text = || json!({ "type": "string", "minLength": 1 });
     match field {
-        FieldType::Text | FieldType::Form(_) | FieldType::Duration { .. } => text(),
+        FieldType::Text => text(),
+        FieldType::Form(_, pattern) => json!({ "type": "string", "pattern": pattern }),
+        FieldType::Duration { .. } => json!({ "type": "string", "pattern": DURATION }),
         FieldType::Forms(forms) => {
             let patterns: Vec<String> = forms().iter().map(|form| pattern(&form.usage)).collect();
             json!({ "type": "string", "pattern": format!("^({})$", patterns.join("|")) })
@@ -77,8 +80,9 @@ fn value(field: FieldType) -> Value {
             json!({ "enum": words().into_iter().map(|form| form.usage).collect::<Vec<_>>() })
         }
         FieldType::Number(range) => number(range),
-        FieldType::Count { least, most: u64::MAX } => json!({ "type": "integer", "minimum": least }),
-        FieldType::Count { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        FieldType::Count { least, most } => {
+            json!({ "type": "integer", "minimum": least, "maximum": most.min(LARGEST_WHOLE as u64) })
+        }
         FieldType::Flag => json!({ "type": "boolean" }),
         FieldType::Texts => json!({ "anyOf": [text(), { "type": "array", "minItems": 1, "items": text() }] }),
         FieldType::Numbers => {
@@ -94,21 +98,31 @@ fn value(field: FieldType) -> Value {
         }
         // A date without quotes is no JSON. Editors pass it as a text, libraries as another type.
         FieldType::Time => {
-            json!({ "not": { "type": ["array", "boolean", "null", "number", "object"] }, "minLength": 1 })
+            json!({ "not": { "type": ["array", "boolean", "null", "number", "object"] }, "pattern": TIME })
         }
         FieldType::Section(inner) => section(inner),
         FieldType::Sections(inner) => json!({ "type": "array", "minItems": 1, "items": section(inner) }),
     }
 }
 
-/// A pattern for a form such as `blt:b`: what follows the colon is free.
+/// A pattern for a form such as `blt:b`: letters after a colon stand for numbers, of which Greek
+/// ones may have decimals.
 fn pattern(usage: &str) -> String {
     match usage.split_once([':', '…']) {
-        Some((word, _)) if usage.contains(':') => format!("{word}:.+"),
-        Some((word, _)) => format!("{word}.+"),
+        Some((word, "PATH")) => format!("{word}:.+"),
+        Some((word, "")) => format!("{word}.+"),
+        Some((word, parameter)) if parameter.is_ascii() => format!("{word}:[0-9]+"),
+        Some((word, _)) => format!("{word}:[-+.0-9eE]+"),
         None => usage.into(),
     }
 }
+
+/// A pattern that all durations match: a number with its unit, or a unit alone.
+const DURATION: &str =
+    "^(.*[0-9].*|[A-Za-z]*(second|sec|minute|min|hour|hr|day|week|wk|month|mo|year|yr)s?)$";
+
+/// A pattern that all dates and times match.
+const TIME: &str = "^[-+]?[0-9]{4}.*$";
 
 fn number(range: Range) -> Value {
     let mut schema = json!({ "type": "number" });
