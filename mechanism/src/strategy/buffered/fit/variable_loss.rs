@@ -120,9 +120,9 @@ impl VariableLoss {
         let buffers = curves.len() / (2 * self.knots);
         // Rows of an even length fill the registers of every processor.
         match buffers + if self.sums.summed { 2 } else { 1 } {
-            ..=4 => CurvePass::new(self, buffers, curves).run::<4>(),
-            ..=6 => CurvePass::new(self, buffers, curves).run::<6>(),
-            ..=8 => CurvePass::new(self, buffers, curves).run::<8>(),
+            0..=4 => CurvePass::new(self, buffers, curves).run::<4>(),
+            5..=6 => CurvePass::new(self, buffers, curves).run::<6>(),
+            7..=8 => CurvePass::new(self, buffers, curves).run::<8>(),
             _ => CurvePass::new(self, buffers, curves).run::<10>(),
         }
     }
