@@ -38,22 +38,34 @@ const STATE_VERSION: u64 = 1 << 32;
 
 const LANES: usize = 8;
 
-/// The buffers of neighbouring coordinates.
-type Block<const B: usize> = [[f64; LANES]; B];
+/// A buffer of neighbouring coordinates.
+type Lanes = [f64; LANES];
 
-pub(super) struct BufferedCorrelator<const B: usize> {
+pub(super) struct BufferedCorrelator {
     strategy: Buffered,
     steps: u64,
     coordinates: usize,
     coarse_bits: u32,
-    /// Blocks of coordinates; the last one is filled up with zeros.
-    blocks: Zeroizing<Vec<Block<B>>>,
+    /// For each block of coordinates all buffers, one after the other. The last block is filled up
+    /// with zeros.
+    buffers: Zeroizing<Vec<Lanes>>,
 }
 
-impl<const B: usize> BufferedCorrelator<B> {
+impl BufferedCorrelator {
     pub(super) fn new(strategy: &Buffered, coordinates: usize, coarse_bits: u32) -> Self {
-        let blocks = Zeroizing::new(vec![[[0.0; LANES]; B]; coordinates.div_ceil(LANES)]);
-        Self { strategy: strategy.clone(), steps: 0, coordinates, coarse_bits, blocks }
+        let number = strategy.parameters.count() * coordinates.div_ceil(LANES);
+        let buffers = Zeroizing::new(vec![[0.0; LANES]; number]);
+        Self { strategy: strategy.clone(), steps: 0, coordinates, coarse_bits, buffers }
+    }
+
+    /// Number of buffers of a coordinate.
+    fn count(&self) -> usize {
+        self.strategy.parameters.count()
+    }
+
+    /// Where a buffer of a coordinate is.
+    fn place(&self, buffer: usize, coordinate: usize) -> (usize, usize) {
+        (coordinate / LANES * self.count() + buffer, coordinate % LANES)
     }
 
     fn identification(&self) -> Identification {
@@ -66,7 +78,7 @@ impl<const B: usize> BufferedCorrelator<B> {
     }
 }
 
-impl<const B: usize> Correlator for BufferedCorrelator<B> {
+impl Correlator for BufferedCorrelator {
     fn steps(&self) -> u64 {
         self.steps
     }
@@ -75,17 +87,17 @@ impl<const B: usize> Correlator for BufferedCorrelator<B> {
         self.strategy.check_step(self.steps, [noise.len(); 2], self.coordinates)?;
         self.steps += 1;
         let step = self.strategy.coefficients.step(self.steps).real();
-        let blocks = &mut self.blocks[..];
-        Arch::new().dispatch(Correlate { step, coarse_bits: self.coarse_bits, noise, blocks });
+        let (count, coarse_bits) = (self.count(), self.coarse_bits);
+        Arch::new().dispatch(Correlate { step, count, coarse_bits, noise, buffers: &mut self.buffers });
         Ok(())
     }
 
     fn save(&self) -> Vec<u8> {
-        let mut state = self.identification().header(self.steps, 8 * B * self.coordinates);
-        for buffer in 0..B {
+        let mut state = self.identification().header(self.steps, 8 * self.count() * self.coordinates);
+        for buffer in 0..self.count() {
             for coordinate in 0..self.coordinates {
-                let value = self.blocks[coordinate / LANES][buffer][coordinate % LANES];
-                state.extend(value.to_le_bytes());
+                let (place, lane) = self.place(buffer, coordinate);
+                state.extend(self.buffers[place][lane].to_le_bytes());
             }
         }
         state
@@ -93,7 +105,7 @@ impl<const B: usize> Correlator for BufferedCorrelator<B> {
 
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         let (steps, rest) = self.identification().read(state)?;
-        if rest.len() != 8 * B * self.coordinates {
+        if rest.len() != 8 * self.count() * self.coordinates {
             return Err(refused("its length does not fit its number of coordinates"));
         }
         let values = rest.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
@@ -101,64 +113,54 @@ impl<const B: usize> Correlator for BufferedCorrelator<B> {
             return Err(refused("a buffer is not finite"));
         }
         for (number, value) in values.enumerate() {
-            let (buffer, coordinate) = (number / self.coordinates, number % self.coordinates);
-            self.blocks[coordinate / LANES][buffer][coordinate % LANES] = value;
+            let (place, lane) = self.place(number / self.coordinates, number % self.coordinates);
+            self.buffers[place][lane] = value;
         }
         self.steps = steps;
         Ok(())
     }
 }
 
-struct Correlate<'a, const B: usize> {
+struct Correlate<'a> {
     step: RealStep,
+    count: usize,
     coarse_bits: u32,
     noise: &'a mut [i64],
-    blocks: &'a mut [Block<B>],
+    buffers: &'a mut [Lanes],
 }
 
-impl<const B: usize> WithSimd for Correlate<'_, B> {
+impl WithSimd for Correlate<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { step, coarse_bits, noise, blocks } = self;
         // The grid's own units are the common case and need no shifts.
-        match coarse_bits {
-            0 => correlate(&step, 0, noise, blocks),
-            _ => correlate(&step, coarse_bits, noise, blocks),
+        match self.coarse_bits {
+            0 => self.run(0),
+            coarse_bits => self.run(coarse_bits),
+        }
+    }
+}
+
+impl Correlate<'_> {
+    #[inline(always)]
+    fn run(self, coarse_bits: u32) {
+        let (whole, rest) = self.noise.as_chunks_mut();
+        let mut blocks = self.buffers.chunks_exact_mut(self.count);
+        for (noise, buffers) in whole.iter_mut().zip(&mut blocks) {
+            correlate_block(&self.step, coarse_bits, noise, buffers);
+        }
+        if let Some(buffers) = blocks.next() {
+            let mut filled = [0; LANES];
+            filled[..rest.len()].copy_from_slice(rest);
+            correlate_block(&self.step, coarse_bits, &mut filled, buffers);
+            rest.copy_from_slice(&filled[..rest.len()]);
         }
     }
 }
 
 #[inline(always)]
-fn correlate<const B: usize>(step: &RealStep, coarse_bits: u32, noise: &mut [i64], blocks: &mut [Block<B>]) {
-    let (whole, rest) = noise.as_chunks_mut();
-    let (last, blocks) = if rest.is_empty() { (None, blocks) } else { split_last(blocks) };
-    for (noise, buffers) in whole.iter_mut().zip(blocks) {
-        correlate_block(step, coarse_bits, noise, buffers);
-    }
-    if let Some(buffers) = last {
-        let mut filled = [0; LANES];
-        filled[..rest.len()].copy_from_slice(rest);
-        correlate_block(step, coarse_bits, &mut filled, buffers);
-        rest.copy_from_slice(&filled[..rest.len()]);
-    }
-}
-
-fn split_last<T>(blocks: &mut [T]) -> (Option<&mut T>, &mut [T]) {
-    match blocks.split_last_mut() {
-        Some((last, blocks)) => (Some(last), blocks),
-        None => (None, &mut []),
-    }
-}
-
-#[inline(always)]
-fn correlate_block<const B: usize>(
-    step: &RealStep,
-    coarse_bits: u32,
-    noise: &mut [i64; LANES],
-    buffers: &mut Block<B>,
-) {
+fn correlate_block(step: &RealStep, coarse_bits: u32, noise: &mut [i64; LANES], buffers: &mut [Lanes]) {
     let half = (1 << coarse_bits) >> 1;
     let (mut sums, mut real) = ([0.0; LANES], [0.0; LANES]);
     for buffer in &*buffers {
@@ -170,8 +172,7 @@ fn correlate_block<const B: usize>(
         noise[lane] = noise[lane].wrapping_sub(as_integer(sums[lane]) << coarse_bits);
         real[lane] = as_number(noise[lane].wrapping_add(half) >> coarse_bits);
     }
-    for (j, buffer) in buffers.iter_mut().enumerate() {
-        let (decay, input) = (step.decays[j], step.inputs[j]);
+    for ((buffer, decay), input) in buffers.iter_mut().zip(step.decays).zip(step.inputs) {
         for lane in 0..LANES {
             buffer[lane] = decay * buffer[lane] + input * real[lane];
         }

@@ -233,7 +233,7 @@ impl Correlates for Buffered {
     }
 
     fn correlator(&self, coordinates: usize, coarse_bits: u32) -> Box<dyn Correlator> {
-        for_count!(self.parameters.count(), BufferedCorrelator::new(self, coordinates, coarse_bits))
+        Box::new(BufferedCorrelator::new(self, coordinates, coarse_bits))
     }
 }
 
