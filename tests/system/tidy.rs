@@ -122,6 +122,22 @@ fn check(problems: Vec<String>) {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
 
+/// Documentation names files from the root on, so a reader finds them.
+#[test]
+fn documentation_names_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = root.join("docs").read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let pages = folder.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let missing = pages.chain([root.join("README.md")]).flat_map(|page| {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let named =
+            text.split('`').filter(|word| word.ends_with(".rs") && !word.contains(char::is_whitespace));
+        let missing = named.filter(|name| !root.join(name).is_file());
+        missing.map(|name| format!("{}: there is no {name}", page.display())).collect::<Vec<_>>()
+    });
+    check(missing.collect());
+}
+
 #[test]
 fn words_stay_in_their_rooms() {
     let mut problems = Vec::new();
