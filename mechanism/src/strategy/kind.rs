@@ -327,6 +327,11 @@ impl Kind {
         self.fit
     }
 
+    /// Whether a run can use it; otherwise it is for comparison.
+    pub fn can_run(&self) -> bool {
+        self.strategy.is_some()
+    }
+
     /// Whether there is a form with columns of norm 1.
     pub fn can_be_normalized(&self) -> bool {
         self.normalized.is_some()

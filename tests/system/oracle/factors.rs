@@ -14,6 +14,7 @@ use std::ops::Index;
 use hushflow::estimators::{covariance, mean};
 use hushflow::mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow::mechanism::sensitivity::Neighbours;
+use hushflow::mechanism::strategy::KINDS;
 
 use crate::harness::Random;
 
@@ -106,6 +107,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
             "coa",
             "auto",
             "file:dense.csv",
+            "comb-blt:2",
         ],
     ),
     (F::Clock, &["records", "arrival", "late folded", "late dropped", "end-of-input", "event-time"]),
@@ -274,6 +276,13 @@ impl Case {
                 self.levels[factor as usize] = 0;
             }
         }
+        // A delay line is for those that take part several times.
+        if self.is(F::Strategy, &["comb-blt:2"]) {
+            self.set(F::Unit, "entity");
+            if self.is(F::Limits, &["1/1/1"]) {
+                self.set(F::Limits, "2/1/1");
+            }
+        }
         if self.is(F::Unit, &["record"]) {
             self.levels[F::Limits as usize] = 0;
             self.levels[F::Sent as usize] = 0;
@@ -412,6 +421,15 @@ fn every_estimator_is_tried() {
     assert_eq!(sorted(means.into()), sorted(mean::MeanMethod::ALL.map(mean::MeanMethod::name).into()));
     let names = covariance::CovarianceMethod::ALL.map(covariance::CovarianceMethod::name);
     assert_eq!(sorted(covariances.into()), sorted(names.into()));
+}
+
+#[test]
+fn every_strategy_is_tried() {
+    let keyword = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
+    let tried: HashSet<_> = FACTORS[F::Strategy as usize].1.iter().map(|name| keyword(name)).collect();
+    let running = KINDS.iter().filter(|kind| kind.can_run());
+    let missing = running.map(|kind| keyword(&kind.usage())).filter(|name| !tried.contains(name));
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 #[test]
