@@ -200,7 +200,7 @@ fn problems_of_rows(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem>
             add(kind, public || is_clocked, format!("{by}{name} {message}"));
         }
     }
-    if is_most(counters.leaping) {
+    if is_most(counters.leaping_clock) {
         add(
             "leaping clock",
             true,
@@ -245,8 +245,8 @@ fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
 
 /// Rows that are dropped though they can be read.
 fn dropped(counters: &RowCounters) -> u64 {
-    let RowCounters { unknown_key, late, before_start, after_horizon, leaping, copies, .. } = counters;
-    unknown_key + late + before_start + after_horizon + leaping + copies
+    let RowCounters { unknown_key, late, before_start, after_horizon, leaping_clock, copies, .. } = counters;
+    unknown_key + late + before_start + after_horizon + leaping_clock + copies
 }
 
 /// Values of which most are outside of one bound.

@@ -319,10 +319,10 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             ("late, dropped", c.late),
             ("before the first epoch, dropped", c.before_start),
             ("after the last epoch, dropped", c.after_horizon),
-            ("too far ahead of the clock, dropped", c.leaping),
+            ("too far ahead of the clock, dropped", c.leaping_clock),
             ("duplicates, dropped", c.copies),
             ("for epochs closed in an earlier run, dropped", c.already_closed),
-            ("cut by a disconnect, dropped", c.torn),
+            ("cut by a disconnect, dropped", c.cut_off),
         ];
         print_message("Rows (exact counts are private: only for the operator):");
         for (outcome, count) in

@@ -99,13 +99,13 @@ pub(crate) trait Origin: Send {
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError>;
 
     /// How to treat a file that ends before its header.
-    fn headless(&self, _file: u32) -> HeaderlessFile {
+    fn without_header(&self, _file: u32) -> HeaderlessFile {
         HeaderlessFile::Fault
     }
 
     /// Whether it delivers new input after a restart, so that positions of earlier runs mean
     /// nothing.
-    fn begins_anew(&self) -> bool {
+    fn has_new_input_after_restart(&self) -> bool {
         false
     }
 }

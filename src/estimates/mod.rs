@@ -122,7 +122,7 @@ impl EstimatorKind {
             (SecondMoment::Diagonal, SecondMoment::Diagonal) => None,
             (_, SecondMoment::None) => Some(("second moments of records", "so there is no covariance")),
             (SecondMoment::Full, SecondMoment::Diagonal) => {
-                Some(("second moments of pairs of columns", "so no column can be explained by others"))
+                Some(("second moments of pairs of columns", "so there is no covariance of two columns"))
             }
         }
     }

@@ -254,8 +254,8 @@ pub fn run(
         return Err(RunError::Fault(with_progress(reason, options)));
     }
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
-    let torn = taking.map_or(Ok(0), Intake::finish)?;
-    let counters = RowCounters { torn, ..read.counters };
+    let cut_off = taking.map_or(Ok(0), Intake::finish)?;
+    let counters = RowCounters { cut_off, ..read.counters };
     read.notices.iter().for_each(|notice| options.control.private_notice(notice));
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);

@@ -132,10 +132,10 @@ impl SourceReader {
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
         if leaps {
-            if self.counters.leaping == 0 && (self.is_live || self.epochs.has_begun()) {
+            if self.counters.leaping_clock == 0 && (self.is_live || self.epochs.has_begun()) {
                 self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
             }
-            self.counters.leaping += 1;
+            self.counters.leaping_clock += 1;
         }
         leaps
     }

@@ -148,7 +148,7 @@ pub struct RowCounters {
     /// Records from after the last epoch, dropped.
     pub after_horizon: u64,
     /// Rows with a clock value further ahead than the pipeline allows, dropped.
-    pub leaping: u64,
+    pub leaping_clock: u64,
     /// Rows with a clock value from before the first epoch. Public, as the clock is.
     pub early_clock: u64,
     /// Rows with a clock value from after the last epoch. Public.
@@ -156,7 +156,7 @@ pub struct RowCounters {
     /// Copies of a record, dropped.
     pub copies: u64,
     /// Records that a disconnect has cut, dropped.
-    pub torn: u64,
+    pub cut_off: u64,
     /// Records of epochs that an earlier run closed, dropped: the input can't be read again.
     pub already_closed: u64,
 }
@@ -188,11 +188,11 @@ impl RowCounters {
             late: combine(self.late, other.late),
             before_start: combine(self.before_start, other.before_start),
             after_horizon: combine(self.after_horizon, other.after_horizon),
-            leaping: combine(self.leaping, other.leaping),
+            leaping_clock: combine(self.leaping_clock, other.leaping_clock),
             early_clock: combine(self.early_clock, other.early_clock),
             past_clock: combine(self.past_clock, other.past_clock),
             copies: combine(self.copies, other.copies),
-            torn: combine(self.torn, other.torn),
+            cut_off: combine(self.cut_off, other.cut_off),
             already_closed: combine(self.already_closed, other.already_closed),
         }
     }

@@ -97,7 +97,7 @@ impl SourceReader {
     ) -> Result<Self, SourceError> {
         control.begin();
         let (roles, shape) = FieldRoles::new(pipeline, source);
-        let restarts = origin.begins_anew();
+        let restarts = origin.has_new_input_after_restart();
         let position = if restarts { Position::START } else { resume.position };
         let expects_header = !source.goes_on() && source.header.is_none();
         let survey = RowSurvey::new(&shape.wanted);

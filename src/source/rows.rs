@@ -125,7 +125,7 @@ impl RowReader {
             (None, _) => None,
             (Some(OpenFile::Rows(rows)), _) => Some(rows),
             (Some(OpenFile::Bytes { stream, header, .. }), Format::Csv) => {
-                match (self.open_csv(stream, header), self.origin.headless(file)) {
+                match (self.open_csv(stream, header), self.origin.without_header(file)) {
                     (Err(FormatError::NoHeader { .. }), HeaderlessFile::Early) => None,
                     (Err(FormatError::NoHeader { .. }), HeaderlessFile::Passed) => {
                         self.rows = None;

@@ -81,7 +81,7 @@ impl Origin for Arc<FollowedFiles> {
         self.open_file(file, offset)
     }
 
-    fn headless(&self, file: u32) -> HeaderlessFile {
+    fn without_header(&self, file: u32) -> HeaderlessFile {
         if self.is_last(file) { HeaderlessFile::Early } else { HeaderlessFile::Passed }
     }
 }

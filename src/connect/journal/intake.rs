@@ -48,7 +48,7 @@ const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct Intake {
     buffer: Arc<IntakeBuffer>,
     writer: Option<JoinHandle<()>>,
-    torn: Arc<AtomicU64>,
+    cut_off: Arc<AtomicU64>,
     /// The number of safe records before anything was read.
     safe_before: Option<u64>,
     ingest: Arc<IngestJournal>,
@@ -91,11 +91,11 @@ impl Intake {
         let (buffer, changed) = (Mutex::new(IntakeState::default()), Condvar::new());
         let buffer = Arc::new(IntakeBuffer { buffer, changed, control: control.clone() });
         buffer.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
-        let (torn, ingest) = (session.torn(), session.ingest());
+        let (cut_off, ingest) = (session.cut_off(), session.ingest());
         let mut intake = Intake {
             buffer: Arc::clone(&buffer),
             writer: None,
-            torn,
+            cut_off,
             safe_before: ingest.acknowledged(None),
             ingest,
             acknowledgers: Vec::new(),
@@ -144,7 +144,7 @@ impl Intake {
             // A thread that panicked has already reported it.
             let _ = thread.join();
         }
-        Ok(self.torn.load(Ordering::Relaxed))
+        Ok(self.cut_off.load(Ordering::Relaxed))
     }
 
     /// Stops the writer; the journal is not written after this returns.

@@ -40,7 +40,7 @@ pub(crate) struct JournalSession {
     bytes: Zeroizing<Vec<u8>>,
     seen: usize,
     /// Number of records cut by disconnects.
-    torn: Arc<AtomicU64>,
+    cut_off: Arc<AtomicU64>,
     /// Name of the source for messages.
     name: PathBuf,
 }
@@ -59,7 +59,7 @@ impl JournalSession {
             // At full size from the start: a growing vector would leave copies behind.
             bytes: Zeroizing::new(Vec::with_capacity(WAITING_BYTES + CHUNK + RECORD_LIMIT)),
             seen: 0,
-            torn: Arc::default(),
+            cut_off: Arc::default(),
             name,
         }
     }
@@ -79,8 +79,8 @@ impl JournalSession {
     }
 
     /// The number of records cut by disconnects.
-    pub(super) fn torn(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.torn)
+    pub(super) fn cut_off(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.cut_off)
     }
 
     /// Takes a batch; `ended` if nothing more will come. Whole records are on disk when this
@@ -148,7 +148,7 @@ impl JournalSession {
     /// Ends a connection: a partial record is dropped, and another header may come.
     pub(super) fn disconnect(&mut self) {
         let cut = self.headed && !self.framing.is_between();
-        self.torn.fetch_add(u64::from(cut), Ordering::Relaxed);
+        self.cut_off.fetch_add(u64::from(cut), Ordering::Relaxed);
         self.framing = Framing::new(self.shape.format);
         self.bytes.clear();
         (self.seen, self.headed, self.begun) = (0, false, false);

@@ -84,7 +84,7 @@ impl Origin for PipedInput {
         Ok(Some(OpenFile::Bytes { stream, header: None, is_rest: false }))
     }
 
-    fn begins_anew(&self) -> bool {
+    fn has_new_input_after_restart(&self) -> bool {
         true
     }
 }
