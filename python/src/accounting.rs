@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use hushflow::ledger::{Book, Charge};
-use hushflow::mechanism::accounting::discrete::Discreteness;
-use hushflow::mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier, gaussian};
+use hushflow::ledger::{Book, Charge, LedgerAccount};
+use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -51,57 +50,24 @@ pub(crate) fn ledger<'py>(
     delta: Option<f64>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let given = delta.map(Delta::new).transpose().map_err(Failure::of_argument("delta"))?;
-    let (book, delta, spent, problem, left) = py.detach(|| account(&directory, given))?;
+    let account = py.detach(|| {
+        let book = Book::open(&directory)?;
+        let adjacency = book.ledger.adjacency();
+        Ok::<_, Failure>(LedgerAccount::new(book, adjacency, given))
+    })?;
+    let ledger = &account.book.ledger;
+    let budget = ledger.budget.as_ref();
     let found = PyDict::new(py);
-    let budget = book.ledger.budget.as_ref();
-    found.set_item("path", &book.path)?;
-    found.set_item("data_set", &book.ledger.data_set)?;
-    found.set_item("entries", book.ledger.entries.len())?;
-    found.set_item("delta", delta)?;
-    found.set_item("spent", spent)?;
-    found.set_item("problem", problem)?;
+    found.set_item("path", &account.book.path)?;
+    found.set_item("data_set", &ledger.data_set)?;
+    found.set_item("entries", ledger.entries.len())?;
+    found.set_item("delta", account.delta.value())?;
+    found.set_item("spent", account.epsilon().map(|found| found.epsilon))?;
+    found.set_item("problem", account.problem())?;
     found.set_item("budget", budget.map(|budget| (budget.epsilon(), budget.delta())))?;
-    found.set_item("left", left)?;
+    found.set_item("left", budget.map(|_| account.left().unwrap_or(0.0)))?;
     Ok(found)
 }
-
-/// A ledger, the δ at which its spending is stated, the ε spent, or why there is none, and the ε
-/// left of a budget.
-type Account = (Book, f64, Option<f64>, Option<String>, Option<f64>);
-
-fn account(directory: &std::path::Path, delta: Option<Delta>) -> Result<Account, Failure> {
-    let book = Book::open(directory)?;
-    let ledger = &book.ledger;
-    let wrong = |error: AccountingError| Failure::new("LedgerError", error);
-    let stated = ledger.budget.as_ref().map(hushflow::ledger::Budget::delta);
-    let largest = ledger.entries.iter().map(|entry| entry.charge.delta).reduce(f64::max);
-    let delta = match delta {
-        Some(delta) => delta,
-        None => Delta::new(stated.or(largest).unwrap_or(USUAL_DELTA)).map_err(wrong)?,
-    };
-    let (spent, problem) = match ledger.epsilon(&ledger.adjacency(), delta) {
-        Ok(found) => (found.map(|found| found.epsilon), None),
-        Err(problem) => (None, Some(problem.to_string())),
-    };
-    let left = match &ledger.budget {
-        None => None,
-        Some(budget) => {
-            let discreteness = Discreteness::of_total_variation(USUAL_TOTAL_VARIATION).map_err(wrong)?;
-            let delta = Delta::new(budget.delta()).map_err(wrong)?;
-            let spending = ledger.composition(&budget.adjacency()).ok();
-            let left = spending.and_then(|spending| budget.left(spending, 1, discreteness, delta));
-            Some(left.unwrap_or(0.0))
-        }
-    };
-    Ok((book, delta.value(), spent, problem, left))
-}
-
-/// δ of an empty ledger without a budget.
-const USUAL_DELTA: f64 = 1e-6;
-
-/// Upper bound on the total variation distance between the noise of a pipeline and its ideal; see
-/// docs/privacy.md.
-const USUAL_TOTAL_VARIATION: f64 = 1.0 / (1_u128 << 67) as f64;
 
 /// Charges a release of a whole table to a ledger, if one is named here or for all data sets.
 pub(crate) fn charge(

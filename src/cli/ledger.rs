@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hushflow::ledger::{
-    Book, Budget, Charge, ComposedEpsilon, CompositionError, Ledger, LedgerEntry, LedgerHome, data_set_name,
-    enter_once, set_budget,
+    Book, Budget, Charge, Ledger, LedgerAccount, LedgerEntry, LedgerHome, data_set_name, enter_once,
+    set_budget,
 };
 use hushflow::mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow::mechanism::accounting::bounded_range::RhoSpending;
 use hushflow::mechanism::accounting::composition::Spending;
-use hushflow::mechanism::accounting::discrete::Discreteness;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::mechanism::sensitivity::Neighbours;
 use serde_json::{Value, json};
@@ -19,13 +18,6 @@ use serde_json::{Value, json};
 use super::output::{fit_columns, number, print_json, print_message, print_wrapped, table, terminal_width};
 use super::plan::word;
 use super::{CliError, number_in};
-
-/// Default δ of compositions.
-const USUAL_DELTA: f64 = 1e-6;
-
-/// Upper bound on the total variation distance between the noise of a pipeline and its ideal; see
-/// docs/privacy.md.
-const USUAL_TOTAL_VARIATION: f64 = 1.0 / (1_u128 << 67) as f64;
 
 /// Arguments of `hushflow ledger`.
 #[derive(Debug, Args)]
@@ -74,8 +66,8 @@ pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
     }
     let book = Book::open(&directory)?;
     let adjacency = arguments.adjacency(&book.ledger);
-    let account = LedgerComposition::of(book, adjacency, arguments.delta);
-    let printed = if arguments.json { print_json(&account.json()) } else { print_wrapped(&account.text()) };
+    let account = LedgerAccount::new(book, adjacency, arguments.delta);
+    let printed = if arguments.json { print_json(&json(&account)) } else { print_wrapped(&text(&account)) };
     Ok(printed?)
 }
 
@@ -109,10 +101,8 @@ pub(super) fn public_account(directory: &Path) -> Value {
         "private",
     ];
     let Ok(book) = Book::open(directory) else { return Value::Null };
-    let mut account = {
-        let adjacency = book.ledger.adjacency();
-        LedgerComposition::of(book, adjacency, None).json()
-    };
+    let adjacency = book.ledger.adjacency();
+    let mut account = json(&LedgerAccount::new(book, adjacency, None));
     only(&mut account, &ACCOUNT);
     let entries = account["entries"].as_array_mut();
     entries.into_iter().flatten().for_each(|entry| only(entry, &ENTRY));
@@ -126,116 +116,70 @@ fn only(object: &mut Value, names: &[&str]) {
     }
 }
 
-/// A ledger and its composition.
-struct LedgerComposition {
-    book: Book,
-    adjacency: Adjacency,
-    delta: Delta,
-    composition: Result<(Spending, Option<ComposedEpsilon>), CompositionError>,
+fn json(account: &LedgerAccount) -> Value {
+    let Ledger { data_set, budget, entries } = &account.book.ledger;
+    let composition = account.composition.as_ref().ok().map(|(spent, epsilon)| {
+        json!({
+            "unit": word_of(&account.adjacency.unit),
+            "entity": account.adjacency.unit.entity(),
+            "neighbours": account.adjacency.neighbours,
+            "epsilon": epsilon.map(|computed| computed.epsilon),
+            "delta": account.delta.value(),
+            "accountant": epsilon.map(|computed| computed.accountant.to_string()),
+            "numerical_error": epsilon.map(|computed| computed.numerical_error),
+            "rho": spent.rho(),
+            "mu": spent.mu(),
+            "total_variation": spent.total_variation(),
+        })
+    });
+    json!({
+        "directory": account.book.path,
+        "data_set": data_set,
+        "entries": entries.iter().map(line).collect::<Vec<_>>(),
+        "composition": composition,
+        "problem": account.problem(),
+        "budget": budget.as_ref().map(limit),
+        "left": budget.as_ref().map(|budget| json!({ "epsilon": account.left(), "delta": budget.delta() })),
+    })
 }
 
-impl LedgerComposition {
-    fn of(book: Book, adjacency: Adjacency, delta: Option<Delta>) -> Self {
-        let Ledger { budget, entries, .. } = &book.ledger;
-        let largest = entries.iter().map(|entry| entry.charge.delta).reduce(f64::max);
-        let usual = budget.as_ref().map(Budget::delta).or(largest).unwrap_or(USUAL_DELTA);
-        let delta =
-            delta.or(Delta::new(usual).ok()).expect("a ledger's numbers were checked when it was read");
-        let epsilon = book.ledger.epsilon(&adjacency, delta);
-        let composition = epsilon.and_then(|epsilon| Ok((book.ledger.composition(&adjacency)?, epsilon)));
-        Self { book, adjacency, delta, composition }
+fn text(account: &LedgerAccount) -> String {
+    let Ledger { data_set, budget, entries } = &account.book.ledger;
+    let titles =
+        ["started", "pipeline", "method", "unit", "neighbours", "ε", "δ", "ρ", "μ", "epochs", "private"];
+    let titles = titles.map(String::from).to_vec();
+    let mut rows: Vec<_> = [titles].into_iter().chain(entries.iter().map(row)).collect();
+    let narrowed = fit_columns(&mut rows, terminal_width(), &["μ", "ρ", "unit", "neighbours", "method"]);
+    let mut text = data_set.as_ref().map_or_else(String::new, |name| format!("data set: {name}\n\n"));
+    text += &table(&rows);
+    if !narrowed.is_empty() {
+        text += &format!("A wider terminal also shows {}; --json prints all.\n", narrowed.join(", "));
     }
-
-    /// Returns ε of all entries together, if it is finite.
-    fn epsilon(&self) -> Option<ComposedEpsilon> {
-        self.composition.as_ref().ok()?.1
-    }
-
-    /// Returns the largest ε of one more pipeline, at the δ and for the neighbours of the budget.
-    fn left(&self) -> Option<f64> {
-        let budget = self.book.ledger.budget.as_ref()?;
-        let spent = self.book.ledger.composition(&budget.adjacency()).ok()?;
-        let discreteness = Discreteness::of_total_variation(USUAL_TOTAL_VARIATION).ok()?;
-        budget.left(spent, 1, discreteness, Delta::new(budget.delta()).ok()?)
-    }
-
-    /// Returns why the entries have no (ε, δ) together.
-    fn problem(&self) -> Option<String> {
-        match (&self.composition, self.epsilon()) {
-            (Err(reason), _) => Some(reason.to_string()),
-            (Ok(_), None) => Some(format!(
-                "the discretisation of the noise alone costs more than δ = {:e}",
-                self.delta.value()
-            )),
-            _ => None,
+    text += &format!("\n{} together, for {}: ", count(entries.len()), account.adjacency);
+    text += &match (&account.composition, account.epsilon()) {
+        (Ok((spent, _)), Some(found)) => format!(
+            "(ε, δ) = ({}, {}){}, ρ = {}, μ = {}\n",
+            number(found.epsilon),
+            number(account.delta.value()),
+            match found.numerical_error {
+                0.0 => String::new(),
+                error => format!(
+                    " (by {}, for entries that no release decided; numerical error at most {})",
+                    found.accountant,
+                    number(error)
+                ),
+            },
+            number(spent.rho()),
+            number(spent.mu())
+        ),
+        _ => format!("NO GUARANTEE: {}\n", account.problem().unwrap_or_default()),
+    };
+    text + &match (budget, account.left()) {
+        (None, _) => "no budget\n".into(),
+        (Some(budget), Some(left)) => {
+            format!("budget: {budget}; left for one more pipeline: ({left}, {:e})\n", budget.delta())
         }
-    }
-
-    fn json(&self) -> Value {
-        let Ledger { data_set, budget, entries } = &self.book.ledger;
-        let composition = self.composition.as_ref().ok().map(|(spent, epsilon)| {
-            json!({
-                "unit": word_of(&self.adjacency.unit),
-                "entity": self.adjacency.unit.entity(),
-                "neighbours": self.adjacency.neighbours,
-                "epsilon": epsilon.map(|computed| computed.epsilon),
-                "delta": self.delta.value(),
-                "accountant": epsilon.map(|computed| computed.accountant.to_string()),
-                "numerical_error": epsilon.map(|computed| computed.numerical_error),
-                "rho": spent.rho(),
-                "mu": spent.mu(),
-                "total_variation": spent.total_variation(),
-            })
-        });
-        json!({
-            "directory": self.book.path,
-            "data_set": data_set,
-            "entries": entries.iter().map(line).collect::<Vec<_>>(),
-            "composition": composition,
-            "problem": self.problem(),
-            "budget": budget.as_ref().map(limit),
-            "left": budget.as_ref().map(|budget| json!({ "epsilon": self.left(), "delta": budget.delta() })),
-        })
-    }
-
-    fn text(&self) -> String {
-        let Ledger { data_set, budget, entries } = &self.book.ledger;
-        let titles =
-            ["started", "pipeline", "method", "unit", "neighbours", "ε", "δ", "ρ", "μ", "epochs", "private"];
-        let titles = titles.map(String::from).to_vec();
-        let mut rows: Vec<_> = [titles].into_iter().chain(entries.iter().map(row)).collect();
-        let narrowed = fit_columns(&mut rows, terminal_width(), &["μ", "ρ", "unit", "neighbours", "method"]);
-        let mut text = data_set.as_ref().map_or_else(String::new, |name| format!("data set: {name}\n\n"));
-        text += &table(&rows);
-        if !narrowed.is_empty() {
-            text += &format!("A wider terminal also shows {}; --json prints all.\n", narrowed.join(", "));
-        }
-        text += &format!("\n{} together, for {}: ", count(entries.len()), self.adjacency);
-        text += &match (&self.composition, self.epsilon()) {
-            (Ok((spent, _)), Some(found)) => format!(
-                "(ε, δ) = ({}, {}){}, ρ = {}, μ = {}\n",
-                number(found.epsilon),
-                number(self.delta.value()),
-                match found.numerical_error {
-                    0.0 => String::new(),
-                    error => format!(
-                        " (by {}, for entries that no release decided; numerical error at most {})",
-                        found.accountant,
-                        number(error)
-                    ),
-                },
-                number(spent.rho()),
-                number(spent.mu())
-            ),
-            _ => format!("NO GUARANTEE: {}\n", self.problem().unwrap_or_default()),
-        };
-        text + &match (budget, self.left()) {
-            (None, _) => "no budget\n".into(),
-            (Some(budget), Some(left)) => {
-                format!("budget: {budget}; left for one more pipeline: ({left}, {:e})\n", budget.delta())
-            }
-            (Some(budget), None) => format!("budget: {budget}; nothing is left\n"),
-        }
+        (Some(budget), None) => format!("budget: {budget}; nothing is left\n"),
     }
 }
 

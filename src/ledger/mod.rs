@@ -11,6 +11,7 @@
 //! entries. A release that bypasses it, or a run on a copy of a state directory, spends without an
 //! entry.
 
+mod account;
 mod book;
 mod budget;
 mod composition;
@@ -19,6 +20,7 @@ mod home;
 #[cfg(test)]
 mod tests;
 
+pub use account::LedgerAccount;
 #[cfg(test)]
 pub(crate) use book::enter_in;
 pub use book::{Book, LedgerRequest, confirm_room, enter, enter_once, set_budget, standing};
