@@ -55,6 +55,9 @@ impl<R: Read> Read for RetryingReader<R> {
     }
 }
 
+/// UTF-8 byte order mark, which some programs write at the start.
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Bytes with their offset in the file.
 pub(crate) struct ByteStream {
     reader: BufReader<Box<dyn Read + Send>>,

@@ -6,9 +6,9 @@ use std::io::{self, BufRead, Read};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::ByteStream;
 use super::error::Defect;
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
+use super::{BYTE_ORDER_MARK, ByteStream};
 
 /// An NDJSON file.
 pub(crate) struct NdjsonRows {
@@ -33,8 +33,8 @@ impl NdjsonRows {
             let first = self.stream.offset() == 0;
             let read = self.stream.by_ref().take(limit).read_until(b'\n', &mut self.text)?;
             self.line += 1;
-            if first && self.text.starts_with(b"\xef\xbb\xbf") {
-                self.text.drain(..3);
+            if first && self.text.starts_with(BYTE_ORDER_MARK) {
+                self.text.drain(..BYTE_ORDER_MARK.len());
             }
             if read == 0 {
                 return Ok(RowOutcome::End);

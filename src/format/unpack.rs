@@ -14,7 +14,7 @@ use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use super::{ByteStream, FormatError, RetryingReader, io_error};
+use super::{BYTE_ORDER_MARK, ByteStream, FormatError, RetryingReader, io_error};
 
 /// Largest window of a zstd frame: what `zstd` itself unpacks without `--long`.
 const ZSTD_WINDOW: u64 = 128 << 20;
@@ -235,10 +235,12 @@ impl PipedBytes {
         PipedBytes { name: name.into(), pipe: Some(pipe), bytes: Box::new(io::empty()) }
     }
 
-    /// Reads as few bytes as decide how the rest is packed: a pipe may be slow.
+    /// Reads as few bytes as decide how the rest is packed: a pipe may be slow. A byte order mark
+    /// comes whole, for parsers know it only so.
     fn begin(&self, mut pipe: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
         let (mut start, mut next) = (Vec::new(), [0]);
-        let starts: Vec<Vec<u8>> = Packing::ALL.into_iter().flat_map(Packing::starts).collect();
+        let starts: Vec<Vec<u8>> =
+            Packing::ALL.into_iter().flat_map(Packing::starts).chain([BYTE_ORDER_MARK.into()]).collect();
         while starts.iter().any(|whole| whole.len() > start.len() && whole.starts_with(&start))
             && pipe.read(&mut next)? > 0
         {

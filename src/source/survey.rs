@@ -124,8 +124,11 @@ impl RowSurvey {
         self.events.add(event, (row, slot), number);
         if let Some(clock) = clock {
             let delay = clock.saturating_sub(event);
-            self.early_events += u64::from(delay < 0);
-            let seconds = (delay.max(0) / 1_000_000) as u64;
+            if delay < 0 {
+                self.early_events += 1;
+                return;
+            }
+            let seconds = (delay / 1_000_000) as u64;
             let class = (u64::BITS - seconds.leading_zeros()) as usize;
             self.delays[class.min(self.delays.len() - 1)] += 1;
         }
@@ -289,6 +292,6 @@ mod tests {
         }
         assert_eq!((survey.delay_within(0.5), survey.delay_within(1.0)), (Some(2), Some(128)));
         survey.event(9_000_000, Some(0), (&row, 0), u64::MAX);
-        assert_eq!(survey.early_events, 1);
+        assert_eq!((survey.early_events, survey.delays.iter().sum::<u64>()), (1, 4));
     }
 }

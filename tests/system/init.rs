@@ -112,6 +112,26 @@ fn other_formats_and_streams_without_times_are_described() {
     assert_eq!((&checked[0]["rows"], &checked[0]["epochs_published"]), (&80.into(), &10.into()));
 }
 
+/// Spreadsheets write a byte order mark: it is no part of the first name, quoted or not.
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_name() {
+    let lab = Lab::new();
+    for (name, header) in [("plain", "x,y"), ("quoted", "\"x\",y")] {
+        let rows: String = (0..200).map(|x| format!("{x},1\n")).collect();
+        let (file, pipeline) = (format!("{name}.csv"), lab.path(&format!("{name}.toml")));
+        lab.write(&file, format!("\u{feff}{header}\n{rows}"));
+        let mut command =
+            hushflow(["init", &file, "--columns", "x:0:200", "--epsilon", "1", "--delta", "1e-6"]);
+        finish(command.current_dir(lab.path("."))).succeeded();
+        let checked = finish(hushflow(["check", "--json"]).arg(&pipeline)).succeeded().json();
+        assert_eq!(checked[0]["rows"], 200);
+        let estimate =
+            ["--columns", "x", "--scale", "60", "--corruption", "0", "--epsilon", "4", "--delta", "1e-6"];
+        let mut command = hushflow(["mean", &file]);
+        finish(command.args(estimate).current_dir(lab.path("."))).succeeded();
+    }
+}
+
 #[test]
 fn lengths_zones_and_names_with_commas_make_valid_pipelines() {
     let lab = lab();

@@ -128,8 +128,8 @@ fn a_run_refuses_what_check_reports() {
         (
             &right,
             vec![("time = 'event'", "time = 'arrival'"), ("arrival = 'arrival'", "arrival = 'event'")],
-            "",
-            None,
+            "swapped clock",
+            Some("time and arrival may be swapped"),
         ),
     ];
     for (data, replaced, kind, reason) in cases {

@@ -18,11 +18,8 @@ use crate::format::csv::CsvRows;
 use crate::format::form::RowLayout;
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
-use crate::format::{Format, FormatError};
+use crate::format::{BYTE_ORDER_MARK, Format, FormatError};
 use crate::state::{IngestJournal, WaitForRoom};
-
-/// UTF-8 byte order mark, which some programs write at the start.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The session that is being written.
 pub(crate) struct JournalSession {

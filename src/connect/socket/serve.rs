@@ -10,7 +10,7 @@ use crate::connect::journal::{CHUNK, IntakeBuffer};
 use crate::format::STANDARD_INPUT;
 use crate::format::form::{EntryParser, RowLayout};
 use crate::format::row::{RECORD_LIMIT, Row};
-use crate::format::{Defect, Format};
+use crate::format::{BYTE_ORDER_MARK, Defect, Format};
 use crate::state::IngestJournal;
 
 const MAKE_ROOM: &str = "no usable line has come in time, and another peer is ready to send";
@@ -140,7 +140,7 @@ impl PeerActivity {
     }
 
     fn is_sign(&mut self, line: &[u8]) -> bool {
-        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         if line.trim_ascii().is_empty() {
             return false;
         }
