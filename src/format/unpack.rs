@@ -236,7 +236,7 @@ impl PipedBytes {
     }
 
     /// Reads as few bytes as decide how the rest is packed: a pipe may be slow. A byte order mark
-    /// comes whole, for parsers know it only so.
+    /// comes whole and with the byte behind it, for parsers know it only so.
     fn begin(&self, mut pipe: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
         let (mut start, mut next) = (Vec::new(), [0]);
         let starts: Vec<Vec<u8>> =
@@ -244,6 +244,9 @@ impl PipedBytes {
         while starts.iter().any(|whole| whole.len() > start.len() && whole.starts_with(&start))
             && pipe.read(&mut next)? > 0
         {
+            start.push(next[0]);
+        }
+        if start == BYTE_ORDER_MARK && pipe.read(&mut next)? > 0 {
             start.push(next[0]);
         }
         let packing = Packing::of_start(&start);
