@@ -127,4 +127,16 @@ impl ClosedCoverage {
     pub fn epochs(&self) -> u64 {
         self.last - self.committed
     }
+
+    /// Returns the epochs closed since an earlier state of the same coverage.
+    pub fn since(&self, earlier: &Self) -> Self {
+        ClosedCoverage {
+            records: self.records - earlier.records,
+            first: None,
+            committed: earlier.last,
+            last: self.last,
+            steps: self.steps - earlier.steps,
+            filled: self.filled - earlier.filled,
+        }
+    }
 }

@@ -7,41 +7,54 @@
 //!   stands.
 //! - Rows are judged when the clocks of all sources have closed an epoch, in the order of epochs,
 //!   and by the closed epochs alone.
+//! - Each source is judged by its own rows. Epochs and keys without a record are those of all
+//!   sources together.
 //! - The [state](JudgeState) after a judgement is committed with the epochs that it passes.
-
-use std::collections::BTreeMap;
 
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
 use super::coverage::{ClosedCoverage, Coverage};
-use super::problems::{Extent, Observation, Problem, is_nearly_empty, problems};
+use super::problems::{Extent, Observation, Problem, SourceRows, is_nearly_empty, problems};
 use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::source::{RowCounters, RowSurvey};
 
-/// Fewest rows that are judged after the look.
+/// Fewest rows of a source that are judged after the look.
 const LEAST_ROWS: u64 = 100;
 
-/// Most rows between two judgements, up to the next closed epoch.
+/// Most rows of a source between two judgements, up to the next closed epoch.
 const MOST_ROWS: u64 = 1 << 16;
 
 /// Judges the rows of a run. Private.
 ///
-/// After the look, rows are judged when the clock closes an epoch and they are at least a tenth of
-/// all rows of closed epochs. So a burst of missing values does not stop a run, and a stream that
-/// has turned bad stops before it has used up another tenth of its length.
+/// After the look, the rows of a source are judged when the clock closes an epoch and they are at
+/// least a tenth of all its rows of closed epochs. So a burst of missing values does not stop a
+/// run, and a stream that has turned bad stops before it has used up another tenth of its length.
 pub struct RowJudge {
     pipeline: Pipeline,
     coverage: Coverage,
-    /// The counters that this one continues.
+    /// The closed epochs before the newest ones.
+    before: ClosedCoverage,
+    sources: Vec<SourceJudge>,
+}
+
+/// Judges the rows of a source.
+#[derive(Clone, Copy, Default)]
+struct SourceJudge {
+    counts: SourceCounts,
+    /// The counters that those of this run continue.
     earlier: RowCounters,
-    /// The counters of closed epochs.
+    /// The counters before the newest closed epochs.
+    before: RowCounters,
+}
+
+/// What became of the rows of a source.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct SourceCounts {
+    /// Rows of closed epochs.
     closed: RowCounters,
-    /// The counters at the last judgement.
+    /// Rows up to the last judgement.
     judged: RowCounters,
-    /// Copies by epoch after the closed ones.
-    copies: BTreeMap<u64, u64>,
-    closed_copies: u64,
 }
 
 /// What a judge has seen of the closed epochs, from which another one continues. Private.
@@ -50,8 +63,8 @@ pub struct JudgeState {
     coverage: ClosedCoverage,
     /// Whether each key has a record; no keys if all have.
     keys: Vec<bool>,
-    closed: RowCounters,
-    judged: RowCounters,
+    /// One for each source.
+    sources: Vec<SourceCounts>,
 }
 
 impl JudgeState {
@@ -61,58 +74,66 @@ impl JudgeState {
     }
 }
 
+impl SourceJudge {
+    fn resume(counts: SourceCounts) -> Self {
+        SourceJudge { counts, earlier: counts.closed, before: counts.closed }
+    }
+
+    /// Returns the rows since the last judgement, if they are enough for another one.
+    fn recent(&self) -> Option<RowCounters> {
+        let recent = self.counts.closed.since(&self.counts.judged);
+        let least = LEAST_ROWS.max(self.counts.closed.rows / 10).min(MOST_ROWS);
+        (recent.rows >= least).then_some(recent)
+    }
+}
+
 impl RowJudge {
     /// Begins after this epoch, from the state that was committed with it, if any.
     pub fn new(pipeline: &Pipeline, committed: u64, state: Option<&JudgeState>) -> Self {
-        let coverage = match state {
-            Some(state) => Coverage::resume(pipeline, state.coverage, &state.keys),
-            None => Coverage::new(pipeline, committed),
+        let (coverage, sources) = match state {
+            Some(state) => (
+                Coverage::resume(pipeline, state.coverage, &state.keys),
+                state.sources.iter().copied().map(SourceJudge::resume).collect(),
+            ),
+            None => {
+                (Coverage::new(pipeline, committed), vec![SourceJudge::default(); pipeline.sources.len()])
+            }
         };
-        let (closed, judged) = state.map_or_else(Default::default, |state| (state.closed, state.judged));
-        RowJudge {
-            pipeline: pipeline.clone(),
-            coverage,
-            earlier: closed,
-            closed,
-            judged,
-            copies: BTreeMap::new(),
-            closed_copies: 0,
-        }
+        RowJudge { pipeline: pipeline.clone(), before: coverage.closed, coverage, sources }
     }
 
     /// Returns what it has seen of the closed epochs.
     pub fn state(&self) -> JudgeState {
-        let (coverage, keys) = (self.coverage.closed, self.coverage.keys());
-        JudgeState { coverage, keys, closed: self.closed, judged: self.judged }
+        let sources = self.sources.iter().map(|source| source.counts).collect();
+        JudgeState { coverage: self.coverage.closed, keys: self.coverage.keys(), sources }
     }
 
-    /// Adds records, and the epochs of copies that were taken out.
-    pub fn add(&mut self, records: &Records, copies: &[u64]) {
+    /// Adds records.
+    pub fn add(&mut self, records: &Records) {
         self.coverage.add(records);
-        for &epoch in copies.iter().filter(|&&epoch| epoch > self.coverage.closed.last) {
-            *self.copies.entry(epoch).or_default() += 1;
-        }
     }
 
     /// Notes that the clocks have closed the epochs up to `last` at one row, and what became of the
-    /// rows of these epochs since the judge began, except for copies. Returns whether any of the
-    /// epochs is new.
-    pub fn close(&mut self, last: u64, counters: RowCounters) -> bool {
+    /// rows of these epochs since the judge began, by source. Returns whether any of the epochs is
+    /// new.
+    pub fn close(&mut self, last: u64, counters: &[RowCounters]) -> bool {
         if last <= self.coverage.closed.last {
             return false;
         }
+        self.before = self.coverage.closed;
         self.coverage.close(last);
-        let later = self.copies.split_off(&(last + 1));
-        self.closed_copies += std::mem::replace(&mut self.copies, later).values().sum::<u64>();
-        self.closed = RowCounters { copies: self.closed_copies, ..counters };
-        self.closed += self.earlier;
+        for (source, &counters) in self.sources.iter_mut().zip(counters) {
+            source.before = source.counts.closed;
+            source.counts.closed = counters;
+            source.counts.closed += source.earlier;
+        }
         true
     }
 
-    /// Returns the problems of the first rows, with those of open epochs.
-    pub fn look(&mut self, counters: RowCounters, survey: &RowSurvey) -> Vec<Problem> {
-        self.judged = self.closed;
-        let problems = self.problems(Extent::First, counters, survey);
+    /// Returns the problems of the first rows of each source, with those of open epochs.
+    pub fn look(&mut self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+        self.sources.iter_mut().for_each(|source| source.counts.judged = source.counts.closed);
+        let problems = self.all(Extent::First, sources, copies);
         let preflight = self.pipeline.preflight;
         self.marked(problems, |problem| match preflight {
             Preflight::Stop => true,
@@ -121,32 +142,45 @@ impl RowJudge {
         })
     }
 
-    /// Returns the problems of the rows since the last judgement and of the epochs closed so far.
-    /// The survey finds words only.
-    pub fn judge(&mut self, survey: impl FnOnce() -> RowSurvey) -> Vec<Problem> {
-        let recent = self.closed.since(&self.judged);
-        let is_enough = recent.rows >= LEAST_ROWS.max(self.closed.rows / 10).min(MOST_ROWS);
-        if !is_enough && !is_nearly_empty(&self.pipeline, &self.coverage) {
+    /// Returns the problems of the rows since the last judgement and of the epochs closed so far,
+    /// which the newest of these epochs show too. The surveys find words only.
+    pub fn judge(&mut self, surveys: &[&RowSurvey]) -> Vec<Problem> {
+        let recent: Vec<_> = self.sources.iter().map(SourceJudge::recent).collect();
+        let newest = self.coverage.closed.since(&self.before);
+        let is_due = recent.iter().any(Option::is_some);
+        if !is_due && !is_nearly_empty(&self.pipeline, &self.coverage, &newest) {
             return Vec::new();
         }
-        let recent = if is_enough { recent } else { RowCounters::default() };
-        let problems = self.problems(Extent::Later, recent, &survey());
-        if is_enough {
-            self.judged = self.closed;
+        let sources = self.sources.iter().zip(&recent).zip(surveys);
+        let rows = sources.map(|((source, counters), survey)| SourceRows {
+            counters: counters.unwrap_or_default(),
+            newest: source.counts.closed.since(&source.before),
+            survey,
+        });
+        let rows: Vec<SourceRows<'_>> = rows.collect();
+        let seen = Observation {
+            extent: Extent::Later,
+            sources: &rows,
+            copies: 0,
+            coverage: &self.coverage,
+            newest,
+        };
+        let found = problems(&self.pipeline, &seen);
+        for (source, _) in self.sources.iter_mut().zip(&recent).filter(|(_, recent)| recent.is_some()) {
+            source.counts.judged = source.counts.closed;
         }
         let stops = self.pipeline.preflight == Preflight::Stop;
-        self.marked(problems, |_| stops)
+        self.marked(found, |_| stops)
     }
 
-    /// Returns the problems of all rows, at which no run stops.
-    pub fn sum_up(&self, counters: RowCounters, survey: &RowSurvey) -> Vec<Problem> {
-        self.problems(Extent::Whole, counters, survey)
+    /// Returns the problems of all rows of each source, at which no run stops.
+    pub fn sum_up(&self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+        self.all(Extent::Whole, sources, copies)
     }
 
-    fn problems(&self, extent: Extent, counters: RowCounters, survey: &RowSurvey) -> Vec<Problem> {
-        let with_open = (extent != Extent::Later).then(|| self.coverage.with_open());
-        let coverage = with_open.as_ref().unwrap_or(&self.coverage);
-        problems(&self.pipeline, &Observation { extent, counters, survey, coverage })
+    fn all(&self, extent: Extent, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+        let coverage = &self.coverage.with_open();
+        problems(&self.pipeline, &Observation { extent, sources, copies, coverage, newest: coverage.closed })
     }
 
     /// Marks the problems at which a run stops.

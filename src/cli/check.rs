@@ -85,8 +85,12 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
     let stopped = limits.control.is_stopped();
     run.is_whole &= !stopped;
     let mut problems = std::mem::take(&mut run.problems);
-    problems.extend(never_closes(&pipeline));
-    problems.extend(obstacles(&pipeline, &publication, &state)?);
+    let obstacles = obstacles(&pipeline, &publication, &state)?;
+    let obstacles: Vec<Problem> = never_closes(&pipeline).into_iter().chain(obstacles).collect();
+    if !obstacles.is_empty() {
+        run.stops_after = Some(0);
+    }
+    problems.extend(obstacles);
     let report = CheckReport::new(&pipeline, &publication, &run, problems)?;
     if arguments.json {
         print_json(&report.json())?
@@ -131,7 +135,8 @@ fn limits(
 /// Returns what would stop a run besides its rows: the state directory, or the budget.
 fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Result<Vec<Problem>, CliError> {
     let mut found = Vec::new();
-    let mut add = |kind, message| found.push(Problem { kind, public: true, stops: true, message });
+    let mut add =
+        |kind, message: String| found.push(Problem { stops: true, ..Problem::new(kind, true, message) });
     let header = publication.header()?;
     let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
     if earlier.is_some_and(|earlier| *earlier.header() != header) {

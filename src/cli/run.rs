@@ -15,7 +15,7 @@ use hushflow::control::Control;
 use hushflow::follow::{FaintCounts, Subject};
 use hushflow::key::SharedKey;
 use hushflow::ledger::LedgerHome;
-use hushflow::pipeline::{Pipeline, Sink, Source};
+use hushflow::pipeline::{Pipeline, Preflight, Sink, Source};
 use hushflow::publication::Publication;
 use hushflow::runtime::{Acknowledge, Cluster, RunOptions, RunSummary, run, shared_ledger};
 use hushflow::sink::{SinkError, SinkInput, SinkThread, TakenAddress};
@@ -155,6 +155,9 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let format = arguments.format.format()?;
     let mut output = None;
     let summary = run(&pipeline, &publication, &options, |first_epoch| {
+        if first_epoch == 1 && pipeline.preflight == Preflight::Warn && !arguments.shows_private() {
+            print_hidden_note(&arguments.pipeline);
+        }
         if !arguments.quiet {
             output = Some(SinkThread::print(input.clone(), format.clone(), first_epoch - 1));
         }
@@ -248,6 +251,16 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
     Ok(Some(Acknowledge::to(move |records| {
         let _ = (&file).write_all(format!("{records}\n").as_bytes());
     })))
+}
+
+/// Prints that private problems are not shown, and where they are. It depends on the arguments
+/// alone.
+fn print_hidden_note(pipeline: &Path) {
+    print_message(&format!(
+        "note: rows that don't count for private reasons, such as misspelt keys, are not reported here: hushflow check {} shows them, \
+         --counters prints them, and preflight = \"stop\" in [source] stops the run for them",
+        pipeline.display()
+    ));
 }
 
 /// Waits until all output is written. If the run was stopped, gives up when nobody reads the

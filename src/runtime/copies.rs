@@ -35,22 +35,19 @@ pub(super) struct DuplicateFilter {
 }
 
 impl DuplicateFilter {
-    /// Keeps the first of all copies. Returns the epochs of the others.
-    pub(super) fn take_out(&mut self, batch: &mut RecordBatch) -> Vec<u64> {
+    /// Keeps the first of all copies.
+    pub(super) fn take_out(&mut self, batch: &mut RecordBatch) {
         let fingerprints = std::mem::take(&mut batch.fingerprints);
         if fingerprints.is_empty() {
-            return Vec::new();
+            return;
         }
         let epochs = &batch.records.epochs;
         let known = fingerprints.into_iter().zip(epochs);
         let first: Vec<bool> = known
             .map(|(fingerprint, &epoch)| self.seen.entry(epoch).or_default().insert(fingerprint))
             .collect();
-        let copies = epochs.iter().zip(&first).filter(|(_, first)| !**first).map(|(&epoch, _)| epoch);
-        let copies: Vec<u64> = copies.collect();
-        self.found += copies.len() as u64;
+        self.found += first.iter().filter(|first| !**first).count() as u64;
         retain(&mut batch.records, &first);
-        copies
     }
 
     /// Drops the sets of the epochs up to `epoch`, which accept no more records.

@@ -4,7 +4,7 @@
 use super::copies::DuplicateFilter;
 use super::preflight::ClosedEpochs;
 use super::progress::MergeProgress;
-use crate::check::{EntityCut, Problem, RecordTally, RowJudge};
+use crate::check::{EntityCut, Problem, RecordTally, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::Pipeline;
 use crate::source::{
@@ -30,8 +30,10 @@ pub struct DryRun {
     pub tally: RecordTally,
     /// Records that the limits of entities leave out, if entities are protected.
     pub left_out: Option<u64>,
-    /// The last epoch that a run would close.
+    /// The last epoch that the clock has closed.
     pub closed: u64,
+    /// The last epoch that a run would publish before it stops; none if it does not stop.
+    pub stops_after: Option<u64>,
     /// Whether all sources were read to their ends.
     pub is_whole: bool,
     /// Why a run could not read on. It is among the problems too.
@@ -73,6 +75,8 @@ struct Rehearsal {
     clocks: MergeProgress,
     has_looked: bool,
     problems: Vec<Problem>,
+    /// The last epoch before a run would stop.
+    stops_after: Option<u64>,
 }
 
 impl Rehearsal {
@@ -86,6 +90,7 @@ impl Rehearsal {
             clocks: MergeProgress::new(pipeline, 0),
             has_looked: false,
             problems: Vec::new(),
+            stops_after: None,
         }
     }
 
@@ -110,54 +115,80 @@ impl Rehearsal {
             progress(self.counters.rows);
             let reader = &readers[index];
             self.clocks.sources[index].count(reader.counters(), reader.unjudged());
-            match event? {
-                SourceEvent::Batch(batch) => self.add(batch),
-                SourceEvent::Mark(mark) => self.clocks.sources[index].advance(mark, self.clocks.closed),
-                SourceEvent::End => self.clocks.sources[index].ended = true,
+            match event {
+                Ok(SourceEvent::Batch(batch)) => self.add(batch),
+                Ok(SourceEvent::Mark(mark)) => {
+                    self.clocks.sources[index].advance(mark, self.clocks.closed);
+                }
+                Ok(SourceEvent::End) => self.clocks.sources[index].ended = true,
+                // A run that reads a single source does not end its look.
+                Err(fault) if readers.len() == 1 => return Err(fault),
+                Err(fault) => self.clocks.sources[index].fault = Some(fault),
             }
+            let mut published = self.clocks.closed;
             while let Some(closed) = self.clocks.close_next() {
-                self.close(&closed, readers);
+                self.close(&closed, published, readers);
+                published = closed.epoch;
+            }
+            if self.has_looked
+                && let Some(fault) = self.clocks.take_fault(false)
+            {
+                return Err(fault);
             }
         }
     }
 
     fn add(&mut self, mut batch: RecordBatch) {
-        let copies = self.copies.take_out(&mut batch);
-        self.judge.add(&batch.records, &copies);
+        self.copies.take_out(&mut batch);
+        self.judge.add(&batch.records);
         self.tally.add(&batch.records);
         if let Some(cut) = &mut self.cut {
             cut.add(&batch.records);
         }
     }
 
-    fn close(&mut self, &ClosedEpochs { epoch, due, counters, .. }: &ClosedEpochs, readers: &[SourceReader]) {
-        self.copies.forget(epoch);
-        let is_new = self.judge.close(due, counters);
+    /// Closes epochs after those that are `published`.
+    fn close(&mut self, closed: &ClosedEpochs, published: u64, readers: &[SourceReader]) {
+        self.copies.forget(closed.epoch);
+        let is_new = self.judge.close(closed.due, &closed.counters);
         if let Some(cut) = &mut self.cut {
-            cut.close(epoch);
+            cut.close(closed.epoch);
         }
         if self.has_looked && is_new && self.problems.is_empty() {
-            self.problems = self.judge.judge(|| sum_surveys(readers));
+            let surveys: Vec<&RowSurvey> = readers.iter().map(SourceReader::survey).collect();
+            self.problems = self.judge.judge(&surveys);
+            self.note_stop(published);
         }
     }
 
     /// Judges the first rows, once.
     fn look(&mut self, readers: &[SourceReader]) {
         if !std::mem::replace(&mut self.has_looked, true) {
-            self.problems = self.judge.look(self.counters, &sum_surveys(readers));
+            self.problems = self.judge.look(&seen(readers), self.copies.found());
+            self.note_stop(0);
+        }
+    }
+
+    /// Notes that a run stops at a problem once these epochs are published.
+    fn note_stop(&mut self, published: u64) {
+        if self.problems.iter().any(|problem| problem.stops) {
+            self.stops_after.get_or_insert(published);
         }
     }
 
     fn end(mut self, readers: &[SourceReader], fault: Option<SourceError>) -> DryRun {
-        let survey = sum_surveys(readers);
+        if fault.is_some() {
+            let published = if self.has_looked { self.clocks.closed } else { 0 };
+            self.stops_after.get_or_insert(published);
+        }
         let left_out = self.cut.take().map(|mut cut| {
             cut.close(u64::MAX);
             cut.left_out()
         });
         self.look(readers);
         let mut problems = self.problems;
-        for problem in self.judge.sum_up(self.counters, &survey) {
-            if problems.iter().all(|found| found.kind != problem.kind) {
+        for problem in self.judge.sum_up(&seen(readers), self.copies.found()) {
+            if !problems.iter().any(|found| found.is_same(&problem)) {
                 problems.push(problem);
             }
         }
@@ -166,34 +197,33 @@ impl Rehearsal {
             problems.retain(|problem| !problem.public && problem.kind != "before the start");
             problems.push(Problem::of_fault(fault));
         } else if self.counters.rows == 0 {
-            problems.push(Problem {
-                kind: "no rows",
-                public: true,
-                stops: false,
-                message: "the source has no row".into(),
-            });
+            problems.push(Problem::new("no rows", true, "the source has no row"));
         }
         if left_out.is_some_and(|count| count.saturating_mul(2) > self.tally.records) {
-            problems.push(Problem {
-                kind: "entity limits",
-                public: false,
-                stops: false,
-                message: "the limits of entities leave out most records, which don't count: raise participations in [entity], or \
-                          lengthen epochs and let more records of an entity count in each"
-                    .into(),
-            });
+            problems.push(Problem::new(
+                "entity limits",
+                false,
+                "the limits of entities leave out most records, which don't count: raise participations in [entity], or lengthen \
+                 epochs and let more records of an entity count in each",
+            ));
         }
         DryRun {
             counters: self.counters,
-            survey,
+            survey: sum_surveys(readers),
             tally: self.tally,
             left_out,
             closed: self.clocks.closed,
+            stops_after: self.stops_after,
             is_whole: fault.is_none() && readers.iter().all(SourceReader::has_ended),
             fault,
             problems,
         }
     }
+}
+
+/// Returns what was seen of the rows of each source.
+fn seen(readers: &[SourceReader]) -> Vec<SourceRows<'_>> {
+    readers.iter().map(SourceRows::of).collect()
 }
 
 /// Returns what the rows of all sources hold.

@@ -20,6 +20,7 @@ use timely::dataflow::{ProbeHandle, Scope, StreamVec};
 use timely::scheduling::SyncActivator;
 use tracing::info;
 
+use crate::check::SourceRows;
 use crate::metrics::Metrics;
 use crate::source::{EpochMark, RecordBatch, RowCounters, RowSurvey, SourceEvent, SourceReader};
 use crate::state::IngestJournal;
@@ -146,32 +147,32 @@ impl RecordDealer {
         loop {
             let waits = self.holds_epochs() && reader.must_wait();
             if waits && !self.end_look() {
-                return self.outcome(*reader.counters(), reader.survey());
+                return self.outcome(&[SourceRows::of(&reader)], *reader.counters());
             }
             reader.return_early(self.holds_epochs());
             let event = reader.next_event();
-            self.update_counters(*reader.counters(), Some(reader.survey()));
+            self.survey(0, SourceRows::of(&reader));
+            self.update_counters(*reader.counters());
             let delivered = match event {
                 Ok(SourceEvent::Batch(batch)) => self.batch(batch),
                 Ok(SourceEvent::Mark(EpochMark { epoch, due, rows, resume })) => {
-                    let (counters, resumes) = (reader.unjudged(), vec![resume]);
+                    let (counters, resumes) = (vec![reader.unjudged()], vec![resume]);
                     let closed = ClosedEpochs { epoch, due, rows, counters, resumes, judged: None };
-                    self.close(closed, &|| reader.survey().clone())
+                    self.close(closed, &[reader.survey()])
                 }
                 Ok(SourceEvent::End) => self.end(),
                 Err(error) => self.refuse(error),
             };
             if !delivered {
-                return self.outcome(*reader.counters(), reader.survey());
+                return self.outcome(&[SourceRows::of(&reader)], *reader.counters());
             }
         }
     }
 
-    /// Returns what is left at the end.
-    pub(super) fn outcome(self, counters: RowCounters, survey: &RowSurvey) -> ReadOutcome {
-        let counters = self.counted(counters);
-        let notices = self.guard.as_ref().map(|guard| guard.private_notices(counters, survey));
-        ReadOutcome { counters, notices: notices.unwrap_or_default() }
+    /// Returns what is left at the end: the rows of each source, and what became of all of them.
+    pub(super) fn outcome(self, sources: &[SourceRows<'_>], counters: RowCounters) -> ReadOutcome {
+        let notices = self.guard.as_ref().map(|guard| guard.private_notices(sources));
+        ReadOutcome { counters: self.counted(counters), notices: notices.unwrap_or_default() }
     }
 
     /// Whether the look at the first rows is not over.
@@ -216,12 +217,18 @@ impl RecordDealer {
         &self.fault
     }
 
-    /// Reports `counters`, with the copies found, to the metrics and to the guard.
-    pub(super) fn update_counters(&mut self, counters: RowCounters, survey: Option<&RowSurvey>) {
-        let counters = self.counted(counters);
-        self.metrics.record_read(&counters);
+    /// Reports the counters of all sources, with the copies found, to the metrics and to the guard.
+    pub(super) fn update_counters(&mut self, counters: RowCounters) {
+        self.metrics.record_read(&self.counted(counters));
         if let Some(guard) = &mut self.guard {
-            guard.count(counters, survey);
+            guard.count(counters.rows);
+        }
+    }
+
+    /// Reports the first rows of a source to the guard.
+    pub(super) fn survey(&mut self, source: usize, rows: SourceRows<'_>) {
+        if let Some(guard) = &mut self.guard {
+            guard.survey(source, rows);
         }
     }
 
@@ -233,9 +240,9 @@ impl RecordDealer {
     /// Hands records to the next worker, without copies. Returns whether they were accepted, as do
     /// `close` and `end`.
     pub(super) fn batch(&mut self, mut batch: RecordBatch) -> bool {
-        let copies = self.copies.take_out(&mut batch);
+        self.copies.take_out(&mut batch);
         if let Some(guard) = &mut self.guard {
-            guard.add(&batch, &copies);
+            guard.add(&batch, self.copies.found());
         }
         if batch.is_empty() {
             return !self.fault.is_raised() && self.look_on();
@@ -245,9 +252,10 @@ impl RecordDealer {
     }
 
     /// Reports closed epochs to all workers, unless the guard holds them or stops the run.
-    pub(super) fn close(&mut self, closed: ClosedEpochs, survey: &dyn Fn() -> RowSurvey) -> bool {
+    /// There is a survey of each source.
+    pub(super) fn close(&mut self, closed: ClosedEpochs, surveys: &[&RowSurvey]) -> bool {
         let closed = match &mut self.guard {
-            Some(guard) => guard.close(closed, survey),
+            Some(guard) => guard.close(closed, surveys),
             None => Ok(Some(closed)),
         };
         match closed {

@@ -32,6 +32,7 @@ use super::copies::retain;
 use super::feed::{PATIENCE, ReadOutcome, RecordDealer};
 use super::preflight::LOOK_ROWS;
 use super::progress::MergeProgress;
+use crate::check::SourceRows;
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
@@ -61,8 +62,8 @@ pub(super) struct Merge {
     /// Whether the next row of a source may take long to arrive.
     is_live: bool,
     control: Control,
-    /// Late records of sources that were not waited for.
-    counters: RowCounters,
+    /// Late records of each source while it was not waited for.
+    late_records: Vec<RowCounters>,
 }
 
 impl Merge {
@@ -79,7 +80,7 @@ impl Merge {
             is_endless: pipeline.sources.iter().any(Source::goes_on),
             is_live: false,
             control: control.clone(),
-            counters: RowCounters::default(),
+            late_records: vec![RowCounters::default(); pipeline.sources.len()],
         }
     }
 
@@ -92,13 +93,21 @@ impl Merge {
         let mut sources: Vec<SourceThread> =
             readers.into_iter().map(|reader| SourceThread::of(reader, dealer.fault())).collect();
         while self.step(&mut sources, &mut dealer) {}
-        dealer.outcome(self.sum_counters(&sources), &sum_surveys(&sources))
+        let rows: Vec<_> = (0..sources.len()).map(|number| self.seen(number, &sources)).collect();
+        dealer.outcome(&rows, self.sum_counters(&sources))
+    }
+
+    /// Returns what was seen of the rows of a source.
+    fn seen<'s>(&self, number: usize, sources: &'s [SourceThread]) -> SourceRows<'s> {
+        let mut counters = sources[number].counters;
+        counters += self.late_records[number];
+        SourceRows::new(counters, &sources[number].survey)
     }
 
     fn sum_counters(&self, sources: &[SourceThread]) -> RowCounters {
-        let mut counters = self.counters;
-        sources.iter().for_each(|source| counters += source.counters);
-        counters
+        let mut sum = RowCounters::default();
+        (0..sources.len()).for_each(|number| sum += self.seen(number, sources).counters);
+        sum
     }
 
     /// Deals one event, or finds an idle source; returns whether to go on.
@@ -121,8 +130,9 @@ impl Merge {
             }
         }
         while let Some(mut closed) = self.clocks.close_next() {
-            closed.counters += self.counters;
-            if !dealer.close(closed, &|| sum_surveys(sources)) {
+            closed.counters.iter_mut().zip(&self.late_records).for_each(|(own, &late)| *own += late);
+            let surveys: Vec<&RowSurvey> = sources.iter().map(|source| &*source.survey).collect();
+            if !dealer.close(closed, &surveys) {
                 return false;
             }
         }
@@ -179,9 +189,11 @@ impl Merge {
                 true
             }
             Ok(SourceEvent::Batch(mut batch)) => {
-                self.judge(&mut batch);
-                let survey = is_surveyed.then(|| sum_surveys(sources));
-                dealer.update_counters(self.sum_counters(sources), survey.as_ref());
+                self.judge(&mut batch, number);
+                if is_surveyed {
+                    dealer.survey(number, self.seen(number, sources));
+                }
+                dealer.update_counters(self.sum_counters(sources));
                 dealer.batch(batch)
             }
             Ok(SourceEvent::Mark(mark)) => {
@@ -199,21 +211,21 @@ impl Merge {
     }
 
     /// Moves records of closed epochs to the oldest open one, or drops them.
-    fn judge(&mut self, batch: &mut RecordBatch) {
+    fn judge(&mut self, batch: &mut RecordBatch, source: usize) {
         let (closed, open) = (self.clocks.closed, self.clocks.closed + 1);
         let late = batch.records.epochs.iter().filter(|&&epoch| epoch <= closed).count() as u64;
         match self.late {
             _ if late == 0 => {}
             LatePolicy::Fold if open <= self.horizon => {
                 batch.records.epochs.iter_mut().for_each(|epoch| *epoch = open.max(*epoch));
-                self.counters.folded += late;
+                self.late_records[source].folded += late;
             }
             _ => {
                 let kept: Vec<bool> = batch.records.epochs.iter().map(|&epoch| epoch > closed).collect();
                 let mut kept_too = kept.iter();
                 batch.fingerprints.retain(|_| kept_too.next() == Some(&true));
                 retain(&mut batch.records, &kept);
-                self.counters.late += late;
+                self.late_records[source].late += late;
             }
         }
     }
@@ -226,13 +238,6 @@ struct SourceThread {
     last: Instant,
     counters: RowCounters,
     survey: Box<RowSurvey>,
-}
-
-/// Returns what the rows of all sources hold.
-fn sum_surveys(sources: &[SourceThread]) -> RowSurvey {
-    let mut sum = RowSurvey::default();
-    sources.iter().for_each(|source| sum.merge(&source.survey));
-    sum
 }
 
 impl SourceThread {

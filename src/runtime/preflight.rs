@@ -13,11 +13,11 @@
 //! Later rows are judged whenever the clock closes epochs, before any of these is published. A run
 //! that stops there first commits the epochs before, each with the state of the judge. The next run
 //! reads the rows after them again, goes on from that state, judges them alike, and publishes no
-//! more either.
+//! more either, unless the source was mended.
 //!
 //! What may decide: [`crate::check`].
 
-use crate::check::{JudgeState, Problem, RowJudge};
+use crate::check::{JudgeState, Problem, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
 use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey};
@@ -33,8 +33,9 @@ pub(super) struct ClosedEpochs {
     pub(super) due: u64,
     /// The number of rows of all sources at which their clocks closed it.
     pub(super) rows: u64,
-    /// What became of these rows, except for copies and for rows that an earlier run has judged.
-    pub(super) counters: RowCounters,
+    /// What became of these rows of each source, except for copies and for rows that an earlier run
+    /// has judged.
+    pub(super) counters: Vec<RowCounters>,
     /// The position at which each source resumes.
     pub(super) resumes: Vec<ResumePoint>,
     /// The state of the judge, if a run that resumes judges its rows.
@@ -51,15 +52,17 @@ pub(super) struct RowGuard {
     goes_on: bool,
     /// The look at the first rows, until it is over.
     look: Option<FirstLook>,
-    counters: RowCounters,
-    /// Kinds of problems that were reported to the operator.
-    reported: Vec<&'static str>,
+    /// Rows of all sources.
+    rows: u64,
+    copies: u64,
+    /// Problems that were reported to the operator.
+    reported: Vec<Problem>,
 }
 
 /// A look at the first rows.
-#[derive(Default)]
 struct FirstLook {
-    survey: RowSurvey,
+    /// What became of the rows of each source, and what they hold.
+    sources: Vec<(RowCounters, RowSurvey)>,
     /// Closed epochs that wait for its end.
     epochs: Vec<ClosedEpochs>,
 }
@@ -78,28 +81,34 @@ impl RowGuard {
             is_merging: pipeline.has_several_sources(),
             control: control.clone(),
             goes_on: pipeline.preflight == Preflight::Stop,
-            look: (committed == 0).then(FirstLook::default),
-            counters: RowCounters::default(),
+            look: (committed == 0).then(|| FirstLook::new(pipeline.sources.len())),
+            rows: 0,
+            copies: 0,
             reported: Vec::new(),
         })
     }
 
-    /// Adds records, which are dealt at once, and the epochs of copies that were taken out.
-    pub(super) fn add(&mut self, batch: &RecordBatch, copies: &[u64]) {
-        self.judge.add(&batch.records, copies);
+    /// Adds records, which are dealt at once, without the `copies` found so far.
+    pub(super) fn add(&mut self, batch: &RecordBatch, copies: u64) {
+        self.judge.add(&batch.records);
+        self.copies = copies;
     }
 
-    /// Notes what became of the rows so far.
-    pub(super) fn count(&mut self, counters: RowCounters, survey: Option<&RowSurvey>) {
-        self.counters = counters;
-        if let (Some(look), Some(survey)) = (&mut self.look, survey) {
-            look.survey = survey.clone();
+    /// Notes the number of rows so far.
+    pub(super) fn count(&mut self, rows: u64) {
+        self.rows = rows;
+    }
+
+    /// Notes what became of the first rows of a source, and what they hold.
+    pub(super) fn survey(&mut self, source: usize, rows: SourceRows<'_>) {
+        if let Some(look) = &mut self.look {
+            look.sources[source] = (rows.counters, rows.survey.clone());
         }
     }
 
     /// Whether the look has seen enough rows.
     pub(super) fn has_looked(&self) -> bool {
-        self.is_looking() && !self.is_merging && self.counters.rows >= LOOK_ROWS
+        self.is_looking() && !self.is_merging && self.rows >= LOOK_ROWS
     }
 
     /// Whether the look is not over.
@@ -112,19 +121,20 @@ impl RowGuard {
         self.look.as_ref().is_some_and(|look| !look.epochs.is_empty())
     }
 
-    /// Returns the epochs that may close now, or why the run must stop before.
+    /// Returns the epochs that may close now, or why the run must stop before. There is a survey of
+    /// each source.
     pub(super) fn close(
         &mut self,
         mut closed: ClosedEpochs,
-        survey: &dyn Fn() -> RowSurvey,
+        surveys: &[&RowSurvey],
     ) -> Result<Option<ClosedEpochs>, String> {
-        let is_new = self.judge.close(closed.due, closed.counters);
+        let is_new = self.judge.close(closed.due, &closed.counters);
         if let Some(look) = &mut self.look {
             look.epochs.push(closed);
             return Ok(None);
         }
         if self.goes_on && is_new {
-            let problems = self.judge.judge(survey);
+            let problems = self.judge.judge(surveys);
             if let Some(problem) = problems.iter().find(|problem| problem.stops) {
                 return Err(refusal("among the latest rows, ", problem, "warn"));
             }
@@ -136,15 +146,17 @@ impl RowGuard {
     /// Ends the look, if it is not over. Returns the epochs to close now, or why the run must not
     /// begin.
     pub(super) fn end_look(&mut self) -> Result<Vec<ClosedEpochs>, String> {
-        let Some(FirstLook { survey, mut epochs }) = self.look.take() else { return Ok(Vec::new()) };
-        let problems = self.judge.look(self.counters, &survey);
+        let Some(FirstLook { sources, mut epochs }) = self.look.take() else { return Ok(Vec::new()) };
+        let rows: Vec<_> =
+            sources.iter().map(|(counters, survey)| SourceRows::new(*counters, survey)).collect();
+        let problems = self.judge.look(&rows, self.copies);
         if let Some(problem) = problems.iter().find(|problem| problem.stops) {
             return Err(refusal("among the first rows, ", problem, "off"));
         }
         for problem in &problems {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
-            self.reported.push(problem.kind);
         }
+        self.reported = problems;
         let state = self.goes_on.then(|| Box::new(self.judge.state()));
         epochs.iter_mut().for_each(|closed| closed.judged.clone_from(&state));
         Ok(epochs)
@@ -152,21 +164,28 @@ impl RowGuard {
 
     /// Ends the look at the end of the input. Without a row, which is public, no epoch closes.
     pub(super) fn end_input(&mut self) -> Result<Vec<ClosedEpochs>, String> {
-        if self.look.is_some() && self.counters.rows == 0 {
+        if self.look.is_some() && self.rows == 0 {
             self.look = None;
             return Ok(Vec::new());
         }
         self.end_look()
     }
 
-    /// Returns the lines for the operator about all rows of a run, except problems that the look
-    /// has reported.
-    pub(super) fn private_notices(&self, counters: RowCounters, survey: &RowSurvey) -> Vec<String> {
-        let problems = self.judge.sum_up(counters, survey).into_iter();
+    /// Returns the lines for the operator about all rows of each source, except problems that the
+    /// look has reported.
+    pub(super) fn private_notices(&self, sources: &[SourceRows<'_>]) -> Vec<String> {
+        let problems = self.judge.sum_up(sources, self.copies).into_iter();
         problems
-            .filter(|problem| !self.reported.contains(&problem.kind))
+            .filter(|problem| !self.reported.iter().any(|reported| reported.is_same(problem)))
             .map(|problem| private_notice("", &problem))
             .collect()
+    }
+}
+
+impl FirstLook {
+    fn new(sources: usize) -> Self {
+        let sources = (0..sources).map(|_| Default::default()).collect();
+        FirstLook { sources, epochs: Vec::new() }
     }
 }
 

@@ -168,8 +168,7 @@ impl MergeProgress {
         // Not what other marks close that happen to be known already.
         let closing = self.sources.iter().filter_map(|source| source.closing(epoch));
         let due = closing.map(|(mark, _)| mark.due).min().unwrap_or(epoch);
-        let mut counters = RowCounters::default();
-        self.sources.iter().for_each(|source| counters += source.counters_at(epoch));
+        let counters = self.sources.iter().map(|source| source.counters_at(epoch)).collect();
         self.closed = epoch;
         self.sources.iter_mut().for_each(|source| source.pass(epoch));
         Some(ClosedEpochs { epoch, due, rows, counters, resumes, judged: None })

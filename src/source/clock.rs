@@ -152,14 +152,20 @@ impl EpochClock {
         true
     }
 
-    /// Moves the clock to the public time of the current row. Counts a time outside of the epochs.
+    /// Moves the clock to the public time of the current row. Counts a time outside of the epochs,
+    /// or in an epoch that the clock has closed.
     pub(super) fn advance(&mut self, arrival: i64, counters: &mut RowCounters) {
         (self.leaps, self.first_leap) = (0, None);
         if let Schedule::ByTime(_) = self.schedule {
             let epoch = self.schedule.least_epoch(arrival, Clock { time: arrival, ..Clock::START });
-            counters.early_clock += u64::from(epoch < 1);
-            counters.past_clock +=
-                u64::from(u64::try_from(epoch).is_ok_and(|epoch| epoch > self.schedule.horizon()));
+            match u64::try_from(epoch) {
+                Ok(epoch) if epoch > self.schedule.horizon() => counters.past_clock += 1,
+                Ok(epoch) if epoch > 0 => {
+                    let is_closed = self.has_begun() && epoch < self.schedule.oldest_open(self.clock);
+                    counters.behind_clock += u64::from(is_closed);
+                }
+                _ => counters.early_clock += 1,
+            }
         }
         self.clock.advance(arrival);
         self.arrived = arrival;

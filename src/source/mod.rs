@@ -153,6 +153,8 @@ pub struct RowCounters {
     pub early_clock: u64,
     /// Rows with a clock value from after the last epoch. Public.
     pub past_clock: u64,
+    /// Rows with a clock value in an epoch that rows before them have closed. Public.
+    pub behind_clock: u64,
     /// Copies of a record, dropped.
     pub copies: u64,
     /// Records that a disconnect has cut, dropped.
@@ -191,6 +193,7 @@ impl RowCounters {
             leaping_clock: combine(self.leaping_clock, other.leaping_clock),
             early_clock: combine(self.early_clock, other.early_clock),
             past_clock: combine(self.past_clock, other.past_clock),
+            behind_clock: combine(self.behind_clock, other.behind_clock),
             copies: combine(self.copies, other.copies),
             cut_off: combine(self.cut_off, other.cut_off),
             already_closed: combine(self.already_closed, other.already_closed),

@@ -2,11 +2,13 @@
 //! published, the exit status, and what is printed. Whatever a run with `preflight = "stop"`
 //! refuses, `hushflow check` reports.
 
-use std::path::PathBuf;
+mod several;
 
-use crate::harness::{
-    Ended, Lab, PRIVATE_LOG, await_until, cut, finish, frames, hushflow, releases, run, wait,
-};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::harness::{Ended, Lab, PRIVATE_LOG, cut, finish, frames, hushflow, run};
 
 /// A row every five minutes from 2020-03-01: event, arrival an hour later, key and value. From row
 /// `misspelt` on, keys are in lower case.
@@ -78,16 +80,25 @@ impl Mistake {
 
     /// Number of published epochs.
     fn published(&self) -> u64 {
-        let log = self.lab.path("state/public.log");
-        frames(&log).iter().map(|frame| frame.epoch).max().unwrap_or(0)
+        published(&self.lab.path("state"))
     }
 
     /// Exit status and kinds of problems of `hushflow check`.
     fn check(&self) -> (Option<i32>, String) {
-        let ended = finish(hushflow(["check", "--json"]).arg(&self.pipeline));
-        let report = ended.json().remove(0);
-        (ended.code, format!("{} {} {}", report["problems"], report["notes"], report["fault"]))
+        let (code, report) = self.report();
+        (code, format!("{} {} {}", report["problems"], report["notes"], report["fault"]))
     }
+
+    /// Exit status and report of `hushflow check`.
+    fn report(&self) -> (Option<i32>, Value) {
+        let ended = finish(hushflow(["check", "--json"]).arg(&self.pipeline));
+        (ended.code, ended.json().remove(0))
+    }
+}
+
+/// Number of epochs that a state directory has published.
+fn published(state: &Path) -> u64 {
+    frames(&state.join("public.log")).iter().map(|frame| frame.epoch).max().unwrap_or(0)
 }
 
 /// Data, changes to the pipeline, what `check` reports, and the reason for which a run with
@@ -142,6 +153,8 @@ fn a_run_refuses_what_check_reports() {
         if let Some(reason) = reason {
             ended.failed(1, &[reason]);
             assert_eq!(mistake.published(), 0, "{replaced:?}");
+            let release = &mistake.report().1["release"];
+            assert_eq!(release, "A run would stop before it publishes or spends anything.", "{replaced:?}");
             let spent = finish(hushflow(["ledger"]).arg(mistake.lab.path("state")));
             assert!(spent.code == Some(1) || !spent.out.contains("people"), "{replaced:?}: {}", spent.out);
         } else {
@@ -311,86 +324,6 @@ fn damage_in_standard_input_is_reported_with_what_was_published() {
     ended.failed(1, &["gzip", &format!("the epochs up to {published} are published, and no later one")]);
 }
 
-/// How many epochs several sources publish before they stop depends on their rows alone: not on
-/// which one is read first, on restarts, or on a kill. `check` names the same reason.
-#[test]
-fn several_sources_stop_at_the_same_epoch_however_they_are_read() {
-    let data = rows(17_000, 14_000);
-    let mistake = Mistake::new(
-        &data,
-        &[
-            ("length = '1d'", "length = '2h'\nallowed_lateness = '1h'"),
-            ("horizon = 60", "horizon = 720"),
-            (
-                "[source]\npath = 'data.csv'\npreflight = 'stop'\n",
-                "[[sources]]\nname = 'a'\npath = 'a.csv'\npreflight = 'stop'\n\
-                 [[sources]]\nname = 'b'\npath = 'b.csv'\npreflight = 'stop'\n\
-                 [[sources]]\nname = 'c'\npath = 'c.csv'\npreflight = 'stop'\n",
-            ),
-        ],
-    );
-    // One source has most of the rows, and one ends early.
-    let lines: Vec<String> = data.lines().skip(1).map(|line| format!("{line}\n")).collect();
-    let part = |chosen: &dyn Fn(usize) -> bool| {
-        let rows = lines.iter().enumerate().filter(|(row, _)| chosen(*row)).map(|(_, line)| line.as_str());
-        "event,arrival,city,age\n".to_owned() + &rows.collect::<String>()
-    };
-    mistake.lab.write("a.csv", part(&|row| row % 8 > 1));
-    mistake.lab.write("b.csv", part(&|row| row % 8 == 0));
-    mistake.lab.write("c.csv", part(&|row| row % 8 == 1 && row < 3000));
-    let (code, report) = mistake.check();
-    assert!(code == Some(4) && report.contains("\"kind\":\"unlisted keys\""), "{report}");
-    let mut counts = Vec::new();
-    for (round, workers) in [1, 3, 1, 2].into_iter().enumerate() {
-        let state = mistake.lab.path(&format!("state-{round}"));
-        let stopped = || {
-            let ended = finish(&mut run(&mistake.pipeline, &state, workers));
-            ended.failed(1, &["a key that [key] doesn't list", "are published, and no later one"]);
-            let log = state.join("public.log");
-            frames(&log).iter().map(|frame| frame.epoch).max().expect("epochs")
-        };
-        let published = stopped();
-        assert_eq!(stopped(), published, "a restart publishes nothing more");
-        for after in [2, published / 2] {
-            std::fs::remove_dir_all(&state).expect("a state directory");
-            let mut child = run(&mistake.pipeline, &state, workers).spawn().expect("the run starts");
-            await_until("epochs are published", || {
-                state.join("public.log").exists() && releases(&state).len() as u64 >= after
-            });
-            child.kill().expect("a child can be killed");
-            wait(child);
-            assert_eq!(stopped(), published, "killed after epoch {after}");
-        }
-        counts.push(published);
-    }
-    // Row 14,000 is of epoch 584, and each judgement takes a tenth of all rows.
-    assert!((583..650).contains(&counts[0]), "{counts:?}");
-    assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
-}
-
-/// `check` judges later rows of several sources as those of one.
-#[test]
-fn check_finds_where_one_of_several_sources_turns_bad() {
-    let data = rows(12_000, 7000);
-    let one = Mistake::new(&data, &[]);
-    assert!(one.check().1.contains("\"kind\":\"unlisted keys\""));
-    let two = Mistake::new(
-        &data,
-        &[(
-            "[source]\npath = 'data.csv'\npreflight = 'stop'\n",
-            "[[sources]]\nname = 'a'\npath = 'a.csv'\npreflight = 'stop'\n\
-             [[sources]]\nname = 'b'\npath = 'b.csv'\npreflight = 'stop'\n",
-        )],
-    );
-    for (name, odd) in [("a.csv", 0), ("b.csv", 1)] {
-        let mut lines = data.lines().map(|line| format!("{line}\n"));
-        let half: String = lines.next().into_iter().chain(lines.skip(odd).step_by(2)).collect();
-        two.lab.write(name, half);
-    }
-    let (code, report) = two.check();
-    assert!(code == Some(4) && report.contains("\"kind\":\"unlisted keys\""), "{report}");
-}
-
 /// A fifth of the rows has a listed key in lower case, while every listed key has rows.
 #[test]
 fn a_key_in_two_spellings_is_a_problem_of_check_and_stops_no_run() {
@@ -420,6 +353,14 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
     let published = stopped();
     assert!((17..=20).contains(&published), "{published}");
     assert_eq!(stopped(), published, "a resumed run stops at once");
+    let (_, report) = mistake.report();
+    assert_eq!(report["epochs_published"], published);
+    let release = format!("A run would publish {published} of 60 epochs for 3 keys and stop.");
+    assert!(
+        report["release"].as_str().is_some_and(|text| text.starts_with(&release)),
+        "{}",
+        report["release"]
+    );
     for log in [PRIVATE_LOG, "public.log"] {
         let log = mistake.lab.path("state").join(log);
         let end =
@@ -434,4 +375,69 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
     mistake.lab.write("p.toml", text.replace("'stop'", "'warn'"));
     mistake.run(&[]).succeeded();
     assert_eq!(mistake.published(), 42);
+}
+
+/// A source that is mended after a stop is judged by the rows that are read, though rows of epochs
+/// that were published before the stop did not count.
+#[test]
+fn a_mended_source_goes_on_where_the_run_stopped() {
+    let mistake = Mistake::new(&rows(15_000, 10_656), &[]);
+    mistake.run(&[]).failed(1, &["a key that [key] doesn't list"]);
+    // Row 10,656 is the first one of epoch 38.
+    let published = mistake.published();
+    assert!((39..=42).contains(&published), "{published}");
+    mistake.lab.write("data.csv", rows(15_000, usize::MAX));
+    mistake.run(&[]).succeeded();
+    assert_eq!(mistake.published(), 53);
+}
+
+/// Rows in reverse order, or files in the wrong one, close epochs at once: by arrivals, which are
+/// public, so no run begins.
+#[test]
+fn a_falling_clock_stops_a_first_run() {
+    let data = rows(2000, usize::MAX);
+    let (header, lines) = data.split_once('\n').expect("a header");
+    let reversed: String = lines.lines().rev().map(|line| format!("{line}\n")).collect();
+    let warn = ("preflight = 'stop'\n", "");
+    let reason = "by the public clock, most rows are of epochs that rows before them have closed";
+    let mistake = Mistake::new(&format!("{header}\n{reversed}"), &[warn]);
+    let (code, report) = mistake.check();
+    assert!(code == Some(4) && report.contains("\"kind\":\"falling clock\""), "{report}");
+    mistake.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
+    let files = |first: usize| {
+        let mistake = Mistake::new("", &[warn, ("'data.csv'", "['late.csv', 'early.csv']")]);
+        for (name, part) in [("early.csv", 0..first), ("late.csv", first..2000)] {
+            let rows = lines.lines().skip(part.start).take(part.len()).map(|line| format!("{line}\n"));
+            mistake.lab.write(name, format!("{header}\n{}", rows.collect::<String>()));
+        }
+        mistake
+    };
+    let most = files(1500);
+    most.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
+    // A run goes on if fewer rows fall back, and check says so.
+    let fewer = files(700);
+    let (code, report) = fewer.check();
+    assert!(code == Some(4) && report.contains("more than a fifth of the rows are of epochs"), "{report}");
+    fewer.run(&[]).succeeded();
+    // A late row is no falling clock.
+    let delayed =
+        Mistake::new(&data, &[warn, ("'event'", "'arrival'"), ("arrival = 'arrival'", "arrival = 'event'")]);
+    assert!(!delayed.check().1.contains("falling clock"));
+}
+
+/// In a pipe, a run with `preflight = "warn"` says where private problems are shown, whatever the
+/// rows hold.
+#[test]
+fn a_pipe_is_told_where_private_problems_are_shown() {
+    let note = "are not reported here: hushflow check";
+    for data in [rows(3000, 0), rows(3000, usize::MAX)] {
+        let mistake = Mistake::new(&data, &[("preflight = 'stop'\n", "")]);
+        let ended = mistake.run(&[]).succeeded();
+        assert!(ended.err.contains(note), "{}", ended.err);
+        assert!(!mistake.run(&[]).succeeded().err.contains(note), "a run that resumes");
+        let shown = Mistake::new(&data, &[("preflight = 'stop'\n", "")]).run(&["--counters"]).succeeded();
+        assert!(!shown.err.contains(note), "{}", shown.err);
+    }
+    let silent = Mistake::new(&rows(3000, usize::MAX), &[("'stop'", "'off'")]).run(&[]).succeeded();
+    assert!(!silent.err.contains(note), "{}", silent.err);
 }

@@ -23,6 +23,8 @@ pub(super) struct CheckReport<'a> {
     pub(super) pipeline: &'a Pipeline,
     pub(super) run: &'a DryRun,
     pub(super) problems: Vec<Problem>,
+    /// The last epoch that a run would publish.
+    published: u64,
     /// What a run would publish and spend.
     release: String,
 }
@@ -36,19 +38,25 @@ impl<'a> CheckReport<'a> {
     ) -> Result<Self, PublicationError> {
         let (parameters, charge) = (publication.parameters(), publication.charge()?);
         let horizon = parameters.epochs.schedule.horizon();
-        let (keys, epochs) = (parameters.keys(), run.closed);
-        let extent = match run.is_whole {
-            true => format!("{} of {} epochs", thousands(epochs), thousands(horizon)),
-            false => format!("at least {} of {} epochs", thousands(epochs), thousands(horizon)),
+        let keys = match parameters.keys() {
+            1 => String::new(),
+            keys => format!(" for {} keys", thousands(keys.into())),
         };
-        let keys = if keys == 1 { String::new() } else { format!(" for {} keys", thousands(keys.into())) };
-        let release = format!(
-            "A run would publish {extent}{keys}, and spend once, for all epochs: (ε, δ) = ({}, {}) for {}.",
-            number(charge.epsilon),
-            number(charge.delta),
-            parameters.adjacency()
-        );
-        Ok(CheckReport { pipeline, run, problems, release })
+        let published = run.stops_after.unwrap_or(run.closed);
+        let least = if run.is_whole || run.stops_after.is_some() { "" } else { "at least " };
+        let release = match run.stops_after {
+            Some(0) => "A run would stop before it publishes or spends anything.".into(),
+            _ => format!(
+                "A run would publish {least}{} of {} epochs{keys}{} once, for all epochs: (ε, δ) = ({}, {}) for {}.",
+                thousands(published),
+                thousands(horizon),
+                if run.stops_after.is_some() { " and stop. It would spend" } else { ", and spend" },
+                number(charge.epsilon),
+                number(charge.delta),
+                parameters.adjacency()
+            ),
+        };
+        Ok(CheckReport { pipeline, run, problems, published, release })
     }
 
     /// Returns what became of the rows: a name for programs, one for people, and a count.
@@ -117,9 +125,7 @@ impl<'a> CheckReport<'a> {
                 thousands(self.run.left_out.unwrap_or(0))
             );
         }
-        if self.run.fault.is_none() {
-            text += &format!("{}\n", self.release);
-        }
+        text += &format!("{}\n", self.release);
         for note in self.notes() {
             text += &format!("note: {note}\n");
         }
@@ -405,7 +411,7 @@ impl<'a> CheckReport<'a> {
             "largest_steps": steps,
             "backward_steps": seen.survey.backward_steps,
             "early_events": seen.survey.early_events,
-            "epochs_published": self.run.closed,
+            "epochs_published": self.published,
             "horizon": self.pipeline.epochs.schedule.horizon(),
             "epochs": epochs,
             "release": self.release,

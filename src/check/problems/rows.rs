@@ -1,0 +1,228 @@
+//! Rules about shares of the rows and values of one source.
+
+use super::{Extent, Observation, Problem, SourceRows, keys};
+use crate::format::Defect;
+use crate::pipeline::{Column, MissingPolicy, Pipeline};
+use crate::source::{ColumnSurvey, RowCounters, RowSurvey};
+
+/// The problem of rows with unlisted keys.
+pub(super) const UNLISTED_KEYS: &str = "unlisted keys";
+
+/// The problem of rows whose keys are spelt nearly like listed ones.
+pub(super) const MISSPELT_KEYS: &str = "misspelt keys";
+
+type Count = fn(&RowCounters) -> u64;
+
+/// Returns the problems of the rows of a source.
+pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &SourceRows<'_>) -> Vec<Problem> {
+    let least = all.extent.least();
+    if seen.counters.rows < least {
+        return Vec::new();
+    }
+    let public = pipeline.privacy.neighbours.counts_are_public();
+    let mut found = Vec::new();
+    let mut add = |kind, public, message: String| found.push(Problem::new(kind, public, message));
+    if let Some(key) = pipeline.key.as_ref().filter(|_| seen.are_most(|count| count.unknown_key)) {
+        let share =
+            if seen.counters.unknown_key == seen.counters.rows { "every row has" } else { "most rows have" };
+        let like =
+            keys::similar(key, seen).map(|key| format!(" (some are spelt nearly like the listed {key:?})"));
+        add(
+            UNLISTED_KEYS,
+            public,
+            format!(
+                "{share} a key that [key] doesn't list{}: compare its values with the column {:?}, to the letter",
+                like.unwrap_or_default(),
+                key.column
+            ),
+        );
+    } else if all.extent == Extent::Whole
+        && let Some(name) = keys::in_two_spellings(pipeline, seen)
+    {
+        add(
+            MISSPELT_KEYS,
+            false,
+            format!(
+                "many rows have a key that differs from a listed one, such as {name:?}, in case or blanks alone, and don't count: mend \
+                 the source, or list each spelling in [key]"
+            ),
+        );
+    }
+    let whole_rows = needs_whole_rows(pipeline, all, seen);
+    if whole_rows && seen.are_most(|count| count.missing) {
+        add(
+            "missing values",
+            false,
+            format!("most rows lack a value{}", columns(seen, |column| column.missing)),
+        );
+    }
+    if whole_rows && seen.are_most(|count| count.malformed) {
+        add(
+            "unreadable rows",
+            false,
+            format!("most rows can't be read{}{}", columns(seen, |column| column.malformed), defect(seen)),
+        );
+    }
+    let outside = all.extent.outside();
+    let falls = all.extent != Extent::Later && seen.exceed(outside.0, |count| count.behind_clock);
+    if falls {
+        add(
+            "falling clock",
+            true,
+            format!(
+                "by the public clock, {} are of epochs that rows before them have closed: sort the rows by the column of the clock, \
+                 list files in its order, or raise allowed_lateness in [epochs]",
+                if seen.are_most(|count| count.behind_clock) { "most rows" } else { outside.1 }
+            ),
+        );
+    }
+    let times: [(_, Count, Count, _, _); 3] = [
+        (
+            "before the start",
+            |count| count.early_clock,
+            |count| count.before_start,
+            outside,
+            "come before the first epoch: correct start in [epochs]",
+        ),
+        (
+            "after the horizon",
+            |count| count.past_clock,
+            |count| count.after_horizon,
+            outside,
+            "come after the last epoch: correct start, length or horizon in [epochs]",
+        ),
+        (
+            "late",
+            |_| 0,
+            |count| count.late + count.folded,
+            (2, "most rows"),
+            "come after their epoch has closed: raise allowed_lateness, or choose the clock of [epochs] anew",
+        ),
+    ];
+    for (kind, clocked, count, (share, name), message) in times {
+        // What the public clock shows is public whatever the rows hold, and so is its message.
+        let is_clocked = seen.exceed(share, clocked);
+        let count = if is_clocked { clocked } else { count };
+        if seen.exceed(share, count) && !(falls && kind == "late") {
+            let name = if seen.are_most(count) { "most rows" } else { name };
+            let by = if is_clocked { "by the public clock, " } else { "" };
+            add(kind, public || is_clocked, format!("{by}{name} {message}"));
+        }
+    }
+    if seen.are_most(|count| count.leaping_clock) {
+        add(
+            "leaping clock",
+            true,
+            "the clock of most rows is further ahead of start than [source] largest_jump allows: correct start in [epochs], or the \
+             column of the clock"
+                .into(),
+        );
+    }
+    let is_unusable = |count: &RowCounters| if whole_rows { count.missing + count.malformed } else { 0 };
+    if found.is_empty() && seen.are_most(|count| is_unusable(count) + dropped(count)) {
+        found.push(Problem::new("uncounted rows", false, "most rows don't count, for several reasons"));
+    }
+    if all.extent != Extent::Later {
+        found.extend(out_of_bounds(pipeline, seen, least));
+        found.extend(swapped_clock(seen.survey, least));
+    }
+    found
+}
+
+/// Whether a row that lacks a value counts for nothing. With counts by column it counts for its
+/// other columns, if it has any. Later rows are not searched for values.
+fn needs_whole_rows(pipeline: &Pipeline, all: &Observation<'_>, seen: &SourceRows<'_>) -> bool {
+    let has_values = match all.extent {
+        Extent::Later => all.coverage.closed.records > 0,
+        Extent::First | Extent::Whole => seen.survey.columns.iter().any(|column| column.values > 0),
+    };
+    pipeline.rows.missing != MissingPolicy::ByColumn || !has_values
+}
+
+/// Event times of which nearly all are after the clock, which is public: if the two columns are
+/// swapped, private times move it.
+fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
+    let timed = survey.early_events + survey.delays.iter().sum::<u64>();
+    (timed >= least && survey.early_events.saturating_mul(10) >= 9 * timed && survey.early_events > 0).then(|| {
+        Problem::new(
+            "swapped clock",
+            false,
+            "nearly all rows have an event time after their arrival: time and arrival may be swapped in [epochs], or one of them is \
+             in local time. Arrivals are public, event times are not",
+        )
+    })
+}
+
+/// Rows that are dropped though they can be read.
+fn dropped(counters: &RowCounters) -> u64 {
+    let RowCounters { unknown_key, late, before_start, after_horizon, leaping_clock, .. } = counters;
+    unknown_key + late + before_start + after_horizon + leaping_clock
+}
+
+/// Values of which most are outside of one bound.
+fn out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
+    let columns = pipeline.columns.iter().zip(&seen.survey.columns);
+    let outside = columns.filter_map(|(column, survey)| {
+        let (lower, upper) = match column.bounds.is_empty() {
+            true => (format!("lower = {}", column.lower), format!("upper = {}", column.upper)),
+            false => ("the lower bound of their key".into(), "the upper bound of their key".into()),
+        };
+        let bound = match (2 * survey.below > survey.values, 2 * survey.above > survey.values) {
+            _ if survey.values < least => return None,
+            (true, _) => format!("below {lower}"),
+            (_, true) => format!("above {upper}"),
+            _ => return None,
+        };
+        let message = format!(
+                "most values of {:?} are {bound} and would be clipped: its unit may be another than that of the bounds, or two \
+                 columns may be swapped",
+                column.name
+            );
+        Some(Problem::new("values out of bounds", false, message))
+    });
+    outside.collect()
+}
+
+/// A column of which no row of any source has a readable value, though rows count for others.
+pub(super) fn empty_column(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
+    let surveys = || seen.sources.iter().map(|source| &source.survey.columns);
+    // A run compares the values of its first rows only, so another column must have some.
+    surveys().flatten().find(|column| column.values > 0)?;
+    let of_column = |at: usize| surveys().filter_map(move |columns| columns.get(at));
+    let is_empty = |&(at, _): &(usize, &Column)| {
+        let unread: u64 = of_column(at).map(|survey| survey.missing + survey.malformed).sum();
+        of_column(at).all(|survey| survey.values == 0) && unread >= seen.extent.least()
+    };
+    let (at, column) = pipeline.columns.iter().enumerate().find(is_empty)?;
+    let defect = of_column(at).find_map(|survey| survey.defect);
+    let defect = defect.map_or_else(String::new, |defect| format!(": {defect}"));
+    let message = format!("every row lacks a readable value of {:?}{defect}", column.name);
+    Some(Problem::new("column without values", false, message))
+}
+
+/// Names the columns of at least half of the defects that `count` counts.
+fn columns(seen: &SourceRows<'_>, count: impl Fn(&ColumnSurvey) -> u64) -> String {
+    let most = seen.survey.columns.iter().map(&count).max().unwrap_or(0);
+    let named = seen.survey.columns.iter().filter(|column| count(column) > 0 && 2 * count(column) >= most);
+    let names: Vec<_> = named.map(|column| format!("{:?}", column.name)).collect();
+    if names.is_empty() { String::new() } else { format!(", in column {}", names.join(", ")) }
+}
+
+/// Describes the defect of the column with the most unreadable values, or of whole rows.
+fn defect(seen: &SourceRows<'_>) -> String {
+    let worst = seen.survey.columns.iter().max_by_key(|column| column.malformed);
+    let of_row =
+        seen.survey.row_defect.filter(|_| worst.is_none_or(|worst| seen.survey.whole_rows > worst.malformed));
+    match (of_row, worst) {
+        (Some(defect), _) => format!(": {defect}"),
+        (None, Some(worst)) if 2 * worst.numeric_times > worst.malformed => {
+            format!(
+                ": {}, found numbers, perhaps seconds or milliseconds since 1970: write them as times",
+                Defect::NotATime
+            )
+        }
+        (None, worst) => {
+            worst.and_then(|worst| worst.defect).map_or_else(String::new, |defect| format!(": {defect}"))
+        }
+    }
+}
