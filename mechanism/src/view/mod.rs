@@ -14,6 +14,7 @@
 //! stretches, each twice as long as all before it, and shared by all views of one workload. Row t
 //! does not depend on how many rows are computed with it, because strategies are causal.
 
+mod correlation;
 mod squares;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use crate::moments::Layout;
 use crate::release::to_real;
 use crate::strategy::StepError;
 use crate::workload::{Workload, WorkloadError, WorkloadState};
+pub use correlation::noise_correlations;
 pub use squares::SquareBias;
 use squares::{NEIGHBOUR_WEIGHT, SquaredIncrements, fading};
 use std::sync::{Arc, Mutex, PoisonError};

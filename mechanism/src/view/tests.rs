@@ -25,7 +25,7 @@ fn parameters(method: Method) -> MomentParameters {
     }
 }
 
-fn mechanism(strategy: Arc<dyn Strategy>) -> MatrixMechanism {
+pub(super) fn mechanism(strategy: Arc<dyn Strategy>) -> MatrixMechanism {
     MatrixMechanism::new(parameters(Method::Jme), strategy).unwrap()
 }
 
@@ -98,7 +98,7 @@ fn buffered(buffers: Buffers) -> Arc<dyn Strategy> {
     Arc::new(Buffered::new(name.parse().unwrap(), parameters).unwrap())
 }
 
-fn kinds_of_strategies() -> Vec<Arc<dyn Strategy>> {
+pub(super) fn kinds_of_strategies() -> Vec<Arc<dyn Strategy>> {
     let named = [
         ("identity", "prefix"),
         ("square-root", "prefix"),
