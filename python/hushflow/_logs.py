@@ -152,8 +152,8 @@ class Log:
         """Returns a view of all releases from the epoch `since` on.
 
         `workload` is how epochs are weighted, such as `prefix`, `window:7` or `exponential:0.9`; by
-        default that of the release. `estimate` is `gaussian` or `moments`; `regress` is a regression
-        such as `"arr_delay~dep_delay"`. `covariance` is how a noisy estimate becomes a covariance:
+        default that of the release. `estimate` is `gaussian`, `moments`, or `adam` with its usual
+        numbers and workloads of its own; `regress` is a regression such as `"arr_delay~dep_delay"`. `covariance` is how a noisy estimate becomes a covariance:
         `floor`, `nearest`, `shrink` or `raw`. `level`, `joint`, `population` and
         `missing_at_random` are about the intervals. `total` shows the sum over keys.
         """

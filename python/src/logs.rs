@@ -59,11 +59,7 @@ impl ViewOptions {
         let keys = self.keys.iter().flatten().map(find).collect::<Result<_, _>>()?;
         if let Publication::Moments(publication) = &subject.publication {
             let parameters = publication.parameters();
-            let workload = match &self.workload {
-                Some(text) => text.parse().map_err(Failure::of_argument("workload"))?,
-                None => parameters.release.workload.clone(),
-            };
-            let view = self.view(workload, &parameters.log_facts())?;
+            let view = self.view(&parameters.release.workload, &parameters.log_facts())?;
             subject.views.push(view);
         } else if self.workload.is_some() || self.estimate.is_some() || self.regress.is_some() || self.total {
             return Err(Failure::parameter(
@@ -73,7 +69,7 @@ impl ViewOptions {
         Ok((subject, keys))
     }
 
-    fn view(&self, workload: Workload, log: &LogFacts<'_>) -> Result<EstimateView, Failure> {
+    fn view(&self, released: &Workload, log: &LogFacts<'_>) -> Result<EstimateView, Failure> {
         if self.total && (log.method == Method::Pp || log.key_bounds) {
             return Err(Failure::parameter("total: the moments of this log can't be added over keys"));
         }
@@ -83,10 +79,15 @@ impl ViewOptions {
                 self.level
             )));
         }
-        let mut view = EstimateView::usual(workload, log);
+        let mut view = EstimateView::usual(released.clone(), log);
         if let Some(estimator) = self.estimator(log)? {
             view.estimator = estimator;
         }
+        let chosen = self.workload.as_ref().map(|text| text.parse::<Workload>());
+        let chosen = chosen.transpose().map_err(Failure::of_argument("workload"))?;
+        let workload = EstimateView::workload_of(&*view.estimator, chosen, released);
+        view.workload = workload.map_err(|problem| Failure::parameter(format!("workload: {problem}")))?;
+        view.name = EstimateView::usual_name(&view.workload);
         if let Some(text) = &self.covariance {
             view.covariance = text.parse::<Projection>().map_err(Failure::of_argument("covariance"))?;
         }

@@ -60,6 +60,7 @@ def test_run_publishes_what_the_command_publishes(hushflow: Command, pipeline: P
         ({"workload": "window:7"}, ["--workload", "window:7"]),
         ({"total": True, "since": 20, "level": 0.99}, ["--total", "--since", "20", "--level", "0.99"]),
         ({"estimate": "moments", "keys": ["JFK"]}, ["--view", "moments", "--key", "JFK"]),
+        ({"estimate": "adam"}, ["--view", "adam"]),
         ({"regress": "arr_delay~dep_delay"}, ["--regress", "arr_delay~dep_delay"]),
         (
             {"covariance": "shrink", "joint": True, "population": True},
@@ -153,6 +154,7 @@ def test_errors_have_the_messages_of_the_command(hushflow: Command, state: Path,
     for arguments, name in [
         ({"workload": "blub"}, "workload"),
         ({"estimate": "blub"}, "estimate"),
+        ({"estimate": "adam", "workload": "prefix"}, "workload"),
         ({"regress": "blub"}, "regress"),
         ({"covariance": "blub"}, "covariance"),
         ({"level": 1.5}, "level"),

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum, value_parser};
 use hushflow::estimates::{ESTIMATORS, EstimateView, EstimatorKind, Intervals, LogFacts, ViewEstimator};
 use hushflow::follow::{Follower, StopFlag, Subject, open_log};
 use hushflow::lines::OutputFormat;
@@ -47,6 +47,7 @@ Examples:
   hushflow tail state --population --level 0.99 --covariance shrink
   hushflow tail state --view moments --format csv > moments.csv
   hushflow tail state --regress arr_delay~dep_delay
+  hushflow tail state --view adam --beta2 0.99
   hushflow tail state --sample 1000 --key JFK > synthetic.csv
   hushflow tail state --held-out later.csv
   hushflow tail state --web 127.0.0.1:8080
@@ -80,7 +81,7 @@ pub(crate) struct TailArguments {
     #[arg(long, default_value_t = 1, value_name = "EPOCH")]
     since: u64,
     /// Show only the last N epochs, and with --follow those that come after them
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..),
         conflicts_with_all = ["since", "web", "sample"])]
     last: Option<u64>,
     /// Show only this key; may be repeated
@@ -125,22 +126,42 @@ pub(crate) struct TailArguments {
     web: Option<String>,
 }
 
-/// What a view shows: `--view NAME`, or the flag of an estimator with parameters.
+/// What a view shows: `--view NAME` with the numbers of the estimator, or the flag that gives all
+/// its parameters.
 #[derive(Debug)]
-struct EstimatorArgument(Option<(&'static EstimatorKind, String)>);
+struct EstimatorArgument {
+    chosen: Option<(&'static EstimatorKind, String)>,
+    numbers: Vec<(&'static str, f64)>,
+}
 
 impl EstimatorArgument {
     fn flag_of(estimator: &EstimatorKind) -> &'static str {
         estimator.flag.as_ref().map_or("view", |flag| flag.name)
     }
 
+    fn is_given(&self) -> bool {
+        self.chosen.is_some() || !self.numbers.is_empty()
+    }
+
     /// Returns the estimator, or the usual one of the log.
     fn estimator(&self, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, CliError> {
-        let (estimator, value) = self.0.clone().unwrap_or_else(|| (EstimatorKind::usual(log), String::new()));
+        let usual = || (EstimatorKind::usual(log), String::new());
+        let (estimator, value) = self.chosen.clone().unwrap_or_else(usual);
+        let is_own = |name: &str| estimator.numbers().any(|(own, _)| own == name);
+        if let Some((name, _)) = self.numbers.iter().find(|(name, _)| !is_own(name)) {
+            let has = |kind: &&EstimatorKind| kind.numbers().any(|(own, _)| own == *name);
+            let kinds: Vec<&str> = ESTIMATORS.iter().filter(has).map(|kind| kind.name).collect();
+            let kinds = kinds.join(" and ");
+            return Err(CliError::usage(format!(
+                "--{name}: this number is for --view {kinds}: leave it out"
+            )));
+        }
+        let found = match &estimator.flag {
+            Some(_) => estimator.from_flag(&value, log),
+            None => estimator.from_numbers(&self.numbers, log),
+        };
         let flag = Self::flag_of(estimator);
-        estimator
-            .from_flag(&value, log)
-            .map_err(|problem| CliError::usage(format!("--{flag} {value}: {problem}")))
+        found.map_err(|problem| CliError::usage(format!("--{flag} {value}: {problem}")))
     }
 }
 
@@ -160,7 +181,10 @@ impl Args for EstimatorArgument {
         let flags = flags.iter().filter_map(|estimator| estimator.flag.as_ref()).map(|flag| {
             Arg::new(flag.name).long(flag.name).value_name(flag.value).help(flag.help).group("estimator")
         });
-        command.arg(view).args(flags)
+        let numbers = ESTIMATORS.iter().flat_map(EstimatorKind::numbers).map(|(name, help)| {
+            Arg::new(name).long(name).value_name("NUMBER").value_parser(value_parser!(f64)).help(help)
+        });
+        command.arg(view).args(flags).args(numbers)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -170,11 +194,13 @@ impl Args for EstimatorArgument {
 
 impl FromArgMatches for EstimatorArgument {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = ESTIMATORS.iter().find_map(|estimator| {
+        let chosen = ESTIMATORS.iter().find_map(|estimator| {
             let value = matches.get_one::<String>(Self::flag_of(estimator))?;
             (estimator.flag.is_some() || value == estimator.name).then(|| (estimator, value.clone()))
         });
-        Ok(EstimatorArgument(given))
+        let numbers = ESTIMATORS.iter().flat_map(EstimatorKind::numbers);
+        let numbers = numbers.filter_map(|(name, _)| Some((name, *matches.get_one::<f64>(name)?))).collect();
+        Ok(EstimatorArgument { chosen, numbers })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -241,7 +267,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     let mut subject = Subject::from_header(reader.header(), Vec::new())?;
     match &subject.publication {
         Publication::Windows(publication) => {
-            let weighs = arguments.estimator.0.is_some() || arguments.squares.is_some() || arguments.total;
+            let weighs = arguments.estimator.is_given() || arguments.squares.is_some() || arguments.total;
             let judged = arguments.sample.is_some() || arguments.scores.is_requested();
             if weighs || judged || arguments.web.is_some() {
                 let flags = ESTIMATORS.iter().filter_map(|estimator| estimator.flag.as_ref());
@@ -258,8 +284,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
                 return Err(CliError::usage("--workload: only a page (--web) can offer several: name one"));
             }
             let parameters = publication.parameters();
-            let workload = arguments.workload.first().unwrap_or(&parameters.release.workload);
-            let view = view(arguments, workload, &parameters.log_facts())?;
+            let view = view(arguments, &parameters.release.workload, &parameters.log_facts())?;
             subject.views.push(view);
         }
     }
@@ -269,7 +294,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
 /// Returns the view of the flags, after checking that the log supports it.
 fn view(
     arguments: &TailArguments,
-    workload: &Workload,
+    released: &Workload,
     log: &LogFacts<'_>,
 ) -> Result<EstimateView, CliError> {
     if arguments.total && log.method == Method::Pp {
@@ -299,7 +324,10 @@ fn view(
         ));
     }
     let intervals = Intervals { level, joint, population, missing_at_random };
-    let (name, workload) = (EstimateView::usual_name(workload), workload.clone());
+    let chosen = arguments.workload.first().cloned();
+    let workload = EstimateView::workload_of(&*estimator, chosen, released);
+    let workload = workload.map_err(|problem| CliError::usage(format!("--workload: {problem}")))?;
+    let name = EstimateView::usual_name(&workload);
     Ok(EstimateView { name, workload, estimator, squares, covariance, intervals, total })
 }
 

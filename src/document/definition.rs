@@ -12,8 +12,9 @@ pub(crate) struct SectionDefinition {
     pub(crate) fields: &'static [FieldDefinition],
     /// Fields that only some of these sections have.
     pub(crate) groups: fn() -> Vec<FieldGroup>,
-    /// Fields of which exactly one must be present; empty if there are none.
-    pub(crate) one_of: &'static [&'static str],
+    /// Alternatives of which exactly one must be present: a field, or one with a value
+    /// (`field = value`, as TOML). Empty if there are none.
+    pub(crate) one_of: fn() -> Vec<String>,
 }
 
 /// Fields that belong to one kind of section.
@@ -264,7 +265,7 @@ impl FieldDefinition {
 impl SectionDefinition {
     /// Without groups and alternatives.
     pub(crate) const EMPTY: SectionDefinition =
-        SectionDefinition { heading: "", about: "", fields: &[], groups: Vec::new, one_of: &[] };
+        SectionDefinition { heading: "", about: "", fields: &[], groups: Vec::new, one_of: Vec::new };
 
     /// Returns the field `key`.
     pub(crate) fn field(&self, key: &str) -> Option<&'static FieldDefinition> {

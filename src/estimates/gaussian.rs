@@ -21,6 +21,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Mean and covariance, in the units of the columns",
     needs: SecondMoment::Diagonal,
+    own_workloads: false,
     flag: None,
     fields: &[],
     read: |_, _| Some(Arc::new(Gaussian)),

@@ -6,6 +6,7 @@
 //! CSV, its columns in a table and its plot on the page. Everything else finds estimators by the
 //! table: pipeline files, `tail`, followers, lines, sinks and pages.
 
+mod adam;
 mod by_column;
 mod gaussian;
 mod moments;
@@ -21,10 +22,11 @@ use hushflow_mechanism::estimate::intervals::Interval;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
+use hushflow_mechanism::workload::Decay;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::document::definition::{FieldDefinition, Form};
+use crate::document::definition::{FieldDefinition, Form, Presence};
 use crate::document::{Document, Field, Section};
 
 pub use gaussian::quality;
@@ -32,8 +34,10 @@ pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
 pub(crate) use view::{VIEW, views, workloads};
 
-/// All estimators. The default of a log is the first one without parameters that the log supports.
-pub static ESTIMATORS: &[EstimatorKind] = &[gaussian::ESTIMATOR, moments::ESTIMATOR, regression::ESTIMATOR];
+/// All estimators. The default of a log is the first one without a flag of its own that the log
+/// supports.
+pub static ESTIMATORS: &[EstimatorKind] =
+    &[gaussian::ESTIMATOR, moments::ESTIMATOR, adam::ESTIMATOR, regression::ESTIMATOR];
 
 /// Ratio of the sides of an interval above which a table shows its ends instead of ±.
 const LOPSIDED: f64 = 1.5;
@@ -52,7 +56,9 @@ pub struct EstimatorKind {
     pub help: &'static str,
     /// Second moments of records without which there is nothing to compute.
     needs: SecondMoment,
-    /// The flag of `tail` that gives its parameters; none if it has no parameters.
+    /// Whether it brings the workloads of its views ([`ViewEstimator::decays`]).
+    own_workloads: bool,
+    /// The flag of `tail` that gives all its parameters; none if `tail --view` names it.
     pub flag: Option<Flag>,
     /// Its parameters in `[[views]]`.
     pub(crate) fields: &'static [FieldDefinition],
@@ -120,11 +126,26 @@ impl EstimatorKind {
         match (self.needs, log.second_moments) {
             (SecondMoment::None, _) | (_, SecondMoment::Full) => None,
             (SecondMoment::Diagonal, SecondMoment::Diagonal) => None,
-            (_, SecondMoment::None) => Some(("second moments of records", "so there is no covariance")),
+            (_, SecondMoment::None) => {
+                Some(("second moments of records", "so there is no covariance and no square"))
+            }
             (SecondMoment::Full, SecondMoment::Diagonal) => {
                 Some(("second moments of pairs of columns", "so there is no covariance of two columns"))
             }
         }
+    }
+
+    /// Returns the numbers that flags of `tail` give beside its name: name, and help text.
+    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let fields = if self.flag.is_some() { &[] } else { self.fields };
+        fields.iter().map(|field| {
+            let without = match field.presence {
+                Presence::Default(value) => format!(" [default: {value}]"),
+                _ => String::new(),
+            };
+            let about = field.about.trim_end_matches('.');
+            (field.key, format!("For --view {}: {about}{without}", self.name))
+        })
     }
 
     /// Makes the estimator from the value of its flag, or without parameters.
@@ -132,11 +153,28 @@ impl EstimatorKind {
     /// # Errors
     /// An error in the value, or what the log lacks.
     pub fn from_flag(&self, value: &str, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, String> {
+        let fields = self.flag.as_ref().map(|flag| (flag.fields)(value)).transpose()?;
+        self.with_fields(fields.unwrap_or_default(), log)
+    }
+
+    /// Makes the estimator from some of its [numbers](Self::numbers). Defaults hold for the others.
+    ///
+    /// # Errors
+    /// A number out of its range, or what the log lacks.
+    pub fn from_numbers(
+        &self,
+        numbers: &[(&str, f64)],
+        log: &LogFacts<'_>,
+    ) -> Result<Arc<dyn ViewEstimator>, String> {
+        self.with_fields(numbers.iter().map(|&(key, number)| (key.into(), number.into())).collect(), log)
+    }
+
+    /// Makes the estimator from its fields of `[[views]]`, if the log has what it needs.
+    fn with_fields(&self, fields: toml::Table, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, String> {
         if let Some((what, so)) = self.lacks(log) {
             return Err(format!("this log has no {what}, {so}: choose --view moments"));
         }
-        let fields = self.flag.as_ref().map(|flag| (flag.fields)(value)).transpose()?;
-        let text = fields.unwrap_or_default().to_string();
+        let text = fields.to_string();
         let document = Document::new(&text);
         let parsed = document.parse();
         let estimator = parsed.as_ref().and_then(|table| {
@@ -161,8 +199,25 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
     /// Name of the estimator.
     fn name(&self) -> &'static str;
 
+    /// The decays of its own exponential averages of first and second moments; `None` if the view
+    /// names one workload for both.
+    fn decays(&self) -> Option<[Decay; 2]> {
+        None
+    }
+
     /// Computes the estimate of one key at one epoch.
     fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate>;
+
+    /// Computes the estimate from moments under both of its [averages](Self::decays).
+    fn estimate_with(
+        &self,
+        moments: Moments,
+        second: SecondAverage,
+        scaled: &Arc<ScaledView>,
+    ) -> Arc<dyn Estimate> {
+        drop(second);
+        self.estimate(moments, scaled)
+    }
 
     /// Returns what the page draws.
     fn plot(&self, scaled: &ScaledView) -> Plot;
@@ -171,6 +226,15 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
     fn has_densities(&self) -> bool {
         false
     }
+}
+
+/// Moments of the same key and epoch under the second of two averages.
+#[derive(Clone, Debug)]
+pub struct SecondAverage {
+    /// The moments.
+    pub moments: Moments,
+    /// Correlation of the noise of counts and first moments under both averages.
+    pub correlation: f64,
 }
 
 /// A view, with the names and scales of the columns of its log.

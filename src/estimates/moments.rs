@@ -16,6 +16,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Weighted moments, in centred and scaled coordinates",
     needs: SecondMoment::None,
+    own_workloads: false,
     flag: None,
     fields: &[],
     read: |_, _| Some(estimator()),

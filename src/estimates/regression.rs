@@ -69,6 +69,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Least squares line of one column on others",
     needs: SecondMoment::Full,
+    own_workloads: false,
     flag: Some(Flag {
         name: "regress",
         value: "Y~X1+X2",

@@ -21,9 +21,10 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
     about: "What readers see of the log. Views cost no privacy and may change between runs.",
     fields: &[
         FieldDefinition::required("name", FieldType::Text, "\"last week\"", "Name of the view."),
-        FieldDefinition::required(
+        FieldDefinition::optional(
             "workload",
             FieldType::Forms(workloads),
+            "required, unless the estimate has workloads of its own",
             "\"window:7\"",
             "How epochs are weighted.",
         ),
@@ -92,7 +93,11 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
         };
         estimators.map(group).collect()
     },
-    ..SectionDefinition::EMPTY
+    one_of: || {
+        let own = ESTIMATORS.iter().filter(|estimator| estimator.own_workloads);
+        let own = own.map(|estimator| format!("estimate = {:?}", estimator.name));
+        ["workload".into()].into_iter().chain(own).collect()
+    },
 };
 
 const SQUARES: &[Word<SquareBias>] = &[
@@ -122,7 +127,7 @@ pub(crate) fn workloads() -> Vec<Form> {
 pub struct EstimateView {
     /// Name of the view.
     pub name: String,
-    /// The workload.
+    /// The workload: the first one of an estimator that has its own.
     pub workload: Workload,
     /// The estimator.
     pub estimator: Arc<dyn ViewEstimator>,
@@ -140,6 +145,23 @@ impl EstimateView {
     /// Returns the name of a view of this workload to which nobody has given another.
     pub fn usual_name(workload: &Workload) -> String {
         if *workload == Workload::Prefix { "so far".into() } else { workload.to_string() }
+    }
+
+    /// Returns the workload of a view: the first of its estimator's own, or the chosen one, or that
+    /// of the release.
+    ///
+    /// # Errors
+    /// One is chosen for an estimator with workloads of its own.
+    pub fn workload_of(
+        estimator: &dyn ViewEstimator,
+        chosen: Option<Workload>,
+        released: &Workload,
+    ) -> Result<Workload, String> {
+        match (estimator.decays(), chosen) {
+            (Some(_), Some(_)) => Err(OWN_WORKLOADS.into()),
+            (Some([first, _]), None) => Ok(Workload::Adam(first)),
+            (None, chosen) => Ok(chosen.unwrap_or_else(|| released.clone())),
+        }
     }
 
     /// Returns a view of each key, with default settings and the usual estimate of the log.
@@ -240,11 +262,17 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<
     if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
         name.report(format!("the view {:?} is named twice: change one name", name.value));
     }
-    let workload = section.required_text("workload");
-    let workload = workload
-        .and_then(|field| field.map(|text| text.parse::<Workload>().map_err(|error| error.to_string())));
     let kind = estimator_kind(section, log);
     let estimator = kind.and_then(|kind| (kind.read)(section, log));
+    let workload = match kind {
+        Some(kind) if kind.own_workloads => {
+            section.refuse("workload", OWN_WORKLOADS);
+            None
+        }
+        _ => section
+            .required_text("workload")
+            .and_then(|field| field.map(|text| text.parse::<Workload>().map_err(|error| error.to_string()))),
+    };
     let squares = section.word("squares", SQUARES);
     if log.method != Method::Pp {
         section.refuse("squares", "only method = \"pp\" squares noisy sums: leave it out");
@@ -259,10 +287,15 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<
     let intervals = intervals(section);
     let total = total(section, log);
     section.finish(estimator.is_some());
+    let estimator = estimator?;
+    let workload = match estimator.decays() {
+        Some([first, _]) => Workload::Adam(first),
+        None => workload?.value,
+    };
     Some(EstimateView {
         name: name?.value.into(),
-        workload: workload?.value,
-        estimator: estimator?,
+        workload,
+        estimator,
         squares: squares.unwrap_or_default(),
         covariance,
         intervals,
@@ -310,6 +343,8 @@ fn intervals(view: &Section<'_>) -> Intervals {
         missing_at_random: view.flag("missing_at_random").unwrap_or(default.missing_at_random),
     }
 }
+
+const OWN_WORKLOADS: &str = "this estimate has workloads of its own: leave it out";
 
 const KEY_BOUNDS: &str = "keys have bounds of their own ([columns.bounds]), so their sums have different units and no total: leave it out";
 

@@ -59,6 +59,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{Fault, ReleasedEpoch, Views};
 use thiserror::Error;
 use timely::WorkerConfig;
@@ -286,12 +287,23 @@ impl Dataflow {
                 }
                 Publication::Moments(publication) => {
                     for (number, view) in subject.views.iter().enumerate() {
-                        let weighted = publication.view(&view.workload).with_square_bias(view.squares);
-                        let moments = released.clone().view(move || weighted, fault.clone());
-                        let moments = if view.total { moments.total(publication.keys()) } else { moments };
-                        let selects = selects();
-                        let moments = moments.filter(move |moments| selects(moments.key));
-                        collect(moments.estimate(number, publication.scaled_view(view)));
+                        let weighted = |workload: &Workload| {
+                            let weighted = publication.view(workload).with_square_bias(view.squares);
+                            let moments = released.clone().view(move || weighted, fault.clone());
+                            let moments =
+                                if view.total { moments.total(publication.keys()) } else { moments };
+                            let selects = selects();
+                            moments.filter(move |moments| selects(moments.key))
+                        };
+                        let (moments, scaled) = (weighted(&view.workload), publication.scaled_view(view));
+                        collect(match view.estimator.decays() {
+                            None => moments.estimate(number, scaled),
+                            Some(decays) => {
+                                let second = weighted(&Workload::Adam(decays[1]));
+                                let correlations = publication.noise_correlations(decays);
+                                moments.estimate_with(second, correlations, number, scaled)
+                            }
+                        });
                     }
                 }
             }

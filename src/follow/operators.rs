@@ -1,14 +1,16 @@
 //! Operators of the public dataflow, after [`view`](hushflow_operators::Views::view).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use hushflow_mechanism::estimate::debias::MomentNoise;
 use hushflow_mechanism::view::Moments;
 use hushflow_operators::{Fault, ReleasedEpoch};
 use timely::dataflow::StreamVec;
+use timely::dataflow::operators::Concat;
 use timely::dataflow::operators::vec::Map;
 
-use crate::estimates::{Estimate, ScaledView};
+use crate::estimates::{Estimate, ScaledView, SecondAverage};
 use crate::publication::WindowPublication;
 
 /// The estimate of one key in one epoch, under one view.
@@ -86,10 +88,22 @@ impl<'scope> Totals<'scope> for StreamVec<'scope, u64, Moments> {
 }
 
 /// Estimates what a view shows.
-pub trait Estimates<'scope> {
+pub trait Estimates<'scope>: Sized {
     /// Returns the estimate of the moments of every key and epoch. `number` is the view's number
     /// in the estimates.
     fn estimate(self, number: usize, view: Arc<ScaledView>) -> StreamVec<'scope, u64, KeyEstimate>;
+
+    /// Returns the estimate from moments under both averages of the view's estimator
+    /// ([`decays`](crate::estimates::ViewEstimator::decays)). `correlations` are those of their
+    /// noise, from the first epoch on
+    /// ([`noise_correlations`](crate::publication::MomentPublication::noise_correlations)).
+    fn estimate_with(
+        self,
+        second: Self,
+        correlations: impl Iterator<Item = f64> + 'static,
+        number: usize,
+        view: Arc<ScaledView>,
+    ) -> StreamVec<'scope, u64, KeyEstimate>;
 }
 
 impl<'scope> Estimates<'scope> for StreamVec<'scope, u64, Moments> {
@@ -99,6 +113,34 @@ impl<'scope> Estimates<'scope> for StreamVec<'scope, u64, Moments> {
             epoch: moments.epoch,
             key: moments.key,
             estimate: view.view.estimator.estimate(moments, &view),
+        })
+    }
+
+    fn estimate_with(
+        self,
+        second: Self,
+        correlations: impl Iterator<Item = f64> + 'static,
+        number: usize,
+        view: Arc<ScaledView>,
+    ) -> StreamVec<'scope, u64, KeyEstimate> {
+        let mut correlations = (1..).zip(correlations);
+        let mut current = (0, 0.0);
+        // Moments of a key and epoch until those under the other average come.
+        let mut waiting = HashMap::new();
+        let (first, second) = (self.map(|moments| (false, moments)), second.map(|moments| (true, moments)));
+        first.concat(second).flat_map(move |(is_second, moments)| {
+            let (epoch, key) = (moments.epoch, moments.key);
+            let Some(other) = waiting.remove(&(epoch, key)) else {
+                waiting.insert((epoch, key), moments);
+                return None;
+            };
+            let (moments, second) = if is_second { (other, moments) } else { (moments, other) };
+            while current.0 < epoch {
+                current = correlations.next()?;
+            }
+            let second = SecondAverage { moments: second, correlation: current.1 };
+            let estimate = view.view.estimator.estimate_with(moments, second, &view);
+            Some(KeyEstimate { view: number, epoch, key, estimate })
         })
     }
 }

@@ -10,8 +10,8 @@ use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
 use hushflow_mechanism::moments::{Clipper, Layout};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::strategy::{Strategy, StrategyChoice, StrategyError, build_chosen};
-use hushflow_mechanism::view::{View, ViewNoise};
-use hushflow_mechanism::workload::Workload;
+use hushflow_mechanism::view::{View, ViewNoise, noise_correlations};
+use hushflow_mechanism::workload::{Decay, Workload};
 use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
@@ -267,6 +267,12 @@ impl MomentPublication {
         let levels = Arc::new(ViewNoise::new(&self.mechanism, workload, self.horizon()));
         known.push(Arc::downgrade(&levels));
         levels
+    }
+
+    /// Returns the correlations of the noise of first moments under two averages, from the first
+    /// epoch on.
+    pub fn noise_correlations(&self, decays: [Decay; 2]) -> impl Iterator<Item = f64> + Send + use<> {
+        noise_correlations(decays.map(|decay| self.levels(&Workload::Adam(decay))), decays)
     }
 
     /// Returns the view with the names and scales of this log's columns.

@@ -56,7 +56,7 @@ pub struct PageContents {
     pub publication: MomentPublication,
     /// The initial view.
     pub view: EstimateView,
-    /// Workloads that can be chosen besides that of the view.
+    /// Workloads that can be chosen besides that of the view, unless its estimator has its own.
     pub workloads: Vec<Workload>,
     /// The initial key; the number of keys stands for their total.
     pub key: u32,
@@ -82,13 +82,17 @@ impl Page {
         let page = Self { address: server.address(), published: Arc::clone(&published) };
         let keys = contents.publication.keys() + u32::from(offers_total(&contents.publication));
         let names = (0..keys).map(|key| (contents.publication.key_name(key).to_owned(), key));
-        let mut workloads = vec![contents.publication.levels(&contents.view.workload)];
-        for workload in &contents.workloads {
+        let (publication, view) = (&contents.publication, &contents.view);
+        let mut workloads = vec![publication.levels(&view.workload)];
+        let own = view.estimator.decays();
+        for workload in contents.workloads.iter().filter(|_| own.is_none()) {
             if !workloads.iter().any(|levels| levels.workload() == workload) {
-                workloads.push(contents.publication.levels(workload));
+                workloads.push(publication.levels(workload));
             }
         }
-        let handler = PageHandler { names: names.collect(), workloads, contents, published };
+        let offered = workloads.len();
+        workloads.extend(own.map(|[_, second]| publication.levels(&Workload::Adam(second))));
+        let handler = PageHandler { names: names.collect(), workloads, offered, contents, published };
         server.serve(move |request| handler.answer(request))?;
         Ok(page)
     }
@@ -115,8 +119,10 @@ fn offers_total(publication: &MomentPublication) -> bool {
 struct PageHandler {
     contents: PageContents,
     names: HashMap<String, u32>,
-    /// The workloads on offer, the view's first.
+    /// Noise levels that streams share: those of the workloads on offer, the view's first, and of
+    /// the second workload of its estimator.
     workloads: Vec<Arc<ViewNoise>>,
+    offered: usize,
     published: Arc<AtomicU64>,
 }
 
@@ -180,8 +186,12 @@ impl PageHandler {
         })
     }
 
+    fn on_offer(&self) -> impl Iterator<Item = &Workload> {
+        self.workloads[..self.offered].iter().map(|levels| levels.workload())
+    }
+
     fn offered(&self) -> Vec<String> {
-        self.workloads.iter().map(|levels| levels.workload().to_string()).collect()
+        self.on_offer().map(Workload::to_string).collect()
     }
 
     /// Returns the stream that a client requests, or why it is refused.
@@ -201,9 +211,7 @@ impl PageHandler {
             None => view.workload.clone(),
             Some(text) => text.parse().map_err(|_| refused())?,
         };
-        let levels =
-            self.workloads.iter().find(|levels| *levels.workload() == requested).ok_or_else(refused)?;
-        let workload = levels.workload().clone();
+        let workload = self.on_offer().find(|offered| **offered == requested).ok_or_else(refused)?.clone();
         let name = match workload == view.workload {
             true => view.name.clone(),
             false => EstimateView::usual_name(&workload),

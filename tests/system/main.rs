@@ -3,7 +3,7 @@
 //! of it.
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`,
-//!   `estimates`, `densities`, `output`, `examples`, `init`.
+//!   `estimates`, `adam`, `densities`, `output`, `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
 //!   `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
@@ -18,6 +18,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adam;
 mod audit;
 mod brokers;
 mod by_column;

@@ -126,6 +126,6 @@ pub(super) static EPOCHS: SectionDefinition = SectionDefinition {
             "What happens to a record whose epoch has closed.",
         ),
     ],
-    one_of: &["records", "time"],
+    one_of: || vec!["records".into(), "time".into()],
     ..SectionDefinition::EMPTY
 };

@@ -50,7 +50,7 @@ pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {
         ),
         section("simulation", FieldType::Section(&SIMULATION), "noise comes from the operating system"),
     ],
-    one_of: &["source", "sources"],
+    one_of: || vec!["source".into(), "sources".into()],
     ..SectionDefinition::EMPTY
 };
 
@@ -113,7 +113,7 @@ static KEY: SectionDefinition = SectionDefinition {
         )
         .costs("As `values`."),
     ],
-    one_of: &["values", "values_file"],
+    one_of: || vec!["values".into(), "values_file".into()],
     ..SectionDefinition::EMPTY
 };
 

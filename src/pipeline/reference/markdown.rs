@@ -39,8 +39,9 @@ fn add_section(page: &mut String, section: &SectionDefinition) {
     let title =
         if section.heading.is_empty() { "Top of the file".into() } else { format!("`{}`", section.heading) };
     let _ = write!(page, "\n## {title}\n\n{}\n", section.about);
-    if !section.one_of.is_empty() {
-        let fields: Vec<String> = section.one_of.iter().map(|key| format!("`{key}`")).collect();
+    let one_of = (section.one_of)();
+    if !one_of.is_empty() {
+        let fields: Vec<String> = one_of.iter().map(|field| format!("`{field}`")).collect();
         let _ = write!(page, "\nExactly one of {} is present.\n", fields.join(" and "));
     }
     for (title, fields) in printed_groups(section) {

@@ -33,12 +33,22 @@ fn section(definition: &SectionDefinition) -> Value {
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
-    if !definition.one_of.is_empty() {
-        let one_of: Vec<Value> = definition.one_of.iter().map(|key| json!({ "required": [key] })).collect();
+    let one_of: Vec<Value> = (definition.one_of)().iter().map(|field| alternative(field)).collect();
+    if !one_of.is_empty() {
         schema["oneOf"] = json!(one_of);
     }
     schema["additionalProperties"] = json!(false);
     schema
+}
+
+/// The schema of tables with a field, or with a field of one value: `field = value`.
+fn alternative(field: &str) -> Value {
+    match field.split_once(" = ") {
+        None => json!({ "required": [field] }),
+        Some((key, value)) => {
+            json!({ "required": [key], "properties": { key: { "enum": [toml_value(value)] } } })
+        }
+    }
 }
 
 fn property(field: &FieldDefinition) -> Value {

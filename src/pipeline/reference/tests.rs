@@ -101,15 +101,16 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ("[release]", _, "first_moment_share") => vec![own("release = { method = 'ime'")],
         ("[release]", _, "memory_limit") => vec![own("release = { strategy = 'auto'")],
         ("[release]", ..) => vec![own("release = { method = 'jme'")],
-        ("[[views]]", estimate, _) if estimate.starts_with("estimate = ") => vec![
-            own(
-                "columns = [{ name = 'y', lower = 0, upper = 1 }, { name = 'x1', lower = 0, upper = 1 }, { name = 'x2', lower = 0, upper = 1 }]\n",
-            ),
-            format!(
-                "views = [{{ name = 'v', workload = 'prefix', {estimate}{}",
-                required("[[views]]", estimate)
-            ),
-        ],
+        ("[[views]]", estimate, _) if estimate.starts_with("estimate = ") => {
+            let is_alternative = (section.one_of)().iter().any(|field| field == estimate);
+            let workload = if is_alternative { "" } else { ", workload = 'prefix'" };
+            vec![
+                own(
+                    "columns = [{ name = 'y', lower = 0, upper = 1 }, { name = 'x1', lower = 0, upper = 1 }, { name = 'x2', lower = 0, upper = 1 }]\n",
+                ),
+                format!("views = [{{ name = 'v'{workload}, {estimate}{}", required("[[views]]", estimate)),
+            ]
+        }
         ("[[views]]", _, "squares") => {
             vec![own("release.method = 'pp'\n"), own("views = [{ name = 'v', workload = 'prefix'")]
         }

@@ -50,8 +50,9 @@ impl Page {
         let heading = if section.heading.is_empty() { "The pipeline file" } else { section.heading };
         self.paragraph(heading, 0);
         self.paragraph(section.about, 0);
-        if !section.one_of.is_empty() {
-            self.paragraph(&format!("Exactly one of {} is present.", section.one_of.join(" and ")), 0);
+        let one_of = (section.one_of)();
+        if !one_of.is_empty() {
+            self.paragraph(&format!("Exactly one of {} is present.", one_of.join(" and ")), 0);
         }
         self.text.push('\n');
         for (title, fields) in printed_groups(section) {

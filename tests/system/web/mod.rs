@@ -110,6 +110,12 @@ fn events_are_the_lines_of_tail_and_go_on_where_a_client_stopped() {
         (&about["plot"]["title"], &about["plot"]["series"][1]),
         (&json!("Coefficients of a"), &series)
     );
+    let adam = Site::of(&state, &["--view", "adam", "--beta2", "0.9"]);
+    let expected = lines(&state, &["--view", "adam", "--beta2", "0.9", "--key", "k0"]);
+    assert_eq!(adam.events("workload=adam:0.9", ""), (1..).zip(expected).collect::<Vec<_>>());
+    let about: Value = serde_json::from_str(&adam.get("/about", "").1).expect("JSON");
+    assert_eq!((&about["workloads"], &about["estimate"]), (&json!(["adam:0.9"]), &json!("adam")));
+    assert!(adam.get("/events?workload=prefix", "").0.contains("400"), "it has its own workloads");
     let total = lines(&state, &["--level", "0.9", "--total", "--workload", "window:7"]);
     assert_eq!(site.events("key=all&workload=window:7", ""), (1..).zip(total).collect::<Vec<_>>());
     let first = |query: &str| site.events(query, "").remove(0).1;

@@ -181,7 +181,8 @@ fn parser_and_schema_judge_spoilt_fields_alike() {
             compare(&text, &what, rule(field, value));
         }
         compare(&text_with(section, group, "nonsense", Some("1")), "nonsense = 1", None);
-        if let (Presence::Required, "") = (field.presence, group) {
+        let is_alternative = (section.one_of)().iter().any(|own| own == field.key);
+        if group.is_empty() && (is_alternative || matches!(field.presence, Presence::Required)) {
             compare(&text_with(section, group, field.key, None), &format!("no {}", field.key), None);
         }
     });
