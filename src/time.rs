@@ -1,8 +1,10 @@
 //! Parses and formats times and durations, in microseconds.
 
 pub(crate) mod calendar;
+mod format;
 
 pub use calendar::epochs_over;
+pub use format::TimeFormat;
 
 use calendar::EpochLength;
 use hushflow_mechanism::epochs::TimeSchedule;

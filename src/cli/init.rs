@@ -2,26 +2,30 @@
 //! file.
 
 mod ask;
+mod draft;
 mod propose;
 mod values;
 mod write;
 
 use std::fs::File;
-use std::io::{IsTerminal, Write, stderr, stdin};
+use std::io::{IsTerminal, Write, stdin};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hushflow::format::profile::FileProfile;
+use hushflow::format::FormatError;
+use hushflow::format::profile::{ColumnProfile, FileProfile, ranges_by_key};
 use hushflow::mechanism::accounting::{Delta, Epsilon};
-use hushflow::pipeline::{Format, Pipeline};
+use hushflow::pipeline::{Format, Pipeline, PublicParameters};
 use hushflow::runtime::{DryRunLimits, dry_run};
+use hushflow::time::TimeFormat;
 
 use super::output::{RowProgress, print_message};
-use super::plan::forecast_of_means;
+use super::plan::{MissingShare, forecast_of_means};
 use super::{CliError, PRIVATE, number_in, thousands};
 use ask::Questions;
-use propose::{Draft, Proposal};
-use values::{ColumnBounds, ColumnList, Keys};
+use draft::{Draft, Times};
+use propose::{Proposal, quoted};
+use values::{ColumnBounds, ColumnList, KeyBounds, Keys};
 
 /// Arguments of `hushflow init`.
 #[derive(Debug, Args)]
@@ -44,7 +48,8 @@ Examples:
   hushflow init sales.csv --columns 'amount, net:0:5000' --key 'city=Oslo,\"New York, NY\"' --time sold \\
       --timezone America/New_York --start 2013-01-01 --epoch month --horizon 12 --epsilon 1 --delta 1e-6")]
 pub(crate) struct InitArguments {
-    /// CSV, NDJSON or Parquet files with the same columns, in their order
+    /// CSV, NDJSON or Parquet files with the same columns, in their order, or a directory of such
+    /// files
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The pipeline file to write [default: the name of the first file, with .toml, in this
@@ -58,6 +63,9 @@ pub(crate) struct InitArguments {
     /// comma
     #[arg(long, value_name = "COLUMN=A,B,…")]
     key: Option<Keys>,
+    /// Bounds of a column for one value of --key, as kinds of measurement have; may be repeated
+    #[arg(long, value_name = "VALUE=NAME:LOWER:UPPER", requires = "key", allow_hyphen_values = true)]
+    key_bounds: Vec<KeyBounds>,
     /// Column with the time of the event
     #[arg(long, value_name = "COLUMN", requires_all = ["start", "horizon"])]
     time: Option<String>,
@@ -65,6 +73,10 @@ pub(crate) struct InitArguments {
     /// the end of the input]
     #[arg(long, value_name = "COLUMN", requires = "time")]
     arrival: Option<String>,
+    /// How times are written: seconds, milliseconds, microseconds or nanoseconds since 1970, or a
+    /// pattern such as '%d/%m/%Y %H:%M' [default: as found in the file]
+    #[arg(long, value_name = "FORMAT", requires = "time", value_parser = values::time_format)]
+    time_format: Option<TimeFormat>,
     /// Length of an epoch, such as 6h, 1d, week or month; without --time, a number of rows
     /// [default: by the times and the horizon, or a tenth of the rows]
     #[arg(long, value_name = "LENGTH", value_parser = values::length_or_rows)]
@@ -79,6 +91,10 @@ pub(crate) struct InitArguments {
     /// Number of epochs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     horizon: Option<u64>,
+    /// Rows that lack a value: skip them, or count them by-column, for the columns that they have
+    /// [default: skip]
+    #[arg(long, value_name = "skip|by-column", value_parser = ["skip", "by-column"])]
+    missing: Option<String>,
     /// What is protected: record, or the column that names a person or device whose records are
     /// protected together
     #[arg(long, value_name = "record|COLUMN")]
@@ -107,30 +123,50 @@ impl InitArguments {
 /// Makes the pipeline file.
 pub(crate) fn execute(arguments: &InitArguments) -> Result<(), CliError> {
     let output = output(arguments)?;
-    let format = format(&arguments.files)?;
-    let profile =
-        FileProfile::of(&arguments.files, format).map_err(|error| CliError::failed(error.to_string()))?;
-    let proposal = Proposal::of(&profile, arguments);
+    let files = files(&arguments.files)?;
+    let format = format(&files)?;
+    let failed = |error: FormatError| CliError::failed(error.to_string());
+    let times: Vec<&str> =
+        [&arguments.time, &arguments.arrival].into_iter().flatten().map(String::as_str).collect();
+    let timed = arguments.time_format.as_ref().map(|format| (format, &times[..]));
+    let profile = FileProfile::of(&files, format, timed).map_err(failed)?;
+    if profile.columns.is_empty() {
+        return Err(CliError::usage("no row with named columns is found in the file"));
+    }
+    let mut proposal = Proposal::of(&profile, arguments);
+    if let Some(key) =
+        arguments.key.as_ref().map(|key| &key.column).or(proposal.keys.first().map(|key| &key.column))
+    {
+        let columns: Vec<String> = proposal.columns.iter().map(|column| column.name.clone()).collect();
+        let ranges = ranges_by_key(&files, format, key, &columns).map_err(failed)?;
+        proposal.add_key_bounds(&ranges);
+    }
+    if proposal.columns.is_empty() && arguments.columns.is_empty() {
+        let commas = profile.columns.iter().find(|column| column.decimal_commas > 0);
+        return Err(CliError::usage(match commas {
+            Some(column) => format!("values of the column {:?} {}", column.name, draft::DECIMAL_COMMAS),
+            None => "the file has no column of numbers to publish".into(),
+        }));
+    }
     let draft = match arguments.yes || !stdin().is_terminal() {
         true => given(arguments, &profile, &proposal, &output)?,
         false => Questions::new(&profile, &proposal).draft(arguments)?,
     };
     let name = output.file_stem().map_or("stream".into(), |stem| stem.to_string_lossy().into_owned());
-    let text = write::pipeline(&name, &paths(arguments, &output)?, format, &draft);
+    let text = write::pipeline(&name, &paths(&files, &output)?, format, &draft);
     let pipeline = Pipeline::parse(&text, &output)
         .map_err(|error| CliError::usage(format!("these answers make no valid pipeline:\n{error}")))?;
-    show_expected(&pipeline, &output)?;
+    show_expected(&pipeline, &profile, &output)?;
     if !arguments.yes && stdin().is_terminal() && !ask::confirm(&format!("Write {}?", output.display()))? {
         return Err(CliError::failed("nothing was written"));
     }
     let written = File::create_new(&output).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| CliError::failed(format!("{}: can't be written: {error}", output.display())))?;
     let output = output.display();
-    let _ = writeln!(
-        stderr(),
+    print_message(&format!(
         "{output} is written. Next:\n  hushflow check {output}    what a run would make of the rows; spends nothing\n  \
          hushflow plan {output}     other strategies and budgets\n  hushflow run {output}      publish"
-    );
+    ));
     Ok(())
 }
 
@@ -148,32 +184,54 @@ fn output(arguments: &InitArguments) -> Result<PathBuf, CliError> {
     }
 }
 
+/// Returns the files, and those in each directory in the order of their names.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let found = path.read_dir().and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+        let mut found: Vec<PathBuf> =
+            found.map_err(|error| CliError::failed(format!("{}: can't be read: {error}", path.display())))?;
+        found.retain(|path| path.is_file() && Format::of_name(path).is_some());
+        if found.is_empty() {
+            return Err(CliError::usage(format!(
+                "{}: expected files that end in .csv, .tsv, .ndjson, .jsonl or .parquet, packed or not, in this directory",
+                path.display()
+            )));
+        }
+        found.sort();
+        files.append(&mut found);
+    }
+    Ok(files)
+}
+
+/// Returns the format of the first file, which all of them must have.
 fn format(files: &[PathBuf]) -> Result<Format, CliError> {
-    let plain = |path: &Path| match path.extension().and_then(|end| end.to_str()) {
-        Some("gz" | "zst") => path.with_extension(""),
-        _ => path.to_owned(),
-    };
-    let of = |path: &PathBuf| match plain(path).extension()?.to_str()? {
-        "csv" => Some(Format::Csv),
-        "ndjson" | "jsonl" => Some(Format::Ndjson),
-        "parquet" => Some(Format::Parquet),
-        _ => None,
-    };
-    let first = of(&files[0]);
-    first.filter(|_| files.iter().all(|file| of(file) == first)).ok_or_else(|| {
-        CliError::usage("expected files that all end in .csv, .ndjson (or .jsonl) or .parquet: rename them")
-    })
+    let of = |path: &PathBuf| Format::of_file(path).map_err(|error| CliError::failed(error.to_string()));
+    let first = of(&files[0])?;
+    for path in &files[1..] {
+        if of(path)? != first {
+            let (path, first) = (path.display(), files[0].display());
+            return Err(CliError::usage(format!(
+                "{path} is written in another way than {first}: make a pipeline for files of one format and delimiter"
+            )));
+        }
+    }
+    Ok(first)
 }
 
 /// Returns the paths of the files as the pipeline file names them: relative to its directory if
 /// that is this one, else absolute.
-fn paths(arguments: &InitArguments, output: &Path) -> Result<Vec<String>, CliError> {
+fn paths(files: &[PathBuf], output: &Path) -> Result<Vec<String>, CliError> {
     let beside = output.parent().is_none_or(|parent| parent.as_os_str().is_empty());
     let path = |path: &PathBuf| -> Result<String, std::io::Error> {
         let path = if beside { path.clone() } else { std::path::absolute(path)? };
         Ok(path.to_string_lossy().into_owned())
     };
-    arguments.files.iter().map(path).collect::<Result<_, _>>().map_err(CliError::from)
+    files.iter().map(path).collect::<Result<_, _>>().map_err(CliError::from)
 }
 
 /// Returns the draft that the flags give, without a question.
@@ -206,8 +264,11 @@ fn given(
     let draft = Draft {
         columns: arguments.columns(),
         key: arguments.key.clone(),
+        key_bounds: arguments.key_bounds.clone(),
+        missing: arguments.missing.clone(),
         time: arguments.time.clone(),
         arrival: arguments.arrival.clone(),
+        time_format: profile.time_format(arguments.time.as_deref()),
         timezone: arguments.timezone.clone(),
         epoch: arguments.epoch.clone(),
         start: arguments.start.clone().unwrap_or_default(),
@@ -225,14 +286,27 @@ fn given(
             proposal.command(arguments, output)
         )));
     }
-    for note in draft.notes(profile) {
+    for note in draft.notes(profile, &proposal.entities) {
         print_message(&format!("note: {note}"));
     }
     Ok(draft.filled(profile))
 }
 
+/// Returns the shares of the rows that lack a value, in two digits, if they count without it.
+fn missing_shares(parameters: &PublicParameters, profile: &FileProfile) -> Vec<MissingShare> {
+    let of = |column: &ColumnProfile| {
+        let share = 1.0 - column.numbers as f64 / profile.rows.max(1) as f64;
+        let share = format!("{share:.2}").parse().unwrap_or(0.0);
+        MissingShare { column: column.name.clone(), share }
+    };
+    let published =
+        |column: &&ColumnProfile| parameters.columns.iter().any(|other| other.name == column.name);
+    let columns = profile.columns.iter().filter(|_| parameters.by_column()).filter(published);
+    columns.map(of).filter(|missing| (0.01..1.0).contains(&missing.share)).collect()
+}
+
 /// Prints what `plan` expects of the means, for the records that would count.
-fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<(), CliError> {
+fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> Result<(), CliError> {
     let progress = RowProgress::new();
     let run = dry_run(pipeline, &DryRunLimits::default(), &mut |rows| progress.update(rows));
     progress.finish();
@@ -252,11 +326,16 @@ fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<(), CliError> {
     if 2 * counted < run.counters.rows {
         print_message(&format!("Most would not: hushflow check {} shows why.", output.display()));
     }
+    let missing = missing_shares(&parameters, profile);
+    let flag = |missing: &MissingShare| {
+        format!(" --missing-share {}", quoted(&format!("{}={}", missing.column, missing.share)))
+    };
+    let flags: String = missing.iter().map(flag).collect();
     if records > 0.0
-        && let Some(expected) = forecast_of_means(pipeline, records)?
+        && let Some(expected) = forecast_of_means(pipeline, records, missing)?
     {
         print_message(&format!(
-            "If they spread evenly over keys and epochs, as hushflow plan {} --records-per-epoch {records} forecasts:\n{expected}",
+            "If they spread evenly over keys and epochs, as hushflow plan {} --records-per-epoch {records}{flags} forecasts:\n{expected}",
             output.display()
         ));
     }

@@ -37,10 +37,16 @@ pub(super) fn print_wrapped(text: &str) -> io::Result<()> {
 
 /// Prints a message on standard error, its lines wrapped at the width of the terminal there.
 pub(super) fn print_message(text: &str) {
-    let width = Term::stderr().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
-    let lines: String = text.split_inclusive('\n').map(|line| wrapped(line, width)).collect();
     // A closed standard error has no reader.
-    let _ = writeln!(stderr(), "{lines}");
+    let _ = writeln!(stderr(), "{}", fit_message(text));
+}
+
+/// Wraps text at the width of the terminal on standard error. Commands to copy stay whole.
+pub(super) fn fit_message(text: &str) -> String {
+    let width = Term::stderr().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
+    let is_command = |line: &str| ["hushflow ", "    --"].iter().any(|start| line.starts_with(start));
+    let fit = |line: &str| if is_command(line) { line.into() } else { wrapped(line, width) };
+    text.split_inclusive('\n').map(fit).collect()
 }
 
 /// Breaks a line that is wider than `width` between words, with the rest indented. ± stays with

@@ -35,7 +35,7 @@ use super::output::{print_json, print_wrapped};
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
-pub(super) use columns::forecast_of_means;
+pub(super) use columns::{MissingShare, forecast_of_means};
 use forecast::{Forecast, RequestedBudget, StreamPlan};
 use windows::WindowPlan;
 
@@ -170,6 +170,10 @@ pub(crate) struct PlanArguments {
     /// Expected records of one key in an epoch; adds the noise of the mean
     #[arg(long, value_name = "R", allow_hyphen_values = true, value_parser = number_in(positive))]
     records_per_epoch: Option<f64>,
+    /// Share of the records that lack a value of this column, with missing = "by-column"; may be
+    /// repeated [default: none lacks one]
+    #[arg(long, value_name = "COLUMN=SHARE", requires = "pipeline", requires = "records_per_epoch")]
+    missing_share: Vec<MissingShare>,
     /// Write an SVG plot of the error of each epoch, one line per strategy
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -318,6 +322,9 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         return Ok(if arguments.json { print_json(&plan) } else { print_wrapped(&plan.text()) }?);
     }
     let parameters = file.as_ref().map(Pipeline::public_parameters);
+    if let Some(parameters) = &parameters {
+        columns::check_shares(&arguments.missing_share, parameters)?;
+    }
     let plan = arguments.plan(parameters.as_ref())?;
     let bar = SearchStatus::new();
     if let Some(name) = &arguments.strategy {
@@ -329,7 +336,8 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         }
         bar.finish();
         draw(arguments, std::slice::from_ref(&forecast))?;
-        let columns = file.as_ref().and_then(|file| ColumnForecasts::new(&forecast, file));
+        let columns =
+            file.as_ref().and_then(|file| ColumnForecasts::new(&forecast, file, &arguments.missing_share));
         return Ok(if arguments.json {
             print_json(&SingleForecast { forecast, of_file: columns })
         } else {
@@ -337,7 +345,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         }?);
     }
     let stop = if arguments.all { stop_flag()? } else { Arc::default() };
-    let table = compared(&plan, file.as_ref(), arguments.all, &stop, &bar)?;
+    let table = compared(&plan, file.as_ref(), arguments, &stop, &bar)?;
     bar.finish();
     draw(arguments, &table.strategies)?;
     Ok(if arguments.json { print_json(&table) } else { print_wrapped(&report::comparison(&table)) }?)
@@ -383,11 +391,11 @@ fn stop_flag() -> Result<Arc<AtomicBool>, CliError> {
 fn compared(
     plan: &StreamPlan,
     file: Option<&Pipeline>,
-    all: bool,
+    arguments: &PlanArguments,
     stop: &AtomicBool,
     bar: &SearchStatus,
 ) -> Result<ComparisonTable, PublicationError> {
-    let Comparison { strategies: names, mut omissions } = compare(&plan.purpose, all);
+    let Comparison { strategies: names, mut omissions } = compare(&plan.purpose, arguments.all);
     let mut strategies: Vec<Forecast> = Vec::new();
     let mut add = |name: &StrategyName, forecast: Result<Forecast, PublicationError>| {
         match forecast {
@@ -412,7 +420,7 @@ fn compared(
         let forecast = forecast_of_file(plan, file, bar);
         if let Ok(forecast) = &forecast {
             in_file = Some(forecast.strategy.clone());
-            of_file = ColumnForecasts::new(forecast, file);
+            of_file = ColumnForecasts::new(forecast, file, &arguments.missing_share);
         }
         add(&file.release.strategy, forecast)?;
     }

@@ -26,14 +26,6 @@ pub enum SourceError {
     /// The ingest journal can't be written or read.
     #[error(transparent)]
     Journal(#[from] StateError),
-    /// A text file is compressed.
-    #[error("{}: the file is compressed ({form}), and only gzip and zstd are unpacked here: decompress it, or pipe it in with path = \"-\"", path.display())]
-    Compressed {
-        /// The file.
-        path: PathBuf,
-        /// Form of compression.
-        form: &'static str,
-    },
     /// The first row comes after all epochs.
     #[error(
         "{}:{line}: the clock begins after the last epoch has ended, so all epochs would be published without a record: correct \

@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::thread::{JoinHandle, spawn};
 
-use super::{FORMAT, HEADER, Input, RecordFormat, SINK, SOURCE_PATH, Sink, source_groups};
+use super::{
+    DELIMITER, FORMAT, HEADER, Input, RecordFormat, SINK, SOURCE_PATH, Sink, TIME_FORMAT, source_groups,
+};
 use crate::document::definition::{FieldDefinition, FieldType, SectionDefinition};
 use crate::document::{Document, Section};
 use crate::format::Format;
@@ -39,7 +41,7 @@ pub(super) fn form(format: Format) -> EntryParser {
 
 /// The fields of a source that no pipeline needs to be known for.
 static SOURCE: SectionDefinition = SectionDefinition {
-    fields: &[SOURCE_PATH, FORMAT, HEADER],
+    fields: &[SOURCE_PATH, FORMAT, DELIMITER, HEADER, TIME_FORMAT],
     groups: source_groups,
     ..SectionDefinition::EMPTY
 };

@@ -1,15 +1,17 @@
 //! The format of a source's records: named in the pipeline, or chosen by the source or the
-//! extension of its paths.
+//! extension of its paths; and that of its times.
+
+use std::mem::discriminant;
 
 use super::{Input, TextField, schemes_with_fields};
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
-use crate::format::Format;
-use crate::format::unpack::unpacked_name;
+use crate::format::{Delimiter, Format};
+use crate::time::TimeFormat;
 
 /// Words of `format`.
 const FORMATS: &[Word<Format>] = &[
-    word("csv", Format::Csv, "Comma-separated values with a header row."),
+    word("csv", Format::COMMAS, "Values with a header row, separated by commas or another delimiter."),
     word("ndjson", Format::Ndjson, "One JSON object per line or message."),
     word("fields", Format::Fields, "Entries of Redis with named fields."),
     word("parquet", Format::Parquet, "Parquet files."),
@@ -24,6 +26,23 @@ pub(crate) const FORMAT: FieldDefinition = FieldDefinition::optional(
     "How rows are written.",
 );
 
+/// Words of `delimiter`.
+const DELIMITERS: &[Word<Delimiter>] = &[
+    word(",", Delimiter::Comma, "A comma."),
+    word(";", Delimiter::Semicolon, "A semicolon, as in spreadsheets where a comma marks decimals."),
+    word("\t", Delimiter::Tab, "A tab."),
+    word("|", Delimiter::Bar, "A bar."),
+];
+
+/// `delimiter` of a source.
+pub(crate) const DELIMITER: FieldDefinition = FieldDefinition::optional(
+    "delimiter",
+    FieldType::Words(|| forms(DELIMITERS)),
+    "a comma; a tab in files that end in .tsv",
+    "\";\"",
+    "What separates the fields of CSV. Decimals have a point, whatever separates fields.",
+);
+
 /// `header` of a source.
 pub(crate) const HEADER: FieldDefinition = FieldDefinition::optional(
     "header",
@@ -31,6 +50,19 @@ pub(crate) const HEADER: FieldDefinition = FieldDefinition::optional(
     "the first row names the columns",
     "[\"event_time\", \"x\"]",
     "Column names of CSV that has no header row.",
+);
+
+const TIMES: &str = "seconds, milliseconds, microseconds or nanoseconds since 1970, or a pattern with a date such as \
+    \"%d.%m.%Y %H:%M\"";
+
+/// `time_format` of a source.
+pub(crate) const TIME_FORMAT: FieldDefinition = FieldDefinition::optional(
+    "time_format",
+    FieldType::Form(TIMES, "^((milli|micro|nano)?seconds|.*%.*)$"),
+    "dates and RFC 3339 times",
+    "\"seconds\"",
+    "How times are written: as numbers of this unit since 1970, or in a pattern of `strftime`, such as \
+     \"%m/%d/%Y %I:%M %p\".",
 );
 
 /// The formats of a source's records.
@@ -48,7 +80,7 @@ impl AllowedFormats {
     /// Formats of a text stream.
     pub(super) const TEXT: AllowedFormats = AllowedFormats {
         usual: None,
-        allowed: &[Format::Csv, Format::Ndjson],
+        allowed: &[Format::COMMAS, Format::Ndjson],
         expected: None,
         are_messages: false,
     };
@@ -66,16 +98,27 @@ impl AllowedFormats {
 pub(crate) struct RecordFormat {
     pub(crate) format: Format,
     pub(crate) header: Option<Vec<String>>,
+    /// How times are written, if not in RFC 3339.
+    pub(crate) time_format: Option<TimeFormat>,
 }
 
 impl RecordFormat {
-    /// Reads `format` and `header` of `[source]`.
+    /// Reads `format`, `delimiter`, `header` and `time_format` of `[source]`.
     pub(crate) fn read(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Option<Self> {
         let format = section.word("format", FORMATS);
         let header = section.get("header").and_then(|field| field.texts());
         let header = header.map(|names| names.iter().map(|name| name.value.into()).collect());
         let format = format.or_else(|| usual(section, paths, input))?;
-        let read = RecordFormat { format, header };
+        let format = match (format, section.word("delimiter", DELIMITERS)) {
+            (Format::Csv(_), Some(delimiter)) => Format::Csv(delimiter),
+            (format, Some(_)) => {
+                section.refuse("delimiter", "a delimiter is only for format = \"csv\": leave it out");
+                format
+            }
+            (format, None) => format,
+        };
+        let time_format = section.form("time_format", TimeFormat::parse);
+        let read = RecordFormat { format, header, time_format };
         read.check(section, &input.source().formats());
         Some(read)
     }
@@ -83,16 +126,18 @@ impl RecordFormat {
     /// Reports a format that the source does not have, and a wrong or missing header.
     fn check(&self, section: &Section<'_>, formats: &AllowedFormats) {
         let report = |key, message: &str| section.refuse(key, message);
-        if self.header.is_some() && self.format != Format::Csv {
+        let is_csv = matches!(self.format, Format::Csv(_));
+        if self.header.is_some() && !is_csv {
             report("header", "column names are only for format = \"csv\": leave it out");
         }
-        if formats.are_messages && self.format == Format::Csv && self.header.is_none() {
+        if formats.are_messages && is_csv && self.header.is_none() {
             report(
                 "format",
                 "CSV lines from a broker have no header: name the columns, as header = [\"key\", \"x\"]",
             );
         }
-        if !formats.allowed.contains(&self.format) {
+        let is_allowed = |allowed: &Format| discriminant(allowed) == discriminant(&self.format);
+        if !formats.allowed.iter().any(is_allowed) {
             let expected = match formats.expected {
                 Some(expected) => expected.into(),
                 None if self.format == Format::Parquet => {
@@ -113,12 +158,7 @@ fn usual(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Optio
     if let Some(usual) = input.source().formats().usual {
         return Some(usual);
     }
-    let of = |path: &TextField<'_>| match unpacked_name(path.value.as_ref()).extension()?.to_str()? {
-        "csv" => Some(Format::Csv),
-        "ndjson" | "jsonl" => Some(Format::Ndjson),
-        "parquet" => Some(Format::Parquet),
-        _ => None,
-    };
+    let of = |path: &TextField<'_>| Format::of_name(path.value.as_ref());
     let format = of(&paths[0]);
     let odd = paths.iter().find(|path| format.is_none() || of(path) != format);
     match odd {

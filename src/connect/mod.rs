@@ -45,7 +45,7 @@ use crate::format::Format;
 
 pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
-pub(crate) use formats::{AllowedFormats, FORMAT, HEADER, RecordFormat};
+pub(crate) use formats::{AllowedFormats, DELIMITER, FORMAT, HEADER, RecordFormat, TIME_FORMAT};
 pub(crate) use origin::{
     FileLists, HeaderlessFile, Journaling, OpenFile, Origin, OriginRequest, SourceConfig,
 };

@@ -1,13 +1,75 @@
-//! Rows of a CSV file (RFC 4180, comma, header row), read into bounded buffers.
+//! Rows of a CSV file (RFC 4180, any delimiter, header row), read into bounded buffers.
 
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use csv_core::{ReadRecordResult, Reader};
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 
 use super::error::{Defect, FormatError};
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 use super::{ByteStream, io_error};
+
+/// What separates the fields of a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delimiter {
+    /// `,`
+    #[default]
+    Comma,
+    /// `;`
+    Semicolon,
+    /// A tab.
+    Tab,
+    /// `|`
+    Bar,
+}
+
+/// Rows of a file that decide its delimiter.
+const LOOKED_AT: usize = 50;
+
+impl Delimiter {
+    const ALL: [Delimiter; 4] = [Self::Comma, Self::Semicolon, Self::Tab, Self::Bar];
+
+    /// Returns the character.
+    pub const fn byte(self) -> u8 {
+        match self {
+            Self::Comma => b',',
+            Self::Semicolon => b';',
+            Self::Tab => b'\t',
+            Self::Bar => b'|',
+        }
+    }
+
+    /// Returns the delimiter by which most of the first rows have as many fields as the header, and
+    /// the header the most; a comma if a header of one name needs none.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn of(path: &Path) -> Result<Self, FormatError> {
+        let mut best = (Self::Comma, (0, 0));
+        for delimiter in Self::ALL {
+            let fit = delimiter.fit(path)?;
+            if fit > best.1 {
+                best = (delimiter, fit);
+            }
+        }
+        Ok(best.0)
+    }
+
+    /// Returns the first rows with as many fields as the header, and their number of fields; zeros
+    /// if the header has one.
+    fn fit(self, path: &Path) -> Result<(usize, usize), FormatError> {
+        let (mut rows, mut row) = (CsvRows::before_header(ByteStream::of_file(path)?, self), Row::default());
+        let (mut width, mut fitting) = (0, 0);
+        for number in 0..=LOOKED_AT {
+            match rows.read_fields(&mut row).map_err(|source| io_error(path, source))? {
+                (RowOutcome::Row, fields) if number == 0 => width = fields,
+                (RowOutcome::Row, fields) => fitting += usize::from(fields == width),
+                _ => break,
+            }
+        }
+        Ok(if width > 1 { (fitting, width) } else { (0, 0) })
+    }
+}
 
 /// A CSV file after its header.
 pub(crate) struct CsvRows {
@@ -24,28 +86,41 @@ pub(crate) struct CsvRows {
 
 impl CsvRows {
     /// Reads the header of `stream` and finds the wanted columns in it.
-    pub(crate) fn open(stream: ByteStream, path: &Path, wanted: &[String]) -> Result<Self, FormatError> {
-        Self::open_with(stream, path, |header| wanted.iter().map(|name| find(header, name, path)).collect())
+    pub(crate) fn open(
+        stream: ByteStream,
+        path: &Path,
+        delimiter: Delimiter,
+        wanted: &[String],
+    ) -> Result<Self, FormatError> {
+        let rows = Self::before_header(stream, delimiter);
+        rows.after_header(path, |header| wanted.iter().map(|name| find(header, name, path)).collect())
     }
 
     /// Reads the header of `stream` and takes all its columns.
-    pub(crate) fn open_all(stream: ByteStream, path: &Path) -> Result<(Self, Vec<String>), FormatError> {
+    pub(crate) fn open_all(
+        stream: ByteStream,
+        path: &Path,
+        delimiter: Delimiter,
+    ) -> Result<(Self, Vec<String>), FormatError> {
         let mut names = Vec::new();
-        let rows = Self::open_with(stream, path, |header| {
+        let rows = Self::before_header(stream, delimiter).after_header(path, |header| {
             names = header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
             names.iter().map(|name| find(header, name, path)).collect()
         })?;
         Ok((rows, names))
     }
 
-    fn open_with(
-        stream: ByteStream,
+    fn before_header(stream: ByteStream, delimiter: Delimiter) -> Self {
+        let parser = ReaderBuilder::new().delimiter(delimiter.byte()).build();
+        CsvRows { stream, parser, width: 0, columns: Vec::new(), ends: vec![0; 64], line: 1 }
+    }
+
+    fn after_header(
+        self,
         path: &Path,
         columns: impl FnOnce(&[&[u8]]) -> Result<Vec<usize>, FormatError>,
     ) -> Result<Self, FormatError> {
-        let (parser, ends) = (Reader::new(), vec![0; 64]);
-        let mut rows = CsvRows { stream, parser, width: 0, columns: Vec::new(), ends, line: 1 };
-        let mut row = Row::default();
+        let (mut rows, mut row) = (self, Row::default());
         match rows.read_fields(&mut row).map_err(|source| io_error(path, source))? {
             (RowOutcome::End, _) => Err(FormatError::NoHeader { path: path.into() }),
             (RowOutcome::TooLong, _) => {
@@ -148,10 +223,10 @@ impl FileRows for CsvRows {
 }
 
 /// Returns the header row with these column names.
-pub(crate) fn header_row(names: &[String]) -> Vec<u8> {
+pub(crate) fn header_row(names: &[String], delimiter: Delimiter) -> Vec<u8> {
     let quoted = |name: &String| format!("\"{}\"", name.replace('"', "\"\""));
     let names: Vec<String> = names.iter().map(quoted).collect();
-    (names.join(",") + "\n").into_bytes()
+    (names.join(&char::from(delimiter.byte()).to_string()) + "\n").into_bytes()
 }
 
 fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, FormatError> {

@@ -29,7 +29,7 @@ pub enum FormatError {
     #[error(
         "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
          correct the name, or begin the file with a header{}", path.display(),
-        if *width == 1 { "; one column may mean another delimiter: only commas separate fields" } else { "" }
+        if *width == 1 { "; one column may mean another delimiter, such as [source] delimiter = \";\"" } else { "" }
     )]
     NoColumn {
         /// The file.
@@ -78,6 +78,19 @@ pub enum FormatError {
         /// The problem.
         problem: String,
     },
+    /// Data are packed in a way that is not unpacked here.
+    #[error(
+        "{}: the data are packed by {packing}, and only gzip and zstd are unpacked here: pack them again by one of these, or \
+         pipe them in with path = \"-\", as in {unpack} FILE | hushflow run PIPELINE", path.display()
+    )]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+        /// The form of compression.
+        packing: &'static str,
+        /// The command that unpacks it.
+        unpack: &'static str,
+    },
     /// The suffix of a file promises another content.
     #[error("{}: the name ends in .{suffix}, but the file is {found}: give it its name, or get it anew", path.display())]
     Misnamed {
@@ -87,6 +100,12 @@ pub enum FormatError {
         suffix: &'static str,
         /// What the file is.
         found: &'static str,
+    },
+    /// A file is one JSON list.
+    #[error("{0}: the file is one JSON list: write one object on each line, as jq -c '.[]' {0} does", path.display())]
+    JsonList {
+        /// The file.
+        path: PathBuf,
     },
     /// A Parquet file can't be used.
     #[error("{}: {problem}", path.display())]
@@ -157,6 +176,9 @@ pub enum Defect {
     /// A field is not a number.
     #[error("expected a number")]
     NotANumber,
+    /// A number has a comma.
+    #[error("expected a number with a decimal point, found a comma")]
+    DecimalComma,
     /// A number is NaN, infinite or beyond the range of a 64-bit float.
     #[error("expected a finite number")]
     NotFinite,

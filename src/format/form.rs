@@ -39,9 +39,9 @@ impl EntryParser {
     /// [`FormatError::NoColumn`] if the pipeline's own header lacks a column.
     pub(crate) fn new(shape: &RowLayout, name: &Path) -> Result<Self, FormatError> {
         let text = match (shape.format, &shape.header) {
-            (Format::Csv, Some(header)) => {
+            (Format::Csv(delimiter), Some(header)) => {
                 let header = ByteStream::new(Cursor::new(header.clone()), 0);
-                EntryFormat::Line(Box::new(CsvRows::open(header, name, &shape.wanted)?))
+                EntryFormat::Line(Box::new(CsvRows::open(header, name, delimiter, &shape.wanted)?))
             }
             (Format::Fields, _) => EntryFormat::None,
             _ => EntryFormat::Object,
@@ -89,10 +89,10 @@ mod tests {
     #[test]
     fn a_text_is_one_record() {
         let form = |format, wanted: &str| {
-            let header = (format == Format::Csv).then(|| b"a,b\n".to_vec());
+            let header = (format == Format::COMMAS).then(|| b"a,b\n".to_vec());
             EntryParser::new(&RowLayout { format, header, wanted: vec![wanted.into()] }, "s".as_ref())
         };
-        let (mut csv, mut json) = (form(Format::Csv, "b").unwrap(), form(Format::Ndjson, "b").unwrap());
+        let (mut csv, mut json) = (form(Format::COMMAS, "b").unwrap(), form(Format::Ndjson, "b").unwrap());
         let mut row = Row::default();
         let mut check = |form: &mut EntryParser, text: &str, expected: Result<f64, Defect>| {
             form.read(text.as_bytes(), &mut row);
@@ -110,6 +110,6 @@ mod tests {
             check(&mut json, "{\"b\": 4}", Ok(4.0));
             check(&mut json, "1,2", Err(Defect::NotAnObject));
         }
-        assert!(form(Format::Csv, "c").is_err());
+        assert!(form(Format::COMMAS, "c").is_err());
     }
 }

@@ -5,12 +5,12 @@
 //! well-formed or not. Blocks of plain lines, the usual case, are counted without the state
 //! machine.
 
-use super::Format;
 use super::row::RECORD_LIMIT;
+use super::{Delimiter, Format};
 
 /// Follows a stream from its first byte.
 pub(crate) struct Framing {
-    grammar: &'static FramingTable,
+    grammar: FramingTable,
     state: FramingState,
     /// Number of completed records.
     pub(crate) records: u64,
@@ -52,21 +52,23 @@ struct FramingTable {
     next: [[FramingState; 4]; 5],
 }
 
-static CSV: FramingTable = FramingTable {
-    marks: *b"\"\r\n",
-    doubtful: *b"\"\r\r",
-    doubtful_at_end: b'"',
-    class: classes(b"\"", b",", b"\r\n"),
-    next: [
-        [Plain, Quoted, FieldStart, Between],
-        [Plain, Quoted, FieldStart, Between],
-        [Plain, Plain, FieldStart, Between],
-        [Quoted, QuoteInQuoted, Quoted, Quoted],
-        [Plain, Quoted, FieldStart, Between],
-    ],
-};
+const fn csv(delimiter: Delimiter) -> FramingTable {
+    FramingTable {
+        marks: *b"\"\r\n",
+        doubtful: *b"\"\r\r",
+        doubtful_at_end: b'"',
+        class: classes(b"\"", &[delimiter.byte()], b"\r\n"),
+        next: [
+            [Plain, Quoted, FieldStart, Between],
+            [Plain, Quoted, FieldStart, Between],
+            [Plain, Plain, FieldStart, Between],
+            [Quoted, QuoteInQuoted, Quoted, Quoted],
+            [Plain, Quoted, FieldStart, Between],
+        ],
+    }
+}
 
-static NDJSON: FramingTable = FramingTable {
+const NDJSON: FramingTable = FramingTable {
     marks: *b"\n\n\n",
     doubtful: *b"\t\r\x0c",
     doubtful_at_end: b' ',
@@ -164,8 +166,8 @@ const fn classes(first: &[u8], second: &[u8], ends: &[u8]) -> [u8; 256] {
 impl Framing {
     pub(crate) fn new(format: Format) -> Self {
         let grammar = match format {
-            Format::Csv => &CSV,
-            Format::Ndjson | Format::Fields | Format::Parquet => &NDJSON,
+            Format::Csv(delimiter) => csv(delimiter),
+            Format::Ndjson | Format::Fields | Format::Parquet => NDJSON,
         };
         Framing { grammar, state: Between, records: 0, line: 1, began: 1, length: 0 }
     }
@@ -292,11 +294,11 @@ mod tests {
     #[test]
     fn records_end_by_their_format() {
         let check = |format, text: &str, expected| assert_eq!(frame(format, text), expected, "{text:?}");
-        check(Format::Csv, "a,b\n1,2\n3", (2, 8));
-        check(Format::Csv, "a\r\n\r\n1\r", (2, 7));
-        check(Format::Csv, "\"a\nb\",c\n\"1\n", (1, 8));
-        check(Format::Csv, "\"a\"\"\nb\"\nc", (1, 8));
-        check(Format::Csv, "a\"b\n\"c\"d\n", (2, 9));
+        check(Format::COMMAS, "a,b\n1,2\n3", (2, 8));
+        check(Format::COMMAS, "a\r\n\r\n1\r", (2, 7));
+        check(Format::COMMAS, "\"a\nb\",c\n\"1\n", (1, 8));
+        check(Format::COMMAS, "\"a\"\"\nb\"\nc", (1, 8));
+        check(Format::COMMAS, "a\"b\n\"c\"d\n", (2, 9));
         check(Format::Ndjson, "{}\n \n{\"a\":\n", (2, 11));
         check(Format::Ndjson, "  {}", (0, 0));
         check(Format::Ndjson, "", (0, 0));
@@ -304,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_first_record_and_lines_are_counted() {
-        let mut framing = Framing::new(Format::Csv);
+        let mut framing = Framing::new(Format::COMMAS);
         assert_eq!(framing.first_end(b"\n\"a\n"), None);
         assert_eq!((framing.record_line(), framing.is_between()), (2, false));
         assert_eq!(framing.first_end(b"b\"\n1\n"), Some(3));
@@ -316,11 +318,11 @@ mod tests {
 
     #[test]
     fn a_record_too_long_is_reported_after_the_records_before_it() {
-        let mut framing = Framing::new(Format::Csv);
+        let mut framing = Framing::new(Format::COMMAS);
         let text = format!("a\n1\n\"{}", "x".repeat(2 * RECORD_LIMIT));
         assert_eq!(framing.last_end(text.as_bytes()), 4);
         assert_eq!((framing.is_too_long(), framing.record_line(), framing.records), (true, 3, 2));
-        let mut framing = Framing::new(Format::Csv);
+        let mut framing = Framing::new(Format::COMMAS);
         assert_eq!(framing.first_end(&text.as_bytes()[4..]), None);
         assert!(framing.is_too_long());
     }
@@ -337,7 +339,7 @@ mod tests {
                 format!("\n\n{},{}\n", "\"\"".repeat(length / 4), "x".repeat(length - 1 - length / 4 * 2));
             let (head, blanks) = ("{\"x\":1}", " ".repeat(length - 7));
             for (format, text) in [
-                (Format::Csv, csv),
+                (Format::COMMAS, csv),
                 (Format::Ndjson, format!("\n\n{head}{blanks}\n")),
                 (Format::Ndjson, format!("\n\n{blanks}{head}\n")),
             ] {
@@ -346,8 +348,9 @@ mod tests {
                 assert_eq!((framing.is_too_long(), framing.records), (!fits, u64::from(fits)), "{length}");
                 let stream = |text: String| ByteStream::new(std::io::Cursor::new(text), 0);
                 let mut rows: Box<dyn FileRows> = match format {
-                    Format::Csv => {
-                        let header = CsvRows::open(stream("x,y\n".into()), "p".as_ref(), &wanted).unwrap();
+                    Format::Csv(delimiter) => {
+                        let header =
+                            CsvRows::open(stream("x,y\n".into()), "p".as_ref(), delimiter, &wanted).unwrap();
                         Box::new(header.resume(stream(text), 1))
                     }
                     _ => Box::new(NdjsonRows::open(stream(text), 1, &wanted)),
@@ -360,7 +363,7 @@ mod tests {
     /// Blanks of a line count towards its length, as in its parser; line ends do not.
     #[test]
     fn a_line_of_blanks_may_be_too_long_and_no_number_of_blank_lines_is() {
-        for format in [Format::Csv, Format::Ndjson] {
+        for format in [Format::COMMAS, Format::Ndjson] {
             let mut framing = Framing::new(format);
             for _ in 0..3 {
                 assert_eq!(framing.last_end(&b"\n".repeat(RECORD_LIMIT)), RECORD_LIMIT);
@@ -385,7 +388,7 @@ mod tests {
         fn records_of_csv_are_those_of_the_parser(text in "([a,\"\r\n]|[a,]{20,70}){0,30}", cut in 0_usize..200) {
             let bytes = text.as_bytes();
             let (first, second) = bytes.split_at(cut.min(bytes.len()));
-            let mut framing = Framing::new(Format::Csv);
+            let mut framing = Framing::new(Format::COMMAS);
             framing.last_end(first);
             framing.last_end(second);
             framing.end();
@@ -407,7 +410,7 @@ mod tests {
         #[test]
         fn reading_by_blocks_equals_reading_byte_by_byte(text in "([a,\" \r\n]|[a,]{20,70}|[a, \n]{90}){1,30}", plain in 0_usize..3) {
             let bytes = [text.repeat(1 + BLOCK / text.len()), "a,b\n".repeat(plain * BLOCK / 4), text].concat();
-            for format in [Format::Csv, Format::Ndjson] {
+            for format in [Format::COMMAS, Format::Ndjson] {
                 let (mut plainly, mut framing) = (Framing::new(format), Framing::new(format));
                 let ends = (plainly.read(bytes.as_bytes(), u64::MAX), framing.last_end(bytes.as_bytes()));
                 prop_assert_eq!(ends.0, ends.1);

@@ -20,22 +20,63 @@ pub(crate) mod row;
 pub mod table;
 pub(crate) mod unpack;
 
-use unpack::{Packing, PipedBytes};
+use unpack::{Packing, PipedBytes, unpacked_name};
 
+pub use csv::Delimiter;
 pub use error::{Defect, FormatError};
 pub use parquet::file_being_decoded;
 
 /// Format of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Comma-separated values with a header row (RFC 4180).
-    Csv,
+    /// Separated values with a header row (RFC 4180).
+    Csv(Delimiter),
     /// One JSON object per line or message.
     Ndjson,
     /// Entries with named fields.
     Fields,
     /// Parquet files.
     Parquet,
+}
+
+impl Format {
+    /// Values separated by commas.
+    pub(crate) const COMMAS: Format = Format::Csv(Delimiter::Comma);
+
+    /// Returns what the extension of a file says, before that of its packing.
+    pub fn of_name(path: &Path) -> Option<Self> {
+        match unpacked_name(path).extension()?.to_str()? {
+            "csv" => Some(Format::COMMAS),
+            "tsv" => Some(Format::Csv(Delimiter::Tab)),
+            "ndjson" | "jsonl" => Some(Format::Ndjson),
+            "parquet" => Some(Format::Parquet),
+            _ => None,
+        }
+    }
+
+    /// Returns the format of a file by its extension, or by its first bytes if that is unknown. The
+    /// first rows decide the delimiter.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the file can't be read, or is one JSON list.
+    pub fn of_file(path: &Path) -> Result<Self, FormatError> {
+        match Self::of_name(path).map_or_else(|| Self::of_content(path), Ok)? {
+            Format::Csv(_) => Ok(Format::Csv(Delimiter::of(path)?)),
+            format => Ok(format),
+        }
+    }
+
+    fn of_content(path: &Path) -> Result<Self, FormatError> {
+        let (mut stream, mut start) = (ByteStream::of_file(path)?.take(1 << 12), Vec::new());
+        stream.read_to_end(&mut start).map_err(|source| io_error(path, source))?;
+        let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start).trim_ascii_start();
+        match text {
+            [b'P', b'A', b'R', b'1', ..] => Ok(Format::Parquet),
+            [b'{', ..] => Ok(Format::Ndjson),
+            [b'[', ..] => Err(FormatError::JsonList { path: path.into() }),
+            _ => Ok(Format::COMMAS),
+        }
+    }
 }
 
 /// Name of the standard input in messages.

@@ -7,13 +7,15 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
-use jiff::tz::TimeZone;
+mod times;
 
 use super::csv::CsvRows;
 use super::ndjson::{NdjsonRows, names_of};
 use super::parquet::ParquetRows;
-use super::row::{FileRows, Row, RowOutcome};
-use super::{ByteStream, Format, FormatError, io_error};
+use super::row::{FileRows, Row, RowOutcome, TimeForm};
+use super::{ByteStream, Defect, Format, FormatError, io_error};
+use crate::time::TimeFormat;
+use times::TimeForms;
 
 /// Most distinct texts that are kept of a column.
 const WORDS: usize = 100;
@@ -32,8 +34,16 @@ pub struct ColumnProfile {
     pub numbers: u64,
     /// Rows with a whole number.
     pub whole: u64,
+    /// Rows with a number that has a comma.
+    pub decimal_commas: u64,
     /// Rows with a date or a time.
     pub times: u64,
+    /// How its times are written, if not in RFC 3339.
+    pub time_format: Option<TimeFormat>,
+    /// Another form in which its times can be read as well, with days and months swapped.
+    pub other_format: Option<TimeFormat>,
+    /// Rows whose number or time is less than one before.
+    pub falls: u64,
     /// The least and the greatest number.
     pub range: Option<(f64, f64)>,
     /// The first and the last time, in microseconds since 1970.
@@ -46,6 +56,9 @@ pub struct ColumnProfile {
     pub words: Option<BTreeMap<String, u64>>,
     /// Distinct values.
     pub distinct: u64,
+    /// Rows with a word such as `NA`, which is no value of a column of numbers.
+    absent_words: u64,
+    forms: TimeForms,
 }
 
 /// What most values of a column are.
@@ -72,18 +85,27 @@ pub struct FileProfile {
 }
 
 impl FileProfile {
-    /// Reads up to a million rows of each file.
+    /// Reads up to a million rows of each file. The columns `timed` hold times of a form that is
+    /// known.
     ///
     /// # Errors
     /// [`FormatError`] if a file can't be read or lacks a column of the first one.
-    pub fn of(paths: &[impl AsRef<Path>], format: Format) -> Result<Self, FormatError> {
+    pub fn of(
+        paths: &[impl AsRef<Path>],
+        format: Format,
+        timed: Option<(&TimeFormat, &[&str])>,
+    ) -> Result<Self, FormatError> {
         let mut profile = FileProfile { rows: 0, columns: Vec::new() };
         let mut distinct_values: Vec<HashSet<u64>> = Vec::new();
         let hasher = RandomState::new();
         for path in paths.iter().map(AsRef::as_ref) {
             if profile.columns.is_empty() {
                 let words = Some(BTreeMap::new());
-                let column = |name| ColumnProfile { name, words: words.clone(), ..ColumnProfile::default() };
+                let column = |name: String| {
+                    let form = timed.filter(|(_, names)| names.contains(&name.as_str()));
+                    let time_format = form.map(|(format, _)| format.clone());
+                    ColumnProfile { name, words: words.clone(), time_format, ..ColumnProfile::default() }
+                };
                 profile.columns = names(path, format)?.into_iter().map(column).collect();
                 distinct_values.resize_with(profile.columns.len(), HashSet::new);
             }
@@ -105,35 +127,93 @@ impl FileProfile {
         }
         for (column, distinct_values) in profile.columns.iter_mut().zip(&distinct_values) {
             column.distinct = distinct_values.len() as u64;
+            column.find_time_format();
+            if column.numbers.max(column.times) > 0 {
+                column.present -= column.absent_words;
+            }
         }
         Ok(profile)
     }
 }
 
+/// Least and greatest numbers of columns.
+pub type Ranges = Vec<Option<(f64, f64)>>;
+
+/// Returns the range of these columns for each value of a key. Private.
+///
+/// # Errors
+/// As [`FileProfile::of`].
+pub fn ranges_by_key(
+    paths: &[impl AsRef<Path>],
+    format: Format,
+    key: &str,
+    columns: &[String],
+) -> Result<BTreeMap<String, Ranges>, FormatError> {
+    let wanted = [columns, &[key.into()]].concat();
+    let mut ranges: BTreeMap<String, Ranges> = BTreeMap::new();
+    for path in paths.iter().map(AsRef::as_ref) {
+        let (mut rows, mut row) = (open(path, format, &wanted)?, Row::default());
+        for _ in 0..ROWS {
+            if rows.read(&mut row).map_err(|source| io_error(path, source))? != RowOutcome::Row {
+                break;
+            }
+            let Some(key) = row.defect.is_none().then(|| row.text(columns.len()).ok()).flatten() else {
+                continue;
+            };
+            let key = String::from_utf8_lossy(key).into_owned();
+            if !ranges.contains_key(&key) && ranges.len() == WORDS {
+                continue;
+            }
+            let ranges = ranges.entry(key).or_insert_with(|| vec![None; columns.len()]);
+            for (slot, range) in ranges.iter_mut().enumerate() {
+                if let Ok(number) = row.number(slot) {
+                    let (least, greatest) = range.unwrap_or((number, number));
+                    *range = Some((least.min(number), greatest.max(number)));
+                }
+            }
+        }
+    }
+    Ok(ranges)
+}
+
 impl ColumnProfile {
     fn add(&mut self, row: &Row, slot: usize, seen: &mut HashSet<u64>, hasher: &RandomState) {
-        if !row.is_there(slot) || matches!(row.text(slot), Ok([]) | Err(super::Defect::Missing)) {
+        if !row.is_there(slot) || matches!(row.text(slot), Ok([]) | Err(Defect::Missing)) {
             return;
         }
+        let number = row.number(slot);
         self.present += 1;
-        if let Ok(number) = row.number(slot) {
+        self.absent_words += u64::from(number == Err(Defect::Missing));
+        self.decimal_commas += u64::from(number == Err(Defect::DecimalComma));
+        let time = match &self.time_format {
+            Some(format) => row.time(slot, &TimeForm { format: Some(format.clone()), ..TimeForm::UTC }),
+            None if number.is_ok() => Err(Defect::NotATime),
+            None => row.time(slot, &TimeForm::UTC),
+        };
+        if let (Ok(number), None) = (number, &self.time_format) {
             self.numbers += 1;
             self.whole += u64::from(number == number.trunc());
             let (least, greatest) = self.range.unwrap_or((number, number));
+            self.falls += u64::from(number < greatest);
             self.range = Some((least.min(number), greatest.max(number)));
             seen.insert(hasher.hash_one(number.to_bits()));
-        } else if let Ok(time) = row.time(slot, &TimeZone::UTC) {
+        } else if let Ok(time) = time {
             self.times += 1;
             let (first, last) = self.span.unwrap_or((time, time));
+            self.falls += u64::from(time < last);
             self.span = Some((first.min(time), last.max(time)));
             let text = row.text(slot).unwrap_or_default();
             match offset(text) {
                 Some(offset) => drop(self.offsets.insert(String::from_utf8_lossy(offset).into_owned())),
                 None => self.local_times += u64::from(text.len() > DATE && !text.ends_with(b"Z")),
             }
+        } else if let (Ok(text), None) = (row.text(slot), &self.time_format) {
+            self.forms.add(text);
         }
         if let Ok(text) = row.text(slot) {
-            seen.insert(hasher.hash_one(text));
+            if number.is_err() {
+                seen.insert(hasher.hash_one(text));
+            }
             let text = String::from_utf8_lossy(text);
             if let Some(words) = &mut self.words {
                 if words.contains_key(&*text) || words.len() < WORDS {
@@ -145,19 +225,60 @@ impl ColumnProfile {
         }
     }
 
+    /// Takes numbers for times if the name and the range say so, and texts if most have a form.
+    fn find_time_format(&mut self) {
+        if let Some(format) = &self.time_format {
+            if matches!(format, TimeFormat::SinceEpoch(_)) {
+                self.local_times = 0;
+            }
+            return;
+        }
+        let is_most = 10 * self.numbers >= 9 * (self.present - self.absent_words);
+        let number = self.range.filter(|_| is_most);
+        if let Some((least, greatest)) = number
+            && let Some(format) = times::of_numbers(&self.name, (least, greatest))
+        {
+            let micros = |number: f64| {
+                let digits = format!("{number}");
+                format.of_number(number).or_else(|| format.read(digits.as_bytes(), &TimeForm::UTC.zone))
+            };
+            self.span = micros(least).zip(micros(greatest));
+            (self.times, self.numbers) = (self.numbers, 0);
+            self.time_format = Some(format);
+        } else if let Some((form, other)) = self.forms.best()
+            && form.times > self.times
+        {
+            (self.times, self.span, self.falls) = (form.times, Some(form.span), form.falls);
+            (self.time_format, self.other_format) = (Some(form.format.clone()), other.cloned());
+            let is_local = form.format.name().contains(['H', 'I']) && !form.format.name().contains("%z");
+            self.local_times = if is_local { form.times } else { 0 };
+        }
+    }
+
     /// Returns what nine tenths of the values are.
     pub fn kind(&self) -> ColumnKind {
         let is_most = |count: u64| 10 * count >= 9 * self.present;
         match self.present {
             0 => ColumnKind::Empty,
             _ if is_most(self.times) => ColumnKind::Time,
-            _ if is_most(self.numbers) && !(self.is_identifier() && is_most(self.whole)) => {
+            _ if is_most(self.numbers)
+                && !(is_most(self.whole) && (self.is_identifier() || self.is_counter())) =>
+            {
                 ColumnKind::Number
             }
             _ if is_most(self.numbers) => ColumnKind::Name,
             _ if self.words.as_ref().is_some_and(|words| words.len() <= WORDS / 2) => ColumnKind::Word,
             _ => ColumnKind::Name,
         }
+    }
+
+    /// Whether the values number the rows.
+    fn is_counter(&self) -> bool {
+        let steps = self.range.map(|(least, greatest)| greatest - least + 1.0);
+        self.present > 1
+            && self.falls == 0
+            && self.distinct == self.present
+            && steps == Some(self.present as f64)
     }
 
     /// Whether the name is that of an identifier.
@@ -181,7 +302,7 @@ fn offset(time: &[u8]) -> Option<&[u8]> {
 /// Returns the names of the columns that can be read.
 fn names(path: &Path, format: Format) -> Result<Vec<String>, FormatError> {
     match format {
-        Format::Csv => Ok(CsvRows::open_all(ByteStream::of_file(path)?, path)?.1),
+        Format::Csv(delimiter) => Ok(CsvRows::open_all(ByteStream::of_file(path)?, path, delimiter)?.1),
         Format::Parquet => ParquetRows::names(path),
         _ => names_of(ByteStream::of_file(path)?).map_err(|source| io_error(path, source)),
     }
@@ -189,7 +310,9 @@ fn names(path: &Path, format: Format) -> Result<Vec<String>, FormatError> {
 
 fn open(path: &Path, format: Format, wanted: &[String]) -> Result<Box<dyn FileRows>, FormatError> {
     Ok(match format {
-        Format::Csv => Box::new(CsvRows::open(ByteStream::of_file(path)?, path, wanted)?),
+        Format::Csv(delimiter) => {
+            Box::new(CsvRows::open(ByteStream::of_file(path)?, path, delimiter, wanted)?)
+        }
         Format::Parquet => Box::new(ParquetRows::open(path, (0, 1), wanted)?),
         _ => Box::new(NdjsonRows::open(ByteStream::of_file(path)?, 1, wanted)),
     })
@@ -208,7 +331,7 @@ mod tests {
             "at\n2020-01-01T10:00:00-05:00\n2020-01-01 10:00\n2020-01-01\n2020-01-01T10:00Z\n",
         )
         .unwrap();
-        let column = &FileProfile::of(&[path], Format::Csv).unwrap().columns[0];
+        let column = &FileProfile::of(&[path], Format::COMMAS, None).unwrap().columns[0];
         assert_eq!((column.times, column.local_times), (4, 1));
         assert_eq!(column.offsets, BTreeSet::from(["-05:00".into()]));
     }
@@ -219,7 +342,7 @@ mod tests {
         let check = |name: &str, text: &str, format| {
             let path = directory.path().join(name);
             std::fs::write(&path, text).unwrap();
-            let profile = FileProfile::of(&[path], format).unwrap();
+            let profile = FileProfile::of(&[path], format, None).unwrap();
             let kinds: Vec<_> =
                 profile.columns.iter().map(|column| (column.name.clone(), column.kind())).collect();
             let expected = [
@@ -236,7 +359,7 @@ mod tests {
         check(
             "a.csv",
             "at,user_id,city,x,none\n2020-01-01,1,Oslo,7,\n2020-01-02,2,Rome,-1.5,\n2020-01-03,1,Oslo,0,\n",
-            Format::Csv,
+            Format::COMMAS,
         );
         let rows =
             [("2020-01-01", 1, "Oslo", 7.0), ("2020-01-02", 2, "Rome", -1.5), ("2020-01-03", 1, "Oslo", 0.0)];

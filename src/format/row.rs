@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::error::Defect;
-use crate::time::parse_local_time;
+use crate::time::{TimeFormat, parse_local_time};
 use jiff::tz::TimeZone;
 
 /// Most bytes of a record, including its line end and, in NDJSON, the blanks before it. Readers
@@ -35,6 +35,20 @@ impl Default for CachedDate {
     fn default() -> Self {
         CachedDate { text: *b"1970-01-01", days: 0 }
     }
+}
+
+/// How times are written.
+#[derive(Clone)]
+pub(crate) struct TimeForm {
+    /// Their form, if not RFC 3339.
+    pub(crate) format: Option<TimeFormat>,
+    /// The zone of times without an offset.
+    pub(crate) zone: TimeZone,
+}
+
+impl TimeForm {
+    /// RFC 3339, and UTC without an offset.
+    pub(crate) const UTC: TimeForm = TimeForm { format: None, zone: TimeZone::UTC };
 }
 
 /// A field of a row.
@@ -109,22 +123,40 @@ impl Row {
             _ => {
                 let text = self.text(slot)?;
                 let other_form = || std::str::from_utf8(text).ok()?.parse().ok();
-                short_decimal(text).or_else(other_form).ok_or(Defect::NotANumber)?
+                short_decimal(text).or_else(other_form).ok_or_else(|| no_number(text))?
             }
         };
         if number.is_finite() { Ok(number) } else { Err(Defect::NotFinite) }
     }
 
-    /// Returns microseconds since 1970. A time without an offset is local time in the zone.
-    pub(crate) fn time(&self, slot: usize, zone: &TimeZone) -> Result<i64, Defect> {
-        match self.fields[slot] {
-            RowField::Time(time) => return Ok(time),
-            RowField::Number(_) => return Err(Defect::NotATime),
-            _ => {}
-        }
-        let text = self.text(slot)?;
-        let other_form = || parse_local_time(std::str::from_utf8(text).ok()?, zone);
-        utc_second(text, &self.last_date).or_else(other_form).ok_or(Defect::NotATime)
+    /// Returns microseconds since 1970.
+    pub(crate) fn time(&self, slot: usize, form: &TimeForm) -> Result<i64, Defect> {
+        let TimeForm { format, zone } = form;
+        let time = match (&self.fields[slot], format) {
+            (RowField::Time(time), _) => Some(*time),
+            (RowField::Number(number), Some(format)) => format.of_number(*number),
+            (RowField::Number(_), None) => None,
+            (_, Some(format)) => format.read(self.text(slot)?, zone),
+            (_, None) => {
+                let text = self.text(slot)?;
+                let other_form = || parse_local_time(std::str::from_utf8(text).ok()?, zone);
+                utc_second(text, &self.last_date).or_else(other_form)
+            }
+        };
+        time.ok_or(Defect::NotATime)
+    }
+}
+
+/// Words for a missing value, in lower case.
+const ABSENT: [&str; 7] = ["na", "n/a", "null", "none", "?", "-", "-nan"];
+
+/// Says what is wrong with a text that is no number.
+fn no_number(text: &[u8]) -> Defect {
+    let is_decimal = |byte: &u8| byte.is_ascii_digit() || b"+-.,".contains(byte);
+    match text {
+        _ if ABSENT.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes())) => Defect::Missing,
+        _ if text.iter().all(is_decimal) && text.contains(&b',') => Defect::DecimalComma,
+        _ => Defect::NotANumber,
     }
 }
 
@@ -223,10 +255,15 @@ mod tests {
         check("NaN", Err(Defect::NotFinite));
         check("-inf", Err(Defect::NotFinite));
         check("1e309", Err(Defect::NotFinite));
-        check("1,5", Err(Defect::NotANumber));
+        check("1,5", Err(Defect::DecimalComma));
+        check("-1.234,5", Err(Defect::DecimalComma));
+        check("1,x", Err(Defect::NotANumber));
+        check("NA", Err(Defect::Missing));
+        check(" n/a ", Err(Defect::Missing));
         check("twelve", Err(Defect::NotANumber));
         check(".", Err(Defect::NotANumber));
-        check("-", Err(Defect::NotANumber));
+        check("-", Err(Defect::Missing));
+        check("--", Err(Defect::NotANumber));
         check("1.2.3", Err(Defect::NotANumber));
         check("-.5", Ok(-0.5));
         check("1\0", Err(Defect::NotANumber));
@@ -234,7 +271,7 @@ mod tests {
 
     #[test]
     fn times() {
-        let check = |text, expected| assert_eq!(row(text).time(0, &TimeZone::UTC), expected, "{text}");
+        let check = |text, expected| assert_eq!(row(text).time(0, &TimeForm::UTC), expected, "{text}");
         check("1970-01-01T00:00:01Z", Ok(1_000_000));
         check("2013-01-01T05:00:00Z", Ok(1_357_016_400_000_000));
         check("2013-01-01T05:00:00.25Z", Ok(1_357_016_400_250_000));

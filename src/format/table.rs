@@ -14,10 +14,7 @@ use zeroize::Zeroize;
 use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
 use super::row::{FileRows, RECORD_LIMIT, Row, RowOutcome};
-use super::{ByteStream, STANDARD_INPUT, io_error};
-
-/// Words for a missing value, in lower case.
-const ABSENT: [&str; 7] = ["na", "n/a", "nan", "null", "none", "?", "-nan"];
+use super::{ByteStream, Delimiter, STANDARD_INPUT, io_error};
 
 /// Treatment of a row that lacks a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +51,8 @@ impl Table {
         };
         let path = if standard_input { Path::new(STANDARD_INPUT) } else { path };
         let (rows, columns) = match columns {
-            Some(columns) => (CsvRows::open(stream, path, columns)?, columns.to_vec()),
-            None => CsvRows::open_all(stream, path)?,
+            Some(columns) => (CsvRows::open(stream, path, Delimiter::Comma, columns)?, columns.to_vec()),
+            None => CsvRows::open_all(stream, path, Delimiter::Comma)?,
         };
         if let Some(name) = (1..columns.len()).find(|&place| columns[..place].contains(&columns[place])) {
             return Err(FormatError::AskedTwice { column: columns[name].clone() });
@@ -80,7 +77,7 @@ impl Table {
         missing: MissingRows,
     ) -> Result<(Self, Vec<String>), FormatError> {
         let wanted = [columns, &[label.into()]].concat();
-        let rows = CsvRows::open(ByteStream::of_file(path)?, path, &wanted)?;
+        let rows = CsvRows::open(ByteStream::of_file(path)?, path, Delimiter::Comma, &wanted)?;
         let (columns, labels) = (columns.to_vec(), Some(Vec::new()));
         TableReader { path, columns, missing, values: Vec::new(), labels, incomplete: 0 }.all(rows)
     }
@@ -148,7 +145,7 @@ impl TableReader<'_> {
         let start = self.values.len();
         let mut incomplete = None;
         for slot in 0..self.columns.len() {
-            let value = match number(row, slot) {
+            let value = match row.number(slot) {
                 Ok(value) => value,
                 Err(defect @ (Defect::Missing | Defect::NotFinite)) => {
                     incomplete.get_or_insert((slot, defect));
@@ -183,14 +180,6 @@ impl TableReader<'_> {
             Defect::Missing | Defect::NotFinite => FormatError::MissingValue { path, line, column, defect },
             _ => FormatError::UnusableRow { path, line, column, defect },
         }
-    }
-}
-
-fn number(row: &Row, slot: usize) -> Result<f64, Defect> {
-    let absent = |text: &[u8]| ABSENT.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()));
-    match row.number(slot) {
-        Err(Defect::NotANumber) if row.text(slot).is_ok_and(absent) => Err(Defect::Missing),
-        number => number,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Packed files: text in gzip (RFC 1952) or zstd (RFC 8878), in any number of members or frames.
 //!
 //! The first bytes decide whether a file is packed; a suffix that promises otherwise is an error.
+//! Other packings are recognised by the same bytes, and refused.
 //! Offsets count unpacked bytes. Memory holds a buffer of each side and the window of the format
 //! (32 KiB in gzip, at most [`ZSTD_WINDOW`] in zstd), however much the file unpacks to.
 
@@ -55,8 +56,17 @@ impl Packing {
     }
 
     /// Returns how bytes with this start are packed, `None` if they are not.
-    fn of_start(bytes: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|packing| packing.starts().any(|start| bytes.starts_with(&start)))
+    ///
+    /// # Errors
+    /// If they are packed in a way that is not unpacked here.
+    fn of_start(path: &Path, bytes: &[u8]) -> Result<Option<Self>, FormatError> {
+        let begins = |start: Vec<u8>| bytes.starts_with(&start);
+        match FOREIGN.iter().find(|foreign| foreign.starts().any(begins)) {
+            Some(ForeignPacking { name, unpack, .. }) => {
+                Err(FormatError::Compressed { path: path.into(), packing: name, unpack })
+            }
+            None => Ok(Self::ALL.into_iter().find(|packing| packing.starts().any(begins))),
+        }
     }
 
     /// Returns how the name of a file says that it is packed.
@@ -75,8 +85,11 @@ impl Packing {
             return Ok(None);
         }
         let mut start = Vec::new();
-        RetryingReader(File::open(path).map_err(read)?).take(4).read_to_end(&mut start).map_err(read)?;
-        let found = Self::of_start(&start);
+        RetryingReader(File::open(path).map_err(read)?)
+            .take(LONGEST_START)
+            .read_to_end(&mut start)
+            .map_err(read)?;
+        let found = Self::of_start(path, &start)?;
         match Self::of_name(path) {
             Some(named) if found != Some(named) => Err(FormatError::Misnamed {
                 path: path.into(),
@@ -105,10 +118,39 @@ impl Packing {
     }
 }
 
+/// A way of packing that is recognised and refused.
+struct ForeignPacking {
+    name: &'static str,
+    suffix: &'static str,
+    /// Text in it begins so.
+    start: &'static [u8],
+    /// The command that unpacks it.
+    unpack: &'static str,
+}
+
+const FOREIGN: [ForeignPacking; 4] = [
+    ForeignPacking { name: "xz", suffix: "xz", start: b"\xfd7zXZ\0", unpack: "xz -dc" },
+    // The digit is one from 1 to 9.
+    ForeignPacking { name: "bzip2", suffix: "bz2", start: b"BZh11AY&SY", unpack: "bzip2 -dc" },
+    ForeignPacking { name: "lz4", suffix: "lz4", start: b"\x04\x22\x4d\x18", unpack: "lz4 -dc" },
+    ForeignPacking { name: "zip", suffix: "zip", start: b"PK\x03\x04", unpack: "unzip -p" },
+];
+
+/// Bytes that distinguish all packings.
+const LONGEST_START: u64 = 10;
+
+impl ForeignPacking {
+    fn starts(&self) -> impl Iterator<Item = Vec<u8>> {
+        let levels = if self.name == "bzip2" { b"123456789" } else { &self.start[3..4] };
+        levels.iter().map(|&level| [&self.start[..3], &[level], &self.start[4..]].concat())
+    }
+}
+
 /// Returns the name of a file without the suffix of its packing.
 pub(crate) fn unpacked_name(path: &Path) -> &Path {
-    let stem = || path.file_stem().map(Path::new);
-    Packing::of_name(path).and_then(|_| stem()).unwrap_or(path)
+    let is_foreign = FOREIGN.iter().any(|foreign| path.extension() == Some(OsStr::new(foreign.suffix)));
+    let is_packed = is_foreign || Packing::of_name(path).is_some();
+    path.file_stem().map(Path::new).filter(|_| is_packed).unwrap_or(path)
 }
 
 /// The unpacked bytes of a file. An error of reading them contains a [`FormatError`].
@@ -239,8 +281,8 @@ impl PipedBytes {
     /// comes whole and with the byte behind it, for parsers know it only so.
     fn begin(&self, mut pipe: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
         let (mut start, mut next) = (Vec::new(), [0]);
-        let starts: Vec<Vec<u8>> =
-            Packing::ALL.into_iter().flat_map(Packing::starts).chain([BYTE_ORDER_MARK.into()]).collect();
+        let starts = Packing::ALL.into_iter().flat_map(Packing::starts).chain([BYTE_ORDER_MARK.into()]);
+        let starts: Vec<_> = starts.chain(FOREIGN.iter().flat_map(ForeignPacking::starts)).collect();
         while starts.iter().any(|whole| whole.len() > start.len() && whole.starts_with(&start))
             && pipe.read(&mut next)? > 0
         {
@@ -249,7 +291,7 @@ impl PipedBytes {
         if start == BYTE_ORDER_MARK && pipe.read(&mut next)? > 0 {
             start.push(next[0]);
         }
-        let packing = Packing::of_start(&start);
+        let packing = Packing::of_start(&self.name, &start).map_err(io::Error::other)?;
         let whole = io::Cursor::new(start).chain(pipe);
         Ok(match packing {
             None => Box::new(whole),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connect::{Input, journal};
 use crate::format::Format;
+use crate::time::TimeFormat;
 
 /// A source of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Source {
     pub journal_limit: u64,
     /// `header`: column names of a CSV stream without a header line.
     pub header: Option<Vec<String>>,
+    /// `time_format`: how times are written, if not in RFC 3339.
+    pub time_format: Option<TimeFormat>,
     /// The schedule of the pipeline with the clock and lateness of this source.
     pub schedule: Schedule,
     /// `arrival`: column that advances the clock of this source, if any.

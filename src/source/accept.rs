@@ -70,7 +70,7 @@ impl SourceReader {
             return Err(UnusableRow { slot: None, defect });
         }
         if let Some(slot) = self.rules.roles.clock {
-            let arrival = self.rows.row.time(slot, &self.rules.roles.zone).map_err(UnusableRow::of(slot))?;
+            let arrival = self.rows.row.time(slot, &self.rules.roles.times).map_err(UnusableRow::of(slot))?;
             let (clock, row, line) = (self.epochs.clock, &self.rows.row, self.rows.line());
             self.survey.clock(clock.time, arrival, (row, slot), line, clock.row);
             if self.leaps(arrival, before) {
@@ -79,7 +79,7 @@ impl SourceReader {
             self.epochs.advance(arrival, &mut self.counters);
         }
         let event_time = match self.rules.roles.time {
-            Some(slot) => self.rows.row.time(slot, &self.rules.roles.zone).map_err(UnusableRow::of(slot))?,
+            Some(slot) => self.rows.row.time(slot, &self.rules.roles.times).map_err(UnusableRow::of(slot))?,
             None => 0,
         };
         if let Some(slot) = self.rules.roles.time {

@@ -8,8 +8,10 @@ use hushflow_operators::Entity;
 use jiff::tz::TimeZone;
 use sha2::{Digest, Sha256};
 
+use crate::format::Format;
 use crate::format::csv::header_row;
 use crate::format::form::RowLayout;
+use crate::format::row::TimeForm;
 use crate::pipeline::{Pipeline, Source};
 use crate::time::time_zone;
 
@@ -27,8 +29,8 @@ pub(super) struct FieldRoles {
     pub(super) time: Option<usize>,
     /// Field that moves the clock.
     pub(super) clock: Option<usize>,
-    /// The zone of times without an offset.
-    pub(super) zone: TimeZone,
+    /// How times are written.
+    pub(super) times: TimeForm,
 }
 
 impl FieldRoles {
@@ -52,14 +54,17 @@ impl FieldRoles {
             Schedule::ByTime(by) if by.clock == ClockSource::EventTime => time,
             _ => source.arrival.as_ref().map(slot),
         };
-        let shape =
-            RowLayout { format: source.format, header: source.header.as_deref().map(header_row), wanted };
+        let header = match (source.format, &source.header) {
+            (Format::Csv(delimiter), Some(names)) => Some(header_row(names, delimiter)),
+            _ => None,
+        };
+        let shape = RowLayout { format: source.format, header, wanted };
         let zone = match &source.schedule {
             Schedule::ByTime(by) => by.calendar.as_ref().and_then(|calendar| time_zone(&calendar.time_zone)),
             Schedule::ByCount(_) => None,
         };
-        let zone = zone.unwrap_or(TimeZone::UTC);
-        (FieldRoles { dimension, key, entity, id, time, clock, zone }, shape)
+        let times = TimeForm { format: source.time_format.clone(), zone: zone.unwrap_or(TimeZone::UTC) };
+        (FieldRoles { dimension, key, entity, id, time, clock, times }, shape)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::format::csv::CsvRows;
 use crate::format::form::RowLayout;
 use crate::format::ndjson::NdjsonRows;
 use crate::format::row::{FileRows, RECORD_LIMIT, Row, RowOutcome};
-use crate::format::{Defect, Format, FormatError};
+use crate::format::{Defect, Delimiter, Format, FormatError};
 use crate::state::Position;
 
 const REST: &str = "an earlier run has read the beginning of a line as the last row of the file, and the line has gone on since: its rest is \
@@ -117,15 +117,16 @@ impl RowReader {
         let Position { part: file, row: line, .. } = self.position;
         let opened = self.origin.open(self.position)?;
         self.continues = matches!(opened, Some(OpenFile::Bytes { is_rest: true, .. }));
-        if file == 0 && opened.is_none() && self.shape.format == Format::Csv && self.expects_header {
+        if file == 0 && opened.is_none() && matches!(self.shape.format, Format::Csv(_)) && self.expects_header
+        {
             // The journal is still empty.
             return Err(FormatError::NoHeader { path: self.origin.name(file) }.into());
         }
         self.rows = match (opened, self.shape.format) {
             (None, _) => None,
             (Some(OpenFile::Rows(rows)), _) => Some(rows),
-            (Some(OpenFile::Bytes { stream, header, .. }), Format::Csv) => {
-                match (self.open_csv(stream, header), self.origin.without_header(file)) {
+            (Some(OpenFile::Bytes { stream, header, .. }), Format::Csv(delimiter)) => {
+                match (self.open_csv(stream, header, delimiter), self.origin.without_header(file)) {
                     (Err(FormatError::NoHeader { .. }), HeaderlessFile::Early) => None,
                     (Err(FormatError::NoHeader { .. }), HeaderlessFile::Passed) => {
                         self.rows = None;
@@ -143,16 +144,21 @@ impl RowReader {
     }
 
     /// Reads the header of a CSV file. The rows follow in the same stream or in another one.
-    fn open_csv(&self, stream: ByteStream, header: Option<ByteStream>) -> Result<CsvRows, FormatError> {
+    fn open_csv(
+        &self,
+        stream: ByteStream,
+        header: Option<ByteStream>,
+        delimiter: Delimiter,
+    ) -> Result<CsvRows, FormatError> {
         let Position { part: file, row: line, .. } = self.position;
         let (path, wanted) = (self.origin.name(file), &self.shape.wanted);
         let given =
             self.shape.header.as_ref().map(|header| ByteStream::new(io::Cursor::new(header.clone()), 0));
         match (given, header) {
-            (Some(given), _) => Ok(CsvRows::open(given, &path, wanted)?.resume(stream, line)),
-            (None, None) => CsvRows::open(stream, &path, wanted),
+            (Some(given), _) => Ok(CsvRows::open(given, &path, delimiter, wanted)?.resume(stream, line)),
+            (None, None) => CsvRows::open(stream, &path, delimiter, wanted),
             (None, Some(header)) => {
-                let rows = CsvRows::open(header, &path, wanted)?;
+                let rows = CsvRows::open(header, &path, delimiter, wanted)?;
                 let (_, behind) = rows.position();
                 Ok(rows.resume(stream, line.max(behind)))
             }

@@ -308,3 +308,44 @@ fn keys_with_bounds_of_their_own_are_read_in_their_own_units() {
     let keyless = by_key("").replace("key = {", "# key = {");
     ran(&lab, "keyless", &keyless).failed(2, &["columns[0].bounds: there is no [key]"]);
 }
+
+/// The forecast for a share of missing values is the half-width that a run publishes, but for the
+/// noise of its counts (0.1 % here).
+#[test]
+fn plan_forecasts_the_intervals_of_columns_that_lack_values() {
+    let lab = Lab::new();
+    let value = |row: usize, missing: bool| match missing {
+        true => String::new(),
+        false => (if (row / 16).is_multiple_of(2) { 0.25 } else { 0.75 }).to_string(),
+    };
+    let rows: String =
+        (0..8000).map(|row| format!("{},{}\n", value(row, row % 4 == 0), value(row, row % 16 > 4))).collect();
+    lab.write("data.csv", format!("x,y\n{rows}"));
+    let text = "name = 'n'
+        source = { path = 'data.csv', missing = 'by-column' }
+        columns = [{ name = 'x', lower = 0, upper = 1 }, { name = 'y', lower = 0, upper = 1 }]
+        epochs = { records = 2000, horizon = 4 }
+        privacy = { epsilon = 30, delta = 1e-6 }
+        simulation = { seed = 7 }";
+    let line = ran(&lab, "state", text).succeeded().json().pop().expect("four epochs");
+    let plan = |more: &[&str]| {
+        let file = lab.path("state.toml");
+        finish(hushflow(["plan", "--json", "--records-per-epoch", "2000"]).arg(file).args(more))
+    };
+    // 3/4 of the rows have x, and 5/16 have y.
+    let planned = plan(&["--missing-share", "x=0.25", "--missing-share", "y=0.6875"]).succeeded().json();
+    for column in 0..2 {
+        let ends = [0, 1].map(|end| number(&line["mean_interval"][["x", "y"][column]][end]));
+        let forecast = &planned[0]["of_file"]["columns"][column];
+        let (found, expected) = ((ends[1] - ends[0]) / 2.0, number(&forecast["mean"]["last_epoch"]));
+        assert!((found / expected - 1.0).abs() < 0.02, "{column}: {found} and {expected}");
+        assert_eq!(forecast["missing_share"], [0.25, 0.6875][column]);
+    }
+    let supposed =
+        finish(hushflow(["plan", "--records-per-epoch", "9"]).arg(lab.path("state.toml"))).succeeded();
+    assert!(supposed.out.contains("supposes that no value is missing"), "{}", supposed.out);
+    plan(&["--missing-share", "z=0.1"]).failed(2, &["no column \"z\""]);
+    plan(&["--missing-share", "x=1"]).failed(2, &["from 0 and below 1"]);
+    lab.write("state.toml", text.replace("by-column", "skip"));
+    plan(&["--missing-share", "x=0.1"]).failed(2, &["--records-per-epoch"]);
+}

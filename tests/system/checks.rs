@@ -202,14 +202,15 @@ fn a_misspelt_key_is_answered_with_the_listed_one() {
 #[test]
 fn unreadable_files_and_times_are_explained() {
     let semicolons = Case::over(&rows().replace(',', ";"), "", "");
-    finish(hushflow(["check"]).arg(&semicolons.pipeline)).failed(1, &["only commas separate fields"]);
+    finish(hushflow(["check"]).arg(&semicolons.pipeline))
+        .failed(1, &["another delimiter, such as [source] delimiter"]);
     let numbers = rows().lines().enumerate().fold(String::new(), |text, (line, row)| match line {
         0 => format!("{row}\n"),
         _ => text + &format!("1583020800000,{}\n", row.split_once(',').expect("fields").1),
     });
     let report = Case::over(&numbers, "", "").check();
     assert_eq!(report.code, Some(4));
-    assert!(report.out.contains("seconds or milliseconds since 1970"), "{}", report.out);
+    assert!(report.out.contains("time_format = \\\"seconds\\\""), "{}", report.out);
     let local = Case::over(&rows().replace('Z', ""), "", "").check().succeeded();
     assert!(local.out.contains("without an offset from UTC are read as UTC"), "{}", local.out);
 }

@@ -248,3 +248,101 @@ fn parquet_files_make_a_pipeline_that_check_accepts() {
     let checked = finish(hushflow(["check", "--json"]).arg(lab.path("rows.toml"))).succeeded().json();
     assert_eq!((&checked[0]["rows"], &checked[0]["outcomes"]["records"]), (&56.into(), &56.into()));
 }
+
+/// Files as spreadsheets, sensors and servers write them: each is counted whole, by flags alone.
+#[test]
+fn delimiters_times_and_directories_are_found() {
+    let lab = Lab::new();
+    let rows = |header: &str, row: &dyn Fn(u32) -> String| {
+        (0..60).map(row).fold(format!("{header}\n"), |text, row| text + &row + "\n")
+    };
+    let day = |row: u32| 1 + row / 2 % 30;
+    lab.write(
+        "meters.csv",
+        format!(
+            "\u{feff}{}",
+            rows("\"Zeit\";\"kWh, net\"\r", &|row| format!("{:02}.01.2020 10:00;1.5\r", day(row)))
+        ),
+    );
+    lab.write("us.tsv", rows("when\tx", &|row| format!("1/{}/2020 1:30 PM\t1", day(row))));
+    lab.write("bars.txt", rows("ts|x", &|row| format!("{}|1", 1_577_836_800 + 86_400 * day(row))));
+    let object =
+        |row| format!("{{\"at\": {}, \"x\": 1}}", 1_577_836_800_000_u64 + 86_400_000 * u64::from(day(row)));
+    lab.write("server.log", rows("", &object));
+    std::fs::create_dir(lab.path("months")).expect("a directory");
+    for (name, half) in [("b.csv", 1), ("a.csv", 0)] {
+        lab.write(
+            &format!("months/{name}"),
+            rows("date;x", &|row| format!("2020-01-{:02};1", day(row + 30 * half))),
+        );
+    }
+    for (files, columns, time, rows, lines) in [
+        (
+            "meters.csv",
+            "kWh, net:0:3",
+            "Zeit",
+            60,
+            &["delimiter = \";\"", "time_format = \"%d.%m.%Y %H:%M\""][..],
+        ),
+        ("us.tsv", "x:0:3", "when", 60, &["delimiter = \"\\t\"", "time_format = \"%m/%d/%Y %I:%M %p\""]),
+        ("bars.txt", "x:0:3", "ts", 60, &["delimiter = \"|\"", "time_format = \"seconds\""]),
+        ("server.log", "x:0:3", "at", 60, &["format = \"ndjson\"", "time_format = \"milliseconds\""]),
+        ("months", "x:0:3", "date", 120, &["path = [\"months/a.csv\", \"months/b.csv\"]"]),
+    ] {
+        let flags = ["--columns", columns, "--time", time, "--start", "2020-01-01", "--horizon", "31"];
+        let mut command =
+            hushflow(["init", files, "--output", &format!("{files}.toml"), "--epsilon", "8", "--delta"]);
+        finish(command.arg("1e-6").args(flags).current_dir(lab.path("."))).succeeded();
+        let pipeline = lab.path(&format!("{files}.toml"));
+        let text = std::fs::read_to_string(&pipeline).expect("the file");
+        lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
+        let checked = finish(hushflow(["check", "--json"]).arg(&pipeline)).succeeded().json();
+        assert_eq!(checked[0]["outcomes"]["records"], rows, "{files}");
+    }
+}
+
+#[test]
+fn decimal_commas_and_swapped_days_are_refused_with_a_remedy() {
+    let lab = Lab::new();
+    lab.write("commas.csv", "day;x\n03.04.2020;1,5\n03.04.2020;2,5\n");
+    lab.write("swapped.csv", "day,x\n03/04/2020,1\n05/04/2020,2\n");
+    lab.write("list.json", "[{\"x\": 1}]\n");
+    let init = |arguments: &[&str]| {
+        let mut command = hushflow(["init"]);
+        finish(command.args(arguments).args(["--epsilon", "1", "--delta", "1e-6"]).current_dir(lab.path(".")))
+    };
+    init(&["commas.csv", "--columns", "x:0:9"]).failed(2, &["decimal commas", "write points"]);
+    let time = ["--columns", "x:0:9", "--time", "day", "--start", "2020-01-01", "--horizon", "366"];
+    let swapped = |more: &[&str]| init(&[&["swapped.csv"], &time[..], more].concat());
+    swapped(&[]).failed(2, &["may be swapped", "--time-format '%d/%m/%Y'", "--time-format '%m/%d/%Y'"]);
+    swapped(&["--time-format", "%m/%d/%Y"]).succeeded();
+    init(&["list.json"]).failed(1, &["one JSON list", "jq -c"]);
+}
+
+/// Kinds of measurement are keys with bounds of their own; rows that lack values count in part.
+#[test]
+fn keys_have_bounds_of_their_own_and_missing_values_are_noticed() {
+    let lab = Lab::new();
+    let row = |row: u32| match row % 2 {
+        0 => format!("sodium,{},A\n", 130 + row % 20),
+        _ => format!("potassium,{},B\n", 3 + row % 3),
+    };
+    lab.write("labs.csv", format!("test,value,site\n{}", (0..400).map(row).collect::<String>()));
+    let init = |arguments: &[&str]| finish(hushflow(["init"]).args(arguments).current_dir(lab.path(".")));
+    init(&["labs.csv", "--yes"]).failed(2, &["--key test=potassium,sodium", "--key-bounds potassium=value:"]);
+    let budget = ["--epsilon", "1", "--delta", "1e-6"];
+    let key =
+        ["--columns", "value:0:200", "--key", "test=sodium,potassium", "--key-bounds", "potassium=value:2:8"];
+    init(&[&["labs.csv"], &key[..], &budget].concat()).succeeded();
+    let text = std::fs::read_to_string(lab.path("labs.toml")).expect("the file");
+    assert!(text.contains("[columns.bounds]") && text.contains("\"potassium\" = [2, 8]"), "{text}");
+    finish(hushflow(["check"]).arg(lab.path("labs.toml"))).succeeded();
+    let answer = |row: u32| if row.is_multiple_of(3) { "NA".into() } else { row.to_string() };
+    let rows: String = (0..600).map(|row| format!("{},{}\n", row % 90, answer(row))).collect();
+    lab.write("survey.csv", format!("age,income\n{rows}"));
+    init(&["survey.csv", "--yes"]).failed(2, &["--missing by-column", "--columns income:"]);
+    let columns = ["--columns", "age:0:120,income:0:1000", "--missing", "by-column"];
+    let made = init(&[&["survey.csv"], &columns[..], &budget].concat()).succeeded();
+    assert!(made.err.contains("--missing-share income=0.33"), "{}", made.err);
+    assert!(made.err.contains("income, 33 % missing"), "{}", made.err);
+}

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
-use crate::harness::{Lab, finish, releases, run, sums, tail};
+use crate::harness::{Lab, finish, hushflow, releases, run, sums, tail};
 
 const REST: &str = "columns = [{ name = 'x', lower = 0, upper = 1 }]
 privacy = { epsilon = 1, delta = 1e-6 }
@@ -110,4 +110,28 @@ fn packed_files_of_a_followed_directory_are_read_when_they_are_whole() {
         columns.map(|column| sums.iter().map(|epoch| epoch[column]).sum()).collect::<Vec<i128>>()
     };
     assert_eq!(total(sums(&state)), total(expected), "each row once");
+}
+
+/// Other packings are named with the command that unpacks them, in files and in pipes alike.
+#[test]
+fn other_packings_are_refused_with_a_way_to_unpack_them() {
+    let lab = Lab::new();
+    let starts: [(&str, &[u8]); 4] = [
+        ("xz", b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4\x46"),
+        ("bzip2", b"BZh91AY&SY\x01\x02"),
+        ("lz4", b"\x04\x22\x4d\x18\x64\x40\xa7\x01"),
+        ("zip", b"PK\x03\x04\x14\0\0\0"),
+    ];
+    for (name, start) in starts {
+        let packed = lab.write("a.csv.xz", start);
+        let state = lab.path(name);
+        let expected = ["packed by", name, "only gzip and zstd", "| hushflow run PIPELINE"];
+        let file = pipeline(&lab, "path = 'a.csv.xz'", 30);
+        finish(&mut run(&file, &state, 1)).failed(1, &[&expected[..], &["a.csv.xz"]].concat());
+        let pipe = pipeline(&lab, "path = '-', format = 'csv'", 30);
+        let input = std::fs::File::open(&packed).expect("the input");
+        let piped = finish(run(&pipe, &state, 1).stdin(input));
+        piped.failed(1, &[&expected[..], &["<standard input>"]].concat());
+        finish(hushflow(["init"]).arg(&packed)).failed(1, &expected);
+    }
 }

@@ -217,7 +217,7 @@ fn defect(seen: &SourceRows<'_>) -> String {
         (Some(defect), _) => format!(": {defect}"),
         (None, Some(worst)) if 2 * worst.numeric_times > worst.malformed => {
             format!(
-                ": {}, found numbers, perhaps seconds or milliseconds since 1970: write them as times",
+                ": {}, found numbers: if they are seconds since 1970, add time_format = \"seconds\" to [source] (or \"milliseconds\", …)",
                 Defect::NotATime
             )
         }

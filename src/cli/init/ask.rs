@@ -6,11 +6,12 @@ use std::io::{BufRead, Write, stderr, stdin};
 use hushflow::format::profile::FileProfile;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 
-use super::super::output::number;
+use super::super::output::{fit_message, number};
 use super::super::{CliError, number_in, thousands};
 use super::InitArguments;
-use super::propose::{self, Draft, Proposal, Times};
-use super::values::{self, ColumnBounds, Keys};
+use super::draft::{Draft, Times};
+use super::propose::{self, Proposal};
+use super::values::{self, ColumnBounds, KeyBounds, Keys};
 
 const WARNING: &str = "\
 Bounds, keys, start and horizon are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
@@ -112,9 +113,16 @@ impl<'a> Questions<'a> {
             || ask("δ, far below one over the number of people", "1e-6", number_in(Delta::new)),
             Ok,
         )?;
+        let key_bounds = match (&arguments.key_bounds[..], &key) {
+            ([], Some(key)) => self.key_bounds(key, &columns)?,
+            (given, _) => given.to_vec(),
+        };
         let draft = Draft {
             columns,
             key,
+            key_bounds,
+            missing: if arguments.missing.is_some() { arguments.missing.clone() } else { self.missing()? },
+            time_format: self.profile.time_format(time.as_deref()),
             time,
             arrival,
             timezone,
@@ -131,9 +139,6 @@ impl<'a> Questions<'a> {
     }
 
     fn columns(&self) -> Result<Vec<ColumnBounds>, CliError> {
-        if self.proposal.columns.is_empty() {
-            return Err(CliError::usage("the file has no column of numbers to publish"));
-        }
         show("Columns to publish: bounds as LOWER:UPPER, or - to leave a column out.\n")?;
         let mut columns = Vec::new();
         for ColumnBounds { name, lower, upper } in &self.proposal.columns {
@@ -168,6 +173,44 @@ impl<'a> Questions<'a> {
         let values = proposed.map_or(String::new(), |key| values::list(&key.values));
         let read = |text: &str| format!("{column}={text}").parse::<Keys>();
         ask("  its values, separated by commas; in quotes if they hold one", &values, read).map(Some)
+    }
+
+    /// Asks for the bounds of keys whose values lie in a small part of those of their column.
+    fn key_bounds(&self, key: &Keys, columns: &[ColumnBounds]) -> Result<Vec<KeyBounds>, CliError> {
+        let mut own = Vec::new();
+        for KeyBounds { key: value, column } in &self.proposal.key_bounds {
+            if !key.values.contains(value) || !columns.iter().any(|other| other.name == column.name) {
+                continue;
+            }
+            let read = |text: &str| match text {
+                "-" => Ok(None),
+                text => values::bounds(text).map(Some),
+            };
+            let question = format!("  bounds of {} for {value}, or - for those of the column", column.name);
+            let usual = format!("{}:{}", number(column.lower), number(column.upper));
+            if let Some((lower, upper)) = ask(&question, &usual, read)? {
+                let column = ColumnBounds { name: column.name.clone(), lower, upper };
+                own.push(KeyBounds { key: value.clone(), column });
+            }
+        }
+        Ok(own)
+    }
+
+    /// Asks what happens to rows that lack a value, if there are many.
+    fn missing(&self) -> Result<Option<String>, CliError> {
+        if !self.proposal.lacks_values {
+            return Ok(None);
+        }
+        let read = |text: &str| match text {
+            "skip" | "by-column" => Ok(text.to_owned()),
+            _ => Err("expected skip or by-column".to_owned()),
+        };
+        ask(
+            "Rows that lack a value: skip them, or count them by-column, for their other columns",
+            "by-column",
+            read,
+        )
+        .map(Some)
     }
 
     fn unit(&self) -> Result<Option<String>, CliError> {
@@ -236,7 +279,7 @@ pub(super) fn confirm(question: &str) -> Result<bool, CliError> {
 
 fn show(text: &str) -> Result<(), CliError> {
     let mut err = stderr().lock();
-    Ok(err.write_all(text.as_bytes()).and_then(|()| err.flush())?)
+    Ok(err.write_all(fit_message(text).as_bytes()).and_then(|()| err.flush())?)
 }
 
 fn line() -> Result<String, CliError> {

@@ -1,19 +1,20 @@
-//! Proposals for a pipeline file from the columns of a file, and the draft that the operator makes
-//! of them.
+//! Proposals for a pipeline file from the columns of a file.
 
-use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
-use hushflow::time::{epochs_over, is_varying_length, parse_time_in};
+use std::collections::BTreeMap;
 
-use super::super::CliError;
+use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile, Ranges};
+use hushflow::time::epochs_over;
+
 use super::super::output::number;
 use super::InitArguments;
-use super::values::{ColumnBounds, Keys, list};
+use super::draft::Times;
+use super::values::{ColumnBounds, KeyBounds, Keys, list};
 
 /// Epochs of a stream without times.
 pub(super) const COUNTED_EPOCHS: u64 = 10;
 
-/// Most epochs in which an entity counts, unless the operator gives another number.
-const PARTICIPATIONS: u64 = 10;
+/// The usual time zone.
+pub(super) const UTC: &str = "UTC";
 
 /// Most keys that are proposed.
 const KEYS: usize = 20;
@@ -30,150 +31,15 @@ const KNOWN: [(&[&str], f64, f64); 8] = [
     (&["heartrate", "pulse", "bpm"], 0.0, 250.0),
 ];
 
-/// What the pipeline file will say.
-#[derive(Clone, Debug)]
-pub(super) struct Draft {
-    pub(super) columns: Vec<ColumnBounds>,
-    pub(super) key: Option<Keys>,
-    pub(super) time: Option<String>,
-    pub(super) arrival: Option<String>,
-    pub(super) timezone: Option<String>,
-    pub(super) epoch: Option<String>,
-    pub(super) start: String,
-    pub(super) horizon: u64,
-    /// Column of the entity, unless records are protected.
-    pub(super) entity: Option<String>,
-    pub(super) participations: Option<u64>,
-    pub(super) epsilon: f64,
-    pub(super) delta: f64,
-}
-
-impl Draft {
-    /// Checks what the file can tell: that the columns exist and hold what they are for.
-    pub(super) fn check(&self, profile: &FileProfile) -> Result<(), CliError> {
-        let values = self.columns.iter().map(|column| (&column.name, Some(ColumnKind::Number)));
-        let times =
-            [&self.time, &self.arrival].into_iter().flatten().map(|name| (name, Some(ColumnKind::Time)));
-        let others = self.key.iter().map(|key| &key.column).chain(&self.entity).map(|name| (name, None));
-        for (name, kind) in values.chain(times).chain(others) {
-            let Some(column) = profile.columns.iter().find(|column| column.name == *name) else {
-                let names: Vec<_> = profile.columns.iter().map(|column| column.name.as_str()).collect();
-                return Err(CliError::usage(format!(
-                    "the file has no column {name:?}, but {}",
-                    names.join(", ")
-                )));
-            };
-            let fits = match kind {
-                Some(ColumnKind::Number) => 2 * column.numbers > column.present,
-                Some(ColumnKind::Time) => 2 * column.times > column.present,
-                _ => true,
-            };
-            if !fits {
-                let what = if kind == Some(ColumnKind::Time) { "dates or RFC 3339 times" } else { "numbers" };
-                return Err(CliError::usage(format!(
-                    "most values of the column {name:?} are no {what}: choose another"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Fills in the length of epochs and the limits. Months and years need a time zone.
-    pub(super) fn filled(self, profile: &FileProfile) -> Self {
-        let epoch = self.epoch.clone().unwrap_or_else(|| match &self.time {
-            Some(time) => self.usual_length(profile.span_of(time)).unwrap_or("1d").into(),
-            None => profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(),
-        });
-        let is_varying = self.time.is_some() && is_varying_length(&epoch) == Some(true);
-        let timezone = self.timezone.clone().or(is_varying.then(|| UTC.into()));
-        let participations = self.participations.unwrap_or(self.horizon.min(PARTICIPATIONS));
-        Draft { epoch: Some(epoch), timezone, participations: Some(participations), ..self }
-    }
-
-    /// Returns the shortest length by which the epochs of the horizon reach the last time.
-    fn usual_length(&self, span: Option<(i64, i64)>) -> Option<&'static str> {
-        const LENGTHS: [&str; 6] = ["1min", "1h", "1d", "1 week", "1 month", "1 year"];
-        let zone = self.timezone.as_deref().unwrap_or(UTC);
-        let span = span.map(|(first, last)| (parse_time_in(&self.start, zone).unwrap_or(first), last));
-        let reaches = |length: &&&str| {
-            let epochs = span.and_then(|span| epochs_over(span, length, zone));
-            epochs.is_some_and(|(_, epochs)| epochs <= self.horizon)
-        };
-        LENGTHS.iter().find(reaches).copied()
-    }
-
-    /// States what [`filled`](Self::filled) will choose, and how times are read.
-    pub(super) fn notes(&self, profile: &FileProfile) -> Vec<String> {
-        let filled = self.clone().filled(profile);
-        let epoch = filled.epoch.unwrap_or_default();
-        let mut notes = Vec::new();
-        match (&self.epoch, &self.time) {
-            (None, Some(time)) => notes.push(match self.usual_length(profile.span_of(time)) {
-                Some(_) => format!(
-                    "without --epoch, an epoch is {epoch}: of a minute, hour, day, week, month and year the shortest by which {} epochs \
-                     reach the last row",
-                    self.horizon
-                ),
-                None => format!("without --epoch, an epoch is {epoch}; {} epochs don't reach the last row", self.horizon),
-            }),
-            (None, None) => notes.push(format!(
-                "without --time and --epoch, an epoch is {epoch} rows in their order, a tenth of the file, and there are {} epochs",
-                self.horizon
-            )),
-            _ => {}
-        }
-        if self.timezone.is_none() {
-            notes.extend(
-                filled
-                    .timezone
-                    .map(|_| "months and years are those of UTC: --timezone names another zone".into()),
-            );
-        }
-        notes.extend(
-            self.time.as_ref().filter(|_| self.timezone.is_none()).and_then(|time| profile.zone_note(time)),
-        );
-        notes
-    }
-}
-
-/// The usual time zone.
-pub(super) const UTC: &str = "UTC";
-
-/// What a profile says of times.
-pub(super) trait Times {
-    /// The first and the last time of a column.
-    fn span_of(&self, column: &str) -> Option<(i64, i64)>;
-    /// Whether the times of a column belong to a zone other than UTC, in words.
-    fn zone_note(&self, column: &str) -> Option<String>;
-}
-
-impl Times for FileProfile {
-    fn span_of(&self, column: &str) -> Option<(i64, i64)> {
-        self.columns.iter().find(|profile| profile.name == column)?.span
-    }
-
-    fn zone_note(&self, column: &str) -> Option<String> {
-        let profile = self.columns.iter().find(|profile| profile.name == column)?;
-        let offsets: Vec<&str> = profile.offsets.iter().map(String::as_str).take(3).collect();
-        match (offsets.is_empty(), profile.local_times) {
-            (false, _) => Some(format!(
-                "times carry offsets ({}): without --timezone, such as America/New_York, days begin at midnight UTC",
-                offsets.join(", ")
-            )),
-            (true, 0) => None,
-            (true, _) => Some(
-                "times without an offset are read as UTC: if they are local, give --timezone, such as America/New_York"
-                    .into(),
-            ),
-        }
-    }
-}
-
 /// Proposals, to be confirmed. Private: they come from the data.
 pub(super) struct Proposal {
     pub(super) columns: Vec<ColumnBounds>,
-    /// Columns that may hold keys, the one with the fewest values first.
+    /// Columns that may hold keys: those of kinds of measurement first, then by number of values.
     pub(super) keys: Vec<Keys>,
+    /// Bounds of single keys that are much narrower than those of the column.
+    pub(super) key_bounds: Vec<KeyBounds>,
+    /// Whether many rows lack a value.
+    pub(super) lacks_values: bool,
     pub(super) times: Vec<String>,
     pub(super) time: Option<String>,
     pub(super) arrival: Option<String>,
@@ -194,10 +60,9 @@ impl Proposal {
                 Some(Keys { column: column.name.clone(), values: words.keys().cloned().collect() })
             })
             .collect();
-        keys.sort_by_key(|key| key.values.len());
+        keys.sort_by_key(|key| (!is_like(&key.column, &KINDS), key.values.len()));
         let times: Vec<&ColumnProfile> = of_kind(ColumnKind::Time).collect();
-        let arrival =
-            times.iter().find(|column| is_like(&column.name, &ARRIVALS)).filter(|_| times.len() > 1);
+        let arrival = profile.arrival();
         let time = times.iter().find(|column| arrival.is_none_or(|arrival| arrival.name != column.name));
         let zone = arguments.timezone.as_deref().unwrap_or(UTC);
         let (epoch, start, horizon) = match time {
@@ -209,9 +74,12 @@ impl Proposal {
             None => (profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(), String::new(), COUNTED_EPOCHS),
         };
         let entities = of_kind(ColumnKind::Name).filter(|column| column.distinct < column.present);
+        let columns: Vec<_> = of_kind(ColumnKind::Number).map(proposed_bounds).collect();
         Proposal {
-            columns: of_kind(ColumnKind::Number).map(proposed_bounds).collect(),
+            lacks_values: profile.lacks_values(columns.iter().map(|column| &column.name)),
+            columns,
             keys,
+            key_bounds: Vec::new(),
             times: times.iter().map(|column| column.name.clone()).collect(),
             time: time.map(|column| column.name.clone()),
             arrival: arrival.map(|column| column.name.clone()),
@@ -222,6 +90,26 @@ impl Proposal {
         }
     }
 
+    /// Adds bounds of the keys whose values lie in a small part of the range of their column.
+    pub(super) fn add_key_bounds(&mut self, ranges: &BTreeMap<String, Ranges>) {
+        let width = |(lower, upper): (f64, f64)| upper - lower;
+        let all = |slot: usize| {
+            let ranges = ranges.values().filter_map(|ranges| ranges[slot]);
+            ranges.reduce(|(least, greatest), range| (range.0.min(least), range.1.max(greatest)))
+        };
+        let all: Vec<_> = (0..self.columns.len()).map(all).collect();
+        for (key, ranges) in ranges {
+            for ((column, range), all) in self.columns.iter().zip(ranges).zip(&all) {
+                let Some(((least, greatest), all)) = range.zip(*all) else { continue };
+                let (lower, upper) = outwards(least, greatest);
+                if 4.0 * (upper - lower) <= width(all) {
+                    let column = ColumnBounds { name: column.name.clone(), lower, upper };
+                    self.key_bounds.push(KeyBounds { key: key.clone(), column });
+                }
+            }
+        }
+    }
+
     /// Returns a command that makes the proposed pipeline, with the flags that are given.
     pub(super) fn command(&self, arguments: &InitArguments, output: &std::path::Path) -> String {
         let files: Vec<_> = arguments.files.iter().map(|path| quoted(&path.display().to_string())).collect();
@@ -229,14 +117,25 @@ impl Proposal {
             format!("hushflow init {} --output {}", files.join(" "), quoted(&output.display().to_string()));
         let given = arguments.columns();
         let columns = if given.is_empty() { &self.columns } else { &given };
-        let columns: Vec<_> = columns
-            .iter()
-            .map(|column| format!("{}:{}:{}", column.name, number(column.lower), number(column.upper)))
-            .collect();
+        let bounds = |column: &ColumnBounds| {
+            format!("{}:{}:{}", column.name, number(column.lower), number(column.upper))
+        };
         let mut add = |flag: &str, value: &str| command += &format!(" \\\n    {flag} {}", quoted(value));
-        add("--columns", &columns.join(","));
+        columns.iter().for_each(|column| add("--columns", &bounds(column)));
         if let Some(key) = arguments.key.as_ref().or(self.keys.first()) {
             add("--key", &format!("{}={}", key.column, list(&key.values)));
+            let own = if arguments.key_bounds.is_empty() { &self.key_bounds } else { &arguments.key_bounds };
+            let is_listed = |own: &&KeyBounds| {
+                key.values.contains(&own.key) && columns.iter().any(|column| column.name == own.column.name)
+            };
+            own.iter().filter(is_listed).for_each(|own| {
+                add("--key-bounds", &format!("{}={}", own.key, bounds(&own.column)));
+            });
+        }
+        match &arguments.missing {
+            Some(missing) => add("--missing", missing),
+            None if self.lacks_values => add("--missing", "by-column"),
+            None => {}
         }
         let time = arguments.time.as_ref().or(self.time.as_ref());
         if let Some(time) = time {
@@ -244,6 +143,7 @@ impl Proposal {
             if let Some(arrival) = arguments.arrival.as_ref().or(self.arrival.as_ref()) {
                 add("--arrival", arrival);
             }
+            arguments.time_format.iter().for_each(|format| add("--time-format", format.name()));
             arguments.timezone.iter().for_each(|zone| add("--timezone", zone));
             add("--start", arguments.start.as_ref().unwrap_or(&self.start));
             add("--horizon", &arguments.horizon.unwrap_or(self.horizon).to_string());
@@ -260,15 +160,22 @@ impl Proposal {
 }
 
 /// Parts of names of columns with the time when a row arrived.
-const ARRIVALS: [&str; 8] = ["arriv", "record", "receiv", "ingest", "load", "creat", "insert", "updat"];
+pub(super) const ARRIVALS: [&str; 8] =
+    ["arriv", "record", "receiv", "ingest", "load", "creat", "insert", "updat"];
 
-fn is_like(name: &str, parts: &[&str]) -> bool {
+/// Parts of names of columns with kinds of measurement.
+const KINDS: [&str; 12] = [
+    "kind", "type", "test", "analyte", "measure", "param", "metric", "quantity", "variable", "item",
+    "sensor", "signal",
+];
+
+pub(super) fn is_like(name: &str, parts: &[&str]) -> bool {
     let name = name.to_lowercase();
     parts.iter().any(|part| name.contains(part))
 }
 
 /// Quotes a word for the shell, if it needs that.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let is_plain = |character: char| character.is_alphanumeric() || "-_./:,=+%@".contains(character);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.into()

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use hushflow::time::{is_time_zone, is_varying_length, parse_time};
+use hushflow::time::{TimeFormat, is_time_zone, is_varying_length, parse_time};
 
 /// A column and its bounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,25 @@ pub(super) fn bounds(text: &str) -> Result<(f64, f64), String> {
     pair.ok_or_else(expected)
 }
 
+/// Bounds of a column for one value of the key.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KeyBounds {
+    pub(super) key: String,
+    pub(super) column: ColumnBounds,
+}
+
+impl FromStr for KeyBounds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected =
+            || format!("found {text:?}, expected VALUE=NAME:LOWER:UPPER, such as sodium=value:100:180");
+        let (key, column) =
+            text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or_else(expected)?;
+        Ok(KeyBounds { key: key.trim().into(), column: column.parse()? })
+    }
+}
+
 /// A column of keys and its values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Keys {
@@ -103,6 +122,12 @@ pub(super) fn list(values: &[String]) -> String {
         false => value.clone(),
     };
     values.iter().map(quoted).collect::<Vec<_>>().join(",")
+}
+
+/// Reads the form of times.
+pub(super) fn time_format(text: &str) -> Result<TimeFormat, String> {
+    let expected = "expected seconds, milliseconds, microseconds, nanoseconds, or a pattern with a date such as '%d/%m/%Y %H:%M'";
+    TimeFormat::parse(text).ok_or_else(|| format!("found {text:?}, {expected}"))
 }
 
 /// Reads a length of epochs.

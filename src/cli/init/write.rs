@@ -1,19 +1,28 @@
 //! The text of a pipeline file, with comments.
 
+use hushflow::format::Delimiter;
 use hushflow::pipeline::Format;
 
-use super::propose::Draft;
-use super::values::{ColumnBounds, Keys};
+use super::draft::Draft;
+use super::values::{ColumnBounds, KeyBounds, Keys};
 
 /// Returns the text of a pipeline file.
 pub(super) fn pipeline(name: &str, paths: &[String], format: Format, draft: &Draft) -> String {
     let paths: Vec<_> = paths.iter().map(|path| text(path)).collect();
     let path = if paths.len() == 1 { paths[0].clone() } else { format!("[{}]", paths.join(", ")) };
     let format = match format {
-        Format::Csv => "csv",
-        Format::Parquet => "parquet",
-        _ => "ndjson",
+        Format::Csv(Delimiter::Comma) => "\"csv\"".into(),
+        Format::Csv(delimiter) => {
+            format!("\"csv\"\ndelimiter = {}", text(&char::from(delimiter.byte()).to_string()))
+        }
+        Format::Parquet => "\"parquet\"".into(),
+        _ => String::from("\"ndjson\""),
     };
+    let times = draft
+        .time_format
+        .as_ref()
+        .map_or(String::new(), |format| format!("time_format = {}\n", text(format.name())));
+    let missing = format!("missing = {}", text(draft.missing.as_deref().unwrap_or("skip")));
     let mut file = format!(
         "# Written by hushflow init. Check it with: hushflow check FILE
 
@@ -21,8 +30,8 @@ name = {}
 
 [source]
 path = {path}
-format = \"{format}\"
-missing = \"skip\"                    # rows that lack a value don't count; \"by-column\": they count for their other columns
+format = {format}
+{times}{missing:36}# rows that lack a value: \"skip\" them, or \"by-column\": count them for their other columns
 preflight = \"stop\"                  # stop before epochs are published if most rows would not count, or nearly all epochs are empty
 
 # The published columns. Bounds are public and must not come from the data. Values outside of them
@@ -32,11 +41,22 @@ preflight = \"stop\"                  # stop before epochs are published if most
     );
     for ColumnBounds { name, lower, upper } in &draft.columns {
         file += &format!(
-            "[[columns]]\nname = {}\nlower = {}\nupper = {}\n\n",
+            "[[columns]]\nname = {}\nlower = {}\nupper = {}\n",
             text(name),
             digits(*lower),
             digits(*upper)
         );
+        let own = draft.key_bounds.iter().filter(|bounds| bounds.column.name == *name);
+        let own: String = own
+            .map(|KeyBounds { key, column }| {
+                format!("{} = [{}, {}]\n", quoted(key), digits(column.lower), digits(column.upper))
+            })
+            .collect();
+        file += &if own.is_empty() {
+            "\n".into()
+        } else {
+            format!("[columns.bounds]   # of single keys\n{own}\n")
+        };
     }
     if let Some(Keys { column, values }) = &draft.key {
         let values: Vec<_> = values.iter().map(|value| text(value)).collect();
@@ -117,6 +137,11 @@ fn privacy(draft: &Draft) -> String {
 /// Formats a text of TOML.
 fn text(text: &str) -> String {
     toml::Value::from(text).to_string()
+}
+
+/// Formats a key of TOML.
+fn quoted(key: &str) -> String {
+    serde_json::Value::from(key).to_string()
 }
 
 /// Formats a number of TOML with all its digits.

@@ -1,7 +1,9 @@
 //! The forecast of a strategy in the units of the columns of a pipeline file.
 
+use std::str::FromStr;
+
 use hushflow::estimates::Intervals;
-use hushflow::pipeline::{Column, Pipeline};
+use hushflow::pipeline::{Column, Pipeline, PublicParameters};
 use serde::Serialize;
 
 use super::super::output::{SearchStatus, number, table};
@@ -19,6 +21,9 @@ pub(super) struct ColumnForecast {
     /// The key with these bounds, if it has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    /// Share of the records without a value, where rows count for the columns that they have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing_share: Option<f64>,
     mean: EstimateNoise,
     /// Absent where releases hold no second moments.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,6 +31,27 @@ pub(super) struct ColumnForecast {
     /// Half the distance of the bounds.
     #[serde(skip)]
     half_width: f64,
+}
+
+/// The share of the records that lack a value of a column, as an argument.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::cli) struct MissingShare {
+    pub(in crate::cli) column: String,
+    pub(in crate::cli) share: f64,
+}
+
+impl FromStr for MissingShare {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!("found {text:?}, expected COLUMN=SHARE with a share from 0 and below 1, such as age=0.3")
+        };
+        let (column, share) = text.rsplit_once('=').ok_or_else(expected)?;
+        let share =
+            share.trim().parse().ok().filter(|share| (0.0..1.0).contains(share)).ok_or_else(expected)?;
+        Ok(MissingShare { column: column.trim().into(), share })
+    }
 }
 
 /// The forecasts of all columns.
@@ -45,16 +71,23 @@ pub(super) struct ColumnForecasts {
 
 impl ColumnForecasts {
     /// Returns `None` where the records of an epoch are not known.
-    pub(super) fn new(forecast: &Forecast, file: &Pipeline) -> Option<Self> {
+    pub(super) fn new(forecast: &Forecast, file: &Pipeline, missing: &[MissingShare]) -> Option<Self> {
+        let by_column = forecast.problem.by_column;
         let records_per_epoch = forecast.problem.records_per_epoch?;
         let mean = forecast.noise.mean_noise?;
         let intervals = Intervals::default();
         let between = |column: &Column, key: Option<&String>, (lower, upper): (f64, f64)| {
             let half_width = (upper - lower) / 2.0;
-            let reach = intervals.count_reach() * half_width;
+            let share = missing
+                .iter()
+                .rfind(|missing| missing.column == column.name)
+                .map_or(0.0, |missing| missing.share);
+            // The sums of a column have the same noise, however many records have a value.
+            let reach = intervals.count_reach() * half_width / (1.0 - share);
             let variance = forecast.noise.covariance_noise.map(|noise| noise.scaled(reach * half_width));
             let (column, key) = (column.name.clone(), key.cloned());
-            ColumnForecast { column, key, mean: mean.scaled(reach), variance, half_width }
+            let missing_share = by_column.then_some(share);
+            ColumnForecast { column, key, missing_share, mean: mean.scaled(reach), variance, half_width }
         };
         let of_column = |column: &Column| {
             let own = column.bounds.iter().map(|(key, bounds)| between(column, Some(key), *bounds));
@@ -72,7 +105,12 @@ impl ColumnForecasts {
             at_edge: {
                 // A mean m, in halves of the bounds, is a quotient with noise √(τ₁² + m²τ₀²)/n.
                 let noise = forecast.noise.last_noise;
-                (noise.count / noise.first).hypot(1.0)
+                // The records that have a column are counted by half the count and an indicator.
+                let step =
+                    2.0 * forecast.problem.clip_norm / (5.0 * forecast.problem.dimension as f64).sqrt();
+                let own = || (noise.count / 2.0).hypot(noise.first / step);
+                let count = if by_column { own() } else { noise.count };
+                (count / noise.first).hypot(1.0)
             },
         })
     }
@@ -93,8 +131,11 @@ impl ColumnForecasts {
             false => UNINFORMATIVE.into(),
         };
         let row = |forecast: &ColumnForecast| {
-            let ColumnForecast { column, key, mean, variance, half_width } = forecast;
-            let name = key.as_ref().map_or_else(|| column.clone(), |key| format!("{column} of {key}"));
+            let ColumnForecast { column, key, missing_share, mean, variance, half_width } = forecast;
+            let mut name = key.as_ref().map_or_else(|| column.clone(), |key| format!("{column} of {key}"));
+            if let Some(share) = missing_share.filter(|share| *share > 0.0) {
+                name += &format!(", {} % missing", number(share * 100.0));
+            }
             let of = |noise: &EstimateNoise, most| {
                 [noise.first_epoch, noise.last_epoch].map(|noise| reach(noise, most))
             };
@@ -115,6 +156,9 @@ impl ColumnForecasts {
         if rows.iter().flatten().any(|cell| cell == UNINFORMATIVE) {
             text += "all: the interval holds all values between the bounds, so it says nothing\n";
         }
+        if self.columns.iter().all(|column| column.missing_share == Some(0.0)) {
+            text += "This supposes that no value is missing: --missing-share COLUMN=0.3 forecasts the noise if 30 % of a column are.\n";
+        }
         if self.at_edge > 1.0 {
             text += &format!(
                 "A mean near a bound, as of a skewed column, has up to {:.1} times the half-width, cut at the bound.\n",
@@ -125,11 +169,27 @@ impl ColumnForecasts {
     }
 }
 
+/// Checks that the shares are those of columns of which values may be missing.
+pub(super) fn check_shares(shares: &[MissingShare], file: &PublicParameters) -> Result<(), CliError> {
+    let unknown = shares.iter().find(|share| !file.columns.iter().any(|column| column.name == share.column));
+    match unknown {
+        Some(MissingShare { column, .. }) => {
+            Err(CliError::usage(format!("--missing-share: the pipeline has no column {column:?}")))
+        }
+        None if !shares.is_empty() && !file.by_column() => Err(CliError::usage(
+            "--missing-share: rows that lack a value don't count in this pipeline: give the others as --records-per-epoch, or set \
+             missing = \"by-column\" in [source]",
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Returns what to expect of the means of a file's own strategy, in the units of its columns, if
 /// each key has this number of records in an epoch.
 pub(in crate::cli) fn forecast_of_means(
     file: &Pipeline,
     records_per_epoch: f64,
+    missing_share: Vec<MissingShare>,
 ) -> Result<Option<String>, CliError> {
     let arguments = PlanArguments {
         pipeline: None,
@@ -151,6 +211,7 @@ pub(in crate::cli) fn forecast_of_means(
         all: false,
         objective: Objective::Rmse,
         records_per_epoch: Some(records_per_epoch),
+        missing_share,
         plot: None,
         json: false,
     };
@@ -158,5 +219,5 @@ pub(in crate::cli) fn forecast_of_means(
     let bar = SearchStatus::new();
     let forecast = forecast_of_file(&plan, file, &bar);
     bar.finish();
-    Ok(ColumnForecasts::new(&forecast?, file).map(|columns| columns.text()))
+    Ok(ColumnForecasts::new(&forecast?, file, &arguments.missing_share).map(|columns| columns.text()))
 }

@@ -16,9 +16,6 @@ use crate::format::parquet::ParquetRows;
 use crate::format::unpack::Packing;
 use crate::state::Position;
 
-/// First bytes of files in forms of compression that are not read.
-const COMPRESSED: [(&[u8], &str); 3] = [(b"\xfd7zXZ\0", "xz"), (b"PK\x03\x04", "zip"), (b"BZh", "bzip2")];
-
 /// Text files.
 struct TextFiles {
     paths: Vec<PathBuf>,
@@ -52,15 +49,9 @@ fn check(path: &Path, is_text: bool) -> Result<(), SourceError> {
     if !found.is_file() {
         return Ok(());
     }
-    let (file, mut start) = (open_at(path, 0)?, Vec::new());
-    if is_text {
-        file.take(6).read_to_end(&mut start).map_err(|source| io_error(path, source))?;
-    }
-    if let Some(packing) = if is_text { Packing::of(path)? } else { None } {
-        return Ok(packing.open(path)?.verify()?);
-    }
-    match COMPRESSED.iter().find(|(magic, _)| start.starts_with(magic)) {
-        Some((_, form)) => Err(SourceError::Compressed { path: path.into(), form }),
+    open_at(path, 0)?;
+    match if is_text { Packing::of(path)? } else { None } {
+        Some(packing) => Ok(packing.open(path)?.verify()?),
         None => Ok(()),
     }
 }

@@ -133,7 +133,7 @@ impl SourceConfig for ListedFiles {
     }
 
     fn formats(&self) -> AllowedFormats {
-        AllowedFormats { allowed: &[Format::Csv, Format::Ndjson, Format::Parquet], ..AllowedFormats::TEXT }
+        AllowedFormats { allowed: &[Format::COMMAS, Format::Ndjson, Format::Parquet], ..AllowedFormats::TEXT }
     }
 
     fn kind(&self, format: Format) -> usize {

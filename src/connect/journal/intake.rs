@@ -332,7 +332,7 @@ mod tests {
 
     /// Starts copying `input` into a journal.
     fn start(format: &str, input: impl Read + Send + 'static, ingest: &Arc<IngestJournal>) -> Intake {
-        let format = if format == "csv" { Format::Csv } else { Format::Ndjson };
+        let format = if format == "csv" { Format::COMMAS } else { Format::Ndjson };
         let shape = RowLayout { format, header: None, wanted: vec!["x".into()] };
         let session = JournalSession::new(Arc::clone(ingest), shape, STANDARD_INPUT.into());
         Intake::start(session, &Control::new(), false, None, move |waiting| waiting.read(input)).unwrap()

@@ -154,7 +154,7 @@ impl JournalSession {
     /// Begins a session once the header is complete, unless the current session has the same
     /// header. Returns whether records follow.
     fn begin(&mut self, ended: bool, patience: WaitForRoom<'_>) -> Result<bool, SourceError> {
-        let in_stream = self.shape.format == Format::Csv && self.shape.header.is_none();
+        let in_stream = matches!(self.shape.format, Format::Csv(_)) && self.shape.header.is_none();
         let mut header = 0;
         if in_stream {
             let end = self.framing.first_end(&self.bytes[self.seen..]);
@@ -178,10 +178,10 @@ impl JournalSession {
         let blank = self.bytes[..header].iter().take_while(is_line_end).count();
         let named = self.shape.header.clone().unwrap_or_else(|| self.bytes[blank..header].to_vec());
         if self.current.as_ref() != Some(&named) {
-            if self.shape.format == Format::Csv {
+            if let Format::Csv(delimiter) = self.shape.format {
                 // Refuse a header that lacks a column before any record of its session counts.
                 let stream = ByteStream::new(io::Cursor::new(named.clone()), 0);
-                CsvRows::open(stream, &self.name, &self.shape.wanted)?;
+                CsvRows::open(stream, &self.name, delimiter, &self.shape.wanted)?;
             }
             if !self.ingest.begin(&named, patience)? {
                 return Ok(false);

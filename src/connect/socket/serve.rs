@@ -101,7 +101,7 @@ struct PeerActivity {
 
 impl PeerActivity {
     fn new(shape: &RowLayout) -> Self {
-        let has_header = shape.format == Format::Csv && shape.header.is_none();
+        let has_header = matches!(shape.format, Format::Csv(_)) && shape.header.is_none();
         let form = (!has_header).then(|| EntryParser::new(shape, STANDARD_INPUT.as_ref()).ok()).flatten();
         // At full size from the start: a growing vector would leave copies behind.
         let line = Zeroizing::new(Vec::with_capacity(RECORD_LIMIT));
@@ -150,7 +150,7 @@ impl PeerActivity {
             return self.form.is_some();
         };
         // Quoted fields may contain line ends.
-        if self.shape.format == Format::Csv && line.contains(&b'"') {
+        if matches!(self.shape.format, Format::Csv(_)) && line.contains(&b'"') {
             return true;
         }
         form.read(line, &mut self.row);
@@ -177,13 +177,13 @@ mod tests {
             }
         };
         let rows = [("junk\n", false), ("1,", false), ("2\n", true), ("\n \n", false), ("1\n2,3,4\n", false)];
-        check(activity(Format::Csv, Some("x,y\n")), &rows);
+        check(activity(Format::COMMAS, Some("x,y\n")), &rows);
         check(
-            activity(Format::Csv, None),
+            activity(Format::COMMAS, None),
             &[("junk\n", false), ("\u{feff}y,x\r\n", true), ("1,2\r\n", true)],
         );
         check(
-            activity(Format::Csv, Some("x,y\n")),
+            activity(Format::COMMAS, Some("x,y\n")),
             &[("\"a\n", true), ("junk\n1,2\njunk", true), ("\n", false)],
         );
         let objects = [

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use jiff::tz::TimeZone;
 use parquet::basic::Compression;
 use parquet::data_type::{
     BoolType, ByteArrayType, DoubleType, FixedLenByteArray, FixedLenByteArrayType, FloatType, Int32Type,
@@ -16,6 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::format::row::TimeForm;
 
 const SCHEMA: &str = "message rows {
     REQUIRED DOUBLE double;
@@ -125,7 +125,7 @@ fn read(path: &Path, position: (u64, u64)) -> Result<Vec<PrintedRow>, FormatErro
     let (mut row, mut read) = (Row::default(), Vec::new());
     while rows.read(&mut row).map_err(|error| io_error(path, error))? == RowOutcome::Row {
         let numbers =
-            (0..NAMES.len()).map(|slot| (row.number(slot).map(f64::to_bits), row.time(slot, &TimeZone::UTC)));
+            (0..NAMES.len()).map(|slot| (row.number(slot).map(f64::to_bits), row.time(slot, &TimeForm::UTC)));
         read.push((rows.position(), format!("{:?}", numbers.collect::<Vec<_>>())));
     }
     Ok(read)
@@ -152,14 +152,14 @@ fn every_type_has_its_meaning() {
         assert_eq!(row.number(4), Ok(-(n as f64) / 100.0 + 0.0));
         assert_eq!(row.number(5), row.number(4));
         assert_eq!(row.text(6).ok(), there.then(|| format!("name {}", n % 7)).as_ref().map(String::as_bytes));
-        assert_eq!(row.time(7, &TimeZone::UTC), Ok(n as i64 * 1000));
-        assert_eq!(row.time(8, &TimeZone::UTC), Ok(n as i64));
-        assert_eq!(row.time(9, &TimeZone::UTC), Ok((-(n as i64)).div_euclid(1000)));
-        assert_eq!(row.time(10, &TimeZone::UTC), Ok(n as i64 * 86_400_000_000));
+        assert_eq!(row.time(7, &TimeForm::UTC), Ok(n as i64 * 1000));
+        assert_eq!(row.time(8, &TimeForm::UTC), Ok(n as i64));
+        assert_eq!(row.time(9, &TimeForm::UTC), Ok((-(n as i64)).div_euclid(1000)));
+        assert_eq!(row.time(10, &TimeForm::UTC), Ok(n as i64 * 86_400_000_000));
         assert_eq!(row.number(11), Ok((n % 2) as f64));
         assert_eq!(row.number(12), optional(n as f64));
         assert_eq!(
-            (row.text(0), row.time(0, &TimeZone::UTC)),
+            (row.text(0), row.time(0, &TimeForm::UTC)),
             (Err(Defect::NotAText), Err(Defect::NotATime))
         );
         assert_eq!((row.text(7), row.number(7)), (Err(Defect::NotAText), Err(Defect::NotANumber)));

@@ -1,7 +1,7 @@
 //! Fields of `[source]` and `[[sources]]`. Those of single systems stand in their own folders.
 
 use super::epochs::{ARRIVAL, CLOCK_FIELD, LATENESS};
-use crate::connect::{FORMAT, HEADER, SIZE, SOURCE_PATH, source_groups};
+use crate::connect::{DELIMITER, FORMAT, HEADER, SIZE, SOURCE_PATH, TIME_FORMAT, source_groups};
 use crate::document::definition::{
     FieldDefinition as Field, FieldGroup, FieldType, SectionDefinition, Word, forms, word,
 };
@@ -46,7 +46,9 @@ pub(in crate::pipeline) const PREFLIGHTS: &[Word<Preflight>] = &[
 const FIELDS: &[Field] = &[
     SOURCE_PATH,
     FORMAT,
+    DELIMITER,
     HEADER,
+    TIME_FORMAT,
     Field::with_default(
         "missing",
         FieldType::Words(|| forms(MISSING_POLICIES)),

@@ -24,14 +24,25 @@ pub(super) fn source(
     let paths = section.require("path", section.get("path"))?.texts()?;
     let wants_journal = section.flag("journal");
     let input = Input::read(section, &paths, base)?;
-    let RecordFormat { format, header } = RecordFormat::read(section, &paths, &input)?;
+    let RecordFormat { format, header, time_format } = RecordFormat::read(section, &paths, &input)?;
     let journal = wants_journal.unwrap_or(false) || input.source().journaling() == Journaling::Always;
     let journal_limit = journal_limit(section, journal);
     let SourceTiming { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
     let largest_jump = largest_jump.or(usual_jump(&schedule));
-    let source =
-        Source { name, input, format, journal, journal_limit, header, schedule, arrival, idle, largest_jump };
+    let source = Source {
+        name,
+        input,
+        format,
+        journal,
+        journal_limit,
+        header,
+        time_format,
+        schedule,
+        arrival,
+        idle,
+        largest_jump,
+    };
     check(section, wants_journal, &source, rows);
     Some((source, rows))
 }

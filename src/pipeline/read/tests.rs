@@ -24,7 +24,7 @@ fn parse(text: &str) -> Result<Pipeline, String> {
 fn the_example_is_read() {
     let pipeline = parse(Pipeline::EXAMPLE).unwrap();
     assert_eq!(pipeline.sources[0].input.to_string(), "dir/flights_jan2013.csv");
-    assert_eq!(pipeline.sources[0].format, Format::Csv);
+    assert_eq!(pipeline.sources[0].format, Format::COMMAS);
     assert_eq!(pipeline.columns.len(), 2);
     assert_eq!(pipeline.key.as_ref().map(|key| key.values.len()), Some(3));
     let hour = 3_600_000_000;

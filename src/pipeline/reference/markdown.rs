@@ -74,6 +74,7 @@ fn add_words(page: &mut String, field: &FieldDefinition, words: Vec<Form>) {
     }
     let _ = write!(page, "\n| `{}` | |\n|---|---|\n", field.key);
     for Form { usage, about } in words {
+        let usage = usage.replace('|', "\\|");
         let _ = writeln!(page, "| `{usage}` | {about} |");
     }
 }

@@ -1,0 +1,249 @@
+//! What the operator makes of the proposals, checked against the files, and what a profile says of
+//! times and missing values.
+
+use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
+use hushflow::time::{TimeFormat, epochs_over, is_varying_length, parse_time_in};
+
+use super::super::CliError;
+use super::propose::{ARRIVALS, COUNTED_EPOCHS, UTC, is_like, quoted};
+use super::values::{ColumnBounds, KeyBounds, Keys};
+
+/// Most epochs in which an entity counts, unless the operator gives another number.
+const PARTICIPATIONS: u64 = 10;
+
+/// What the pipeline file will say.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    pub(super) columns: Vec<ColumnBounds>,
+    pub(super) key: Option<Keys>,
+    pub(super) key_bounds: Vec<KeyBounds>,
+    /// What happens to rows that lack a value, unless they are skipped.
+    pub(super) missing: Option<String>,
+    pub(super) time: Option<String>,
+    pub(super) arrival: Option<String>,
+    /// How times are written, if not in RFC 3339.
+    pub(super) time_format: Option<TimeFormat>,
+    pub(super) timezone: Option<String>,
+    pub(super) epoch: Option<String>,
+    pub(super) start: String,
+    pub(super) horizon: u64,
+    /// Column of the entity, unless records are protected.
+    pub(super) entity: Option<String>,
+    pub(super) participations: Option<u64>,
+    pub(super) epsilon: f64,
+    pub(super) delta: f64,
+}
+
+impl Draft {
+    /// Checks what the file can tell: that the columns exist and hold what they are for.
+    pub(super) fn check(&self, profile: &FileProfile) -> Result<(), CliError> {
+        let values = self.columns.iter().map(|column| (&column.name, Some(ColumnKind::Number)));
+        let times =
+            [&self.time, &self.arrival].into_iter().flatten().map(|name| (name, Some(ColumnKind::Time)));
+        let others = self.key.iter().map(|key| &key.column).chain(&self.entity).map(|name| (name, None));
+        for (name, kind) in values.chain(times).chain(others) {
+            let Some(column) = profile.columns.iter().find(|column| column.name == *name) else {
+                let names: Vec<_> = profile.columns.iter().map(|column| column.name.as_str()).collect();
+                return Err(CliError::usage(format!(
+                    "the file has no column {name:?}, but {}",
+                    names.join(", ")
+                )));
+            };
+            let fits = match kind {
+                Some(ColumnKind::Number) => 2 * column.numbers > column.present,
+                Some(ColumnKind::Time) => 2 * column.times > column.present,
+                _ => true,
+            };
+            if !fits {
+                return Err(CliError::usage(format!(
+                    "most values of the column {name:?} {}",
+                    unfit(column, kind)
+                )));
+            }
+        }
+        self.check_times(profile)
+    }
+
+    /// Checks that both columns of times are written alike, and can be read in one way only.
+    fn check_times(&self, profile: &FileProfile) -> Result<(), CliError> {
+        let found =
+            |name: &Option<String>| profile.columns.iter().find(|column| Some(&column.name) == name.as_ref());
+        let (Some(time), arrival) = (found(&self.time), found(&self.arrival)) else { return Ok(()) };
+        if let (Some(format), Some(other)) = (&time.time_format, &time.other_format) {
+            return Err(CliError::usage(format!(
+                "days and months of the column {:?} may be swapped: choose --time-format '{}' or --time-format '{}'",
+                time.name,
+                format.name(),
+                other.name()
+            )));
+        }
+        match arrival.filter(|arrival| arrival.time_format != time.time_format) {
+            Some(arrival) => Err(CliError::usage(format!(
+                "the times of the columns {:?} and {:?} are written in different forms, and [source] time_format names one: \
+                 leave --arrival out, or write both in the same form",
+                time.name, arrival.name
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Fills in the length of epochs and the limits. Months and years need a time zone.
+    pub(super) fn filled(self, profile: &FileProfile) -> Self {
+        let epoch = self.epoch.clone().unwrap_or_else(|| match &self.time {
+            Some(time) => self.usual_length(profile.span_of(time)).unwrap_or("1d").into(),
+            None => profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(),
+        });
+        let is_varying = self.time.is_some() && is_varying_length(&epoch) == Some(true);
+        let timezone = self.timezone.clone().or(is_varying.then(|| UTC.into()));
+        let participations = self.participations.unwrap_or(self.horizon.min(PARTICIPATIONS));
+        Draft { epoch: Some(epoch), timezone, participations: Some(participations), ..self }
+    }
+
+    /// Returns the shortest length by which the epochs of the horizon reach the last time.
+    fn usual_length(&self, span: Option<(i64, i64)>) -> Option<&'static str> {
+        const LENGTHS: [&str; 6] = ["1min", "1h", "1d", "1 week", "1 month", "1 year"];
+        let zone = self.timezone.as_deref().unwrap_or(UTC);
+        let span = span.map(|(first, last)| (parse_time_in(&self.start, zone).unwrap_or(first), last));
+        let reaches = |length: &&&str| {
+            let epochs = span.and_then(|span| epochs_over(span, length, zone));
+            epochs.is_some_and(|(_, epochs)| epochs <= self.horizon)
+        };
+        LENGTHS.iter().find(reaches).copied()
+    }
+
+    /// States what [`filled`](Self::filled) will choose, and how times are read.
+    pub(super) fn notes(&self, profile: &FileProfile, entities: &[String]) -> Vec<String> {
+        let filled = self.clone().filled(profile);
+        let epoch = filled.epoch.unwrap_or_default();
+        let mut notes = Vec::new();
+        if let (Some(time), Some(format)) = (&self.time, &self.time_format) {
+            notes.push(match format {
+                TimeFormat::SinceEpoch(_) => {
+                    format!("times of {time:?} are read as {} since 1970", format.name())
+                }
+                TimeFormat::Pattern(pattern) => {
+                    format!("times of {time:?} are read by the pattern {pattern:?}")
+                }
+            });
+        }
+        if let (Some(_), None, Some(arrival)) = (&self.time, &self.arrival, profile.arrival()) {
+            notes.push(format!(
+                "epochs close at the end of the input; --arrival {} would close them as rows come",
+                quoted(&arrival.name)
+            ));
+        }
+        if self.entity.is_none() && !entities.is_empty() {
+            notes.push(format!(
+                "single rows are protected; if {} names a person or device, --unit protects all of its rows together",
+                entities.join(" or ")
+            ));
+        }
+        if self.missing.is_none() && profile.lacks_values(self.columns.iter().map(|column| &column.name)) {
+            notes.push("many rows lack a value and are skipped; --missing by-column counts them for their other columns".into());
+        }
+        match (&self.epoch, &self.time) {
+            (None, Some(time)) => notes.push(match self.usual_length(profile.span_of(time)) {
+                Some(_) => format!(
+                    "without --epoch, an epoch is {epoch}: of a minute, hour, day, week, month and year the shortest by which {} epochs \
+                     reach the last row",
+                    self.horizon
+                ),
+                None => format!("without --epoch, an epoch is {epoch}; {} epochs don't reach the last row", self.horizon),
+            }),
+            (None, None) => notes.push(format!(
+                "without --time and --epoch, an epoch is {epoch} rows in their order, a tenth of the file, and there are {} epochs",
+                self.horizon
+            )),
+            _ => {}
+        }
+        if self.timezone.is_none() {
+            notes.extend(
+                filled
+                    .timezone
+                    .map(|_| "months and years are those of UTC: --timezone names another zone".into()),
+            );
+        }
+        notes.extend(
+            self.time.as_ref().filter(|_| self.timezone.is_none()).and_then(|time| profile.zone_note(time)),
+        );
+        notes
+    }
+}
+
+/// What is wrong with a column of decimal commas, and how to go on.
+pub(super) const DECIMAL_COMMAS: &str = "have decimal commas, which are not read: write points, as LC_ALL=C sed -E \
+    's/([0-9]),([0-9])/\\1.\\2/g' FILE > NEW does, if no comma separates fields or thousands";
+
+/// Says what is wrong with a column, and how to go on.
+fn unfit(column: &ColumnProfile, kind: Option<ColumnKind>) -> String {
+    match kind {
+        Some(ColumnKind::Time) if column.numbers > 0 => {
+            "are numbers: if they are seconds or days since some time, name the \
+            form by --time-format, such as seconds or '%Y%m%d'"
+                .into()
+        }
+        Some(ColumnKind::Time) => {
+            "are no dates or RFC 3339 times: choose another column, or name the form by --time-format, \
+            such as '%d/%m/%Y %H:%M'"
+                .into()
+        }
+        _ if column.decimal_commas > 0 => DECIMAL_COMMAS.into(),
+        _ => "are no numbers: choose another".into(),
+    }
+}
+
+/// What a profile says of times and missing values.
+pub(super) trait Times {
+    /// The first and the last time of a column.
+    fn span_of(&self, column: &str) -> Option<(i64, i64)>;
+    /// How the times of a column are written, if not in RFC 3339.
+    fn time_format(&self, column: Option<&str>) -> Option<TimeFormat>;
+    /// The column that may hold the times when rows arrived: by its name, and in order.
+    fn arrival(&self) -> Option<&ColumnProfile>;
+    /// Whether a tenth of the rows lack a value of one of these columns.
+    fn lacks_values<'a>(&self, columns: impl Iterator<Item = &'a String>) -> bool;
+    /// Whether the times of a column belong to a zone other than UTC, in words.
+    fn zone_note(&self, column: &str) -> Option<String>;
+}
+
+impl Times for FileProfile {
+    fn span_of(&self, column: &str) -> Option<(i64, i64)> {
+        self.columns.iter().find(|profile| profile.name == column)?.span
+    }
+
+    fn time_format(&self, column: Option<&str>) -> Option<TimeFormat> {
+        self.columns.iter().find(|profile| Some(profile.name.as_str()) == column)?.time_format.clone()
+    }
+
+    fn arrival(&self) -> Option<&ColumnProfile> {
+        let times = || self.columns.iter().filter(|column| column.kind() == ColumnKind::Time);
+        let is_ordered = |column: &ColumnProfile| 100 * column.falls <= column.times;
+        times()
+            .find(|column| is_like(&column.name, &ARRIVALS) && is_ordered(column))
+            .filter(|_| times().count() > 1)
+    }
+
+    fn lacks_values<'a>(&self, mut columns: impl Iterator<Item = &'a String>) -> bool {
+        let lacks = |name: &String| {
+            let column = self.columns.iter().find(|column| column.name == *name);
+            column.is_some_and(|column| 10 * column.numbers < 9 * self.rows)
+        };
+        columns.any(lacks)
+    }
+
+    fn zone_note(&self, column: &str) -> Option<String> {
+        let profile = self.columns.iter().find(|profile| profile.name == column)?;
+        let offsets: Vec<&str> = profile.offsets.iter().map(String::as_str).take(3).collect();
+        match (offsets.is_empty(), profile.local_times) {
+            (false, _) => Some(format!(
+                "times carry offsets ({}): without --timezone, such as America/New_York, days begin at midnight UTC",
+                offsets.join(", ")
+            )),
+            (true, 0) => None,
+            (true, _) => Some(
+                "times without an offset are read as UTC: if they are local, give --timezone, such as America/New_York"
+                    .into(),
+            ),
+        }
+    }
+}

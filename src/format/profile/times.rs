@@ -1,0 +1,156 @@
+//! Forms of times other than RFC 3339 in a column of a file, as a first guess.
+
+use jiff::tz::TimeZone;
+
+use crate::time::{TimeFormat, parse_time};
+
+const DATES: [&str; 14] = [
+    "%d.%m.%y",
+    "%d.%m.%Y",
+    "%d/%m/%y",
+    "%d/%m/%Y",
+    "%m/%d/%y",
+    "%m/%d/%Y",
+    "%d-%m-%Y",
+    "%m-%d-%Y",
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%Y%m%d",
+    "%d %b %Y",
+    "%d-%b-%Y",
+    "%b %d, %Y",
+];
+
+const HOURS: [&str; 8] =
+    ["", " %H:%M", " %H:%M:%S", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S %p", "T%H:%M:%S", " %H%M"];
+
+const WHOLE: [&str; 2] = ["%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z"];
+
+/// Texts that are tried until one has a known form.
+const TRIED: u64 = 100;
+
+/// Parts of names of columns with times.
+const TIME_NAMES: [&str; 6] = ["time", "date", "stamp", "epoch", "unix", "created"];
+const SHORT_TIME_NAMES: [&str; 7] = ["t", "ts", "at", "on", "when", "day", "dt"];
+
+/// The forms in which texts of a column can be read.
+#[derive(Clone, Default)]
+pub(super) struct TimeForms {
+    /// Texts that were tried before one had a known form.
+    tried: u64,
+    forms: Vec<FoundForm>,
+}
+
+/// A form of times, and what has been read by it.
+#[derive(Clone)]
+pub(super) struct FoundForm {
+    pub(super) format: TimeFormat,
+    pub(super) times: u64,
+    pub(super) span: (i64, i64),
+    /// The time before.
+    last: i64,
+    /// Times before the largest one so far.
+    pub(super) falls: u64,
+}
+
+impl TimeForms {
+    /// Tries a text.
+    pub(super) fn add(&mut self, text: &[u8]) {
+        if self.forms.is_empty() && self.tried < TRIED {
+            self.tried += 1;
+            let dated = DATES.iter().flat_map(|date| HOURS.iter().map(move |hour| format!("{date}{hour}")));
+            let patterns = dated.chain(WHOLE.map(String::from));
+            let found = patterns.filter_map(|pattern| {
+                let format = TimeFormat::Pattern(pattern);
+                let time = read(&format, text)?;
+                Some(FoundForm { format, times: 0, span: (time, time), last: time, falls: 0 })
+            });
+            self.forms = found.collect();
+        }
+        for form in &mut self.forms {
+            if let Some(time) = read(&form.format, text) {
+                form.times += 1;
+                form.span = (form.span.0.min(time), form.span.1.max(time));
+                form.falls += u64::from(time < form.last);
+                form.last = form.last.max(time);
+            }
+        }
+    }
+
+    /// Returns the form that fits most of the texts, and another that fits as many but reads them
+    /// differently, as days and months may be swapped.
+    pub(super) fn best(&self) -> Option<(&FoundForm, Option<&TimeFormat>)> {
+        let most = self.forms.iter().map(|form| form.times).max()?;
+        let mut best = self.forms.iter().filter(|form| form.times == most);
+        let first = best.next()?;
+        let other = best.find(|form| form.span != first.span || form.falls != first.falls);
+        Some((first, other.map(|form| &form.format)))
+    }
+}
+
+/// Reads a text as a time of our days: a year of two digits must not be read as one of four.
+fn read(format: &TimeFormat, text: &[u8]) -> Option<i64> {
+    format.read(text, &TimeZone::UTC).filter(is_of_our_days)
+}
+
+fn is_of_our_days(time: &i64) -> bool {
+    let limit = |text| parse_time(text).unwrap_or_default();
+    (limit("1900-01-01")..limit("2100-01-01")).contains(time)
+}
+
+/// Returns how the numbers of a column are times, if its name says so: as seconds since 1970 or
+/// parts of them, or as digits of a date.
+pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64)) -> Option<TimeFormat> {
+    let name = name.to_lowercase();
+    let mut parts = name.split(|character: char| !character.is_alphanumeric());
+    let is_time = TIME_NAMES.iter().any(|part| name.contains(part))
+        || parts.any(|part| SHORT_TIME_NAMES.contains(&part));
+    let is_recent = |format: &TimeFormat| {
+        let from = parse_time("1980-01-01").unwrap_or_default();
+        let is_time =
+            |number| format.of_number(number).filter(is_of_our_days).is_some_and(|time| time > from);
+        is_time(least) && is_time(greatest)
+    };
+    let units = ["seconds", "milliseconds", "microseconds", "nanoseconds"];
+    let digits = || TimeFormat::parse("%Y%m%d").filter(|_| least >= 19_000_101.0 && greatest <= 21_001_231.0);
+    let found = units.iter().filter_map(|unit| TimeFormat::parse(unit)).find(is_recent).or_else(digits);
+    found.filter(|_| is_time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_are_found_by_their_texts() {
+        let check = |texts: &[&str], expected: Option<&str>, other: Option<&str>| {
+            let mut forms = TimeForms::default();
+            texts.iter().for_each(|text| forms.add(text.as_bytes()));
+            let (format, swapped) = forms.best().unzip();
+            assert_eq!(format.map(|form| form.format.name()), expected, "{texts:?}");
+            assert_eq!(swapped.flatten().map(TimeFormat::name), other, "{texts:?}");
+        };
+        check(&["31.01.2013 10:15", "1.2.2013 10:30"], Some("%d.%m.%Y %H:%M"), None);
+        check(&["31.01.13", "01.02.13"], Some("%d.%m.%y"), None);
+        check(&["01/31/2013 1:15 PM"], Some("%m/%d/%Y %I:%M %p"), None);
+        check(&["03/04/2013", "05/04/2013"], Some("%d/%m/%Y"), Some("%m/%d/%Y"));
+        check(&["03/04/2013", "13/04/2013"], Some("%d/%m/%Y"), None);
+        check(&["x", "2013/04/13 10:15:30"], Some("%Y/%m/%d %H:%M:%S"), None);
+        check(&["10/Oct/2000:13:55:36 -0700"], Some("%d/%b/%Y:%H:%M:%S %z"), None);
+        check(&["Oslo", "Rome"], None, None);
+        check(&[], None, None);
+    }
+
+    #[test]
+    fn numbers_are_times_if_name_and_range_say_so() {
+        let check = |name: &str, range, expected: Option<&str>| {
+            assert_eq!(of_numbers(name, range).as_ref().map(TimeFormat::name), expected, "{name}");
+        };
+        check("timestamp", (1.6e9, 1.61e9), Some("seconds"));
+        check("recorded_at", (1.6e12, 1.61e12), Some("milliseconds"));
+        check("ts", (1.6e18, 1.61e18), Some("nanoseconds"));
+        check("date", (20_130_101.0, 20_131_231.0), Some("%Y%m%d"));
+        check("bytes", (1.6e9, 1.61e9), None);
+        check("time", (0.0, 86_400.0), None);
+    }
+}
