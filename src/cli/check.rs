@@ -76,7 +76,7 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
     refuse_sockets(&pipeline)?;
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone());
     let state = state.unwrap_or_else(|| NO_STATE.into());
-    let wrong = |error| CliError::usage(format!("{}: {error}", arguments.pipeline.display()));
+    let wrong = |error| CliError::from(error).in_pipeline(&arguments.pipeline);
     let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ()).map_err(wrong)?;
     let progress = RowProgress::new();
     let limits = limits(arguments, &pipeline, progress.clone())?;

@@ -27,10 +27,13 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, IsTerminal, stdout};
+use std::path::Path;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::Term;
 use hushflow::lines::{OutputFormat, TableStyle};
+use hushflow::pipeline::Pipeline;
+use hushflow::publication::PublicationError;
 use hushflow::sink::SinkError;
 
 use help::parse;
@@ -223,6 +226,16 @@ impl CliError {
         CliError { status: 4, cause: message.into().into() }
     }
 
+    /// Adds where a pipeline file says what the error is about.
+    fn in_pipeline(self, path: &Path) -> Self {
+        let Some(error) = self.cause.downcast_ref::<PublicationError>() else { return self };
+        let place = match error.field().and_then(|field| Pipeline::position(path, field)) {
+            Some((line, column)) => format!("{}:{line}:{column}", path.display()),
+            None => path.display().to_string(),
+        };
+        CliError { status: self.status, cause: format!("{place}: {error}").into() }
+    }
+
     fn is_broken_pipe(&self) -> bool {
         let cause: &(dyn Error + 'static) = &*self.cause;
         let output = cause.downcast_ref().and_then(|error: &SinkError| match error {
@@ -255,7 +268,7 @@ status_of! {
     hushflow::key::KeyError => 1,
     hushflow::ledger::LedgerError => 1,
     hushflow::pipeline::PipelineError => 2,
-    hushflow::publication::PublicationError => 2,
+    PublicationError => 2,
     hushflow::mechanism::audit::AuditError => 1,
     hushflow::mechanism::accounting::AccountingError => 2,
     hushflow::estimators::covariance::CovarianceError => 2,

@@ -143,7 +143,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         let address = options.metrics.serve(address, arguments.metrics_private)?;
         let _ = writeln!(stderr(), "http://{address}/metrics serves the metrics of this run");
     }
-    let wrong = |error| CliError::usage(format!("{}: {error}", arguments.pipeline.display()));
+    let wrong = |error| CliError::from(error).in_pipeline(&arguments.pipeline);
     if !pipeline.noise.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, so what is published protects nobody");
     }

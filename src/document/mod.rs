@@ -60,9 +60,7 @@ impl<'a> Document<'a> {
     }
 
     fn report(&self, span: Range<usize>, field: &str, message: impl Into<String>) {
-        let before = self.text.get(..span.start).unwrap_or(self.text);
-        let line = before.matches('\n').count() + 1;
-        let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+        let (line, column) = line_and_column(self.text, span.start);
         self.problems.borrow_mut().push(PipelineProblem {
             line,
             column,
@@ -77,6 +75,25 @@ impl<'a> Document<'a> {
         problems.sort();
         problems
     }
+}
+
+/// The line and the column, from 1, of a byte of a text.
+fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+    (before.matches('\n').count() + 1, column)
+}
+
+/// Returns the line and the column of a field such as `privacy.epsilon` of a document, or of the
+/// section that lacks it.
+pub(crate) fn position(text: &str, field: &str) -> Option<(usize, usize)> {
+    let (root, _) = DeTable::parse_recoverable(text);
+    let (mut table, mut start) = (Some(root.get_ref()), None);
+    for key in field.split('.') {
+        let Some(value) = table.and_then(|table| table.get(key)) else { break };
+        (table, start) = (value.get_ref().as_table(), Some(value.span().start));
+    }
+    Some(line_and_column(text, start?))
 }
 
 /// A table whose fields are being read.

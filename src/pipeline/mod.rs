@@ -443,6 +443,12 @@ impl Pipeline {
         read::pipeline(text, path).map_err(|problems| PipelineError::Invalid { path: path.into(), problems })
     }
 
+    /// Returns the line and the column of a field such as `privacy.epsilon` of the pipeline file at
+    /// `path`, or of the section that lacks it.
+    pub fn position(path: &Path, field: &str) -> Option<(usize, usize)> {
+        crate::document::position(&read_text(path, SETTINGS).ok()?, field)
+    }
+
     /// Whether several sources are read together.
     pub fn has_several_sources(&self) -> bool {
         self.sources.len() > 1

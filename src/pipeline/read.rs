@@ -203,6 +203,13 @@ fn columns<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Vec<Co
     let sections = root.sections("columns");
     if sections.is_empty() {
         root.require::<()>("columns", None);
+        // An empty list; a value of another type is reported already.
+        if let Some(columns) = root.get("columns") {
+            columns.filter(
+                "at least one column, as a section [[columns]] with name, lower and upper",
+                |value| value.as_array().is_none_or(|columns| !columns.is_empty()),
+            );
+        }
         return None;
     }
     let columns: Vec<_> = sections.into_iter().map(|section| column(section, roles)).collect();

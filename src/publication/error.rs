@@ -96,3 +96,23 @@ pub enum PublicationError {
     )]
     Header(#[from] serde_json::Error),
 }
+
+impl PublicationError {
+    /// Returns the field of the pipeline file to change, or its section.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            PublicationError::Accounting(_) | PublicationError::Mechanism(MechanismError::Accounting(_)) => {
+                Some("privacy.epsilon")
+            }
+            PublicationError::Mechanism(_) => Some("privacy"),
+            PublicationError::Strategy(_) | PublicationError::Search(_) | PublicationError::Matrix(_) => {
+                Some("release.strategy")
+            }
+            PublicationError::Covariance(_) => Some("release.method"),
+            PublicationError::Clip(_) | PublicationError::TooWide { .. } => Some("columns"),
+            PublicationError::TooLong { .. } => Some("epochs"),
+            PublicationError::ByColumn(_) => Some("source.missing"),
+            _ => None,
+        }
+    }
+}

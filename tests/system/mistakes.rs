@@ -441,3 +441,24 @@ fn a_pipe_is_told_where_private_problems_are_shown() {
     let silent = Mistake::new(&rows(3000, usize::MAX), &[("'stop'", "'off'")]).run(&[]).succeeded();
     assert!(!silent.err.contains(note), "{}", silent.err);
 }
+
+/// What no noise, no strategy or no bounds can give is reported with its place in the file.
+#[test]
+fn what_can_not_be_published_is_reported_with_its_line() {
+    let strategy = "strategy = 'square-root'";
+    for (from, to, place) in [
+        ("epsilon = 1", "epsilon = 1000", "p.toml:19:11: privacy: epsilon is too large"),
+        ("delta = 1e-6", "delta = 1e-6\nclip_norm = 1e300", "p.toml:18:1: privacy: clip_norm"),
+        (strategy, "strategy = 'file:nowhere.csv'", "p.toml:22:12: release: "),
+        (strategy, "strategy = 'honaker'", "p.toml:22:12: release: the strategy `honaker`"),
+    ] {
+        let mistake = Mistake::new("", &[(from, to)]);
+        let check = finish(hushflow(["check"]).arg(&mistake.pipeline));
+        assert!(check.code == Some(2) && check.err.contains(place), "{to}: {}", check.err);
+        mistake.run(&[]).failed(2, &[place]);
+    }
+    let empty = Mistake::new("", &[("[[columns]]\nname = 'age'\nlower = 0\nupper = 100\n", "")]);
+    let text = std::fs::read_to_string(&empty.pipeline).expect("the pipeline");
+    empty.lab.write("p.toml", format!("columns = []\n{text}"));
+    empty.run(&[]).failed(2, &["p.toml:1:11: columns: found [], expected at least one column"]);
+}
