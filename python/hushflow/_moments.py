@@ -52,6 +52,10 @@ class ContinualMoments(Owned):
         Number of epochs, unless a Strategy has it.
     start, every : str, default today and "1d"
         The start of the first epoch, and their length. A log that exists keeps its start.
+    epoch_rows : int, optional
+        Epochs of this number of rows, which close by themselves, instead of epochs of time. Every
+        row of a batch counts for it, also one that is left out. `partial_fit` returns once the
+        epochs that it has filled are published.
     neighbours : "replace-one", "replace-one-in-place" or "zero-out"
         How the streams differ that are hard to tell apart.
     time : str, optional
@@ -111,6 +115,7 @@ class ContinualMoments(Owned):
         horizon: int | None = None,
         start: str | date | datetime | None = None,
         every: str = "1d",
+        epoch_rows: int | None = None,
         neighbours: Literal["replace-one", "replace-one-in-place", "zero-out"] = "replace-one",
         time: str | None = None,
         allowed_lateness: str | None = None,
@@ -141,6 +146,7 @@ class ContinualMoments(Owned):
         self.horizon = horizon
         self.start = start
         self.every = every
+        self.epoch_rows = epoch_rows
         self.neighbours = neighbours
         self.time = time
         self.allowed_lateness = allowed_lateness
@@ -207,7 +213,7 @@ class ContinualMoments(Owned):
 
         `path` and `format` are those of its source, whose rows need a column `arrival` with the time
         at which they became known, and one with event times, named `time` unless the parameter `time`
-        names another. Change nothing else: the log belongs to these parameters.
+        names another; with `epoch_rows` they need neither. Change nothing else: the log belongs to these parameters.
         """
         columns = _given("columns", self.columns)
         strategy = self.strategy
@@ -228,6 +234,9 @@ class ContinualMoments(Owned):
         limits = (self.participations, self.min_separation, self.records_per_epoch)
         if self.entity is None and any(limit is not None for limit in limits):
             raise ParameterError("participations, min_separation and records_per_epoch need entity")
+        timed = (self.start, self.time, self.allowed_lateness)
+        if self.epoch_rows is not None and any(given is not None for given in timed):
+            raise ParameterError("epoch_rows: found start, time or allowed_lateness, which are for epochs of time")
         tables: dict[str, dict[str, Any]] = {
             "source": {
                 "path": path,
@@ -243,6 +252,11 @@ class ContinualMoments(Owned):
                 "records_per_epoch": self.records_per_epoch,
             },
             "epochs": {
+                "records": self.epoch_rows,
+                "horizon": _given("horizon", horizon),
+            }
+            if self.epoch_rows is not None
+            else {
                 "time": self.time or "time",
                 "arrival": arrival,
                 "start": self._start(),

@@ -2,29 +2,43 @@
 //!
 //! A batch is checked as a whole before any record of it is sent, so a refused one counts nothing.
 
-use hushflow::mechanism::epochs::{Clock, LatePolicy, Schedule, TimeSchedule};
+use std::ops::Range;
+
+use hushflow::mechanism::epochs::{Clock, LatePolicy, Schedule};
 use hushflow::operators::{Entity, Records};
 use hushflow::pipeline::{MissingPolicy, Pipeline, RowPolicy};
 use hushflow::source::entity;
+use numpy::ndarray::{ArrayView1, Axis, Slice};
 
 use crate::errors::Failure;
 
 /// The number of a key that the pipeline does not list.
 const UNLISTED: u32 = u32::MAX;
 
-/// Records of a batch that is sent at once.
-const CHUNK: usize = 1 << 16;
+/// Rows that are sent at once: few enough that their values stay in a processor's own cache.
+pub(crate) const CHUNK: usize = 1 << 14;
 
-/// Columns of equal length.
-pub(crate) struct Batch {
+/// Equally long columns, as they lie in the memory of Python.
+pub(crate) struct Columns<'a> {
     /// The values of each column.
-    pub(crate) columns: Vec<Vec<f64>>,
+    pub(crate) values: Vec<ArrayView1<'a, f64>>,
     /// Numbers of the keys; none without keys.
-    pub(crate) keys: Option<Vec<u32>>,
+    pub(crate) keys: Option<ArrayView1<'a, u32>>,
     /// Event times in microseconds since 1970; without them all rows join the current epoch.
-    pub(crate) times: Option<Vec<i64>>,
+    pub(crate) times: Option<ArrayView1<'a, i64>>,
     /// Names of the entities, empty where missing; none unless entities are protected.
     pub(crate) entities: Option<Vec<String>>,
+}
+
+/// A copy of columns, of checked lengths.
+pub(crate) struct Batch {
+    /// Number of rows.
+    pub(crate) rows: usize,
+    /// The values row by row, `CHUNK` rows together.
+    chunks: Vec<Vec<f64>>,
+    keys: Option<Vec<u32>>,
+    times: Option<Vec<i64>>,
+    entities: Option<Vec<String>>,
 }
 
 /// The rules for rows.
@@ -37,19 +51,17 @@ pub(crate) struct BatchRules {
     /// Whether a record with unusable values counts in the middle of the bounds, for counts are
     /// public.
     counts_unusable: bool,
-    schedule: TimeSchedule,
+    schedule: Schedule,
 }
 
 impl BatchRules {
     /// # Errors
-    /// For pipelines whose rows need more than their values: copies, epochs of a number of rows.
+    /// For pipelines whose rows may be copies.
     pub(crate) fn new(pipeline: &Pipeline) -> Result<Self, Failure> {
-        let refuse = |what: &str| Err(Failure::parameter(format!("{what}: only `hushflow run` does this")));
-        let Schedule::ByTime(schedule) = &pipeline.epochs.schedule else {
-            return refuse("epochs.records: epochs of a number of rows close by themselves");
-        };
         if pipeline.id.is_some() {
-            return refuse("source.id: copies of records are not left out here");
+            return Err(Failure::parameter(
+                "source.id: copies of records are not left out here: only `hushflow run` does this",
+            ));
         }
         Ok(BatchRules {
             names: pipeline.columns.iter().map(|column| column.name.clone()).collect(),
@@ -58,25 +70,79 @@ impl BatchRules {
             missing: pipeline.rows.missing,
             malformed: pipeline.rows.malformed,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
-            schedule: schedule.clone(),
+            schedule: pipeline.epochs.schedule.clone(),
         })
     }
 
     /// Number of epochs.
     pub(crate) fn horizon(&self) -> u64 {
-        self.schedule.horizon
+        self.schedule.horizon()
+    }
+
+    /// Rows of an epoch, if epochs close by themselves.
+    pub(crate) fn epoch_rows(&self) -> Option<u64> {
+        match &self.schedule {
+            Schedule::ByCount(by) => Some(by.records_per_epoch),
+            Schedule::ByTime(_) => None,
+        }
+    }
+
+    /// Copies columns, which another thread may change, if their lengths agree.
+    pub(crate) fn copy(&self, columns: Columns<'_>) -> Result<Batch, Failure> {
+        let rows = self.check_lengths(&columns)?;
+        let starts = (0..rows).step_by(CHUNK);
+        Ok(Batch {
+            rows,
+            chunks: starts.map(|start| gather(&columns.values, start..rows.min(start + CHUNK))).collect(),
+            keys: columns.keys.map(|keys| keys.to_vec()),
+            times: columns.times.map(|times| times.to_vec()),
+            entities: columns.entities,
+        })
     }
 
     /// Checks the batch and makes its records. `epoch` is the oldest open one, and `position` that
     /// of the first row in the stream.
-    pub(crate) fn records(&self, batch: &Batch, epoch: u64, position: u64) -> Result<Vec<Records>, Failure> {
-        let rows = self.check_lengths(batch)?;
+    pub(crate) fn records(
+        &self,
+        mut batch: Batch,
+        epoch: u64,
+        position: u64,
+    ) -> Result<Vec<Records>, Failure> {
+        if let (Some(keys), Some(listed)) = (&batch.keys, self.keys)
+            && let Some(row) = keys.iter().position(|&key| key >= listed && key != UNLISTED)
+        {
+            return Err(refused(&format!("row {row}: found key {}, expected one below {listed}", keys[row])));
+        }
+        let chunks = std::mem::take(&mut batch.chunks).into_iter().enumerate();
+        chunks.map(|(number, values)| self.chunk(&batch, number * CHUNK, values, epoch, position)).collect()
+    }
+
+    /// Makes the records of the rows from `start` on.
+    fn chunk(
+        &self,
+        batch: &Batch,
+        start: usize,
+        mut values: Vec<f64>,
+        epoch: u64,
+        position: u64,
+    ) -> Result<Records, Failure> {
+        let rows = start..start + values.len() / self.names.len();
+        let keys = match &batch.keys {
+            Some(keys) => keys[rows.clone()].to_vec(),
+            None => vec![0; rows.len()],
+        };
+        // The usual chunk counts as it is.
+        let one_epoch = batch.times.is_none() && self.epoch_rows().is_none();
+        let complete = values.iter().fold(true, |all, value| all & value.is_finite());
+        let listed = keys.iter().fold(true, |all, &key| all & (key != UNLISTED));
+        if one_epoch && complete && listed && batch.entities.is_none() {
+            return Ok(Records { epochs: vec![epoch; keys.len()], keys, values, ..Records::default() });
+        }
+        let mut records = Records::default();
         let clock = self.clock(epoch);
-        let (mut chunks, mut records) = (Vec::new(), Records::default());
-        let mut values = vec![0.0; self.names.len()];
-        for row in 0..rows {
+        for ((row, &key), values) in rows.zip(&keys).zip(values.chunks_exact_mut(self.names.len())) {
             // Every row is checked, also those that are left out.
-            let counts = self.read(batch, row, &mut values)?;
+            let counts = self.read(row, values)?;
             let named = match &batch.entities {
                 Some(names) => match names[row].trim_ascii() {
                     "" if self.missing == MissingPolicy::Reject => {
@@ -87,34 +153,31 @@ impl BatchRules {
                 },
                 None => None,
             };
-            let key = batch.keys.as_ref().map_or(0, |keys| keys[row]);
             if !counts || key == UNLISTED {
                 continue;
             }
+            let position = position + row as u64;
             let joins = match &batch.times {
+                _ if self.epoch_rows().is_some() => self.assign(0, Clock { row: position, ..clock }, epoch),
                 Some(times) => self.assign(times[row], clock, epoch),
                 None => Some(epoch),
             };
             let Some(joins) = joins else { continue };
-            push(&mut records, key, joins, &values, named.map(|entity| (entity, position + row as u64)));
-            if records.keys.len() == CHUNK {
-                chunks.push(std::mem::take(&mut records));
-            }
+            push(&mut records, key, joins, values, named.map(|entity| (entity, position)));
         }
-        chunks.push(records);
-        Ok(chunks)
+        Ok(records)
     }
 
-    fn check_lengths(&self, batch: &Batch) -> Result<usize, Failure> {
-        let (found, expected) = (batch.columns.len(), self.names.len());
+    fn check_lengths(&self, columns: &Columns<'_>) -> Result<usize, Failure> {
+        let (found, expected) = (columns.values.len(), self.names.len());
         if found != expected {
             return Err(refused(&format!("found {found} columns, expected {expected}")));
         }
-        let rows = batch.columns.first().map_or(0, Vec::len);
-        let lengths = batch.columns.iter().map(Vec::len).zip(self.names.iter().map(String::as_str));
+        let rows = columns.values.first().map_or(0, ArrayView1::len);
+        let lengths = columns.values.iter().map(ArrayView1::len).zip(self.names.iter().map(String::as_str));
         let others = [
-            ("the keys", batch.keys.as_ref().map(Vec::len), self.keys.is_some()),
-            ("the entities", batch.entities.as_ref().map(Vec::len), self.has_entities),
+            ("the keys", columns.keys.as_ref().map(ArrayView1::len), self.keys.is_some()),
+            ("the entities", columns.entities.as_ref().map(Vec::len), self.has_entities),
         ];
         for (what, length, wanted) in others {
             if length.is_some() != wanted {
@@ -123,27 +186,21 @@ impl BatchRules {
             }
         }
         let others = others.into_iter().filter_map(|(what, length, _)| Some((length?, what)));
-        let times = batch.times.as_ref().map(|times| (times.len(), "the event times"));
+        let times = columns.times.as_ref().map(|times| (times.len(), "the event times"));
         for (length, what) in lengths.chain(others).chain(times) {
             if length != rows {
                 let first = &self.names[0];
                 return Err(refused(&format!("{what}: found {length} rows, but {first} has {rows}")));
             }
         }
-        if let (Some(keys), Some(listed)) = (&batch.keys, self.keys)
-            && let Some(row) = keys.iter().position(|&key| key >= listed && key != UNLISTED)
-        {
-            return Err(refused(&format!("row {row}: found key {}, expected one below {listed}", keys[row])));
-        }
         Ok(rows)
     }
 
-    /// Reads the values of a row, NaN where they are missing but counted. False if the row is left
+    /// Checks the values of a row, and makes them NaN where they are missing but counted. False if the row is left
     /// out.
-    fn read(&self, batch: &Batch, row: usize, values: &mut [f64]) -> Result<bool, Failure> {
+    fn read(&self, row: usize, values: &mut [f64]) -> Result<bool, Failure> {
         let (mut usable, mut complete) = (0, true);
         for (column, value) in values.iter_mut().enumerate() {
-            *value = batch.columns[column][row];
             if value.is_finite() {
                 usable += 1;
                 continue;
@@ -172,20 +229,35 @@ impl BatchRules {
 
     /// The public clock while an epoch is the oldest open one: its end, and the allowed lateness.
     fn clock(&self, epoch: u64) -> Clock {
-        let end = self.schedule.start_of(epoch.saturating_add(1)).unwrap_or(i64::MAX);
-        let time = end.saturating_add(self.schedule.lateness).saturating_sub(1);
-        Clock { time, ..Clock::START }
+        let Schedule::ByTime(by) = &self.schedule else { return Clock::START };
+        let end = by.start_of(epoch.saturating_add(1)).unwrap_or(i64::MAX);
+        Clock { time: end.saturating_add(by.lateness).saturating_sub(1), ..Clock::START }
     }
 
     /// Returns the epoch that a record joins, not before the oldest open one.
     fn assign(&self, event_time: i64, clock: Clock, oldest: u64) -> Option<u64> {
-        let schedule = Schedule::ByTime(self.schedule.clone());
-        let epoch = schedule.assign(event_time, clock).epoch()?;
-        match epoch >= oldest {
-            true => Some(epoch),
-            false => (self.schedule.late == LatePolicy::Fold).then_some(oldest),
+        let epoch = self.schedule.assign(event_time, clock).epoch()?;
+        match &self.schedule {
+            _ if epoch >= oldest => (epoch <= self.horizon()).then_some(epoch),
+            Schedule::ByTime(by) => (by.late == LatePolicy::Fold).then_some(oldest),
+            Schedule::ByCount(_) => None,
         }
     }
+}
+
+/// Returns the values of some rows, row by row.
+fn gather(columns: &[ArrayView1<'_, f64>], rows: Range<usize>) -> Vec<f64> {
+    let width = columns.len();
+    let mut values = vec![0.0; rows.len() * width];
+    for (place, column) in columns.iter().enumerate() {
+        let part = column.slice_axis(Axis(0), Slice::from(rows.clone()));
+        let places = values[place..].iter_mut().step_by(width);
+        match part.as_slice() {
+            Some(part) => places.zip(part).for_each(|(place, &value)| *place = value),
+            None => places.zip(part.iter()).for_each(|(place, &value)| *place = value),
+        }
+    }
+    values
 }
 
 fn push(records: &mut Records, key: u32, epoch: u64, values: &[f64], entity: Option<(Entity, u64)>) {

@@ -18,7 +18,7 @@ use hushflow::runtime::{RunError, RunOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::batches::{Batch, BatchRules};
+use crate::batches::{Batch, BatchRules, CHUNK, Columns};
 use crate::errors::Failure;
 use crate::interrupt::{SIGNALS, interruptible};
 use crate::owner::Owner;
@@ -27,8 +27,8 @@ use crate::runs::{Pipeline, state_directory};
 /// Reason of the fault that ends a session before its horizon.
 const CLOSED: &str = "the session was closed";
 
-/// Commands that may wait for a worker, so that a fast caller waits.
-const WAITING: usize = 4;
+/// Commands that may wait for a worker, so that a fast caller waits: those of a million rows.
+const WAITING: usize = (1 << 20) / CHUNK;
 
 /// Longest sleep of a worker before it checks for a fault.
 const NAP: Duration = Duration::from_millis(50);
@@ -145,23 +145,45 @@ impl Session {
         ended.and_then(Result::err).unwrap_or_else(closed)
     }
 
-    fn send(&self, batch: &Batch) -> Result<(), Failure> {
+    /// Sends the records of a batch. Returns the last epoch that they have filled.
+    fn send(&self, batch: Batch) -> Result<Option<u64>, Failure> {
+        let rows = batch.rows as u64;
         let mut open = self.open();
         if open.senders.is_empty() {
             return Err(self.failure());
         }
         let chunks = self.rules.records(batch, open.epoch, open.position)?;
-        open.position += batch.columns.first().map_or(0, Vec::len) as u64;
+        open.position += rows;
         for records in chunks.into_iter().filter(|records| !records.is_empty()) {
             let worker = open.chunks % open.senders.len();
             open.chunks += 1;
             open.senders[worker].send(Command::Records(records)).map_err(|_| self.failure())?;
         }
+        let Some(epoch_rows) = self.rules.epoch_rows() else { return Ok(None) };
+        let filled = (open.position / epoch_rows.max(1)).min(self.rules.horizon());
+        if filled < open.epoch {
+            return Ok(None);
+        }
+        self.close_until(&mut open, filled)?;
+        Ok(Some(filled))
+    }
+
+    /// Closes the epochs up to this one.
+    fn close_until(&self, open: &mut Open, epoch: u64) -> Result<(), Failure> {
+        let last = epoch == self.rules.horizon();
+        for sender in &open.senders {
+            let command = if last { Command::End(epoch) } else { Command::Close(epoch + 1) };
+            sender.send(command).map_err(|_| self.failure())?;
+        }
+        open.epoch = epoch + 1;
         Ok(())
     }
 
     /// Closes the oldest open epoch and returns it.
     fn close_oldest(&self) -> Result<u64, Failure> {
+        if let Some(rows) = self.rules.epoch_rows() {
+            return Err(Failure::new("RunError", format!("epochs of {rows} rows close by themselves")));
+        }
         let (mut open, horizon) = (self.open(), self.rules.horizon());
         let epoch = open.epoch;
         if epoch > horizon {
@@ -173,13 +195,19 @@ impl Session {
         if open.senders.is_empty() {
             return Err(self.failure());
         }
-        let next = if epoch == horizon { Command::End as fn(u64) -> Command } else { Command::Close };
-        let argument = if epoch == horizon { horizon } else { epoch + 1 };
-        for sender in &open.senders {
-            sender.send(next(argument)).map_err(|_| self.failure())?;
-        }
-        open.epoch += 1;
+        self.close_until(&mut open, epoch)?;
         Ok(epoch)
+    }
+
+    /// Waits until an epoch is durable and published.
+    fn wait(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        while !py.detach(|| self.shared.wait(epoch))? {
+            py.check_signals()?;
+        }
+        if epoch == self.rules.horizon() {
+            py.detach(|| self.open().end());
+        }
+        Ok(())
     }
 }
 
@@ -218,7 +246,9 @@ impl Session {
         let thread = thread::Builder::new().name("hushflow publish".into()).spawn(publish);
         let thread = thread
             .map_err(|error| Failure::new("RunError", format!("no thread could be started: {error}")))?;
-        let open = Open { senders, epoch, position: 0, chunks: 0, thread: Some(thread) };
+        // Rows decide about epochs: those of published epochs have been counted.
+        let position = (epoch - 1).saturating_mul(rules.epoch_rows().unwrap_or(0));
+        let open = Open { senders, epoch, position, chunks: 0, thread: Some(thread) };
         Ok(Session { rules, open: Mutex::new(open), shared, owner: Owner::this_process() })
     }
 
@@ -235,25 +265,23 @@ impl Session {
     ) -> PyResult<()> {
         self.owner.check("publication")?;
         // Copied before the lock is released: another thread may change the arrays.
-        let batch = Batch {
-            columns: columns.iter().map(|column| column.as_array().to_vec()).collect(),
-            keys: keys.map(|keys| keys.as_array().to_vec()),
-            times: times.map(|times| times.as_array().to_vec()),
+        let batch = self.rules.copy(Columns {
+            values: columns.iter().map(PyReadonlyArray1::as_array).collect(),
+            keys: keys.as_ref().map(PyReadonlyArray1::as_array),
+            times: times.as_ref().map(PyReadonlyArray1::as_array),
             entities,
-        };
-        Ok(py.detach(|| self.send(&batch))?)
+        })?;
+        match py.detach(|| self.send(batch))? {
+            Some(epoch) => self.wait(py, epoch),
+            None => Ok(()),
+        }
     }
 
     /// Closes the oldest open epoch. Returns it once it is durable and published.
     fn close_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.owner.check("publication")?;
         let epoch = py.detach(|| self.close_oldest())?;
-        while !py.detach(|| self.shared.wait(epoch))? {
-            py.check_signals()?;
-        }
-        if epoch == self.rules.horizon() {
-            py.detach(|| self.open().end());
-        }
+        self.wait(py, epoch)?;
         Ok(epoch)
     }
 

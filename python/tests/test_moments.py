@@ -192,6 +192,32 @@ def test_stream_goes_on_with_a_run(hushflow: Command, days: list[Rows], expected
     assert "start = \"2013-01-02T00:00:00.000000Z\"" in moments(state, start=None).to_toml()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_epochs_of_rows_are_those_of_the_command(
+    hushflow: Command, days: list[Rows], tmp_path: Path, workers: int
+) -> None:
+    """Rows with other keys count for the length of an epoch."""
+    rows: dict[str, Any] = {"strategy": "identity", "epoch_rows": 700, "start": None, "keys": ["EWR", "JFK"]}
+    path = write_pipeline(tmp_path / "of the command", days, tmp_path / "flights.toml", **rows)
+    hushflow("run", path, "--state", tmp_path / "of the command", "--quiet")
+    written = [in_order(day) for day in days]
+    whole = {name: np.concatenate([numbers(day)[name] for day in written]) for name in numbers(days[0])}
+    assert len(whole["origin"]) > 3500
+    start = 0
+    for until in (300, 1800, 5000):
+        with moments(tmp_path / "state", workers=workers, **rows) as stream:
+            stream.partial_fit({name: values[start:until] for name, values in whole.items()})
+            assert stream.epoch_ == min(until // 700, 5)
+            if until < 3500:
+                with pytest.raises(hf.RunError, match="epochs of 700 rows close by themselves"):
+                    stream.close_epoch()
+            # Rows of epochs that are not published are sent again.
+            start = 700 * stream.epoch_
+    assert lines(hushflow, tmp_path / "state") == lines(hushflow, tmp_path / "of the command")
+    with pytest.raises(hf.ParameterError, match="epoch_rows: found start, time or allowed_lateness"):
+        moments(tmp_path / "state", **(rows | {"time": "event_time"})).to_toml()
+
+
 def test_keys_have_bounds_of_their_own(hushflow: Command, days: list[Rows], tmp_path: Path) -> None:
     path = write_pipeline(tmp_path / "of the command", days, tmp_path / "flights.toml")
     bounds = 'name = "dep_delay"\nbounds = { JFK = [-20, 30] }'
