@@ -37,14 +37,15 @@ const RECORDS: u64 = 1 << 19;
 /// Number of entities; each has about two records in an epoch.
 const ENTITIES: u64 = 1 << 18;
 
-const CASES: [(usize, usize); 6] = [(1, 1), (1, 2), (1_000, 1), (1_000, 2), (100_000, 1), (100_000, 2)];
+const CASES: [(usize, usize); 8] =
+    [(1, 1), (1, 2), (100, 1), (100, 2), (1_000, 1), (1_000, 2), (100_000, 1), (100_000, 2)];
 
 /// Count, values and products of a record.
 const COORDINATES: usize = 1 + DIMENSION + DIMENSION * (DIMENSION + 1) / 2;
 
 /// The baseline: one thread adds each record to floating-point sums of its key, without clipping,
 /// exactness, privacy or a log.
-#[divan::bench(args = [1, 1_000, 100_000], sample_count = 3, sample_size = 1)]
+#[divan::bench(args = [1, 100, 1_000, 100_000], sample_count = 3, sample_size = 1)]
 fn plain_loop(bencher: divan::Bencher<'_, '_>, keys: usize) {
     let batches: Vec<Records> = (0..64).map(|number| batch(number, keys, false)).collect();
     bencher.counter(ItemsCount::new(EPOCHS * RECORDS)).bench(|| {
