@@ -74,8 +74,8 @@ class ContinualMoments(Owned):
     clip_norm : float, optional
         Largest norm of a record after scaling the bounds to [-1, 1].
     ledger, data_set, budget : path, str, (float, float)
-        The ledger that all publications over the same data share, the name of the data, and the
-        (epsilon, delta) of all of them together.
+        The ledger that all publications over the same data share, the name of the data (by default
+        `name`), and the (epsilon, delta) of all of them together.
     name : str, default "moments"
     workers : int, default 1
         Threads.
@@ -275,7 +275,7 @@ class ContinualMoments(Owned):
             "release": {"strategy": strategy, "workload": workload},
             "ledger": {
                 "directory": None if self.ledger is None else os.path.abspath(self.ledger),
-                "data_set": self.data_set,
+                "data_set": self.name if self.data_set is None and self.ledger is not None else self.data_set,
             },
             "state": {"anchor": None if self.anchor is None else os.path.abspath(self.anchor)},
             "simulation": {"seed": self.seed},

@@ -196,8 +196,8 @@ impl BatchRules {
         Ok(rows)
     }
 
-    /// Checks the values of a row, and makes them NaN where they are missing but counted. False if the row is left
-    /// out.
+    /// Checks the values of a row, and makes them NaN where they are missing but counted. False if
+    /// the row is left out.
     fn read(&self, row: usize, values: &mut [f64]) -> Result<bool, Failure> {
         let (mut usable, mut complete) = (0, true);
         for (column, value) in values.iter_mut().enumerate() {

@@ -382,6 +382,14 @@ def test_parameters_of_an_open_publication_stay(tmp_path: Path, days: list[Rows]
     stream.close()
 
 
+def test_data_are_named_after_the_publication(tmp_path: Path) -> None:
+    with moments(tmp_path / "state", ledger=tmp_path / "ledger", name="delays") as stream:
+        stream.close_epoch()
+        assert stream.budget_.data_set == "delays"
+    with pytest.raises(hf.LedgerError, match="delays"):
+        moments(tmp_path / "more", ledger=tmp_path / "ledger", name="others").close_epoch()
+
+
 def test_a_ledger_with_a_seeded_entry_says_why_it_has_no_guarantee(tmp_path: Path, days: list[Rows]) -> None:
     stream = moments(tmp_path / "state", ledger=tmp_path / "ledger", data_set="flights")
     stream.partial_fit(numbers(days[0]))
