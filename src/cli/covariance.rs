@@ -424,8 +424,8 @@ impl CovarianceReport<'_> {
             });
             text += &match estimate.measurements.is_empty() {
                 true => format!(
-                    "{} adds its noise to eigenvalues and directions, or in steps that each depend on the one before: no noise of single \
-                     entries is known. ssp, ssp-tight and pace measure entries with known noise.\n",
+                    "{} has added its noise to eigenvalues and directions: no noise of single entries is known. ssp, ssp-tight, pace \
+                     and coinpress measure entries with known noise.\n",
                     self.arguments.method
                 ),
                 false => "±: standard deviation of the noise; an entry without ± was not measured\n".into(),

@@ -213,12 +213,33 @@ impl<'a> PreparedSample<'a> {
         })
     }
 
+    /// Returns the measurement of every entry, from values and deviations of z² per record.
+    pub(super) fn measured(&self, values: &DMatrix<f64>, deviations: &DMatrix<f64>) -> Vec<EntryMeasurement> {
+        let layout = Layout { dimension: values.nrows(), second: SecondMoment::Full, sent: None };
+        let entry = |(column, row): (usize, usize)| {
+            let units = self.own_units(row, column);
+            let (value, deviation) = (values[(row, column)] * units, deviations[(row, column)] * units);
+            EntryMeasurement { row, column, value, deviation, times: 1 }
+        };
+        layout.second_entries().map(entry).collect()
+    }
+
+    /// Returns the noisy entries as z² per record.
     pub(super) fn matrix(&self, noisy: &[Noisy]) -> DMatrix<f64> {
+        self.symmetric(noisy, |noisy| noisy.value as f64)
+    }
+
+    /// Returns the standard deviations of the noise of the entries, of z² per record.
+    pub(super) fn deviations(&self, noisy: &[Noisy]) -> DMatrix<f64> {
+        self.symmetric(noisy, |noisy| noisy.deviation)
+    }
+
+    fn symmetric(&self, noisy: &[Noisy], of: impl Fn(&Noisy) -> f64) -> DMatrix<f64> {
         let dimension = self.sample.dimension();
         let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
         let mut matrix = DMatrix::zeros(dimension, dimension);
         for ((i, j), noisy) in layout.second_entries().zip(noisy) {
-            let value = noisy.value as f64 * self.unit();
+            let value = of(noisy) * self.unit();
             (matrix[(i, j)], matrix[(j, i)]) = (value, value);
         }
         matrix

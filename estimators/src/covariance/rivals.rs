@@ -63,37 +63,37 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
         public_count(sample)?;
     }
     let start = PreparedSample::new(sample, COUNT_SHARE * budget.left(), centre, &mut budget, rng)?;
-    let covariance = match method {
+    let MatrixEstimate { covariance, deviations } = match method {
         CovarianceMethod::Diagonal | CovarianceMethod::Pace => return diagonal(start, budget, rng),
-        CovarianceMethod::Ssp | CovarianceMethod::SspTight => return triangle(method, start, budget, rng),
+        CovarianceMethod::Ssp => triangle(&start, start.sample.matrix_sensitivity(), &mut budget, rng)?,
+        CovarianceMethod::SspTight => {
+            triangle(&start, start.sample.triangle_sensitivity(), &mut budget, rng)?
+        }
         CovarianceMethod::Separate => separate(&start, &mut budget, rng)?,
         CovarianceMethod::Adaptive => adaptive(&start, &mut budget, rng)?,
         CovarianceMethod::CoinPress => coinpress(&start, &mut budget, rng)?,
     };
+    let measurements =
+        deviations.map_or_else(Vec::new, |deviations| start.measured(&covariance, &deviations));
     let covariance = nearest_semidefinite(&covariance).ok_or(CovarianceError::Numerical)?;
-    start.estimate(&covariance, budget)
+    Ok(CovarianceEstimate { measurements, ..start.estimate(&covariance, budget)? })
+}
+
+/// An estimate of z² per record, before its last projection.
+pub(super) struct MatrixEstimate {
+    pub(super) covariance: DMatrix<f64>,
+    /// Standard deviations of the noise of its entries, where they are known.
+    deviations: Option<DMatrix<f64>>,
 }
 
 fn triangle<R: CryptoRng + ?Sized>(
-    method: CovarianceMethod,
-    start: PreparedSample<'_>,
-    mut budget: CovarianceBudget,
+    start: &PreparedSample<'_>,
+    sensitivity: f64,
+    budget: &mut CovarianceBudget,
     rng: &mut R,
-) -> Result<CovarianceEstimate, CovarianceError> {
-    let sensitivity = match method {
-        CovarianceMethod::SspTight => start.sample.triangle_sensitivity(),
-        _ => start.sample.matrix_sensitivity(),
-    };
-    let noisy = whole(&start, sensitivity, &mut budget, 1.0, rng)?;
-    let layout = Layout { dimension: start.sample.dimension(), second: SecondMoment::Full, sent: None };
-    let measurements = layout.second_entries().zip(&noisy).map(|((column, row), noisy)| {
-        let units = start.own_units(row, column) * start.unit();
-        let (value, deviation) = (noisy.value as f64 * units, noisy.deviation * units);
-        EntryMeasurement { row, column, value, deviation, times: 1 }
-    });
-    let measurements = measurements.collect();
-    let covariance = nearest_semidefinite(&start.matrix(&noisy)).ok_or(CovarianceError::Numerical)?;
-    Ok(CovarianceEstimate { measurements, ..start.estimate(&covariance, budget)? })
+) -> Result<MatrixEstimate, CovarianceError> {
+    let noisy = whole(start, sensitivity, budget, 1.0, rng)?;
+    Ok(MatrixEstimate { covariance: start.matrix(&noisy), deviations: Some(start.deviations(&noisy)) })
 }
 
 pub(super) fn whole<R: CryptoRng + ?Sized>(
@@ -165,7 +165,7 @@ pub(super) fn separate<R: CryptoRng + ?Sized>(
     start: &PreparedSample<'_>,
     budget: &mut CovarianceBudget,
     rng: &mut R,
-) -> Result<DMatrix<f64>, CovarianceError> {
+) -> Result<MatrixEstimate, CovarianceError> {
     let exact = eigenvalues(&start.sample)?;
     let noisy = whole(start, start.sample.matrix_sensitivity(), budget, 0.5, rng)?;
     let sensitivity = start.sample.matrix_sensitivity() + eigenvalue_slack(&start.sample);
@@ -180,7 +180,7 @@ pub(super) fn separate<R: CryptoRng + ?Sized>(
         let direction = eigen.eigenvectors.column(position);
         covariance += direction * direction.transpose() * (value.value as f64 * start.unit()).max(0.0);
     }
-    Ok(covariance)
+    Ok(MatrixEstimate { covariance, deviations: None })
 }
 
 /// Upper bound of the norm of d standard Gaussians, except for the tail.
@@ -193,7 +193,7 @@ fn coinpress<R: CryptoRng + ?Sized>(
     start: &PreparedSample<'_>,
     budget: &mut CovarianceBudget,
     rng: &mut R,
-) -> Result<DMatrix<f64>, CovarianceError> {
+) -> Result<MatrixEstimate, CovarianceError> {
     let sample = &start.sample;
     let (size, total) = (sample.dimension(), budget.left());
     let d = size as f64;
@@ -203,7 +203,7 @@ fn coinpress<R: CryptoRng + ?Sized>(
     let clipper = Clipper::unscaled(size, radius)?.counting_unusable();
     // No covariance of z ∈ [−1, 1]^d exceeds d.
     let mut whitening = DMatrix::identity(size, size) / d.sqrt();
-    let mut estimate = DMatrix::identity(size, size);
+    let mut estimate = MatrixEstimate { covariance: DMatrix::identity(size, size), deviations: None };
     for (step, share) in COIN_SHARES.into_iter().enumerate() {
         let whitened = whiten(sample, &whitening);
         let sums = moments(&clipper, &whitened, SecondMoment::Full)?.to_wide();
@@ -212,13 +212,33 @@ fn coinpress<R: CryptoRng + ?Sized>(
         let noisy =
             add_noise(budget, (BudgetPurpose::Matrix, rho), second, matrix_sensitivity(neighbours), rng)?;
         let grid = radius / (1u64 << RECORD_BITS) as f64 / sample.grid();
-        let found =
-            nearest_semidefinite(&(start.matrix(&noisy) * grid * grid)).ok_or(CovarianceError::Numerical)?;
+        let measured = start.matrix(&noisy) * grid * grid;
+        let found = nearest_semidefinite(&measured).ok_or(CovarianceError::Numerical)?;
         let back = whitening.clone().try_inverse().ok_or(CovarianceError::Numerical)?;
-        estimate = &back * &found * back.transpose();
+        let deviations = start.deviations(&noisy) * grid * grid;
+        estimate = MatrixEstimate {
+            covariance: &back * &found * back.transpose(),
+            deviations: Some(transformed(&back, &deviations)),
+        };
         whitening = inverse_root(found + DMatrix::identity(size, size) * spread)? * whitening;
     }
-    Ok((&estimate + estimate.transpose()) / 2.0)
+    let covariance = (&estimate.covariance + estimate.covariance.transpose()) / 2.0;
+    Ok(MatrixEstimate { covariance, ..estimate })
+}
+
+/// Standard deviations of the entries of B·N·Bᵀ, for a symmetric N whose upper triangle has
+/// independent entries with these deviations. B is released before N, so it is no part of the
+/// noise: N_kl moves entry (i, j) by b_ik b_jl + b_il b_jk, and N_kk by b_ik b_jk.
+fn transformed(back: &DMatrix<f64>, deviations: &DMatrix<f64>) -> DMatrix<f64> {
+    let size = back.nrows();
+    DMatrix::from_fn(size, size, |i, j| {
+        let weight = |k: usize, l: usize| match k == l {
+            true => back[(i, k)] * back[(j, k)],
+            false => back[(i, k)] * back[(j, l)] + back[(i, l)] * back[(j, k)],
+        };
+        let pairs = (0..size).flat_map(|k| (k..size).map(move |l| (k, l)));
+        pairs.map(|(k, l)| (weight(k, l) * deviations[(k, l)]).powi(2)).sum::<f64>().sqrt()
+    })
 }
 
 /// A·z of every record; zeros for an unusable one.
@@ -254,7 +274,7 @@ pub(super) fn adaptive<R: CryptoRng + ?Sized>(
     start: &PreparedSample<'_>,
     budget: &mut CovarianceBudget,
     rng: &mut R,
-) -> Result<DMatrix<f64>, CovarianceError> {
+) -> Result<MatrixEstimate, CovarianceError> {
     let (dimension, total) = (start.sample.dimension() as f64, budget.left());
     let trace = trace(start, (budget, SHARE * total), rng)?;
     let bounds = ErrorBounds { d: dimension, rows: start.rows.0, rho: (1.0 - 2.0 * SHARE) * total, trace };
@@ -266,8 +286,7 @@ pub(super) fn adaptive<R: CryptoRng + ?Sized>(
     if bounds.separate(halvings) < bounds.whole(halvings) {
         separate(&clipped, budget, rng)
     } else {
-        let sensitivity = clipped.sample.matrix_sensitivity();
-        Ok(clipped.matrix(&whole(&clipped, sensitivity, budget, 1.0, rng)?))
+        triangle(&clipped, clipped.sample.matrix_sensitivity(), budget, rng)
     }
 }
 

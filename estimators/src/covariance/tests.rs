@@ -240,3 +240,26 @@ fn regressions_find_the_slope() {
         assert!(found.budget.left() < 1e-7);
     }
 }
+
+/// The noise of each entry is the printed one: of 300 runs, the sum of squares over the variances
+/// is within 5.5 deviations of 300 for each of six entries, by chance outside of it less than once
+/// in a million.
+#[test]
+fn entries_of_stepwise_methods_have_the_noise_that_they_report() {
+    let records = records(500, 2, 8);
+    let truth = second_moments(&records, 2);
+    for method in [CovarianceMethod::CoinPress, CovarianceMethod::Adaptive] {
+        let mut squares = [0.0; 3];
+        for seed in 0..300 {
+            let found = run(method, &records, 2, 0.5, (PLACE, None), seed).unwrap();
+            assert_eq!(found.measurements.len(), 3, "{method}");
+            for (sum, entry) in squares.iter_mut().zip(&found.measurements) {
+                *sum += ((entry.value - truth[(entry.row, entry.column)]) / entry.deviation).powi(2);
+            }
+        }
+        let reach = 5.5 * 600f64.sqrt();
+        assert!(squares.iter().all(|sum| (sum - 300.0).abs() < reach), "{method}: {squares:?}");
+    }
+    let separate = run(CovarianceMethod::Separate, &records, 2, 0.5, (PLACE, None), 1).unwrap();
+    assert!(separate.measurements.is_empty(), "its noise is in eigenvalues and directions");
+}
