@@ -336,7 +336,7 @@ pub enum Cell {
     Value(f64, f64),
     /// A value of unknown noise.
     Plain(f64),
-    /// The ends of an interval that is longer on one side of its value.
+    /// The ends of an interval that is longer on one side of its value; one may be infinite.
     Range(f64, f64),
     /// An upper bound of a value that is not known otherwise.
     AtMost(f64),
@@ -361,7 +361,7 @@ impl Cell {
         let is_cut = interval.lower <= bounds.lower || interval.upper >= bounds.upper;
         let is_within = value - reach >= bounds.lower && value + reach <= bounds.upper && !is_cut;
         match reach {
-            reach if !reach.is_finite() => Cell::Plain(value),
+            _ if interval == Interval::UNBOUNDED => Cell::Plain(value),
             reach if reach <= f64::MIN_POSITIVE => Cell::Value(value, reach),
             reach if reach <= LOPSIDED * below.min(above) && is_within => Cell::Value(value, reach),
             _ => Cell::Range(interval.lower, interval.upper),
@@ -431,7 +431,9 @@ mod tests {
         check(5.0, (1.0, 9.0), Cell::Value(5.0, 4.0));
         check(28.0, (20.0, 41.0), Cell::Range(20.0, 41.0));
         check(0.0, (0.0, 0.0), Cell::Value(0.0, 0.0));
-        let all = Cell::of_interval(3.0, Interval { lower: 1.0, upper: f64::INFINITY }, Interval::UNBOUNDED);
-        assert_eq!(all, Cell::Plain(3.0));
+        let cell = |interval| Cell::of_interval(3.0, interval, Interval::UNBOUNDED);
+        let open = Interval { lower: 3.0, upper: f64::INFINITY };
+        assert_eq!(cell(open), Cell::Range(3.0, f64::INFINITY));
+        assert_eq!(cell(Interval::UNBOUNDED), Cell::Plain(3.0));
     }
 }

@@ -311,16 +311,21 @@ fn cell(cell: &Cell) -> String {
             }
         }
         Cell::Plain(value) => format!("{value:.4}"),
+        Cell::Range(lower, f64::INFINITY) => format!("≥ {}", bound(lower)),
+        Cell::Range(f64::NEG_INFINITY, upper) => format!("≤ {}", bound(upper)),
         Cell::Range(lower, upper) => {
             let places = places(upper - lower);
             format!("{lower:.places$} to {upper:.places$}")
         }
-        Cell::AtMost(bound) => {
-            let places = (2.0 - bound.log10().floor()).clamp(0.0, 6.0) as usize;
-            format!("≤ {bound:.places$}")
-        }
+        Cell::AtMost(upper) => format!("≤ {}", bound(upper)),
         Cell::Empty => "-".into(),
     }
+}
+
+/// Formats the end of an interval that has no other end, to three significant digits.
+fn bound(end: f64) -> String {
+    let places = (2.0 - end.abs().log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{end:.places$}")
 }
 
 /// Decimal places up to the second significant digit of a width.

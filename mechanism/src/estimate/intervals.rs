@@ -308,18 +308,23 @@ impl MomentIntervals<'_> {
             self.quantiles(tail, -mean * self.moments.count() / deviation)
         };
         let plain = self.roots(sum, quantiles(estimate).0.max(0.0));
-        let (mut lower, mut upper) = (plain.lower, plain.upper);
+        let (mut ends, mut before) = (plain, plain);
         if noise.count > 0.0 {
             for _ in 0..ROUNDS {
-                let before = (lower, upper);
-                lower = self.roots(sum, quantiles(lower).0).lower;
-                upper = self.roots(sum, quantiles(upper).1).upper;
-                if (lower, upper) == before {
+                before = ends;
+                ends.lower = self.roots(sum, quantiles(before.lower).0).lower;
+                ends.upper = self.roots(sum, quantiles(before.upper).1).upper;
+                if ends == before {
                     break;
                 }
             }
         }
-        Interval { lower, upper }
+        // Close to the end of the count's range an end may alternate, because the noise of the
+        // count moves means of another sign in another direction.
+        Interval {
+            lower: if before.lower < ends.lower { before.lower } else { ends.lower },
+            upper: if before.upper > ends.upper { before.upper } else { ends.upper },
+        }
     }
 
     /// The m with sum − m n̂ = ±z √(τ₁² + m²τ₀²).

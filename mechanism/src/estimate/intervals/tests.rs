@@ -337,6 +337,28 @@ fn plain_intervals_miss_among_lines_that_noise_selects() {
     assert!(conditional / all > 0.945 - 5.2 * (0.945f64 * 0.055 / all).sqrt(), "{conditional} of {all}");
 }
 
+/// A count just below the threshold of its quality says little of the mean: the interval has both
+/// the estimate and the smaller means of a larger count.
+#[test]
+fn a_count_near_the_end_of_its_range_has_a_wide_interval() {
+    let noise = noise(3.245, 3.75, 6.0);
+    let layout = layout(1, SecondMoment::Full);
+    let good = NoisyMoments { layout, coordinates: &[1e6, 0.0, 0.0], noise }.count_range().0;
+    for distance in [1e-6, 1e-3, 0.02, 0.1] {
+        for mean in [-0.58, -0.2, 0.3, 0.9] {
+            let count = good - distance;
+            let coordinates = [count, mean * count, 0.5 * count];
+            let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
+            let intervals = moments.intervals(Confidence::default()).unwrap().within_bounds();
+            let interval = intervals.mean(0).unwrap();
+            let estimate = moments.intervals(Confidence::default()).unwrap().mean[0];
+            assert!(interval.contains(estimate), "{interval:?}");
+            let is_known = interval.contains(mean * count / (count + 5.0 * noise.count));
+            assert!(is_known && interval.width() > 0.05, "{distance} {mean}: {interval:?}");
+        }
+    }
+}
+
 /// No interval leaves the bounds of the columns, and none is a point.
 #[test]
 fn intervals_stay_within_bounds() {
