@@ -171,7 +171,7 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
             found.extend(rows::empty_column(pipeline, seen));
         }
     }
-    found.extend(epochs::empty_start(pipeline, seen.coverage));
+    found.extend(epochs::empty_start(pipeline, seen));
     found.extend(epochs::idle_clock(pipeline, seen));
     // Other problems explain empty epochs. Private ones must not decide whether a public one is
     // found.

@@ -391,6 +391,22 @@ fn a_mended_source_goes_on_where_the_run_stopped() {
     assert_eq!(mistake.published(), 53);
 }
 
+/// Rows that wait for the end of the input may come newest first, more of them than the look sees.
+#[test]
+fn rows_that_wait_for_the_end_of_the_input_come_in_any_order() {
+    let data = rows(9000, usize::MAX);
+    let (header, lines) = data.split_once('\n').expect("a header");
+    let reversed: String = lines.lines().rev().map(|line| format!("{line}\n")).collect();
+    let data = format!("{header}\n{reversed}");
+    let right = Mistake::new(&data, &[END_OF_INPUT]);
+    right.run(&[]).succeeded();
+    assert_eq!(right.published(), 60);
+    let early =
+        Mistake::new(&data, &[END_OF_INPUT, ("2020-03-01", "2020-01-20"), ("horizon = 60", "horizon = 120")]);
+    early.run(&[]).failed(1, &["many epochs before the first record"]);
+    assert_eq!(early.published(), 0);
+}
+
 /// Rows in reverse order, or files in the wrong one, close epochs at once: by arrivals, which are
 /// public, so no run begins.
 #[test]
