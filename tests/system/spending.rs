@@ -128,12 +128,12 @@ fn a_user_names_all_ledgers_once() {
         finish(run(pipeline, &state, 1).env("HUSHFLOW_LEDGER", &all))
     };
     let ended = by_variable(&named("first")).succeeded();
-    assert!(!ended.err.contains("note:"), "{}", ended.err);
+    assert!(!ended.err.contains("note: no ledger"), "{}", ended.err);
     std::fs::create_dir_all(data.state("config/hushflow")).expect("a directory");
     data.0.write("config/hushflow/config.toml", "ledger = '../../all'");
     let second =
         finish(run(&named("second"), &data.state("second"), 1).env("XDG_CONFIG_HOME", data.state("config")));
-    assert!(!second.succeeded().err.contains("note:"));
+    assert!(!second.succeeded().err.contains("note: no ledger"));
     let found = ledger(&all.join("stream"), &[]);
     assert_eq!((entries(&found), &found["data_set"]), (vec!["first", "second"], &"stream".into()));
 
@@ -167,7 +167,7 @@ fn estimates_are_named_by_their_data_and_not_by_a_path() {
     finish(&mut estimate(&to_shared)).failed(1, &["counts were released exactly"]);
     ledger(&shared, &["--budget", "1.5,1e-6", "--neighbours", "replace-one-in-place"]);
     let ended = finish(&mut estimate(&to_shared)).succeeded();
-    assert!(!ended.err.contains("note:"), "{}", ended.err);
+    assert!(!ended.err.contains("note: no ledger"), "{}", ended.err);
     finish(&mut estimate(&[&unnamed[..], &["--data-set", "weather"]].concat()))
         .failed(1, &["is that of the data set \"stream\", not of \"weather\""]);
     assert!(finish(&mut estimate(&[])).succeeded().err.contains("note: no ledger counts this"));
