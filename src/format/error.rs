@@ -102,7 +102,7 @@ pub enum FormatError {
         found: &'static str,
     },
     /// A file is one JSON list.
-    #[error("{0}: the file is one JSON list: write one object on each line, as jq -c '.[]' {0} does", path.display())]
+    #[error("{0}: the file is one JSON list: write an object on each line: jq -c '.[]' {0}", path.display())]
     JsonList {
         /// The file.
         path: PathBuf,

@@ -31,7 +31,7 @@ name = {}
 [source]
 path = {path}
 format = {format}
-{times}{missing:36}# rows that lack a value: \"skip\" them, or \"by-column\": count them for their other columns
+{times}{missing:36}# rows that lack a value: \"skip\" them, or count them \"by-column\"
 preflight = \"stop\"                  # stop before epochs are published if most rows would not count, or nearly all epochs are empty
 
 # The published columns. Bounds are public and must not come from the data. Values outside of them
