@@ -119,6 +119,20 @@ pub enum SourceError {
         /// Where the stream and the state disagree.
         loss: String,
     },
+    /// What an earlier run has read of a file is not what is there now.
+    #[error(
+        "{}: the file has changed before the place where the last run stopped (part {part}, byte {offset}): rows would count \
+         twice or never; restore what was read and change only what comes after it, or begin a new state directory, which \
+         spends again", path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Its number among the source's files, from 0.
+        part: u32,
+        /// Offset of the position to resume from.
+        offset: u64,
+    },
     /// A file ends before the position to resume from.
     #[error(
         "{}: the file has {found} bytes but was read up to byte {offset} before: \

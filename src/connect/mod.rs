@@ -47,7 +47,8 @@ pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
 pub(crate) use formats::{AllowedFormats, DELIMITER, FORMAT, HEADER, RecordFormat, TIME_FORMAT};
 pub(crate) use origin::{
-    FileLists, HeaderlessFile, Journaling, OpenFile, Origin, OriginRequest, SourceConfig,
+    FileLists, HeaderlessFile, Journaling, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart,
+    SourceConfig,
 };
 pub(crate) use writer::{EpochStamp, LineOutlet, OutletContent, SinkConfig, SinkTarget};
 

@@ -98,6 +98,12 @@ pub(crate) trait Origin: Send {
     /// still appear.
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError>;
 
+    /// Returns what was read before a position, if a later run can compare it with what is there
+    /// then.
+    fn read_before(&self, _position: Position) -> Option<ReadPart> {
+        None
+    }
+
     /// How to treat a file that ends before its header.
     fn without_header(&self, _file: u32) -> HeaderlessFile {
         HeaderlessFile::Fault
@@ -108,6 +114,22 @@ pub(crate) trait Origin: Send {
     fn has_new_input_after_restart(&self) -> bool {
         false
     }
+}
+
+/// A file that was read up to a position.
+pub(crate) struct ReadPart {
+    /// Its number.
+    pub(crate) part: u32,
+    pub(crate) path: PathBuf,
+    pub(crate) extent: ReadExtent,
+}
+
+/// How much of a file must not change once it has been read.
+pub(crate) enum ReadExtent {
+    /// The bytes before this offset: the file may grow.
+    UpTo(u64),
+    /// All bytes.
+    Whole,
 }
 
 /// An open file from a position on.

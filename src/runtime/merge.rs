@@ -85,8 +85,8 @@ impl Merge {
     }
 
     /// Reads all sources to their ends and deals their events.
-    pub(super) fn deal(mut self, readers: Vec<SourceReader>, mut dealer: RecordDealer) -> ReadOutcome {
-        for (clock, reader) in self.clocks.sources.iter_mut().zip(&readers) {
+    pub(super) fn deal(mut self, mut readers: Vec<SourceReader>, mut dealer: RecordDealer) -> ReadOutcome {
+        for (clock, reader) in self.clocks.sources.iter_mut().zip(&mut readers) {
             clock.begin(reader);
             self.is_live |= reader.is_live();
         }

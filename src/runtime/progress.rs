@@ -63,7 +63,7 @@ impl SourceProgress {
     }
 
     /// Goes on where its reader does.
-    pub(super) fn begin(&mut self, reader: &SourceReader) {
+    pub(super) fn begin(&mut self, reader: &mut SourceReader) {
         (self.resume, self.next_row) = (reader.here(), reader.next_row());
         self.recorded_row = reader.late_from();
     }

@@ -10,7 +10,8 @@
 //! rows. So after a restart its rows of closed epochs are dropped and counted, never moved to later
 //! epochs: a row that is piped in twice is not counted twice. With a journal, all input is new. It
 //! is kept in the state directory's [journal](crate::state::IngestJournal), whose sessions are read
-//! like files. Sockets always have a journal.
+//! like files. Sockets always have a journal. What was read of a file must not have changed: a
+//! position has a fingerprint of the bytes before it.
 //!
 //! **The end of the input** closes the current epoch if a clock has started. Rows that are later
 //! appended to a file are late for that epoch, but not lost.
@@ -35,6 +36,7 @@
 
 mod accept;
 mod clock;
+mod fingerprint;
 mod reader;
 mod roles;
 mod rows;
@@ -118,12 +120,19 @@ pub struct ResumePoint {
     /// one on were not waited for, and are late. The largest number for a single source: every row
     /// of a closed epoch has counted.
     pub late_from: u64,
+    /// Checksum of the bytes before the position, which must be the same when it resumes; `None`
+    /// where nothing can be compared. Private, as the position is.
+    pub fingerprint: Option<u32>,
 }
 
 impl ResumePoint {
     /// Before the first row.
-    pub const START: ResumePoint =
-        ResumePoint { position: Position::START, clock: Clock::START, late_from: u64::MAX };
+    pub const START: ResumePoint = ResumePoint {
+        position: Position::START,
+        clock: Clock::START,
+        late_from: u64::MAX,
+        fingerprint: None,
+    };
 }
 
 /// Outcome of the rows of this run. Exact counts are private and only for the operator, so the type

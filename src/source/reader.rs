@@ -50,7 +50,8 @@ impl SourceReader {
     /// Reads on from the position of the mark that closed `committed`, the last committed epoch.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and if a file is now shorter than the position to resume from.
+    /// As [`open`](Self::open), and if a file is now shorter than the position to resume from, or
+    /// has changed before it.
     pub fn resume(pipeline: &Pipeline, resume: ResumePoint, committed: u64) -> Result<Self, SourceError> {
         let source = &pipeline.sources[0];
         Self::controlled((pipeline, source), &Control::new(), resume, committed)
@@ -102,9 +103,13 @@ impl SourceReader {
         let expects_header = !source.goes_on() && source.header.is_none();
         let survey = RowSurvey::new(&shape.wanted);
         let is_live = source.input.source().is_live();
+        let mut rows = RowReader::open(origin, shape, expects_header, control, position)?;
+        if let Some(recorded) = resume.fingerprint.filter(|_| !restarts) {
+            rows.check_unchanged(position, recorded)?;
+        }
         Ok(SourceReader {
             control: control.clone(),
-            rows: RowReader::open(origin, shape, expects_header, control, position)?,
+            rows,
             rules: RowRules::new(pipeline, roles),
             epochs: EpochClock::new(source, resume, committed, restarts),
             rank: (0, 1),
@@ -188,8 +193,13 @@ impl SourceReader {
         self.is_live && self.rows.must_wait()
     }
 
-    /// Returns the position of the next row.
-    pub(crate) fn here(&self) -> ResumePoint {
+    /// Returns where a later run goes on if nothing more is read.
+    pub(crate) fn here(&mut self) -> ResumePoint {
+        let here = self.before_next();
+        ResumePoint { fingerprint: self.rows.fingerprint(here.position), ..here }
+    }
+
+    fn before_next(&self) -> ResumePoint {
         ResumePoint { position: self.rows.position(), clock: self.epochs.clock, ..ResumePoint::START }
     }
 
@@ -211,8 +221,10 @@ impl SourceReader {
                 return Ok(SourceEvent::Batch(std::mem::take(&mut self.batch)));
             }
             if pending {
-                let next = self.here();
-                return Ok(SourceEvent::Mark(self.epochs.mark(next)));
+                let next = self.before_next();
+                let mut mark = self.epochs.mark(next);
+                mark.resume.fingerprint = self.rows.fingerprint(mark.resume.position);
+                return Ok(SourceEvent::Mark(mark));
             }
             if over {
                 return Ok(SourceEvent::End);

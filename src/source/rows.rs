@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::fingerprint::Fingerprints;
 use crate::connect::{HeaderlessFile, OpenFile, Origin, SourceError, io_error};
 use crate::control::Control;
 use crate::format::ByteStream;
@@ -30,6 +31,7 @@ pub(super) struct RowReader {
     continues: bool,
     /// The position of the next row while no file is open.
     position: Position,
+    fingerprints: Fingerprints,
 }
 
 impl RowReader {
@@ -42,11 +44,42 @@ impl RowReader {
         position: Position,
     ) -> Result<Self, SourceError> {
         let (control, row) = (control.clone(), Row::default());
-        let mut reader =
-            RowReader { origin, shape, expects_header, control, rows: None, row, continues: false, position };
+        let fingerprints = Fingerprints::default();
+        let (rows, continues) = (None, false);
+        let mut reader = RowReader {
+            origin,
+            shape,
+            expects_header,
+            control,
+            rows,
+            row,
+            continues,
+            position,
+            fingerprints,
+        };
         match reader.open_file() {
             Err(error) if !reader.control.is_stopped() => Err(error),
             _ => Ok(reader),
+        }
+    }
+
+    /// Returns the fingerprint of what was read before a position.
+    pub(super) fn fingerprint(&mut self, position: Position) -> Option<u32> {
+        self.fingerprints.before(&*self.origin, position)
+    }
+
+    /// Checks that what an earlier run read before a position is unchanged.
+    pub(super) fn check_unchanged(&mut self, position: Position, recorded: u32) -> Result<(), SourceError> {
+        let Position { part, offset, .. } = position;
+        match self.fingerprint(position) {
+            Some(found) if found != recorded => {
+                let path = self
+                    .origin
+                    .read_before(position)
+                    .map_or_else(|| self.origin.name(part), |read| read.path);
+                Err(SourceError::Changed { path, part, offset })
+            }
+            _ => Ok(()),
         }
     }
 

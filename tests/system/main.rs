@@ -6,7 +6,7 @@
 //!   `estimates`, `adam`, `densities`, `output`, `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
 //!   `workers`, `statistics`.
-//! - Sources: `input`, `checks`, `mistakes`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
+//! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
 //!   `elsewhere`, `serving`.
@@ -24,6 +24,7 @@ mod brokers;
 mod by_column;
 mod calendar;
 mod calibrate_and_plan;
+mod changed;
 mod checks;
 mod clock;
 mod clocks;

@@ -24,7 +24,9 @@ use zeroize::Zeroizing;
 use super::FollowedDirectory;
 use super::listed::{open_at, stream_at};
 use crate::connect::journal::CHUNK;
-use crate::connect::{FileLists, HeaderlessFile, OpenFile, Origin, OriginRequest, SourceError, io_error};
+use crate::connect::{
+    FileLists, HeaderlessFile, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error,
+};
 use crate::control::{Control, GLANCE};
 use crate::format::Format;
 use crate::format::framing::Framing;
@@ -50,6 +52,8 @@ struct FollowedNames {
     known: HashSet<OsString>,
     /// The list in the state directory.
     kept: Option<FollowedList>,
+    /// Numbers of the packed ones among those that were opened.
+    packed: HashSet<u32>,
 }
 
 /// Follows files. The state directory keeps their numbers; without one they are valid for this run
@@ -79,6 +83,13 @@ impl Origin for Arc<FollowedFiles> {
         Position { part: file, offset, .. }: Position,
     ) -> Result<Option<OpenFile>, SourceError> {
         self.open_file(file, offset)
+    }
+
+    /// The list keeps the order of files, so a file of which nothing was read has nothing to compare.
+    fn read_before(&self, Position { part, offset, .. }: Position) -> Option<ReadPart> {
+        let is_packed = self.list().packed.contains(&part);
+        let extent = if is_packed { ReadExtent::Whole } else { ReadExtent::UpTo(offset) };
+        (offset > 0).then(|| ReadPart { part, path: self.path(part), extent })
     }
 
     fn without_header(&self, file: u32) -> HeaderlessFile {
@@ -119,6 +130,7 @@ impl FollowedFiles {
         let header = (offset > 0).then(|| stream_at(&path, 0)).transpose()?;
         if let Some(packing) = Packing::of(&path)? {
             packing.open(&path)?.verify()?;
+            self.list().packed.insert(file);
             return Ok(Some(OpenFile::Bytes { stream: stream_at(&path, offset)?, header, is_rest: false }));
         }
         let opened = open_at(&path, offset)?;
@@ -161,7 +173,7 @@ impl FollowedFiles {
 impl FollowedNames {
     fn new(names: Vec<OsString>, kept: Option<FollowedList>) -> Self {
         let known = names.iter().cloned().collect();
-        FollowedNames { names, known, kept }
+        FollowedNames { names, known, kept, packed: HashSet::new() }
     }
 
     /// Numbers more files; durable when this returns.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use crate::connect::standard::StoppableInput;
-use crate::connect::{OpenFile, Origin, OriginRequest, SourceError, io_error};
+use crate::connect::{OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error};
 use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::Format;
@@ -19,6 +19,8 @@ use crate::state::Position;
 /// Text files.
 struct TextFiles {
     paths: Vec<PathBuf>,
+    /// Whether each of them is packed.
+    packed: Vec<bool>,
     control: Control,
 }
 
@@ -33,27 +35,43 @@ struct ParquetFiles {
 /// ones spend nothing.
 pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
-    for path in paths.iter().skip(opening.position.part as usize) {
-        check(path, is_text)?;
+    // Earlier files have been read, and may be gone.
+    let passed = (opening.position.part as usize).min(paths.len());
+    let mut packed = vec![false; passed];
+    for path in &paths[passed..] {
+        packed.push(check(path, is_text)?);
     }
     let paths = paths.to_vec();
     Ok(match is_text {
-        true => Box::new(TextFiles { paths, control: opening.control.clone() }),
+        true => Box::new(TextFiles { paths, packed, control: opening.control.clone() }),
         false => Box::new(ParquetFiles { paths, wanted: opening.shape.wanted.clone() }),
     })
 }
 
-fn check(path: &Path, is_text: bool) -> Result<(), SourceError> {
+/// Checks a file and returns whether it is packed.
+fn check(path: &Path, is_text: bool) -> Result<bool, SourceError> {
     let found = path.metadata().map_err(|source| io_error(path, source))?;
     // A named pipe gives its bytes only once.
     if !found.is_file() {
-        return Ok(());
+        return Ok(false);
     }
     open_at(path, 0)?;
-    match if is_text { Packing::of(path)? } else { None } {
-        Some(packing) => Ok(packing.open(path)?.verify()?),
-        None => Ok(()),
-    }
+    let packing = if is_text { Packing::of(path)? } else { None };
+    packing.map_or(Ok(()), |packing| packing.open(path)?.verify())?;
+    Ok(packing.is_some())
+}
+
+/// Returns what was read of listed files before a position: at the beginning of a file, the file
+/// before it.
+fn read_before(paths: &[PathBuf], position: Position, is_whole: bool) -> Option<ReadPart> {
+    let is_start = position.offset == 0 && position.row <= 1;
+    let (part, is_whole) = match is_start {
+        true => (position.part.checked_sub(1)?, true),
+        false => (position.part, is_whole),
+    };
+    let extent = if is_whole { ReadExtent::Whole } else { ReadExtent::UpTo(position.offset) };
+    let path = paths.get(part as usize)?.clone();
+    path.metadata().is_ok_and(|found| found.is_file()).then_some(ReadPart { part, path, extent })
 }
 
 impl Origin for TextFiles {
@@ -72,6 +90,11 @@ impl Origin for TextFiles {
         let (stream, is_rest) = resume_at(path, offset)?;
         Ok(Some(OpenFile::Bytes { stream, header, is_rest }))
     }
+
+    fn read_before(&self, position: Position) -> Option<ReadPart> {
+        let is_packed = self.packed.get(position.part as usize).is_some_and(|&packed| packed);
+        read_before(&self.paths, position, is_packed)
+    }
 }
 
 impl Origin for ParquetFiles {
@@ -85,6 +108,10 @@ impl Origin for ParquetFiles {
     ) -> Result<Option<OpenFile>, SourceError> {
         let Some(path) = self.paths.get(file as usize) else { return Ok(None) };
         Ok(Some(OpenFile::Rows(Box::new(ParquetRows::open(path, (offset, row), &self.wanted)?))))
+    }
+
+    fn read_before(&self, position: Position) -> Option<ReadPart> {
+        read_before(&self.paths, position, true)
     }
 }
 
