@@ -206,7 +206,8 @@ def test_other_threads_go_on_during_a_run(pipeline: Path, tmp_path: Path) -> Non
     count = len(ticks) - start
     done.set()
     thread.join()
-    assert count > 10
+    # A run takes some 20 ms at least. If it held the interpreter, there would be one tick at most.
+    assert count > 2
 
 
 def test_plot_draws_every_key(state: Path) -> None:
