@@ -1,5 +1,6 @@
 //! Correlated noise for trainers that add it themselves.
 
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hushflow::mechanism::mechanism::MechanismError;
@@ -63,6 +64,7 @@ impl NoiseStream {
             neighbours: self::neighbours(neighbours)?,
             participation: purpose.participation,
             horizon: purpose.horizon,
+            threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         };
         let source = source(seed);
         let wrong = |error: MechanismError| Failure::parameter(error);

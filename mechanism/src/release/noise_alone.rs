@@ -1,20 +1,32 @@
 //! The noise of a release without its sums: rows of `C⁻¹z`, for trainers that add them to clipped
 //! sums of their own.
 //!
-//! z is the exact discrete Gaussian of [`ReleaseShard`], whose sums are all zero here. So a step is
-//! drawn once, in order, from fresh entropy. What a trainer adds in floating point is up to the
-//! trainer: the guarantee of integers in [`release`](super) does not cover it.
+//! z is the exact discrete Gaussian of a release, drawn once for each step, in order, from fresh
+//! entropy. Where the strategy correlates noise in integers, so does the stream; else the rows are
+//! decoded in floating point. What a trainer adds in floating point is up to the trainer: the
+//! guarantee of integers in [`release`](super) does not cover it.
 
-use super::{ReleaseError, ReleaseShard, Shards, values::in_real_units};
-use crate::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters, Strategies};
+use super::{ReleaseError, values::in_real_units};
+use crate::mechanism::{
+    CoordinateNoise, MatrixMechanism, MechanismError, Method, MomentParameters, Strategies,
+};
 use crate::moments::{IntegerRow, Layout, SecondMoment};
-use crate::noise::NoiseSource;
+use crate::noise::{DiscreteGaussian, NoiseSource};
 use crate::participation::Participation;
 use crate::sensitivity::Neighbours;
-use crate::strategy::{Decoder, Strategy};
+use crate::strategy::{Correlator, Decoder, StepError, Strategy};
 use crate::workload::Workload;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
+
+/// Coordinates that are drawn together: few enough to stay in the cache from the draw to the row.
+const PART: usize = 1 << 13;
+
+/// Largest σ in grid units whose draws are taken in 64 bits. One beyond them is 128 deviations out:
+/// a discrete Gaussian is σ²-sub-Gaussian, so that happens with probability below 2⁻¹¹⁰⁰⁰.
+const WIDEST_NARROW: f64 = (1u64 << 56) as f64;
 
 /// c of a private count that nobody reads: it costs half of this share of the noise.
 pub const UNREAD_COUNT: f64 = 1.0 / (1 << 20) as f64;
@@ -28,6 +40,7 @@ pub const UNREAD_COUNT: f64 = 1.0 / (1 << 20) as f64;
 /// use hushflow_mechanism::sensitivity::Neighbours;
 /// use hushflow_mechanism::strategy::build;
 /// use hushflow_mechanism::workload::Workload;
+/// use std::num::NonZeroUsize;
 ///
 /// let parameters = NoiseStreamParameters {
 ///     dimension: 3,
@@ -36,6 +49,7 @@ pub const UNREAD_COUNT: f64 = 1.0 / (1 << 20) as f64;
 ///     neighbours: Neighbours::ZeroOut,
 ///     participation: Participation::Single,
 ///     horizon: 10,
+///     threads: NonZeroUsize::MIN,
 /// };
 /// let strategy = build("square-root", &Workload::Prefix, Some(10))?;
 /// let mut stream = NoiseStream::new(parameters, strategy, NoiseSource::System)?;
@@ -46,10 +60,33 @@ pub const UNREAD_COUNT: f64 = 1.0 / (1 << 20) as f64;
 /// ```
 pub struct NoiseStream {
     mechanism: MatrixMechanism,
-    shards: Vec<(ReleaseShard, Box<dyn Decoder>)>,
-    zeros: Vec<i64>,
-    released: Vec<f64>,
-    decoded: Vec<f64>,
+    source: NoiseSource,
+    threads: NonZeroUsize,
+    steps: u64,
+    parts: Vec<Part>,
+}
+
+/// A run of coordinates.
+struct Part {
+    /// Its number: its draws have a nonce of their own.
+    number: u64,
+    gaussian: DiscreteGaussian,
+    unit: f64,
+    form: RowForm,
+}
+
+/// How z becomes a row of `C⁻¹z`.
+enum RowForm {
+    Correlated(Box<dyn Correlator>),
+    Decoded(Box<dyn Decoder>),
+}
+
+/// Memory of one thread.
+#[derive(Default)]
+struct Room {
+    narrow: Vec<i64>,
+    wide: Vec<i128>,
+    real: Vec<f64>,
 }
 
 /// What the noise is for.
@@ -67,6 +104,8 @@ pub struct NoiseStreamParameters {
     pub participation: Participation,
     /// Number of steps.
     pub horizon: u64,
+    /// Number of threads that draw. The noise of a seed does not depend on it.
+    pub threads: NonZeroUsize,
 }
 
 impl NoiseStream {
@@ -104,16 +143,19 @@ impl NoiseStream {
             ) => made(encoded)?,
             mechanism => mechanism?,
         };
-        let cut = Shards::at_least(1, mechanism.layout(), 1);
-        let shard = |number| {
-            let machine = ReleaseShard::new(number, cut, &mechanism, source);
-            let decoder = mechanism.first_decoder(machine.coordinates());
-            (machine, decoder)
+        let CoordinateNoise { unit, scale, coarse_bits, .. } = noise_of(&mechanism);
+        let gaussian = DiscreteGaussian::new(scale.ok_or(MechanismError::Correlation)?);
+        let strategy = mechanism.strategies().first();
+        let part = |number: usize| {
+            let length = PART.min(dimension - number * PART);
+            let form = match strategy.correlates().filter(|_| mechanism.is_correlated()) {
+                Some(correlates) => RowForm::Correlated(correlates.correlator(length, coarse_bits.into())),
+                None => RowForm::Decoded(strategy.decoder(length)),
+            };
+            Part { number: number as u64, gaussian: gaussian.clone(), unit, form }
         };
-        let shards: Vec<_> = (0..cut.number()).map(shard).collect();
-        let widest = shards.iter().map(|(machine, _)| machine.coordinates()).max().unwrap_or(0);
-        let [released, decoded] = [(); 2].map(|()| vec![0.0; widest]);
-        Ok(Self { shards, zeros: vec![0; widest], released, decoded, mechanism })
+        let parts = (0..dimension.div_ceil(PART)).map(part).collect();
+        Ok(Self { source, threads: parameters.threads, steps: 0, parts, mechanism })
     }
 
     /// Number of coordinates.
@@ -128,7 +170,7 @@ impl NoiseStream {
 
     /// The next step; the first is 1.
     pub fn next_step(&self) -> u64 {
-        self.shards.last().map_or(1, |(machine, _)| machine.next_epoch())
+        self.steps + 1
     }
 
     /// Largest distance of the sums of neighbours, in the unit of the clip norm.
@@ -139,7 +181,7 @@ impl NoiseStream {
     /// Standard deviations of the noise of each step in one coordinate, in the unit of the clip
     /// norm.
     pub fn standard_deviations(&self) -> impl Iterator<Item = f64> + '_ {
-        let independent = self.mechanism.moments().noise()[Layout::COUNT + 1].standard_deviation();
+        let independent = noise_of(&self.mechanism).standard_deviation();
         let increments = Workload::Window(NonZeroU64::MIN);
         let norms = self.mechanism.strategies().first().decoder_row_norms(&increments, self.horizon());
         norms.map(move |norm| independent * norm)
@@ -152,24 +194,81 @@ impl NoiseStream {
     /// entropy and for an array of another length `noise` is unspecified, and the stream must not
     /// be used afterwards.
     pub fn draw(&mut self, step: u64, noise: &mut [f64]) -> Result<(), ReleaseError> {
-        let layout = self.mechanism.layout();
-        if noise.len() != layout.dimension {
-            let (found, expected) = (noise.len(), layout.dimension);
-            return Err(crate::strategy::StepError::Coordinates { found, expected }.into());
+        let (found, expected) = (noise.len(), self.dimension());
+        if found != expected {
+            return Err(StepError::Coordinates { found, expected }.into());
         }
-        let unit = self.mechanism.moments().noise()[Layout::COUNT + 1].unit;
-        // The first coordinate is the count, which nobody reads.
-        let (mut rest, mut unread) = (noise, layout.first().start);
-        for (machine, decoder) in &mut self.shards {
-            let length = machine.coordinates();
-            let row = machine.release_row(step, IntegerRow::Narrow(&self.zeros[..length]))?;
-            let (released, decoded) = (&mut self.released[..length], &mut self.decoded[..length]);
-            in_real_units(row.row(), unit, released);
-            decoder.decode(released, decoded)?;
-            let read = &decoded[unread.min(length)..];
-            let (own, after) = rest.split_at_mut(read.len());
-            own.copy_from_slice(read);
-            (rest, unread) = (after, unread.saturating_sub(length));
+        if step != self.next_step() {
+            return Err(ReleaseError::OutOfOrder { found: step, expected: self.next_step() });
+        }
+        if let Some(horizon) = self.mechanism.horizon().filter(|&horizon| step > horizon) {
+            return Err(StepError::PastHorizon { horizon }.into());
+        }
+        self.steps = step;
+        let source = self.source;
+        let share = self.parts.len().div_ceil(self.threads.get());
+        let mut shares = self.parts.chunks_mut(share).zip(noise.chunks_mut(share * PART));
+        let own = shares.next();
+        thread::scope(|scope| {
+            let others: Vec<_> = shares
+                .map(|(parts, rows)| scope.spawn(move || draw_parts(parts, rows, source, step)))
+                .collect();
+            let own = own.map_or(Ok(()), |(parts, rows)| draw_parts(parts, rows, source, step));
+            let joined =
+                others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            joined.fold(own, Result::and)
+        })
+    }
+}
+
+/// Noise of every coordinate.
+fn noise_of(mechanism: &MatrixMechanism) -> CoordinateNoise {
+    mechanism.moments().noise()[Layout::COUNT + 1]
+}
+
+/// Draws the rows of some parts.
+fn draw_parts(
+    parts: &mut [Part],
+    rows: &mut [f64],
+    source: NoiseSource,
+    step: u64,
+) -> Result<(), ReleaseError> {
+    let mut room = Room::default();
+    parts
+        .iter_mut()
+        .zip(rows.chunks_mut(PART))
+        .try_for_each(|(part, row)| part.draw(row, source, step, &mut room))
+}
+
+impl Part {
+    fn draw(
+        &mut self,
+        row: &mut [f64],
+        source: NoiseSource,
+        step: u64,
+        room: &mut Room,
+    ) -> Result<(), ReleaseError> {
+        let mut generator = source.generator(step, self.number)?;
+        let Room { narrow, wide, real } = room;
+        narrow.resize(row.len(), 0);
+        match &mut self.form {
+            RowForm::Correlated(correlator) => {
+                self.gaussian.fill_narrow(&mut generator, narrow);
+                correlator.correlate(narrow)?;
+                in_real_units(IntegerRow::Narrow(narrow), self.unit, row);
+            }
+            RowForm::Decoded(decoder) => {
+                real.resize(row.len(), 0.0);
+                if self.gaussian.scale().sigma() <= WIDEST_NARROW {
+                    self.gaussian.fill_narrow(&mut generator, narrow);
+                    in_real_units(IntegerRow::Narrow(narrow), self.unit, real);
+                } else {
+                    wide.resize(row.len(), 0);
+                    self.gaussian.fill(&mut generator, wide);
+                    in_real_units(IntegerRow::Wide(wide), self.unit, real);
+                }
+                decoder.decode(real, row)?;
+            }
         }
         Ok(())
     }
@@ -191,6 +290,7 @@ mod tests {
             neighbours: Neighbours::ZeroOut,
             participation: "2x3".parse().unwrap(),
             horizon: STEPS,
+            threads: NonZeroUsize::new(3).unwrap(),
         }
     }
 
@@ -228,6 +328,25 @@ mod tests {
                 // Scales are rounded up by less than one part in 2¹⁹.
                 assert!((-1e-9..2e-6).contains(&(deviation / row - 1.0)), "{deviation} against {row}");
             }
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_the_noise_of_a_seed() {
+        let dimension = 3 * PART + 5;
+        for strategy in strategies() {
+            let drawn = [1, 2, 7].map(|threads| {
+                let threads = NonZeroUsize::new(threads).unwrap();
+                let parameters = NoiseStreamParameters { threads, ..parameters(dimension) };
+                let mut stream =
+                    NoiseStream::new(parameters, strategy.clone(), NoiseSource::Seeded(7)).unwrap();
+                let mut rows = vec![vec![0.0; dimension]; 2];
+                (1..).zip(&mut rows).try_for_each(|(step, row)| stream.draw(step, row)).unwrap();
+                rows
+            });
+            assert!(drawn[0] == drawn[1] && drawn[0] == drawn[2]);
+            // The draws of parts are not those of other parts.
+            assert_ne!(drawn[0][0][..5], drawn[0][0][PART..PART + 5]);
         }
     }
 
