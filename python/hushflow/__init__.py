@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
-from . import noise, optax, strategy, torch, training
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import strategy
 from ._accounts import Budget, Calibration, calibrate, ledger
 from ._command import check
 from ._errors import (
@@ -23,16 +26,43 @@ from ._errors import (
     StateError,
     StrategyError,
 )
-from ._estimators import (
-    CovarianceEstimate,
-    MeanEstimate,
-    private_covariance,
-    robust_mean,
-)
 from ._hushflow import Pipeline, Strategy
-from ._logs import Log, Release, RunSummary, View, open_log, run
-from ._moments import ContinualMoments
-from ._plan import Comparison, plan
+
+if TYPE_CHECKING:
+    from . import noise, optax, torch, training
+    from ._estimators import (
+        CovarianceEstimate,
+        MeanEstimate,
+        private_covariance,
+        robust_mean,
+    )
+    from ._logs import Log, Release, RunSummary, View, open_log, run
+    from ._moments import ContinualMoments
+    from ._plan import Comparison, plan
+
+# What works on arrays is imported at its first use: importing numpy takes longer than all the rest.
+_MODULES = {
+    "_estimators": ("CovarianceEstimate", "MeanEstimate", "private_covariance", "robust_mean"),
+    "_logs": ("Log", "Release", "RunSummary", "View", "open_log", "run"),
+    "_moments": ("ContinualMoments",),
+    "_plan": ("Comparison", "plan"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_SUBMODULES = ("noise", "optax", "torch", "training")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f".{name}", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "BatchError",
@@ -74,8 +104,7 @@ __all__ = [
 ]
 
 # Tracebacks name the exceptions as users import them.
-for _name in __all__:
-    _value = globals()[_name]
+for _value in list(globals().values()):
     if isinstance(_value, type) and issubclass(_value, Exception):
         _value.__module__ = "hushflow"
-del _name, _value
+del _value

@@ -221,8 +221,13 @@ def _factorised(values: Any) -> tuple[Any, npt.NDArray[np.intp]] | None:
         )
     if module == "pandas" and str(values.dtype) == "category":
         return values.cat.categories, np.asarray(values.cat.codes)
-    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
-        return np.unique(values, return_inverse=True)
+    if type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind in "iu":
+        least, most = (values.min(), values.max()) if values.size else (0, 0)
+        if int(most) - int(least) >= values.size:
+            return np.unique(values, return_inverse=True)
+        # All integers between them, without a sort. Differences are exact modulo 2⁶⁴.
+        places = np.subtract(values, least, dtype=np.uint64, casting="unsafe").astype(np.intp)
+        return [str(value) for value in range(int(least), int(most) + 1)], places
     return None
 
 

@@ -65,3 +65,11 @@ def test_a_check_reports_what_the_command_reports(hushflow: Command, tmp_path: P
     late.write_text(text.replace("flights_jan2013", "missing"))
     with pytest.raises(hf.RunError, match="missing"):
         hf.check(late)
+
+
+def test_the_import_leaves_numpy_for_later() -> None:
+    code = (
+        "import hushflow as hf, sys; assert 'numpy' not in sys.modules; "
+        "assert set(hf.__all__) <= set(dir(hf)); [getattr(hf, name) for name in hf.__all__]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

