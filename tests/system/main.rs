@@ -58,6 +58,7 @@ mod oracle;
 mod output;
 mod packed;
 mod parquet;
+mod pca;
 mod pressure;
 mod readers;
 mod recovery;
