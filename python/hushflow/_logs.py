@@ -152,7 +152,7 @@ class Log:
     ) -> View:
         """Returns a view of all releases from the epoch `since` on.
 
-        `workload` is how epochs are weighted, such as `prefix`, `window:7` or `exponential:0.9`;
+        `workload` is how epochs are weighted, such as `prefix`, `window:7` or `matrix:weights.csv`;
         by default that of the release. `estimate` is one of `[[views]]`, such as `gaussian`,
         `moments`, `adam` or `pca`, and `settings` are its fields there:
         `view(estimate="pca", settings={"components": 2})`. `regress` is a regression such as

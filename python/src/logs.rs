@@ -16,6 +16,7 @@ use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::workload::Workload;
 use hushflow::publication::Publication;
 use hushflow::state::{PublicReader, is_public_alone, verify, verify_public};
+use hushflow::strategies::matrix::read_workload;
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -85,9 +86,9 @@ impl ViewOptions {
         if let Some(estimator) = self.estimator(log)? {
             view.estimator = estimator;
         }
-        let chosen = self.workload.as_ref().map(|text| text.parse::<Workload>());
+        let chosen = self.workload.as_ref().map(|text| read_workload(text, Path::new("")));
         let chosen = chosen.transpose().map_err(Failure::of_argument("workload"))?;
-        let workload = EstimateView::workload_of(&*view.estimator, chosen, released);
+        let workload = EstimateView::workload_of(&*view.estimator, chosen, released, log);
         view.workload = workload.map_err(|problem| Failure::parameter(format!("workload: {problem}")))?;
         view.name = EstimateView::usual_name(&view.workload);
         if let Some(text) = &self.covariance {

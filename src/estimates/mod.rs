@@ -23,7 +23,7 @@ use hushflow_mechanism::estimate::intervals::Interval;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
-use hushflow_mechanism::workload::Decay;
+use hushflow_mechanism::workload::{Decay, Workload};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -33,7 +33,7 @@ use crate::document::{Document, Field, Section};
 pub use gaussian::quality;
 pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
-pub(crate) use view::{VIEW, views, workloads};
+pub(crate) use view::{VIEW, all_workloads, views};
 
 /// All estimators. The default of a log is the first one without a flag of its own that the log
 /// supports.
@@ -95,9 +95,25 @@ pub struct LogFacts<'a> {
     pub key_bounds: bool,
     /// Whether rows count for the columns that they have (`missing = "by-column"`).
     pub by_column: bool,
+    /// Number of epochs; 0 if it is unknown.
+    pub epochs: u64,
 }
 
 impl LogFacts<'_> {
+    /// Checks that a workload weighs every epoch.
+    ///
+    /// # Errors
+    /// A matrix has too few rows.
+    pub fn check_workload(&self, workload: &Workload) -> Result<(), String> {
+        match workload.horizon() {
+            Some(rows) if rows < self.epochs => Err(format!(
+                "{workload} has {rows} rows, expected one for each of the {} epochs",
+                self.epochs
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the position of a column, or reports that there is none of that name.
     fn column(&self, name: &Field<'_, &str>) -> Option<usize> {
         let Some(columns) = &self.columns else { return Some(0) };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use hushflow_mechanism::sensitivity::OutOfRange;
 use hushflow_mechanism::strategy::MatrixError;
 use hushflow_mechanism::strategy::{MAX_DENSE_HORIZON, SearchError, StrategyError};
+use hushflow_mechanism::workload::WorkloadError;
 use thiserror::Error;
 
 /// Why there is no such strategy or workload.
@@ -125,6 +126,17 @@ pub enum StrategiesError {
     EmptyMatrix {
         /// The file.
         path: PathBuf,
+    },
+    /// The text is no workload.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The matrix in a file is no workload.
+    #[error("{}: {source}", path.display())]
+    WorkloadFile {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: WorkloadError,
     },
     /// The text has no known form.
     #[error(

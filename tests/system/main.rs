@@ -80,6 +80,7 @@ mod totals;
 mod units;
 mod watching;
 mod web;
+mod weights;
 mod window_columns;
 mod windows;
 mod workers;

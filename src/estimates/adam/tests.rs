@@ -20,7 +20,7 @@ fn adam(decays: [f64; 2], stability: f64, floor: f64) -> Adam {
 
 fn log(second_moments: SecondMoment) -> LogFacts<'static> {
     let (method, columns) = (Method::Jme, Some(vec!["x"]));
-    LogFacts { columns, second_moments, method, keyed: false, key_bounds: false, by_column: false }
+    LogFacts { columns, second_moments, method, keyed: false, key_bounds: false, by_column: false, epochs: 0 }
 }
 
 fn scaled(columns: &[(f64, f64)], indicator_step: Option<f64>) -> Arc<ScaledView> {

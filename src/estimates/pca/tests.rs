@@ -17,6 +17,7 @@ fn log(columns: &'static [&'static str]) -> LogFacts<'static> {
         keyed: false,
         key_bounds: false,
         by_column: false,
+        epochs: 0,
     }
 }
 

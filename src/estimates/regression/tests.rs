@@ -34,6 +34,7 @@ fn log(second_moments: SecondMoment) -> LogFacts<'static> {
         keyed: false,
         key_bounds: false,
         by_column: false,
+        epochs: 0,
     }
 }
 
