@@ -165,8 +165,8 @@ pub enum StrategiesError {
         /// The rate.
         found: f64,
     },
-    /// The workload is not prefix sums.
-    #[error("--schedule weights the steps of `prefix`; the workload is `{found}`")]
+    /// The workload is neither prefix sums nor momentum.
+    #[error("--schedule weights the steps of `prefix` and `momentum`; the workload is `{found}`")]
     ScheduleWorkload {
         /// As on the command line.
         found: String,
