@@ -1,4 +1,5 @@
-//! Quantiles of the normal, Student and χ² distributions, for confidence intervals.
+//! Quantiles of the normal, Student and χ² distributions, for confidence intervals, and tails of
+//! χ².
 //!
 //! The Student and χ² quantiles are computed from the normal quantile z, so one confidence level
 //! serves all three distributions.
@@ -47,6 +48,19 @@ pub(super) fn chi_squared(z: f64, freedom: f64) -> f64 {
     freedom * (1.0 - variance + z * variance.sqrt()).max(0.0).powi(3)
 }
 
+/// Returns P(χ² > square) by its finite sum (Abramowitz & Stegun 26.4.4 and 26.4.5).
+pub(super) fn chi_squared_tail(square: f64, freedom: usize) -> f64 {
+    let half = square / 2.0;
+    let odd = freedom % 2 == 1;
+    // Terms e^(−y) y^a / Γ(a + 1), from a = ½ or 0 on, by their logarithms.
+    let (mut tail, mut power) = if odd { (libm::erfc(half.sqrt()), 0.5) } else { (0.0, 0.0) };
+    while half > 0.0 && power < freedom as f64 / 2.0 - 0.5 {
+        tail += (power * half.ln() - half - libm::lgamma(power + 1.0)).exp();
+        power += 1.0;
+    }
+    if half > 0.0 { tail.min(1.0) } else { 1.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +81,15 @@ mod tests {
         check(chi_squared(normal(0.025), 9.0), 19.022_77, 1e-3);
         check(chi_squared(-normal(0.025), 9.0), 2.700_389, 1e-2);
         check(chi_squared(-normal(0.005), 29.0), 13.121_15, 4e-3);
+        for (square, freedom, tail) in [
+            (3.841_459, 1, 0.05),
+            (5.991_465, 2, 0.05),
+            (7.814_728, 3, 0.05),
+            (23.209_25, 10, 0.01),
+            (13.121_15, 29, 0.995),
+        ] {
+            check(chi_squared_tail(square, freedom), tail, 1e-5);
+        }
+        assert_eq!(chi_squared_tail(0.0, 4), 1.0);
     }
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -140,6 +140,7 @@ class Log:
         *,
         estimate: str | None = None,
         regress: str | None = None,
+        settings: Mapping[str, object] | None = None,
         covariance: str | None = None,
         level: float = 0.95,
         joint: bool = False,
@@ -151,15 +152,17 @@ class Log:
     ) -> View:
         """Returns a view of all releases from the epoch `since` on.
 
-        `workload` is how epochs are weighted, such as `prefix`, `window:7` or `exponential:0.9`; by
-        default that of the release. `estimate` is `gaussian`, `moments`, or `adam` with its usual
-        numbers and workloads of its own; `regress` is a regression such as `"arr_delay~dep_delay"`. `covariance` is how a noisy estimate becomes a covariance:
+        `workload` is how epochs are weighted, such as `prefix`, `window:7` or `matrix:weights.csv`;
+        by default that of the release. `estimate` is one of `[[views]]`, such as `gaussian`,
+        `moments`, `adam` or `pca`, and `settings` are its fields there:
+        `view(estimate="pca", settings={"components": 2})`. `regress` is a regression such as
+        `"arr_delay~dep_delay"`. `covariance` is how a noisy estimate becomes a covariance:
         `floor`, `nearest`, `shrink` or `raw`. `level`, `joint`, `population` and
         `missing_at_random` are about the intervals. `total` shows the sum over keys.
         """
         found = self._log.view(
             _options(
-                workload, estimate, regress, covariance, level, joint, population,
+                workload, estimate, regress, settings, covariance, level, joint, population,
                 missing_at_random, total, keys, since,
             )
         )  # fmt: skip
@@ -174,6 +177,7 @@ class Log:
         workload: str | None = None,
         *,
         estimate: str | None = None,
+        settings: Mapping[str, object] | None = None,
         covariance: str | None = None,
         level: float = 0.95,
         joint: bool = False,
@@ -187,7 +191,7 @@ class Log:
         Ends after the last epoch of the horizon. The arguments are those of `view`.
         """
         options = _options(
-            workload, estimate, None, covariance, level, joint, population, False, total, keys, since
+            workload, estimate, None, settings, covariance, level, joint, population, False, total, keys, since
         )
         releases = self._log.follow(options)
         try:
@@ -208,7 +212,7 @@ class Log:
     ) -> Release | None:
         """Returns an epoch, by default the newest; None if it has not been published."""
         options = _options(
-            workload, None, None, covariance, level, joint, population, False, False, None, 1
+            workload, None, None, None, covariance, level, joint, population, False, False, None, 1
         )
         found = self._log.lines(options, epoch)
         return None if found is None else _release(self.columns, *found)
@@ -284,6 +288,7 @@ def _options(
     workload: str | None,
     estimate: str | None,
     regress: str | None,
+    settings: Mapping[str, object] | None,
     covariance: str | None,
     level: float,
     joint: bool,
@@ -297,6 +302,7 @@ def _options(
         "workload": workload,
         "estimate": estimate,
         "regress": regress,
+        "settings": None if settings is None else json.dumps(dict(settings)),
         "covariance": covariance,
         "level": level,
         "joint": joint,

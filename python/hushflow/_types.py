@@ -13,6 +13,7 @@ class ViewOptions(TypedDict):
     workload: str | None
     estimate: str | None
     regress: str | None
+    settings: str | None
     covariance: str | None
     level: float
     joint: bool

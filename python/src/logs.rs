@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use hushflow::estimates::{ESTIMATORS, EstimateView, EstimatorKind, Intervals, LogFacts, ViewEstimator};
+use hushflow::estimates::{ESTIMATORS, EstimateView, Intervals, LogFacts, ViewEstimator};
 use hushflow::follow::{EpochEstimates, Follower, StopFlag, Subject};
 use hushflow::lines::{LineWriter, OutputFormat};
 use hushflow::mechanism::epochs::Schedule;
@@ -16,6 +16,7 @@ use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::workload::Workload;
 use hushflow::publication::Publication;
 use hushflow::state::{PublicReader, is_public_alone, verify, verify_public};
+use hushflow::strategies::matrix::read_workload;
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -36,6 +37,8 @@ pub(crate) struct ViewOptions {
     workload: Option<String>,
     estimate: Option<String>,
     regress: Option<String>,
+    /// The estimator's fields of `[[views]]`, as a JSON object.
+    settings: Option<String>,
     covariance: Option<String>,
     level: f64,
     joint: bool,
@@ -83,9 +86,9 @@ impl ViewOptions {
         if let Some(estimator) = self.estimator(log)? {
             view.estimator = estimator;
         }
-        let chosen = self.workload.as_ref().map(|text| text.parse::<Workload>());
+        let chosen = self.workload.as_ref().map(|text| read_workload(text, Path::new("")));
         let chosen = chosen.transpose().map_err(Failure::of_argument("workload"))?;
-        let workload = EstimateView::workload_of(&*view.estimator, chosen, released);
+        let workload = EstimateView::workload_of(&*view.estimator, chosen, released, log);
         view.workload = workload.map_err(|problem| Failure::parameter(format!("workload: {problem}")))?;
         view.name = EstimateView::usual_name(&view.workload);
         if let Some(text) = &self.covariance {
@@ -98,25 +101,28 @@ impl ViewOptions {
     }
 
     fn estimator(&self, log: &LogFacts<'_>) -> Result<Option<std::sync::Arc<dyn ViewEstimator>>, Failure> {
-        let flag = |kind: &&EstimatorKind| kind.flag.as_ref().is_some_and(|flag| flag.name == "regress");
-        let (argument, kind, value) = match (&self.estimate, &self.regress) {
-            (None, None) => return Ok(None),
-            (Some(_), Some(_)) => {
+        let named = |name: &str| ESTIMATORS.iter().find(|kind| kind.name == name);
+        let (argument, found) = match (&self.estimate, &self.regress, &self.settings) {
+            (None, None, None) => return Ok(None),
+            (Some(_), Some(_), _) => {
                 return Err(Failure::parameter("found estimate and regress, expected one of them"));
             }
-            (None, Some(value)) => ("regress", ESTIMATORS.iter().find(flag), value.as_str()),
-            (Some(name), None) => {
-                let named = |kind: &&EstimatorKind| kind.name == name && kind.flag.is_none();
-                ("estimate", ESTIMATORS.iter().find(named), "")
+            (None, _, Some(_)) => {
+                return Err(Failure::parameter("settings: they are for an estimate: name it"));
+            }
+            (None, Some(formula), None) => {
+                ("regress", named("regression").map(|kind| kind.from_flag(formula, log)))
+            }
+            (Some(name), None, settings) => {
+                let settings = settings.as_deref().unwrap_or("{}");
+                ("estimate", named(name).map(|kind| kind.from_json(settings, log)))
             }
         };
-        let Some(kind) = kind else {
-            let names = ESTIMATORS.iter().filter(|kind| kind.flag.is_none()).map(|kind| kind.name);
-            let names = names.collect::<Vec<_>>().join(", ");
+        let Some(found) = found else {
+            let names = ESTIMATORS.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ");
             return Err(Failure::parameter(format!("{argument}: expected one of {names}")));
         };
-        let estimator = kind.from_flag(value, log);
-        Ok(Some(estimator.map_err(|error| Failure::parameter(format!("{argument}: {error}")))?))
+        Ok(Some(found.map_err(|error| Failure::parameter(format!("{argument}: {error}")))?))
     }
 }
 

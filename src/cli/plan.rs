@@ -21,7 +21,7 @@ use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
 use hushflow::plot::{PlotCurve, error_per_step};
 use hushflow::publication::{PublicationError, with_indicators};
-use hushflow::strategies::matrix::read_matrix;
+use hushflow::strategies::matrix;
 use hushflow::strategies::schedule::LearningRates;
 use hushflow::strategies::{Candidate, StrategiesError};
 use serde::Serialize;
@@ -196,13 +196,7 @@ fn method(name: &str) -> Method {
 
 /// Reads a workload by name, or from a matrix file.
 pub(super) fn read_workload(text: &str) -> Result<Workload, String> {
-    match text.strip_prefix("matrix:") {
-        None => text.parse().map_err(|error: hushflow::mechanism::workload::WorkloadError| error.to_string()),
-        Some(path) => {
-            let matrix = read_matrix(Path::new(path)).map_err(|error| error.to_string())?;
-            Workload::from_matrix(path, matrix).map_err(|error| format!("{path}: {error}"))
-        }
-    }
+    matrix::read_workload(text, Path::new("")).map_err(|error| error.to_string())
 }
 
 /// Weights the steps of a workload by a schedule, if there is one.

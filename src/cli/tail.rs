@@ -73,9 +73,10 @@ pub(crate) struct TailArguments {
     #[arg(long, value_enum)]
     squares: Option<Squares>,
     /// How epochs are weighted: prefix, average, exponential:β, window:k, window-mean:k,
-    /// momentum:β, adam:β. May be repeated with --web: the page opens with the first and offers all
-    /// of them and the workload of the log [default: the workload of the log]
-    #[arg(long)]
+    /// momentum:β, adam:β, or matrix:FILE (CSV). May be repeated with --web: the page opens with
+    /// the first and offers all of them and the workload of the log [default: the workload of the
+    /// log]
+    #[arg(long, value_parser = plan::read_workload)]
     workload: Vec<Workload>,
     /// The first epoch to show
     #[arg(long, default_value_t = 1, value_name = "EPOCH")]
@@ -284,7 +285,12 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
                 return Err(CliError::usage("--workload: only a page (--web) can offer several: name one"));
             }
             let parameters = publication.parameters();
-            let view = view(arguments, &parameters.release.workload, &parameters.log_facts())?;
+            let log = parameters.log_facts();
+            let unfit = arguments.workload.iter().find_map(|workload| log.check_workload(workload).err());
+            if let Some(problem) = unfit {
+                return Err(CliError::usage(format!("--workload: {problem}")));
+            }
+            let view = view(arguments, &parameters.release.workload, &log)?;
             subject.views.push(view);
         }
     }
@@ -325,7 +331,7 @@ fn view(
     }
     let intervals = Intervals { level, joint, population, missing_at_random };
     let chosen = arguments.workload.first().cloned();
-    let workload = EstimateView::workload_of(&*estimator, chosen, released);
+    let workload = EstimateView::workload_of(&*estimator, chosen, released, log);
     let workload = workload.map_err(|problem| CliError::usage(format!("--workload: {problem}")))?;
     let name = EstimateView::usual_name(&workload);
     Ok(EstimateView { name, workload, estimator, squares, covariance, intervals, total })

@@ -39,8 +39,8 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::quality;
 use super::{
-    Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, LogFacts, Plot, ScaledView,
-    SecondAverage, ViewEstimator, number,
+    Averages, Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, LogFacts, Plot, ScaledView,
+    SecondAverage, TwoAverages, ViewEstimator, number,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Range};
@@ -106,28 +106,8 @@ impl ViewEstimator for Adam {
         NAME
     }
 
-    fn decays(&self) -> Option<[Decay; 2]> {
-        Some(self.decays)
-    }
-
-    /// As if both averages were the same.
-    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
-        let second = SecondAverage { moments: moments.clone(), correlation: 1.0 };
-        self.estimate_with(moments, second, scaled)
-    }
-
-    fn estimate_with(
-        &self,
-        moments: Moments,
-        second: SecondAverage,
-        scaled: &Arc<ScaledView>,
-    ) -> Arc<dyn Estimate> {
-        let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
-        let sums = column_sums(&moments, scaled).into_iter().zip(column_sums(&second.moments, scaled));
-        let scales = centres.iter().copied().zip(half_widths.iter().copied());
-        let columns = sums.zip(scales).map(|(sums, scale)| self.column(sums, second.correlation, scale));
-        let columns = columns.collect();
-        Arc::new(AdamEstimate { scaled: Arc::clone(scaled), adam: *self, moments, second, columns })
+    fn averages(&self) -> Averages<'_> {
+        Averages::Two(self.decays, self)
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
@@ -145,6 +125,22 @@ impl ViewEstimator for Adam {
             series: kinds.into_iter().flat_map(series).collect(),
             matrix: false,
         }
+    }
+}
+
+impl TwoAverages for Adam {
+    fn estimate(
+        &self,
+        moments: Moments,
+        second: SecondAverage,
+        scaled: &Arc<ScaledView>,
+    ) -> Arc<dyn Estimate> {
+        let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
+        let sums = column_sums(&moments, scaled).into_iter().zip(column_sums(&second.moments, scaled));
+        let scales = centres.iter().copied().zip(half_widths.iter().copied());
+        let columns = sums.zip(scales).map(|(sums, scale)| self.column(sums, second.correlation, scale));
+        let columns = columns.collect();
+        Arc::new(AdamEstimate { scaled: Arc::clone(scaled), adam: *self, moments, second, columns })
     }
 }
 

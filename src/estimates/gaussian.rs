@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::ColumnwiseEstimate;
 use super::{
-    Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Plot, ScaledView, ViewEstimator,
-    number, pairs,
+    Averages, Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, OneAverage, Plot,
+    ScaledView, ViewEstimator, number, pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -37,16 +37,8 @@ impl ViewEstimator for Gaussian {
         NAME
     }
 
-    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
-        let moments = match ColumnwiseEstimate::new(moments, scaled) {
-            Ok(estimate) => return Arc::new(estimate),
-            Err(moments) => moments,
-        };
-        let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
-        let density = moments.noisy().density_by(scaled.view.covariance);
-        let density = density.map(|density| within_bounds(density, scaled.view.covariance));
-        let density = density.and_then(|density| density.to_units(half_widths, centres));
-        Arc::new(GaussianEstimate { scaled: Arc::clone(scaled), moments, density })
+    fn averages(&self) -> Averages<'_> {
+        Averages::One(self)
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
@@ -65,6 +57,20 @@ impl ViewEstimator for Gaussian {
 
     fn has_densities(&self) -> bool {
         true
+    }
+}
+
+impl OneAverage for Gaussian {
+    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
+        let moments = match ColumnwiseEstimate::new(moments, scaled) {
+            Ok(estimate) => return Arc::new(estimate),
+            Err(moments) => moments,
+        };
+        let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
+        let density = moments.noisy().density_by(scaled.view.covariance);
+        let density = density.map(|density| within_bounds(density, scaled.view.covariance));
+        let density = density.and_then(|density| density.to_units(half_widths, centres));
+        Arc::new(GaussianEstimate { scaled: Arc::clone(scaled), moments, density })
     }
 }
 

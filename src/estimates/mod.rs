@@ -10,6 +10,7 @@ mod adam;
 mod by_column;
 mod gaussian;
 mod moments;
+mod pca;
 mod regression;
 mod sent;
 mod view;
@@ -22,7 +23,7 @@ use hushflow_mechanism::estimate::intervals::Interval;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
-use hushflow_mechanism::workload::Decay;
+use hushflow_mechanism::workload::{Decay, Workload};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -32,12 +33,12 @@ use crate::document::{Document, Field, Section};
 pub use gaussian::quality;
 pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
-pub(crate) use view::{VIEW, views, workloads};
+pub(crate) use view::{VIEW, all_workloads, views};
 
 /// All estimators. The default of a log is the first one without a flag of its own that the log
 /// supports.
 pub static ESTIMATORS: &[EstimatorKind] =
-    &[gaussian::ESTIMATOR, moments::ESTIMATOR, adam::ESTIMATOR, regression::ESTIMATOR];
+    &[gaussian::ESTIMATOR, moments::ESTIMATOR, adam::ESTIMATOR, regression::ESTIMATOR, pca::ESTIMATOR];
 
 /// Ratio of the sides of an interval above which a table shows its ends instead of ±.
 const LOPSIDED: f64 = 1.5;
@@ -94,9 +95,25 @@ pub struct LogFacts<'a> {
     pub key_bounds: bool,
     /// Whether rows count for the columns that they have (`missing = "by-column"`).
     pub by_column: bool,
+    /// Number of epochs; 0 if it is unknown.
+    pub epochs: u64,
 }
 
 impl LogFacts<'_> {
+    /// Checks that a workload weighs every epoch.
+    ///
+    /// # Errors
+    /// A matrix has too few rows.
+    pub fn check_workload(&self, workload: &Workload) -> Result<(), String> {
+        match workload.horizon() {
+            Some(rows) if rows < self.epochs => Err(format!(
+                "{workload} has {rows} rows, expected one for each of the {} epochs",
+                self.epochs
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the position of a column, or reports that there is none of that name.
     fn column(&self, name: &Field<'_, &str>) -> Option<usize> {
         let Some(columns) = &self.columns else { return Some(0) };
@@ -169,6 +186,14 @@ impl EstimatorKind {
         self.with_fields(numbers.iter().map(|&(key, number)| (key.into(), number.into())).collect(), log)
     }
 
+    /// Makes the estimator from its fields of `[[views]]`, as a JSON object.
+    ///
+    /// # Errors
+    /// An error in a field, or what the log lacks.
+    pub fn from_json(&self, fields: &str, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, String> {
+        self.with_fields(serde_json::from_str(fields).map_err(|error| error.to_string())?, log)
+    }
+
     /// Makes the estimator from its fields of `[[views]]`, if the log has what it needs.
     fn with_fields(&self, fields: toml::Table, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, String> {
         if let Some((what, so)) = self.lacks(log) {
@@ -179,7 +204,9 @@ impl EstimatorKind {
         let parsed = document.parse();
         let estimator = parsed.as_ref().and_then(|table| {
             let section = Section::root(&document, table, &VIEW);
-            (self.read)(&section, log)
+            let estimator = (self.read)(&section, log);
+            section.finish(estimator.is_some());
+            estimator
         });
         let problems = document.into_problems().into_iter();
         let problems: Vec<_> =
@@ -199,24 +226,16 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
     /// Name of the estimator.
     fn name(&self) -> &'static str;
 
+    /// What it computes its estimates from.
+    fn averages(&self) -> Averages<'_>;
+
     /// The decays of its own exponential averages of first and second moments; `None` if the view
     /// names one workload for both.
     fn decays(&self) -> Option<[Decay; 2]> {
-        None
-    }
-
-    /// Computes the estimate of one key at one epoch.
-    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate>;
-
-    /// Computes the estimate from moments under both of its [averages](Self::decays).
-    fn estimate_with(
-        &self,
-        moments: Moments,
-        second: SecondAverage,
-        scaled: &Arc<ScaledView>,
-    ) -> Arc<dyn Estimate> {
-        drop(second);
-        self.estimate(moments, scaled)
+        match self.averages() {
+            Averages::One(_) => None,
+            Averages::Two(decays, _) => Some(decays),
+        }
     }
 
     /// Returns what the page draws.
@@ -226,6 +245,32 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
     fn has_densities(&self) -> bool {
         false
     }
+}
+
+/// The averages of the records that an estimator needs. There is no way to compute an estimate from
+/// fewer.
+pub enum Averages<'a> {
+    /// That of the view's workload.
+    One(&'a dyn OneAverage),
+    /// Exponential averages with these decays, of first and second moments.
+    Two([Decay; 2], &'a dyn TwoAverages),
+}
+
+/// Estimates from one average.
+pub trait OneAverage {
+    /// Computes the estimate of one key at one epoch.
+    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate>;
+}
+
+/// Estimates from two averages.
+pub trait TwoAverages {
+    /// Computes the estimate of one key at one epoch.
+    fn estimate(
+        &self,
+        moments: Moments,
+        second: SecondAverage,
+        scaled: &Arc<ScaledView>,
+    ) -> Arc<dyn Estimate>;
 }
 
 /// Moments of the same key and epoch under the second of two averages.

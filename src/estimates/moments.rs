@@ -10,7 +10,9 @@ use nalgebra::DMatrix;
 use serde_json::{Map, Value, json};
 
 use super::by_column::columnwise;
-use super::{Band, Cell, ChartSeries, Estimate, EstimatorKind, Plot, ScaledView, ViewEstimator};
+use super::{
+    Averages, Band, Cell, ChartSeries, Estimate, EstimatorKind, OneAverage, Plot, ScaledView, ViewEstimator,
+};
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
@@ -36,11 +38,8 @@ impl ViewEstimator for MomentsEstimator {
         NAME
     }
 
-    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
-        match ColumnwiseSums::new(&moments, scaled) {
-            Some(sums) => Arc::new(ColumnwiseMomentsEstimate { scaled: Arc::clone(scaled), moments, sums }),
-            None => Arc::new(MomentsEstimate { scaled: Arc::clone(scaled), moments }),
-        }
+    fn averages(&self) -> Averages<'_> {
+        Averages::One(self)
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
@@ -54,6 +53,15 @@ impl ViewEstimator for MomentsEstimator {
             band: "the exact sum".into(),
             series: series.collect(),
             matrix: false,
+        }
+    }
+}
+
+impl OneAverage for MomentsEstimator {
+    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
+        match ColumnwiseSums::new(&moments, scaled) {
+            Some(sums) => Arc::new(ColumnwiseMomentsEstimate { scaled: Arc::clone(scaled), moments, sums }),
+            None => Arc::new(MomentsEstimate { scaled: Arc::clone(scaled), moments }),
         }
     }
 }

@@ -42,9 +42,9 @@
 use std::sync::Arc;
 
 use hushflow_estimators::covariance::estimate::coefficients;
-use hushflow_mechanism::estimate::by_column::{CONTRADICTION, ColumnwiseMoments};
+use hushflow_mechanism::estimate::by_column::CONTRADICTION;
 use hushflow_mechanism::estimate::debias::MIN_COUNT_TO_NOISE;
-use hushflow_mechanism::estimate::density::{Density, DensityError};
+use hushflow_mechanism::estimate::density::DensityError;
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval, IntervalSubject, LEAST_SAMPLE};
 use hushflow_mechanism::estimate::projection::Spectrum;
 use hushflow_mechanism::estimate::selection::{Selection, count_interval};
@@ -53,16 +53,18 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::{Cholesky, DMatrix};
 use serde_json::{Map, Value, json};
 
-use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
-    Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView,
-    ViewEstimator, number,
+    Averages, Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts,
+    OneAverage, Plot, ScaledView, ViewEstimator, number,
 };
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
 
+mod input;
 mod profile;
+
+use input::LineInput;
 use profile::{NormalEquations, RegressionLine, residual_noise};
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -125,11 +127,8 @@ impl ViewEstimator for Regression {
         NAME
     }
 
-    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
-        let line = self.line(&moments, scaled);
-        let names = self.on.iter().map(|&column| scaled.columns[column].clone()).collect();
-        let target = scaled.columns[self.target].clone();
-        Arc::new(LeastSquaresEstimate { scaled: Arc::clone(scaled), target, names, moments, line })
+    fn averages(&self) -> Averages<'_> {
+        Averages::One(self)
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
@@ -152,79 +151,16 @@ impl ViewEstimator for Regression {
     }
 }
 
-/// The sums of products of 1, the columns of `on` and the target, in this order, about the centres
-/// of the scales.
-struct LineInput {
-    sums: DMatrix<f64>,
-    /// Variances of their noise.
-    variances: DMatrix<f64>,
-    /// Weight of the records.
-    count: f64,
-    scales: ColumnScales,
+impl OneAverage for Regression {
+    fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
+        let line = self.line(&moments, scaled);
+        let names = self.on.iter().map(|&column| scaled.columns[column].clone()).collect();
+        let target = scaled.columns[self.target].clone();
+        Arc::new(LeastSquaresEstimate { scaled: Arc::clone(scaled), target, names, moments, line })
+    }
 }
 
 impl Regression {
-    /// The columns of `on`, and then the target.
-    fn columns(&self) -> Vec<usize> {
-        self.on.iter().copied().chain([self.target]).collect()
-    }
-
-    /// The input of a line.
-    fn input(&self, moments: &Moments, scaled: &ScaledView) -> Result<LineInput, DensityError> {
-        let scales = scaled.scales(moments.key).clone();
-        if let Some(by_column) = columnwise(moments, scaled) {
-            if !scaled.view.intervals.missing_at_random {
-                return Err(DensityError::DifferentRows);
-            }
-            let input = self.input_by_column(&by_column, scales)?;
-            let heaviest = scaled.view.workload.largest_coefficient(moments.epoch);
-            return match by_column.contradict_random(&self.columns(), heaviest) {
-                true => Err(DensityError::NotMissingAtRandom),
-                false => Ok(input),
-            };
-        }
-        let (count, count_noise) = (moments.count(), moments.noise.count);
-        if !(count > 0.0 && count > MIN_COUNT_TO_NOISE * count_noise) {
-            return Err(DensityError::TooFewRecords { count, count_noise });
-        }
-        Ok(LineInput { sums: self.sums(moments), variances: self.variances(moments), count, scales })
-    }
-
-    /// The input from the covariances of pairs, about the means of the columns.
-    fn input_by_column(
-        &self,
-        moments: &ColumnwiseMoments<'_>,
-        mut scales: ColumnScales,
-    ) -> Result<LineInput, DensityError> {
-        let columns = self.columns();
-        let densities = columns.iter().map(|&column| moments.column(column).noisy().density());
-        let densities: Vec<Density> = densities.collect::<Result<_, _>>()?;
-        let mut count = f64::INFINITY;
-        for (at, &i) in columns.iter().enumerate() {
-            for &j in &columns[..at] {
-                moments.covariance(i, j)?;
-                count = moments.pair(i, j).map_or(count, |pair| count.min(pair.count().0));
-            }
-        }
-        let (covariance, noise) = moments.entries();
-        let size = columns.len() + 1;
-        let entry = |matrix: &DMatrix<f64>, i: usize, j: usize| matrix[(columns[i - 1], columns[j - 1])];
-        let sums = DMatrix::from_fn(size, size, |i, j| match (i, j) {
-            (0, 0) => count,
-            (0, _) | (_, 0) => 0.0,
-            (i, j) => count * entry(&covariance, i, j),
-        });
-        let variances = DMatrix::from_fn(size, size, |i, j| match (i, j) {
-            (0, 0) => 0.0,
-            (0, one) | (one, 0) => (count * densities[one - 1].mean_noise[0]).powi(2),
-            (i, j) => (count * entry(&noise, i, j)).powi(2),
-        });
-        for (&column, density) in columns.iter().zip(&densities) {
-            scales.centres[column] += density.mean[0] * scales.half_widths[column];
-        }
-        Ok(LineInput { sums, variances, count, scales })
-    }
-
     fn line(&self, moments: &Moments, scaled: &ScaledView) -> Result<RegressionLine, DensityError> {
         let LineInput { sums, variances, count, scales } = self.input(moments, scaled)?;
         if !sums.iter().chain(&variances).all(|number| number.is_finite()) {
@@ -317,32 +253,6 @@ impl Regression {
         };
         let numbers = line.coefficients.iter().chain(&line.noise).chain([&residual.0, &residual.1]);
         if numbers.copied().all(f64::is_finite) { Ok(line) } else { Err(DensityError::OutOfRange) }
-    }
-
-    /// The sums of products of 1, the columns of `on`, and the target, in this order.
-    fn sums(&self, moments: &Moments) -> DMatrix<f64> {
-        let columns = self.columns();
-        let (first, second, dimension) = (moments.first(), moments.second(), moments.layout.dimension);
-        let product = |one: usize, other: usize| {
-            let (row, column) = (one.min(other), one.max(other));
-            second[row * (2 * dimension - row - 1) / 2 + column]
-        };
-        DMatrix::from_fn(columns.len() + 1, columns.len() + 1, |i, j| match (i, j) {
-            (0, 0) => moments.count(),
-            (0, one) | (one, 0) => first[columns[one - 1]],
-            (one, other) => product(columns[one - 1], columns[other - 1]),
-        })
-    }
-
-    /// The variances of their noise.
-    fn variances(&self, moments: &Moments) -> DMatrix<f64> {
-        let noise = moments.noise;
-        DMatrix::from_fn(self.on.len() + 2, self.on.len() + 2, |i, j| match (i, j) {
-            (0, 0) => noise.count.powi(2),
-            (0, _) | (_, 0) => noise.first.powi(2),
-            _ if i == j => noise.second.powi(2),
-            _ => noise.second.powi(2) / 2.0,
-        })
     }
 
     /// Converts coefficients to the units of the columns, except for the middle of the target.

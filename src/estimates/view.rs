@@ -1,6 +1,7 @@
 //! Views: a workload over the releases, the estimate to show, and the section `[[views]]`.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use hushflow_mechanism::estimate::intervals::{Confidence, IntervalSubject};
@@ -14,6 +15,7 @@ use crate::document::Section;
 use crate::document::definition::{
     FieldDefinition, FieldGroup, FieldType, Form, Range, SectionDefinition, Word, forms, word,
 };
+use crate::strategies::matrix::read_workload;
 
 /// A view.
 pub(crate) static VIEW: SectionDefinition = SectionDefinition {
@@ -23,7 +25,7 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
         FieldDefinition::required("name", FieldType::Text, "\"last week\"", "Name of the view."),
         FieldDefinition::optional(
             "workload",
-            FieldType::Forms(workloads),
+            FieldType::Forms(all_workloads),
             "required, unless the estimate has workloads of its own",
             "\"window:7\"",
             "How epochs are weighted.",
@@ -118,8 +120,14 @@ const KEYS: &[Word<bool>] = &[
 ];
 
 /// Returns all workloads and their definitions.
-pub(crate) fn workloads() -> Vec<Form> {
-    Workload::FORMS.iter().map(|&(usage, about)| Form { usage: usage.into(), about }).collect()
+pub(crate) fn all_workloads() -> Vec<Form> {
+    let file = (
+        "matrix:PATH",
+        "Sum of the epochs so far with the weights in row t of a lower-triangular matrix: a CSV file without header, \
+         with a row and a column for each epoch.",
+    );
+    let forms = Workload::FORMS.iter().copied().chain([file]);
+    forms.map(|(usage, about)| Form { usage: usage.into(), about }).collect()
 }
 
 /// A workload over the releases. Views cost no privacy and may change between runs.
@@ -151,12 +159,14 @@ impl EstimateView {
     /// of the release.
     ///
     /// # Errors
-    /// One is chosen for an estimator with workloads of its own.
+    /// One is chosen for an estimator with workloads of its own, or a matrix with too few rows.
     pub fn workload_of(
         estimator: &dyn ViewEstimator,
         chosen: Option<Workload>,
         released: &Workload,
+        log: &LogFacts<'_>,
     ) -> Result<Workload, String> {
+        chosen.as_ref().map_or(Ok(()), |chosen| log.check_workload(chosen))?;
         match (estimator.decays(), chosen) {
             (Some(_), Some(_)) => Err(OWN_WORKLOADS.into()),
             (Some([first, _]), None) => Ok(Workload::Adam(first)),
@@ -242,22 +252,28 @@ impl Intervals {
     }
 }
 
-/// Reads `[[views]]`; without any, one view of the workload of the release.
+/// Reads `[[views]]`; without any, one view of the workload of the release. Paths are from `base`.
 pub(crate) fn views(
     root: &Section<'_>,
+    base: &Path,
     released: &Workload,
     log: &LogFacts<'_>,
 ) -> Option<Vec<EstimateView>> {
     let mut names = HashSet::new();
     let sections = root.sections("views").into_iter();
-    let views: Vec<_> = sections.map(|section| view(&section, &mut names, log)).collect();
+    let views: Vec<_> = sections.map(|section| view(&section, base, &mut names, log)).collect();
     if views.is_empty() {
         return Some(vec![EstimateView::usual(released.clone(), log)]);
     }
     views.into_iter().collect()
 }
 
-fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<'_>) -> Option<EstimateView> {
+fn view<'a>(
+    section: &Section<'a>,
+    base: &Path,
+    names: &mut HashSet<&'a str>,
+    log: &LogFacts<'_>,
+) -> Option<EstimateView> {
     let name = section.required_text("name");
     if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
         name.report(format!("the view {:?} is named twice: change one name", name.value));
@@ -269,9 +285,12 @@ fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &LogFacts<
             section.refuse("workload", OWN_WORKLOADS);
             None
         }
-        _ => section
-            .required_text("workload")
-            .and_then(|field| field.map(|text| text.parse::<Workload>().map_err(|error| error.to_string()))),
+        _ => section.required_text("workload").and_then(|field| {
+            field.map(|text| {
+                let workload = read_workload(text, base).map_err(|error| error.to_string())?;
+                log.check_workload(&workload).map(|()| workload)
+            })
+        }),
     };
     let squares = section.word("squares", SQUARES);
     if log.method != Method::Pp {

@@ -11,13 +11,14 @@
 //! with [`StopFlag::wait`].
 //!
 //! The operators are public, for other dataflows over a log: [`DecodeWindows`], [`Totals`] and
-//! [`Estimates`], beside [`Views`]. Here is the total of a log under a view of its own:
+//! [`Estimates`], beside [`Views`](hushflow_operators::Views). Here is the total of a log under a
+//! view of its own:
 //!
 //! ```
 //! use hushflow::estimates::EstimateView;
-//! use hushflow::follow::{Estimates, Totals};
+//! use hushflow::follow::Estimates;
 //! use hushflow::operators::timely::dataflow::operators::{Inspect, ToStream};
-//! use hushflow::operators::{Fault, ReleasedEpoch, Views, timely};
+//! use hushflow::operators::{Fault, ReleasedEpoch, timely};
 //! # use hushflow::pipeline::Pipeline;
 //! # use hushflow::publication::{MomentPublication, Publication};
 //! # use hushflow::runtime::{RunOptions, run};
@@ -35,10 +36,10 @@
 //!     released.push(ReleasedEpoch::released_before(frame.epoch, frame.values));
 //! }
 //! let view = EstimateView::usual("window:7".parse()?, &publication.parameters().log_facts());
+//! let view = EstimateView { total: true, ..view };
 //! timely::example(move |scope| {
-//!     let (weighted, keys) = (publication.view(&view.workload), publication.keys());
-//!     let moments = released.to_stream(scope).view(move || weighted, Fault::new());
-//!     let totals = moments.total(keys).estimate(0, publication.scaled_view(&view));
+//!     let keys = publication.keys();
+//!     let totals = released.to_stream(scope).estimates(0, &publication, &view, |_key| true, Fault::new());
 //!     totals.inspect(move |total| {
 //!         assert_eq!(total.key, keys);
 //!         println!("{}: {:?}", total.epoch, total.estimate.csv());
@@ -59,8 +60,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hushflow_mechanism::workload::Workload;
-use hushflow_operators::{Fault, ReleasedEpoch, Views};
+use hushflow_operators::{Fault, ReleasedEpoch};
 use thiserror::Error;
 use timely::WorkerConfig;
 use timely::communication::Allocator;
@@ -287,23 +287,8 @@ impl Dataflow {
                 }
                 Publication::Moments(publication) => {
                     for (number, view) in subject.views.iter().enumerate() {
-                        let weighted = |workload: &Workload| {
-                            let weighted = publication.view(workload).with_square_bias(view.squares);
-                            let moments = released.clone().view(move || weighted, fault.clone());
-                            let moments =
-                                if view.total { moments.total(publication.keys()) } else { moments };
-                            let selects = selects();
-                            moments.filter(move |moments| selects(moments.key))
-                        };
-                        let (moments, scaled) = (weighted(&view.workload), publication.scaled_view(view));
-                        collect(match view.estimator.decays() {
-                            None => moments.estimate(number, scaled),
-                            Some(decays) => {
-                                let second = weighted(&Workload::Adam(decays[1]));
-                                let correlations = publication.noise_correlations(decays);
-                                moments.estimate_with(second, correlations, number, scaled)
-                            }
-                        });
+                        let released = released.clone();
+                        collect(released.estimates(number, publication, view, selects(), fault.clone()));
                     }
                 }
             }

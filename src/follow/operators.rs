@@ -1,17 +1,18 @@
-//! Operators of the public dataflow, after [`view`](hushflow_operators::Views::view).
+//! Operators of the public dataflow, around [`view`](hushflow_operators::Views::view).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use hushflow_mechanism::estimate::debias::MomentNoise;
 use hushflow_mechanism::view::Moments;
-use hushflow_operators::{Fault, ReleasedEpoch};
+use hushflow_mechanism::workload::Workload;
+use hushflow_operators::{Fault, ReleasedEpoch, Views};
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::Concat;
-use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::vec::{Filter, Map};
 
-use crate::estimates::{Estimate, ScaledView, SecondAverage};
-use crate::publication::WindowPublication;
+use crate::estimates::{Averages, Estimate, EstimateView, ScaledView, SecondAverage};
+use crate::publication::{MomentPublication, WindowPublication};
 
 /// The estimate of one key in one epoch, under one view.
 #[derive(Clone, Debug)]
@@ -88,59 +89,85 @@ impl<'scope> Totals<'scope> for StreamVec<'scope, u64, Moments> {
 }
 
 /// Estimates what a view shows.
-pub trait Estimates<'scope>: Sized {
-    /// Returns the estimate of the moments of every key and epoch. `number` is the view's number
-    /// in the estimates.
-    fn estimate(self, number: usize, view: Arc<ScaledView>) -> StreamVec<'scope, u64, KeyEstimate>;
-
-    /// Returns the estimate from moments under both averages of the view's estimator
-    /// ([`decays`](crate::estimates::ViewEstimator::decays)). `correlations` are those of their
-    /// noise, from the first epoch on
-    /// ([`noise_correlations`](crate::publication::MomentPublication::noise_correlations)).
-    fn estimate_with(
+pub trait Estimates<'scope> {
+    /// Returns the estimates of a view of releases, under every workload that its estimator needs:
+    /// of the keys that `select` accepts, or of the total over all keys. `number` is the view's
+    /// number in the estimates. A release that is none of the publication raises the fault.
+    fn estimates(
         self,
-        second: Self,
-        correlations: impl Iterator<Item = f64> + 'static,
         number: usize,
-        view: Arc<ScaledView>,
+        publication: &MomentPublication,
+        view: &EstimateView,
+        select: impl FnMut(u32) -> bool + Clone + 'static,
+        fault: Fault,
     ) -> StreamVec<'scope, u64, KeyEstimate>;
 }
 
-impl<'scope> Estimates<'scope> for StreamVec<'scope, u64, Moments> {
-    fn estimate(self, number: usize, view: Arc<ScaledView>) -> StreamVec<'scope, u64, KeyEstimate> {
-        self.map(move |moments| KeyEstimate {
-            view: number,
-            epoch: moments.epoch,
-            key: moments.key,
-            estimate: view.view.estimator.estimate(moments, &view),
-        })
-    }
-
-    fn estimate_with(
+impl<'scope> Estimates<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
+    fn estimates(
         self,
-        second: Self,
-        correlations: impl Iterator<Item = f64> + 'static,
         number: usize,
-        view: Arc<ScaledView>,
+        publication: &MomentPublication,
+        view: &EstimateView,
+        select: impl FnMut(u32) -> bool + Clone + 'static,
+        fault: Fault,
     ) -> StreamVec<'scope, u64, KeyEstimate> {
-        let mut correlations = (1..).zip(correlations);
-        let mut current = (0, 0.0);
-        // Moments of a key and epoch until those under the other average come.
-        let mut waiting = HashMap::new();
-        let (first, second) = (self.map(|moments| (false, moments)), second.map(|moments| (true, moments)));
-        first.concat(second).flat_map(move |(is_second, moments)| {
-            let (epoch, key) = (moments.epoch, moments.key);
-            let Some(other) = waiting.remove(&(epoch, key)) else {
-                waiting.insert((epoch, key), moments);
-                return None;
-            };
-            let (moments, second) = if is_second { (other, moments) } else { (moments, other) };
-            while current.0 < epoch {
-                current = correlations.next()?;
+        let weighted = |workload: &Workload| {
+            let weighted = publication.view(workload).with_square_bias(view.squares);
+            let moments = self.clone().view(move || weighted, fault.clone());
+            let moments = if view.total { moments.total(publication.keys()) } else { moments };
+            let mut select = select.clone();
+            moments.filter(move |moments| select(moments.key))
+        };
+        let (moments, scaled) = (weighted(&view.workload), publication.scaled_view(view));
+        match view.estimator.decays() {
+            None => from_one_average(moments, number, scaled),
+            Some(decays) => {
+                let second = weighted(&Workload::Adam(decays[1]));
+                let correlations = publication.noise_correlations(decays);
+                from_two_averages(moments, second, correlations, number, scaled)
             }
-            let second = SecondAverage { moments: second, correlation: current.1 };
-            let estimate = view.view.estimator.estimate_with(moments, second, &view);
-            Some(KeyEstimate { view: number, epoch, key, estimate })
-        })
+        }
     }
+}
+
+fn from_one_average(
+    moments: StreamVec<'_, u64, Moments>,
+    number: usize,
+    scaled: Arc<ScaledView>,
+) -> StreamVec<'_, u64, KeyEstimate> {
+    moments.flat_map(move |moments| {
+        let Averages::One(estimator) = scaled.view.estimator.averages() else { return None };
+        let (epoch, key) = (moments.epoch, moments.key);
+        Some(KeyEstimate { view: number, epoch, key, estimate: estimator.estimate(moments, &scaled) })
+    })
+}
+
+/// `correlations` are those of the noise of both averages, from the first epoch on.
+fn from_two_averages<'scope>(
+    moments: StreamVec<'scope, u64, Moments>,
+    second: StreamVec<'scope, u64, Moments>,
+    correlations: impl Iterator<Item = f64> + 'static,
+    number: usize,
+    scaled: Arc<ScaledView>,
+) -> StreamVec<'scope, u64, KeyEstimate> {
+    let mut correlations = (1..).zip(correlations);
+    let mut current = (0, 0.0);
+    // Moments of a key and epoch until those under the other average come.
+    let mut waiting = HashMap::new();
+    let (first, second) = (moments.map(|moments| (false, moments)), second.map(|moments| (true, moments)));
+    first.concat(second).flat_map(move |(is_second, moments)| {
+        let Averages::Two(_, estimator) = scaled.view.estimator.averages() else { return None };
+        let (epoch, key) = (moments.epoch, moments.key);
+        let Some(other) = waiting.remove(&(epoch, key)) else {
+            waiting.insert((epoch, key), moments);
+            return None;
+        };
+        let (moments, second) = if is_second { (other, moments) } else { (moments, other) };
+        while current.0 < epoch {
+            current = correlations.next()?;
+        }
+        let second = SecondAverage { moments: second, correlation: current.1 };
+        Some(KeyEstimate { view: number, epoch, key, estimate: estimator.estimate(moments, second, &scaled) })
+    })
 }

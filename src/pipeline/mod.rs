@@ -315,6 +315,7 @@ impl PublicParameters {
             keyed: key.is_some(),
             key_bounds: self.has_key_bounds(),
             by_column: self.rows.missing == MissingPolicy::ByColumn,
+            epochs: epochs.schedule.horizon(),
         }
     }
 }

@@ -5,6 +5,7 @@ mod entity;
 mod epochs;
 mod estimator;
 mod ledger;
+mod release;
 mod size;
 mod source;
 mod sources;
@@ -13,23 +14,22 @@ mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::{Purpose, StrategyName, default_strategy};
-use hushflow_mechanism::workload::Workload;
+use hushflow_mechanism::strategy::StrategyName;
 
-use super::fields::{METHODS, NEIGHBOURS, PIPELINE, SECOND_MOMENTS};
-use super::{Column, EntityUnit, KeyColumn, MissingPolicy, Pipeline, Privacy, Release, Sink, of_records};
+use super::fields::{NEIGHBOURS, PIPELINE, SECOND_MOMENTS};
+use super::{Column, EntityUnit, KeyColumn, MissingPolicy, Pipeline, Privacy, Sink, of_records};
 use crate::document::{Document, Field, PipelineProblem, Section};
 use crate::estimates::{LogFacts, views};
 use crate::state::{StateSettings, SumRetention};
 use crate::time::parse_duration;
 use crate::whole::{SETTINGS, read_text};
+use release::ReleaseSection;
 
 pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<PipelineProblem>> {
     let document = Document::new(text);
@@ -55,7 +55,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         .map(|named| required(section, "release", |section| estimator::estimator(section, named, dimension)));
     let release = match named {
         Some(_) => Some(Some(ReleaseSection::new(Some(StrategyName::default())))),
-        None => optional(section, "release", |section| release(section, base)),
+        None => optional(section, "release", |section| release::release(section, base)),
     };
     let method = release.as_ref().and_then(|release| Some(release.as_ref()?.method)).unwrap_or_default();
     let privacy = required(section, "privacy", |section| privacy(section, dimension, method));
@@ -75,10 +75,19 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
             .as_ref()
             .is_some_and(|columns| columns.iter().any(|column| !column.bounds.is_empty())),
         by_column: sources.as_ref().is_none_or(|sources| sources.rows.missing == MissingPolicy::ByColumn),
+        epochs: epochs.as_ref().map_or(0, |epochs| epochs.schedule.horizon()),
     };
     let released = release.as_ref().and_then(Option::as_ref).map(|release| release.workload.clone());
-    let views =
-        if named.is_some() { Some(Vec::new()) } else { views(section, &released.unwrap_or_default(), &log) };
+    if let Some(problem) = released.as_ref().and_then(|workload| log.check_workload(workload).err())
+        && let Some(field) = section.peek("release").as_ref().and_then(|release| release.get("workload"))
+    {
+        field.report(problem);
+    }
+    let views = if named.is_some() {
+        Some(Vec::new())
+    } else {
+        views(section, base, &released.unwrap_or_default(), &log)
+    };
     let sinks = sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {
@@ -405,80 +414,6 @@ fn second_moments(section: &Section<'_>, method: Method) -> Option<SecondMoment>
         );
     }
     second_moments
-}
-
-/// Parses a value and returns the error as text.
-fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
-    text.parse().map_err(|error: T::Err| error.to_string())
-}
-
-/// The section `[release]`. Its default strategy depends on other sections.
-struct ReleaseSection {
-    strategy: Option<StrategyName>,
-    /// Path of the strategy if it is a file: the header of a log holds only the file name.
-    file: Option<PathBuf>,
-    workload: Workload,
-    memory_limit: Option<u64>,
-    method: Method,
-}
-
-impl ReleaseSection {
-    fn new(strategy: Option<StrategyName>) -> Self {
-        Self {
-            strategy,
-            file: None,
-            workload: Workload::default(),
-            memory_limit: None,
-            method: Method::default(),
-        }
-    }
-
-    fn finish(self, participation: Participation, horizon: u64) -> Release {
-        let Self { strategy, workload, memory_limit, method, .. } = self;
-        let default =
-            || default_strategy(&Purpose { participation, ..Purpose::new(workload.clone(), horizon) });
-        Release { strategy: strategy.unwrap_or_else(default), workload, memory_limit, method }
-    }
-}
-
-fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSection> {
-    let workload = match section.text("workload") {
-        Some(field) => field.map(parsed).map(|field| field.value),
-        None => Some(Workload::default()),
-    };
-    let strategy: Option<Option<StrategyName>> = match section.text("strategy") {
-        Some(field) => field.map(parsed).map(|field| Some(field.value)),
-        None => Some(None),
-    };
-    let method = method(section);
-    let limit = section.count("memory_limit");
-    if let (Some(limit), Some(strategy)) = (&limit, &strategy)
-        && *strategy != Some(StrategyName::Auto)
-    {
-        limit.report("a memory limit is only for strategy = \"auto\": leave it out");
-    }
-    let strategy = strategy?;
-    let file = match &strategy {
-        Some(StrategyName::File(path)) => Some(base.join(path)),
-        _ => None,
-    };
-    let name = file.as_ref().and_then(|path| path.file_name());
-    let strategy = name.map(|name| StrategyName::File(name.to_string_lossy().into())).or(strategy);
-    let memory_limit = limit.map(|limit| limit.value);
-    Some(ReleaseSection { strategy, file, workload: workload?, memory_limit, method: method? })
-}
-
-fn method(section: &Section<'_>) -> Option<Method> {
-    let share = section.number("first_moment_share");
-    let method = if section.has("method") { section.word("method", METHODS)? } else { Method::default() };
-    match (method, share) {
-        (Method::Ime { .. }, Some(share)) => Some(Method::Ime { first_moment_share: share.value }),
-        (_, Some(share)) => {
-            share.report("a share of the budget is only for method = \"ime\": leave it out");
-            None
-        }
-        _ => Some(method),
-    }
 }
 
 /// Reads the state directory and its settings.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use hushflow_mechanism::sensitivity::OutOfRange;
 use hushflow_mechanism::strategy::MatrixError;
 use hushflow_mechanism::strategy::{MAX_DENSE_HORIZON, SearchError, StrategyError};
+use hushflow_mechanism::workload::WorkloadError;
 use thiserror::Error;
 
 /// Why there is no such strategy or workload.
@@ -126,6 +127,17 @@ pub enum StrategiesError {
         /// The file.
         path: PathBuf,
     },
+    /// The text is no workload.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The matrix in a file is no workload.
+    #[error("{}: {source}", path.display())]
+    WorkloadFile {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: WorkloadError,
+    },
     /// The text has no known form.
     #[error(
         "no schedule is written `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
@@ -153,8 +165,8 @@ pub enum StrategiesError {
         /// The rate.
         found: f64,
     },
-    /// The workload is not prefix sums.
-    #[error("--schedule weights the steps of `prefix`; the workload is `{found}`")]
+    /// The workload is neither prefix sums nor momentum.
+    #[error("--schedule weights the steps of `prefix` and `momentum`; the workload is `{found}`")]
     ScheduleWorkload {
         /// As on the command line.
         found: String,

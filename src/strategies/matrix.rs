@@ -1,14 +1,19 @@
-//! Matrices in files: comma-separated numbers, a line for every row, no header.
+//! Matrices in files: comma-separated numbers, a line for every row, no header. Workloads by name
+//! or from such files.
 //!
 //! Workloads and strategies are public, so errors may show file contents.
 
 use std::path::Path;
 
 use csv::{ReaderBuilder, Trim};
+use hushflow_mechanism::workload::Workload;
 use nalgebra::DMatrix;
 
 use super::StrategiesError;
 use crate::whole::{LimitedFile, NUMBERS};
+
+/// What stands before the path of a workload.
+const MATRIX: &str = "matrix:";
 
 /// Reads a nonempty matrix of finite numbers.
 ///
@@ -53,6 +58,19 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, StrategiesError> {
     Ok(DMatrix::from_row_slice(rows, columns, &numbers))
 }
 
+/// Reads a workload: a name, or `matrix:PATH` with the path of a matrix from `base`. Readers of a
+/// log see the name of the file only.
+///
+/// # Errors
+/// [`StrategiesError`].
+pub fn read_workload(text: &str, base: &Path) -> Result<Workload, StrategiesError> {
+    let Some(file) = text.strip_prefix(MATRIX) else { return Ok(text.parse()?) };
+    let path = base.join(file);
+    let matrix = read_matrix(&path)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Workload::from_matrix(name, matrix).map_err(|source| StrategiesError::WorkloadFile { path, source })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +88,20 @@ mod tests {
         let expected = DMatrix::from_row_slice(2, 3, &[1.0, 0.0, -2.5, 3e2, 4.0, 5.0]);
         assert_eq!(read("# rows\n1, 0 ,-2.5\r\n3e2,4,5\n"), Ok(expected));
         assert_eq!(read("\u{feff}1"), Ok(DMatrix::from_element(1, 1, 1.0)));
+    }
+
+    #[test]
+    fn workloads_are_read_by_name_and_from_files() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("w.csv"), "1,0\n0.5,2\n").unwrap();
+        std::fs::write(directory.path().join("ahead.csv"), "1,1\n0.5,2\n").unwrap();
+        let read = |text| read_workload(text, directory.path());
+        let workload = read("matrix:w.csv").unwrap();
+        assert_eq!((workload.coefficient(2, 1), workload.to_string().as_str()), (0.5, "matrix:w.csv"));
+        assert_eq!(read("window:7").unwrap().to_string(), "window:7");
+        let ahead = read("matrix:ahead.csv").unwrap_err().to_string();
+        assert!(ahead.contains("ahead.csv: row 1, column 2 of the workload matrix is not 0"), "{ahead}");
+        assert!(read("matrices").unwrap_err().to_string().starts_with("no workload is written"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Learning rates of training: prefix sums whose steps have weights.
+//! Learning rates of training: running sums whose steps have weights.
 //!
 //! After step t, gradient descent has moved by `Σ_(i≤t) η_i g_i`. So its workload is
-//! `A[t,i] = η_i` for i ≤ t: prefix sums times a diagonal. Rates are relative to the largest one.
+//! `A[t,i] = η_i` for i ≤ t: prefix sums times a diagonal. With momentum, m_t = βm_(t−1) + g_t, it has
+//! moved by `Σ_(j≤t) η_j m_j`, so `A[t,i] = Σ_(i≤j≤t) η_j β^(j−i)`. Rates are relative to the largest
+//! one.
 
 use std::f64::consts::PI;
 use std::path::{Path, PathBuf};
@@ -85,11 +87,14 @@ impl LearningRates {
     /// The workload of gradient descent with these rates, called `matrix:` and their `name`.
     ///
     /// # Errors
-    /// [`StrategiesError`] for another workload than prefix sums, and for rates that do not fit.
+    /// [`StrategiesError`] for another workload than prefix sums and momentum, and for rates that
+    /// do not fit.
     pub fn workload(&self, name: &str, base: &Workload, steps: u64) -> Result<Workload, StrategiesError> {
-        if *base != Workload::Prefix {
-            return Err(StrategiesError::ScheduleWorkload { found: base.to_string() });
-        }
+        let decay = match base {
+            Workload::Prefix => 0.0,
+            Workload::Momentum(decay) => decay.get(),
+            _ => return Err(StrategiesError::ScheduleWorkload { found: base.to_string() }),
+        };
         if steps > MAX_DENSE_HORIZON {
             return Err(StrategiesError::ScheduleHorizon { found: steps });
         }
@@ -98,9 +103,16 @@ impl LearningRates {
         if let Some((index, found)) = rates.iter().enumerate().find(|(_, rate)| unusable(rate)) {
             return Err(StrategiesError::Rate { step: index + 1, found: *found });
         }
-        let entry = |t: usize, i: usize| if i <= t { rates[i] } else { 0.0 };
-        let matrix = DMatrix::from_fn(rates.len(), rates.len(), entry);
-        Workload::from_matrix(format!("prefix with {name}"), matrix)
+        let mut matrix = DMatrix::zeros(rates.len(), rates.len());
+        for i in 0..rates.len() {
+            let (mut sum, mut weight) = (0.0, 1.0);
+            for t in i..rates.len() {
+                sum += rates[t] * weight;
+                weight *= decay;
+                matrix[(t, i)] = sum;
+            }
+        }
+        Workload::from_matrix(format!("{base} with {name}"), matrix)
             .map_err(|_| StrategiesError::ScheduleHorizon { found: steps })
     }
 }
@@ -139,6 +151,12 @@ mod tests {
         assert_eq!(workload.to_string(), "matrix:prefix with linear:1");
         let found = [(1, 1), (3, 1), (3, 3), (2, 3)].map(|(t, i)| workload.coefficient(t, i));
         assert_eq!(found, [1.0, 1.0, 0.2575, 0.0]);
+        // Without weights momentum is the named workload.
+        let momentum: Workload = "momentum:0.5".parse().unwrap();
+        let constant = "constant".parse::<LearningRates>().unwrap().workload("constant", &momentum, 4).unwrap();
+        assert!((constant.matrix(4) - momentum.matrix(4)).amax() < 1e-15);
+        let falling = rates.workload("linear:1", &momentum, 3).unwrap();
+        assert_eq!(falling.coefficient(3, 1), 1.0 + 0.5 * 0.7525 + 0.25 * 0.2575);
     }
 
     #[test]

@@ -207,11 +207,12 @@ impl PageHandler {
                 "workload: this page shows {offered}; `hushflow tail --web … --workload WORKLOAD` adds others"
             )
         };
-        let requested = match request.get("workload") {
-            None => view.workload.clone(),
-            Some(text) => text.parse().map_err(|_| refused())?,
+        let is_requested = |offered: &&Workload| match request.get("workload") {
+            None => **offered == view.workload,
+            // A matrix is known by the name of its file.
+            Some(text) => offered.to_string() == text || text.parse().as_ref() == Ok(*offered),
         };
-        let workload = self.on_offer().find(|offered| **offered == requested).ok_or_else(refused)?.clone();
+        let workload = self.on_offer().find(is_requested).ok_or_else(refused)?.clone();
         let name = match workload == view.workload {
             true => view.name.clone(),
             false => EstimateView::usual_name(&workload),

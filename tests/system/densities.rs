@@ -110,6 +110,33 @@ fn held_out_rows_score_the_density_of_their_key() {
     assert!(csv.lines().all(|line| line.split(',').count() == 8), "{csv}");
 }
 
+#[test]
+fn each_row_has_a_distance_and_its_probability() {
+    let lab = Lab::new();
+    let state = flights(&lab);
+    let rows = "origin,dep_delay,arr_delay\nJFK,14,5\nLGA,0,0\nJFK,150,20\nJFK,,3\n";
+    let path = lab.write("rows.csv", rows).display().to_string();
+    let of_rows = ["--held-out", &path, "--each-row", "--last", "1"];
+    let lines = finish(&mut tail(&state, &[&of_rows[..], &["--key", "JFK"]].concat())).succeeded().json();
+    let numbers: Vec<_> = lines.iter().map(|line| line["row"].as_u64()).collect();
+    assert_eq!(numbers, [Some(1), Some(3), Some(4)]);
+    let (mean, covariance) = density(&last(&state, &[]));
+    let inverse = covariance.try_inverse().expect("a density");
+    for (line, row) in lines.iter().zip([[14.0, 5.0], [150.0, 20.0]]) {
+        let away = DVector::from_row_slice(&row) - &mean;
+        let square = (&inverse * &away).dot(&away);
+        assert!((score(line, "distance") / square.sqrt() - 1.0).abs() < 1e-9, "{line}");
+        // For two columns the tail of χ² is e^(−x/2).
+        assert!((score(line, "p_value") / (-square / 2.0).exp() - 1.0).abs() < 1e-6, "{line}");
+    }
+    assert!(score(&lines[0], "p_value") > 0.01 && score(&lines[1], "p_value") < 1e-6, "{lines:?}");
+    assert!(lines[2]["distance"].is_null() && lines[2]["log_density"].is_null());
+    let csv = finish(hushflow(["tail", "--format", "csv"]).args(of_rows).arg(&state)).succeeded().out;
+    assert!(csv.starts_with("epoch,key,quality,row,log_density,distance,p_value\n"), "{csv}");
+    assert_eq!(csv.lines().count(), 5);
+    finish(hushflow(["tail", "--each-row"]).arg(&state)).failed(2, &["--held-out"]);
+}
+
 /// The divergence of a density from itself is 0, and from the same one moved by c it is cᵀΣ⁻¹c/2,
 /// in both directions.
 #[test]

@@ -14,6 +14,7 @@
 
 use super::debias::MIN_COUNT_TO_NOISE;
 pub use super::quality::Quality;
+use crate::quantile;
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use rand::Rng;
 use std::f64::consts::TAU;
@@ -62,6 +63,12 @@ pub enum DensityError {
     /// Released numbers contradict that values are missing at random.
     #[error("values are not missing at random: numbers of different rows disagree")]
     NotMissingAtRandom,
+    /// Noise may account for the variance of a column.
+    #[error("noise may account for the variance of column {} (from 1), so it has no correlations", column + 1)]
+    HiddenVariance {
+        /// The column, from 0.
+        column: usize,
+    },
     /// Invalid confidence level.
     #[error("the confidence level is {0}, but must be above 0 and below 1, such as 0.95")]
     Level(f64),
@@ -245,6 +252,40 @@ impl Density {
         }
     }
 
+    /// Returns the score of each row (d each); `None` for a row of another length or with NaN or
+    /// infinity.
+    ///
+    /// # Errors
+    /// [`DensityError::Singular`].
+    ///
+    /// ```
+    /// # use hushflow_mechanism::estimate::density::Density;
+    /// # use nalgebra::{DMatrix, DVector};
+    /// let density = Density::known(DVector::zeros(2), DMatrix::identity(2, 2))?;
+    /// let score = density.row_scores([[3.0, 4.0]])?[0].expect("a row of two numbers");
+    /// assert!(score.distance == 5.0 && (score.p_value - (-12.5f64).exp()).abs() < 1e-15);
+    /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
+    /// ```
+    pub fn row_scores<R: AsRef<[f64]>>(
+        &self,
+        rows: impl IntoIterator<Item = R>,
+    ) -> Result<Vec<Option<RowScore>>, DensityError> {
+        let factored = self.factored().ok_or(DensityError::Singular)?;
+        let dimension = self.mean.len();
+        let score = |row: R| {
+            let is_known = |row: &&[f64]| row.len() == dimension && row.iter().all(|x| x.is_finite());
+            let row = Some(row.as_ref()).filter(is_known)?;
+            let square = factored.square(row);
+            let score = RowScore {
+                log_density: -(factored.log_volume + square) / 2.0,
+                distance: square.sqrt(),
+                p_value: quantile::chi_squared_tail(square, dimension),
+            };
+            square.is_finite().then_some(score)
+        };
+        Ok(rows.into_iter().map(score).collect())
+    }
+
     /// Returns the Kullback–Leibler divergence KL(self ‖ other) = E log(self/other) in nats, with
     /// the mean over `self`; `None` if a covariance is singular or the dimensions differ.
     /// `truth.divergence_from(&estimate)` is the loss in score on held-out rows.
@@ -272,6 +313,17 @@ impl Density {
     }
 }
 
+/// How unusual a row is under a density.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowScore {
+    /// Logarithm of the density, per unit of volume.
+    pub log_density: f64,
+    /// Mahalanobis distance √((x − m)ᵀ Σ⁻¹ (x − m)) from the mean.
+    pub distance: f64,
+    /// Probability of a larger distance under the density.
+    pub p_value: f64,
+}
+
 struct GaussianFactor<'a> {
     mean: &'a DVector<f64>,
     factor: Cholesky<f64, Dyn>,
@@ -281,8 +333,13 @@ struct GaussianFactor<'a> {
 
 impl GaussianFactor<'_> {
     fn log_density(&self, point: &[f64]) -> f64 {
+        -(self.log_volume + self.square(point)) / 2.0
+    }
+
+    /// Square of the Mahalanobis distance.
+    fn square(&self, point: &[f64]) -> f64 {
         let away = DVector::from_column_slice(point) - self.mean;
-        -(self.log_volume + self.factor.solve(&away).dot(&away)) / 2.0
+        self.factor.solve(&away).dot(&away).max(0.0)
     }
 }
 
@@ -338,153 +395,4 @@ fn normals(random: &mut (impl Rng + ?Sized)) -> [f64; 2] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::debias::{MomentNoise, NoisyMoments};
-    use super::*;
-    use crate::moments::{Layout, SecondMoment};
-    use chacha20::ChaCha8Rng;
-    use rand::SeedableRng;
-
-    fn estimate(coordinates: &[f64], deviation: f64) -> Density {
-        let dimension = if coordinates.len() == 3 { 1 } else { 2 };
-        let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
-        let noise = MomentNoise { count: 0.0, first: deviation, second: deviation };
-        NoisyMoments { layout, coordinates, noise }.density().unwrap()
-    }
-
-    #[test]
-    fn units_scale_and_shift_everything() {
-        let found = estimate(&[10.0, 5.0, -2.5, 10.0, 2.0, 5.0], 0.5);
-        let in_units = found.to_units(&[2.0, 10.0], &[1.0, -3.0]).unwrap();
-        assert_eq!(in_units.mean[0], 1.0 + 2.0 * found.mean[0]);
-        assert_eq!(in_units.mean_noise[1], 10.0 * found.mean_noise[1]);
-        assert_eq!(in_units.covariance[(0, 1)], 20.0 * found.covariance[(0, 1)]);
-        assert_eq!(in_units.covariance_noise[(1, 1)], 100.0 * found.covariance_noise[(1, 1)]);
-        let log_jacobian = 20_f64.ln();
-        let (at, in_units_at) = (found.log_density(&[0.1, 0.2]), in_units.log_density(&[1.2, -1.0]));
-        assert!((at.unwrap() - in_units_at.unwrap() - log_jacobian).abs() < 1e-14);
-    }
-
-    #[test]
-    fn invalid_units_are_refused() {
-        let found = estimate(&[1.0, 0.0, 1.0], 0.0);
-        let shape = DensityError::Shape { found: 2, expected: 1, dimension: 1 };
-        assert_eq!(found.to_units(&[1.0], &[0.0, 0.0]), Err(shape));
-        assert_eq!(found.to_units(&[0.0], &[0.0]), Err(DensityError::Scale(0.0)));
-        assert_eq!(found.to_units(&[1.0], &[f64::NAN]), Err(DensityError::OutOfRange));
-        assert_eq!(found.to_units(&[1e200], &[0.0]), Err(DensityError::OutOfRange));
-    }
-
-    #[test]
-    fn log_density_and_divergence_agree_with_closed_forms() {
-        let normal = |mean: f64, variance: f64| estimate(&[1.0, mean, variance + mean * mean], 0.0);
-        let (p, q) = (normal(1.0, 4.0), normal(-1.0, 9.0));
-        let log_density = -(0.25 + (TAU * 4.0).ln()) / 2.0;
-        assert!((p.log_density(&[2.0]).unwrap() - log_density).abs() < 1e-15);
-        let divergence = (4.0 / 9.0 + 4.0 / 9.0 - 1.0 + (9.0_f64 / 4.0).ln()) / 2.0;
-        assert!((p.divergence_from(&q).unwrap() - divergence).abs() < 1e-15);
-        assert_eq!(p.divergence_from(&p), Some(0.0));
-        assert_eq!(p.log_density(&[1.0, 2.0]), None);
-        assert_eq!(p.divergence_from(&estimate(&[1.0, 0.0, 0.0, 1.0, 0.0, 1.0], 0.0)), None);
-    }
-
-    #[test]
-    fn both_divergences_name_their_first_density() {
-        let known = |mean: [f64; 2], variances: [f64; 2]| {
-            let covariance = DMatrix::from_diagonal(&DVector::from_row_slice(&variances));
-            Density::known(DVector::from_row_slice(&mean), covariance).unwrap()
-        };
-        let (truth, narrow) = (known([0.0; 2], [1.0, 1.0]), known([0.0; 2], [0.25, 1.0]));
-        let (ratio, log) = (4.0, 4f64.ln());
-        assert!((truth.divergence_from(&narrow).unwrap() - (ratio - 1.0 - log) / 2.0).abs() < 1e-15);
-        assert!((narrow.divergence_from(&truth).unwrap() - (1.0 / ratio - 1.0 + log) / 2.0).abs() < 1e-15);
-        let away = known([2.0, 0.0], [1.0, 1.0]);
-        assert_eq!(truth.divergence_from(&away), Some(2.0));
-    }
-
-    /// The truth's expected score exceeds the estimate's by KL(truth ‖ estimate): within 6 standard
-    /// errors of 100,000 differences, each of a deviation below 3.
-    #[test]
-    fn held_out_rows_lose_the_divergence() {
-        use rand::SeedableRng;
-        let truth = Density::known(DVector::zeros(2), DMatrix::identity(2, 2)).unwrap();
-        let estimate = estimate(&[1.0, 0.3, 0.0, 1.5, 0.2, 0.8], 0.0);
-        let (sampler, mut random) = (truth.sampler().unwrap(), chacha20::ChaCha8Rng::seed_from_u64(2));
-        let rows: Vec<_> = (0..100_000).map(|_| sampler.draw(&mut random)).collect();
-        let score =
-            |density: &Density| density.mean_log_likelihood(rows.iter().map(|x| x.as_slice())).unwrap();
-        let divergence = truth.divergence_from(&estimate).unwrap();
-        assert!((score(&truth) - score(&estimate) - divergence).abs() < 6.0 * 3.0 / 100_000f64.sqrt());
-    }
-
-    #[test]
-    fn rows_that_can_not_be_scored_are_refused() {
-        let density = estimate(&[1.0, 0.0, 1.0], 0.0);
-        let check = |rows: &[&[f64]], expected| assert_eq!(density.mean_log_likelihood(rows), Err(expected));
-        check(&[], DensityError::NoRows);
-        check(&[&[1.0], &[f64::NAN]], DensityError::Row { row: 2 });
-        check(&[&[1.0, 2.0]], DensityError::Shape { found: 2, expected: 1, dimension: 1 });
-        check(&[&[]], DensityError::Shape { found: 0, expected: 1, dimension: 1 });
-        check(&[&[1e200]], DensityError::OutOfRange);
-        let flat = Density::known(DVector::zeros(1), DMatrix::zeros(1, 1)).unwrap();
-        assert_eq!(flat.mean_log_likelihood([[0.0]]), Err(DensityError::Singular));
-    }
-
-    #[test]
-    fn invalid_densities_are_refused() {
-        let check = |mean: usize, covariance: &[f64], size: usize, expected| {
-            let covariance = DMatrix::from_row_slice(size, covariance.len() / size, covariance);
-            assert_eq!(Density::known(DVector::zeros(mean), covariance).unwrap_err(), expected);
-        };
-        check(2, &[1.0, 0.0, 0.5, 1.0], 2, DensityError::Asymmetric);
-        check(2, &[1.0, 2.0], 1, DensityError::Shape { found: 2, expected: 4, dimension: 2 });
-        check(1, &[f64::INFINITY], 1, DensityError::OutOfRange);
-    }
-
-    #[test]
-    fn marginals_keep_their_columns() {
-        let found = estimate(&[10.0, 5.0, -2.5, 10.0, 2.0, 5.0], 0.5);
-        let second = found.marginal(&[1]).unwrap();
-        assert_eq!((second.mean[0], second.mean_noise[0]), (found.mean[1], found.mean_noise[1]));
-        assert_eq!(second.covariance[(0, 0)], found.covariance[(1, 1)]);
-        let swapped = found.marginal(&[1, 0]).unwrap();
-        assert_eq!(swapped.marginal(&[1, 0]), Some(found.clone()));
-        assert_eq!((found.marginal(&[]), found.marginal(&[2])), (None, None));
-    }
-
-    /// Of 200,000 points all first and second moments lie within 6 standard errors of the
-    /// density's, and so do fourth ones along the axes, whose variance is 96: a false alarm has a
-    /// probability below 10⁻⁷.
-    #[test]
-    fn samples_have_the_moments_of_the_density() {
-        let mean = DVector::from_row_slice(&[1.0, -2.0, 0.5]);
-        let covariance = DMatrix::from_row_slice(3, 3, &[4.0, 1.0, 0.0, 1.0, 2.0, -0.5, 0.0, -0.5, 1.0]);
-        let density = Density::known(mean.clone(), covariance.clone()).unwrap();
-        let sampler = density.sampler().unwrap();
-        let (size, mut random) = (200_000, ChaCha8Rng::seed_from_u64(11));
-        let away: Vec<_> = (0..size).map(|_| sampler.draw(&mut random) - &mean).collect();
-        let errors = (size as f64).sqrt();
-        let average = |f: &dyn Fn(&DVector<f64>) -> f64| away.iter().map(f).sum::<f64>() / size as f64;
-        for i in 0..3 {
-            let variance = covariance[(i, i)];
-            assert!(average(&|x| x[i]).abs() < 6.0 * variance.sqrt() / errors);
-            let fourth = average(&|x| x[i].powi(4)) / variance.powi(2);
-            assert!((fourth - 3.0).abs() < 6.0 * 96f64.sqrt() / errors, "{fourth}");
-            for j in 0..3 {
-                let spread = (variance * covariance[(j, j)] + covariance[(i, j)].powi(2)).sqrt();
-                let found = average(&|x| x[i] * x[j]);
-                assert!((found - covariance[(i, j)]).abs() < 6.0 * spread / errors, "{i} {j} {found}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_seed_fixes_the_sample_and_a_singular_density_has_none() {
-        let density = Density::known(DVector::zeros(3), DMatrix::identity(3, 3)).unwrap();
-        let draw = |seed| density.sampler().unwrap().draw(&mut ChaCha8Rng::seed_from_u64(seed));
-        assert_eq!(draw(5), draw(5));
-        assert_ne!(draw(5), draw(6));
-        let flat = Density::known(DVector::zeros(2), DMatrix::from_element(2, 2, 1.0)).unwrap();
-        assert!(flat.sampler().is_none());
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@
 //! covariance together are a [`density`], which can be scored, compared and sampled
 //! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values, at
 //! their level also among the lines of one quality ([`selection`]).
+//! [`principal`] components come with what noise allows to say of them.
 //! [`by_column`] does the same column by column, where values may be missing. [`share`] is the
 //! share of the sent records that counted.
 
@@ -14,6 +15,7 @@ pub mod debias;
 pub mod density;
 mod interval;
 pub mod intervals;
+pub mod principal;
 pub mod projection;
 pub mod quality;
 pub mod selection;

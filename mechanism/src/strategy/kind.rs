@@ -366,6 +366,11 @@ pub fn default_strategy(purpose: &Purpose) -> StrategyName {
         Workload::Window(length) | Workload::WindowMean(length) => {
             dense::bands_for_window(purpose).unwrap_or_else(|_| toeplitz::banded_for_window(length.get()))
         }
+        Workload::Matrix(_) => match purpose.horizon {
+            // Longer ones take minutes to find.
+            0..=SHORT => dense::OPTIMAL.name(),
+            _ => toeplitz::IDENTITY.name(),
+        },
         _ if buffered::variable_buffers_fit(purpose) => buffered::VARIABLE_BLT.numbered(4),
         Workload::Average => buffered::POWER_LAW.numbered(2),
         _ => buffered::BLT.numbered(5),

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 /// A lower-triangular workload A with one row per epoch.
 ///
-/// Text and serialised form are as on the command line:
+/// Text and serialised form are as on the command line; a matrix is serialised with its rows:
 ///
 /// ```
 /// use hushflow_mechanism::workload::Workload;
@@ -30,7 +30,7 @@ use thiserror::Error;
 /// # Ok::<(), hushflow_mechanism::workload::WorkloadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "WorkloadForm", into = "WorkloadForm")]
 #[non_exhaustive]
 pub enum Workload {
     /// `A[t,i] = 1`: running sums, whose mean is the mean of all records so far. The default of
@@ -393,16 +393,36 @@ impl FromStr for Workload {
     }
 }
 
-impl TryFrom<String> for Workload {
+/// The serialised form: text, and for a matrix its name with its rows up to the diagonal.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WorkloadForm {
+    Text(String),
+    Matrix { matrix: String, rows: Vec<Vec<f64>> },
+}
+
+impl TryFrom<WorkloadForm> for Workload {
     type Error = WorkloadError;
 
-    fn try_from(text: String) -> Result<Self, WorkloadError> {
-        text.parse()
+    fn try_from(form: WorkloadForm) -> Result<Self, WorkloadError> {
+        match form {
+            WorkloadForm::Text(text) => text.parse(),
+            WorkloadForm::Matrix { matrix, rows } => {
+                let columns = rows.last().map_or(0, Vec::len);
+                if columns != rows.len() || rows.iter().zip(1..).any(|(row, length)| row.len() != length) {
+                    return Err(WorkloadError::Shape { rows: rows.len(), columns });
+                }
+                let entry = |t: usize, i: usize| rows[t].get(i).copied().unwrap_or(0.0);
+                Self::from_matrix(matrix, DMatrix::from_fn(rows.len(), columns, entry))
+            }
+        }
     }
 }
 
-impl From<Workload> for String {
+impl From<Workload> for WorkloadForm {
     fn from(workload: Workload) -> Self {
-        workload.to_string()
+        let Workload::Matrix(matrix) = workload else { return Self::Text(workload.to_string()) };
+        let row = |t: usize| matrix.rows().row(t).columns(0, t + 1).iter().copied().collect();
+        Self::Matrix { matrix: matrix.name().into(), rows: (0..matrix.rows().nrows()).map(row).collect() }
     }
 }

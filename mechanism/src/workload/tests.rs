@@ -109,3 +109,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_matrix_is_serialised_with_its_rows() {
+    let matrix = DMatrix::from_row_slice(2, 2, &[0.1, 0.0, -2.5, 1e-300]);
+    let workload = Workload::from_matrix("w.csv", matrix).unwrap();
+    let json = serde_json::to_string(&workload).unwrap();
+    assert_eq!(json, r#"{"matrix":"w.csv","rows":[[0.1],[-2.5,1e-300]]}"#);
+    assert_eq!(serde_json::from_str::<Workload>(&json).unwrap(), workload);
+    for rows in ["[]", "[[1],[1]]", "[[1],[1,2,3]]", "[[1,2],[1,2]]"] {
+        let json = format!(r#"{{"matrix":"w","rows":{rows}}}"#);
+        assert!(serde_json::from_str::<Workload>(&json).is_err(), "{rows}");
+    }
+}

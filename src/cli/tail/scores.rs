@@ -28,6 +28,10 @@ pub(super) struct ScoresArguments {
     /// rows
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sample", "web"])]
     held_out: Option<PathBuf>,
+    /// With --held-out: score each row by its log-density, its Mahalanobis distance and the
+    /// probability of a larger distance, instead of their mean. Use --last 1 for the newest density
+    #[arg(long, requires = "held_out", conflicts_with = "truth")]
+    each_row: bool,
     /// Compare densities with the density in this file, by Kullback-Leibler divergences in nats.
     /// The file holds a JSON object with mean and covariance, as in a line of tail --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sample", "web"])]
@@ -40,8 +44,11 @@ impl ScoresArguments {
     }
 }
 
-/// Columns of the table of scores and their widths.
-const TITLES: [(&str, usize); 8] = [
+/// Columns of a table and their widths.
+type Titles = &'static [(&'static str, usize)];
+
+/// The table of scores.
+const TITLES: Titles = &[
     ("epoch", 7),
     ("key", 10),
     ("count", 14),
@@ -52,10 +59,23 @@ const TITLES: [(&str, usize); 8] = [
     ("reverse_divergence", 19),
 ];
 
+/// The table of scores of rows.
+const ROW_TITLES: Titles = &[
+    ("epoch", 7),
+    ("key", 10),
+    ("quality", 16),
+    ("row", 8),
+    ("log_density", 14),
+    ("distance", 12),
+    ("p_value", 12),
+];
+
 /// Writer of scores.
 pub(super) struct Scores {
     publication: MomentPublication,
     format: OutputFormat,
+    /// Whether each row has a score of its own.
+    each_row: bool,
     held_out: Option<HeldOut>,
     truth: Option<Density>,
     headed: bool,
@@ -78,7 +98,7 @@ impl Scores {
         let held_out =
             arguments.held_out.as_deref().map(|path| HeldOut::read(path, parameters)).transpose()?;
         let truth = arguments.truth.as_deref().map(|path| truth(path, parameters)).transpose()?;
-        Ok(Self { held_out, truth, publication, format, headed: false })
+        Ok(Self { held_out, truth, publication, format, each_row: arguments.each_row, headed: false })
     }
 
     /// Writes the header again before the next line.
@@ -91,30 +111,64 @@ impl Scores {
     pub(super) fn write(&mut self, estimate: &dyn Estimate, out: &mut Vec<u8>) -> Result<usize, CliError> {
         // `Output` has refused estimates without densities.
         let (Some(moments), Some(density)) = (estimate.moments(), estimate.density()) else { return Ok(0) };
-        let line = self.line(moments, density)?;
-        let cells =
-            |text: fn(&Value) -> String| TITLES.iter().map(move |&(title, width)| (title, width, text));
+        let lines = match self.each_row {
+            true => self.row_lines(moments, density),
+            false => vec![self.line(moments, density)?],
+        };
+        let titles = if self.each_row { ROW_TITLES } else { TITLES };
         let start = out.len();
         if !std::mem::replace(&mut self.headed, true) {
+            let names = titles.iter().map(|(title, _)| *title);
             match self.format {
                 OutputFormat::Json => {}
-                OutputFormat::Csv => writeln!(out, "{}", csv_line(TITLES.map(|(title, _)| title.into())))?,
+                OutputFormat::Csv => writeln!(out, "{}", csv_line(names.map(String::from)))?,
                 OutputFormat::Table(_) => {
-                    let titles = TITLES.map(|(title, width)| format!("{:>width$}", title.replace('_', " ")));
-                    writeln!(out, "{}", titles.concat())?;
+                    let titles =
+                        titles.iter().map(|(title, width)| format!("{:>width$}", title.replace('_', " ")));
+                    writeln!(out, "{}", titles.collect::<String>())?;
                 }
             }
         }
         let header = out.len() - start;
-        let text = match self.format {
-            OutputFormat::Json => Value::Object(line).to_string(),
-            OutputFormat::Csv => csv_line(cells(exact).map(|(title, _, text)| text(&line[title]))),
-            OutputFormat::Table(_) => {
-                cells(short).map(|(title, width, text)| format!("{:>width$}", text(&line[title]))).collect()
-            }
-        };
-        writeln!(out, "{text}")?;
+        for line in lines {
+            let cells = titles.iter().map(|&(title, width)| (&line[title], width));
+            let text = match self.format {
+                OutputFormat::Json => Value::Object(line).to_string(),
+                OutputFormat::Csv => csv_line(cells.map(|(value, _)| exact(value))),
+                OutputFormat::Table(_) => {
+                    cells.map(|(value, width)| format!("{:>width$}", short(value))).collect()
+                }
+            };
+            writeln!(out, "{text}")?;
+        }
         Ok(header)
+    }
+
+    /// The score of each row of a key; null for rows without a score.
+    fn row_lines(
+        &self,
+        moments: &Moments,
+        density: Result<&Density, &DensityError>,
+    ) -> Vec<Map<String, Value>> {
+        let key = self.publication.key_name(moments.key);
+        let quality = quality(density);
+        let rows = self.held_out.as_ref().map(|held_out| held_out.numbered(moments.key)).unwrap_or_default();
+        let scores =
+            density.ok().and_then(|density| density.row_scores(rows.iter().map(|(_, row)| row)).ok());
+        let line = |(place, (number, _)): (usize, &(usize, &[f64]))| {
+            let score = scores.as_ref().and_then(|scores| scores[place]);
+            let values = [
+                moments.epoch.into(),
+                key.into(),
+                quality.into(),
+                (number + 1).into(),
+                score.map(|score| score.log_density).into(),
+                score.map(|score| score.distance).into(),
+                score.map(|score| score.p_value).into(),
+            ];
+            ROW_TITLES.iter().map(|(title, _)| String::from(*title)).zip(values).collect()
+        };
+        rows.iter().enumerate().map(line).collect()
     }
 
     fn line(
@@ -143,7 +197,7 @@ impl Scores {
             divergence.into(),
             reverse.into(),
         ];
-        Ok(TITLES.into_iter().map(|(title, _)| title.into()).zip(values).collect())
+        Ok(TITLES.iter().map(|(title, _)| String::from(*title)).zip(values).collect())
     }
 }
 
@@ -167,9 +221,9 @@ impl HeldOut {
     fn read(path: &Path, parameters: &PublicParameters) -> Result<Self, CliError> {
         let columns: Vec<String> = parameters.columns.iter().map(|column| column.name.clone()).collect();
         let Some(key) = &parameters.key else {
-            return Ok(Self { table: Table::read(path, Some(&columns), MissingRows::Skip)?, of_keys: None });
+            return Ok(Self { table: Table::read(path, Some(&columns), MissingRows::Keep)?, of_keys: None });
         };
-        let (table, labels) = Table::read_labelled(path, &columns, &key.column, MissingRows::Skip)?;
+        let (table, labels) = Table::read_labelled(path, &columns, &key.column, MissingRows::Keep)?;
         let keys: HashMap<&String, usize> = key.values.iter().zip(0..).collect();
         let mut of_keys = vec![Vec::new(); keys.len()];
         for (index, label) in labels.iter().enumerate() {
@@ -178,15 +232,21 @@ impl HeldOut {
         Ok(Self { table, of_keys: Some(of_keys) })
     }
 
-    /// Returns the rows of a key. The total, whose index follows those of the keys, has the rows of
-    /// all keys of the log.
+    /// Returns the complete rows of a key.
     fn of_key(&self, key: u32) -> Vec<&[f64]> {
+        let rows = self.numbered(key).into_iter().map(|(_, row)| row);
+        rows.filter(|row| row.iter().all(|value| value.is_finite())).collect()
+    }
+
+    /// Returns the rows of a key with their positions in the file; NaN where a row lacks a value.
+    /// The total, whose index follows those of the keys, has the rows of all keys of the log.
+    fn numbered(&self, key: u32) -> Vec<(usize, &[f64])> {
         let width = self.table.columns().len();
-        let row = |&index: &usize| &self.table.values()[index * width..][..width];
+        let row = |&index: &usize| (index, &self.table.values()[index * width..][..width]);
         match &self.of_keys {
-            None => self.table.values().chunks_exact(width).collect(),
+            None => self.table.values().chunks_exact(width).enumerate().collect(),
             Some(of_keys) => match of_keys.get(key as usize) {
-                Some(places) => places.iter().map(row).collect(),
+                Some(rows) => rows.iter().map(row).collect(),
                 None => of_keys.iter().flatten().map(row).collect(),
             },
         }

@@ -20,7 +20,7 @@ fn adam(decays: [f64; 2], stability: f64, floor: f64) -> Adam {
 
 fn log(second_moments: SecondMoment) -> LogFacts<'static> {
     let (method, columns) = (Method::Jme, Some(vec!["x"]));
-    LogFacts { columns, second_moments, method, keyed: false, key_bounds: false, by_column: false }
+    LogFacts { columns, second_moments, method, keyed: false, key_bounds: false, by_column: false, epochs: 0 }
 }
 
 fn scaled(columns: &[(f64, f64)], indicator_step: Option<f64>) -> Arc<ScaledView> {
@@ -80,27 +80,12 @@ fn exact_sums_of_equal_epochs_give_the_steps_of_adam() {
 /// share of values within 1.96 stated deviations of it is within 0.0135 of 95 %, 5.5 standard
 /// deviations. The deviations are within 6 % of the stated ones, 7.5 standard errors. A false alarm
 /// of any has a probability below 10⁻⁶.
-fn check_noise(noise: [MomentNoise; 2], correlation: f64, scale: (f64, f64), seed: u64) {
-    let (adam, trials) = (adam([0.9, 0.999], 1e-8, 1.0), 8_000);
-    let [under_one, under_two] = [[1000.0, 300.0, 200.0], [800.0, 280.0, 190.0]];
-    let truth = adam.column((sums(under_one, EXACT), sums(under_two, EXACT)), 0.0, scale).unwrap();
+fn check_stated(truth: AdamColumn, mut draw: impl FnMut() -> AdamColumn) {
+    let trials = 8_000;
     let truth = [truth.first.0, truth.second.0, truth.update.0];
-    let [one, two] = noise;
-    let levels = [one.count, one.first, two.count, two.first, two.second];
-    let covariance = DMatrix::from_fn(5, 5, |i, j| match i.abs_diff(j) {
-        0 => levels[i] * levels[j],
-        2 if i.max(j) < 4 => correlation * levels[i] * levels[j],
-        _ => 0.0,
-    });
-    let exact = [under_one[0], under_one[1], under_two[0], under_two[1], under_two[2]];
-    let law = Density::known(DVector::from_row_slice(&exact), covariance).unwrap();
-    let sampler = law.sampler().unwrap();
-    let mut random = NoiseSource::Seeded(seed).generator(1, 0).unwrap();
     let (mut held, mut total, mut squares, mut stated) = ([0.0; 3], [0.0; 3], [0.0; 3], [0.0; 3]);
     for _ in 0..trials {
-        let drawn = sampler.draw(&mut random);
-        let pair = (sums([drawn[0], drawn[1], 0.0], one), sums([drawn[2], drawn[3], drawn[4]], two));
-        let found = adam.column(pair, correlation, scale).unwrap();
+        let found = draw();
         for (at, (value, level)) in [found.first, found.second, found.update].into_iter().enumerate() {
             let error = value - truth[at];
             held[at] += f64::from(u8::from(error.abs() <= 1.96 * level));
@@ -121,12 +106,82 @@ fn check_noise(noise: [MomentNoise; 2], correlation: f64, scale: (f64, f64), see
     }
 }
 
+/// Draws numbers of both averages with these deviations. Numbers that `are_paired` are of the same
+/// sum, and their noise is correlated.
+fn draws(
+    exact: &[f64],
+    levels: &[f64],
+    correlation: f64,
+    are_paired: impl Fn(usize, usize) -> bool,
+    seed: u64,
+) -> impl FnMut() -> DVector<f64> {
+    let covariance = DMatrix::from_fn(levels.len(), levels.len(), |i, j| match i == j {
+        true => levels[i] * levels[j],
+        false if are_paired(i.min(j), i.max(j)) => correlation * levels[i] * levels[j],
+        false => 0.0,
+    });
+    let sampler = Density::known(DVector::from_row_slice(exact), covariance).unwrap().sampler().unwrap();
+    let mut random = NoiseSource::Seeded(seed).generator(1, 0).unwrap();
+    move || sampler.draw(&mut random)
+}
+
+fn check_noise(noise: [MomentNoise; 2], correlation: f64, scale: (f64, f64), seed: u64) {
+    let adam = adam([0.9, 0.999], 1e-8, 1.0);
+    let [under_one, under_two] = [[1000.0, 300.0, 200.0], [800.0, 280.0, 190.0]];
+    let truth = adam.column((sums(under_one, EXACT), sums(under_two, EXACT)), 0.0, scale).unwrap();
+    let [one, two] = noise;
+    let levels = [one.count, one.first, two.count, two.first, two.second];
+    let exact = [under_one[0], under_one[1], under_two[0], under_two[1], under_two[2]];
+    let mut draw = draws(&exact, &levels, correlation, |i, j| j == i + 2 && j < 4, seed);
+    check_stated(truth, || {
+        let drawn = draw();
+        let pair = (sums([drawn[0], drawn[1], 0.0], one), sums([drawn[2], drawn[3], drawn[4]], two));
+        adam.column(pair, correlation, scale).unwrap()
+    });
+}
+
 #[test]
 fn the_noise_is_as_stated() {
     let noise = |count, first, second| MomentNoise { count, first, second };
     check_noise([noise(0.001, 20.0, 28.0), noise(0.001, 4.0, 6.0)], 0.2, (0.0, 1.0), 1);
     check_noise([noise(10.0, 20.0, 28.0), noise(8.0, 15.0, 20.0)], 0.9, (10.0, 2.0), 2);
     check_noise([noise(20.0, 10.0, 28.0), noise(20.0, 20.0, 10.0)], 0.5, (-1.0, 4.0), 3);
+}
+
+/// By column the counts are half the released count plus the sum of the indicators, whose noise is
+/// larger and shared by both averages too.
+#[test]
+fn the_noise_is_as_stated_where_values_are_missing() {
+    let adam = adam([0.9, 0.999], 1e-8, 1.0);
+    let (step, scale) = (0.5, (2.0, 3.0));
+    let scaled = scaled(&[scale], Some(step));
+    let layout = Layout { dimension: 2, ..DIAGONAL };
+    let [one, two] = [[10.0, 8.0, 12.0], [6.0, 5.0, 9.0]].map(|[count, first, second]| MomentNoise {
+        count,
+        first,
+        second,
+    });
+    // The count, Σy, Σe, Σy² and Σe² of 800 rows of 1000 with the column, and of 650 of 900.
+    let under_one = [1000.0, 300.0, 300.0 * step, 200.0, 250.0 * step * step];
+    let under_two = [900.0, 280.0, 200.0 * step, 190.0, 225.0 * step * step];
+    let column = |under_one: [f64; 5], under_two: [f64; 5], levels: [MomentNoise; 2], correlation| {
+        let [one, two] = [(under_one, levels[0]), (under_two, levels[1])]
+            .map(|(coordinates, noise)| column_sums(&moments(layout, coordinates.into(), noise), &scaled));
+        let pair = one.into_iter().zip(two).next().unwrap();
+        adam.column(pair, correlation, scale).unwrap()
+    };
+    let truth = column(under_one, under_two, [EXACT; 2], 0.0);
+    let levels = [one.count, one.first, one.first, two.count, two.first, two.first, two.second];
+    let exact =
+        [under_one[0], under_one[1], under_one[2], under_two[0], under_two[1], under_two[2], under_two[3]];
+    let correlation = 0.6;
+    let mut draw = draws(&exact, &levels, correlation, |i, j| j == i + 3 && j < 6, 4);
+    check_stated(truth, || {
+        let drawn = draw();
+        let released_one = [drawn[0], drawn[1], drawn[2], under_one[3], under_one[4]];
+        let released_two = [drawn[3], drawn[4], drawn[5], drawn[6], under_two[4]];
+        column(released_one, released_two, [one, two], correlation)
+    });
 }
 
 #[test]
@@ -136,7 +191,7 @@ fn the_floor_of_v_is_in_deviations_of_its_noise() {
         let (adam, scaled) = (adam([0.9, 0.999], 0.01, kappa), scaled(&[(0.0, 2.0)], None));
         let second = moments(DIAGONAL, vec![100.0, 20.0, second], noise);
         let second = SecondAverage { moments: second, correlation: 0.5 };
-        let found = adam.estimate_with(moments(DIAGONAL, vec![50.0, 10.0, 0.0], noise), second, &scaled);
+        let found = adam.estimate(moments(DIAGONAL, vec![50.0, 10.0, 0.0], noise), second, &scaled);
         let mut line = Map::new();
         found.json(&mut line);
         let number = |name: &str| line[name]["x"].as_f64().unwrap();
@@ -161,7 +216,7 @@ fn a_count_that_noise_hides_gives_no_numbers() {
     let (adam, scaled) = (adam([0.9, 0.999], 1e-8, 1.0), scaled(&[(0.0, 2.0)], None));
     let estimate = |counts: [f64; 2]| {
         let [one, two] = counts.map(|count| moments(DIAGONAL, vec![count, 1.0, 1.0], noise));
-        adam.estimate_with(one, SecondAverage { moments: two, correlation: 0.0 }, &scaled)
+        adam.estimate(one, SecondAverage { moments: two, correlation: 0.0 }, &scaled)
     };
     for counts in [[12.0, 20.0], [20.0, -5.0]] {
         let found = estimate(counts);
@@ -174,7 +229,9 @@ fn a_count_that_noise_hides_gives_no_numbers() {
     let found = estimate([20.0, 20.0]);
     assert_eq!(found.cells().unwrap().len(), found.titles().len());
     let huge = moments(DIAGONAL, vec![1e300, f64::MAX, f64::MAX], EXACT);
-    assert_eq!(adam.estimate(huge, &self::scaled(&[(0.0, 1e200)], None)).quality(), Some("out-of-range"));
+    let second = SecondAverage { moments: huge.clone(), correlation: 1.0 };
+    let found = adam.estimate(huge, second, &self::scaled(&[(0.0, 1e200)], None));
+    assert_eq!(found.quality(), Some("out-of-range"));
 }
 
 /// The rows (0.4, none) and (0.6, 0.1), and then (0.6, 0.1) alone.
@@ -185,7 +242,7 @@ fn each_column_is_averaged_over_the_rows_that_have_it() {
     let last = moments(layout, vec![1.0, 0.6, 0.1, 0.5, 0.5, 0.36, 0.01, 0.25, 0.25], EXACT);
     let scaled = scaled(&[(0.0, 1.0); 2], Some(1.0));
     let second = SecondAverage { moments: last, correlation: 0.0 };
-    let found = adam([0.9, 0.999], 1e-8, 1.0).estimate_with(both, second, &scaled);
+    let found = adam([0.9, 0.999], 1e-8, 1.0).estimate(both, second, &scaled);
     let mut line = Map::new();
     found.json(&mut line);
     for (name, column, expected) in [

@@ -9,7 +9,7 @@ use hushflow_mechanism::strategy::KINDS;
 use crate::document::definition::{
     FieldDefinition as Field, FieldGroup, FieldType, Form, Range, SectionDefinition, Word, forms, word,
 };
-use crate::estimates::workloads;
+use crate::estimates::all_workloads;
 
 /// Words of `method` that release moments.
 pub(in crate::pipeline) const METHODS: &[Word<Method>] = &[
@@ -65,7 +65,7 @@ pub(super) static RELEASE: SectionDefinition = SectionDefinition {
 const MOMENTS: &[Field] = &[
     Field::with_default(
         "workload",
-        FieldType::Forms(workloads),
+        FieldType::Forms(all_workloads),
         "\"prefix\"",
         "\"window:7\"",
         "The weighted sums over epochs for which the noise is made small; views may show any other.",

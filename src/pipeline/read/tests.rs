@@ -5,6 +5,7 @@ use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
 use super::*;
 use crate::pipeline::{EntityUnit, Format, MissingPolicy, RowPolicies, RowPolicy, SourceClock};
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{EntityLimits, RepeatPolicy};
 
 const BY_COUNT: &str = "name = 'n'
@@ -191,7 +192,7 @@ fn problems_name_position_and_remedy() {
     check(
         "estimate = \"gaussian\"",
         "estimate = \"guess\"",
-        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\" or \"adam\" or \"regression\"",
+        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\" or \"adam\" or \"regression\" or \"pca\"",
     );
     check(
         "name = \"distance\"",

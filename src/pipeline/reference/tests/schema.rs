@@ -133,12 +133,13 @@ const SPOILT: [&str; 14] = [
 
 /// Rules that no schema can hold, with the fields to which they apply. The parser alone refuses
 /// these values.
-const FOR_THE_PARSER: [(&str, &[&str]); 6] = [
+const FOR_THE_PARSER: [(&str, &[&str]); 7] = [
     ("the extension of a file names its format, unless a field does", &["path"]),
     ("upper is above lower", &["lower", "upper"]),
     ("the file exists", &["values_file", "offsets"]),
     ("the database of time zones has the name", &["timezone"]),
     ("the column is listed", &["target", "on"]),
+    ("there are as many columns", &["components"]),
     // Editors pass a date without quotes as a text.
     ("a date without quotes is no text", &["largest_jump", "allowed_lateness", "idle", "length", "keep"]),
 ];

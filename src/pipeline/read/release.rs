@@ -1,0 +1,91 @@
+//! Reads `[release]` of methods that release moments.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::strategy::{Purpose, StrategyName, default_strategy};
+use hushflow_mechanism::workload::Workload;
+
+use super::super::Release;
+use super::super::fields::METHODS;
+use crate::document::Section;
+use crate::strategies::matrix::read_workload;
+
+/// The section `[release]`. Its default strategy depends on other sections.
+pub(super) struct ReleaseSection {
+    strategy: Option<StrategyName>,
+    /// Path of the strategy if it is a file: the header of a log holds only the file name.
+    pub(super) file: Option<PathBuf>,
+    pub(super) workload: Workload,
+    memory_limit: Option<u64>,
+    pub(super) method: Method,
+}
+
+impl ReleaseSection {
+    pub(super) fn new(strategy: Option<StrategyName>) -> Self {
+        Self {
+            strategy,
+            file: None,
+            workload: Workload::default(),
+            memory_limit: None,
+            method: Method::default(),
+        }
+    }
+
+    pub(super) fn finish(self, participation: Participation, horizon: u64) -> Release {
+        let Self { strategy, workload, memory_limit, method, .. } = self;
+        let default =
+            || default_strategy(&Purpose { participation, ..Purpose::new(workload.clone(), horizon) });
+        Release { strategy: strategy.unwrap_or_else(default), workload, memory_limit, method }
+    }
+}
+
+pub(super) fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSection> {
+    let workload = match section.text("workload") {
+        Some(field) => {
+            let read = |text: &&str| read_workload(text, base).map_err(|error| error.to_string());
+            field.map(read).map(|field| field.value)
+        }
+        None => Some(Workload::default()),
+    };
+    let strategy: Option<Option<StrategyName>> = match section.text("strategy") {
+        Some(field) => field.map(parsed).map(|field| Some(field.value)),
+        None => Some(None),
+    };
+    let method = method(section);
+    let limit = section.count("memory_limit");
+    if let (Some(limit), Some(strategy)) = (&limit, &strategy)
+        && *strategy != Some(StrategyName::Auto)
+    {
+        limit.report("a memory limit is only for strategy = \"auto\": leave it out");
+    }
+    let strategy = strategy?;
+    let file = match &strategy {
+        Some(StrategyName::File(path)) => Some(base.join(path)),
+        _ => None,
+    };
+    let name = file.as_ref().and_then(|path| path.file_name());
+    let strategy = name.map(|name| StrategyName::File(name.to_string_lossy().into())).or(strategy);
+    let memory_limit = limit.map(|limit| limit.value);
+    Some(ReleaseSection { strategy, file, workload: workload?, memory_limit, method: method? })
+}
+
+fn method(section: &Section<'_>) -> Option<Method> {
+    let share = section.number("first_moment_share");
+    let method = if section.has("method") { section.word("method", METHODS)? } else { Method::default() };
+    match (method, share) {
+        (Method::Ime { .. }, Some(share)) => Some(Method::Ime { first_moment_share: share.value }),
+        (_, Some(share)) => {
+            share.report("a share of the budget is only for method = \"ime\": leave it out");
+            None
+        }
+        _ => Some(method),
+    }
+}
+
+/// Parses a value and returns the error as text.
+fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}

@@ -1,0 +1,104 @@
+//! Workloads from files (`matrix:PATH`): in views and `tail`, and as that of a release, whose log
+//! needs no file.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::harness::{Lab, close, finish, hushflow, number, run, tail};
+
+const EPOCHS: usize = 5;
+
+/// Weights of epochs by age, a column for each epoch.
+fn weights(by_age: impl Fn(usize) -> f64) -> String {
+    let row = |t: usize| {
+        let weight = |i: usize| if i > t { 0.0 } else { by_age(t - i) };
+        (0..EPOCHS).map(|i| weight(i).to_string()).collect::<Vec<_>>().join(",") + "\n"
+    };
+    (0..EPOCHS).map(row).collect()
+}
+
+/// A pipeline over 500 rows in five epochs.
+fn pipeline(lab: &Lab, release: &str, more: &str) -> PathBuf {
+    let row = |place: usize| format!("{}\n", (place % 20) as f64 / 10.0 - 1.0);
+    lab.write("data.csv", String::from("x\n") + &(0..500).map(row).collect::<String>());
+    lab.write("halving.csv", weights(|age| 0.5f64.powi(age as i32)));
+    lab.write("short.csv", "1,0\n1,1\n");
+    let text = format!(
+        "name = 'weights'
+source.path = 'data.csv'
+columns = [{{ name = 'x', lower = -1, upper = 1 }}]
+epochs = {{ records = 100, horizon = {EPOCHS} }}
+privacy = {{ epsilon = 5, delta = 1e-6 }}
+simulation.seed = 3
+{release}
+{more}"
+    );
+    lab.write("weights.toml", text)
+}
+
+fn lines(state: &Path, arguments: &[&str]) -> Vec<Value> {
+    finish(&mut tail(state, arguments)).succeeded().json()
+}
+
+/// Checks that lines show the same moments.
+fn assert_same(found: &[Value], expected: &[Value]) {
+    assert_eq!((found.len(), expected.len()), (EPOCHS, EPOCHS));
+    for (found, expected) in found.iter().zip(expected) {
+        for field in ["count", "count_noise", "first_noise"] {
+            close(field, &found[field], number(&expected[field]), 1e-9);
+        }
+        close("first", &found["first"][0], number(&expected["first"][0]), 1e-9);
+        close("noise", &found["second_noise"][0][0], number(&expected["second_noise"][0][0]), 1e-9);
+    }
+}
+
+#[test]
+fn views_weigh_epochs_by_a_file() {
+    let lab = Lab::new();
+    let view = "[[views]]\nname = 'halving'\nworkload = 'matrix:halving.csv'\nestimate = 'moments'\n";
+    let pipeline = pipeline(&lab, "", view);
+    let state = lab.path("state");
+    let shown = finish(hushflow(["run", "--json"]).arg(&pipeline).arg("--state").arg(&state)).succeeded();
+    let expected = lines(&state, &["--view", "moments", "--workload", "exponential:0.5"]);
+    assert_same(&shown.json(), &expected);
+    let file = format!("matrix:{}", lab.path("halving.csv").display());
+    let found = lines(&state, &["--view", "moments", "--workload", &file]);
+    assert_same(&found, &expected);
+    assert_eq!(found[0]["workload"], "matrix:halving.csv");
+
+    let short = format!("matrix:{}", lab.path("short.csv").display());
+    let refused = finish(&mut tail(&state, &["--workload", &short]));
+    refused.failed(2, &["--workload: matrix:", "has 2 rows, expected one for each of the 5 epochs"]);
+    finish(&mut tail(&state, &["--workload", "matrix:nowhere.csv"])).failed(2, &["nowhere.csv"]);
+    let text = std::fs::read_to_string(&pipeline).expect("the pipeline").replace("halving.csv", "short.csv");
+    lab.write("weights.toml", text);
+    finish(&mut run(&pipeline, &lab.path("other"), 1))
+        .failed(2, &["views[0].workload: matrix:short.csv has 2 rows"]);
+}
+
+#[test]
+fn a_release_is_made_for_a_workload_from_a_file_and_read_without_it() {
+    let lab = Lab::new();
+    let pipeline = pipeline(&lab, "release.workload = 'matrix:halving.csv'", "");
+    let state = lab.path("state");
+    let plan = finish(hushflow(["plan", "--json"]).arg(&pipeline)).succeeded().out;
+    assert!(plan.contains("optimal"), "{plan}");
+    let shown = finish(hushflow(["run", "--json"]).arg(&pipeline).arg("--state").arg(&state)).succeeded();
+    // A second run finds the same parameters, and has nothing to do.
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    // Another file is another release.
+    lab.write("halving.csv", weights(|age| 0.25f64.powi(age as i32)));
+    assert_ne!(finish(&mut run(&pipeline, &state, 1)).code, Some(0));
+
+    std::fs::remove_file(lab.path("halving.csv")).expect("a file");
+    std::fs::remove_file(&pipeline).expect("a file");
+    let found = lines(&state, &[]);
+    assert_eq!(found, shown.json());
+    assert_eq!(found[4]["workload"], "matrix:halving.csv");
+    assert_same(
+        &lines(&state, &["--view", "moments"]),
+        &lines(&state, &["--view", "moments", "--workload", "exponential:0.5"]),
+    );
+    finish(hushflow(["verify"]).arg(&state)).succeeded();
+}
