@@ -12,7 +12,7 @@ use hushflow_mechanism::workload::Workload;
 use super::{ESTIMATORS, EstimatorKind, LogFacts, ViewEstimator, moments};
 use crate::document::Section;
 use crate::document::definition::{
-    FieldDefinition, FieldGroup, FieldType, Form, Range, SectionDefinition, Word, forms, word,
+    FieldDefinition, FieldGroup, FieldType, Form, GroupTest, Range, SectionDefinition, Word, forms, word,
 };
 
 /// A view.
@@ -89,6 +89,11 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
         let estimators = ESTIMATORS.iter().filter(|estimator| !estimator.fields.is_empty());
         let group = |estimator: &EstimatorKind| FieldGroup {
             of: format!("estimate = {:?}", estimator.name),
+            only: GroupTest::Word {
+                key: "estimate",
+                words: vec![estimator.name.into()],
+                is_default: ["gaussian", "moments"].contains(&estimator.name),
+            },
             fields: estimator.fields,
         };
         estimators.map(group).collect()
@@ -98,6 +103,7 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
         let own = own.map(|estimator| format!("estimate = {:?}", estimator.name));
         ["workload".into()].into_iter().chain(own).collect()
     },
+    ..SectionDefinition::EMPTY
 };
 
 const SQUARES: &[Word<SquareBias>] = &[
