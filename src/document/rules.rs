@@ -42,7 +42,7 @@ pub(crate) struct Rule {
 
 /// Where a rule is broken.
 pub(crate) struct Breach {
-    /// Dotted name of the field, or of the section that lacks it; empty for the section of the rule.
+    /// Dotted name of the field, or of the section that lacks it; empty for that of the rule.
     pub(crate) name: String,
     /// Its place in the text; none for the section of the rule.
     pub(crate) span: Option<Range<usize>>,

@@ -39,8 +39,8 @@ impl Delimiter {
         }
     }
 
-    /// Returns the delimiter by which most of the rows at the start of a file have as many fields as
-    /// the header, and the header the most; a comma if a header of one name needs none.
+    /// Returns the delimiter by which most of the rows at the start of a file have as many fields
+    /// as the header, and the header the most; a comma if a header of one name needs none.
     ///
     /// # Errors
     /// If the file can't be read.

@@ -89,7 +89,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         when: &[Is("release.method", Of(second_moments))],
         then: &[IsNot("privacy.second_moments", These(&["none"]))],
-        message: "this method needs second moments: choose full or diagonal, or method = \"jme\"",
+        message: "every method but jme needs second moments: choose full or diagonal, or method = \"jme\"",
     },
     Rule {
         when: &[Is("release.method", Of(unweighted))],

@@ -5,6 +5,9 @@ use super::{END_OF_INPUT, Mistake};
 /// A row of a sensor: event, arrival, key and value.
 type Row = (String, String, &'static str, String);
 
+/// Changes a row.
+type Spoil = fn(&mut Row);
+
 /// Midday of a day from 2020-03-01 on, later for later rows of a day.
 fn time(day: usize, row: usize) -> String {
     const MONTHS: [usize; 11] = [31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 31];
@@ -34,7 +37,7 @@ fn sensor(days: usize, per_day: usize, spoil: impl Fn(usize, &mut Row)) -> Strin
 const LATE: &str = "most rows come after their epoch has closed";
 
 /// What goes wrong, and the words for it.
-const FAULTS: [(fn(&mut Row), &str); 4] = [
+const FAULTS: [(Spoil, &str); 4] = [
     (|row| row.2 = "Bergen", "row has a key that [key] doesn't list"),
     (|row| row.0 = "1970-01-01T00:00:00Z".into(), LATE),
     (|row| row.3 = "broken".into(), "most rows can't be read"),
