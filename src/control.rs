@@ -109,6 +109,11 @@ impl Control {
         }
     }
 
+    /// Whether anyone listens to private notices.
+    pub(crate) fn shows_private(&self) -> bool {
+        self.private_notice.is_some()
+    }
+
     pub(crate) fn private_notice(&self, message: &str) {
         if let Some(listener) = &self.private_notice {
             listener(message);

@@ -4,23 +4,31 @@ use std::collections::{BTreeMap, HashMap};
 
 use hushflow_operators::{Entity, EntityHistory, EntityLimits, Records, RepeatPolicy};
 
+use super::Problem;
+
+/// Records from which their share means anything.
+const LEAST_RECORDS: u64 = 20;
+
 /// The records that go beyond what their entities may contribute. Private.
+#[derive(Clone)]
 pub struct EntityCut {
     limits: EntityLimits,
     histories: HashMap<Entity, EntityHistory>,
     /// The records of open epochs by entity: each key with its records, in the order of the stream.
     open: BTreeMap<u64, HashMap<Entity, Vec<(u32, u64)>>>,
     left_out: u64,
+    records: u64,
 }
 
 impl EntityCut {
     /// No records yet.
     pub fn new(limits: EntityLimits) -> Self {
-        EntityCut { limits, histories: HashMap::new(), open: BTreeMap::new(), left_out: 0 }
+        EntityCut { limits, histories: HashMap::new(), open: BTreeMap::new(), left_out: 0, records: 0 }
     }
 
     /// Adds records.
     pub fn add(&mut self, records: &Records) {
+        self.records += records.len() as u64;
         let entities = records.entities.iter().zip(records.keys.iter().zip(&records.epochs));
         for (&entity, (&key, &epoch)) in entities {
             let keys = self.open.entry(epoch).or_default().entry(entity).or_default();
@@ -55,6 +63,16 @@ impl EntityCut {
     /// Returns the number of records left out of the closed epochs.
     pub fn left_out(&self) -> u64 {
         self.left_out
+    }
+
+    /// Returns the problem of limits that leave out most of the records so far, if they do.
+    pub fn problem(&self) -> Option<Problem> {
+        let mut all = self.clone();
+        all.close(u64::MAX);
+        let is_most = all.records >= LEAST_RECORDS && all.left_out.saturating_mul(2) > all.records;
+        let message = "the limits of entities leave out most records, which don't count: raise participations in [entity], or lengthen \
+            epochs and let more records of an entity count in each";
+        is_most.then(|| Problem::new("entity limits", false, message))
     }
 }
 

@@ -9,13 +9,16 @@
 //!   and by the closed epochs alone.
 //! - Each source is judged by its own rows. Epochs and keys without a record are those of all
 //!   sources together.
+//! - Besides the rows since the last judgement, epochs in a row of which each shows mostly rows
+//!   that don't count are judged by themselves, and so is one in which the public clock fell back.
 //! - The [state](JudgeState) after a judgement is committed with the epochs that it passes.
 
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
 use super::coverage::{ClosedCoverage, Coverage};
-use super::problems::{Extent, Observation, Problem, SourceRows, is_nearly_empty, problems};
+use super::entities::EntityCut;
+use super::problems::{Extent, Observation, Problem, SourceRows, falling_clock, is_nearly_empty, problems};
 use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::source::{RowCounters, RowSurvey};
 
@@ -25,11 +28,19 @@ const LEAST_ROWS: u64 = 100;
 /// Most rows of a source between two judgements, up to the next closed epoch.
 const MOST_ROWS: u64 = 1 << 16;
 
+/// Fewest epochs in a row, and fewest of their rows, that are judged by themselves.
+const LEAST_RUN: (u64, u64) = (3, 20);
+
+/// The share of all closed epochs that these are, and of all rows that a falling clock moves, as
+/// its inverse.
+const RUN_SHARE: u64 = 50;
+
 /// Judges the rows of a run. Private.
 ///
 /// After the look, the rows of a source are judged when the clock closes an epoch and they are at
 /// least a tenth of all its rows of closed epochs. So a burst of missing values does not stop a
-/// run, and a stream that has turned bad stops before it has used up another tenth of its length.
+/// run, and a stream that has turned bad stops before it has used up another tenth of its length:
+/// a fiftieth, or three epochs, if most rows of each of these epochs don't count.
 pub struct RowJudge {
     pipeline: Pipeline,
     coverage: Coverage,
@@ -55,6 +66,17 @@ struct SourceCounts {
     closed: RowCounters,
     /// Rows up to the last judgement.
     judged: RowCounters,
+    /// The newest epochs with rows, as long as most rows of each don't count.
+    run: BadRun,
+}
+
+/// Epochs in a row of a source of which each shows mostly rows that don't count.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct BadRun {
+    /// Number of times that the clock closed epochs with rows of the source.
+    steps: u64,
+    /// Rows of the epochs before.
+    before: RowCounters,
 }
 
 /// What a judge has seen of the closed epochs, from which another one continues. Private.
@@ -79,10 +101,46 @@ impl SourceJudge {
         SourceJudge { counts, earlier: counts.closed, before: counts.closed }
     }
 
-    /// Returns the rows since the last judgement, if they are enough for another one.
-    fn recent(&self) -> Option<RowCounters> {
-        let recent = self.counts.closed.since(&self.counts.judged);
-        let least = LEAST_ROWS.max(self.counts.closed.rows / 10).min(MOST_ROWS);
+    /// Notes what became of all rows of closed epochs since the judge began.
+    fn close(&mut self, counters: RowCounters) {
+        self.before = self.counts.closed;
+        self.counts.closed = counters;
+        self.counts.closed += self.earlier;
+        let newest = self.newest();
+        if newest.rows > 0 {
+            let run = &mut self.counts.run;
+            if run.steps == 0 {
+                run.before = self.before;
+            }
+            run.steps = if 2 * newest.uncounted() > newest.rows { run.steps + 1 } else { 0 };
+        }
+    }
+
+    /// Returns the rows of the newest closed epochs.
+    fn newest(&self) -> RowCounters {
+        self.counts.closed.since(&self.before)
+    }
+
+    /// Whether the public clock fell back in the newest closed epochs, for most of their rows and a
+    /// good part of all.
+    fn has_fallen(&self) -> bool {
+        let (newest, rows) = (self.newest(), self.counts.closed.rows);
+        2 * newest.behind_clock > newest.rows && newest.behind_clock >= LEAST_ROWS.max(rows / RUN_SHARE)
+    }
+
+    /// Returns the rows to judge now, if they are enough. The clock has closed epochs at `steps`
+    /// rows.
+    fn recent(&self, steps: u64) -> Option<RowCounters> {
+        if self.has_fallen() {
+            return Some(self.newest());
+        }
+        let SourceCounts { closed, judged, run } = &self.counts;
+        let of_run = closed.since(&run.before);
+        if run.steps >= LEAST_RUN.0.max(steps / RUN_SHARE) && of_run.rows >= LEAST_RUN.1 {
+            return Some(of_run);
+        }
+        let recent = closed.since(judged);
+        let least = LEAST_ROWS.max(closed.rows / 10).min(MOST_ROWS);
         (recent.rows >= least).then_some(recent)
     }
 }
@@ -123,17 +181,21 @@ impl RowJudge {
         self.before = self.coverage.closed;
         self.coverage.close(last);
         for (source, &counters) in self.sources.iter_mut().zip(counters) {
-            source.before = source.counts.closed;
-            source.counts.closed = counters;
-            source.counts.closed += source.earlier;
+            source.close(counters);
         }
         true
     }
 
-    /// Returns the problems of the first rows of each source, with those of open epochs.
-    pub fn look(&mut self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+    /// Returns the problems of the first rows of each source, with those of open epochs, or of the
+    /// newest epochs among them.
+    pub fn look(&mut self, sources: &[SourceRows<'_>], copies: u64, cut: Option<&EntityCut>) -> Vec<Problem> {
         self.sources.iter_mut().for_each(|source| source.counts.judged = source.counts.closed);
-        let problems = self.all(Extent::First, sources, copies);
+        let mut problems = self.all(Extent::First, sources, copies);
+        problems.extend(cut.and_then(EntityCut::problem));
+        if problems.is_empty() {
+            let surveys: Vec<_> = sources.iter().map(|rows| rows.survey).collect();
+            return self.judge(&surveys);
+        }
         let preflight = self.pipeline.preflight;
         self.marked(problems, |problem| match preflight {
             Preflight::Stop => true,
@@ -142,10 +204,21 @@ impl RowJudge {
         })
     }
 
+    /// Returns the problem of each source whose public clock fell back in the newest epochs.
+    pub fn fallen(&self) -> Vec<Problem> {
+        let fallen = self.sources.iter().zip(&self.pipeline.sources).filter(|(judge, _)| judge.has_fallen());
+        let problem = |source: &Source| match self.pipeline.has_several_sources() {
+            true => falling_clock("the latest rows").of_source(&source.name),
+            false => falling_clock("the latest rows"),
+        };
+        fallen.map(|(_, source)| problem(source)).collect()
+    }
+
     /// Returns the problems of the rows since the last judgement and of the epochs closed so far,
     /// which the newest of these epochs show too. The surveys find words only.
     pub fn judge(&mut self, surveys: &[&RowSurvey]) -> Vec<Problem> {
-        let recent: Vec<_> = self.sources.iter().map(SourceJudge::recent).collect();
+        let steps = self.coverage.closed.steps;
+        let recent: Vec<_> = self.sources.iter().map(|source| source.recent(steps)).collect();
         let newest = self.coverage.closed.since(&self.before);
         let is_due = recent.iter().any(Option::is_some);
         if !is_due && !is_nearly_empty(&self.pipeline, &self.coverage, &newest) {
@@ -154,7 +227,7 @@ impl RowJudge {
         let sources = self.sources.iter().zip(&recent).zip(surveys);
         let rows = sources.map(|((source, counters), survey)| SourceRows {
             counters: counters.unwrap_or_default(),
-            newest: source.counts.closed.since(&source.before),
+            newest: source.newest(),
             survey,
         });
         let rows: Vec<SourceRows<'_>> = rows.collect();

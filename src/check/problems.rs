@@ -21,6 +21,7 @@ use crate::source::{RowCounters, RowSurvey, SourceError, SourceReader};
 
 pub(super) use epochs::is_nearly_empty;
 pub use epochs::never_closes;
+pub(super) use rows::falling_clock;
 
 /// A problem of a pipeline with its source: a run would publish little or nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -63,7 +64,7 @@ impl Problem {
     }
 
     /// Makes it the problem of one source of several.
-    fn of_source(self, name: &str) -> Self {
+    pub(super) fn of_source(self, name: &str) -> Self {
         let message = format!("in the source {name:?}, {}", self.message);
         Problem { source: Some(name.into()), message, ..self }
     }
@@ -113,7 +114,7 @@ impl<'a> SourceRows<'a> {
     }
 
     /// Whether these counts are more than half of the rows, also of the newest ones.
-    fn are_most(&self, count: impl Fn(&RowCounters) -> u64) -> bool {
+    pub(super) fn are_most(&self, count: impl Fn(&RowCounters) -> u64) -> bool {
         self.exceed(2, count)
     }
 }
@@ -123,7 +124,7 @@ impl<'a> SourceRows<'a> {
 pub enum Extent {
     /// The first rows of a run, which may stop at a problem.
     First,
-    /// Later rows of a run, which may stop at a problem. Values and times are not judged again.
+    /// Later rows of a run, which may stop at a problem. Values are not judged again.
     Later,
     /// All rows of a run, or of a check.
     Whole,
@@ -141,6 +142,14 @@ impl Extent {
     /// Returns the share of rows outside of the epochs that is a problem, as its inverse, and its
     /// name. A part of the rows may well begin before the first epoch.
     fn outside(self) -> (u64, &'static str) {
+        match self {
+            Extent::First | Extent::Later => (2, "most rows"),
+            Extent::Whole => (20, "more than one row in twenty"),
+        }
+    }
+
+    /// Returns the same for rows of epochs that rows before them have closed. Some may be late.
+    fn behind(self) -> (u64, &'static str) {
         match self {
             Extent::First | Extent::Later => (2, "most rows"),
             Extent::Whole => (5, "more than a fifth of the rows"),

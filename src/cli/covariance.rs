@@ -47,7 +47,7 @@ Examples:
   hushflow covariance scaled.csv --rho 1 --dot graph.dot
   hushflow covariance scaled.csv --rho 1 --target price --method ssp")]
 pub(crate) struct CovarianceArguments {
-    /// CSV file with a header; - reads standard input
+    /// CSV file with a header, NDJSON or Parquet, packed or not; - reads standard input
     file: PathBuf,
     /// Estimation method
     #[arg(long, default_value = "pace", value_parser = |text: &str| text.parse::<CovarianceMethod>())]

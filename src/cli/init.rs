@@ -19,6 +19,7 @@ use hushflow::pipeline::{Format, Pipeline, PublicParameters};
 use hushflow::runtime::{DryRunLimits, dry_run};
 use hushflow::time::TimeFormat;
 
+use super::budget::large_delta;
 use super::output::{RowProgress, print_message};
 use super::plan::{MissingShare, forecast_of_means};
 use super::{CliError, PRIVATE, number_in, thousands};
@@ -253,12 +254,13 @@ fn given(
         return Err(CliError::usage(format!(
             "{} missing, and without a terminal init takes no bounds, keys or start from the data: they are published, and the \
              guarantee does not cover them.\nThis command would fit the file; it is PRIVATE until you have put public knowledge in \
-             the place of each bound, key and time:\n\n{}",
+             the place of each bound, key and time:\n\n{}{}",
             match &missing[..] {
                 [one] => format!("{one} is"),
                 more => format!("{} are", more.join(", ")),
             },
-            proposal.command(arguments, output)
+            proposal.command(arguments, output),
+            proposal.remarks(arguments)
         )));
     };
     let draft = Draft {
@@ -279,6 +281,9 @@ fn given(
         delta: delta.value(),
     };
     draft.check(profile)?;
+    if let Some(warning) = large_delta(draft.delta, None) {
+        print_message(&format!("warning: {warning}"));
+    }
     if let (None, None, Some(time)) = (&draft.time, &draft.epoch, &proposal.time) {
         return Err(CliError::usage(format!(
             "the file has times: name their column with --time, or choose epochs of a number of rows with --epoch.\nThis command would \

@@ -45,7 +45,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = help())]
 pub(crate) struct MeanArguments {
-    /// CSV file with a header; - reads standard input
+    /// CSV file with a header, NDJSON or Parquet, packed or not; - reads standard input
     file: PathBuf,
     /// Estimation method
     #[arg(long, default_value_t = MeanMethod::Auto, value_parser = |text: &str| text.parse::<MeanMethod>())]

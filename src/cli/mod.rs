@@ -4,6 +4,7 @@
 //! as success.
 
 pub(crate) mod audit;
+mod budget;
 pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod covariance;

@@ -111,6 +111,26 @@ pub(super) fn table(rows: &[Vec<String>]) -> String {
     rows.iter().flat_map(|row| row.iter().enumerate().map(cell).chain(["\n".into()])).collect()
 }
 
+/// Formats rows as columns if these fit the terminal, else each row as a list of its cells by
+/// their titles.
+pub(super) fn fitting_table(rows: &[Vec<String>]) -> String {
+    fit_table(rows, terminal_width().unwrap_or(usize::MAX))
+}
+
+fn fit_table(rows: &[Vec<String>], width: usize) -> String {
+    let text = table(rows);
+    let Some((titles, rows)) = rows.split_first() else { return text };
+    if text.lines().all(|line| line.trim_end().chars().count() <= width) {
+        return text;
+    }
+    let longest = titles.iter().skip(1).map(|title| title.chars().count()).max().unwrap_or(0);
+    let cells = |row: &Vec<String>| -> String {
+        let cells = titles.iter().zip(row).skip(1);
+        cells.map(|(title, cell)| format!("  {title:<longest$}  {cell}\n")).collect()
+    };
+    rows.iter().map(|row| format!("{}\n{}", row.first().map_or("", String::as_str), cells(row))).collect()
+}
+
 /// Formats a number with six significant digits and no trailing zeros.
 pub(super) fn number(value: f64) -> String {
     let rounded = format!("{value:.*e}", DIGITS as usize - 1);
@@ -261,6 +281,14 @@ mod tests {
         check(Some(15), &["z"]);
         check(Some(8), &["x", "z"]);
         check(Some(1), &["x", "z"]);
+    }
+
+    #[test]
+    fn a_table_that_does_not_fit_becomes_lists() {
+        let rows = [["column", "mean", "bounds"], ["age", "1.25", "0 to 100"]];
+        let rows = rows.map(|row| row.map(String::from).to_vec());
+        assert_eq!(fit_table(&rows, 22), table(&rows));
+        assert_eq!(fit_table(&rows, 21), "age\n  mean    1.25\n  bounds  0 to 100\n");
     }
 
     #[test]

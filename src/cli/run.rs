@@ -23,6 +23,7 @@ use hushflow::time::parse_duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
+use super::budget::large_delta;
 use super::crash::end_process;
 use super::ledger::print_uncounted_note;
 use super::output::print_message;
@@ -146,6 +147,9 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let wrong = |error| CliError::from(error).in_pipeline(&arguments.pipeline);
     if !pipeline.noise.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, so what is published protects nobody");
+    }
+    if let Some(warning) = large_delta(pipeline.privacy.delta, None) {
+        warn(&warning);
     }
     let publication = Publication::of_pipeline(&pipeline, &options.state, &mut |_| ()).map_err(wrong)?;
     let subject = Subject { publication: publication.clone(), views: pipeline.views.clone() };

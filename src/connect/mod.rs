@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::document::definition::{FieldDefinition, FieldGroup, FieldType, SectionDefinition};
+use crate::document::definition::{FieldDefinition, FieldGroup, FieldType, GroupTest, SectionDefinition};
 use crate::document::{Field, Section};
 use crate::format::Format;
 
@@ -161,7 +161,11 @@ fn groups(fields: impl Fn(&System) -> (bool, &'static [FieldDefinition])) -> Vec
             ["-"] => "standard input".into(),
             _ => schemes(std::iter::once(system)),
         };
-        (is_offered && !fields.is_empty()).then_some(FieldGroup { of, fields })
+        let only = match system.schemes {
+            ["" | "-"] => GroupTest::Any,
+            schemes => GroupTest::Scheme(schemes),
+        };
+        (is_offered && !fields.is_empty()).then_some(FieldGroup { of, only, fields })
     };
     SYSTEMS.iter().filter_map(group).collect()
 }

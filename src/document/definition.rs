@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::rules::Rule;
+
 /// A table of the document, such as `[epochs]`.
 pub(crate) struct SectionDefinition {
     /// As in a document: `[epochs]` or `[[columns]]`; empty for the fields at its top.
@@ -15,13 +17,26 @@ pub(crate) struct SectionDefinition {
     /// Alternatives of which exactly one must be present: a field, or one with a value
     /// (`field = value`, as TOML). Empty if there are none.
     pub(crate) one_of: fn() -> Vec<String>,
+    /// Rules on several of its fields, and on those of sections inside it.
+    pub(crate) rules: &'static [Rule],
 }
 
 /// Fields that belong to one kind of section.
 pub(crate) struct FieldGroup {
     /// The kind, after "is for".
     pub(crate) of: String,
+    pub(crate) only: GroupTest,
     pub(crate) fields: &'static [FieldDefinition],
+}
+
+/// Which sections may have the fields of a group.
+pub(crate) enum GroupTest {
+    /// No other field says which.
+    Any,
+    /// Those with one of these words in a field, or without it.
+    Word { key: &'static str, words: Vec<String>, is_default: bool },
+    /// Those whose `path` is an address of one of these schemes.
+    Scheme(&'static [&'static str]),
 }
 
 /// A field.
@@ -264,8 +279,14 @@ impl FieldDefinition {
 
 impl SectionDefinition {
     /// Without groups and alternatives.
-    pub(crate) const EMPTY: SectionDefinition =
-        SectionDefinition { heading: "", about: "", fields: &[], groups: Vec::new, one_of: Vec::new };
+    pub(crate) const EMPTY: SectionDefinition = SectionDefinition {
+        heading: "",
+        about: "",
+        fields: &[],
+        groups: Vec::new,
+        one_of: Vec::new,
+        rules: &[],
+    };
 
     /// Returns the field `key`.
     pub(crate) fn field(&self, key: &str) -> Option<&'static FieldDefinition> {

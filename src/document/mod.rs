@@ -6,6 +6,7 @@
 //! absent. [`Section::finish`] reports unknown fields and fields that were never read.
 
 pub(crate) mod definition;
+pub(crate) mod rules;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,6 +18,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use crate::spelling::closest;
 use crate::time::parse_duration;
 use definition::{FieldDefinition, FieldType, Range as NumberRange, SectionDefinition, Word};
+use rules::Breach;
 
 /// A problem in a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +77,11 @@ impl<'a> Document<'a> {
         problems.sort();
         problems
     }
+}
+
+/// Says that a field is missing.
+fn missing(key: &str, definition: &FieldDefinition) -> String {
+    format!("the field {key} is missing: add for example {}", definition.remedy())
 }
 
 /// The line and the column, from 1, of a byte of a text.
@@ -270,8 +277,7 @@ impl<'a> Section<'a> {
     /// Returns `value`. Reports `key` as missing if the table has no such field.
     pub(crate) fn require<T>(&self, key: &str, value: Option<T>) -> Option<T> {
         if value.is_none() && !self.has(key) {
-            let remedy = self.definition(key).remedy();
-            self.report(format!("the field {key} is missing: add for example {remedy}"));
+            self.report(missing(key, self.definition(key)));
         }
         value
     }
@@ -289,10 +295,11 @@ impl<'a> Section<'a> {
     /// Reports unknown fields. If the section `is_read` without a problem that ends the reading, it
     /// also reports the fields that were never read: they are for another kind of section.
     pub(crate) fn finish(&self, is_read: bool) {
+        let broken = self.check_rules();
         let read_keys = self.read_keys.borrow();
         for (key, _) in self.table {
             let field: &str = key.get_ref();
-            if read_keys.contains(&field) {
+            if read_keys.contains(&field) || broken.contains(&field) {
                 continue;
             }
             let message = match (self.definition.field(field), self.definition.kinds_with(field)) {
@@ -310,6 +317,24 @@ impl<'a> Section<'a> {
             };
             self.document.report(key.span(), &self.dotted(field), message);
         }
+    }
+
+    /// Reports where the rules of the section are broken. Returns the paths of these fields.
+    fn check_rules(&self) -> Vec<&'static str> {
+        let mut broken = Vec::new();
+        for rule in self.definition.rules {
+            for Breach { name, span, path } in rule.breaches(self.table) {
+                let name = if name.is_empty() { self.name.clone() } else { self.dotted(&name) };
+                let span = span.unwrap_or(self.span.clone());
+                let message = match rule.message {
+                    "" => missing(path, self.definition(path)),
+                    message => message.into(),
+                };
+                self.document.report(span, &name, message);
+                broken.push(path);
+            }
+        }
+        broken
     }
 
     fn dotted(&self, key: &str) -> String {

@@ -13,7 +13,7 @@ use hushflow_mechanism::workload::Workload;
 use super::{ESTIMATORS, EstimatorKind, LogFacts, ViewEstimator, moments};
 use crate::document::Section;
 use crate::document::definition::{
-    FieldDefinition, FieldGroup, FieldType, Form, Range, SectionDefinition, Word, forms, word,
+    FieldDefinition, FieldGroup, FieldType, Form, GroupTest, Range, SectionDefinition, Word, forms, word,
 };
 use crate::strategies::matrix::read_workload;
 
@@ -91,6 +91,11 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
         let estimators = ESTIMATORS.iter().filter(|estimator| !estimator.fields.is_empty());
         let group = |estimator: &EstimatorKind| FieldGroup {
             of: format!("estimate = {:?}", estimator.name),
+            only: GroupTest::Word {
+                key: "estimate",
+                words: vec![estimator.name.into()],
+                is_default: ["gaussian", "moments"].contains(&estimator.name),
+            },
             fields: estimator.fields,
         };
         estimators.map(group).collect()
@@ -100,6 +105,7 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
         let own = own.map(|estimator| format!("estimate = {:?}", estimator.name));
         ["workload".into()].into_iter().chain(own).collect()
     },
+    ..SectionDefinition::EMPTY
 };
 
 const SQUARES: &[Word<SquareBias>] = &[

@@ -1,6 +1,6 @@
 //! Rows of a CSV file (RFC 4180, any delimiter, header row), read into bounded buffers.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Cursor};
 use std::path::Path;
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
@@ -39,15 +39,15 @@ impl Delimiter {
         }
     }
 
-    /// Returns the delimiter by which most of the first rows have as many fields as the header, and
-    /// the header the most; a comma if a header of one name needs none.
+    /// Returns the delimiter by which most of the rows at the start of a file have as many fields
+    /// as the header, and the header the most; a comma if a header of one name needs none.
     ///
     /// # Errors
     /// If the file can't be read.
-    pub fn of(path: &Path) -> Result<Self, FormatError> {
+    pub(super) fn of(path: &Path, start: &[u8]) -> Result<Self, FormatError> {
         let mut best = (Self::Comma, (0, 0));
         for delimiter in Self::ALL {
-            let fit = delimiter.fit(path)?;
+            let fit = delimiter.fit(path, start)?;
             if fit > best.1 {
                 best = (delimiter, fit);
             }
@@ -57,8 +57,9 @@ impl Delimiter {
 
     /// Returns the first rows with as many fields as the header, and their number of fields; zeros
     /// if the header has one.
-    fn fit(self, path: &Path) -> Result<(usize, usize), FormatError> {
-        let (mut rows, mut row) = (CsvRows::before_header(ByteStream::of_file(path)?, self), Row::default());
+    fn fit(self, path: &Path, start: &[u8]) -> Result<(usize, usize), FormatError> {
+        let stream = ByteStream::new(Cursor::new(start.to_vec()), 0);
+        let (mut rows, mut row) = (CsvRows::before_header(stream, self), Row::default());
         let (mut width, mut fitting) = (0, 0);
         for number in 0..=LOOKED_AT {
             match rows.read_fields(&mut row).map_err(|source| io_error(path, source))? {

@@ -124,6 +124,12 @@ pub enum FormatError {
         /// The file.
         path: PathBuf,
     },
+    /// No columns are requested of a file whose rows name their own.
+    #[error("{}: the rows of NDJSON name their own columns: say which are wanted (--columns)", path.display())]
+    NoColumnsNamed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A column is requested twice.
     #[error("column {column:?} is asked for twice: name it once")]
     AskedTwice {

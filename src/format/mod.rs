@@ -19,12 +19,16 @@ pub mod profile;
 pub(crate) mod row;
 pub mod table;
 pub(crate) mod unpack;
+mod whole;
 
 use unpack::{Packing, PipedBytes, unpacked_name};
 
 pub use csv::Delimiter;
 pub use error::{Defect, FormatError};
 pub use parquet::file_being_decoded;
+
+/// First bytes of a stream by which its format is found.
+const START: u64 = 1 << 16;
 
 /// Format of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,16 +64,22 @@ impl Format {
     /// # Errors
     /// [`FormatError`] if the file can't be read, or is one JSON list.
     pub fn of_file(path: &Path) -> Result<Self, FormatError> {
-        match Self::of_name(path).map_or_else(|| Self::of_content(path), Ok)? {
-            Format::Csv(_) => Ok(Format::Csv(Delimiter::of(path)?)),
-            format => Ok(format),
-        }
+        Self::of_start(path, &mut ByteStream::of_file(path)?).map(|(format, _)| format)
     }
 
-    fn of_content(path: &Path) -> Result<Self, FormatError> {
-        let (mut stream, mut start) = (ByteStream::of_file(path)?.take(1 << 12), Vec::new());
-        stream.read_to_end(&mut start).map_err(|source| io_error(path, source))?;
-        let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start).trim_ascii_start();
+    /// Returns the same of a stream, and the bytes that it has read to find out.
+    fn of_start(path: &Path, stream: &mut ByteStream) -> Result<(Self, Vec<u8>), FormatError> {
+        let mut start = Vec::new();
+        stream.take(START).read_to_end(&mut start).map_err(|source| io_error(path, source))?;
+        let format = match Self::of_name(path).map_or_else(|| Self::of_content(path, &start), Ok)? {
+            Format::Csv(_) => Format::Csv(Delimiter::of(path, &start)?),
+            format => format,
+        };
+        Ok((format, start))
+    }
+
+    fn of_content(path: &Path, start: &[u8]) -> Result<Self, FormatError> {
+        let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(start).trim_ascii_start();
         match text {
             [b'P', b'A', b'R', b'1', ..] => Ok(Format::Parquet),
             [b'{', ..] => Ok(Format::Ndjson),

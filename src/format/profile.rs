@@ -10,15 +10,42 @@ use std::path::Path;
 mod times;
 
 use super::csv::CsvRows;
-use super::ndjson::{NdjsonRows, names_of};
+use super::ndjson::names_of;
 use super::parquet::ParquetRows;
-use super::row::{FileRows, Row, RowOutcome, TimeForm};
+use super::row::{Row, RowOutcome, TimeForm};
+use super::whole::WholeFile;
 use super::{ByteStream, Defect, Format, FormatError, io_error};
 use crate::time::TimeFormat;
 use times::TimeForms;
 
 /// Most distinct texts that are kept of a column.
 const WORDS: usize = 100;
+
+/// Names of what a privacy unit may be.
+const UNITS: [&str; 22] = [
+    "customer",
+    "client",
+    "user",
+    "patient",
+    "person",
+    "people",
+    "member",
+    "subject",
+    "participant",
+    "employee",
+    "student",
+    "household",
+    "buyer",
+    "driver",
+    "rider",
+    "guest",
+    "tenant",
+    "device",
+    "meter",
+    "vehicle",
+    "sensor",
+    "tailnum",
+];
 
 /// Most rows of a file that are read.
 const ROWS: u64 = 1_000_000;
@@ -110,7 +137,7 @@ impl FileProfile {
                 distinct_values.resize_with(profile.columns.len(), HashSet::new);
             }
             let wanted: Vec<String> = profile.columns.iter().map(|column| column.name.clone()).collect();
-            let mut rows = open(path, format, &wanted)?;
+            let mut rows = WholeFile::with_format(path, format)?.rows(&wanted)?;
             let mut row = Row::default();
             let mut read = 0;
             while read < ROWS
@@ -152,7 +179,7 @@ pub fn ranges_by_key(
     let wanted = [columns, &[key.into()]].concat();
     let mut ranges: BTreeMap<String, Ranges> = BTreeMap::new();
     for path in paths.iter().map(AsRef::as_ref) {
-        let (mut rows, mut row) = (open(path, format, &wanted)?, Row::default());
+        let (mut rows, mut row) = (WholeFile::with_format(path, format)?.rows(&wanted)?, Row::default());
         for _ in 0..ROWS {
             if rows.read(&mut row).map_err(|source| io_error(path, source))? != RowOutcome::Row {
                 break;
@@ -283,10 +310,29 @@ impl ColumnProfile {
 
     /// Whether the name is that of an identifier.
     fn is_identifier(&self) -> bool {
-        let name = self.name.to_lowercase();
-        let ends = ["id", "uuid", "code", "zip"];
-        name.split(|character: char| !character.is_alphanumeric()).any(|part| ends.contains(&part))
-            || (self.name.len() > 2 && self.name.ends_with("Id"))
+        let parts = self.name_parts();
+        let last = parts.last().map_or("", String::as_str);
+        parts.iter().any(|part| ["id", "uuid", "guid", "code", "zip"].contains(&part.as_str()))
+            || ["no", "nr", "serial", "phone", "account", "invoice"].contains(&last)
+            || UNITS.contains(&last)
+    }
+
+    /// Whether the name is that of a person or device, such as `customer` or `patient_id`.
+    pub fn names_unit(&self) -> bool {
+        self.name_parts().iter().any(|part| UNITS.contains(&part.as_str()))
+    }
+
+    /// Returns the words of the name in lower case, also of one such as `customerId`.
+    fn name_parts(&self) -> Vec<String> {
+        let mut spaced = String::new();
+        for character in self.name.chars() {
+            if character.is_uppercase() && spaced.ends_with(char::is_lowercase) {
+                spaced.push(' ');
+            }
+            spaced.push(character);
+        }
+        let parts = spaced.split(|character: char| !character.is_alphanumeric());
+        parts.filter(|part| !part.is_empty()).map(str::to_lowercase).collect()
     }
 }
 
@@ -306,16 +352,6 @@ fn names(path: &Path, format: Format) -> Result<Vec<String>, FormatError> {
         Format::Parquet => ParquetRows::names(path),
         _ => names_of(ByteStream::of_file(path)?).map_err(|source| io_error(path, source)),
     }
-}
-
-fn open(path: &Path, format: Format, wanted: &[String]) -> Result<Box<dyn FileRows>, FormatError> {
-    Ok(match format {
-        Format::Csv(delimiter) => {
-            Box::new(CsvRows::open(ByteStream::of_file(path)?, path, delimiter, wanted)?)
-        }
-        Format::Parquet => Box::new(ParquetRows::open(path, (0, 1), wanted)?),
-        _ => Box::new(NdjsonRows::open(ByteStream::of_file(path)?, 1, wanted)),
-    })
 }
 
 #[cfg(test)]

@@ -1,20 +1,19 @@
-//! A numeric CSV file read as a whole: n rows of d columns, for estimators that use all records at
+//! A numeric file read as a whole: n rows of d columns, for estimators that use all records at
 //! once.
 //!
-//! Rows and fields are read like those of a pipeline's source. A row that lacks a value (empty,
-//! `NA`, `NaN`, `?` and similar, or not finite) is handled as [`MissingRows`] says; any other text
-//! is an error, because the column is not numeric. Bounds are not applied here: the caller clips
-//! the rows.
+//! Formats, rows and fields are read like those of a pipeline's source. A row that lacks a value
+//! (empty, `NA`, `NaN`, `?` and similar, or not finite) is handled as [`MissingRows`] says; any
+//! other text is an error, because the column is not numeric. Bounds are not applied here: the
+//! caller clips the rows.
 
-use std::io;
 use std::path::Path;
 
 use zeroize::Zeroize;
 
-use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
 use super::row::{FileRows, RECORD_LIMIT, Row, RowOutcome};
-use super::{ByteStream, Delimiter, STANDARD_INPUT, io_error};
+use super::whole::WholeFile;
+use super::{STANDARD_INPUT, io_error};
 
 /// Treatment of a row that lacks a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,22 +36,17 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads these columns of a CSV file with a header, or all of them; reads the standard input if
-    /// the path is `-`.
+    /// Reads these columns of a CSV, NDJSON or Parquet file, or all of them; reads the standard
+    /// input if the path is `-`.
     ///
     /// # Errors
     /// [`FormatError`] names the line and column that can't be used, never their contents.
     pub fn read(path: &Path, columns: Option<&[String]>, missing: MissingRows) -> Result<Self, FormatError> {
-        let standard_input = path == Path::new("-");
-        let stream = if standard_input {
-            ByteStream::of_pipe(io::stdin(), Path::new(STANDARD_INPUT))
-        } else {
-            ByteStream::of_file(path)?
-        };
-        let path = if standard_input { Path::new(STANDARD_INPUT) } else { path };
+        let file = if path == Path::new("-") { WholeFile::standard_input() } else { WholeFile::open(path) }?;
+        let path = if path == Path::new("-") { Path::new(STANDARD_INPUT) } else { path };
         let (rows, columns) = match columns {
-            Some(columns) => (CsvRows::open(stream, path, Delimiter::Comma, columns)?, columns.to_vec()),
-            None => CsvRows::open_all(stream, path, Delimiter::Comma)?,
+            Some(columns) => (file.rows(columns)?, columns.to_vec()),
+            None => file.all()?,
         };
         if let Some(name) = (1..columns.len()).find(|&place| columns[..place].contains(&columns[place])) {
             return Err(FormatError::AskedTwice { column: columns[name].clone() });
@@ -65,7 +59,7 @@ impl Table {
             .map(|(table, _)| table)
     }
 
-    /// Reads these columns of a CSV file with a header, and the text of the column `label` in each
+    /// Reads these columns of a file, and the text of the column `label` in each
     /// row that is kept, empty if missing.
     ///
     /// # Errors
@@ -77,7 +71,7 @@ impl Table {
         missing: MissingRows,
     ) -> Result<(Self, Vec<String>), FormatError> {
         let wanted = [columns, &[label.into()]].concat();
-        let rows = CsvRows::open(ByteStream::of_file(path)?, path, Delimiter::Comma, &wanted)?;
+        let rows = WholeFile::open(path)?.rows(&wanted)?;
         let (columns, labels) = (columns.to_vec(), Some(Vec::new()));
         TableReader { path, columns, missing, values: Vec::new(), labels, incomplete: 0 }.all(rows)
     }
@@ -122,7 +116,7 @@ struct TableReader<'a> {
 }
 
 impl TableReader<'_> {
-    fn all(mut self, mut rows: CsvRows) -> Result<(Table, Vec<String>), FormatError> {
+    fn all(mut self, mut rows: Box<dyn FileRows>) -> Result<(Table, Vec<String>), FormatError> {
         let mut row = Row::default();
         loop {
             match rows.read(&mut row).map_err(|source| io_error(self.path, source))? {

@@ -3,6 +3,7 @@
 //! A [`LineWriter`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
 //! epoch. It writes the fields that identify the line; the [`Estimate`] writes the others.
 
+mod style;
 mod table;
 
 use std::io::{self, Write};
@@ -19,7 +20,7 @@ use crate::state::HistoryStamp;
 use crate::time::epoch_start;
 use table::{TableLayout, TableRow, TableSizes};
 
-pub use table::TableStyle;
+pub use style::TableStyle;
 
 /// Output format of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::style::{TableStyle, wrap_words};
+
 /// Maximum number of columns of each statistic in a pipe.
 const TABLE_COLUMNS: usize = 4;
 
@@ -12,8 +14,9 @@ const NARROW_CELL: usize = 16;
 /// Width of a count on a terminal, without the space before it.
 const COUNT: usize = 14;
 
-/// Width of the name of a view.
+/// Width of the name of a view, and on a narrow terminal.
 const VIEW: usize = 12;
+const NARROW_VIEW: usize = 6;
 
 /// Widths of the longest word at the end of a line on a terminal and of its title, with the spaces
 /// before them.
@@ -23,60 +26,6 @@ const QUALITY_TITLE: usize = 9;
 /// Characters of a key that must fit before the word of quality does. Without room for both, a long
 /// word follows on a line of its own.
 const KEY: usize = 12;
-
-/// How a table is laid out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TableStyle {
-    /// Width of the terminal; `None` in a pipe, where every line has all cells.
-    pub width: Option<usize>,
-    /// Whether colours are used.
-    pub colours: bool,
-    /// Cells to show: titles, or words of them such as a column's name or a pair `a~b`, or several
-    /// of these separated by commas; empty for those that fit.
-    pub columns: Vec<String>,
-}
-
-impl TableStyle {
-    /// Whether a cell was chosen.
-    fn chooses(&self, title: &str) -> bool {
-        // A name may itself hold commas.
-        let lists = |names: &String| {
-            is_name(names, title) || names.split(',').any(|name| is_name(name.trim(), title))
-        };
-        self.columns.is_empty() || self.columns.iter().any(lists)
-    }
-
-    /// Returns the first chosen name that no title has.
-    pub(super) fn unknown(&self, titles: &[String]) -> Option<&str> {
-        let is_known = |name: &str| titles.iter().any(|title| is_name(name, title));
-        let lists = self.columns.iter().filter(|names| !is_known(names));
-        lists.flat_map(|names| names.split(',')).map(str::trim).find(|name| !is_known(name))
-    }
-
-    fn paint(&self, code: &str, text: &str) -> String {
-        if self.colours && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() }
-    }
-
-    /// Makes less important text faint.
-    fn faint(&self, text: &str) -> String {
-        self.paint("2", text)
-    }
-
-    /// Returns a faint note above the titles, in lines that fit the terminal.
-    pub(super) fn note(&self, text: &str) -> String {
-        let width = self.width.map_or(usize::MAX, |width| width.saturating_sub(1).max(20));
-        wrap_words(text, width).iter().map(|line| self.faint(line) + "\n").collect()
-    }
-
-    fn bold(&self, text: &str) -> String {
-        self.paint("1", text)
-    }
-
-    /// Colours a word of quality: good is green, anything else a warning.
-    fn quality(&self, word: &str) -> String {
-        self.paint(if word == "good" { "32" } else { "33" }, word)
-    }
-}
 
 /// The fields of a line before its layout.
 pub(super) struct TableRow<'a> {
@@ -110,8 +59,11 @@ pub(super) struct TableLayout<'a> {
     epoch: usize,
     /// Width of the start of an epoch; `None` if lines leave it out.
     start: Option<usize>,
+    view: usize,
     key: usize,
     count: usize,
+    /// Whether a count stands above the cells instead of before them, on a narrow terminal.
+    is_stacked: bool,
     /// Indices and widths of the cells shown.
     cells: Vec<(usize, usize)>,
     /// Cells on a line of the terminal. Chosen cells that don't fit follow on further lines.
@@ -144,12 +96,21 @@ impl<'a> TableLayout<'a> {
                 !style.columns.is_empty() || *count <= TABLE_COLUMNS
             });
             let (per_line, hidden) = (cells.len().max(1), chosen - cells.len());
-            return TableLayout { style, epoch: 7, start, key: 8, count: CELL, cells, per_line, hidden };
+            let lead =
+                TableLayout { epoch: 7, start, view: VIEW, key: 8, count: CELL, ..TableLayout::bare(style) };
+            return TableLayout { cells, per_line, hidden, ..lead };
         };
         let epoch = sizes.horizon.to_string().len().max(5);
-        let view = if header.view.is_some() { VIEW + 2 } else { 0 };
-        let count = if header.count.is_some() { COUNT + 1 } else { 0 };
-        let room = width.saturating_sub(1 + epoch + 2 + view + count);
+        let beside = |view: usize, count: usize| {
+            let view = if header.view.is_some() { view + 2 } else { 0 };
+            let count = if header.count.is_some() { count } else { 0 };
+            width.saturating_sub(1 + epoch + 2 + view + count)
+        };
+        let least_room = 3 + NARROW_CELL + 1 + header.quality.map_or(0, |_| QUALITY_TITLE);
+        let is_narrow = beside(VIEW, COUNT + 1) < least_room;
+        let is_stacked = is_narrow && header.count.is_some();
+        let view = if is_narrow { NARROW_VIEW } else { VIEW };
+        let room = beside(view, if is_stacked { 0 } else { COUNT + 1 });
         let quality = match header.quality {
             None => 0,
             Some(_) if room >= QUALITY + NARROW_CELL + 1 + sizes.longest_key.min(KEY) => QUALITY,
@@ -167,9 +128,11 @@ impl<'a> TableLayout<'a> {
         let fits = |start: &usize| {
             let is_enough = room >= start + 2 + NARROW_CELL + 1 + 3;
             let helps = !style.columns.is_empty() && total > room_beside(Some(*start)).1;
-            is_enough && !(helps && total <= room_beside(None).1)
+            let keeps_keys = room_beside(Some(*start)).0 == room_beside(None).0;
+            is_enough && keeps_keys && !(helps && total <= room_beside(None).1)
         };
-        // A terminal too narrow for the start of epochs has their numbers alone.
+        // A terminal too narrow for the start of epochs, or for the keys beside it, has their
+        // numbers alone.
         let start = start.filter(fits);
         let (key, room) = room_beside(start);
         let widest = room.saturating_sub(1).max(NARROW_CELL);
@@ -195,7 +158,30 @@ impl<'a> TableLayout<'a> {
             cells.iter_mut().for_each(|cell| cell.1 = width);
         }
         let hidden = chosen - cells.len();
-        TableLayout { style, epoch, start, key, count: COUNT, cells, per_line, hidden }
+        let lead =
+            TableLayout { epoch, start, view, key, count: COUNT, is_stacked, ..TableLayout::bare(style) };
+        TableLayout { cells, per_line, hidden, ..lead }
+    }
+
+    fn bare(style: &'a TableStyle) -> Self {
+        let cells = Vec::new();
+        TableLayout {
+            style,
+            epoch: 0,
+            start: None,
+            view: 0,
+            key: 0,
+            count: 0,
+            is_stacked: false,
+            cells,
+            per_line: 1,
+            hidden: 0,
+        }
+    }
+
+    /// Returns the width of the count before the cells, with the space before it.
+    fn count_width(&self, row: &TableRow<'_>) -> usize {
+        if row.count.is_some() && !self.is_stacked { self.count + 1 } else { 0 }
     }
 
     /// Formats the titles.
@@ -205,13 +191,15 @@ impl<'a> TableLayout<'a> {
             *first += &format!("  {quality}");
         }
         let lines = self.beside_keys(header, &[header.key.into()], &lines);
-        let count = if header.count.is_some() { self.count + 1 } else { 0 };
-        let begin = self.lead_width(header) + count;
+        let begin = self.lead_width(header) + self.count_width(header);
+        let stacked = usize::from(self.is_stacked && header.count.is_some());
         // A long title on a further line begins below the key, and ends above its cell.
         let bold = |(index, line): (usize, &String)| {
-            let cells = self.cells.chunks(self.per_line).nth(index).unwrap_or_default();
+            let block = index.checked_sub(stacked);
+            let cells =
+                block.and_then(|block| self.cells.chunks(self.per_line).nth(block)).unwrap_or_default();
             let end = begin + cells.iter().map(|(_, width)| width + 1).sum::<usize>();
-            match index > 0 && line.chars().count() > end {
+            match block.is_some_and(|block| block > 0) && line.chars().count() > end {
                 true => self.style.bold(&format!("{:>end$}", cut(line.trim_start(), end))),
                 false => self.style.bold(line),
             }
@@ -232,8 +220,7 @@ impl<'a> TableLayout<'a> {
                     let quality = format!("  {}", self.style.quality(quality));
                     match self.style.width {
                         Some(width) if end >= width => {
-                            let indent = if row.count.is_some() { self.count + 1 } else { 0 };
-                            lines.push(" ".repeat(indent) + &quality);
+                            lines.push(" ".repeat(self.count_width(row)) + &quality);
                         }
                         _ => *first += &quality,
                     }
@@ -264,15 +251,19 @@ impl<'a> TableLayout<'a> {
     fn without_estimate(&self, row: &TableRow<'_>, reason: &str) -> Vec<String> {
         let why = row.quality.map_or_else(|| reason.to_owned(), |word| word.replace('-', " "));
         let lead = self.lead_width(row);
-        let count = if row.count.is_some() { self.count + 1 } else { 0 };
-        let room = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(lead + count + 3));
+        let beside = lead + self.count_width(row);
+        let room = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(beside + 3));
         let lines = wrap_words(&format!("no estimate: {why}"), room.max(16));
         self.after_count(row, lines.iter().map(|line| format!("  {}", self.style.faint(line))).collect())
     }
 
-    /// Puts the count before the first line, and spaces before the others.
+    /// Puts the count before the first line, and spaces before the others, or on a line of its own.
     fn after_count(&self, row: &TableRow<'_>, lines: Vec<String>) -> Vec<String> {
         let Some(count) = &row.count else { return lines };
+        if self.is_stacked {
+            let width = self.cells.first().map_or(NARROW_CELL, |&(_, width)| width);
+            return std::iter::once(pad(count, width)).chain(lines).collect();
+        }
         let counts = std::iter::once(count.as_str()).chain(std::iter::repeat(""));
         counts.zip(lines).map(|(count, line)| pad(count, self.count) + &line).collect()
     }
@@ -305,37 +296,15 @@ impl<'a> TableLayout<'a> {
             text += &format!("{:<width$}  ", row.start);
         }
         if let Some(view) = row.view {
-            text += &format!("{view:<VIEW$}  ");
+            let view = if self.view < VIEW { cut(view, self.view) } else { view.into() };
+            text += &format!("{view:<width$}  ", width = self.view);
         }
         text + &format!("{key:<width$}", width = self.key)
     }
 }
 
-/// Whether a name is that of a cell: its title, the first word or the rest of it. The columns of a
-/// pair may have either order.
-fn is_name(name: &str, title: &str) -> bool {
-    let (word, rest) = title.split_once(' ').unwrap_or((title, ""));
-    let pair = name.strip_prefix(word).map_or(name, str::trim_start).split_once('~');
-    let is_swapped = pair.is_some_and(|(first, second)| rest.split_once('~') == Some((second, first)));
-    [title, word, rest].contains(&name) || is_swapped
-}
-
 fn pad(cell: &str, width: usize) -> String {
     format!(" {cell:>width$}")
-}
-
-/// Breaks a text between words into lines of at most `width` characters.
-fn wrap_words(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().filter(|line| line.chars().count() + word.chars().count() < width);
-        match line {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) => line.extend([" ", word]),
-            None => lines.push(word.into()),
-        }
-    }
-    lines
 }
 
 /// Cuts a text to a width, with an ellipsis.
@@ -387,8 +356,7 @@ mod tests {
             let columns = columns.into_iter().map(String::from).collect();
             let style = TableStyle { width: Some(width), columns, ..TableStyle::default() };
             for line in lines(&style, "La Guardia Airport, New York", 28) {
-                // The lead, the count, one cell and a word are always there.
-                assert!(line.chars().count() < width.max(60), "{width}: {line}");
+                assert!(line.chars().count() < width, "{width}: {line}");
             }
         }
     }
@@ -443,20 +411,6 @@ mod tests {
         let titles = ["mean a, x", "mean b", "mean x"].map(String::from);
         assert!(style.chooses(&titles[0]) && style.chooses(&titles[1]));
         assert_eq!(style.unknown(&titles), Some("y"));
-    }
-
-    #[test]
-    fn pairs_are_chosen_in_either_order() {
-        let titles = ["sd a", "corr a~b", "corr a~c", "corr b~c"];
-        let check = |name: &str, expected: &[&str]| {
-            let style = TableStyle { columns: vec![name.into()], ..TableStyle::default() };
-            let chosen = titles.into_iter().filter(|title| style.chooses(title));
-            assert_eq!(chosen.collect::<Vec<_>>(), expected);
-        };
-        check("b~a", &["corr a~b"]);
-        check("corr c~b", &["corr b~c"]);
-        check("corr", &["corr a~b", "corr a~c", "corr b~c"]);
-        check("a", &["sd a"]);
     }
 
     #[test]

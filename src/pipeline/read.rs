@@ -15,7 +15,6 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::participation::Participation;
@@ -46,7 +45,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let columns = columns(section, &mut roles);
     let key = optional(section, "key", |section| key(section, base, &mut roles));
     if let (Some(columns), Some(key)) = (&columns, &key) {
-        key_bounds(section, columns, key.as_ref(), estimator::named(section).is_some());
+        key_bounds(section, columns, key.as_ref());
     }
     let entity = entity::entity(section, &mut roles);
     let dimension = columns.as_ref().map_or(1, Vec::len);
@@ -58,14 +57,11 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         None => optional(section, "release", |section| release::release(section, base)),
     };
     let method = release.as_ref().and_then(|release| Some(release.as_ref()?.method)).unwrap_or_default();
-    let privacy = required(section, "privacy", |section| privacy(section, dimension, method));
+    let privacy = required(section, "privacy", |section| privacy(section, dimension));
     let neighbours = privacy.map(|privacy| privacy.neighbours);
-    let epochs = required(section, "epochs", |section| epochs::epochs(section, neighbours, &mut roles));
-    let sources = sources::sources(section, base, epochs.as_ref(), neighbours, &mut roles);
+    let epochs = required(section, "epochs", |section| epochs::epochs(section, &mut roles));
+    let sources = sources::sources(section, base, epochs.as_ref(), &mut roles);
     let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
-    if let Some(named) = named {
-        estimator::refuse(section, named, privacy.as_ref());
-    }
     let log = LogFacts {
         columns: columns.as_ref().map(|columns| columns.iter().map(|column| column.name.as_str()).collect()),
         second_moments: of_records(method, second_moments, epochs.as_ref()),
@@ -94,12 +90,9 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         let kind = entity.as_ref().and_then(|entity| Some(entity.as_ref()?.kind.as_str()));
         ledger::ledger(section, base, neighbours, kind)
     });
-    let noise = optional(section, "simulation", |section| simulation(section, base, named.is_some()));
+    let noise = optional(section, "simulation", |section| simulation(section, base));
     section.finish(true);
     let sources::SourceSections { sources, rows, preflight, id } = sources?;
-    if rows.missing == MissingPolicy::ByColumn {
-        by_column(section, dimension, method, named.is_some());
-    }
     let (state_directory, state) = state?.unwrap_or_default();
     let estimator = match estimator {
         Some(estimator) => Some(estimator?),
@@ -156,12 +149,9 @@ fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {
 }
 
 /// Reads the noise of a simulation.
-fn simulation(section: &Section<'_>, base: &Path, is_estimator: bool) -> Option<NoiseSource> {
+fn simulation(section: &Section<'_>, base: &Path) -> Option<NoiseSource> {
     let seed = section.require("seed", section.count("seed")).map(|seed| seed.value);
     let Some(file) = section.text("offsets") else { return seed.map(NoiseSource::Seeded) };
-    if is_estimator {
-        file.report("offsets shift the noise of sums, and this method releases no sums: leave them out");
-    }
     let offsets = file.map(|name| read_offsets(&base.join(name)))?.value;
     Some(NoiseSource::Shifted { seed: seed?, offsets: offsets.leaked() })
 }
@@ -236,7 +226,7 @@ fn column<'a>(section: Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Colum
     let for_other_keys = ["lower", "upper"].iter().any(|end| section.has(end));
     let (lower, upper) = match has_bounds && !for_other_keys {
         true => (None, None),
-        false => (section.require("lower", lower), section.require("upper", upper)),
+        false => (lower, upper),
     };
     section.finish(true);
     if has_bounds && !for_other_keys {
@@ -267,21 +257,10 @@ fn bounds_of_keys(section: &Section<'_>) -> Option<BTreeMap<String, (f64, f64)>>
     bounds.into_iter().collect()
 }
 
-/// Reports bounds of keys that the pipeline does not list, and bounds of keys in a pipeline without
-/// keys.
-fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>, is_estimator: bool) {
+/// Reports bounds of keys that the pipeline does not list, and listed keys without bounds.
+fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>) {
     for (column, section) in columns.iter().zip(root.sections("columns")) {
-        let Some(bounds) = section.get("bounds") else { continue };
-        let Some(key) = key else {
-            bounds.report("there is no [key], so no key can have bounds of its own: leave them out");
-            continue;
-        };
-        if is_estimator {
-            bounds.report(
-                "this method reads windows in the units of the columns, so keys can't have bounds of their own: leave \
-                 them out, or choose method = \"jme\"",
-            );
-        }
+        let (Some(bounds), Some(key)) = (section.get("bounds"), key) else { continue };
         let mut lacking = key.values.iter().filter(|name| !column.bounds.contains_key(*name));
         if !section.has("lower")
             && let Some(name) = lacking.next()
@@ -295,18 +274,6 @@ fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>, i
             let expected = key.values.join(", ");
             bounds.report(format!("there is no key {unknown:?} in [key] values: expected one of {expected}"));
         }
-    }
-}
-
-/// Reports `missing = "by-column"` where rows must be complete.
-fn by_column(root: &Section<'_>, dimension: usize, method: Method, is_estimator: bool) {
-    let mut sources = root.peek("source").into_iter().chain(root.sections("sources"));
-    let field = sources.find_map(|source| source.get("missing"));
-    let Some(field) = field else { return };
-    if is_estimator || !method.takes_missing_values() {
-        field.report("this method needs complete rows: choose \"skip\", or method = \"jme\"");
-    } else if dimension == 1 {
-        field.report("there is one column, so a row without it counts for nothing: leave it out");
     }
 }
 
@@ -367,21 +334,14 @@ fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
     if values.is_empty() { Err(format!("{at} holds no key: expected one per line")) } else { Ok(values) }
 }
 
-fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Privacy> {
+fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
     let (epsilon, delta) = guarantee(section);
     let neighbours = neighbours(section);
     // Marks the field as read; `entity` checks that it agrees with [entity].
     entity::is_of_entities(section);
-    let second_moments = second_moments(section, method);
+    let second_moments = section.word("second_moments", SECOND_MOMENTS);
     let clip_norm = section.number("clip_norm").map(|norm| norm.value);
-    let weight = section.number("second_moment_weight");
-    let weighed = method.weighs_second_moments() && second_moments != Some(SecondMoment::None);
-    if let (Some(weight), false) = (&weight, weighed) {
-        weight.report(
-            "this weight is for second moments with method = \"jme\", \"cs\" or \"joint-clip\": leave it out",
-        );
-    }
-    let second_moment_weight = weight.map(|weight| weight.value);
+    let second_moment_weight = section.number("second_moment_weight").map(|weight| weight.value);
     Some(Privacy {
         epsilon: epsilon?,
         delta: delta?,
@@ -401,19 +361,6 @@ fn guarantee(section: &Section<'_>) -> (Option<f64>, Option<f64>) {
 
 fn neighbours(section: &Section<'_>) -> Option<Neighbours> {
     section.word("neighbours", NEIGHBOURS)
-}
-
-fn second_moments(section: &Section<'_>, method: Method) -> Option<SecondMoment> {
-    let second_moments = section.word("second_moments", SECOND_MOMENTS);
-    if second_moments == Some(SecondMoment::None) && method.needs_second_moments() {
-        section.refuse(
-            "second_moments",
-            format!(
-                "method = \"{method}\" needs second moments: choose full or diagonal, or method = \"jme\""
-            ),
-        );
-    }
-    second_moments
 }
 
 /// Reads the state directory and its settings.

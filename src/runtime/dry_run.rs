@@ -164,7 +164,8 @@ impl Rehearsal {
     /// Judges the first rows, once.
     fn look(&mut self, readers: &[SourceReader]) {
         if !std::mem::replace(&mut self.has_looked, true) {
-            self.problems = self.judge.look(&seen(readers), self.copies.found());
+            let cut = self.cut.as_ref();
+            self.problems = self.judge.look(&seen(readers), self.copies.found(), cut);
             self.note_stop(0);
         }
     }
@@ -181,13 +182,14 @@ impl Rehearsal {
             let published = if self.has_looked { self.clocks.closed } else { 0 };
             self.stops_after.get_or_insert(published);
         }
+        self.look(readers);
+        let limits = self.cut.as_ref().and_then(EntityCut::problem);
         let left_out = self.cut.take().map(|mut cut| {
             cut.close(u64::MAX);
             cut.left_out()
         });
-        self.look(readers);
         let mut problems = self.problems;
-        for problem in self.judge.sum_up(&seen(readers), self.copies.found()) {
+        for problem in self.judge.sum_up(&seen(readers), self.copies.found()).into_iter().chain(limits) {
             if !problems.iter().any(|found| found.is_same(&problem)) {
                 problems.push(problem);
             }
@@ -198,14 +200,6 @@ impl Rehearsal {
             problems.push(Problem::of_fault(fault));
         } else if self.counters.rows == 0 {
             problems.push(Problem::new("no rows", true, "the source has no row"));
-        }
-        if left_out.is_some_and(|count| count.saturating_mul(2) > self.tally.records) {
-            problems.push(Problem::new(
-                "entity limits",
-                false,
-                "the limits of entities leave out most records, which don't count: raise participations in [entity], or lengthen \
-                 epochs and let more records of an entity count in each",
-            ));
         }
         DryRun {
             counters: self.counters,

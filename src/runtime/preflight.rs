@@ -15,9 +15,13 @@
 //! reads the rows after them again, goes on from that state, judges them alike, and publishes no
 //! more either, unless the source was mended.
 //!
+//! Without it, one later fact is still reported to everyone, because it is public: that the clock
+//! of a first run fell back. What the limits of entities leave out is followed to the end of a
+//! first run if private problems are shown.
+//!
 //! What may decide: [`crate::check`].
 
-use crate::check::{JudgeState, Problem, RowJudge, SourceRows};
+use crate::check::{EntityCut, JudgeState, Problem, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
 use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey};
@@ -55,6 +59,10 @@ pub(super) struct RowGuard {
     /// Rows of all sources.
     rows: u64,
     copies: u64,
+    /// What the limits of entities leave out, in a first run.
+    cut: Option<EntityCut>,
+    /// Whether the run began with the first epoch.
+    is_first: bool,
     /// Problems that were reported to the operator.
     reported: Vec<Problem>,
 }
@@ -76,12 +84,16 @@ impl RowGuard {
         judged: Option<&JudgeState>,
         control: &Control,
     ) -> Option<Self> {
+        let is_first = committed == 0;
+        let entity = pipeline.entity.as_ref().filter(|_| is_first);
         (pipeline.preflight != Preflight::Off).then(|| RowGuard {
+            cut: entity.map(|entity| EntityCut::new(entity.limits)),
+            is_first,
             judge: RowJudge::new(pipeline, committed, judged),
             is_merging: pipeline.has_several_sources(),
             control: control.clone(),
             goes_on: pipeline.preflight == Preflight::Stop,
-            look: (committed == 0).then(|| FirstLook::new(pipeline.sources.len())),
+            look: is_first.then(|| FirstLook::new(pipeline.sources.len())),
             rows: 0,
             copies: 0,
             reported: Vec::new(),
@@ -91,6 +103,9 @@ impl RowGuard {
     /// Adds records, which are dealt at once, without the `copies` found so far.
     pub(super) fn add(&mut self, batch: &RecordBatch, copies: u64) {
         self.judge.add(&batch.records);
+        if let Some(cut) = &mut self.cut {
+            cut.add(&batch.records);
+        }
         self.copies = copies;
     }
 
@@ -129,6 +144,12 @@ impl RowGuard {
         surveys: &[&RowSurvey],
     ) -> Result<Option<ClosedEpochs>, String> {
         let is_new = self.judge.close(closed.due, &closed.counters);
+        if let Some(cut) = &mut self.cut {
+            cut.close(closed.epoch);
+        }
+        if is_new && self.is_first && !self.goes_on {
+            self.report_fallen();
+        }
         if let Some(look) = &mut self.look {
             look.epochs.push(closed);
             return Ok(None);
@@ -143,20 +164,33 @@ impl RowGuard {
         Ok(Some(closed))
     }
 
+    /// Reports a clock that fell back, once for each source: a public fact.
+    fn report_fallen(&mut self) {
+        for problem in self.judge.fallen() {
+            if !self.reported.iter().any(|reported| reported.is_same(&problem)) {
+                self.control.notice(&format!("{}; hushflow check shows more", problem.message));
+                self.reported.push(problem);
+            }
+        }
+    }
+
     /// Ends the look, if it is not over. Returns the epochs to close now, or why the run must not
     /// begin.
     pub(super) fn end_look(&mut self) -> Result<Vec<ClosedEpochs>, String> {
         let Some(FirstLook { sources, mut epochs }) = self.look.take() else { return Ok(Vec::new()) };
         let rows: Vec<_> =
             sources.iter().map(|(counters, survey)| SourceRows::new(*counters, survey)).collect();
-        let problems = self.judge.look(&rows, self.copies);
+        let problems = self.judge.look(&rows, self.copies, self.cut.as_ref());
+        self.cut = self.cut.take().filter(|_| self.control.shows_private());
         if let Some(problem) = problems.iter().find(|problem| problem.stops) {
-            return Err(refusal("among the first rows, ", problem, "off"));
+            // Without the operator's word a run stops for public facts alone.
+            let preflight = if problem.public { "off" } else { "warn" };
+            return Err(refusal("among the first rows, ", problem, preflight));
         }
         for problem in &problems {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
         }
-        self.reported = problems;
+        self.reported.extend(problems);
         let state = self.goes_on.then(|| Box::new(self.judge.state()));
         epochs.iter_mut().for_each(|closed| closed.judged.clone_from(&state));
         Ok(epochs)
@@ -174,7 +208,8 @@ impl RowGuard {
     /// Returns the lines for the operator about all rows of each source, except problems that the
     /// look has reported.
     pub(super) fn private_notices(&self, sources: &[SourceRows<'_>]) -> Vec<String> {
-        let problems = self.judge.sum_up(sources, self.copies).into_iter();
+        let limits = self.cut.as_ref().and_then(EntityCut::problem);
+        let problems = self.judge.sum_up(sources, self.copies).into_iter().chain(limits);
         problems
             .filter(|problem| !self.reported.iter().any(|reported| reported.is_same(problem)))
             .map(|problem| private_notice("", &problem))

@@ -229,7 +229,7 @@ impl SourceReader {
         match unusable {
             Some(row) if usable == 0 => Err(row),
             Some(row) => {
-                *self.counters.unusable(row.defect) += 1;
+                *self.counters.of_defect(row.defect) += 1;
                 let dimension = self.rules.roles.dimension;
                 self.survey.unusable(&self.rows.row, row.slot, row.defect, dimension);
                 Ok(())
@@ -241,7 +241,8 @@ impl SourceReader {
     /// Counts an unusable row, or stops with an error.
     pub(super) fn refuse(&mut self, UnusableRow { slot, defect }: UnusableRow) -> Result<(), SourceError> {
         self.survey.unusable(&self.rows.row, slot, defect, self.rules.roles.dimension);
-        *self.counters.unusable(defect) += 1;
+        *self.counters.of_defect(defect) += 1;
+        self.counters.unusable += 1;
         let RowPolicies { missing, malformed } = self.rules.policies;
         let rejects = match defect {
             Defect::Missing => missing == MissingPolicy::Reject,

@@ -40,6 +40,7 @@ mod fingerprint;
 mod reader;
 mod roles;
 mod rows;
+mod stretch;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,7 @@ pub use crate::format::Defect;
 pub use reader::SourceReader;
 pub(crate) use reader::shape;
 pub use roles::entity;
+pub use stretch::{Stretch, Stretches};
 pub use survey::{ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};
 
 /// Maximum number of rows, and so of records, in a batch.
@@ -146,6 +148,8 @@ pub struct RowCounters {
     pub missing: u64,
     /// Rows with a value that can't be read, which is the same with `missing = "by-column"`.
     pub malformed: u64,
+    /// Rows that can't be used at all, for one of these reasons.
+    pub unusable: u64,
     /// Rows skipped with a key that the pipeline doesn't list.
     pub unknown_key: u64,
     /// Late records that joined the oldest open epoch.
@@ -174,7 +178,7 @@ pub struct RowCounters {
 
 impl RowCounters {
     /// The counter of rows with this defect.
-    fn unusable(&mut self, defect: Defect) -> &mut u64 {
+    fn of_defect(&mut self, defect: Defect) -> &mut u64 {
         match defect {
             Defect::Missing => &mut self.missing,
             _ => &mut self.malformed,
@@ -183,6 +187,21 @@ impl RowCounters {
 }
 
 impl RowCounters {
+    /// Rows that count for nothing, or in another epoch than their own.
+    pub(crate) fn uncounted(&self) -> u64 {
+        let RowCounters {
+            unusable,
+            unknown_key,
+            folded,
+            late,
+            before_start,
+            after_horizon,
+            leaping_clock,
+            ..
+        } = self;
+        unusable + unknown_key + folded + late + before_start + after_horizon + leaping_clock
+    }
+
     /// Returns the counts since an earlier state of the same counters.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         self.zip(earlier, u64::saturating_sub)
@@ -194,6 +213,7 @@ impl RowCounters {
             rows: combine(self.rows, other.rows),
             missing: combine(self.missing, other.missing),
             malformed: combine(self.malformed, other.malformed),
+            unusable: combine(self.unusable, other.unusable),
             unknown_key: combine(self.unknown_key, other.unknown_key),
             folded: combine(self.folded, other.folded),
             late: combine(self.late, other.late),

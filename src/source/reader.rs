@@ -266,6 +266,7 @@ impl SourceReader {
         }
         self.check_leaps()?;
         self.epochs.end_row();
+        self.survey.stretches.note(&self.counters);
         if is_judged {
             self.judged.1 = self.counters;
         }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::Defect;
+use super::{Defect, Stretches};
 use crate::format::row::Row;
 
 /// Most distinct unlisted keys that are kept.
@@ -43,6 +43,8 @@ pub struct RowSurvey {
     /// Rows by the binary logarithm of the seconds from event to clock: entry i counts delays below
     /// 2^i seconds.
     pub delays: [u64; 32],
+    /// The longest stretches of rows that don't count.
+    pub stretches: Stretches,
 }
 
 /// Defects of a wanted column.
@@ -207,6 +209,7 @@ impl RowSurvey {
         self.backward_steps += other.backward_steps;
         self.early_events += other.early_events;
         self.delays.iter_mut().zip(other.delays).for_each(|(own, more)| *own += more);
+        self.stretches.merge(&other.stretches);
     }
 
     /// Returns a number of seconds that at least this share of the delays from event to clock does

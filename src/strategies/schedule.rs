@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(found, [1.0, 1.0, 0.2575, 0.0]);
         // Without weights momentum is the named workload.
         let momentum: Workload = "momentum:0.5".parse().unwrap();
-        let constant = "constant".parse::<LearningRates>().unwrap().workload("constant", &momentum, 4).unwrap();
+        let constant =
+            "constant".parse::<LearningRates>().unwrap().workload("constant", &momentum, 4).unwrap();
         assert!((constant.matrix(4) - momentum.matrix(4)).amax() < 1e-15);
         let falling = rates.workload("linear:1", &momentum, 3).unwrap();
         assert_eq!(falling.coefficient(3, 1), 1.0 + 0.5 * 0.7525 + 0.25 * 0.2575);

@@ -346,3 +346,42 @@ fn keys_have_bounds_of_their_own_and_missing_values_are_noticed() {
     assert!(made.err.contains("--missing-share income=0.33"), "{}", made.err);
     assert!(made.err.contains("income, 33 % missing"), "{}", made.err);
 }
+
+/// Customers have several rows each: they are proposed as the unit, and numbers that identify are
+/// no columns.
+#[test]
+fn a_unit_is_proposed_and_identifiers_are_left_out() {
+    let lab = Lab::new();
+    let row = |row: u32| {
+        let (customer, hour) = (7000 + row * row % 90, row % 24);
+        format!("{},{customer},2024-01-{:02}T{hour:02}:00:00Z,{}\n", 90_000 - 3 * row, 1 + row / 20, row % 50)
+    };
+    lab.write(
+        "sales.csv",
+        format!("order_no,customer,sold,amount\n{}", (0..600).map(row).collect::<String>()),
+    );
+    let init = |arguments: &[&str]| {
+        finish(hushflow(["init", "sales.csv"]).args(arguments).current_dir(lab.path(".")))
+    };
+    let proposed = init(&["--yes"]);
+    proposed.failed(
+        2,
+        &[
+            "--columns amount:0:50",
+            "--unit customer",
+            "look like identifiers: order_no, customer",
+            "--unit record",
+        ],
+    );
+    let flags = ["--columns", "amount:0:50", "--time", "sold", "--start", "2024-01-01", "--horizon", "30"];
+    let large = [&flags[..], &["--unit", "customer", "--epsilon", "1", "--delta", "0.2"]].concat();
+    let warning = "warning: δ = 0.2 is large: it allows that everything about one record in 5 is revealed";
+    let made = init(&large).succeeded();
+    assert!(made.err.contains(warning), "{}", made.err);
+    let pipeline = lab.path("sales.toml");
+    for command in ["check", "plan", "run"] {
+        let ended = finish(hushflow([command]).arg(&pipeline).current_dir(lab.path(".")));
+        let printed = ended.out + &ended.err;
+        assert!(printed.contains(warning.trim_start_matches("warning: ")), "{command}: {printed}");
+    }
+}

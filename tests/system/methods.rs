@@ -180,7 +180,7 @@ fn unknown_settings_of_a_method_are_reported_with_line_and_column() {
     check(
         "'full'",
         "'none'",
-        &["p.toml:5:", "privacy.second_moments", "method = \"ime\" needs second moments"],
+        &["p.toml:5:", "privacy.second_moments", "every method but jme needs second moments"],
     );
     let squares = "estimate = 'moments', squares = 'raw'";
     check("estimate = 'moments'", squares, &["p.toml:7:", "views[0].squares", "only method = \"pp\""]);

@@ -2,6 +2,7 @@
 //! published, the exit status, and what is printed. Whatever a run with `preflight = "stop"`
 //! refuses, `hushflow check` reports.
 
+mod middle;
 mod several;
 
 use std::path::{Path, PathBuf};
@@ -420,21 +421,26 @@ fn a_falling_clock_stops_a_first_run() {
     let (code, report) = mistake.check();
     assert!(code == Some(4) && report.contains("\"kind\":\"falling clock\""), "{report}");
     mistake.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
-    let files = |first: usize| {
+    let files = |first: usize, end: usize| {
         let mistake = Mistake::new("", &[warn, ("'data.csv'", "['late.csv', 'early.csv']")]);
-        for (name, part) in [("early.csv", 0..first), ("late.csv", first..2000)] {
+        for (name, part) in [("early.csv", 0..first), ("late.csv", first..end)] {
             let rows = lines.lines().skip(part.start).take(part.len()).map(|line| format!("{line}\n"));
             mistake.lab.write(name, format!("{header}\n{}", rows.collect::<String>()));
         }
         mistake
     };
-    let most = files(1500);
+    let most = files(1500, 2000);
     most.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
-    // A run goes on if fewer rows fall back, and check says so.
-    let fewer = files(700);
+    // Fewer rows, all in a row, are as bad.
+    let fewer = files(700, 2000);
     let (code, report) = fewer.check();
-    assert!(code == Some(4) && report.contains("more than a fifth of the rows are of epochs"), "{report}");
-    fewer.run(&[]).succeeded();
+    assert!(code == Some(4) && report.contains("in one part of the source, by the public clock"), "{report}");
+    fewer.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
+    // A run goes on if they are few, and warns if the open epoch would hold most of them.
+    let few = files(150, 6 * 288 + 20);
+    let (code, report) = few.check();
+    assert!(code == Some(4) && report.contains("\"kind\":\"falling clock\""), "{report}");
+    assert!(few.run(&[]).succeeded().err.contains("by the public clock, the latest rows"));
     // A late row is no falling clock.
     let delayed =
         Mistake::new(&data, &[warn, ("'event'", "'arrival'"), ("arrival = 'arrival'", "arrival = 'event'")]);

@@ -8,10 +8,81 @@ use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use crate::harness::{Lab, finish, hushflow, releases, run, sums, tail};
+use crate::parquet::write_optional;
 
 const REST: &str = "columns = [{ name = 'x', lower = 0, upper = 1 }]
 privacy = { epsilon = 1, delta = 1e-6 }
 ";
+
+/// `mean` and `covariance` read the formats and packings of pipelines: the same rows give the same
+/// answer under a seed.
+#[test]
+fn estimators_of_files_read_every_format() {
+    let lab = Lab::new();
+    let number = |row: u32, step: u32| Some(f64::from(row * step % 97) / 97.0);
+    let values: Vec<[Option<f64>; 2]> =
+        (0..2000).map(|row| [number(row, 5).filter(|_| row % 50 != 0), number(row, 11)]).collect();
+    let text = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+    let table = |delimiter: &str| {
+        let row = |row: &[Option<f64>; 2]| format!("{}{delimiter}{}\n", text(row[0]), text(row[1]));
+        format!("age{delimiter}height\n{}", values.iter().map(row).collect::<String>())
+    };
+    let object = |row: &[Option<f64>; 2]| {
+        let age = row[0].map_or("null".into(), |age| age.to_string());
+        format!("{{\"note\": \"none\", \"height\": {}, \"age\": {age}}}\n", text(row[1]))
+    };
+    let objects: String = values.iter().map(object).collect();
+    lab.write("plain.csv", table(","));
+    lab.write("semicolons.csv", table(";"));
+    lab.write("tabs.tsv", table("\t"));
+    lab.write("bars", table("|"));
+    lab.write("packed.csv.gz", gzip(&table(";")));
+    lab.write("packed.csv.zst", zstd(&table(",")));
+    lab.write("rows.ndjson", &objects);
+    lab.write("rows.ndjson.zst", zstd(&objects));
+    write_optional(&lab.path("rows.parquet"), &["age", "height"], &values);
+    let commands = [
+        ["mean", "--corruption=0.01", "--epsilon=4", "--delta=1e-6", "--scale=0.3"],
+        ["covariance", "--bounds=0:1", "--rho=0.5", "--missing=centre", "--neighbours=replace-one"],
+    ];
+    for command in commands {
+        let answer = |file: &str, columns: &[&str]| {
+            let mut command = hushflow(command);
+            command.args(["--seed", "1", "--json"]).args(columns).arg(lab.path(file));
+            let mut answer = finish(&mut command).succeeded().json().remove(0);
+            answer.as_object_mut().expect("an object").remove("seconds");
+            answer
+        };
+        let named = ["--columns", "age,height"];
+        let plain = answer("plain.csv", &[]);
+        for file in [
+            "semicolons.csv",
+            "tabs.tsv",
+            "bars",
+            "packed.csv.gz",
+            "packed.csv.zst",
+            "rows.parquet",
+            "rows.ndjson",
+            "rows.ndjson.zst",
+        ] {
+            assert_eq!(answer(file, &named), plain, "{file}");
+        }
+        for file in ["semicolons.csv", "rows.parquet"] {
+            assert_eq!(answer(file, &[]), plain, "{file}");
+        }
+        // What columns there are must not depend on a row.
+        let mut unnamed = hushflow(command);
+        finish(unnamed.args(["--seed", "1"]).arg(lab.path("rows.ndjson"))).failed(1, &["--columns"]);
+        for (file, columns) in [("packed.csv.gz", &[][..]), ("rows.ndjson", &named)] {
+            let mut piped = hushflow(command);
+            let input = std::fs::File::open(lab.path(file)).expect("the file");
+            let piped = finish(piped.args(["--seed", "1", "--json", "-"]).args(columns).stdin(input));
+            assert_eq!(piped.succeeded().json()[0]["rows"], plain["rows"], "{file}");
+        }
+        let input = std::fs::File::open(lab.path("rows.parquet")).expect("the file");
+        finish(hushflow(command).args(["--seed", "1", "-"]).stdin(input)).failed(1, &["name the file"]);
+    }
+}
 
 fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());

@@ -33,6 +33,31 @@ fn published(lab: &Lab) -> std::path::PathBuf {
     state
 }
 
+/// A log of two days with two columns, and the same keys.
+fn published_by_day(lab: &Lab) -> std::path::PathBuf {
+    let rows = (0..400).map(|row| {
+        let key = if row % 2 == 0 { "north" } else { "the long name of a place in the south-west" };
+        format!(
+            "2020-01-0{},{key},{},{}\n",
+            1 + row / 200,
+            f64::from(row % 89) / 89.0,
+            f64::from(row % 7) / 7.0
+        )
+    });
+    lab.write("days.csv", format!("day,site,age,height\n{}", rows.collect::<String>()));
+    let pipeline = lab.write(
+        "days.toml",
+        "name = 'n'\nsource.path = 'days.csv'\n\
+         columns = [{ name = 'age', lower = 0, upper = 1 }, { name = 'height', lower = 0, upper = 1 }]\n\
+         key = { column = 'site', values = ['north', 'the long name of a place in the south-west'] }\n\
+         privacy = { epsilon = 8, delta = 1e-6 }\n\
+         epochs = { time = 'day', clock = 'end-of-input', start = '2020-01-01', length = '1d', horizon = 2 }\n",
+    );
+    let state = lab.path("days-state");
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    state
+}
+
 /// Runs `hushflow tail` on a terminal of this width and returns the lines on it.
 fn on_terminal(state: &Path, width: usize, arguments: &str) -> Vec<String> {
     printed(width, &format!("tail {} {arguments}", state.display()))
@@ -61,7 +86,7 @@ fn plain(line: &str) -> String {
 fn a_table_fits_terminals_of_several_widths() {
     let lab = Lab::new();
     let state = published(&lab);
-    for width in [60, 80, 100, 132, 200] {
+    for width in [40, 60, 80, 100, 132, 200] {
         for arguments in ["", "--follow"] {
             let lines = on_terminal(&state, width, arguments);
             assert!(lines.len() >= 4, "{lines:?}");
@@ -70,6 +95,13 @@ fn a_table_fits_terminals_of_several_widths() {
             }
             assert!(lines.iter().any(|line| plain(line).contains("mean age")), "{lines:?}");
         }
+    }
+    // A long key has its room before the times of epochs have theirs.
+    let timed = published_by_day(&lab);
+    for width in [40, 80, 132] {
+        let lines = on_terminal(&timed, width, "");
+        assert!(lines.iter().all(|line| plain(line).chars().count() < width), "{width}: {lines:?}");
+        assert_eq!(lines.iter().any(|line| line.contains("2020-01-01")), width > 80, "{lines:?}");
     }
     let narrow = on_terminal(&state, 80, "").join("\n");
     assert!(narrow.contains("more cells: choose with --columns"), "{narrow}");
@@ -139,6 +171,11 @@ fn every_command_fits_terminals_of_60_and_80_columns() {
         }
     }
     assert!(wide.is_empty(), "{}", wide.join("\n"));
+    // Rows that don't fit are lists of their cells, not broken lines.
+    let check = printed(60, &format!("check {pipeline}")).join("\n");
+    assert!(check.contains("  clipped below  0 %"), "{check}");
+    let plan = printed(60, &format!("plan {pipeline} --records-per-epoch 100")).join("\n");
+    assert!(plan.contains("  mean, epoch 1      ±"), "{plan}");
     let plan = printed(60, &format!("plan {pipeline}")).join("\n");
     assert!(plan.contains("loss") && !plan.contains("mean ±"), "{plan}");
 }

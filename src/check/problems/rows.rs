@@ -1,24 +1,72 @@
 //! Rules about shares of the rows and values of one source.
 
+use hushflow_mechanism::epochs::{ClockSource, Schedule};
+
 use super::{Extent, Observation, Problem, SourceRows, keys};
 use crate::format::Defect;
 use crate::pipeline::{Column, MissingPolicy, Pipeline};
-use crate::source::{ColumnSurvey, RowCounters, RowSurvey};
+use crate::source::{ColumnSurvey, RowCounters, RowSurvey, Stretch};
 
 /// The problem of rows with unlisted keys.
 pub(super) const UNLISTED_KEYS: &str = "unlisted keys";
 
+/// The problem of a clock that falls back.
+const FALLING_CLOCK: &str = "falling clock";
+
 /// The problem of rows whose keys are spelt nearly like listed ones.
 pub(super) const MISSPELT_KEYS: &str = "misspelt keys";
+
+/// Fewest rows of a stretch of rows that don't count, if that is a problem. A tenth of the rows is
+/// needed too.
+const LEAST_STRETCH: u64 = 40;
 
 type Count = fn(&RowCounters) -> u64;
 
 /// Returns the problems of the rows of a source.
 pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &SourceRows<'_>) -> Vec<Problem> {
     let least = all.extent.least();
-    if seen.counters.rows < least {
-        return Vec::new();
+    let mut found = Vec::new();
+    if seen.counters.rows >= least {
+        found.extend(of_shares(pipeline, all.extent, seen));
     }
+    let waits =
+        matches!(&pipeline.epochs.schedule, Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput);
+    if all.extent != Extent::Later || waits {
+        of_stretches(pipeline, all.extent, seen, &mut found);
+    }
+    if all.extent != Extent::Later && seen.counters.rows >= least {
+        found.extend(out_of_bounds(pipeline, seen, least));
+        found.extend(swapped_clock(seen.survey, least));
+    }
+    found
+}
+
+/// Adds the problems of the longest stretches of rows that don't count. Other rows may hide them
+/// among all rows. What the clock shows does not depend on what rows hold; all else does, also what
+/// would be public of all rows, since private facts decide where a stretch begins.
+fn of_stretches(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>, found: &mut Vec<Problem>) {
+    let survey = seen.survey;
+    let of = |stretch: &Stretch, is_public: bool| {
+        let rows = SourceRows { counters: stretch.counters, newest: stretch.counters, survey };
+        let is_long = stretch.counters.rows >= LEAST_STRETCH.max(survey.stretches.rows() / 10);
+        let problems = if is_long { of_shares(pipeline, extent, &rows) } else { Vec::new() };
+        problems.into_iter().map(move |problem| Problem {
+            message: format!("in one part of the source, {}", problem.message),
+            public: is_public,
+            ..problem
+        })
+    };
+    if !found.iter().any(|problem| problem.kind == FALLING_CLOCK) {
+        found
+            .extend(of(&survey.stretches.behind_clock, true).filter(|problem| problem.kind == FALLING_CLOCK));
+    }
+    if found.is_empty() {
+        found.extend(of(&survey.stretches.uncounted, false));
+    }
+}
+
+/// Returns the problems of shares of these rows.
+fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<Problem> {
     let public = pipeline.privacy.neighbours.counts_are_public();
     let mut found = Vec::new();
     let mut add = |kind, public, message: String| found.push(Problem::new(kind, public, message));
@@ -36,7 +84,7 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
                 key.column
             ),
         );
-    } else if all.extent == Extent::Whole
+    } else if extent == Extent::Whole
         && let Some(name) = keys::in_two_spellings(pipeline, seen)
     {
         add(
@@ -48,7 +96,9 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
             ),
         );
     }
-    let whole_rows = needs_whole_rows(pipeline, all, seen);
+    // A row that lacks a value may count for its other columns.
+    let whole_rows =
+        pipeline.rows.missing != MissingPolicy::ByColumn || seen.are_most(|count| count.unusable);
     if whole_rows && seen.are_most(|count| count.missing) {
         add(
             "missing values",
@@ -63,19 +113,13 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
             format!("most rows can't be read{}{}", columns(seen, |column| column.malformed), defect(seen)),
         );
     }
-    let outside = all.extent.outside();
-    let falls = all.extent != Extent::Later && seen.exceed(outside.0, |count| count.behind_clock);
+    let (outside, behind) = (extent.outside(), extent.behind());
+    let falls = seen.exceed(behind.0, |count| count.behind_clock);
     if falls {
-        add(
-            "falling clock",
-            true,
-            format!(
-                "by the public clock, {} are of epochs that rows before them have closed: sort the rows by the column of the clock, \
-                 list files in its order, or raise allowed_lateness in [epochs]",
-                if seen.are_most(|count| count.behind_clock) { "most rows" } else { outside.1 }
-            ),
-        );
+        let is_most = seen.are_most(|count| count.behind_clock);
+        found.push(falling_clock(if is_most { "most rows" } else { behind.1 }));
     }
+    let mut add = |kind, public, message: String| found.push(Problem::new(kind, public, message));
     let times: [(_, Count, Count, _, _); 3] = [
         (
             "before the start",
@@ -118,25 +162,19 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
                 .into(),
         );
     }
-    let is_unusable = |count: &RowCounters| if whole_rows { count.missing + count.malformed } else { 0 };
-    if found.is_empty() && seen.are_most(|count| is_unusable(count) + dropped(count)) {
+    if found.is_empty() && seen.are_most(RowCounters::uncounted) {
         found.push(Problem::new("uncounted rows", false, "most rows don't count, for several reasons"));
-    }
-    if all.extent != Extent::Later {
-        found.extend(out_of_bounds(pipeline, seen, least));
-        found.extend(swapped_clock(seen.survey, least));
     }
     found
 }
 
-/// Whether a row that lacks a value counts for nothing. With counts by column it counts for its
-/// other columns, if it has any. Later rows are not searched for values.
-fn needs_whole_rows(pipeline: &Pipeline, all: &Observation<'_>, seen: &SourceRows<'_>) -> bool {
-    let has_values = match all.extent {
-        Extent::Later => all.coverage.closed.records > 0,
-        Extent::First | Extent::Whole => seen.survey.columns.iter().any(|column| column.values > 0),
-    };
-    pipeline.rows.missing != MissingPolicy::ByColumn || !has_values
+/// A clock that falls back into closed epochs: by the public clock, this share of the rows is late.
+pub(in crate::check) fn falling_clock(rows: &str) -> Problem {
+    let message = format!(
+        "by the public clock, {rows} are of epochs that rows before them have closed: sort the rows by the column of the clock, \
+         list files in its order, or raise allowed_lateness in [epochs]"
+    );
+    Problem::new(FALLING_CLOCK, true, message)
 }
 
 /// Event times of which nearly all are after the clock, which is public: if the two columns are
@@ -151,12 +189,6 @@ fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
              in local time. Arrivals are public, event times are not",
         )
     })
-}
-
-/// Rows that are dropped though they can be read.
-fn dropped(counters: &RowCounters) -> u64 {
-    let RowCounters { unknown_key, late, before_start, after_horizon, leaping_clock, .. } = counters;
-    unknown_key + late + before_start + after_horizon + leaping_clock
 }
 
 /// Values of which most are outside of one bound.

@@ -9,14 +9,11 @@ use hushflow::source::{ColumnSurvey, RowCounters};
 use hushflow::time::{epoch_start, time_text};
 use serde_json::{Value, json};
 
-use super::super::output::{number, table};
+use super::super::output::{fit_columns, fitting_table, number, table, terminal_width};
 use super::super::{PRIVATE, thousands};
 
 /// Most epochs and unlisted keys in a list.
-const LISTED: usize = 12;
-
-/// Share of the bounds below which all values together are a note.
-const NARROW: f64 = 0.02;
+pub(super) const LISTED: usize = 12;
 
 /// What was seen, and what a run would make of it.
 pub(super) struct CheckReport<'a> {
@@ -90,7 +87,7 @@ impl<'a> CheckReport<'a> {
         }
     }
 
-    fn key_names(&self) -> Vec<&str> {
+    pub(super) fn key_names(&self) -> Vec<&str> {
         self.pipeline.key.as_ref().map_or(vec!["all"], |key| key.values.iter().map(String::as_str).collect())
     }
 
@@ -104,7 +101,7 @@ impl<'a> CheckReport<'a> {
     }
 
     /// Returns the columns of values, with what was seen of each.
-    fn columns(&self) -> impl Iterator<Item = (&ColumnSurvey, &Column)> {
+    pub(super) fn columns(&self) -> impl Iterator<Item = (&ColumnSurvey, &Column)> {
         self.run.survey.columns.iter().zip(&self.pipeline.columns)
     }
 
@@ -175,7 +172,7 @@ impl<'a> CheckReport<'a> {
             let [missing, unreadable] = shares;
             lines.push(vec![survey.name.clone(), dash(), dash(), dash(), missing, unreadable]);
         }
-        table(&lines) + "\n"
+        fitting_table(&lines) + "\n"
     }
 
     fn keys_text(&self) -> String {
@@ -264,10 +261,17 @@ impl<'a> CheckReport<'a> {
             }
             lines.push(line);
         }
+        let mut order: Vec<&str> = keys.iter().rev().copied().collect();
+        order.push("from");
+        let left_out = fit_columns(&mut lines, terminal_width(), &order);
+        let left_out = match left_out.is_empty() {
+            true => String::new(),
+            false => format!("Columns that don't fit: {}; --json has them.\n", left_out.join(", ")),
+        };
         let last = self.run.closed.max(tally.epochs.last_key_value().map_or(0, |(&epoch, _)| epoch));
         let empty = last - totals.len() as u64;
         format!(
-            "{}\n{} of the epochs 1 to {last} hold records, {} none; an epoch with records has {} to {}, {} in the middle.\n",
+            "{}{left_out}\n{} of the epochs 1 to {last} hold records, {} none; an epoch with records has {} to {}, {} in the middle.\n",
             table(&lines),
             thousands(totals.len() as u64),
             thousands(empty),
@@ -275,72 +279,6 @@ impl<'a> CheckReport<'a> {
             thousands(most),
             thousands(totals[totals.len() / 2])
         )
-    }
-
-    /// What looks odd, but may be meant.
-    fn notes(&self) -> Vec<String> {
-        let (survey, counters) = (&self.run.survey, &self.run.counters);
-        let mut notes = Vec::new();
-        for (survey, column) in self.columns().filter(|(_, column)| column.bounds.is_empty()) {
-            let width = column.upper - column.lower;
-            if let Some((least, most)) =
-                survey.range.filter(|(least, most)| most - least < NARROW * width && least < most)
-            {
-                let share = 100.0 * (most - least) / width;
-                notes.push(format!(
-                    "all values of {:?} lie within {} % of its bounds: noise is as wide as the bounds, so check the unit",
-                    column.name,
-                    number((share * 10.0).round() / 10.0)
-                ));
-            }
-        }
-        let empty: Vec<_> = self
-            .key_names()
-            .into_iter()
-            .zip(self.run.tally.by_key())
-            .filter(|&(_, count)| count == 0)
-            .collect();
-        if !empty.is_empty() && self.run.tally.records > 0 {
-            let names: Vec<_> = empty.iter().take(LISTED).map(|(name, _)| format!("{name:?}")).collect();
-            let more = if empty.len() > LISTED { ", …" } else { "" };
-            notes.push(format!("listed keys without a record: {}{more}", names.join(", ")));
-        }
-        let unlisted = counters.unknown_key;
-        if 20 * unlisted > counters.rows && 2 * unlisted <= counters.rows {
-            notes.push(format!(
-                "{} of the rows have a key that [key] doesn't list, so they don't count",
-                percent(unlisted, counters.rows)
-            ));
-        }
-        let in_utc = !matches!(&self.pipeline.epochs.schedule, Schedule::ByTime(by) if by.calendar.is_some());
-        if in_utc && survey.events.without_offset + survey.clocks.without_offset > 0 {
-            notes.push("times without an offset from UTC are read as UTC: if they are local times, name their zone with timezone in [epochs]".into());
-        }
-        if 100 * survey.early_events > counters.rows {
-            notes.push(format!(
-                "{} of the rows have an event time after their arrival: the two columns may be swapped, or one is in local time",
-                percent(survey.early_events, counters.rows)
-            ));
-        }
-        if survey.backward_steps > 0 {
-            notes.push(format!(
-                "the clock steps back at {} of the rows; it never moves back, so order rows by arrival",
-                percent(survey.backward_steps, counters.rows)
-            ));
-        }
-        let by_column =
-            self.pipeline.rows.missing == MissingPolicy::ByColumn || self.pipeline.columns.len() == 1;
-        if !by_column && 20 * counters.missing > counters.rows {
-            notes.push(format!(
-                "{} of the rows lack a value and don't count; with missing = \"by-column\" in [source], a row counts for the columns \
-                 that it has",
-                percent(counters.missing, counters.rows)
-            ));
-        }
-        if !self.run.is_whole && self.run.fault.is_none() {
-            notes.push("the source was not read to its end".into());
-        }
-        notes
     }
 
     /// Returns the share of the records that the limits of entities leave out, if they leave out
@@ -411,6 +349,10 @@ impl<'a> CheckReport<'a> {
             "largest_steps": steps,
             "backward_steps": seen.survey.backward_steps,
             "early_events": seen.survey.early_events,
+            "longest_uncounted_stretch": {
+                "before": seen.survey.stretches.uncounted.before,
+                "rows": seen.survey.stretches.uncounted.counters.rows,
+            },
             "epochs_published": self.published,
             "horizon": self.pipeline.epochs.schedule.horizon(),
             "epochs": epochs,
@@ -423,7 +365,7 @@ impl<'a> CheckReport<'a> {
 }
 
 /// Formats a share, with a mark instead of a zero that is none.
-fn percent(count: u64, all: u64) -> String {
+pub(super) fn percent(count: u64, all: u64) -> String {
     let share = 100.0 * count as f64 / all.max(1) as f64;
     match count {
         0 => "0 %".into(),

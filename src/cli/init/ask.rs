@@ -140,6 +140,10 @@ impl<'a> Questions<'a> {
 
     fn columns(&self) -> Result<Vec<ColumnBounds>, CliError> {
         show("Columns to publish: bounds as LOWER:UPPER, or - to leave a column out.\n")?;
+        let identifiers = self.proposal.identifiers.join(", ");
+        if !identifiers.is_empty() {
+            show(&format!("Left out, because they look like identifiers: {identifiers}.\n"))?;
+        }
         let mut columns = Vec::new();
         for ColumnBounds { name, lower, upper } in &self.proposal.columns {
             let range = self

@@ -46,8 +46,10 @@ pub(super) struct Proposal {
     pub(super) epoch: String,
     pub(super) start: String,
     pub(super) horizon: u64,
-    /// Columns that may name a person or a device.
+    /// Columns that may name a person or a device, the likeliest first.
     pub(super) entities: Vec<String>,
+    /// Columns of numbers that look like identifiers, and are no values.
+    pub(super) identifiers: Vec<String>,
 }
 
 impl Proposal {
@@ -73,7 +75,11 @@ impl Proposal {
             }
             None => (profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(), String::new(), COUNTED_EPOCHS),
         };
-        let entities = of_kind(ColumnKind::Name).filter(|column| column.distinct < column.present);
+        let mut entities: Vec<_> =
+            of_kind(ColumnKind::Name).filter(|column| column.distinct < column.present).collect();
+        // The fewer there are, the more rows each of them has.
+        entities.sort_by_key(|column| (!column.names_unit(), column.distinct));
+        let identifiers = of_kind(ColumnKind::Name).filter(|column| column.numbers > 0);
         let columns: Vec<_> = of_kind(ColumnKind::Number).map(proposed_bounds).collect();
         Proposal {
             lacks_values: profile.lacks_values(columns.iter().map(|column| &column.name)),
@@ -86,7 +92,8 @@ impl Proposal {
             epoch,
             start,
             horizon,
-            entities: entities.map(|column| column.name.clone()).collect(),
+            entities: entities.iter().map(|column| column.name.clone()).collect(),
+            identifiers: identifiers.map(|column| column.name.clone()).collect(),
         }
     }
 
@@ -108,6 +115,30 @@ impl Proposal {
                 }
             }
         }
+    }
+
+    /// Explains the unit and the columns of the proposed command.
+    pub(super) fn remarks(&self, arguments: &InitArguments) -> String {
+        let mut remarks = String::new();
+        if let (None, Some(first)) = (&arguments.unit, self.entities.first()) {
+            let others = &self.entities[1..];
+            let others = if others.is_empty() {
+                String::new()
+            } else {
+                format!(", as {} might too", others.join(", "))
+            };
+            remarks += &format!(
+                "\n\n{first:?} may name a person or a device{others}: --unit protects all rows of each together. If every row is of \
+                 another person, write --unit record."
+            );
+        }
+        if arguments.columns.is_empty() && !self.identifiers.is_empty() {
+            remarks += &format!(
+                "\n\nLeft out of --columns, because they look like identifiers: {}.",
+                self.identifiers.join(", ")
+            );
+        }
+        remarks
     }
 
     /// Returns a command that makes the proposed pipeline, with the flags that are given.
@@ -149,7 +180,7 @@ impl Proposal {
             add("--horizon", &arguments.horizon.unwrap_or(self.horizon).to_string());
         }
         add("--epoch", arguments.epoch.as_ref().unwrap_or(&self.epoch));
-        if let Some(unit) = &arguments.unit {
+        if let Some(unit) = arguments.unit.as_ref().or(self.entities.first()) {
             add("--unit", unit);
             arguments.participations.iter().for_each(|number| add("--participations", &number.to_string()));
         }

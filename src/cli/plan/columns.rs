@@ -6,7 +6,7 @@ use hushflow::estimates::Intervals;
 use hushflow::pipeline::{Column, Pipeline, PublicParameters};
 use serde::Serialize;
 
-use super::super::output::{SearchStatus, number, table};
+use super::super::output::{SearchStatus, fitting_table, number};
 use super::super::{CliError, thousands};
 use super::forecast::{EstimateNoise, Forecast};
 use super::{Objective, PlanArguments, forecast_of_file};
@@ -151,7 +151,7 @@ impl ColumnForecasts {
              half-widths of {level} % intervals in the units of the columns, for the noise\n{}",
             self.strategy,
             number(self.records_per_epoch),
-            table(&rows),
+            fitting_table(&rows),
         );
         if rows.iter().flatten().any(|cell| cell == UNINFORMATIVE) {
             text += "all: the interval holds all values between the bounds, so it says nothing\n";

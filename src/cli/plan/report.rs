@@ -4,6 +4,7 @@ use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::strategy::{Omission, OmissionReason};
 use serde::Serialize;
 
+use super::super::budget::large_delta;
 use super::super::output::{fit_columns, number, table, terminal_width, wrapped};
 use super::super::thousands;
 use super::ComparisonTable;
@@ -164,6 +165,8 @@ fn subject(forecast: &Forecast) -> String {
         (_, _, Some(sigma)) => format!("noise multiplier {}", number(sigma)),
         _ => "noise multiplier 1, as no budget is given: add, for example, --epsilon 1 --delta 1e-6".into(),
     };
+    let warning = forecast.budget.delta.and_then(|delta| large_delta(delta, None));
+    let warning = warning.map_or_else(String::new, |warning| format!("\nwarning: {warning}"));
     let participation = match problem.participation.is_single() {
         true => String::new(),
         false => format!(", participation {}", problem.participation),
@@ -175,7 +178,7 @@ fn subject(forecast: &Forecast) -> String {
     let missing = if problem.by_column { " with the indicators of missing values" } else { "" };
     let stamps = if problem.stamps > 1 { format!(", {} stamps", problem.stamps) } else { String::new() };
     format!(
-        "{} over {} epochs{participation}{at_once}{stamps}\n{} neighbours; d = {}, {} second moments, clip norm {}{missing}\n{budget}\n\n",
+        "{} over {} epochs{participation}{at_once}{stamps}\n{} neighbours; d = {}, {} second moments, clip norm {}{missing}\n{budget}{warning}\n\n",
         problem.workload,
         thousands(problem.horizon),
         word(&problem.neighbours),

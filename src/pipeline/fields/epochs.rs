@@ -6,6 +6,9 @@ use jiff::civil::Weekday;
 use crate::document::definition::{
     FieldDefinition as Field, FieldType, SectionDefinition, Word, forms, word,
 };
+use crate::document::rules::Fact::{Has, Is, Lacks};
+use crate::document::rules::Rule;
+use crate::document::rules::Words::These;
 
 /// Words of `clock`.
 pub(in crate::pipeline) const CLOCK: &[Word<ClockSource>] = &[
@@ -62,6 +65,16 @@ pub(super) const LATENESS: Field = Field::with_default(
     "\"6h\"",
     "How long an epoch stays open after its end, by the clock.",
 );
+
+/// Why a clock is needed.
+pub(in crate::pipeline) const NO_CLOCK: &str = "it is not defined when an epoch closes: add arrival = \"recorded_at\" (the column with \
+    the time when a row arrived), or clock = \"end-of-input\" (all epochs close when the input ends)";
+
+pub(super) const TWO_CLOCKS: &str =
+    "found arrival and clock: only one can advance the clock, remove the other";
+
+/// Why fields about late records don't fit a clock.
+pub(super) const NEVER_LATE: &str = "with clock = \"end-of-input\", no record is late: remove this field";
 
 pub(super) static EPOCHS: SectionDefinition = SectionDefinition {
     heading: "[epochs]",
@@ -127,5 +140,35 @@ pub(super) static EPOCHS: SectionDefinition = SectionDefinition {
         ),
     ],
     one_of: || vec!["records".into(), "time".into()],
+    rules: &[
+        Rule {
+            when: &[Has("records")],
+            then: &[
+                Lacks("time"),
+                Lacks("arrival"),
+                Lacks("clock"),
+                Lacks("start"),
+                Lacks("length"),
+                Lacks("allowed_lateness"),
+                Lacks("late"),
+                Lacks("timezone"),
+                Lacks("week_starts"),
+            ],
+            message: "found beside records: epochs are defined by records or by time, remove one",
+        },
+        Rule { when: &[Lacks("records")], then: &[Has("start"), Has("length")], message: "" },
+        Rule { when: &[Lacks("records"), Lacks("arrival")], then: &[Has("clock")], message: NO_CLOCK },
+        Rule { when: &[Has("clock")], then: &[Lacks("arrival")], message: TWO_CLOCKS },
+        Rule {
+            when: &[Is("clock", These(&["end-of-input"]))],
+            then: &[Lacks("allowed_lateness"), Lacks("late")],
+            message: NEVER_LATE,
+        },
+        Rule {
+            when: &[Lacks("records"), Lacks("timezone")],
+            then: &[Lacks("week_starts")],
+            message: "this day is for weeks in a time zone: add timezone, or leave it out",
+        },
+    ],
     ..SectionDefinition::EMPTY
 };

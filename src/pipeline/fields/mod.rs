@@ -5,13 +5,21 @@
 mod epochs;
 mod privacy;
 mod release;
+mod rules;
 mod source;
 
 use crate::document::definition::{FieldDefinition as Field, FieldType, Presence, Range, SectionDefinition};
+use crate::document::rules::Fact::{Has, Lacks};
+use crate::document::rules::Rule;
 
+#[cfg(test)]
+pub(super) use epochs::NO_CLOCK;
 pub(super) use epochs::{CLOCK, LATE, WEEKDAYS};
 pub(super) use privacy::{NEIGHBOURS, SECOND_MOMENTS, SEVERAL, UNIT};
 pub(super) use release::METHODS;
+#[cfg(test)]
+pub(super) use rules::PRIVATE_EVENT_TIME;
+pub(super) use rules::{LATE_COPIES, UNMOVED};
 pub(super) use source::{MISSING_POLICIES, PREFLIGHTS, ROW_POLICIES};
 
 /// The whole file.
@@ -51,6 +59,7 @@ pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {
         section("simulation", FieldType::Section(&SIMULATION), "noise comes from the operating system"),
     ],
     one_of: || vec!["source".into(), "sources".into()],
+    rules: rules::RULES,
     ..SectionDefinition::EMPTY
 };
 
@@ -87,6 +96,11 @@ static COLUMN: SectionDefinition = SectionDefinition {
             "Lower and upper bound for single keys, where kinds of measurement are keys.",
         )
         .costs("As `lower`."),
+    ],
+    rules: &[
+        Rule { when: &[Lacks("bounds")], then: &[Has("lower"), Has("upper")], message: "" },
+        Rule { when: &[Has("bounds"), Has("lower")], then: &[Has("upper")], message: "" },
+        Rule { when: &[Has("bounds"), Has("upper")], then: &[Has("lower")], message: "" },
     ],
     ..SectionDefinition::EMPTY
 };

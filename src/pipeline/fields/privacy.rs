@@ -7,6 +7,9 @@ use hushflow_operators::RepeatPolicy;
 use crate::document::definition::{
     FieldDefinition as Field, FieldType, Range, SectionDefinition, Word, forms, word,
 };
+use crate::document::rules::Fact::{Has, Is, Lacks};
+use crate::document::rules::Rule;
+use crate::document::rules::Words::These;
 
 /// Words of `neighbours`.
 pub(in crate::pipeline) const NEIGHBOURS: &[Word<Neighbours>] = &[
@@ -198,6 +201,18 @@ pub(super) static LEDGER: SectionDefinition = SectionDefinition {
         ),
         Field::optional("budget", FieldType::Section(&BUDGET), "no limit", "", ""),
     ],
+    rules: &[
+        Rule {
+            when: &[Lacks("directory"), Lacks("data_set")],
+            then: &[Has("budget")],
+            message: "the section is empty: add directory = \"ledger\" and data_set = \"flights\", or budget = { epsilon = 2, delta = 1e-6 }",
+        },
+        Rule {
+            when: &[Has("directory")],
+            then: &[Has("data_set")],
+            message: "directory names a shared ledger, but the name of the data is missing: add data_set = \"flights\"",
+        },
+    ],
     ..SectionDefinition::EMPTY
 };
 
@@ -229,5 +244,10 @@ static BUDGET: SectionDefinition = SectionDefinition {
             "Kind of entity that the budget protects.",
         ),
     ],
+    rules: &[Rule {
+        when: &[Is("unit", These(&["record"]))],
+        then: &[Lacks("entity")],
+        message: "found unit = \"record\" and entity: a budget has one unit, remove one of them",
+    }],
     ..SectionDefinition::EMPTY
 };

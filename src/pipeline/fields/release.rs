@@ -7,8 +7,12 @@ use hushflow_mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::strategy::KINDS;
 
 use crate::document::definition::{
-    FieldDefinition as Field, FieldGroup, FieldType, Form, Range, SectionDefinition, Word, forms, word,
+    FieldDefinition as Field, FieldGroup, FieldType, Form, GroupTest, Range, SectionDefinition, Word, forms,
+    word,
 };
+use crate::document::rules::Fact::{Has, Is, IsNot, Lacks};
+use crate::document::rules::Rule;
+use crate::document::rules::Words::{Of, These};
 use crate::estimates::all_workloads;
 
 /// Words of `method` that release moments.
@@ -54,13 +58,66 @@ pub(super) static RELEASE: SectionDefinition = SectionDefinition {
     )],
     groups: || {
         vec![
-            FieldGroup { of: "methods that release moments".into(), fields: MOMENTS },
-            FieldGroup { of: "robust means (method = \"auto\", \"prime\", …)".into(), fields: MEANS },
-            FieldGroup { of: "covariances (method = \"pace\", \"ssp\", …)".into(), fields: COVARIANCES },
+            group("methods that release moments", METHODS.iter().map(|word| word.name).collect(), MOMENTS),
+            group("robust means (method = \"auto\", \"prime\", …)", means(), MEANS),
+            group("covariances (method = \"pace\", \"ssp\", …)", covariances(), COVARIANCES),
         ]
     },
+    rules: &[
+        Rule {
+            when: &[IsNot("strategy", These(&["auto"]))],
+            then: &[Lacks("memory_limit")],
+            message: "a memory limit is only for strategy = \"auto\": leave it out",
+        },
+        Rule {
+            when: &[IsNot("method", These(&["ime"]))],
+            then: &[Lacks("first_moment_share")],
+            message: "a share of the budget is only for method = \"ime\": leave it out",
+        },
+        Rule {
+            when: &[Is("method", Of(means)), IsNot("method", Of(ranged))],
+            then: &[Lacks("range")],
+            message: "a range is for tukey and resilience: leave it out",
+        },
+        Rule {
+            when: &[Is("method", These(&["tukey"]))],
+            then: &[Has("range")],
+            message: "this method needs range = 10, a bound on every mean in scales around 0",
+        },
+        Rule {
+            when: &[Is("method", Of(ranged))],
+            then: &[Has("scale"), IsNot("scale", These(&["auto", "whiten"]))],
+            message: "this method needs scale = […], a number for each column: it spends no budget on estimating scales",
+        },
+    ],
     ..SectionDefinition::EMPTY
 };
+
+fn group(of: &str, words: Vec<&str>, fields: &'static [Field]) -> FieldGroup {
+    let words: Vec<String> = words.into_iter().map(String::from).collect();
+    let is_default = words.contains(&Method::default().to_string());
+    FieldGroup { of: of.into(), only: GroupTest::Word { key: "method", words, is_default }, fields }
+}
+
+/// Methods of robust means.
+pub(super) fn means() -> Vec<&'static str> {
+    MeanMethod::ALL.iter().map(|method| method.name()).collect()
+}
+
+/// Robust means that need scales and may take a range.
+fn ranged() -> Vec<&'static str> {
+    MeanMethod::ALL.iter().filter(|method| method.takes_range()).map(|method| method.name()).collect()
+}
+
+/// Methods of covariances.
+pub(super) fn covariances() -> Vec<&'static str> {
+    CovarianceMethod::ALL.iter().map(|method| method.name()).collect()
+}
+
+/// Methods that estimate each window.
+pub(super) fn estimators() -> Vec<&'static str> {
+    [means(), covariances()].concat()
+}
 
 const MOMENTS: &[Field] = &[
     Field::with_default(

@@ -1,10 +1,13 @@
 //! Fields of `[source]` and `[[sources]]`. Those of single systems stand in their own folders.
 
-use super::epochs::{ARRIVAL, CLOCK_FIELD, LATENESS};
+use super::epochs::{ARRIVAL, CLOCK_FIELD, LATENESS, NEVER_LATE, TWO_CLOCKS};
 use crate::connect::{DELIMITER, FORMAT, HEADER, SIZE, SOURCE_PATH, TIME_FORMAT, source_groups};
 use crate::document::definition::{
-    FieldDefinition as Field, FieldGroup, FieldType, SectionDefinition, Word, forms, word,
+    FieldDefinition as Field, FieldGroup, FieldType, GroupTest, SectionDefinition, Word, forms, word,
 };
+use crate::document::rules::Fact::{Has, Is, Lacks};
+use crate::document::rules::Rule;
+use crate::document::rules::Words::These;
 use crate::pipeline::{MissingPolicy, Preflight, RowPolicy};
 
 /// Words of `missing`.
@@ -129,9 +132,17 @@ pub(super) static SOURCES: SectionDefinition = SectionDefinition {
     ],
     groups: || {
         let mut groups = source_groups();
-        groups.insert(0, FieldGroup { of: SOURCE.heading.into(), fields: FIELDS });
+        groups.insert(0, FieldGroup { of: SOURCE.heading.into(), only: GroupTest::Any, fields: FIELDS });
         groups
     },
+    rules: &[
+        Rule { when: &[Has("clock")], then: &[Lacks("arrival")], message: TWO_CLOCKS },
+        Rule {
+            when: &[Is("clock", These(&["end-of-input"]))],
+            then: &[Lacks("allowed_lateness")],
+            message: NEVER_LATE,
+        },
+    ],
     ..SectionDefinition::EMPTY
 };
 

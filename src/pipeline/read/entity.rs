@@ -10,27 +10,9 @@ use crate::document::{Field, Section};
 use crate::pipeline::EntityUnit;
 use crate::pipeline::fields::{SEVERAL, UNIT};
 
-/// Reads the section, if there is one, and checks that `[privacy] unit` agrees.
+/// Reads the section, if there is one.
 pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Option<EntityUnit>> {
-    let of_entities = root.peek("privacy").and_then(|privacy| is_of_entities(&privacy));
-    let entity = super::optional(root, "entity", |section| section_entity(section, roles))?;
-    match (of_entities, &entity) {
-        (Some(true), None) => {
-            root.report(
-                "unit = \"entity\" needs a section [entity] with column = \"user\" and participations = 10",
-            );
-            None
-        }
-        (Some(false) | None, Some(_)) => {
-            let section = root.peek("entity");
-            section
-                .as_ref()
-                .unwrap_or(root)
-                .report("a section [entity] needs unit = \"entity\" in [privacy]: add it there");
-            None
-        }
-        _ => Some(entity),
-    }
+    super::optional(root, "entity", |section| section_entity(section, roles))
 }
 
 /// Reads `unit` of `[privacy]` or a budget: whether entities are protected as a whole.

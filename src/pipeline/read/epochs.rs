@@ -1,53 +1,31 @@
 //! Section `[epochs]`: how records form epochs, and the public clock that closes them.
 
-use hushflow_mechanism::epochs::{Calendar, ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
-use hushflow_mechanism::sensitivity::Neighbours;
-
 use super::ColumnRoles;
 use crate::document::{Field, Section};
 use crate::pipeline::Epochs;
 use crate::pipeline::fields::{CLOCK, LATE, WEEKDAYS};
 use crate::time::calendar::{EpochLength, LocalStart, calendar};
 use crate::time::{is_varying_length, parse_time, time_zone};
+use hushflow_mechanism::epochs::{Calendar, ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 
-pub(super) fn epochs<'a>(
-    section: &Section<'a>,
-    neighbours: Option<Neighbours>,
-    roles: &mut ColumnRoles<'a>,
-) -> Option<Epochs> {
+pub(super) fn epochs<'a>(section: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Epochs> {
     let horizon = section.require("horizon", section.count("horizon")).map(|horizon| horizon.value);
     match section.get("records") {
         Some(_) => Some(Epochs { schedule: by_count(section, horizon)?, time: None, arrival: None }),
-        None => by_time(section, horizon, neighbours, roles),
+        None => by_time(section, horizon, roles),
     }
 }
 
 fn by_count(section: &Section<'_>, horizon: Option<u64>) -> Option<Schedule> {
-    for key in
-        ["time", "arrival", "clock", "start", "length", "allowed_lateness", "late", "timezone", "week_starts"]
-    {
-        section.refuse(key, "found beside records: epochs are defined by records or by time, remove one");
-    }
     let records_per_epoch = section.count("records")?.value;
     Some(Schedule::ByCount(CountSchedule { records_per_epoch, horizon: horizon? }))
 }
 
-fn by_time<'a>(
-    section: &Section<'a>,
-    horizon: Option<u64>,
-    neighbours: Option<Neighbours>,
-    roles: &mut ColumnRoles<'a>,
-) -> Option<Epochs> {
+fn by_time<'a>(section: &Section<'a>, horizon: Option<u64>, roles: &mut ColumnRoles<'a>) -> Option<Epochs> {
     let time = section.required_text("time");
     let time = time.inspect(|time| roles.claim(time));
     let boundaries = boundaries(section, horizon);
-    if !section.has("arrival") && !section.has("clock") {
-        section.report(NO_CLOCK);
-    }
-    let clock = clock(section, neighbours, &mut |arrival| roles.claim(arrival));
-    if let Some((ClockSource::EndOfInput, _)) = clock {
-        refuse_lateness(section);
-    }
+    let clock = clock(section, &mut |arrival| roles.claim(arrival));
     let late = section.word("late", LATE);
     let lateness = section.duration("allowed_lateness").unwrap_or(0);
     let (clock, arrival) = clock?;
@@ -72,9 +50,8 @@ struct Boundaries {
 }
 
 fn boundaries(section: &Section<'_>, horizon: Option<u64>) -> Option<Boundaries> {
-    let start = section.require("start", section.get("start").and_then(Field::time_text));
+    let start = section.get("start").and_then(Field::time_text);
     let Some(name) = section.text("timezone") else {
-        section.refuse("week_starts", "this day is for weeks in a time zone: add timezone, or leave it out");
         let start = start.and_then(|start| start.map(|text| parse_time(text).ok_or_else(|| no_time(text))));
         let length = match section.get("length").and_then(Field::text) {
             Some(length) if is_varying_length(length.value) == Some(true) => {
@@ -82,7 +59,7 @@ fn boundaries(section: &Section<'_>, horizon: Option<u64>) -> Option<Boundaries>
                 length.report(format!("found {:?}: {message}", length.value));
                 None
             }
-            _ => section.require("length", section.duration("length")),
+            _ => section.duration("length"),
         };
         return Some(Boundaries { start: start?.value, length: length?, calendar: None });
     };
@@ -92,7 +69,7 @@ fn boundaries(section: &Section<'_>, horizon: Option<u64>) -> Option<Boundaries>
             .map(|zone| (name.to_string(), zone))
             .ok_or_else(|| format!("found {name:?}, {expected}"))
     });
-    let length = section.required_text("length").and_then(|length| {
+    let length = section.text("length").and_then(|length| {
         let expected = "expected days, weeks, months or years of the calendar, such as \"1 week\", or a duration such as \"6h\"";
         length.map(|text| EpochLength::parse(text).ok_or_else(|| format!("found {text:?}, {expected}")))
     });
@@ -122,42 +99,14 @@ fn no_time(text: &str) -> String {
     format!("found {text:?}, expected a date or an RFC 3339 time such as 2013-01-01T05:00:00Z")
 }
 
-pub(super) fn refuse_lateness(section: &Section<'_>) {
-    for key in ["allowed_lateness", "late"] {
-        section.refuse(key, "with clock = \"end-of-input\", no record is late: remove this field");
-    }
-}
-
 /// Reads what advances the clock, and its column, if any; `None` if the section has neither field.
 pub(super) fn clock<'a>(
     section: &Section<'a>,
-    neighbours: Option<Neighbours>,
     claim: &mut dyn FnMut(&Field<'a, &'a str>),
 ) -> Option<(ClockSource, Option<String>)> {
     let arrival = section.text("arrival").inspect(|arrival| claim(arrival));
-    let field = section.get("clock");
-    match (arrival, field) {
-        (Some(arrival), None) => Some((ClockSource::Arrival, Some(arrival.value.into()))),
-        (Some(arrival), Some(_)) => {
-            arrival.report("found arrival and clock: only one can advance the clock, remove the other");
-            None
-        }
-        (None, Some(field)) => {
-            let clock = section.word("clock", CLOCK)?;
-            if clock == ClockSource::EventTime
-                && neighbours.is_some_and(|n| n != Neighbours::ReplaceOneInPlace)
-            {
-                field.report(PRIVATE_EVENT_TIME);
-            }
-            Some((clock, None))
-        }
-        (None, None) => None,
+    match arrival {
+        Some(arrival) => Some((ClockSource::Arrival, Some(arrival.value.into()))),
+        None => section.word("clock", CLOCK).map(|clock| (clock, None)),
     }
 }
-
-pub(super) const NO_CLOCK: &str = "it is not defined when an epoch closes: add arrival = \"recorded_at\" (the column with the time \
-    when a row arrived), or clock = \"end-of-input\" (all epochs close when the input ends)";
-
-pub(super) const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record unless [privacy] has neighbours = \
-    \"replace-one-in-place\", so it must not decide when epochs close: name an arrival column (arrival = \
-    \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";

@@ -24,17 +24,6 @@ pub(super) fn ledger(
     let budget = optional(section, "budget", |section| budget(section, of_pipeline, own))?;
     let data_set = section.text("data_set").and_then(|name| name.map(|name| data_set_name(name)));
     let data_set = data_set.map(|name| name.value);
-    let empty = ["directory", "data_set", "budget"].iter().all(|key| !section.has(key));
-    if empty {
-        section.report(
-            "the section is empty: add directory = \"ledger\" and data_set = \"flights\", or budget = { epsilon = 2, delta = 1e-6 }",
-        );
-    }
-    if directory.is_some() && !section.has("data_set") {
-        section.report(
-            "directory names a shared ledger, but the name of the data is missing: add data_set = \"flights\"",
-        );
-    }
     Some(LedgerSettings { directory, data_set, budget })
 }
 
@@ -53,11 +42,7 @@ fn budget(section: &Section<'_>, of_pipeline: Option<Neighbours>, own: Option<&s
 fn unit(section: &Section<'_>, own: Option<&str>) -> Option<Unit> {
     let stated = kind(section, "entity");
     match (is_of_entities(section), &stated) {
-        (Some(false), Some(_)) => {
-            section.report("found unit = \"record\" and entity: a budget has one unit, remove one of them");
-            None
-        }
-        (Some(false), None) => Some(Unit::Record),
+        (Some(false), _) => Some(Unit::Record),
         (None, None) => Some(own.map_or(Unit::Record, |own| Unit::Entity(own.into()))),
         (_, Some(kind)) => Some(Unit::Entity(kind.clone())),
         (Some(true), None) => {

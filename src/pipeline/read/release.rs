@@ -56,11 +56,6 @@ pub(super) fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSecti
     };
     let method = method(section);
     let limit = section.count("memory_limit");
-    if let (Some(limit), Some(strategy)) = (&limit, &strategy)
-        && *strategy != Some(StrategyName::Auto)
-    {
-        limit.report("a memory limit is only for strategy = \"auto\": leave it out");
-    }
     let strategy = strategy?;
     let file = match &strategy {
         Some(StrategyName::File(path)) => Some(base.join(path)),
@@ -77,10 +72,6 @@ fn method(section: &Section<'_>) -> Option<Method> {
     let method = if section.has("method") { section.word("method", METHODS)? } else { Method::default() };
     match (method, share) {
         (Method::Ime { .. }, Some(share)) => Some(Method::Ime { first_moment_share: share.value }),
-        (_, Some(share)) => {
-            share.report("a share of the budget is only for method = \"ime\": leave it out");
-            None
-        }
         _ => Some(method),
     }
 }

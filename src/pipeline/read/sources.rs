@@ -6,14 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use hushflow_mechanism::epochs::{ClockSource, LatePolicy, Schedule, TimeSchedule};
-use hushflow_mechanism::sensitivity::Neighbours;
 
-use super::epochs::{clock, refuse_lateness};
+use super::epochs::clock;
 use super::source::source;
 use super::{ColumnRoles, required};
 use crate::connect::Journaling;
 use crate::document::Section;
-use crate::pipeline::fields::PREFLIGHTS;
+use crate::pipeline::fields::{LATE_COPIES, PREFLIGHTS, UNMOVED};
 use crate::pipeline::{Epochs, Preflight, RowPolicies, Source};
 
 /// The sources of a pipeline.
@@ -44,7 +43,6 @@ pub(super) fn sources<'a>(
     root: &Section<'a>,
     base: &Path,
     epochs: Option<&Epochs>,
-    neighbours: Option<Neighbours>,
     roles: &mut ColumnRoles<'a>,
 ) -> Option<SourceSections> {
     let Some(field) = root.get("sources") else {
@@ -52,8 +50,8 @@ pub(super) fn sources<'a>(
             for key in ["name", "arrival", "clock", "allowed_lateness", "idle"] {
                 section.refuse(key, ALONE);
             }
-            let id = id(section, epochs, roles, true);
-            let clocked = epochs.and_then(|epochs| jumping(section, epochs));
+            let id = id(section, roles, true);
+            let clocked = epochs.map(|epochs| jumping(section, epochs));
             let preflight = preflight(section);
             let read = source(section, base, "", clocked);
             read.map(|(source, rows)| SourceSection { source, rows, preflight, id })
@@ -66,14 +64,7 @@ pub(super) fn sources<'a>(
         return None;
     }
     let sections = root.sections("sources");
-    if sections.len() == 1 {
-        field.report("found only one of [[sources]]: write a single source as [source]");
-    }
-    if let Some(Schedule::ByCount(_)) = epochs.map(|epochs| &epochs.schedule) {
-        field.report(BY_COUNT);
-    }
-    let mut reader =
-        SourcesReader { base, epochs, neighbours, names: HashSet::new(), arrivals: HashSet::new() };
+    let mut reader = SourcesReader { base, epochs, names: HashSet::new(), arrivals: HashSet::new() };
     reader.arrivals.extend(epochs.and_then(|epochs| epochs.arrival.clone()));
     let read: Vec<_> = sections.iter().map(|section| reader.read(section, roles)).collect();
     let read: Vec<_> = read.into_iter().collect::<Option<_>>()?;
@@ -85,9 +76,6 @@ pub(super) fn sources<'a>(
 
 const ALONE: &str = "this field is for one of several [[sources]]: with a single source, arrival, clock and allowed_lateness belong \
     in [epochs], and the source has no name and no idle";
-
-const BY_COUNT: &str = "epochs with a fixed number of records need a single source: the order in which records of several sources arrive \
-    can't be reproduced after a restart, so records would move to other epochs; use epochs of time in [epochs]";
 
 /// Reports fields on which the sources don't agree.
 fn agree(sections: &[Section<'_>], read: &[SourceSection]) {
@@ -120,7 +108,6 @@ fn preflight(section: &Section<'_>) -> Preflight {
 struct SourcesReader<'e> {
     base: &'e Path,
     epochs: Option<&'e Epochs>,
-    neighbours: Option<Neighbours>,
     names: HashSet<String>,
     /// Columns that advance a clock; sources may share them.
     arrivals: HashSet<String>,
@@ -133,7 +120,12 @@ impl SourcesReader<'_> {
             name.report(format!("the source {:?} is named twice: change one name", name.value));
         }
         let clocked = self.epochs.and_then(|epochs| self.clocked(section, epochs, roles));
-        let id = id(section, self.epochs, roles, self.names.len() == 1);
+        let id = id(section, roles, self.names.len() == 1);
+        if section.has("id")
+            && matches!(self.epochs.map(|epochs| &epochs.schedule), Some(Schedule::ByTime(by)) if is_folding(by))
+        {
+            section.refuse("id", LATE_COPIES);
+        }
         let preflight = preflight(section);
         let read = source(section, self.base, name.map_or("", |name| name.value), clocked);
         section.finish(read.is_some());
@@ -149,14 +141,11 @@ impl SourcesReader<'_> {
         roles: &mut ColumnRoles<'a>,
     ) -> Option<SourceTiming> {
         let arrivals = &mut self.arrivals;
-        let own = clock(section, self.neighbours, &mut |arrival| {
+        let own = clock(section, &mut |arrival| {
             if arrivals.insert(arrival.value.into()) {
                 roles.claim(arrival);
             }
         });
-        if let Some((ClockSource::EndOfInput, _)) = own {
-            refuse_lateness(section);
-        }
         let lateness = section.duration("allowed_lateness");
         let idle = section.duration("idle").and_then(|micros| u64::try_from(micros).ok());
         let mut epochs = epochs.clone();
@@ -167,44 +156,31 @@ impl SourcesReader<'_> {
                 by.lateness = 0;
             }
         }
-        Some(SourceTiming { idle: idle.map(Duration::from_micros), ..jumping(section, &epochs)? })
+        let moved = matches!(&epochs.schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
+        if !moved {
+            section.refuse("largest_jump", UNMOVED);
+        }
+        Some(SourceTiming { idle: idle.map(Duration::from_micros), ..jumping(section, &epochs) })
     }
 }
 
 /// Returns the clock of `[epochs]` with the `largest_jump` of the source.
-fn jumping(section: &Section<'_>, epochs: &Epochs) -> Option<SourceTiming> {
+fn jumping(section: &Section<'_>, epochs: &Epochs) -> SourceTiming {
     let largest_jump = section.duration("largest_jump");
-    let moved = matches!(&epochs.schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
-    if !moved {
-        section.refuse("largest_jump", "no row advances a clock here: leave it out");
-    }
     let (schedule, arrival) = (epochs.schedule.clone(), epochs.arrival.clone());
-    Some(SourceTiming { schedule, arrival, idle: None, largest_jump })
+    SourceTiming { schedule, arrival, idle: None, largest_jump }
+}
+
+/// Whether late records join a later epoch.
+fn is_folding(by: &TimeSchedule) -> bool {
+    by.late == LatePolicy::Fold && by.clock != ClockSource::EndOfInput
 }
 
 /// Reads the column that identifies duplicates; `first` if no other source has named it.
-fn id<'a>(
-    section: &Section<'a>,
-    epochs: Option<&Epochs>,
-    roles: &mut ColumnRoles<'a>,
-    first: bool,
-) -> Option<String> {
+fn id<'a>(section: &Section<'a>, roles: &mut ColumnRoles<'a>, first: bool) -> Option<String> {
     let field = section.text("id")?;
     if first {
         roles.claim(&field);
-    }
-    match epochs.map(|epochs| &epochs.schedule) {
-        Some(Schedule::ByCount(_)) => field.report(
-            "duplicates are detected within an epoch, and with records = … a duplicate falls into another epoch: use epochs of time in [epochs]",
-        ),
-        Some(Schedule::ByTime(TimeSchedule { late: LatePolicy::Fold, clock, .. }))
-            if *clock != ClockSource::EndOfInput =>
-        {
-            field.report(
-                "a duplicate that arrives after its epoch has closed would count in a later one: add late = \"drop\" to [epochs]",
-            );
-        }
-        _ => {}
     }
     Some(field.value.into())
 }

@@ -1,7 +1,7 @@
 //! Tests of valid and invalid pipeline files.
 
 use super::super::PipelineError;
-use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
+use super::super::fields::{NO_CLOCK, PRIVATE_EVENT_TIME};
 use super::*;
 use crate::pipeline::{EntityUnit, Format, MissingPolicy, RowPolicies, RowPolicy, SourceClock};
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};

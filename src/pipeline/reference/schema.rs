@@ -5,7 +5,10 @@ use serde_json::{Map, Value, json};
 use super::super::fields::PIPELINE;
 use super::{groups, presence};
 use crate::document::LARGEST_WHOLE;
-use crate::document::definition::{FieldDefinition, FieldType, Presence, Range, SectionDefinition};
+use crate::document::definition::{
+    FieldDefinition, FieldType, GroupTest, Presence, Range, SectionDefinition,
+};
+use crate::document::rules::Rule;
 
 /// Returns the JSON schema of the TOML of a pipeline file (draft 2020-12).
 pub fn json_schema() -> Value {
@@ -33,12 +36,69 @@ fn section(definition: &SectionDefinition) -> Value {
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
+    let rules = definition.rules.iter().map(Rule::schema).chain(group_rules(definition));
+    let rules: Vec<Value> = rules.collect();
+    if !rules.is_empty() {
+        schema["allOf"] = json!(rules);
+    }
     let one_of: Vec<Value> = (definition.one_of)().iter().map(|field| alternative(field)).collect();
     if !one_of.is_empty() {
         schema["oneOf"] = json!(one_of);
     }
     schema["additionalProperties"] = json!(false);
     schema
+}
+
+/// The rules of fields that only some of these tables have or must have.
+fn group_rules(definition: &SectionDefinition) -> Vec<Value> {
+    let groups = (definition.groups)();
+    let mut rules = Vec::new();
+    // Fields that the same tables have share a rule.
+    let mut shared: Vec<(Vec<Value>, Vec<Value>)> = Vec::new();
+    for key in definition.keys() {
+        if definition.fields.iter().any(|field| field.key == key) {
+            continue;
+        }
+        let with = groups.iter().filter(|group| group.fields.iter().any(|field| field.key == key));
+        // None if a group does not say which tables have it.
+        let tests: Option<Vec<Value>> = with.map(|group| test(&group.only)).collect();
+        if let Some(tests) = tests {
+            let has = json!({ "required": [key] });
+            match shared.iter_mut().find(|(_, others)| *others == tests) {
+                Some((fields, _)) => fields.push(has),
+                None => shared.push((vec![has], tests)),
+            }
+        }
+    }
+    let rule = |(fields, tests)| json!({ "if": { "anyOf": fields }, "then": { "anyOf": tests } });
+    rules.extend(shared.into_iter().map(rule));
+    for group in &groups {
+        let required = group.fields.iter().filter(|field| matches!(field.presence, Presence::Required));
+        let required: Vec<&str> = required.map(|field| field.key).collect();
+        if let (Some(test), false) = (test(&group.only), required.is_empty()) {
+            rules.push(json!({ "if": test, "then": { "required": required } }));
+        }
+    }
+    rules
+}
+
+/// The schema of the tables that have a group of fields, if another field says which.
+fn test(only: &GroupTest) -> Option<Value> {
+    match only {
+        GroupTest::Any => None,
+        GroupTest::Word { key, words, is_default } => {
+            let mut schema = json!({ "properties": { *key: { "enum": words } } });
+            if !is_default {
+                schema["required"] = json!([key]);
+            }
+            Some(schema)
+        }
+        GroupTest::Scheme(schemes) => {
+            let address = json!({ "pattern": format!("^({})://", schemes.join("|")) });
+            let of_list = json!({ "pattern": address["pattern"], "items": address });
+            Some(json!({ "required": ["path"], "properties": { "path": of_list } }))
+        }
+    }
 }
 
 /// The schema of tables with a field, or with a field of one value: `field = value`.

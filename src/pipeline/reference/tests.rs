@@ -5,6 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::pipeline::Pipeline;
 
+mod rules;
 mod schema;
 
 const BASE: &str = "name = 'n'

@@ -8,6 +8,9 @@ use super::factors::{Case, Factor as F};
 use super::pipeline::{BOUNDS, KEYS, LATENESS, LENGTH};
 use crate::harness::Random;
 
+/// Rows for which a clock falls back: a fiftieth of the rows, and not a tenth.
+const FALLEN: i64 = 120;
+
 /// Contents of a row without its arrival.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Record {
@@ -82,6 +85,12 @@ impl<'a> Maker<'a> {
         if self.case.is(F::Jump, &["limited"]) {
             let place = self.random.below(rows.len() as u64) as usize;
             rows[place].arrival += 20 * 3600;
+        }
+        if self.case.is(F::Jump, &["back"]) {
+            for arrival in (0..FALLEN).map(|row| row % LENGTH) {
+                let source = self.random.below(sources) as usize;
+                rows.push(StreamRow { arrival, source, record: self.record(arrival) });
+            }
         }
         rows
     }

@@ -24,7 +24,7 @@ fn the_schema_knows_every_example_and_default() {
 }
 
 /// The faults that a schema finds in a pipeline file.
-fn faults(schema: &Value, text: &str) -> Vec<String> {
+pub(super) fn faults(schema: &Value, text: &str) -> Vec<String> {
     let table: toml::Table = text.parse().unwrap();
     let mut faults = Vec::new();
     validate(schema, &json(table.into()), "", &mut faults);
@@ -71,6 +71,16 @@ fn validate(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
                 name => is_of_type(value, name),
             },
             "not" => !is_valid(rule),
+            "if" => !is_valid(rule) || is_valid(&schema["then"]),
+            "then" => true,
+            "allOf" => rule.as_array().unwrap().iter().all(is_valid),
+            "contains" => value.as_array().is_none_or(|items| {
+                items.iter().any(|item| {
+                    let mut found = Vec::new();
+                    validate(rule, item, at, &mut found);
+                    found.is_empty()
+                })
+            }),
             "enum" => rule.as_array().unwrap().contains(value),
             "minLength" => value.as_str().is_none_or(|text| !text.is_empty()),
             "minItems" => value.as_array().is_none_or(|items| items.len() as f64 >= bound),

@@ -1,0 +1,103 @@
+//! The notes of `hushflow check`: what looks odd, but may be meant.
+
+use hushflow::mechanism::epochs::Schedule;
+use hushflow::pipeline::MissingPolicy;
+
+use super::super::budget::large_delta;
+use super::super::output::number;
+use super::super::thousands;
+use super::report::{CheckReport, LISTED, percent};
+
+/// Share of the bounds below which all values together are a note.
+const NARROW: f64 = 0.02;
+
+/// Shares of all rows at which a stretch of uncounted ones is noted: not nearly all of them.
+const LONG_STRETCH: std::ops::Range<f64> = 0.02..0.9;
+
+impl CheckReport<'_> {
+    /// Returns them, in sentences.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let (survey, counters) = (&self.run.survey, &self.run.counters);
+        let rows = self.pipeline.entity.is_none().then_some(counters.rows as f64);
+        let mut notes: Vec<_> = large_delta(self.pipeline.privacy.delta, rows).into_iter().collect();
+        for (survey, column) in self.columns().filter(|(_, column)| column.bounds.is_empty()) {
+            let width = column.upper - column.lower;
+            if let Some((least, most)) =
+                survey.range.filter(|(least, most)| most - least < NARROW * width && least < most)
+            {
+                let share = 100.0 * (most - least) / width;
+                notes.push(format!(
+                    "all values of {:?} lie within {} % of its bounds: noise is as wide as the bounds, so check the unit",
+                    column.name,
+                    number((share * 10.0).round() / 10.0)
+                ));
+            }
+        }
+        let empty: Vec<_> = self
+            .key_names()
+            .into_iter()
+            .zip(self.run.tally.by_key())
+            .filter(|&(_, count)| count == 0)
+            .collect();
+        if !empty.is_empty() && self.run.tally.records > 0 {
+            let names: Vec<_> = empty.iter().take(LISTED).map(|(name, _)| format!("{name:?}")).collect();
+            let more = if empty.len() > LISTED { ", …" } else { "" };
+            notes.push(format!("listed keys without a record: {}{more}", names.join(", ")));
+        }
+        let unlisted = counters.unknown_key;
+        if 20 * unlisted > counters.rows && 2 * unlisted <= counters.rows {
+            notes.push(format!(
+                "{} of the rows have a key that [key] doesn't list, so they don't count",
+                percent(unlisted, counters.rows)
+            ));
+        }
+        for (count, end, field) in [
+            (counters.before_start, "before the first", "start"),
+            (counters.after_horizon, "after the last", "horizon"),
+        ] {
+            if 100 * count > counters.rows && 20 * count <= counters.rows {
+                notes.push(format!(
+                    "{} of the rows come {end} epoch and don't count: is {field} in [epochs] right?",
+                    percent(count, counters.rows)
+                ));
+            }
+        }
+        let stretch = &survey.stretches.uncounted;
+        if LONG_STRETCH.contains(&(stretch.counters.rows as f64 / counters.rows.max(1) as f64)) {
+            notes.push(format!(
+                "most of the rows {} to {} don't count, all in a row",
+                thousands(stretch.before + 1),
+                thousands(stretch.before + stretch.counters.rows)
+            ));
+        }
+        let in_utc = !matches!(&self.pipeline.epochs.schedule, Schedule::ByTime(by) if by.calendar.is_some());
+        if in_utc && survey.events.without_offset + survey.clocks.without_offset > 0 {
+            notes.push("times without an offset from UTC are read as UTC: if they are local times, name their zone with timezone in [epochs]".into());
+        }
+        if 100 * survey.early_events > counters.rows {
+            notes.push(format!(
+                "{} of the rows have an event time after their arrival: the two columns may be swapped, or one is in local time",
+                percent(survey.early_events, counters.rows)
+            ));
+        }
+        if survey.backward_steps > 0 {
+            notes.push(format!(
+                "the clock steps back at {} of the rows; it never moves back, so order rows by arrival",
+                percent(survey.backward_steps, counters.rows)
+            ));
+        }
+        let by_column =
+            self.pipeline.rows.missing == MissingPolicy::ByColumn || self.pipeline.columns.len() == 1;
+        if !by_column && 20 * counters.missing > counters.rows {
+            notes.push(format!(
+                "{} of the rows lack a value and don't count; with missing = \"by-column\" in [source], a row counts for the columns \
+                 that it has",
+                percent(counters.missing, counters.rows)
+            ));
+        }
+        if !self.run.is_whole && self.run.fault.is_none() {
+            notes.push("the source was not read to its end".into());
+        }
+        notes
+    }
+}

@@ -1,0 +1,207 @@
+//! Rules on several fields: which go together, which exclude each other, and which values of one
+//! need another. The parser and the JSON schema read the same rules.
+
+use std::ops::Range;
+
+use serde_json::{Value, json};
+use toml::de::{DeTable, DeValue};
+
+/// A statement about a field. Its path is relative to the section of the rule, such as
+/// `privacy.unit`; `columns[].bounds` is a field of any of several tables.
+#[derive(Clone, Copy)]
+pub(crate) enum Fact {
+    Has(&'static str),
+    Lacks(&'static str),
+    /// The field is one of these words.
+    Is(&'static str, Words),
+    /// The field is absent, or no such word.
+    IsNot(&'static str, Words),
+    /// The field is a list of one item.
+    IsSingle(&'static str),
+    /// The field is absent, or no list of one item.
+    IsNotSingle(&'static str),
+}
+
+/// Words of a field.
+#[derive(Clone, Copy)]
+pub(crate) enum Words {
+    These(&'static [&'static str]),
+    /// The words of a table.
+    Of(fn() -> Vec<&'static str>),
+}
+
+/// A rule of a section.
+pub(crate) struct Rule {
+    /// It applies where all of these hold.
+    pub(crate) when: &'static [Fact],
+    /// All of these must hold then.
+    pub(crate) then: &'static [Fact],
+    /// What is wrong, and how to mend it; empty for a field that is missing.
+    pub(crate) message: &'static str,
+}
+
+/// Where a rule is broken.
+pub(crate) struct Breach {
+    /// Dotted name of the field, or of the section that lacks it; empty for that of the rule.
+    pub(crate) name: String,
+    /// Its place in the text; none for the section of the rule.
+    pub(crate) span: Option<Range<usize>>,
+    /// The path of the field.
+    pub(crate) path: &'static str,
+}
+
+impl Words {
+    pub(crate) fn list(self) -> Vec<&'static str> {
+        match self {
+            Words::These(words) => words.to_vec(),
+            Words::Of(words) => words(),
+        }
+    }
+}
+
+impl Rule {
+    /// Returns where the rule is broken in a table.
+    pub(crate) fn breaches(&self, table: &DeTable<'_>) -> Vec<Breach> {
+        if !self.when.iter().all(|fact| fact.holds(table)) {
+            return Vec::new();
+        }
+        self.then.iter().flat_map(|fact| fact.breaches(table)).collect()
+    }
+
+    /// Returns its JSON schema.
+    pub(crate) fn schema(&self) -> Value {
+        let all = |facts: &[Fact]| match facts {
+            [one] => one.schema(),
+            facts => json!({ "allOf": facts.iter().map(|fact| fact.schema()).collect::<Vec<_>>() }),
+        };
+        match self.when {
+            [] => all(self.then),
+            when => json!({ "if": all(when), "then": all(self.then) }),
+        }
+    }
+}
+
+impl Fact {
+    fn path(self) -> &'static str {
+        match self {
+            Fact::Has(path) | Fact::Lacks(path) | Fact::IsSingle(path) | Fact::IsNotSingle(path) => path,
+            Fact::Is(path, _) | Fact::IsNot(path, _) => path,
+        }
+    }
+
+    fn holds(self, table: &DeTable<'_>) -> bool {
+        let found = found(table, self.path());
+        match self {
+            Fact::Has(_) => found.iter().any(|found| found.value.is_some()),
+            Fact::Lacks(_) => found.iter().all(|found| found.value.is_none()),
+            Fact::Is(_, words) => found.iter().any(|found| found.is_word(words)),
+            Fact::IsNot(_, words) => !found.iter().any(|found| found.is_word(words)),
+            Fact::IsSingle(_) => found.iter().any(Found::is_single),
+            Fact::IsNotSingle(_) => !found.iter().any(Found::is_single),
+        }
+    }
+
+    /// Returns where it does not hold.
+    fn breaches(self, table: &DeTable<'_>) -> Vec<Breach> {
+        if self.holds(table) {
+            return Vec::new();
+        }
+        let breaks = |found: &Found<'_>| match self {
+            Fact::Has(_) | Fact::Is(..) | Fact::IsSingle(_) => true,
+            Fact::IsNotSingle(_) => found.is_single(),
+            Fact::Lacks(_) => found.value.is_some(),
+            Fact::IsNot(_, words) => found.is_word(words),
+        };
+        let found = found(table, self.path()).into_iter().filter(breaks);
+        found.map(|Found { name, span, .. }| Breach { name, span, path: self.path() }).collect()
+    }
+
+    fn schema(self) -> Value {
+        let path = self.path();
+        match self {
+            Fact::Has(_) => schema_at(path, None),
+            Fact::Lacks(_) => json!({ "not": schema_at(path, None) }),
+            Fact::Is(_, words) => schema_at(path, Some(word(words))),
+            Fact::IsNot(_, words) => json!({ "not": schema_at(path, Some(word(words))) }),
+            Fact::IsSingle(_) => schema_at(path, Some(single())),
+            Fact::IsNotSingle(_) => json!({ "not": schema_at(path, Some(single())) }),
+        }
+    }
+}
+
+fn word(words: Words) -> Value {
+    json!({ "enum": words.list() })
+}
+
+fn single() -> Value {
+    json!({ "type": "array", "minItems": 1, "maxItems": 1 })
+}
+
+/// The schema of tables with a field at this path, whose value has this schema.
+fn schema_at(path: &str, value: Option<Value>) -> Value {
+    let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
+    let (key, is_list) = key.strip_suffix("[]").map_or((key, false), |key| (key, true));
+    let inner = match rest {
+        Some(rest) => Some(schema_at(rest, value)),
+        None => value,
+    };
+    let inner = inner.map(|inner| if is_list { json!({ "contains": inner }) } else { inner });
+    match inner {
+        None => json!({ "required": [key] }),
+        Some(inner) => json!({ "required": [key], "properties": { key: inner } }),
+    }
+}
+
+/// A field at a path, or the section that lacks it.
+struct Found<'a> {
+    name: String,
+    span: Option<Range<usize>>,
+    value: Option<&'a DeValue<'a>>,
+}
+
+impl Found<'_> {
+    fn is_single(&self) -> bool {
+        self.value.and_then(DeValue::as_array).is_some_and(|items| items.len() == 1)
+    }
+
+    fn is_word(&self, words: Words) -> bool {
+        self.value.and_then(DeValue::as_str).is_some_and(|word| words.list().contains(&word))
+    }
+}
+
+/// Returns the fields at a path: several if it leads through several tables.
+fn found<'a>(table: &'a DeTable<'a>, path: &str) -> Vec<Found<'a>> {
+    let mut tables = vec![(String::new(), None, table)];
+    let mut keys = path.split('.').peekable();
+    while let Some(key) = keys.next() {
+        let (key, is_list) = key.strip_suffix("[]").map_or((key, false), |key| (key, true));
+        let is_last = keys.peek().is_none();
+        let mut inner = Vec::new();
+        let mut ends = Vec::new();
+        for (name, span, table) in tables {
+            let dotted = if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+            let Some(value) = table.get(key) else {
+                ends.push(Found { name, span, value: None });
+                continue;
+            };
+            if is_last {
+                ends.push(Found { name: dotted, span: Some(value.span()), value: Some(value.get_ref()) });
+            } else if is_list {
+                let items = value.get_ref().as_array().into_iter().flat_map(|items| items.iter());
+                inner.extend(items.enumerate().filter_map(|(index, item)| {
+                    Some((format!("{dotted}[{index}]"), Some(item.span()), item.get_ref().as_table()?))
+                }));
+            } else if let Some(table) = value.get_ref().as_table() {
+                inner.push((dotted, Some(value.span()), table));
+            } else {
+                ends.push(Found { name: dotted, span: Some(value.span()), value: None });
+            }
+        }
+        if is_last || inner.is_empty() {
+            return ends;
+        }
+        // A list has the field if one of its tables does.
+        tables = inner;
+    }
+    Vec::new()
+}

@@ -1,0 +1,173 @@
+//! Rules on fields of different sections.
+
+use hushflow_mechanism::mechanism::Method;
+
+use super::METHODS;
+use super::release::{covariances, estimators, means};
+use crate::document::rules::Fact::{Has, Is, IsNot, IsNotSingle, IsSingle, Lacks};
+use crate::document::rules::Rule;
+use crate::document::rules::Words::{Of, These};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        when: &[Is("privacy.unit", These(&["entity"]))],
+        then: &[Has("entity")],
+        message: "unit = \"entity\" needs a section [entity] with column = \"user\" and participations = 10",
+    },
+    Rule {
+        when: &[IsNot("privacy.unit", These(&["entity"])), IsNot("release.method", Of(estimators))],
+        then: &[Lacks("entity")],
+        message: "a section [entity] needs unit = \"entity\" in [privacy]: add it there",
+    },
+    Rule {
+        when: &[IsNot("privacy.neighbours", These(&["replace-one-in-place"]))],
+        then: &[
+            IsNot("epochs.clock", These(&["event-time"])),
+            IsNot("sources[].clock", These(&["event-time"])),
+        ],
+        message: PRIVATE_EVENT_TIME,
+    },
+    Rule {
+        when: &[Has("epochs.records")],
+        then: &[Lacks("sources")],
+        message: "epochs with a fixed number of records need a single source: the order in which records of several sources arrive \
+                  can't be reproduced after a restart, so records would move to other epochs; use epochs of time in [epochs]",
+    },
+    Rule {
+        when: &[Has("epochs.records")],
+        then: &[Lacks("source.id")],
+        message: "duplicates are detected within an epoch, and with records = … a duplicate falls into another epoch: use epochs of \
+                  time in [epochs]",
+    },
+    Rule {
+        when: &[
+            Has("epochs.time"),
+            IsNot("epochs.clock", These(&["end-of-input"])),
+            IsNot("epochs.late", These(&["drop"])),
+        ],
+        then: &[Lacks("source.id")],
+        message: LATE_COPIES,
+    },
+    Rule { when: &[Has("epochs.records")], then: &[Lacks("source.largest_jump")], message: UNMOVED },
+    Rule {
+        when: &[Is("epochs.clock", These(&["end-of-input"]))],
+        then: &[Lacks("source.largest_jump")],
+        message: UNMOVED,
+    },
+    Rule {
+        when: &[Lacks("key")],
+        then: &[Lacks("columns[].bounds")],
+        message: "there is no [key], so no key can have bounds of its own: leave them out",
+    },
+    Rule {
+        when: &[Is("release.method", Of(estimators))],
+        then: &[Lacks("columns[].bounds")],
+        message: "this method reads windows in the units of the columns, so keys can't have bounds of their own: leave them out, or \
+                  choose method = \"jme\"",
+    },
+    Rule {
+        when: &[Is("release.method", Of(complete))],
+        then: &[
+            IsNot("source.missing", These(&["by-column"])),
+            IsNot("sources[].missing", These(&["by-column"])),
+        ],
+        message: "this method needs complete rows: choose \"skip\", or method = \"jme\"",
+    },
+    Rule {
+        when: &[IsSingle("columns"), IsNot("release.method", Of(complete))],
+        then: &[
+            IsNot("source.missing", These(&["by-column"])),
+            IsNot("sources[].missing", These(&["by-column"])),
+        ],
+        message: "there is one column, so a row without it counts for nothing: leave it out",
+    },
+    Rule {
+        when: &[],
+        then: &[IsNotSingle("sources")],
+        message: "found only one of [[sources]]: write a single source as [source]",
+    },
+    Rule {
+        when: &[Is("release.method", Of(second_moments))],
+        then: &[IsNot("privacy.second_moments", These(&["none"]))],
+        message: "every method but jme needs second moments: choose full or diagonal, or method = \"jme\"",
+    },
+    Rule {
+        when: &[Is("release.method", Of(unweighted))],
+        then: &[Lacks("privacy.second_moment_weight")],
+        message: UNWEIGHTED,
+    },
+    Rule {
+        when: &[Is("privacy.second_moments", These(&["none"])), IsNot("release.method", Of(estimators))],
+        then: &[Lacks("privacy.second_moment_weight")],
+        message: UNWEIGHTED,
+    },
+    Rule {
+        when: &[Is("release.method", Of(estimators))],
+        then: &[
+            Lacks("privacy.clip_norm"),
+            Lacks("privacy.second_moment_weight"),
+            Lacks("privacy.second_moments"),
+        ],
+        message: "this is for moments, and estimators of windows release none: leave it out",
+    },
+    Rule {
+        when: &[Is("release.method", Of(estimators))],
+        then: &[Lacks("entity")],
+        message: "estimates of windows protect single records: leave [entity] out, or release moments",
+    },
+    Rule {
+        when: &[Is("release.method", Of(estimators))],
+        then: &[Lacks("views")],
+        message: "this is for moments; estimates of windows have no views: leave it out",
+    },
+    Rule {
+        when: &[Is("release.method", Of(estimators))],
+        then: &[Lacks("simulation.offsets")],
+        message: "offsets shift the noise of sums, and this method releases no sums: leave them out",
+    },
+    Rule {
+        when: &[Is("release.method", Of(means))],
+        then: &[Is("privacy.neighbours", These(&["replace-one-in-place"]))],
+        message: "a mean of windows needs neighbours = \"replace-one-in-place\": the number of records in a window must be public",
+    },
+    Rule {
+        when: &[Is("release.method", Of(covariances))],
+        then: &[Is("privacy.neighbours", These(&["replace-one-in-place", "zero-out"]))],
+        message: "a covariance of windows needs neighbours = \"replace-one-in-place\", or \"zero-out\": a record must not move \
+                  between windows",
+    },
+];
+
+/// Why event times are no clock.
+pub(in crate::pipeline) const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record unless [privacy] has neighbours = \
+    \"replace-one-in-place\", so it must not decide when epochs close: name an arrival column (arrival = \
+    \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";
+
+/// Why late records must not be moved where copies are found.
+pub(in crate::pipeline) const LATE_COPIES: &str = "a duplicate that arrives after its epoch has closed would count in a later one: add late = \"drop\" to [epochs]";
+
+/// Why a source has no `largest_jump`.
+pub(in crate::pipeline) const UNMOVED: &str = "no row advances a clock here: leave it out";
+
+const UNWEIGHTED: &str =
+    "this weight is for second moments with method = \"jme\", \"cs\" or \"joint-clip\": leave it out";
+
+/// Returns the methods of moments of which `is_one` holds.
+fn methods(is_one: impl Fn(Method) -> bool) -> Vec<&'static str> {
+    METHODS.iter().filter(|word| is_one(word.value)).map(|word| word.name).collect()
+}
+
+/// Methods that need complete rows.
+fn complete() -> Vec<&'static str> {
+    [methods(|method| !method.takes_missing_values()), estimators()].concat()
+}
+
+/// Methods that need second moments.
+fn second_moments() -> Vec<&'static str> {
+    methods(Method::needs_second_moments)
+}
+
+/// Methods without a weight of second moments.
+fn unweighted() -> Vec<&'static str> {
+    methods(|method| !method.weighs_second_moments())
+}
