@@ -61,7 +61,7 @@ fn to_redis(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
 /// the number of new rows.
 fn to_nats(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
     let mut answers = BufReader::new(connection.try_clone()?).lines();
-    // Reads the next message for our subject `answer`: the line after its header.
+    // Returns the body of the next message on the subject `answer`, to which the server replies.
     let mut answer = move || -> io::Result<String> {
         loop {
             let line = answers.next().ok_or(io::ErrorKind::UnexpectedEof)??;

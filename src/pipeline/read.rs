@@ -1,5 +1,5 @@
 //! Converts a TOML document to a [`Pipeline`], with one function per section. A function that
-//! returns `None` has reported why.
+//! returns `None` has reported the reason.
 
 mod entity;
 mod epochs;
@@ -203,7 +203,7 @@ fn columns<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Vec<Co
     let sections = root.sections("columns");
     if sections.is_empty() {
         root.require::<()>("columns", None);
-        // An empty list; a value of another type is reported already.
+        // The list is empty; `get` has reported a value of another type.
         if let Some(columns) = root.get("columns") {
             columns.filter(
                 "at least one column, as a section [[columns]] with name, lower and upper",

@@ -109,7 +109,7 @@ impl EpochClock {
         self.closed == 0 && self.due >= self.schedule.horizon()
     }
 
-    /// Returns the row from which on rows of closed epochs are late; 0 if unknown.
+    /// Returns the number of the first row for which a closed epoch means late; 0 if unknown.
     pub(super) fn late_from(&self) -> u64 {
         if self.late_from == u64::MAX { 0 } else { self.late_from }
     }

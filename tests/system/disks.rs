@@ -1,4 +1,4 @@
-//! Real disks that fail: full, mounted read-only, at a file size limit, without permission. The
+//! Failures of real disks: full, mounted read-only, at a file size limit, without permission. The
 //! error is clear, nothing is lost, and the run continues after the cause is removed.
 
 use std::ffi::OsStr;
@@ -103,7 +103,7 @@ fn a_disk_mounted_read_only_is_refused_and_the_next_run_goes_on() {
     goes_on(&pipeline, &lab.path("state"), &releases(&lab.path("state")));
 }
 
-/// A run that publishes nothing owes nothing, however large the disk is.
+/// A run that publishes nothing is charged nothing, whatever the size of the disk.
 #[test]
 fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     let lab = Lab::new();

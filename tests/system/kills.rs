@@ -75,9 +75,9 @@ fn killed_runs_publish_every_epoch_once_after_lost_writes() {
     written.expect("standard error is open");
 }
 
-/// Checks that the test can fail: lost bytes that had been synced are detected.
+/// Checks that the test can fail: it detects synced bytes that were lost.
 #[test]
-fn a_lost_synced_epoch_is_noticed() {
+fn a_lost_synced_epoch_is_detected() {
     let lab = Lab::new();
     let stream = Stream { rows: 2000, epochs: 20 };
     lab.write("data.csv", stream.csv());

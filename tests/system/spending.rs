@@ -86,8 +86,7 @@ fn a_run_that_fails_before_it_publishes_has_spent_nothing() {
     assert_eq!(entries(&data.ledger()), ["first"]);
     finish(&mut command("verify", &data.state("first"))).succeeded();
 
-    // From the first release on it has paid, whatever happens: other parameters need another
-    // directory.
+    // After the first release the charge is final: other parameters need another directory.
     data.run(&data.pipeline("first", &tight, (first_column, "name = 'b_misspelt'"))).failed(1, &["other"]);
     assert_eq!(entries(&data.ledger()), ["first"]);
     data.run(&data.pipeline("second", &tight, ("", ""))).failed(1, &["the budget of this data set"]);
@@ -119,7 +118,7 @@ fn copies_and_deleted_directories_give_nothing_back() {
 /// One directory for the ledgers of all data, named in the environment or in the user's
 /// configuration.
 #[test]
-fn a_user_names_all_ledgers_once() {
+fn one_setting_names_the_directory_of_all_ledgers() {
     let data = Data::new();
     let named = |name: &str| data.pipeline(name, "[ledger]\ndata_set = 'stream'\n", ("", ""));
     let all = data.state("all");
@@ -206,8 +205,8 @@ fn about_entities(data: &Data, name: &str, entity: &str, neighbours: &str, more:
 const OPEN: &str = "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n";
 const SIGMA: f64 = 4.224_678_9;
 
-/// One row of an entity is two steps away, and four if it may become another entity's. A single
-/// pipeline of (1, 1e-6) then exceeds a budget of 1.5 about records.
+/// Replacing a row of an entity counts as two zero-out steps, and as four if the new row may belong
+/// to another entity. A single pipeline of (1, 1e-6) then exceeds a budget of 1.5 about records.
 #[test]
 fn a_guarantee_for_entities_charges_more_than_one_for_records() {
     let data = Data::new();

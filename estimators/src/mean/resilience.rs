@@ -1,4 +1,4 @@
-//! The estimator by resilience: Algorithm 2 of the paper, for up to four columns.
+//! The resilience estimator: Algorithm 2 of the paper, for up to four columns.
 //!
 //! Of subsets S′ of n′ = ⌈(1−2α)n⌉ records, the goodness R is the least distance by which leaving
 //! out a share α can move the mean. If the private R is as small as the promised distribution's,
@@ -159,7 +159,7 @@ fn centres(records: usize, dimension: usize, range: f64, question: &Question) ->
     Ok(Net { side: side as usize, dimension, half_width: range })
 }
 
-/// One of each pair ±v of {−1, 0, 1}^d, normalised.
+/// Directions: one of each pair ±v of {−1, 0, 1}^d, normalised.
 fn directions(dimension: usize) -> Vec<Vec<f64>> {
     let signs = |index: usize| -> Vec<f64> {
         let steps = std::iter::successors(Some(index), |rest| Some(rest / 3));
@@ -177,7 +177,7 @@ fn along(direction: &[f64], point: &[f64]) -> f64 {
     direction.iter().zip(point).map(|(a, b)| a * b).sum()
 }
 
-/// In grid units, within the interval; NaN is 0.
+/// Rounds a value to grid units within the interval; NaN becomes 0.
 fn on_grid(value: f64, to_grid: f64) -> i128 {
     (value * to_grid).clamp(-GRID, GRID).round() as i128
 }
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupted_records_do_not_move_it() {
+    fn corrupted_records_do_not_move_the_estimate() {
         for (columns, count, epsilon, most) in
             [(1, 4000, 3.0, 0.1), (2, 4000, 4.0, 0.15), (3, 5000, 4.0, 0.2)]
         {

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_errors_are_met() {
+    fn errors_agree_with_the_reference() {
         for case in reference::covariance_cases() {
             let (d, zeta, deviation) = (case.dimension, case.clip_norm, case.input("noise_std_total"));
             let noise = InPlaceRelease::new(d, zeta, deviation / (2.0 * zeta)).joint();

@@ -1,4 +1,4 @@
-//! Expected errors, computed without data.
+//! Expected errors of the methods, computed without data.
 //!
 //! | file | error of | source |
 //! |---|---|---|
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_errors_are_met() {
+    fn errors_agree_with_the_reference() {
         let mut checked = 0;
         for case in &crate::reference::cases(include_str!("../../../tests/vectors/factorization_errors.json"))
         {
@@ -176,7 +176,7 @@ mod tests {
 
     /// Losses at n = 512 and roots of losses of prefix sums, computed independently.
     #[test]
-    fn published_tables_are_met() {
+    fn losses_agree_with_published_tables() {
         let rows = [
             ("average", 512, "identity", 6.8165165345),
             ("average", 512, "square-root", 5.9949621778),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_horizon_is_judged_by_its_own_columns() {
+    fn the_sensitivity_of_a_part_of_the_horizon_uses_its_own_columns() {
         let strategy = build("square-root", &Workload::Prefix, Some(100)).unwrap();
         let part = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), 2).unwrap();
         assert_eq!(part, expected_error("prefix", "square-root", 2));

@@ -254,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reference_errors_are_met() {
+    fn errors_agree_with_the_reference() {
         for case in reference::second_moment_cases() {
             let sums = PostProcessing::new(&case.workload, case.strategy.as_ref(), case.steps).unwrap();
             let deviation = case.expected(&["pp", "noise_std"]);

@@ -1,4 +1,4 @@
-//! `optimize`: objectives compared with reference optima, lower bounds, and files for other
+//! Tests `optimize`: objectives against reference optima, lower bounds, and files for other
 //! commands.
 
 use std::fmt::Write;
@@ -117,7 +117,7 @@ fn multi_epoch_finds_the_reference_optima() {
     assert_eq!(cases.len(), 5);
 }
 
-/// More steps than the participations span, so patterns begin anywhere.
+/// The horizon is longer than the participations, so patterns may begin at any step.
 #[test]
 fn multi_epoch_finds_the_reference_optima_of_overlapping_patterns() {
     let lab = Lab::new();
@@ -193,7 +193,7 @@ fn found_strategies_are_saved_and_reused() {
     assert_eq!(kept(&lab), 1, "nothing is searched again");
     plan("window:7", 41, "coa");
     assert_eq!(kept(&lab), 2);
-    // It is as good a C for fewer steps and for other workloads.
+    // The same C is valid for fewer steps and for other workloads.
     assert!(number(&plan("window:7", 20, "file:best.json")["loss"]) < loss);
     assert_eq!(plan("prefix", 40, "file:best.json")["workload"], "prefix");
     let found = json(&lab, "optimize --method banded-inverse-optimal:4 -w prefix -n 40 -o inverse.json");

@@ -1,4 +1,4 @@
-//! Streams under every kind of strategy: the log stores the strategy, and no later run searches
+//! Runs under every kind of strategy. The log stores the strategy, so no later run searches for it
 //! again.
 
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ fn check_resumed(flights: &Flights, release: &str) -> Value {
     found
 }
 
-/// Checks that views need only the log, and are the same each time.
+/// Checks that views need only the log and are reproducible.
 fn check_views(state: &Path) {
     for workload in ["prefix", "adam:0.9", "momentum:0.5", "window:7"] {
         let [first, second] =
@@ -109,7 +109,7 @@ fn check_torn(flights: &Flights, release: &str) {
     assert_eq!(verified(&state)["ok"], true, "{release}");
 }
 
-/// Runs a pipeline with this release in all ways, and checks the name of the strategy in its log.
+/// Runs all checks of a pipeline with this release, and checks the name of the strategy in its log.
 #[track_caller]
 fn check(flights: &Flights, release: &str, name: &str) {
     let found = check_resumed(flights, release);

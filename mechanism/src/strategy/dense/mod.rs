@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for workload in
             ["prefix", "average", "exponential:0.9", "window:3", "window-mean:3", "momentum:0.9", "adam:0.9"]
         {

@@ -46,7 +46,7 @@ impl Descent {
         Self { inverse: Vec::new(), patience }
     }
 
-    /// As [`minimize`], with what earlier runs found out about the curvature.
+    /// As [`minimize`], with the curvature that earlier runs have estimated.
     pub(super) fn run(
         &mut self,
         function: &Function<'_>,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn derivatives_are_those_of_differences() {
+    fn derivatives_agree_with_differences() {
         let value =
             |x: DualNumber<2>, y: DualNumber<2>| (x * y - y / x + (-x).exp() * (y + x).log()) / (y * y);
         let at = |x, y| value(DualNumber::constant(x), DualNumber::constant(y)).value;

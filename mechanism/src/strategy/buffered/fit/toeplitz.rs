@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn derivatives_are_those_of_differences() {
+    fn derivatives_agree_with_differences() {
         let (amplitudes, complements) = ([0.004, 0.03, 0.4], [1e-4, 0.01, 1.2]);
         let lags = Lags::new(5000, |lag| 1.0 / (1.0 + lag));
         let found = lags.energy(&amplitudes, &complements);
