@@ -347,7 +347,7 @@ fn a_journal_can_be_switched_on_and_not_off() {
 }
 
 #[test]
-fn wrong_use_is_explained() {
+fn invalid_settings_are_explained() {
     let stream = Stream { rows: 2000, epochs: 20 };
     let lab = Lab::new();
     let check = |pipeline: &str, arguments: &[&str], parts: &[&str]| {

@@ -1,4 +1,4 @@
-//! Figures of `plan`, compared with reference numbers and with each other.
+//! Compares the figures of `plan` with reference numbers and with each other.
 
 use serde_json::Value;
 
@@ -59,8 +59,8 @@ fn check_consistent(line: &str, found: &Value, bound: f64) {
     assert!(figure("rmse") <= figure("max_error") * (1.0 + 1e-12), "{line}: {found}");
     assert!(figure("loss") >= bound, "{line} is below the certified bound {bound}: {found}");
     assert_eq!(found["sensitivity_kind"], "exact", "{line}");
-    // For records of norm 1 that replace each other: twice the effect of adding one, and more if
-    // they may move.
+    // Replacing a record of norm 1 has at least twice the effect of adding one, and more if the
+    // record may move.
     assert!(figure("joint_sensitivity") >= 2.0 * sensitivity * (1.0 - 1e-12), "{line}: {found}");
     let runs = !["tree", "honaker", "fft"].contains(&found["strategy"].as_str().expect("a name"));
     assert_eq!([&found["runs"], &found["memory_per_coordinate"].is_u64().into()], [runs, runs], "{line}");
@@ -108,7 +108,7 @@ fn strategy(name: &str) -> String {
 }
 
 #[test]
-fn errors_are_those_of_the_reference() {
+fn errors_agree_with_the_reference() {
     let lab = Lab::new();
     let cases = cases(FACTORIZATION_ERRORS);
     for case in &cases {
@@ -139,7 +139,7 @@ fn errors_are_those_of_the_reference() {
 /// Table 1 of "Multi-Epoch Matrix Factorization Mechanisms", prefix sums over 2000 steps. The paper
 /// bounds the sensitivity of the Fourier mechanism by its Theorem 2.1; ours may be smaller.
 #[test]
-fn losses_under_participation_are_those_of_the_table() {
+fn losses_under_participation_agree_with_table_1() {
     let lab = Lab::new();
     let mut checked = 0;
     for case in cases(PARTICIPATION_LOSSES) {

@@ -23,11 +23,11 @@
 //! columns the objective is within mμ of the optimum.
 //!
 //! Beyond [`DIRECT`] entries, conjugate gradients solve the system with two matrix products per
-//! step.
+//! iteration.
 //!
 //! # Linear algebra
-//! Dense operations of the interior-point method, on one thread: equal inputs give equal bits for
-//! any number of workers.
+//! The dense operations of the interior-point method run on one thread, so equal inputs give equal
+//! bits for any number of workers.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor::{cholesky_in_place, cholesky_in_place_scratch};
@@ -44,7 +44,7 @@ const STEPS: usize = 80;
 /// Distance of WM/μ from I at the end of the path, unless rounding stops earlier.
 const CENTRED: f64 = 1e-10;
 
-/// The same for intermediate targets, and their μ.
+/// As [`CENTRED`], for intermediate targets and their μ.
 const COARSE: f64 = 1e-5;
 
 /// Fraction of the distance to the boundary that a step covers.
@@ -75,7 +75,7 @@ impl MeasuredEntry {
     }
 }
 
-/// A point of the path: W and M, both positive definite.
+/// A point of the central path: W and M, both positive definite.
 #[derive(Clone, Debug)]
 pub(super) struct PathPoint {
     pub(super) covariance: Mat<f64>,
@@ -118,7 +118,7 @@ impl PathPoint {
 /// The end of a path and a start for a later one.
 pub(super) struct Solution {
     pub(super) end: PathPoint,
-    /// The last point whose μ was not below the requested one.
+    /// The last point with at least the requested μ.
     pub(super) begin: PathPoint,
     pub(super) steps: usize,
 }

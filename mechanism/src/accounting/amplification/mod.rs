@@ -1,5 +1,5 @@
-//! Amplification by sampling: the guarantee of a release in which each record takes part at random
-//! steps that nobody knows.
+//! Amplification by sampling: the guarantee of a release in which each record takes part at secret
+//! random steps.
 //!
 //! # Setting
 //! A record's *contribution* to a step moves the release by a vector of norm at most s, and the

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_of_the_reference() {
+    fn errors_agree_with_the_reference() {
         let mut checked = 0;
         for case in
             &crate::reference::cases(include_str!("../../../../tests/vectors/factorization_errors.json"))

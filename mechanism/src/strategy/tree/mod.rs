@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_of_the_reference() {
+    fn errors_agree_with_the_reference() {
         let cases =
             &crate::reference::cases(include_str!("../../../../tests/vectors/factorization_errors.json"));
         let online = cases.iter().filter(|case| case["input"]["factorization"] == "tree_online");
