@@ -1,4 +1,4 @@
-//! Figure 5: the distance of a private Gaussian density from the truth, step by step.
+//! Reproduces Figure 5: the divergence of a private Gaussian density from the truth, step by step.
 //!
 //! d = 5. Each run draws new `μ ~ N(0, I/2)` and `Σ ~ Wishart(I/2, 2d)`. Records are x_t ~ N(μ, Σ).
 //! Running averages, C = I. y is KL(p̂_t ‖ p), mean ± standard deviation over the runs. Estimated
@@ -7,9 +7,9 @@
 //! *The paper's setting.* Its σ = 2 is the noise deviation for ζ = 1, so the noise multiplier is 1.
 //! But records have norms of about 5, and the paper mentions no clipping. Panel (a) does the same:
 //! records are not clipped, and **such a run is not private**. The paper does not state the floor
-//! either, on which early steps depend: panels (b) and (c). Panel (d) is a private run with the
-//! same noise multiplier. Its records are clipped at ζ = 10, which 1.3 % of them exceed, and the
-//! noise is for that ζ. It needs more steps.
+//! either, although early steps depend on it: panels (b) and (c). Panel (d) is a private run with
+//! the same noise multiplier. Its records are clipped at ζ = 10, which 1.3 % of them exceed, and
+//! the noise is for that ζ. It needs more steps.
 
 use hushflow::mechanism::estimate::density::Density;
 use hushflow::mechanism::mechanism::Method;

@@ -6,7 +6,7 @@
 //!
 //! *Many dimensions.* All coordinates are treated alike. For records with equal entries, an error
 //! summed over all entries follows from one diagonal and one off-diagonal entry. So two of the d
-//! coordinates are run and represent all.
+//! coordinates are simulated and represent all of them.
 
 use hushflow::mechanism::mechanism::MatrixMechanism;
 use hushflow::mechanism::moments::{Layout, RECORD_BITS};
@@ -126,8 +126,8 @@ impl SimulatedStream<'_> {
     }
 }
 
-/// Releases `keys` keys epoch after epoch: `sums` fills in their sums, and `see` receives these and
-/// the released values.
+/// Releases `keys` keys epoch after epoch: `sums` fills in the sums of all keys, and `see` receives
+/// the sums and the released values.
 ///
 /// # Errors
 /// [`ReproductionError`] if a release or `see` fails.

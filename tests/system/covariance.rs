@@ -1,4 +1,5 @@
-//! `hushflow covariance`: its output, its refusals, and its advantage over the whole matrix.
+//! Tests `hushflow covariance`: its output, its refusals, and its advantage over releasing the
+//! whole matrix.
 
 use std::fmt::Write;
 use std::process::Output;
@@ -70,8 +71,8 @@ fn the_report_has_the_estimate_and_its_cost() {
     let private = json(&[file, "--epsilon", "1", "--delta", "1e-6"]);
     assert_eq!(private["private"], true);
     let epsilon = private["guarantee"]["epsilon"].as_f64().unwrap();
-    // The smaller of two bounds is printed; ρ is what the larger one, which a ledger charges,
-    // allows.
+    // The command prints the smaller of two bounds; ρ follows from the larger one, which a ledger
+    // charges.
     assert!(epsilon <= 1.0 && epsilon > 0.95, "{epsilon}");
 }
 
@@ -217,7 +218,7 @@ fn bad_input_is_reported_by_position_without_values() {
     json(&[&write("constant.csv", "a,b\n1,0\n1,0\n1,0\n"), "--rho", "1"]);
 }
 
-/// Two covariances of ρ and a mean in one ledger: μ² adds up, also with selected entries. A full
+/// Two covariances of ρ and a mean in one ledger: μ² adds up, even with selected entries. A full
 /// budget refuses further output, and nothing is written.
 #[test]
 fn a_ledger_adds_up_covariances_and_means() {
@@ -251,7 +252,8 @@ fn a_ledger_adds_up_covariances_and_means() {
     assert_eq!(account()["entries"].as_array().unwrap().len(), 3);
 }
 
-/// With a small budget, measuring few entries well beats measuring all badly, on real data.
+/// With a small budget, measuring a few entries accurately beats measuring all of them badly, on
+/// real data.
 #[test]
 fn pace_beats_the_whole_matrix_on_breast_cancer() {
     let lab = Lab::new();

@@ -95,7 +95,7 @@ impl NoiseStream {
         let made =
             |strategies| MatrixMechanism::with_participation(moments, strategies, participation, horizon);
         let encoded = Strategies::shared(strategy);
-        // Noise that is correlated in integers needs no decoding, where it can be had.
+        // Noise that is correlated in integers needs no decoding, where the strategy allows it.
         let mechanism = match made(encoded.clone().correlated()) {
             Err(
                 MechanismError::Correlation

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         let any = DMatrix::from_fn(20, 20, |t, i| if i > t { 0.0 } else { ((t * 7 + i * 3) as f64).sin() });
         let any = Workload::from_matrix("any", any).unwrap();
         for workload in WORKLOADS.map(|text| text.parse().unwrap()).into_iter().chain([any]) {

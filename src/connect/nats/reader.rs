@@ -181,7 +181,7 @@ mod tests {
 
     /// A message and a header that are too long, a valid message, and one that never ends.
     #[test]
-    fn no_length_that_a_server_states_takes_memory() {
+    fn lengths_stated_by_a_server_take_no_memory() {
         let long = "7".repeat(3 * RECORD_LIMIT);
         let to = |number| format!("_ 1 $JS.ACK.s.c.1.{number}.{number}.0.0");
         let head = format!("NATS/1.0\r\nx: {long}\r\n\r\n");

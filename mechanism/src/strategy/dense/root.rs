@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for workload in
             ["prefix", "average", "exponential:0.9", "window:5", "window-mean:5", "momentum:0.95", "adam:0.9"]
         {

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for (workload, steps) in
             [("prefix", 1), ("prefix", 20), ("window:3", 16), ("window-mean:3", 16), ("average", 13)]
         {
