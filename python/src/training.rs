@@ -31,7 +31,7 @@ const BLOCK: usize = 1 << 18;
 #[pyclass(frozen, module = "hushflow._hushflow")]
 pub(crate) struct TrainingPlan {
     plan: Plan,
-    /// Batches of a size that the first step tells.
+    /// Whether the first step sets the batch size.
     #[pyo3(get)]
     sized: bool,
 }

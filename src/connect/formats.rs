@@ -1,5 +1,5 @@
-//! The format of a source's records: named in the pipeline, or chosen by the source or the
-//! extension of its paths; and that of its times.
+//! The format of the records of a source, which the pipeline, the source or the file extension
+//! determines, and the format of their times.
 
 use std::mem::discriminant;
 

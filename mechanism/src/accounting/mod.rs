@@ -1,4 +1,4 @@
-//! The noise that a guarantee needs, and the guarantee that a noise level gives.
+//! Accounting: the noise that a guarantee needs, and the guarantee that a noise level gives.
 //!
 //! Everything hushflow releases is one Gaussian mechanism of sensitivity 1 with standard deviation
 //! `noise_multiplier` (σ). This module converts between σ and (ε, δ):

@@ -92,7 +92,7 @@ impl Strategies {
         [&self.first, &self.second].into_iter().filter_map(|strategy| strategy.horizon()).min()
     }
 
-    /// Returns how well the strategies correlate noise: that of counts and first moments, and that
+    /// Returns row norms and error bounds of the correlated noise: of counts and first moments, and
     /// of second moments.
     fn correlations(&self, steps: u64) -> Result<[Correlation; 2], MechanismError> {
         let of = |strategy: &dyn Strategy| {
@@ -256,16 +256,17 @@ impl MatrixMechanism {
         self.participation
     }
 
-    /// Returns the most records of an entity in a step that the noise is for.
+    /// Returns m, the most records of an entity in a step that the noise covers.
     pub fn records_at_once(&self) -> u32 {
         self.moments.records_at_once()
     }
 
-    /// Returns the number of records of one key in an epoch that a release can certainly hold;
-    /// `None` for no limit, as where no strategy rounds.
+    /// Returns the number of records of one key in an epoch that a release always supports; `None`
+    /// if there is no limit, because no strategy rounds.
     ///
     /// No sum of this many records leaves an encoder's range, so no error depends on sums. The
-    /// limit is public. Compare it with what is known of the stream before anything is released.
+    /// limit is public. Compare it with public knowledge about the stream before anything is
+    /// released.
     pub fn most_records(&self) -> Option<u64> {
         if self.is_correlated() {
             return None;

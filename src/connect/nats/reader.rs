@@ -3,7 +3,7 @@
 //! A message has a sequence number in its stream. The reader creates its own consumer, which starts
 //! at the position, needs no acknowledgements, and is deleted by the server after the reader has
 //! gone. Every message states its number in the stream and its number within the consumer. If the
-//! latter is not the next one, a message was lost on the way, and the reader starts again.
+//! latter is not the expected one, a message was lost in transit, and the reader starts again.
 
 use std::io;
 
@@ -68,7 +68,7 @@ impl NatsReader {
         }
     }
 
-    /// Checks that the stream still has what was read and what comes next.
+    /// Checks that the stream still has the messages that were read and the next one.
     fn check(&mut self) -> Result<(), RequestError> {
         let facts = self.ask(NatsConnection::facts)?;
         let next = self.position.offset;
