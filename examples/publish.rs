@@ -20,12 +20,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = arguments.next().ok_or("name a server: redis://127.0.0.1:6379 or nats://127.0.0.1:4222")?;
     let text = fs::read_to_string(arguments.next().unwrap_or_else(|| FLIGHTS.into()))?;
     let rows: Vec<&str> = text.lines().skip(1).collect();
-    let taken = match server.split_once("://") {
+    let published = match server.split_once("://") {
         Some(("redis", address)) => to_redis(TcpStream::connect(address)?, &rows)?,
         Some(("nats", address)) => to_nats(TcpStream::connect(address)?, &rows)?,
         _ => return Err("expected redis://host:port or nats://host:port".into()),
     };
-    writeln!(io::stderr(), "{} rows are in the stream, {taken} of them new", rows.len())?;
+    writeln!(io::stderr(), "{} rows are in the stream, {published} of them new", rows.len())?;
     Ok(())
 }
 

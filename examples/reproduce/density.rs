@@ -122,7 +122,7 @@ pub(super) fn figure(
     };
     progress("(a) to (c) as in the paper");
     let with_floors = curves(paper, &[JOINT, SQUARED, SQUARED_DEBIASED], &FLOORS)?;
-    let of = |estimator: DensityEstimator, floor: f64| {
+    let curve_of = |estimator: DensityEstimator, floor: f64| {
         let this = |curve: &&Curve| curve.estimator.name == estimator.name && curve.floor == floor;
         with_floors.iter().find(this)
     };
@@ -151,8 +151,9 @@ pub(super) fn figure(
             clipped.iter().map(|curve| curve.named(PlotStyle::Line)).collect(),
         ),
     ];
-    let triples =
-        FLOORS.map(|floor| Some([of(JOINT, floor)?, of(SQUARED, floor)?, of(SQUARED_DEBIASED, floor)?]));
+    let triples = FLOORS.map(|floor| {
+        Some([curve_of(JOINT, floor)?, curve_of(SQUARED, floor)?, curve_of(SQUARED_DEBIASED, floor)?])
+    });
     let mut findings: Vec<FigureFinding> =
         triples.into_iter().flatten().map(|triple| compare("not clipped", triple)).collect();
     let find = |name: &str| clipped.iter().find(|curve| curve.estimator.name == name);
@@ -162,8 +163,8 @@ pub(super) fn figure(
         findings.push(compare("clipped", [joint, squared, debiased]));
     }
     findings.extend(
-        of(SQUARED, FLOOR)
-            .zip(of(SQUARED_DEBIASED, FLOOR))
+        curve_of(SQUARED, FLOOR)
+            .zip(curve_of(SQUARED_DEBIASED, FLOOR))
             .map(|(squared, debiased)| debiasing_helps(squared, debiased)),
     );
     Ok((panels, findings))
@@ -412,10 +413,11 @@ mod tests {
                 }
             }
             if input["sigma"] == 2.0 {
-                let of = |name: &str| curves.iter().find(|curve| curve.estimator.name == name).unwrap();
-                let from = of(JOINT.name).below_from(&[of(SQUARED.name), of(SQUARED_DEBIASED.name)]);
+                let curve_of = |name: &str| curves.iter().find(|curve| curve.estimator.name == name).unwrap();
+                let from = curve_of(JOINT.name)
+                    .below_from(&[curve_of(SQUARED.name), curve_of(SQUARED_DEBIASED.name)]);
                 assert!(from.is_some_and(|step| step <= 20), "{from:?}");
-                assert!(of(SQUARED_DEBIASED.name).last() < of(SQUARED.name).last());
+                assert!(curve_of(SQUARED_DEBIASED.name).last() < curve_of(SQUARED.name).last());
             }
         }
     }

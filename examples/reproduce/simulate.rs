@@ -340,9 +340,9 @@ mod tests {
                 PostProcessing::linear(self.entries(), self.dimension, deviation, sums.of_records(product));
             let (upper, rounding) = (expected.linear.upper, 1e-12);
             assert!(linear <= upper * (1.0 + rounding), "{linear} is above {upper}: {}", self.workload);
-            let of = |bias| self.run(&mechanism, bias, Quantity::SecondMoments, runs).second;
-            near("debiased pp", of(SquareBias::Removed), expected.quadratic + linear);
-            near("pp", of(SquareBias::Kept), expected.quadratic + linear + expected.bias);
+            let second_error = |bias| self.run(&mechanism, bias, Quantity::SecondMoments, runs).second;
+            near("debiased pp", second_error(SquareBias::Removed), expected.quadratic + linear);
+            near("pp", second_error(SquareBias::Kept), expected.quadratic + linear + expected.bias);
         }
     }
 

@@ -158,9 +158,9 @@ fn usual(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Optio
     if let Some(usual) = input.source().formats().usual {
         return Some(usual);
     }
-    let of = |path: &TextField<'_>| Format::of_name(path.value.as_ref());
-    let format = of(&paths[0]);
-    let odd = paths.iter().find(|path| format.is_none() || of(path) != format);
+    let format_of = |path: &TextField<'_>| Format::of_name(path.value.as_ref());
+    let format = format_of(&paths[0]);
+    let odd = paths.iter().find(|path| format.is_none() || format_of(path) != format);
     match odd {
         None => format,
         Some(path) if !section.has("format") => {

@@ -163,8 +163,8 @@ mod tests {
     #[test]
     fn a_stamp_agrees_only_with_its_own_history() {
         let mark = |epoch, generation, chain: &str| EpochStamp { epoch, generation, chain: chain.into() };
-        let held = mark(5, 2, "a");
-        let check = |other, expected| assert_eq!(held.agrees(&other), expected, "{other:?}");
+        let stamp = mark(5, 2, "a");
+        let check = |other, expected| assert_eq!(stamp.agrees(&other), expected, "{other:?}");
         check(mark(5, 2, "a"), true);
         check(mark(5, 2, "b"), false);
         check(mark(5, 3, "a"), false);

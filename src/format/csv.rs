@@ -1,4 +1,4 @@
-//! Rows of a CSV file (RFC 4180, any delimiter, header row), read into bounded buffers.
+//! Reads the rows of a CSV file (RFC 4180, any delimiter, header row) into bounded buffers.
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub enum Delimiter {
     Bar,
 }
 
-/// Rows of a file that decide its delimiter.
+/// Number of rows that determine the delimiter of a file.
 const LOOKED_AT: usize = 50;
 
 impl Delimiter {
@@ -39,8 +39,8 @@ impl Delimiter {
         }
     }
 
-    /// Returns the delimiter by which most of the first rows have as many fields as the header, and
-    /// the header the most; a comma if a header of one name needs none.
+    /// Returns the delimiter with which most of the first rows have as many fields as the header;
+    /// among equals, the one with the most fields. A comma if the header has one name.
     ///
     /// # Errors
     /// If the file can't be read.

@@ -1,4 +1,4 @@
-//! A numeric CSV file read as a whole: n rows of d columns, for estimators that use all records at
+//! Reads a whole numeric CSV file: n rows of d columns, for estimators that use all records at
 //! once.
 //!
 //! Rows and fields are read like those of a pipeline's source. A row that lacks a value (empty,

@@ -219,7 +219,7 @@ impl<'a> TableLayout<'a> {
         lines.iter().enumerate().map(bold).collect::<Vec<_>>().join("\n")
     }
 
-    /// Formats a line. Without an estimate, `reason` stands in place of the cells.
+    /// Formats a line. Without an estimate, `reason` replaces the cells.
     pub(super) fn line(&self, row: &TableRow<'_>, reason: Option<&str>) -> String {
         let is_terminal = self.style.width.is_some();
         let keys = if is_terminal { wrap_characters(row.key, self.key) } else { vec![row.key.into()] };
@@ -260,7 +260,7 @@ impl<'a> TableLayout<'a> {
         self.after_count(row, blocks)
     }
 
-    /// Formats the count and why there is no estimate, in one word if the line has one.
+    /// Formats the count and the reason why there is no estimate, in one word if the line has one.
     fn without_estimate(&self, row: &TableRow<'_>, reason: &str) -> Vec<String> {
         let why = row.quality.map_or_else(|| reason.to_owned(), |word| word.replace('-', " "));
         let lead = self.lead_width(row);
@@ -277,8 +277,8 @@ impl<'a> TableLayout<'a> {
         counts.zip(lines).map(|(count, line)| pad(count, self.count) + &line).collect()
     }
 
-    /// Puts the fields that identify the row before its lines. The parts of a wrapped key stand
-    /// below one another.
+    /// Puts the fields that identify the row before its lines. The parts of a wrapped key are below
+    /// one another.
     fn beside_keys(&self, row: &TableRow<'_>, keys: &[String], lines: &[String]) -> Vec<String> {
         let lead = self.lead_width(row);
         let indent = " ".repeat(lead - self.key);

@@ -300,9 +300,10 @@ fn missing_files_are_mended_or_refused() {
 }
 
 fn replace_private_log(disk: &SimulatedDisk, other: &SimulatedDisk) {
-    let of = |disk: &SimulatedDisk| disk.names().unwrap().into_iter().filter(|name| is_private(name));
-    of(disk).for_each(|name| disk.lose(&name));
-    of(other).for_each(|name| disk.put(&name, &other.content(&name).unwrap()));
+    let private_names =
+        |disk: &SimulatedDisk| disk.names().unwrap().into_iter().filter(|name| is_private(name));
+    private_names(disk).for_each(|name| disk.lose(&name));
+    private_names(other).for_each(|name| disk.put(&name, &other.content(&name).unwrap()));
 }
 
 #[test]

@@ -87,11 +87,11 @@ fn a_lost_synced_epoch_is_detected() {
     let mut witness = Witness::of(&state);
     assert_eq!(witness.look(), Ok(20));
     let (private, public) = (state.join(PRIVATE_LOG), state.join("public.log"));
-    let kept = |log: &Path, epoch| {
+    let end_of_epoch = |log: &Path, epoch| {
         frames(log).iter().filter(|frame| frame.epoch <= epoch).map(|frame| frame.end).max()
     };
-    harness::cut(&private, kept(&private, 12).expect("twelve epochs"));
-    harness::cut(&public, kept(&public, 10).expect("ten epochs"));
+    harness::cut(&private, end_of_epoch(&private, 12).expect("twelve epochs"));
+    harness::cut(&public, end_of_epoch(&public, 10).expect("ten epochs"));
     harness::finish(&mut run(&pipeline, &state, 1)).succeeded();
     assert_eq!(witness.look(), Err(13), "epochs 13 to 20 were drawn again");
 }

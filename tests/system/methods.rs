@@ -146,13 +146,13 @@ fn squares_of_epoch_sums_are_not_passed_off_as_covariances() {
 fn readers_choose_whether_to_debias_squares() {
     let raw = "views = [{ name = 'v', workload = 'prefix', estimate = 'moments', squares = 'raw' }]\n";
     let ran = Ran::new(&pipeline("pp", 400, "full", raw).replace("epsilon = 30", "epsilon = 1"));
-    let (kept, read) = (ran.last(), |squares: &str| {
+    let (published, read) = (ran.last(), |squares: &str| {
         ran.tail(&["--squares", squares]).succeeded().json().pop().expect("a line")
     });
-    assert_eq!([&kept["squares"], &kept["second"]], [&"kept".into(), &read("raw")["second"]]);
+    assert_eq!([&published["squares"], &published["second"]], [&"kept".into(), &read("raw")["second"]]);
     let debiased = read("debiased");
     assert_eq!(debiased["squares"], "removed");
-    let bias = |i: usize, j: usize| number(&kept["second"][i][j]) - number(&debiased["second"][i][j]);
+    let bias = |i: usize, j: usize| number(&published["second"][i][j]) - number(&debiased["second"][i][j]);
     assert!(bias(0, 0) > 1.0 && (bias(0, 0) / bias(1, 1) - 1.0).abs() < 1e-9 && bias(0, 1) == 0.0);
     let jme = Ran::new(&pipeline("jme", 400, "full", MOMENTS));
     jme.tail(&["--squares", "raw"]).failed(2, &["--squares", "leave it out"]);

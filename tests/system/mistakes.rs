@@ -1,6 +1,6 @@
-//! Planted mistakes in a pipeline or its source, each with standard error in a pipe: what is
-//! published, the exit status, and what is printed. Whatever a run with `preflight = "stop"`
-//! refuses, `hushflow check` reports.
+//! Plants mistakes in a pipeline or its source, each with standard error in a pipe, and checks the
+//! releases, the exit status and the output. Whatever a run with `preflight = "stop"` refuses,
+//! `hushflow check` reports.
 
 mod several;
 
@@ -307,7 +307,7 @@ fn the_advised_jump_is_long_enough() {
 
 /// Damage far into a packed standard input ends the run with what was published before it.
 #[test]
-fn damage_in_standard_input_is_reported_with_what_was_published() {
+fn damage_in_standard_input_is_reported_with_the_published_epochs() {
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write;
     let mistake = Mistake::new("", &[("'data.csv'", "'-'\nformat = 'csv'")]);
@@ -430,7 +430,7 @@ fn a_falling_clock_stops_a_first_run() {
     };
     let most = files(1500);
     most.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
-    // A run goes on if fewer rows fall back, and check says so.
+    // A run continues if fewer rows fall back, and `check` reports it.
     let fewer = files(700);
     let (code, report) = fewer.check();
     assert!(code == Some(4) && report.contains("more than a fifth of the rows are of epochs"), "{report}");
@@ -444,7 +444,7 @@ fn a_falling_clock_stops_a_first_run() {
 /// In a pipe, a run with `preflight = "warn"` says where private problems are shown, whatever the
 /// rows hold.
 #[test]
-fn a_pipe_is_told_where_private_problems_are_shown() {
+fn a_run_in_a_pipe_names_where_private_problems_are_shown() {
     let note = "are not reported here: hushflow check";
     for data in [rows(3000, 0), rows(3000, usize::MAX)] {
         let mistake = Mistake::new(&data, &[("preflight = 'stop'\n", "")]);
@@ -460,7 +460,7 @@ fn a_pipe_is_told_where_private_problems_are_shown() {
 
 /// What no noise, no strategy or no bounds can give is reported with its place in the file.
 #[test]
-fn what_can_not_be_published_is_reported_with_its_line() {
+fn problems_that_prevent_publication_are_reported_with_their_line() {
     let strategy = "strategy = 'square-root'";
     for (from, to, place) in [
         ("epsilon = 1", "epsilon = 1000", "p.toml:19:11: privacy: epsilon is too large"),

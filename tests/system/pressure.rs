@@ -197,11 +197,11 @@ fn on_a_small_disk(epochs: u64, script: &str) -> Option<String> {
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &script, "sh"]).arg(binary).arg(lab.path(""));
     finish(&mut command).succeeded();
-    let said = std::fs::read_to_string(lab.path("said")).expect("standard error");
+    let messages = std::fs::read_to_string(lab.path("said")).expect("standard error");
     let ended = std::fs::read_to_string(lab.path("ended")).expect("a code");
-    assert_eq!(ended.trim(), "0", "{said}");
+    assert_eq!(ended.trim(), "0", "{messages}");
     assert!(sums(&lab.path("state")) == expected, "the sums are not those of the file");
-    Some(said)
+    Some(messages)
 }
 
 #[test]

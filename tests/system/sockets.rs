@@ -235,7 +235,7 @@ fn junk_is_refused_or_counted() {
 }
 
 #[test]
-fn a_signal_ends_a_run_in_good_order_and_the_next_one_goes_on() {
+fn a_signal_ends_a_run_cleanly_and_the_next_run_resumes() {
     let case = SocketStream::new();
     for from in [0, 1000] {
         let (run, address) = case.listen("acknowledge = true", &[]);
@@ -289,8 +289,8 @@ fn invalid_settings_are_explained() {
     finish(run(&pipeline, &case.state(), 1).args(["--until-idle", "1s"]))
         .failed(2, &["--until-idle", "has an end"]);
     let pipeline = case.pipeline("tcp-listen://127.0.0.1:1", "");
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = taken.local_addr().expect("a bound port").to_string();
+    let occupied = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = occupied.local_addr().expect("a bound port").to_string();
     let text = std::fs::read_to_string(&pipeline).expect("a pipeline").replace("127.0.0.1:1", &address);
     let pipeline = case.lab.write("taken.toml", text);
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &[&address]);

@@ -318,9 +318,9 @@ fn the_ledger_is_charged_once_for_all_windows() {
     for _ in 0..2 {
         finish(&mut run(&real(MEAN), &state, 1)).succeeded();
     }
-    let found = account();
-    assert_eq!(found["entries"].as_array().unwrap().len(), 1, "{found}");
-    let entry = &found["entries"][0];
+    let report = account();
+    assert_eq!(report["entries"].as_array().unwrap().len(), 1, "{report}");
+    let entry = &report["entries"][0];
     assert_eq!((&entry["method"], &entry["epochs"]), (&Value::from("prime-ht"), &Value::from(4)));
     // The value of one Gaussian mechanism of (2, 1e-6), whatever the number of windows.
     close("μ of all windows", &entry["mu"], 0.453, 0.02);

@@ -68,13 +68,13 @@ fn check_spreads(lab: &Lab, pipeline: &str) {
 }
 
 #[test]
-fn flights_are_summed_exactly_however_the_run_is_spread() {
+fn flights_are_summed_exactly_on_any_number_of_workers() {
     let lab = Lab::new();
     check_spreads(&lab, &flights(SEED));
 }
 
 #[test]
-fn a_stream_out_of_order_is_summed_exactly_however_the_run_is_spread() {
+fn a_stream_out_of_order_is_summed_exactly_on_any_number_of_workers() {
     let lab = Lab::new();
     let pipeline = stream(&lab, SEED);
     check_spreads(&lab, &pipeline);

@@ -360,8 +360,8 @@ mod tests {
         ) {
             let bounds = ErrorBounds { d: 7.0, rows: 10.0, rho: 0.1, trace: 0.3 };
             let moved = |halvings: u32| {
-                let of = |norm: i128| score(&[&rest[..], &[norm]].concat(), halvings, &bounds);
-                of(one) - of(other)
+                let score_with = |norm: i128| score(&[&rest[..], &[norm]].concat(), halvings, &bounds);
+                score_with(one) - score_with(other)
             };
             let moves: Vec<i128> = (0..=HALVINGS).map(moved).collect();
             let (least, most) = (moves.iter().min().expect("one"), moves.iter().max().expect("one"));

@@ -363,7 +363,7 @@ mod tests {
     /// Bins of width 2 from −2 to 12, and a ball from 0 to 7: half of the fourth bin and all of the
     /// fifth are above, the first is below.
     #[test]
-    fn released_bins_show_what_is_clipped() {
+    fn released_bins_estimate_the_clipping() {
         let bins =
             ReleasedBins { half_bin: 1.0, columns: vec![vec![(-1, 10.0), (0, 70.0), (3, 10.0), (4, 10.0)]] };
         let ball = ClippingBall { centre: vec![3.5], radius: 3.5 };

@@ -254,8 +254,8 @@ struct TrimSizes {
 impl TrimSizes {
     /// `None` if the middle is empty, or if no record may be left out.
     fn new(records: usize, alpha: f64) -> Option<Self> {
-        let of = |share: f64| (share * records as f64).ceil() as usize;
-        let (subset, tail) = (of(1.0 - 2.0 * alpha), of(3.0 * alpha));
+        let rounded_share = |share: f64| (share * records as f64).ceil() as usize;
+        let (subset, tail) = (rounded_share(1.0 - 2.0 * alpha), rounded_share(3.0 * alpha));
         let left_out = (alpha * subset as f64).floor() as usize;
         let middle = records.checked_sub(2 * tail).filter(|middle| *middle > 0)?;
         (left_out > 0).then_some(Self { subset, left_out, tail, middle })

@@ -183,8 +183,8 @@ fn audited(case: &AuditCase) -> AuditClaim {
 fn findings(subject: &dyn AuditSubject, audited: &AuditClaim, trials: u64) -> Vec<AuditFinding> {
     let canaries = canaries(audited).unwrap();
     let settings = AuditSettings { trials, false_alarm: FALSE_ALARM, canaries: canaries.len() };
-    let of = |canary| audit(subject, audited, canary, &settings, &mut |_| ()).unwrap();
-    canaries.iter().map(of).collect()
+    let finding_of = |canary| audit(subject, audited, canary, &settings, &mut |_| ()).unwrap();
+    canaries.iter().map(finding_of).collect()
 }
 
 /// Checks that an honest mechanism is not accused, and that its worst canary comes near the claim.

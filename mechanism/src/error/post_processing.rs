@@ -238,8 +238,8 @@ impl MethodComparison {
     /// it always is.
     pub fn crossing(&self) -> Bounds {
         let SquaredNoiseError { quadratic, linear, .. } = self.post_processing;
-        let of = |linear: f64| ((self.joint - linear).max(0.0) / quadratic).sqrt();
-        Bounds { lower: of(linear.upper), upper: of(linear.lower) }
+        let crossover = |linear: f64| ((self.joint - linear).max(0.0) / quadratic).sqrt();
+        Bounds { lower: crossover(linear.upper), upper: crossover(linear.lower) }
     }
 }
 

@@ -95,12 +95,12 @@ impl Strategies {
     /// Returns row norms and error bounds of the correlated noise: of counts and first moments, and
     /// of second moments.
     fn correlations(&self, steps: u64) -> Result<[Correlation; 2], MechanismError> {
-        let of = |strategy: &dyn Strategy| {
+        let correlation_of = |strategy: &dyn Strategy| {
             let correlation = strategy.correlates().map(|strategy| strategy.correlation(steps));
             correlation.ok_or(MechanismError::Correlation)
         };
-        let first = of(self.first())?;
-        let second = if self.are_one() { first } else { of(self.second())? };
+        let first = correlation_of(self.first())?;
+        let second = if self.are_one() { first } else { correlation_of(self.second())? };
         Ok([first, second])
     }
 

@@ -390,7 +390,7 @@ mod tests {
     /// A finished run has spent the budget it was calibrated for, including the grid and the
     /// rounding of noise.
     #[test]
-    fn a_whole_run_spends_its_guarantee_and_a_part_no_less_than_it_moves() {
+    fn a_run_spends_its_guarantee_and_a_part_at_least_its_distance() {
         let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), STEPS as f64);
         for (strategies, log_delta) in [
             (strategies(), -14.0_f64),

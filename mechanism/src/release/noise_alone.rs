@@ -16,7 +16,7 @@ use crate::workload::Workload;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// c of a private count that nobody reads: it costs half of this share of the noise.
+/// c of a private count that is never read: it costs half of this share of the noise.
 pub const UNREAD_COUNT: f64 = 1.0 / (1 << 20) as f64;
 
 /// Correlated noise, step by step.
@@ -158,7 +158,7 @@ impl NoiseStream {
             return Err(crate::strategy::StepError::Coordinates { found, expected }.into());
         }
         let unit = self.mechanism.moments().noise()[Layout::COUNT + 1].unit;
-        // The first coordinate is the count, which nobody reads.
+        // The first coordinate is the count, which is never read.
         let (mut rest, mut unread) = (noise, layout.first().start);
         for (machine, decoder) in &mut self.shards {
             let length = machine.coordinates();

@@ -138,18 +138,18 @@ pub fn square_root(series: &[f64], terms: usize) -> Vec<f64> {
     root
 }
 
-pub(crate) const PLACES: usize = 12;
+pub(crate) const GAUSS_POINTS: usize = 12;
 
 /// Points in (−1, 1) and weights of Gauss's rule. The points are the zeros of a Legendre
 /// polynomial, found by Newton's method.
-pub(crate) fn gauss_legendre() -> [[f64; 2]; PLACES] {
-    let n = PLACES as f64;
+pub(crate) fn gauss_legendre() -> [[f64; 2]; GAUSS_POINTS] {
+    let n = GAUSS_POINTS as f64;
     let legendre = |x: f64| {
         let next = |(last, this): (f64, f64), k: usize| {
             let k = k as f64;
             (this, ((2.0 * k + 1.0) * x * this - k * last) / (k + 1.0))
         };
-        let (last, this) = (1..PLACES).fold((1.0, x), next);
+        let (last, this) = (1..GAUSS_POINTS).fold((1.0, x), next);
         (this, n * (x * this - last) / (x * x - 1.0))
     };
     std::array::from_fn(|j| {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_all_terms() {
+    fn sums_equal_those_of_all_terms() {
         let functions: [fn(f64) -> f64; 5] = [
             |_| 1.0,
             |t| 3.0 * t + 7.0,

@@ -173,7 +173,7 @@ pub(super) fn state(facts: &Value, name: &str) -> io::Result<u64> {
     facts["state"][name].as_u64().ok_or_else(malformed_answer)
 }
 
-/// Returns a subject that nobody else listens to.
+/// Returns a unique subject for replies.
 fn inbox() -> io::Result<String> {
     let mut bytes = [0; 16];
     SysRng.try_fill_bytes(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;

@@ -217,8 +217,8 @@ mod tests {
             matches!(nats.next(&mut row, &mut form), Err(RequestError::Passing(_))),
             "the run is stopped"
         );
-        let taken = row.text.capacity() + nats.connection.payload.capacity();
-        assert!(taken <= 4 * RECORD_LIMIT, "{taken} bytes are held");
+        let capacity = row.text.capacity() + nats.connection.payload.capacity();
+        assert!(capacity <= 4 * RECORD_LIMIT, "{capacity} bytes are held");
         drop(nats);
         stop.join().unwrap();
         server.join().unwrap();

@@ -225,8 +225,8 @@ mod tests {
             matches!(redis.next(&mut row, &mut form), Err(RequestError::Passing(_))),
             "the run is stopped"
         );
-        let taken = row.text.capacity() + redis.name.capacity();
-        assert!(taken <= 4 * RECORD_LIMIT, "{taken} bytes are held");
+        let capacity = row.text.capacity() + redis.name.capacity();
+        assert!(capacity <= 4 * RECORD_LIMIT, "{capacity} bytes are held");
         drop(redis);
         stop.join().unwrap();
         server.join().unwrap();

@@ -176,8 +176,8 @@ impl<'a> World<'a> {
     fn end(&mut self, name: &str, running: &mut Running) {
         for (process, child) in running.children.iter_mut().enumerate() {
             let status = child.wait().expect("the process ends");
-            let said = |name: &str| std::fs::read_to_string(self.path(&format!("{name}{process}")));
-            let [out, err] = ["out", "err"].map(|name| said(name).expect("UTF-8"));
+            let output_of = |name: &str| std::fs::read_to_string(self.path(&format!("{name}{process}")));
+            let [out, err] = ["out", "err"].map(|name| output_of(name).expect("UTF-8"));
             self.facts.ended(&format!("{name}, process {process}"), status.code(), &out, &err, self.case);
         }
     }

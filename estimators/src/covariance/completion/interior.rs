@@ -91,14 +91,14 @@ impl PathPoint {
             true => (value + root) / 2.0,
             false => 2.0 * barrier / precision / (root - value),
         };
-        let of = |value| Mat::from_fn(1, 1, |_, _| value);
-        PathPoint { covariance: of(covariance), multiplier: of(barrier / covariance) }
+        let scalar = |value| Mat::from_fn(1, 1, |_, _| value);
+        PathPoint { covariance: scalar(covariance), multiplier: scalar(barrier / covariance) }
     }
 
     /// Joins points of different components, without correlation between them.
     pub(super) fn beside(points: &[&PathPoint]) -> Self {
         let size = points.iter().map(|point| point.covariance.nrows()).sum();
-        let of = |matrix: fn(&PathPoint) -> &Mat<f64>| {
+        let block_diagonal = |matrix: fn(&PathPoint) -> &Mat<f64>| {
             let (mut joint, mut start) = (Mat::zeros(size, size), 0);
             for part in points.iter().map(|point| matrix(point)) {
                 joint.as_mut().submatrix_mut(start, start, part.nrows(), part.nrows()).copy_from(part);
@@ -106,7 +106,10 @@ impl PathPoint {
             }
             joint
         };
-        PathPoint { covariance: of(|point| &point.covariance), multiplier: of(|point| &point.multiplier) }
+        PathPoint {
+            covariance: block_diagonal(|point| &point.covariance),
+            multiplier: block_diagonal(|point| &point.multiplier),
+        }
     }
 
     /// ⟨W, M⟩/m: the μ of the nearest point of the path.
