@@ -21,7 +21,7 @@ const QUALITY: usize = 17;
 const QUALITY_TITLE: usize = 9;
 
 /// Characters of a key that must fit before the word of quality does. Without room for both, a long
-/// word follows on a line of its own.
+/// word follows on a separate line.
 const KEY: usize = 12;
 
 /// How a table is laid out.

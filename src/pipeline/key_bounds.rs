@@ -1,8 +1,8 @@
 //! Bounds of single keys: maps the values of a key from its own bounds to those of the columns.
 //!
 //! The sensitivity is unchanged, because it is that of any record that the clipper receives: the
-//! map is applied to one record at a time, before it is clipped, and depends on nothing but that
-//! record and public numbers. A key is public in the release, so readers undo it.
+//! map is applied to one record at a time, before it is clipped, and depends only on that record
+//! and public numbers. A key is public in the release, so readers undo it.
 
 use super::{Column, KeyColumn, bounds_by_key};
 

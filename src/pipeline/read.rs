@@ -231,7 +231,7 @@ fn column<'a>(section: Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Colum
     };
     section.finish(true);
     if has_bounds && !for_other_keys {
-        // Every key has bounds of its own, which `key_bounds` checks. The column's bounds contain
+        // Every key has its own bounds, which `key_bounds` checks. The column's bounds contain
         // them all.
         let (name, bounds) = (name?.value.into(), bounds?);
         let all = bounds.values().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));

@@ -1,6 +1,6 @@
 //! Fingerprints of the part of a file that has been read, recorded with positions.
 //!
-//! A run that resumes goes on at the same byte. If rows before that byte have moved, they would
+//! A resumed run continues at the same byte. If rows before that byte have moved, they would
 //! count twice or never, and the guarantee does not cover a row that counts twice. So each position
 //! comes with a checksum of the bytes before it, and a run refuses to resume where it differs. A
 //! file whose bytes cannot be compared from within (packed, Parquet) must be the same as a whole:

@@ -211,7 +211,7 @@ fn a_ledger_that_is_damaged_gone_or_rolled_back_stops_the_run_and_fails_the_chec
 }
 
 #[test]
-fn a_ledger_that_cannot_be_written_refuses_new_runs_and_paid_ones_go_on() {
+fn an_unwritable_ledger_refuses_new_runs_but_not_paid_ones() {
     let data = Data::new();
     data.run(&data.shared("first")).succeeded();
     std::fs::create_dir(data.state("shared").join("ledger.new")).expect("a directory in the way");

@@ -179,7 +179,7 @@ fn private_mistakes_are_shown_only_where_exact_counts_are() {
             (ended.err.contains("private"), ended.err)
         };
         let (is_warned, err) = warned("", &[]);
-        // The guarantee is named in a line of its own.
+        // The guarantee is named on a separate line.
         assert!(!is_warned || !err.contains("warning: private"), "{err}");
         assert!(!err.contains("rows read"), "{err}");
         assert!(warned("", &["--counters"]).1.contains("warning: private, for the operator"));
@@ -370,7 +370,7 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
     let again = finish(&mut run(&mistake.pipeline, &mistake.lab.path("state"), 1));
     again.failed(1, &["a key that [key] doesn't list", "are published, and no later one"]);
     assert!((16..=20).contains(&mistake.published()));
-    // The operator can go on.
+    // The operator can continue.
     let text = std::fs::read_to_string(&mistake.pipeline).expect("the pipeline");
     mistake.lab.write("p.toml", text.replace("'stop'", "'warn'"));
     mistake.run(&[]).succeeded();
@@ -380,7 +380,7 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
 /// A source that is mended after a stop is judged by the rows that are read, though rows of epochs
 /// that were published before the stop did not count.
 #[test]
-fn a_mended_source_goes_on_where_the_run_stopped() {
+fn a_repaired_source_resumes_where_the_run_stopped() {
     let mistake = Mistake::new(&rows(15_000, 10_656), &[]);
     mistake.run(&[]).failed(1, &["a key that [key] doesn't list"]);
     // Row 10,656 is the first one of epoch 38.

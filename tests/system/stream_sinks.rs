@@ -303,7 +303,7 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
 }
 
 #[test]
-fn a_run_whose_address_is_taken_goes_on_and_listens_once_it_is_free() {
+fn a_run_whose_address_is_taken_continues_and_listens_once_it_is_free() {
     let mut case = SinkStream::new();
     let mut first = case.start(&case.pipeline("path = 'http-listen://127.0.0.1:0'"));
     let (address, _more) = served(&mut first);

@@ -183,7 +183,7 @@ fn a_corrupt_reading_moves_no_window() {
 /// Killed repeatedly after its first windows: published windows stay equal byte by byte, and in the
 /// end every window is present, as without a kill.
 #[test]
-fn a_killed_run_goes_on_and_publishes_each_window_once() {
+fn a_killed_run_resumes_and_publishes_each_window_once() {
     let lab = Lab::new();
     let whole = lab.path("whole");
     // With real noise, an epoch drawn twice would differ in its bytes; a seed lets all windows be
@@ -227,7 +227,7 @@ fn a_killed_run_goes_on_and_publishes_each_window_once() {
 
 /// Flights in windows of counted records, from a standard input that can't be read again.
 #[test]
-fn a_journaled_input_goes_on_within_a_window() {
+fn a_journaled_input_resumes_within_a_window() {
     let lab = Lab::new();
     let text = std::fs::read_to_string(FLIGHTS).unwrap();
     let pipeline = |path: &str, journal: &str| {

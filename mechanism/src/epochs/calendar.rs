@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Calendar {
     /// Name of the time zone.
     pub time_zone: String,
-    /// Runs of epochs in order; the first begins with epoch 1, the last goes on for ever.
+    /// Runs of epochs in order; the first begins with epoch 1, the last never ends.
     pub runs: Vec<EpochRun>,
 }
 

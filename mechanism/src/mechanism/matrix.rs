@@ -172,7 +172,7 @@ impl MatrixMechanism {
     /// `horizon` steps.
     ///
     /// # Errors
-    /// [`MechanismError`], as [`MomentMechanism::new`], also where a strategy is not defined for
+    /// [`MechanismError`], as [`MomentMechanism::new`], and if a strategy is not defined for
     /// `horizon` steps or the sensitivity can't be computed for them.
     /// [`MechanismError::Correlation`] for strategies that can't correlate noise,
     /// [`MechanismError::CorrelationError`] and [`MechanismError::CorrelationRange`] where rounding

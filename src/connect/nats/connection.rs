@@ -23,7 +23,7 @@ const HEAD_KEPT: usize = 1 << 10;
 /// Error code for a publisher that expected another last sequence number.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
-/// A connection after the greeting, with a subject of its own for answers.
+/// A connection after the greeting, with its own subject for answers.
 pub(super) struct NatsConnection {
     pub(super) stream: NatsStream,
     pub(super) wire: ServerConnection,

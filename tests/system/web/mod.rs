@@ -76,7 +76,7 @@ fn lines(state: &Path, arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn events_are_the_lines_of_tail_and_go_on_where_a_client_stopped() {
+fn events_equal_the_lines_of_tail_and_resume_where_a_client_stopped() {
     let lab = Lab::new();
     let state = published(&lab);
     let workloads = ["prefix", "average", "exponential:0.75", "window:7", "momentum:0.5", "window:999999"];

@@ -111,7 +111,7 @@ pub enum AmplificationError {
 impl RandomParticipation {
     /// Returns the composition whose δ bounds that of the release, in both directions.
     /// `noise_multiplier` is the deviation of the noise over the largest norm of *one* record's
-    /// contribution, also where records are replaced.
+    /// contribution, even if records are replaced.
     ///
     /// # Errors
     /// [`AmplificationError`].

@@ -31,7 +31,7 @@ pub(super) fn minimize(function: &Function<'_>, start: &[f64], steps: usize, tol
     Descent::patient(0).run(function, start, steps, tolerance)
 }
 
-/// A descent that can go on with a similar function.
+/// A descent that can continue with a similar function.
 #[derive(Clone, Debug)]
 pub(super) struct Descent {
     /// Estimate of the inverse Hessian; empty before the first step.
