@@ -1,6 +1,6 @@
-//! Keyed ingestion from memory, by number of keys and workers: records through the operators to a
-//! log that keeps nothing, for single records and for bounded entities. A plain loop that sums
-//! records is the baseline.
+//! Measures keyed ingestion from memory, by number of keys and workers: records through the
+//! operators to a log that keeps nothing, for single records and for bounded entities. A plain loop
+//! that sums records is the baseline.
 //!
 //! `cargo bench --bench ingestion`; figures in `docs/benchmarks.md`.
 

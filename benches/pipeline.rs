@@ -1,7 +1,7 @@
 //! Throughput of the reader and of the whole pipeline. The baseline is the CSV crate's loop, which
 //! parses no field. The input is the file of flights ten times over, with four columns, a key,
-//! event and arrival times. Then the operators alone on wide records, where reading is not the
-//! limit.
+//! event and arrival times. It also measures the operators alone on wide records, where reading is
+//! not the limit.
 //!
 //! `TMPDIR=/dev/shm cargo bench --bench pipeline` keeps the state of a run in memory.
 

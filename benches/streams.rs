@@ -91,7 +91,7 @@ fn latency(seconds: u64) {
 fn memory(records: u64) {
     const AN_EPOCH: usize = 1_000_000;
     let directory = BenchDirectory::new();
-    // One epoch more, so that the run does not end with the last record.
+    // One epoch more, so that the last record does not end the run.
     let mut run = directory.run(&pipeline("-", 1000, AN_EPOCH, records.div_ceil(AN_EPOCH as u64) + 1), 1);
     let mut input = run.child.stdin.take().expect("a pipe");
     input.write_all(header().as_bytes()).expect("the run reads");
@@ -166,7 +166,7 @@ fn rows(keys: usize) -> String {
     rows
 }
 
-/// Reports every epoch when it appears in the public log.
+/// Sends every epoch with the time when it appears in the public log.
 fn watch(state: PathBuf) -> Receiver<(u64, Instant)> {
     let (sender, seen) = channel();
     thread::spawn(move || follow(&state, &sender));

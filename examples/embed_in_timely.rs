@@ -1,7 +1,7 @@
-//! How do I publish private moments from my own timely dataflow?
+//! Publishes private moments from an application's own timely dataflow.
 //!
-//! Two workers each see every second flight out of New York in January 2013. Their dataflow could
-//! do anything with these. Here it publishes the mean delay of each airport, day by day. Run it
+//! Two workers each receive half of the flights out of New York in January 2013. Their dataflow
+//! could compute anything. Here it publishes the mean delay of each airport, day by day. Run it
 //! twice: the second run finds all days in the public log. `hushflow tail` reads that log, too.
 //!
 //! ```sh

@@ -1,4 +1,4 @@
-//! How accurate is a month of private delays?
+//! Shows how accurate a month of private delays is.
 //!
 //! The flights out of New York in January 2013 go through the pipeline of `flights.toml`, as in
 //! production, and become one Gaussian density for each airport. Next to every private number the

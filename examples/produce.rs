@@ -1,5 +1,5 @@
-//! A producer without loss or duplicates: it sends the rows of a CSV file over a socket and resumes
-//! after the rows that the other side has acknowledged, even if either process was killed.
+//! Sends the rows of a CSV file over a socket without loss or duplicates. It resumes after the last
+//! acknowledged row, even if either process was killed.
 //!
 //! ```sh
 //! cargo run --release -- run examples/socket.toml

@@ -20,12 +20,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = arguments.next().ok_or("name a server: redis://127.0.0.1:6379 or nats://127.0.0.1:4222")?;
     let text = fs::read_to_string(arguments.next().unwrap_or_else(|| FLIGHTS.into()))?;
     let rows: Vec<&str> = text.lines().skip(1).collect();
-    let taken = match server.split_once("://") {
+    let published = match server.split_once("://") {
         Some(("redis", address)) => to_redis(TcpStream::connect(address)?, &rows)?,
         Some(("nats", address)) => to_nats(TcpStream::connect(address)?, &rows)?,
         _ => return Err("expected redis://host:port or nats://host:port".into()),
     };
-    writeln!(io::stderr(), "{} rows are in the stream, {taken} of them new", rows.len())?;
+    writeln!(io::stderr(), "{} rows are in the stream, {published} of them new", rows.len())?;
     Ok(())
 }
 
@@ -61,7 +61,7 @@ fn to_redis(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
 /// the number of new rows.
 fn to_nats(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
     let mut answers = BufReader::new(connection.try_clone()?).lines();
-    // Reads the next message for our subject `answer`: the line after its header.
+    // Returns the body of the next message on the subject `answer`, to which the server replies.
     let mut answer = move || -> io::Result<String> {
         loop {
             let line = answers.next().ok_or(io::ErrorKind::UnexpectedEof)??;

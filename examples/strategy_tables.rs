@@ -1,5 +1,5 @@
-//! Which strategy is how far from the optimum, and does the strategy lab reproduce published
-//! tables?
+//! Prints how far each strategy is from the optimum, and whether the strategies reproduce published
+//! tables.
 //!
 //! The first table holds, for every strategy that a comparison includes, how far its total squared
 //! error is above a proven lower bound, for several workloads, horizons and participations; and its

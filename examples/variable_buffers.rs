@@ -1,4 +1,4 @@
-//! How close do buffers that vary with time come to the best strategy?
+//! Compares buffers that vary with time with the best strategy.
 //!
 //! Fits `variable-blt:b` and `blt:5`, computes the certified optimum of the total squared error,
 //! and prints and draws the excess over it: by number of buffers at 512 steps, and by horizon for

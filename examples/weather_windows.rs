@@ -1,9 +1,8 @@
-//! What can one release log say about this week and about the recent past?
+//! Computes two views of one release log.
 //!
-//! A year of hourly weather is released once, by the pipeline of `weather.toml`. Then two views are
-//! computed from the same log, at no further privacy cost: a mean that forgets, with weights
-//! 0.9ᵃᵍᵉ, and one over a window of 7 days. Views that were not
-//! planned when the stream ran work as well.
+//! A year of hourly weather is released once, by the pipeline of `weather.toml`. Two views of the
+//! log then cost no further privacy: a mean that forgets, with weights 0.9ᵃᵍᵉ, and a mean over a
+//! window of 7 days. Views that were not planned when the stream ran work as well.
 //!
 //! The file holds a corrupt reading, a wind of 1048 mph. The public bounds clip it to 60 mph, so it
 //! hardly affects the private mean. The windowed mean of the raw file is far off for a week.

@@ -26,8 +26,8 @@ pub fn parse_time(text: &str) -> Option<i64> {
 }
 
 /// Microseconds since 1970 of a time; without an offset from UTC, it is local time in the zone. A
-/// local time that occurs twice, as clocks go back, is the first of the two. One that is skipped,
-/// as clocks go forward, is as much later as clocks go forward.
+/// local time that occurs twice, when clocks go back, is the first of the two. One that is skipped,
+/// when clocks go forward, is moved forward by the length of the gap.
 pub(crate) fn parse_local_time(text: &str, zone: &TimeZone) -> Option<i64> {
     zoned(text, zone).and_then(|zoned| micros(&zoned))
 }

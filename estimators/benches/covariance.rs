@@ -1,6 +1,6 @@
-//! PACE-GGM with ρ = 10 on data of the shape of the paper's slowest: 102 columns of 1,994 records
-//! with some twenty strong factors (47.8 s there), and 187 columns of 9,144 records with three
-//! (3,117 s there). Figures: `docs/covariance.md`.
+//! Benchmarks PACE-GGM with ρ = 10 on data shaped like the slowest in the paper: 102 columns of
+//! 1,994 records with about twenty strong factors (47.8 s in the paper), and 187 columns of 9,144
+//! records with three (3,117 s in the paper). Figures are in `docs/covariance.md`.
 
 use divan::{Bencher, black_box};
 use hushflow_estimators::covariance::{CovarianceBudget, CovarianceMethod, CovarianceSample};
@@ -21,8 +21,8 @@ const SHAPES: [TableShape; 2] = [
     TableShape { records: 9144, columns: 187, factors: 3 },
 ];
 
-/// Factor models between −1 and 1: each factor half as strong as the one before the last, and a
-/// tenth of the variance a column's own.
+/// Factor models with values between −1 and 1: each factor is half as strong as the one before the
+/// last, and a tenth of the variance is a column's own.
 fn records(TableShape { records, columns, factors }: TableShape) -> Vec<f64> {
     let mut state = 1u64;
     let mut uniform = || {

@@ -1,6 +1,6 @@
-//! A robust private mean from the table to the answer, in the paper's setting.
+//! Time of a whole robust private mean, in the paper's setting.
 //!
-//! `cargo bench -p hushflow-mechanism --bench mean`
+//! `cargo bench -p hushflow-estimators --bench mean`
 
 use chacha20::ChaCha20Rng;
 use divan::Bencher;

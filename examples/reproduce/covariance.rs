@@ -1,5 +1,5 @@
-//! Figure 3: the error of covariances against the noise, for JME and PP, with running averages and
-//! C = I.
+//! Reproduces Figure 3: the error of covariances against the noise, for JME and PP, with running
+//! averages and C = I.
 //!
 //! x and y are as in Figures 2, 4 and 7 ([`second_moments`](super::second_moments)). Bands lie
 //! between the bounds of Theorem 4.2. Circles are runs: JME with equal records, its worst data, and
@@ -138,7 +138,7 @@ impl CovariancePanel {
         vec![agreement, self.order()]
     }
 
-    /// Which method is better at which noise.
+    /// Reports which method is better at which noise.
     fn order(&self) -> FigureFinding {
         let (low, high, count) = NOISE;
         let better = move |wanted| move |noise: &f64| self.comparison(*noise).better() == wanted;

@@ -1,4 +1,4 @@
-//! Figure 5: the distance of a private Gaussian density from the truth, step by step.
+//! Reproduces Figure 5: the divergence of a private Gaussian density from the truth, step by step.
 //!
 //! d = 5. Each run draws new `μ ~ N(0, I/2)` and `Σ ~ Wishart(I/2, 2d)`. Records are x_t ~ N(μ, Σ).
 //! Running averages, C = I. y is KL(p̂_t ‖ p), mean ± standard deviation over the runs. Estimated
@@ -7,9 +7,9 @@
 //! *The paper's setting.* Its σ = 2 is the noise deviation for ζ = 1, so the noise multiplier is 1.
 //! But records have norms of about 5, and the paper mentions no clipping. Panel (a) does the same:
 //! records are not clipped, and **such a run is not private**. The paper does not state the floor
-//! either, on which early steps depend: panels (b) and (c). Panel (d) is a private run with the
-//! same noise multiplier. Its records are clipped at ζ = 10, which 1.3 % of them exceed, and the
-//! noise is for that ζ. It needs more steps.
+//! either, although early steps depend on it: panels (b) and (c). Panel (d) is a private run with
+//! the same noise multiplier. Its records are clipped at ζ = 10, which 1.3 % of them exceed, and
+//! the noise is for that ζ. It needs more steps.
 
 use hushflow::mechanism::estimate::density::Density;
 use hushflow::mechanism::mechanism::Method;
@@ -122,7 +122,7 @@ pub(super) fn figure(
     };
     progress("(a) to (c) as in the paper");
     let with_floors = curves(paper, &[JOINT, SQUARED, SQUARED_DEBIASED], &FLOORS)?;
-    let of = |estimator: DensityEstimator, floor: f64| {
+    let curve_of = |estimator: DensityEstimator, floor: f64| {
         let this = |curve: &&Curve| curve.estimator.name == estimator.name && curve.floor == floor;
         with_floors.iter().find(this)
     };
@@ -151,8 +151,9 @@ pub(super) fn figure(
             clipped.iter().map(|curve| curve.named(PlotStyle::Line)).collect(),
         ),
     ];
-    let triples =
-        FLOORS.map(|floor| Some([of(JOINT, floor)?, of(SQUARED, floor)?, of(SQUARED_DEBIASED, floor)?]));
+    let triples = FLOORS.map(|floor| {
+        Some([curve_of(JOINT, floor)?, curve_of(SQUARED, floor)?, curve_of(SQUARED_DEBIASED, floor)?])
+    });
     let mut findings: Vec<FigureFinding> =
         triples.into_iter().flatten().map(|triple| compare("not clipped", triple)).collect();
     let find = |name: &str| clipped.iter().find(|curve| curve.estimator.name == name);
@@ -162,8 +163,8 @@ pub(super) fn figure(
         findings.push(compare("clipped", [joint, squared, debiased]));
     }
     findings.extend(
-        of(SQUARED, FLOOR)
-            .zip(of(SQUARED_DEBIASED, FLOOR))
+        curve_of(SQUARED, FLOOR)
+            .zip(curve_of(SQUARED_DEBIASED, FLOOR))
             .map(|(squared, debiased)| debiasing_helps(squared, debiased)),
     );
     Ok((panels, findings))
@@ -412,10 +413,11 @@ mod tests {
                 }
             }
             if input["sigma"] == 2.0 {
-                let of = |name: &str| curves.iter().find(|curve| curve.estimator.name == name).unwrap();
-                let from = of(JOINT.name).below_from(&[of(SQUARED.name), of(SQUARED_DEBIASED.name)]);
+                let curve_of = |name: &str| curves.iter().find(|curve| curve.estimator.name == name).unwrap();
+                let from = curve_of(JOINT.name)
+                    .below_from(&[curve_of(SQUARED.name), curve_of(SQUARED_DEBIASED.name)]);
                 assert!(from.is_some_and(|step| step <= 20), "{from:?}");
-                assert!(of(SQUARED_DEBIASED.name).last() < of(SQUARED.name).last());
+                assert!(curve_of(SQUARED_DEBIASED.name).last() < curve_of(SQUARED.name).last());
             }
         }
     }

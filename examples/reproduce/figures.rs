@@ -82,7 +82,7 @@ pub(crate) struct Effort {
     pub(crate) runs: u32,
     /// Seed of all noise and data.
     pub(crate) seed: u64,
-    /// Use shorter streams, for a first look.
+    /// Whether streams are shorter, for a first look.
     pub(crate) quick: bool,
 }
 
@@ -257,7 +257,8 @@ pub(crate) fn in_place(
     MatrixMechanism::new(parameters, strategy.clone())
 }
 
-/// The layout of the coordinates that represent all `dimension`: see [`simulate`](super::simulate).
+/// The layout of a few coordinates that represent all `dimension`: see
+/// [`simulate`](super::simulate).
 pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
     Layout { dimension: dimension.min(2), second, sent: None }
 }
@@ -353,7 +354,7 @@ mod tests {
         }
     }
 
-    /// All except those of Figure 5, which takes too many runs for a test.
+    /// Checks all claims except those of Figure 5, which takes too many runs for a test.
     #[test]
     fn claims_of_closed_forms_hold() {
         for figure in Figure::ALL.into_iter().filter(|figure| *figure != Figure::Densities) {

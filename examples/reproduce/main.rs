@@ -1,5 +1,5 @@
-//! Reproduces the figures of the paper on joint moment estimation with our mechanisms, as CSV and
-//! SVG.
+//! Reproduces the figures of the paper on joint moment estimation with the mechanisms that run, as
+//! CSV and SVG.
 //!
 //! ```sh
 //! cargo run --release --example reproduce -- figure-2 --out figures

@@ -6,7 +6,7 @@
 //!
 //! *Many dimensions.* All coordinates are treated alike. For records with equal entries, an error
 //! summed over all entries follows from one diagonal and one off-diagonal entry. So two of the d
-//! coordinates are run and represent all.
+//! coordinates are simulated and represent all of them.
 
 use hushflow::mechanism::mechanism::MatrixMechanism;
 use hushflow::mechanism::moments::{Layout, RECORD_BITS};
@@ -126,8 +126,8 @@ impl SimulatedStream<'_> {
     }
 }
 
-/// Releases `keys` keys epoch after epoch: `sums` fills in their sums, and `see` receives these and
-/// the released values.
+/// Releases `keys` keys epoch after epoch: `sums` fills in the sums of all keys, and `see` receives
+/// the sums and the released values.
 ///
 /// # Errors
 /// [`ReproductionError`] if a release or `see` fails.
@@ -340,9 +340,9 @@ mod tests {
                 PostProcessing::linear(self.entries(), self.dimension, deviation, sums.of_records(product));
             let (upper, rounding) = (expected.linear.upper, 1e-12);
             assert!(linear <= upper * (1.0 + rounding), "{linear} is above {upper}: {}", self.workload);
-            let of = |bias| self.run(&mechanism, bias, Quantity::SecondMoments, runs).second;
-            near("debiased pp", of(SquareBias::Removed), expected.quadratic + linear);
-            near("pp", of(SquareBias::Kept), expected.quadratic + linear + expected.bias);
+            let second_error = |bias| self.run(&mechanism, bias, Quantity::SecondMoments, runs).second;
+            near("debiased pp", second_error(SquareBias::Removed), expected.quadratic + linear);
+            near("pp", second_error(SquareBias::Kept), expected.quadratic + linear + expected.bias);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Any fuzz target: the name of the program selects it.
+//! Runs the fuzz target that the name of the program selects.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -1,4 +1,5 @@
-//! Files of users: pipelines, strategies, rows, and the parameters in a log's header.
+//! Fuzzes the files that users write (pipelines, strategies, rows) and the parameters in a log's
+//! header.
 
 use super::state::in_memory;
 use hushflow::pipeline::Pipeline;

@@ -1,4 +1,4 @@
-//! Bytes from the network: servers of brokers, peers in a cluster, and clients of HTTP.
+//! Fuzzes bytes from the network: servers of brokers, peers in a cluster, and HTTP clients.
 
 use hushflow::control::Control;
 use hushflow::metrics::Metrics;

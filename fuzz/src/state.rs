@@ -135,7 +135,7 @@ pub(crate) fn state(input: &[u8]) {
         let Some(epoch) = store.committed().checked_add(1) else { return };
         let next =
             EpochFrame { epoch, positions: vec![], sums: vec![1].into(), values: vec![2], admitted: None };
-        store.commit(&[next]).expect("a store that opens goes on");
+        store.commit(&[next]).expect("a store that opens continues");
         drop(store);
         verify(&path).expect("a directory that a store has opened can be read");
     });
@@ -174,7 +174,7 @@ pub(crate) fn journal(input: &[u8]) {
         assert_eq!(
             append_and_read(&path, position, b"8\n").ok(),
             Some(there + 1),
-            "a journal that opens goes on"
+            "a journal that opens continues"
         );
         verify_ingest(&path).expect("a directory that a store has opened can be read");
     });
@@ -185,7 +185,7 @@ fn append_and_read(path: &Path, position: Position, record: &[u8]) -> Result<u64
     let header = PublicHeader { parameters: b"clip_norm = 1\n".to_vec(), private: false };
     let (store, _) = Store::open(path, &header)?;
     let ingest = Arc::new(store.ingest(position, u64::MAX)?);
-    let there = ingest.acknowledged(None).unwrap_or(0);
+    let records_before = ingest.acknowledged(None).unwrap_or(0);
     ingest.begin(b"x\n", &mut |_| false)?;
     ingest.append([record, &[]], 1, &mut |_| false)?;
     ingest.end(None);
@@ -195,7 +195,7 @@ fn append_and_read(path: &Path, position: Position, record: &[u8]) -> Result<u64
     }
     let own = read_session(&ingest, Position::new(ingest.session(), 0));
     assert_eq!(own.ok().as_deref(), Some(record), "what this run wrote is there");
-    Ok(there)
+    Ok(records_before)
 }
 
 fn read_session(ingest: &Arc<IngestJournal>, position: Position) -> io::Result<Vec<u8>> {

@@ -1,4 +1,5 @@
-//! A step of a buffered strategy beside copying the bytes that it must move, and the fits.
+//! Compares a step of a buffered strategy with copying the bytes that it must move. Also measures
+//! the fits.
 //!
 //! `cargo bench -p hushflow-mechanism --bench buffered`
 //!

@@ -1,4 +1,5 @@
-//! Records a second from raw values to exact sums, beside the two usual inexact ways.
+//! Throughput from raw values to exact sums, in records a second, compared with two inexact
+//! methods.
 //!
 //! `cargo bench -p hushflow-mechanism --bench moments`
 
@@ -36,7 +37,7 @@ fn full(dimension: usize) -> Accumulators {
     Accumulators::new(Layout { dimension, second: SecondMoment::Full, sent: None })
 }
 
-/// Clip, quantise, add up exactly: all of the private side but the noise.
+/// The private path without the noise: clip, quantise and sum.
 #[divan::bench(args = DIMENSIONS)]
 fn quantise_and_accumulate(bencher: Bencher, dimension: usize) {
     let (records, clipper) = (records(dimension), clipper(dimension));

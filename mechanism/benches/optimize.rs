@@ -1,4 +1,4 @@
-//! Seconds to a certified optimal strategy, at a relative gap of 10⁻⁶.
+//! Time to a certified optimal strategy, at a relative gap of 10⁻⁶.
 //!
 //! `cargo bench -p hushflow-mechanism --bench optimize`, beside `python
 //! mechanism/benches/baseline/optimize.py`. Known optima are checked in every run; `verify` is the

@@ -1,5 +1,6 @@
-//! Samples per second of the exact discrete Gaussian, beside an inexact f64 normal (ziggurat) over
-//! the same generator. Bytes per second of the keystream, beside the `chacha20` crate.
+//! Measures samples per second of the exact discrete Gaussian, compared with an inexact f64 normal
+//! (ziggurat) over the same generator, and bytes per second of the keystream, compared with the
+//! `chacha20` crate.
 
 use chacha20::cipher::{KeyIvInit, StreamCipher};
 use chacha20::{ChaCha20Legacy, ChaCha20Rng};

@@ -4,20 +4,20 @@
 //!     cargo bench -p hushflow-mechanism --bench timing
 //!
 //! Noise is drawn before the sums of its epoch are known, so its time can tell nothing about them;
-//! it may tell about the noise. The sums take part in the encoding alone. Printed are the
-//! correlations and the mutual information of
+//! it may tell about the noise. The sums take part only in the encoding. The benchmark prints the
+//! correlation and the mutual information of
 //! - the time of a draw and the mean magnitude of the noise drawn,
-//! - the time of a release, noise in hand, and the size of the sums, which are 1 to 80 bits long at
-//!   random,
+//! - the time of a release whose noise is already drawn and the size of the sums, which are 1 to
+//!   80 bits long at random,
 //!
-//! over [`EPOCHS`] epochs, with the times above the 99th percentile cut to it: these are
-//! interrupts. Without any dependence a correlation lies within ±4/√[`EPOCHS`] but for one case in
+//! over [`EPOCHS`] epochs. Times above the 99th percentile, which interrupts cause, are cut to it.
+//! If the two are independent, the correlation lies within ±4/√[`EPOCHS`] in all but one case in
 //! 16,000.
 //!
-//! A correlation sees straight dependence only. Mutual information sees any: times and others are
-//! cut into ten equal parts each, and it is the sum of p log₂(p/(qr)) over the hundred cells.
-//! Without dependence 2 ln 2 · [`EPOCHS`] times it is distributed as χ² with 81 degrees of freedom,
-//! so it stays below [`CHANCE`] but for one case in a thousand.
+//! A correlation shows linear dependence only; mutual information shows any. Each of the two
+//! variables is cut into ten equal parts, and the mutual information is the sum of p log₂(p/(qr))
+//! over the hundred cells. If they are independent, 2 ln 2 · [`EPOCHS`] times it is distributed as
+//! χ² with 81 degrees of freedom, so it stays below [`CHANCE`] in all but one case in a thousand.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::hint::black_box;

@@ -1,10 +1,10 @@
-//! Which projection gives the best density? Evidence for the default.
+//! Compares projections of the covariance, as evidence for the default.
 //!
 //! Records of a Gaussian truth in the unit ball are released once, with the noise of the joint
 //! mechanism at clip norm 1: τ₁ on sums and √2 τ₁ on second moments, count exact. For many
 //! releases, the four projections are measured by KL(truth ‖ estimate), by the error of the
-//! covariance in the Frobenius norm over the truth's norm, and by the mean log-likelihood of
-//! held-out rows below that of the truth.
+//! covariance in the Frobenius norm over the truth's norm, and by how far the mean log-likelihood
+//! of held-out rows lies below that of the truth.
 //!
 //! ```sh
 //! cargo run --release -p hushflow-mechanism --example covariance_projections
@@ -73,7 +73,7 @@ fn row(dimension: usize, condition: f64, count: u32) -> Result<String, Box<dyn E
     Ok(format!("| {dimension} | {condition} | {count} | {good} % | {} |", cells.join(" | ")))
 }
 
-/// Variances fall geometrically; directions are turned off the axes by a reflection.
+/// Variances fall geometrically; a reflection turns the directions away from the axes.
 fn truth(dimension: usize, condition: f64) -> Result<Density, Box<dyn Error>> {
     let values = DVector::from_fn(dimension, |i, _| condition.powf(-(i as f64) / (dimension - 1) as f64));
     let normal = DVector::from_fn(dimension, |i, _| 1.0 + (i as f64 * 1.7).sin()).normalize();

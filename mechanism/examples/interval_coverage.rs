@@ -1,4 +1,4 @@
-//! How often do intervals hold the truth, among the lines of one quality?
+//! Measures how often intervals contain the truth, among the lines of one quality.
 //!
 //! Records with known moments are released many times, with the noise of the joint mechanism: the
 //! count has noise or is exact, and the number of records runs from much fewer than the noise to
@@ -22,7 +22,7 @@ use hushflow_mechanism::moments::{Layout, SecondMoment};
 use nalgebra::{DMatrix, DVector};
 use rand::SeedableRng;
 
-/// Lines of a quality below which a setting has no worst share.
+/// Minimum number of lines of a quality for a setting to count as the worst.
 const ENOUGH: u32 = 1000;
 
 /// Noise of sums. Only ratios matter.
@@ -43,7 +43,7 @@ const TRUTHS: [(f64, f64, f64); 8] = [
 /// Numbers of records, over the noise of sums.
 const SIZES: [f64; 11] = [2.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0, 60.0, 100.0, 1000.0];
 
-/// Held and all intervals, and the worst share with its setting.
+/// Number of intervals that contain the truth, number of all, and the worst share with its setting.
 #[derive(Default)]
 struct Share {
     held: u32,
@@ -67,8 +67,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("| quality | interval | held | of | worst | setting |\n|---|---|--:|--:|--:|---|");
     for ((quality, interval), Share { held, all, worst }) in &shares {
         let (worst, setting) = worst.clone().unwrap_or_default();
-        let held = f64::from(*held) / f64::from(*all);
-        println!("| {quality} | {interval} | {held:.4} | {all} | {worst:.4} | {setting} |");
+        let coverage = f64::from(*held) / f64::from(*all);
+        println!("| {quality} | {interval} | {coverage:.4} | {all} | {worst:.4} | {setting} |");
     }
     Ok(())
 }
@@ -135,11 +135,11 @@ fn setting(
         let share = shares.entry(name).or_default();
         share.held += held;
         share.all += all;
-        let here = f64::from(held) / f64::from(all);
-        if all >= ENOUGH && share.worst.as_ref().is_none_or(|(worst, _)| here < *worst) {
+        let coverage = f64::from(held) / f64::from(all);
+        if all >= ENOUGH && share.worst.as_ref().is_none_or(|(worst, _)| coverage < *worst) {
             let counts = if private_count { "noisy count" } else { "exact count" };
             share.worst = Some((
-                here,
+                coverage,
                 format!(
                     "d = {dimension}, {counts}, {size} records per τ₁, m = {mean}, σ² = {variance}, ρ = {correlation}"
                 ),

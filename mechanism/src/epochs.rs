@@ -1,4 +1,4 @@
-//! Epochs: which epoch a record belongs to, and which epochs are closed.
+//! Epochs: assigns records to epochs and decides which epochs are closed.
 //!
 //! An epoch is one step t = 1, 2, … of the release. The assignment of a record is a pure function
 //! of its own event time and of the [`Clock`], the public information about the arrivals so far. No
@@ -268,8 +268,8 @@ impl Schedule {
 }
 
 impl TimeSchedule {
-    /// The epochs of equal length that hold a time or follow an epoch: number and start of the
-    /// first, and the length.
+    /// Returns the run of equal epochs given by `of_calendar`, or that of the whole schedule:
+    /// number and start of its first epoch, and their length.
     fn run(&self, of_calendar: impl FnOnce(&Calendar) -> Option<&EpochRun>) -> (u64, i64, i64) {
         let run = self.calendar.as_ref().and_then(of_calendar);
         run.map_or((1, self.start, self.length), |run| (run.first, run.start, run.length))

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_teach() {
+    fn errors_show_the_expected_form() {
         let check = |text: &str, part: &str| {
             let message = text.parse::<Participation>().unwrap_err().to_string();
             assert!(message.contains(part), "{message}");

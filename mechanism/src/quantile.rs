@@ -67,7 +67,7 @@ mod tests {
 
     /// Compares with tables (Abramowitz & Stegun 26.5, 26.10, 26.8).
     #[test]
-    fn quantiles_are_those_of_tables() {
+    fn quantiles_agree_with_tables() {
         let check = |found: f64, expected: f64, tolerance: f64| {
             assert!((found / expected - 1.0).abs() <= tolerance, "{found} {expected}");
         };

@@ -1,8 +1,8 @@
-//! A process forks after the noise of the next epoch was drawn: parent and child release different
+//! Tests a fork after the noise of the next epoch was drawn: parent and child release different
 //! noise.
 //!
-//! This is a program of its own without a test harness, because only a process with one thread can
-//! fork safely.
+//! The test is a separate program without a test harness, because only a process with one thread
+//! can fork safely.
 
 use fork::{Fork, fork, waitpid};
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};

@@ -1,4 +1,4 @@
-"""The speed of the package relative to its peers, measured in turns in one process.
+"""Measures the speed of the package relative to its peers, in turns in one process.
 
     pip install -r python/benchmarks/requirements.txt ./python
     python python/benchmarks/speed.py [stream | noise | import]

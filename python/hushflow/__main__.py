@@ -10,7 +10,7 @@ from . import _hushflow
 
 def main() -> None:
     """Runs the command with the arguments of the process, and exits with its status."""
-    # As for a program without Python: a signal that the command does not take ends it.
+    # As for a program without Python, SIGINT ends the process unless the command handles it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(_hushflow.command(["hushflow", *sys.argv[1:]]))
 

@@ -13,7 +13,7 @@ from ._hushflow import Pipeline
 from ._types import Path
 
 REPORTS = (0, 4)
-"""Exit statuses with a report: all is well, or a run would stop or publish little."""
+"""Exit statuses with a report: no problem, or a run would stop or publish little."""
 
 
 def report(*words: str, text: str | None = None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def check(pipeline: Path, *, state: Path | None = None, rows: int | None = None)
 
     Returns the report of `hushflow check --json`: records by epoch and key, and `problems`, an empty
     list if a run would publish what the file describes. **It is private**: exact counts, for the
-    operator alone. `rows` limits the rows that are read of each source.
+    operator alone. `rows` limits the number of rows read from each source.
 
     Raises PipelineError for a bad file, and RunError if its source can't be read.
     """

@@ -36,7 +36,7 @@ class Strategy:
         """The workload for which it was made."""
     @property
     def horizon(self) -> int | None:
-        """Number of epochs; None for a strategy that is not made for one yet."""
+        """Number of epochs; None for a strategy that has no horizon yet."""
     @property
     def participation(self) -> str:
         """How often a record or entity takes part, such as `20x100`."""
@@ -102,10 +102,10 @@ class TrainingPlan:
         """Number of steps."""
     @property
     def batch_size(self) -> int | None:
-        """Number of records of a step; None if the first step tells."""
+        """Number of records in a step; None if the first step sets it."""
     @property
     def participation(self) -> str:
-        """Number of passes and of steps in a pass, such as `5x50`."""
+        """Number of passes and of steps per pass, such as `5x50`."""
     @property
     def epsilon(self) -> float:
         """ε of the whole run."""

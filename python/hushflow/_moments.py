@@ -28,8 +28,8 @@ class ContinualMoments(Owned):
     """Count, mean and covariance of a stream of records, published after every epoch.
 
     The whole history of releases is (epsilon, delta)-differentially private. It is the same dataflow,
-    log and ledger as that of `hushflow run`: a directory begun here goes on there, and the other way
-    round.
+    log and ledger as that of `hushflow run`: `hushflow run`
+    can continue a directory begun here, and the reverse.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ class ContinualMoments(Owned):
     epsilon, delta : float
         The guarantee of all releases together.
     state : path
-        The state directory. It is opened, and locked, by the first batch or epoch.
+        The state directory. The first batch or epoch opens and locks it.
     anchor : path, optional
-        A directory elsewhere, which exists. It records the progress, so that a restored old state
+        An existing directory elsewhere. It records the progress, so that a restored old state
         directory is refused.
     strategy : Strategy or str, optional
         How noise is correlated over time. A Strategy also gives workload and horizon.
@@ -54,13 +54,14 @@ class ContinualMoments(Owned):
         The start of the first epoch, and their length. A log that exists keeps its start.
     epoch_rows : int, optional
         Epochs of this number of rows, which close by themselves, instead of epochs of time. Every
-        row of a batch counts for it, also one that is left out. `partial_fit` returns once the
+        row of a batch counts towards it, even one that is left out. `partial_fit` returns once the
         epochs that it has filled are published.
     neighbours : "replace-one", "replace-one-in-place" or "zero-out"
-        How the streams differ that are hard to tell apart.
+        The neighbour relation of the guarantee.
     time : str, optional
         Column of event times. Without it, rows join the oldest open epoch. With it they join their
-        own, those of closed epochs the oldest open one, and those that are ahead the newest open one.
+        own epoch. Rows of closed epochs join the oldest open one, and rows ahead of the clock the
+        newest open one.
     allowed_lateness : str, optional
         How long an epoch stays open after its end, such as "6h"; needs `time`. Longer than an epoch,
         it keeps several open.
@@ -192,7 +193,7 @@ class ContinualMoments(Owned):
     # Parameters, as in scikit-learn.
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Returns the parameters, as they were given."""
+        """Returns the parameters as given."""
         return {name: getattr(self, name) for name in _PARAMETERS}
 
     def set_params(self, **parameters: Any) -> ContinualMoments:
@@ -209,7 +210,7 @@ class ContinualMoments(Owned):
     # The pipeline.
 
     def to_toml(self, *, path: str = "-", format: str = "csv", arrival: str = "arrival") -> str:
-        """Returns the pipeline file with which `hushflow run` goes on with this publication.
+        """Returns the pipeline file with which `hushflow run` continues this publication.
 
         `path` and `format` are those of its source, whose rows need a column `arrival` with the time
         at which they became known, and one with event times, named `time` unless the parameter `time`
@@ -366,8 +367,8 @@ class ContinualMoments(Owned):
     def close_epoch(self) -> Release:
         """Closes the oldest open epoch, and returns its release once it is durable and published.
 
-        An epoch without records is released too. Ctrl-C while it waits does not take the epoch back:
-        `epoch_` says which ones are published.
+        An epoch without records is released too. Ctrl-C during the wait does not cancel the
+        epoch: `epoch_` is the last published one.
         """
         epoch = self._open().close_epoch()
         release = self.log_.release(epoch)
@@ -436,8 +437,8 @@ class ContinualMoments(Owned):
     ) -> dict[str, Floats]:
         """Returns both ends of confidence intervals of `mean`, `covariance` or `count` by key.
 
-        With `joint` those of a key hold together, and with `population` they cover the population
-        from which the records are drawn.
+        With `joint` the intervals of a key hold simultaneously. With `population` they are about the
+        population from which the records are drawn.
         """
         release = self.log_.release(level=level, joint=joint, population=population)
         if release is None:

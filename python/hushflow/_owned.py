@@ -1,4 +1,4 @@
-"""Objects of which there must be no second one: it would draw noise for the same steps."""
+"""Objects that must not be copied: a copy would draw noise for the same steps."""
 
 from __future__ import annotations
 

@@ -72,12 +72,12 @@ class CorrelatedNoise(Owned):
 
     @property
     def next_step(self) -> int:
-        """The next step."""
+        """The number of the next step."""
         return self._stream.next_step
 
     @property
     def sensitivity(self) -> float:
-        """Largest distance of the sums of neighbouring data sets after C, over all steps."""
+        """Largest distance between the encoded sums of neighbouring data sets, over all steps."""
         return self._stream.sensitivity
 
     @property
@@ -112,13 +112,12 @@ def correlated(
 
     The noise of step t is row t of C⁻¹z. Each coordinate of z has the standard deviation
     `noise_multiplier` times the sensitivity of the strategy for records of norm `clip_norm`, under
-    the participation of the strategy. `neighbours` are data sets where one record is blanked
-    ("zero-out"), or replaced in place, which takes twice the noise. `horizon` and `participation`
-    are for a strategy that is given by its name.
+    the participation of the strategy. `neighbours` are data sets that differ in one record, which is
+    blanked ("zero-out") or replaced in place; replacement takes twice the noise. `horizon` and
+    `participation` are for a strategy given by name.
 
-    z is an exact discrete Gaussian. Whoever adds it to sums of floats has no exact guarantee of
-    floats; `hushflow.torch.PrivateAdam` has, for it adds integers. With a seed the noise protects
-    nobody.
+    z is an exact discrete Gaussian. Adding it to sums of floats gives no exact guarantee;
+    `hushflow.torch.PrivateAdam` gives one, because it adds integers. Seeded noise protects nobody.
 
     Raises ParameterError or StrategyError.
     """

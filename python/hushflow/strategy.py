@@ -80,7 +80,7 @@ def parse(
     participation: str = "1",
     objective: Objective = "rmse",
 ) -> Strategy:
-    """Returns the strategy that is written so on the command line.
+    """Returns the strategy with this name on the command line.
 
     `name` may also be `normalized-…`, for columns of norm 1, or `file:PATH`, for a strategy saved by
     `hushflow optimize` or a matrix in a CSV file. A strategy that is fitted is fitted to

@@ -40,7 +40,7 @@ def plan(
     neighbours: Neighbours = "replace-one-in-place",
     method: Method = "dp-adam",
 ) -> TrainingPlan:
-    """Returns the promise of a training run: it is (epsilon, delta)-private as a whole.
+    """Returns the plan of a training run that is (epsilon, delta)-private as a whole.
 
     `participation` is the number of passes over the data and of steps in a pass, such as `"5x50"`. A
     record takes part at most once in a pass, and always at the same step of the pass: cut the records

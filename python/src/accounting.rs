@@ -1,4 +1,4 @@
-//! Guarantees and noise levels, and what a ledger has spent.
+//! Binds calibration and ledgers.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 
 use crate::errors::Failure;
 
-/// The noise multiplier of a guarantee, or what a noise multiplier gives: two of the three.
+/// Computes the missing one of ε, δ and the noise multiplier from the other two.
 #[pyfunction]
 #[pyo3(signature = (*, epsilon = None, delta = None, noise_multiplier = None))]
 pub(crate) fn calibrate(
@@ -41,7 +41,8 @@ pub(crate) fn calibrate(
     Ok((epsilon.value(), delta, sigma.value(), sigma.rho().value(), sigma.mu()))
 }
 
-/// What the ledger in a directory, or the one that pays for a state directory, has spent.
+/// Returns the spending in the ledger of a directory, or in the ledger that pays for a state
+/// directory.
 #[pyfunction]
 #[pyo3(signature = (directory, *, delta = None))]
 pub(crate) fn ledger<'py>(
@@ -69,7 +70,8 @@ pub(crate) fn ledger<'py>(
     Ok(found)
 }
 
-/// Charges a release of a whole table to a ledger, if one is named here or for all data sets.
+/// Charges a release of a whole table to the named ledger, or to that of the user's configuration,
+/// if there is one.
 pub(crate) fn charge(
     ledger: Option<PathBuf>,
     data_set: Option<String>,

@@ -1,6 +1,7 @@
-//! Batches of columns as records of epochs, by the rules for rows of a pipeline.
+//! Turns batches of columns into records of epochs, by the pipeline's rules for rows.
 //!
-//! A batch is checked as a whole before any record of it is sent, so a refused one counts nothing.
+//! A batch is checked as a whole before any of its records is sent, so no record of a refused batch
+//! counts.
 
 use std::ops::Range;
 
@@ -18,7 +19,7 @@ const UNLISTED: u32 = u32::MAX;
 /// Rows that are sent at once: few enough that their values stay in a processor's own cache.
 pub(crate) const CHUNK: usize = 1 << 14;
 
-/// Equally long columns, as they lie in the memory of Python.
+/// Columns of equal length, in the memory of Python.
 pub(crate) struct Columns<'a> {
     /// The values of each column.
     pub(crate) values: Vec<ArrayView1<'a, f64>>,
@@ -48,7 +49,7 @@ pub(crate) struct BatchRules {
     has_entities: bool,
     missing: MissingPolicy,
     malformed: RowPolicy,
-    /// Whether a record with unusable values counts in the middle of the bounds, for counts are
+    /// Whether a record with unusable values counts as the middle of the bounds, because counts are
     /// public.
     counts_unusable: bool,
     schedule: Schedule,
@@ -131,7 +132,7 @@ impl BatchRules {
             Some(keys) => keys[rows.clone()].to_vec(),
             None => vec![0; rows.len()],
         };
-        // The usual chunk counts as it is.
+        // In the common case all rows of a chunk count.
         let one_epoch = batch.times.is_none() && self.epoch_rows().is_none();
         let complete = values.iter().fold(true, |all, value| all & value.is_finite());
         let listed = keys.iter().fold(true, |all, &key| all & (key != UNLISTED));
@@ -141,7 +142,7 @@ impl BatchRules {
         let mut records = Records::default();
         let clock = self.clock(epoch);
         for ((row, &key), values) in rows.zip(&keys).zip(values.chunks_exact_mut(self.names.len())) {
-            // Every row is checked, also those that are left out.
+            // Every row is checked, including those that are left out.
             let counts = self.read(row, values)?;
             let named = match &batch.entities {
                 Some(names) => match names[row].trim_ascii() {

@@ -1,4 +1,4 @@
-//! Errors of the library as exceptions of the package.
+//! Converts errors of the library to exceptions of the package.
 
 use std::error::Error;
 
@@ -11,8 +11,7 @@ use hushflow::state::StateError;
 use hushflow::strategies::StrategiesError;
 use pyo3::prelude::*;
 
-/// An error on its way to Python: the name of an exception in `hushflow._errors`, and its
-/// arguments.
+/// An error to raise in Python: the name of an exception in `hushflow._errors`, and its arguments.
 #[derive(Clone)]
 pub(crate) struct Failure {
     class: &'static str,
@@ -29,7 +28,7 @@ impl Failure {
         Failure { class, message: message.to_string(), problems: None }
     }
 
-    /// A value that a function does not take.
+    /// An invalid value of a parameter.
     pub(crate) fn parameter(message: impl ToString) -> Self {
         Self::new("ParameterError", message)
     }
@@ -101,7 +100,7 @@ impl From<PublicationError> for Failure {
     }
 }
 
-/// Errors of which all kinds become one exception.
+/// Converts every variant of an error type to one exception.
 macro_rules! raised_as {
     ($($error:ty => $class:literal,)*) => {$(
         impl From<$error> for Failure {

@@ -55,7 +55,7 @@ fn wrong(error: impl ToString) -> Failure {
     Failure::parameter(error)
 }
 
-/// Returns fresh noise, or that of a seed.
+/// Returns a source of fresh noise, or of seeded noise.
 pub(crate) fn source(seed: Option<u64>) -> NoiseSource {
     seed.map_or(NoiseSource::System, NoiseSource::Seeded)
 }

@@ -1,4 +1,4 @@
-//! Long work on a thread of its own, so that the caller answers signals meanwhile.
+//! Long work on a separate thread, so that the caller answers signals meanwhile.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};

@@ -27,7 +27,7 @@ use crate::interrupt::{SIGNALS, interruptible};
 /// Epochs that a follower reads ahead of its caller.
 const AHEAD: usize = 16;
 
-/// Fields of a line that are words, also where they are empty.
+/// Fields of a line that are words, even if they are empty.
 const WORDS: [&str; 2] = ["quality", "refusal"];
 
 /// What to show of a log.

@@ -15,7 +15,7 @@ use crate::interrupt::interruptible;
 use crate::owner::Owner;
 use crate::strategies::Strategy;
 
-/// Noise of one step after the other.
+/// A stream of noise, drawn step by step in order.
 #[pyclass(frozen, module = "hushflow._hushflow")]
 pub(crate) struct NoiseStream {
     stream: Mutex<Stream>,

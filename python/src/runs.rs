@@ -1,4 +1,4 @@
-//! Pipeline files and their runs.
+//! Binds pipeline files and their runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Pipeline {
     }
 }
 
-/// Returns the state directory of a pipeline: this one, or its own.
+/// Returns the given state directory, or else that of the pipeline.
 pub(crate) fn state_directory(
     pipeline: &hushflow::pipeline::Pipeline,
     state: Option<PathBuf>,

@@ -1,5 +1,5 @@
 //! A publication whose records come from Python: the dataflow of `hushflow run` without its source,
-//! on threads of its own.
+//! on its own threads.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -1,4 +1,4 @@
-//! Strategies: their errors, sensitivities and matrices, and comparisons of all of them.
+//! Binds strategies: their errors, sensitivities and matrices, and comparisons of all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use crate::errors::Failure;
 use crate::interrupt::interruptible;
 
-/// What a strategy is made for, except the number of epochs.
+/// The purpose of a strategy, except the number of epochs.
 #[derive(Clone)]
 struct Setting {
     workload: Workload,
@@ -84,8 +84,8 @@ impl Strategy {
         Ok((that_runs(candidate)?, purpose.clone()))
     }
 
-    /// Returns the strategy that runs for this many steps: as it was made, or else made for this
-    /// participation.
+    /// Returns the strategy that runs for this many steps: the existing one, or else one made for
+    /// this participation.
     pub(crate) fn of_run(
         &self,
         py: Python<'_>,

@@ -23,15 +23,15 @@ use crate::noise::neighbours;
 use crate::owner::Owner;
 use crate::strategies::Strategy;
 
-/// Numbers that are copied out of an array at a time. A copy is read twice, an array that other
-/// threads may change only once.
+/// Number of values copied from an array at a time. Copies are read twice; the array itself, which
+/// other threads may change, only once.
 const BLOCK: usize = 1 << 18;
 
-/// The promise of a training run, and who takes part in which step.
+/// The guarantee of a training run, and the records of each step.
 #[pyclass(frozen, module = "hushflow._hushflow")]
 pub(crate) struct TrainingPlan {
     plan: Plan,
-    /// Batches of a size that the first step tells.
+    /// Whether the first step sets the batch size.
     #[pyo3(get)]
     sized: bool,
 }
@@ -175,7 +175,7 @@ impl PrivateAdam {
         let work = move || {
             let encoded = Strategies::shared(strategy);
             let correlated = encoded.clone().correlated();
-            // Noise that is correlated in integers needs no decoding, where it can be had.
+            // Noise that is correlated in integers needs no decoding, where the strategy allows it.
             let fits = plan.expected_noise(parameters.len(), &correlated, &Workload::Prefix).is_ok();
             let journal = journal.map(|path| Journal::open(&path)).transpose();
             let journal = journal.map_err(|error| failure(error.into()))?;

@@ -1,4 +1,4 @@
-"""What the tests share: the command, and the flights of January 2013."""
+"""Fixtures: the command, and the flights of January 2013."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def run(command: list[str], *arguments: object) -> subprocess.CompletedProcess[s
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
-def test_it_prints_what_the_command_prints(installed: list[str], hushflow: Command) -> None:
+def test_output_agrees_with_the_command(installed: list[str], hushflow: Command) -> None:
     cases: list[list[object]] = [["--version"], ["calibrate", "--epsilon", 1, "--delta", 1e-6, "--json"], ["help", "run"]]
     for arguments in cases:
         done = run(installed, *arguments)
@@ -42,7 +42,7 @@ def test_it_publishes_and_reads(installed: list[str], tmp_path: Path) -> None:
     assert run(installed, "tail", state, "--format", "csv").stdout.startswith("epoch,")
 
 
-def test_its_status_says_how_it_ended(installed: list[str], tmp_path: Path) -> None:
+def test_exit_statuses_agree_with_the_command(installed: list[str], tmp_path: Path) -> None:
     assert run(installed, "blub").returncode == 2
     assert run(installed, "run", tmp_path / "missing.toml").returncode == 2
     missing = run(installed, "tail", tmp_path)

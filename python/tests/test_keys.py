@@ -1,4 +1,4 @@
-"""Keys of a batch, in any form that a column has."""
+"""Tests the keys of a batch in every form of a column."""
 
 from __future__ import annotations
 

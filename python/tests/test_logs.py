@@ -1,4 +1,4 @@
-"""Runs, views and followers, against the command."""
+"""Compares runs, views and followers with the command."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_errors_have_the_messages_of_the_command(hushflow: Command, state: Path,
 
 
 def test_ctrl_c_stops_a_run_cleanly(hushflow: Command, tmp_path: Path) -> None:
-    """A run that waits for a pipe ends at SIGINT, and the next one goes on."""
+    """A run that waits for a pipe ends at SIGINT, and the next run continues."""
     text = (ROOT / "examples/flights.toml").read_text()
     path = tmp_path / "flights.toml"
     path.write_text(text.replace('path = "data/flights_jan2013.csv"', 'path = "-"\nformat = "csv"'))
@@ -198,7 +198,7 @@ def test_ctrl_c_stops_a_run_cleanly(hushflow: Command, tmp_path: Path) -> None:
     assert 0 < hf.open_log(tmp_path / "state").verify()["committed"] < 32
 
 
-def test_other_threads_go_on_during_a_run(pipeline: Path, tmp_path: Path) -> None:
+def test_other_threads_continue_during_a_run(pipeline: Path, tmp_path: Path) -> None:
     ticks: list[float] = []
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Streams from Python: the same as those of the command, before and after a kill."""
+"""Compares streams from Python with those of the command, before and after a kill."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def lines(hushflow: Command, state: Path) -> str:
 
 @pytest.fixture(scope="module")
 def expected(hushflow: Command, days: list[Rows], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the command releases."""
+    """The releases of the command."""
     directory = tmp_path_factory.mktemp("expected")
     path = write_pipeline(directory / "state", days, directory / "flights.toml")
     hushflow("run", path, "--state", directory / "state", "--quiet")
@@ -112,7 +112,7 @@ FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 class Stream:
-    """Has nothing but an Arrow stream."""
+    """An object with an Arrow stream alone."""
 
     def __init__(self, frame: polars.DataFrame) -> None:
         self._frame = frame
@@ -122,7 +122,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_releases_are_those_of_the_command(
+def test_releases_agree_with_the_command(
     hushflow: Command, days: list[Rows], expected: str, tmp_path: Path, form: str
 ) -> None:
     with moments(tmp_path / "state", workers=2 if form == "polars" else 1) as stream:
@@ -137,10 +137,10 @@ def test_releases_are_those_of_the_command(
 
 
 @pytest.mark.parametrize("form", ["text", "datetime64", "pandas", "polars, zone"])
-def test_event_times_choose_epochs(
+def test_event_times_determine_epochs(
     hushflow: Command, days: list[Rows], expected: str, tmp_path: Path, form: str
 ) -> None:
-    """Times in any form, in the zone of any place."""
+    """Times in any format and any zone."""
     whole = {name: np.concatenate([numbers(day)[name] for day in days]) for name in numbers(days[0])}
     times = whole["event_time"]
     stamps = np.array([time.removesuffix("Z") for time in times], dtype="datetime64[s]")
@@ -165,7 +165,7 @@ def test_event_times_choose_epochs(
     assert lines(hushflow, tmp_path / "state").splitlines()[1:] == expected.splitlines()[1:]
 
 
-def test_command_goes_on_with_a_stream(hushflow: Command, days: list[Rows], expected: str, tmp_path: Path) -> None:
+def test_command_continues_a_stream(hushflow: Command, days: list[Rows], expected: str, tmp_path: Path) -> None:
     state = tmp_path / "state"
     path = write_pipeline(state, days, tmp_path / "flights.toml")
     with moments(state) as stream:
@@ -176,7 +176,7 @@ def test_command_goes_on_with_a_stream(hushflow: Command, days: list[Rows], expe
     assert lines(hushflow, state) == expected
 
 
-def test_stream_goes_on_with_a_run(hushflow: Command, days: list[Rows], expected: str, tmp_path: Path) -> None:
+def test_stream_continues_a_run(hushflow: Command, days: list[Rows], expected: str, tmp_path: Path) -> None:
     state = tmp_path / "state"
     path = write_pipeline(state, days[:2], tmp_path / "flights.toml")
     hushflow("run", path, "--state", state, "--quiet")
@@ -193,7 +193,7 @@ def test_stream_goes_on_with_a_run(hushflow: Command, days: list[Rows], expected
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_epochs_of_rows_are_those_of_the_command(
+def test_epochs_of_rows_agree_with_the_command(
     hushflow: Command, days: list[Rows], tmp_path: Path, workers: int
 ) -> None:
     """Rows with other keys count for the length of an epoch."""
@@ -245,7 +245,7 @@ import time; time.sleep(600)
 
 
 @pytest.mark.parametrize("killed_after", [1, 3])
-def test_command_goes_on_after_a_kill(
+def test_command_resumes_after_a_kill(
     hushflow: Command, days: list[Rows], expected: str, tmp_path: Path, killed_after: int
 ) -> None:
     state = tmp_path / "state"
@@ -323,7 +323,7 @@ def test_missing_values_count_as_in_the_command(
     assert lines(hushflow, tmp_path / "two") == lines(hushflow, tmp_path / "one")
 
 
-def test_released_attributes_are_those_of_the_log(days: list[Rows], tmp_path: Path) -> None:
+def test_released_attributes_agree_with_the_log(days: list[Rows], tmp_path: Path) -> None:
     stream = moments(tmp_path / "state", seed=None, ledger=tmp_path / "ledger", data_set="flights", budget=(2.0, 1e-6))
     with pytest.raises(hf.StateError):
         _ = stream.mean_
@@ -409,7 +409,7 @@ def test_a_strategy_without_a_horizon_is_made_for_the_stream(tmp_path: Path) -> 
     assert 'strategy = "blt:3"' in text and 'workload = "average"' in text and "horizon = 5" in text
 
 
-def test_parameters_are_those_of_scikit_learn(tmp_path: Path) -> None:
+def test_parameters_follow_scikit_learn(tmp_path: Path) -> None:
     stream = moments(tmp_path / "state")
     parameters = stream.get_params()
     assert hf.ContinualMoments(**parameters).get_params() == parameters

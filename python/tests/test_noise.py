@@ -1,4 +1,4 @@
-"""Correlated noise for other trainers: its matrix, its deviation, and that a step is drawn once."""
+"""Tests correlated noise for other trainers: its matrix, its deviation, and that each step is drawn once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_strategy_makes_the_noise_white(name: str) -> None:
     assert noise.standard_deviations == pytest.approx(expected, rel=1e-4)
 
 
-def test_matrices_are_those_of_jax_privacy() -> None:
+def test_matrices_agree_with_jax_privacy() -> None:
     toeplitz = pytest.importorskip("jax_privacy.matrix_factorization.toeplitz", reason="jax_privacy is not there")
     jax = pytest.importorskip("jax", reason="jax is not there")
     jax.config.update("jax_enable_x64", True)
@@ -52,7 +52,7 @@ def test_matrices_are_those_of_jax_privacy() -> None:
             assert np.abs(np.asarray(found) - drawn[step]).max() < 1e-6 * np.abs(drawn).max()
 
 
-def test_optima_have_the_error_of_those_of_jax_privacy() -> None:
+def test_optima_have_the_same_error_as_those_of_jax_privacy() -> None:
     toeplitz = pytest.importorskip("jax_privacy.matrix_factorization.toeplitz", reason="jax_privacy is not there")
     jax = pytest.importorskip("jax", reason="jax is not there")
     jax.config.update("jax_enable_x64", True)

@@ -1,4 +1,4 @@
-"""The notebooks run from the first cell to the last."""
+"""Runs the notebooks from the first cell to the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies, comparisons and calibration, against the command."""
+"""Compares strategies, comparisons and calibration with the command."""
 
 from __future__ import annotations
 

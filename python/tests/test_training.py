@@ -1,4 +1,4 @@
-"""Private Adam in training loops of Python."""
+"""Tests private Adam in training loops of Python."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_restored_run_continues_like_the_original(method: hf.training.Method, 
         second.step(gradients(6, later))
 
 
-def test_it_learns_and_says_what_it_spends() -> None:
+def test_training_learns_and_reports_its_spending() -> None:
     """Targets have the mean 3/7; 300 steps at this noise come close with a fixed seed."""
     weights = np.ones(SIZE)
     opt = made(weights, participation="20x15")
@@ -70,7 +70,7 @@ def test_it_learns_and_says_what_it_spends() -> None:
     assert len(set(spent)) == 20 and sorted(spent) == spent and 7.9 < spent[-1] <= 8
 
 
-def test_the_noise_is_that_of_the_promise() -> None:
+def test_the_noise_matches_the_plan() -> None:
     opt = made(np.ones(SIZE), "identity", batch_size=20, participation="1x4", neighbours="zero-out")
     calibrated = hf.calibrate(epsilon=8, delta=1e-6).noise_multiplier
     assert opt.noise_multiplier == pytest.approx(calibrated, rel=1e-3)
@@ -130,7 +130,7 @@ MALFORMED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("batch", "message"), MALFORMED)
-def test_malformed_gradients_count_for_nothing(batch: Any, message: str) -> None:
+def test_malformed_gradients_are_refused_and_spend_nothing(batch: Any, message: str) -> None:
     opt = made(weights := np.ones(SIZE), batch_size=20)
     with pytest.raises(hf.BatchError, match=message):
         opt.step(batch)

@@ -1,10 +1,10 @@
-//! Streams kept by a server: ordered entries, each with the position after it.
+//! Streams stored on a server: ordered entries, each with the position after it.
 //!
 //! A position is the server's own number of the entry. Our own log records it with each committed
 //! epoch. So nothing is acknowledged to the server and nothing is redelivered: a restarted run
-//! reads on from the recorded number, and each entry counts once. If one publication gets two
-//! numbers from the server, it is two entries. A publisher that may repeat itself should use the
-//! server's deduplication (ids of messages or entries).
+//! continues at the recorded number, and each entry counts once. A message that the server stores
+//! twice is two entries, so a publisher that may repeat itself should use the server's
+//! deduplication (ids of messages or entries).
 //!
 //! Entries are read one by one on demand, so a slow pipeline holds up the connection and needs no
 //! buffer. An unreachable server is retried until it is back; that never ends the stream.
@@ -63,7 +63,7 @@ pub(crate) trait Entries: Send {
     /// arrived for a moment.
     fn next(&mut self, row: &mut Row, form: &mut EntryParser) -> Result<Option<Position>, RequestError>;
 
-    /// Whether the next entry can be read without waiting. False is always safe.
+    /// Whether the next entry can be read without waiting. May return false for an entry that can.
     fn is_at_hand(&self) -> bool;
 }
 

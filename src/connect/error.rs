@@ -48,7 +48,7 @@ pub enum SourceError {
         path: PathBuf,
         /// The line where the first of these rows begins.
         line: u64,
-        /// The rows, as they begin a sentence.
+        /// Subject of the sentence: which rows jump.
         rows: &'static str,
         /// The time from which the jump is measured.
         since: &'static str,
@@ -119,7 +119,7 @@ pub enum SourceError {
         /// Where the stream and the state disagree.
         loss: String,
     },
-    /// What an earlier run has read of a file is not what is there now.
+    /// The part of a file that an earlier run has read has changed.
     #[error(
         "{}: the file has changed before the place where the last run stopped (part {part}, byte {offset}): rows would count \
          twice or never; restore what was read and change only what comes after it, or begin a new state directory, which \

@@ -34,12 +34,12 @@ pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) 
     (address, server)
 }
 
-/// A form in which column `x` is a field of an entry or of a JSON object.
+/// A parser for which column `x` is a field of an entry or of a JSON object.
 pub(super) fn form(format: Format) -> EntryParser {
     EntryParser::new(&RowLayout { format, header: None, wanted: vec!["x".into()] }, "s".as_ref()).unwrap()
 }
 
-/// The fields of a source that no pipeline needs to be known for.
+/// The fields of a source that do not depend on a pipeline.
 static SOURCE: SectionDefinition = SectionDefinition {
     fields: &[SOURCE_PATH, FORMAT, DELIMITER, HEADER, TIME_FORMAT],
     groups: source_groups,

@@ -1,5 +1,5 @@
-//! The format of a source's records: named in the pipeline, or chosen by the source or the
-//! extension of its paths; and that of its times.
+//! The format of the records of a source, which the pipeline, the source or the file extension
+//! determines, and the format of their times.
 
 use std::mem::discriminant;
 
@@ -158,9 +158,9 @@ fn usual(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Optio
     if let Some(usual) = input.source().formats().usual {
         return Some(usual);
     }
-    let of = |path: &TextField<'_>| Format::of_name(path.value.as_ref());
-    let format = of(&paths[0]);
-    let odd = paths.iter().find(|path| format.is_none() || of(path) != format);
+    let format_of = |path: &TextField<'_>| Format::of_name(path.value.as_ref());
+    let format = format_of(&paths[0]);
+    let odd = paths.iter().find(|path| format.is_none() || format_of(path) != format);
     match odd {
         None => format,
         Some(path) if !section.has("format") => {

@@ -1,4 +1,5 @@
-//! Systems that sources read from and sinks write to: one folder and one line of [`SYSTEMS`] each.
+//! Systems that sources read from and sinks write to. Each is one folder and one line of
+//! [`SYSTEMS`].
 //!
 //! The folder of a system holds its part of the pipeline file (scheme, fields, checks, messages),
 //! its reader, its writer and the tag of its positions. No other module names a system: the
@@ -103,7 +104,7 @@ impl System {
     };
 }
 
-/// Reads the section of a source or sink. A function that returns none has reported why.
+/// Reads the section of a source or sink. A function that returns `None` has reported the reason.
 type SectionReader<T> = fn(&SystemSection<'_, '_>) -> Option<Arc<T>>;
 
 /// The part of a section that locates its source or sink.

@@ -1,4 +1,4 @@
-//! Sources as named in a pipeline, and what they deliver when opened.
+//! Sources as configured in a pipeline, and the input that they deliver when opened.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::format::form::RowLayout;
 use crate::format::row::FileRows;
 use crate::state::{Position, Store};
 
-/// A source as named in a pipeline.
+/// A source as configured in a pipeline.
 pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
     /// The source's name for messages, without a secret.
     fn name(&self) -> String;
@@ -40,7 +40,7 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         Journaling::Never
     }
 
-    /// Whether its rows may come as time goes on.
+    /// Whether its rows may arrive over time.
     fn is_live(&self) -> bool {
         self.goes_on() || self.journaling() != Journaling::Never
     }
@@ -94,12 +94,12 @@ pub(crate) trait Origin: Send {
     /// The name of a file for messages.
     fn name(&self, file: u32) -> PathBuf;
 
-    /// Opens a file from the position on; `None` after the last one. Waits for a file that may
-    /// still appear.
+    /// Opens a file at a position; `None` after the last file. Waits for a file that may still
+    /// appear.
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError>;
 
-    /// Returns what was read before a position, if a later run can compare it with what is there
-    /// then.
+    /// Returns the part of a file that was read before a position, if a later run can check that it
+    /// is unchanged.
     fn read_before(&self, _position: Position) -> Option<ReadPart> {
         None
     }
@@ -109,8 +109,8 @@ pub(crate) trait Origin: Send {
         HeaderlessFile::Fault
     }
 
-    /// Whether it delivers new input after a restart, so that positions of earlier runs mean
-    /// nothing.
+    /// Whether it delivers new input after a restart, so that positions of earlier runs are
+    /// meaningless.
     fn has_new_input_after_restart(&self) -> bool {
         false
     }
@@ -132,15 +132,15 @@ pub(crate) enum ReadExtent {
     Whole,
 }
 
-/// An open file from a position on.
+/// A file opened at a position.
 pub(crate) enum OpenFile {
     /// Its bytes.
     Bytes {
         stream: ByteStream,
         /// Stream that begins with the file's header, unless `stream` does.
         header: Option<ByteStream>,
-        /// Whether the bytes continue a line that was the file's last one when it was read up to
-        /// there.
+        /// Whether the bytes continue a line that an earlier run has read as the last line of the
+        /// file.
         is_rest: bool,
     },
     /// Its rows, if they are not text.
@@ -151,8 +151,8 @@ pub(crate) enum OpenFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderlessFile {
     Fault,
-    /// Skip it: its writer has moved on to a later file.
+    /// Skip the file: its writer has moved on to a later one.
     Passed,
-    /// Resume there: it may get a header in a later run.
+    /// Resume at the file: a later run may find a header in it.
     Early,
 }

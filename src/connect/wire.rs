@@ -1,5 +1,5 @@
-//! A connection to a server with a protocol of lines and lengths. No wait outlasts the run or the
-//! server's allowed silence. Paths name servers as `[user:password@]host[:port]`.
+//! A connection to a server that speaks in lines and length-prefixed bytes. No wait outlasts the
+//! run or [`SILENCE`]. Paths name servers as `[user:password@]host[:port]`.
 
 use crate::document::Section;
 use std::fmt;

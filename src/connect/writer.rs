@@ -34,7 +34,7 @@ pub(crate) enum SinkTarget {
 
 /// A destination of lines.
 pub(crate) trait LineOutlet: Send {
-    /// Opens it, also again after an error, and finds what it holds.
+    /// Opens the destination, for the first time or again after an error, and returns its content.
     fn open(&mut self) -> Result<OutletContent, RequestError>;
 
     /// Writes the lines of the epoch after the last whole one, skipping those that are already
@@ -47,14 +47,14 @@ pub(crate) trait LineOutlet: Send {
 pub(crate) struct OutletContent {
     /// Last epoch up to which all epochs are complete.
     pub(crate) whole: u64,
-    /// The last epoch that is there at least in part.
+    /// Stamp of the last epoch that is there at least in part.
     pub(crate) last: Option<EpochStamp>,
 }
 
 /// The server-specific part of an outlet.
 pub(super) trait ServerWriter: Send {
-    /// Reconnects. Returns the id of the last line that the stream has ever had, and the mark of
-    /// the last line that it still holds.
+    /// Reconnects. Returns the id of the last line ever written to the stream, and the stamp of the
+    /// last line still in it.
     fn open(&mut self) -> Result<(EntryId, Option<EpochStamp>), RequestError>;
 
     /// Sends lines with their ids. Calls `acknowledge` for each line that the system has stored.
@@ -74,7 +74,7 @@ pub(crate) struct EpochStamp {
 }
 
 impl EpochStamp {
-    /// Returns the mark of a line, if a sink wrote it.
+    /// Returns the stamp of a line, if a sink wrote it.
     pub(crate) fn of(line: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(line).ok()?;
         let chain = value["chain"].as_str()?.into();
@@ -91,10 +91,10 @@ impl EpochStamp {
     }
 }
 
-/// A server's stream, and how far it is written.
+/// A server's stream and the position up to which it is written.
 pub(super) struct StreamOutlet<W> {
     writer: W,
-    /// The last line in it.
+    /// The last line in the stream.
     last: EntryId,
     /// The last line of the last epoch that this sink has written completely since it started.
     done: Option<EntryId>,
@@ -163,8 +163,8 @@ mod tests {
     #[test]
     fn a_stamp_agrees_only_with_its_own_history() {
         let mark = |epoch, generation, chain: &str| EpochStamp { epoch, generation, chain: chain.into() };
-        let held = mark(5, 2, "a");
-        let check = |other, expected| assert_eq!(held.agrees(&other), expected, "{other:?}");
+        let stamp = mark(5, 2, "a");
+        let check = |other, expected| assert_eq!(stamp.agrees(&other), expected, "{other:?}");
         check(mark(5, 2, "a"), true);
         check(mark(5, 2, "b"), false);
         check(mark(5, 3, "a"), false);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_others_are_no_marks() {
+    fn lines_of_other_writers_have_no_stamp() {
         let line = br#"{"epoch":3,"key":"a","generation":1,"chain":"0a"}"#;
         assert_eq!(EpochStamp::of(line), Some(EpochStamp { epoch: 3, generation: 1, chain: "0a".into() }));
         assert!(

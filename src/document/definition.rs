@@ -1,4 +1,4 @@
-//! Definitions of sections and fields: by one table a document is read, explained and checked.
+//! Definitions of sections and fields. One table serves to read, explain and check a document.
 
 use std::fmt::Write;
 

@@ -29,7 +29,7 @@ pub struct PipelineProblem {
     pub column: usize,
     /// The dotted name of the field or table, such as `columns[1].upper`; empty for a syntax error.
     pub field: String,
-    /// What was found, what was expected and how to fix it.
+    /// The value found, the expected one and how to fix it.
     pub message: String,
 }
 

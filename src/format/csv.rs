@@ -1,4 +1,4 @@
-//! Rows of a CSV file (RFC 4180, any delimiter, header row), read into bounded buffers.
+//! Reads the rows of a CSV file (RFC 4180, any delimiter, header row) into bounded buffers.
 
 use std::io::{self, BufRead, Cursor};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub enum Delimiter {
     Bar,
 }
 
-/// Rows of a file that decide its delimiter.
+/// Number of rows that determine the delimiter of a file.
 const LOOKED_AT: usize = 50;
 
 impl Delimiter {

@@ -1,4 +1,4 @@
-//! Errors of a whole text, or of one row. No message contains a value of a row.
+//! Errors of a whole file and of a single row. No message contains a value of a row.
 
 use std::path::PathBuf;
 
@@ -24,8 +24,8 @@ pub enum FormatError {
     },
     /// A wanted column is not in the header.
     ///
-    /// A header may be a row of data by mistake, so the message shows nothing of it, not even a
-    /// similar name.
+    /// The header may be a row of data by mistake, so the message quotes nothing from it, not even
+    /// a similar name.
     #[error(
         "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
          correct the name, or begin the file with a header{}", path.display(),
@@ -78,7 +78,7 @@ pub enum FormatError {
         /// The problem.
         problem: String,
     },
-    /// Data are packed in a way that is not unpacked here.
+    /// The data have a form of compression that is not supported.
     #[error(
         "{}: the data are packed by {packing}, and only gzip and zstd are unpacked here: pack them again by one of these, or \
          pipe them in with path = \"-\", as in {unpack} FILE | hushflow run PIPELINE", path.display()

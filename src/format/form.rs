@@ -1,4 +1,4 @@
-//! Form of a row in an entry of a broker's stream: named fields, or a text that is one record.
+//! Parses the entries of a broker's stream: named fields, or a text that is one record.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -10,17 +10,17 @@ use super::error::{Defect, FormatError};
 use super::ndjson::read_object;
 use super::row::{FileRows, Row, RowField, RowOutcome};
 
-/// How the rows of a source are written, and what is wanted of them.
+/// The format of the rows of a source, and the columns to read.
 #[derive(Clone, Debug)]
 pub(crate) struct RowLayout {
     pub(crate) format: Format,
-    /// The header row of CSV that comes without one.
+    /// The header row of a CSV stream that has none of its own.
     pub(crate) header: Option<Vec<u8>>,
     /// The columns of a row.
     pub(crate) wanted: Vec<String>,
 }
 
-/// The wanted columns, and how to read an entry.
+/// Reads the wanted columns of an entry.
 pub(crate) struct EntryParser {
     /// The columns of a row.
     wanted: Vec<String>,

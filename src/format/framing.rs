@@ -99,8 +99,8 @@ struct LineCounts {
 
 impl FramingTable {
     /// Counts the lines of a block if all are plain and one has ended. Then `\n` ends a record
-    /// unless another `\n`, or nothing, precedes it. Written without a branch for each byte, so
-    /// that the compiler vectorises it.
+    /// unless another `\n`, or nothing, precedes it. It has no branch per byte, so that the
+    /// compiler vectorises it.
     fn plain_lines(&self, block: &[u8]) -> Option<LineCounts> {
         let (&first, rest) = block.split_first()?;
         let is_doubtful = |byte: u8| self.doubtful.iter().fold(false, |any, &mark| any | (byte == mark));
@@ -241,7 +241,7 @@ impl Framing {
     /// bytes up to the last boundary between two.
     fn read(&mut self, bytes: &[u8], enough: u64) -> usize {
         let (mut state, mut end, before) = (self.state, 0, self.length);
-        // Predict that a line without quotes so far has none, and that one with quotes has more.
+        // Predicts that a line without quotes so far has none, and that one with quotes has more.
         let mut likely = !matches!(state, Quoted | QuoteInQuoted);
         let mut at = 0;
         while at < bytes.len() {
@@ -385,7 +385,7 @@ mod tests {
     proptest! {
         /// Records are those of the parser, however the bytes are divided.
         #[test]
-        fn records_of_csv_are_those_of_the_parser(text in "([a,\"\r\n]|[a,]{20,70}){0,30}", cut in 0_usize..200) {
+        fn csv_records_agree_with_the_parser(text in "([a,\"\r\n]|[a,]{20,70}){0,30}", cut in 0_usize..200) {
             let bytes = text.as_bytes();
             let (first, second) = bytes.split_at(cut.min(bytes.len()));
             let mut framing = Framing::new(Format::COMMAS);

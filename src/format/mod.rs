@@ -1,4 +1,4 @@
-//! Formats: rows of CSV, NDJSON and Parquet, from any transport.
+//! Formats of rows: CSV, NDJSON and Parquet, from any transport.
 //!
 //! A format turns bytes into rows of wanted fields. It knows no transport: a `ByteStream` may be a
 //! file, a session of a journal or data from a socket. An `EntryParser` reads one message at a
@@ -47,7 +47,7 @@ impl Format {
     /// Values separated by commas.
     pub(crate) const COMMAS: Format = Format::Csv(Delimiter::Comma);
 
-    /// Returns what the extension of a file says, before that of its packing.
+    /// Returns the format by the extension of a file, before the extension of its compression.
     pub fn of_name(path: &Path) -> Option<Self> {
         match unpacked_name(path).extension()?.to_str()? {
             "csv" => Some(Format::COMMAS),
@@ -92,7 +92,7 @@ impl Format {
 /// Name of the standard input in messages.
 pub(crate) const STANDARD_INPUT: &str = "<standard input>";
 
-/// Input whose reads are repeated after an interrupting signal.
+/// Input whose reads are retried after an interrupting signal.
 pub(crate) struct RetryingReader<R>(pub(crate) R);
 
 impl<R: Read> Read for RetryingReader<R> {
@@ -134,7 +134,7 @@ impl ByteStream {
         ByteStream::new(PipedBytes::new(pipe, name), 0)
     }
 
-    /// Returns whether memory holds a complete line that is not blank.
+    /// Returns whether the buffer holds a complete line that is not blank.
     pub(crate) fn holds_line(&self) -> bool {
         self.reader.buffer().trim_ascii_start().contains(&b'\n')
     }

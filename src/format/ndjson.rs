@@ -1,4 +1,4 @@
-//! Rows of an NDJSON file: one JSON object a line.
+//! Reads the rows of an NDJSON file: one JSON object per line.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
@@ -72,7 +72,7 @@ impl FileRows for NdjsonRows {
     }
 }
 
-/// Rows in which the names of the columns are looked for.
+/// Number of rows that are searched for column names.
 const NAMED_ROWS: usize = 1000;
 
 /// Returns the names of the fields in the first rows, in their order.

@@ -10,7 +10,7 @@ pub fn file_being_decoded() -> Option<PathBuf> {
     None
 }
 
-/// The rows of a file, of which there are none.
+/// Stands for the rows of a file; it has no values.
 pub(crate) enum ParquetRows {}
 
 impl ParquetRows {

@@ -1,4 +1,5 @@
-//! Rows of a Parquet file (`parquet.apache.org/docs/file-format`), row group by row group.
+//! Reads the rows of a Parquet file (`parquet.apache.org/docs/file-format`), row group by row
+//! group.
 //!
 //! A position is a row group and a row in it, so a run that resumes reads at most one row group
 //! again, and decodes only the wanted columns. Columns are found by name, members of structures as
@@ -7,9 +8,9 @@
 //!
 //! A file is private data, so errors quote nothing from it.
 //!
-//! The decoder panics on some damaged files and allocates as much memory as they ask for. Its
-//! assumptions are therefore checked first (`disk`, `header` and `pages`). Any remaining panic is
-//! reported as a damaged file, because each thread records the file that it is decoding.
+//! The decoder panics on some damaged files and allocates as much memory as they request. So its
+//! assumptions are checked first (`disk`, `header` and `pages`). Any remaining panic is reported as
+//! a damaged file, because each thread records the file that it is decoding.
 
 #[cfg(test)]
 mod damage;
@@ -83,7 +84,7 @@ pub(crate) struct ParquetRows {
     before: u64,
     given: u64,
     columns: Vec<ColumnDecoder>,
-    /// Rows decoded, and how many of them have been returned.
+    /// Number of decoded rows, and of those that have been returned.
     decoded: usize,
     next: usize,
 }

@@ -1,7 +1,8 @@
-//! The columns of a file: their names, kinds and ranges, as a first guess of how to describe them.
+//! Profiles the columns of a file: their names, kinds and ranges, as a first guess for a pipeline
+//! file.
 //!
-//! A profile is private: it is made for the operator's screen, and nothing of it may be published
-//! without the operator's word that it is public knowledge.
+//! A profile is private: it is for the operator's screen, and nothing in it may be published unless
+//! the operator confirms that it is public knowledge.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -18,7 +19,7 @@ use super::{ByteStream, Defect, Format, FormatError, io_error};
 use crate::time::TimeFormat;
 use times::TimeForms;
 
-/// Most distinct texts that are kept of a column.
+/// Most distinct texts kept for a column.
 const WORDS: usize = 100;
 
 /// Names of what a privacy unit may be.
@@ -69,7 +70,7 @@ pub struct ColumnProfile {
     pub time_format: Option<TimeFormat>,
     /// Another form in which its times can be read as well, with days and months swapped.
     pub other_format: Option<TimeFormat>,
-    /// Rows whose number or time is less than one before.
+    /// Rows whose number or time is less than that of an earlier row.
     pub falls: u64,
     /// The least and the greatest number.
     pub range: Option<(f64, f64)>,
@@ -83,12 +84,12 @@ pub struct ColumnProfile {
     pub words: Option<BTreeMap<String, u64>>,
     /// Distinct values.
     pub distinct: u64,
-    /// Rows with a word such as `NA`, which is no value of a column of numbers.
+    /// Rows with a word such as `NA`, which stands for a missing number.
     absent_words: u64,
     forms: TimeForms,
 }
 
-/// What most values of a column are.
+/// The kind of most values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// Numbers.
@@ -112,8 +113,7 @@ pub struct FileProfile {
 }
 
 impl FileProfile {
-    /// Reads up to a million rows of each file. The columns `timed` hold times of a form that is
-    /// known.
+    /// Reads up to a million rows of each file. The columns `timed` hold times of a known format.
     ///
     /// # Errors
     /// [`FormatError`] if a file can't be read or lacks a column of the first one.
@@ -252,7 +252,8 @@ impl ColumnProfile {
         }
     }
 
-    /// Takes numbers for times if the name and the range say so, and texts if most have a form.
+    /// Treats numbers as times if the name and the range suggest it, and texts if most have a known
+    /// format.
     fn find_time_format(&mut self) {
         if let Some(format) = &self.time_format {
             if matches!(format, TimeFormat::SinceEpoch(_)) {
@@ -282,7 +283,7 @@ impl ColumnProfile {
         }
     }
 
-    /// Returns what nine tenths of the values are.
+    /// Returns the kind of at least nine tenths of the values.
     pub fn kind(&self) -> ColumnKind {
         let is_most = |count: u64| 10 * count >= 9 * self.present;
         match self.present {
@@ -299,7 +300,7 @@ impl ColumnProfile {
         }
     }
 
-    /// Whether the values number the rows.
+    /// Whether the values are row numbers.
     fn is_counter(&self) -> bool {
         let steps = self.range.map(|(least, greatest)| greatest - least + 1.0);
         self.present > 1

@@ -1,4 +1,4 @@
-//! The wanted fields of one row as text, and their conversion.
+//! The wanted fields of one row as text, and their conversion to numbers and times.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) fields: Vec<RowField>,
     /// A defect of the whole row.
     pub(crate) defect: Option<Defect>,
-    /// Cached for the next time.
+    /// The last date, cached for the next row.
     last_date: Cell<CachedDate>,
 }
 
@@ -37,10 +37,10 @@ impl Default for CachedDate {
     }
 }
 
-/// How times are written.
+/// The format of times in a source.
 #[derive(Clone)]
 pub(crate) struct TimeForm {
-    /// Their form, if not RFC 3339.
+    /// The format, if not RFC 3339.
     pub(crate) format: Option<TimeFormat>,
     /// The zone of times without an offset.
     pub(crate) zone: TimeZone,
@@ -81,8 +81,8 @@ pub(crate) trait FileRows: Send {
     /// Returns the line where the current row began.
     fn line(&self) -> u64;
 
-    /// Returns whether a whole row is in memory, so the next read need not wait. False is always
-    /// safe.
+    /// Returns whether a whole row is in memory, so the next read need not wait. May return false
+    /// for such a row.
     fn is_at_hand(&self) -> bool;
 }
 
@@ -98,7 +98,7 @@ pub(crate) enum RowOutcome {
 }
 
 impl Row {
-    /// Whether there is anything in a field, be it usable or not.
+    /// Whether a field has any content, usable or not.
     pub(crate) fn is_there(&self, slot: usize) -> bool {
         !matches!(self.fields[slot], RowField::Missing)
     }
@@ -150,7 +150,7 @@ impl Row {
 /// Words for a missing value, in lower case.
 const ABSENT: [&str; 7] = ["na", "n/a", "null", "none", "?", "-", "-nan"];
 
-/// Says what is wrong with a text that is no number.
+/// Returns the defect of a text that is not a number.
 fn no_number(text: &[u8]) -> Defect {
     let is_decimal = |byte: &u8| byte.is_ascii_digit() || b"+-.,".contains(byte);
     match text {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_depends_on_the_one_before() {
+    fn times_do_not_depend_on_earlier_times() {
         let last_date = Cell::default();
         let check = |text: &str, expected| {
             assert_eq!(utc_second(text.as_bytes(), &last_date), expected, "{text}");

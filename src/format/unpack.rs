@@ -1,4 +1,4 @@
-//! Packed files: text in gzip (RFC 1952) or zstd (RFC 8878), in any number of members or frames.
+//! Unpacks text in gzip (RFC 1952) or zstd (RFC 8878), in any number of members or frames.
 //!
 //! The first bytes decide whether a file is packed; a suffix that promises otherwise is an error.
 //! Other packings are recognised by the same bytes, and refused.
@@ -55,10 +55,10 @@ impl Packing {
         std::iter::once(own.to_vec()).chain(lows.map(move |low| [&[low], skipped].concat()))
     }
 
-    /// Returns how bytes with this start are packed, `None` if they are not.
+    /// Returns the packing of bytes with this start; `None` if they are not packed.
     ///
     /// # Errors
-    /// If they are packed in a way that is not unpacked here.
+    /// If their packing is not supported.
     fn of_start(path: &Path, bytes: &[u8]) -> Result<Option<Self>, FormatError> {
         let begins = |start: Vec<u8>| bytes.starts_with(&start);
         match FOREIGN.iter().find(|foreign| foreign.starts().any(begins)) {
@@ -69,15 +69,15 @@ impl Packing {
         }
     }
 
-    /// Returns how the name of a file says that it is packed.
+    /// Returns the packing that the suffix of a file indicates.
     fn of_name(path: &Path) -> Option<Self> {
         Self::ALL.into_iter().find(|packing| path.extension() == Some(OsStr::new(packing.suffix())))
     }
 
-    /// Returns how a file is packed, `None` if it is not.
+    /// Returns the packing of a file; `None` if it is not packed.
     ///
     /// # Errors
-    /// If the file can't be read, or its name promises what its first bytes don't keep.
+    /// If the file can't be read, or its suffix does not match its first bytes.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, FormatError> {
         let read = |source| io_error(path, source);
         // A named pipe gives its bytes only once.
@@ -118,11 +118,11 @@ impl Packing {
     }
 }
 
-/// A way of packing that is recognised and refused.
+/// A packing that is recognised and refused.
 struct ForeignPacking {
     name: &'static str,
     suffix: &'static str,
-    /// Text in it begins so.
+    /// First bytes of packed text.
     start: &'static [u8],
     /// The command that unpacks it.
     unpack: &'static str,
@@ -227,7 +227,8 @@ fn is_cut(error: &io::Error) -> bool {
     false
 }
 
-/// Returns whether packed data go on: another member or frame begins, or the file ends.
+/// Returns whether packed data continue: true if another member or frame begins, false if the file
+/// ends.
 ///
 /// # Errors
 /// If bytes follow that begin with none of these.
@@ -277,8 +278,8 @@ impl PipedBytes {
         PipedBytes { name: name.into(), pipe: Some(pipe), bytes: Box::new(io::empty()) }
     }
 
-    /// Reads as few bytes as decide how the rest is packed: a pipe may be slow. A byte order mark
-    /// comes whole and with the byte behind it, for parsers know it only so.
+    /// Reads only as many bytes as determine the packing, because a pipe may be slow. A byte order
+    /// mark is passed on together with the byte after it, because parsers recognise it only then.
     fn begin(&self, mut pipe: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
         let (mut start, mut next) = (Vec::new(), [0]);
         let starts = Packing::ALL.into_iter().flat_map(Packing::starts).chain([BYTE_ORDER_MARK.into()]);
@@ -417,7 +418,7 @@ impl Read for ZstdFrames {
 
 #[cfg(test)]
 impl Packing {
-    /// Packs parts as members or frames of their own.
+    /// Packs each part as a separate member or frame.
     pub(crate) fn pack(self, parts: &[&[u8]]) -> Vec<u8> {
         let pack = |part: &&[u8]| match self {
             Packing::Gzip => {

@@ -1,10 +1,11 @@
 //! A small HTTP/1.1 server for pages and server-sent events (WHATWG HTML, section 9.2). Each
 //! connection has a thread, is answered once, and ends.
 //!
-//! Any client may connect, so each has bounded resources: the number of connections and their
+//! Any client may connect, so resources are bounded: the number of connections and their
 //! descriptors ([`places`]), memory (a request has at most 8 KiB), and time. The accepting thread
 //! refuses connections beyond the limit. Every step (a request, an answer, each event) has a
-//! deadline that no byte extends. Existing small servers bound neither connections nor time.
+//! deadline that no byte extends. Existing small servers bound neither connections nor time, so
+//! this one is written here.
 
 mod places;
 mod request;
@@ -26,7 +27,7 @@ pub(crate) use request::{HttpRequest, HttpStatus};
 /// Time for a request to arrive.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time for a client to take a document, or one event.
+/// Time for a client to read a document or one event.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time to read what a client still sends after its answer.

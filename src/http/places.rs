@@ -1,9 +1,9 @@
-//! Limits of readers in a publishing process: connections, descriptors and time.
+//! Limits on the readers of a publishing process: connections, descriptors and processor time.
 //!
 //! A publishing process needs descriptors for its logs at any moment. The readers of all its
 //! servers together get half of the system's limit, and each server at most a quarter. Their
-//! threads have a lower priority, and one of them computes at a time. So any number of them takes
-//! less than a run's thread of one processor.
+//! threads have a lower priority, and one of them computes at a time. So all readers together take
+//! less of one processor than a thread of the run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -77,8 +77,8 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Niceness of readers relative to a run: on a processor that both want, they get about a quarter.
-/// The lowest priority would starve them on a machine with other work.
+/// Niceness of readers relative to a run: on a shared processor they get about a quarter. The
+/// lowest priority would starve them on a machine with other work.
 const NICENESS: i32 = 5;
 
 /// Lowers the priority of this thread and of those that it starts. Only on Linux: elsewhere a

@@ -1,4 +1,4 @@
-//! What a ledger has spent in all, and what its budget has left.
+//! The total spending of a ledger, and what is left of its budget.
 
 use hushflow_mechanism::accounting::Delta;
 use hushflow_mechanism::accounting::adjacency::Adjacency;

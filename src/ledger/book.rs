@@ -44,7 +44,7 @@ fn resolve(path: &Path) -> Result<PathBuf, LedgerError> {
     let own = path.join(OWN);
     Ok(match Enrolment::of(path)? {
         Some(enrolment) => path.join(enrolment.ledger()),
-        // A state directory that has paid for nothing yet.
+        // The state directory has not been charged yet.
         None if own.is_dir() => own,
         None => path.into(),
     })

@@ -1,4 +1,4 @@
-//! The joint budget of all pipelines over a data set, and its rest.
+//! The joint budget of all pipelines over a data set, and what is left of it.
 
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::accounting::composition::Spending;

@@ -4,8 +4,8 @@
 //! ([`composition`](crate::mechanism::accounting::composition)). That is exact for Gaussian entries
 //! and loose for purely private ones: a pure ε counts as μ² ≈ πε²/2, where ε² would do in a long
 //! composition. So where an entry has a purely private part, privacy loss distributions
-//! ([`pld`](crate::mechanism::accounting::pld)) compose all entries as well, and the lesser ε
-//! counts.
+//! ([`pld`](crate::mechanism::accounting::pld)) compose all entries as well, and the smaller ε is
+//! reported.
 //!
 //! **Why that is allowed.** Entries are fixed beforehand, as the composition in (ε, δ) assumes
 //! anyway. Put all draws in the order in which they happen, however pipelines are interleaved.

@@ -82,7 +82,7 @@ pub enum LedgerRefusal {
     /// The budget does not suffice.
     #[error("{0}")]
     Exceeded(Box<BudgetExceeded>),
-    /// A pipeline has paid, but the entries exceed a budget that was set later.
+    /// The pipeline is already charged, but the entries exceed a budget that was set later.
     #[error(
         "the budget of this data set is {budget}, but what is entered, {entries} with this pipeline, spends {}: nothing was \
          published: raise the budget, in the pipeline file and, where the ledger has it from another run, \
@@ -103,10 +103,10 @@ pub enum LedgerRefusal {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// The file or its directory fails.
+    /// The file or its directory can't be used.
     #[error("the ledger can't be used: {0}")]
     State(StateError),
-    /// Other processes hold it.
+    /// Other processes have held it for too long.
     #[error("{}: other runs have held this ledger for twenty seconds: look for one that hangs, and try again", path.display())]
     Busy {
         /// The directory of the ledger.

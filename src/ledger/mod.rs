@@ -76,14 +76,14 @@ pub struct Charge {
     pub pure: Option<PureSpending>,
 }
 
-/// A mean by filters as one Gaussian mechanism, and its total variation.
+/// Returns a mean by filtering as one Gaussian mechanism, and its total variation.
 fn by_filtering((epsilon, delta): (Epsilon, Delta)) -> Result<(NoiseMultiplier, f64), AccountingError> {
     let total_variation = delta.value() / 1024.0 / (1.0 + epsilon.value().exp());
     let reserved = Discreteness::of_total_variation(total_variation)?;
     Ok((discrete::noise_multiplier_rounded_up(epsilon, delta, reserved)?, total_variation))
 }
 
-/// The estimator by resilience as one Gaussian mechanism, and its total variation.
+/// Returns the resilience estimator as one Gaussian mechanism, and its total variation.
 fn by_resilience(epsilon: Epsilon, delta: Delta) -> Result<(NoiseMultiplier, f64), AccountingError> {
     Ok((bounded_range::of_pure(epsilon)?, delta.value() / 12.0 * (1.0 + MARGIN)))
 }
@@ -197,7 +197,8 @@ impl Charge {
         Ok(self.spending()?.over_steps(self.steps_to(target, nesting)?)?)
     }
 
-    /// Returns the number of steps of its neighbours that join the wanted ones.
+    /// Returns the number of steps of its neighbour relation that connect neighbours under
+    /// `target`.
     fn steps_to(&self, target: &Adjacency, nesting: &Nesting) -> Result<u32, CompositionError> {
         let pipeline = || self.pipeline.clone();
         if !self.private {
@@ -251,7 +252,7 @@ pub struct LedgerEntry {
 }
 
 impl LedgerEntry {
-    /// Makes the entry of a run that has not paid yet.
+    /// Makes the entry of a run that is not charged yet.
     fn reserved(started: String, charge: Charge) -> Self {
         Self { identity: String::new(), started, charge }
     }
@@ -306,12 +307,12 @@ impl Ledger {
         })
     }
 
-    /// Which kinds of entities lie within which, from all entries.
+    /// Returns the nesting of entity kinds that all entries declare.
     fn nesting(&self) -> Nesting {
         Nesting::new(self.entries.iter().flat_map(|entry| entry.charge.nested()))
     }
 
-    /// The same with one more pipeline.
+    /// As [`nesting`](Self::nesting), with one more pipeline.
     fn nesting_with(&self, charge: &Charge) -> Nesting {
         Nesting::new(self.entries.iter().flat_map(|entry| entry.charge.nested()).chain(charge.nested()))
     }

@@ -110,7 +110,7 @@ fn exact_counts_are_within_no_budget_for_records_that_move() {
 }
 
 #[test]
-fn a_budget_stands_once_it_is_entered() {
+fn a_budget_remains_once_it_is_entered() {
     let (two, three) = (budget(2.0, Neighbours::ReplaceOne), budget(3.0, Neighbours::ReplaceOne));
     let one = || entry(charge(Neighbours::ReplaceOne, 10.0));
     let ledger = Ledger::default().with(one(), None).unwrap();
@@ -181,13 +181,13 @@ fn pure_privacy_is_charged_by_its_worst_case() {
 fn covariances_add_up_with_streams() {
     use covariance::CovarianceMethod::{Pace, Ssp};
     let promise = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
-    let of = |method: covariance::CovarianceMethod| {
+    let charge_of = |method: covariance::CovarianceMethod| {
         let spending = method.spending(5, Rho::new(0.02).unwrap()).unwrap();
         let in_place = Neighbours::ReplaceOneInPlace;
         Charge::of_covariance(("c".into(), method), &spending, promise, in_place, NoiseSource::System)
             .unwrap()
     };
-    let all = ledger(&[of(Ssp), of(Pace), charge(Neighbours::ReplaceOneInPlace, 4.0)]);
+    let all = ledger(&[charge_of(Ssp), charge_of(Pace), charge(Neighbours::ReplaceOneInPlace, 4.0)]);
     let squared = 0.04 + 2.0 * 0.013 + std::f64::consts::PI * 0.007 + 1.0 / 16.0;
     let found = all.composition(&about(Neighbours::ReplaceOneInPlace)).unwrap().mu().powi(2);
     assert!(found >= squared && found < squared * (1.0 + 1e-8), "{found} {squared}");

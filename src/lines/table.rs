@@ -24,7 +24,7 @@ const QUALITY: usize = 17;
 const QUALITY_TITLE: usize = 9;
 
 /// Characters of a key that must fit before the word of quality does. Without room for both, a long
-/// word follows on a line of its own.
+/// word follows on a separate line.
 const KEY: usize = 12;
 
 /// The fields of a line before its layout.
@@ -207,7 +207,7 @@ impl<'a> TableLayout<'a> {
         lines.iter().enumerate().map(bold).collect::<Vec<_>>().join("\n")
     }
 
-    /// Formats a line. Without an estimate, `reason` stands in place of the cells.
+    /// Formats a line. Without an estimate, `reason` replaces the cells.
     pub(super) fn line(&self, row: &TableRow<'_>, reason: Option<&str>) -> String {
         let is_terminal = self.style.width.is_some();
         let keys = if is_terminal { wrap_characters(row.key, self.key) } else { vec![row.key.into()] };
@@ -247,7 +247,7 @@ impl<'a> TableLayout<'a> {
         self.after_count(row, blocks)
     }
 
-    /// Formats the count and why there is no estimate, in one word if the line has one.
+    /// Formats the count and the reason why there is no estimate, in one word if the line has one.
     fn without_estimate(&self, row: &TableRow<'_>, reason: &str) -> Vec<String> {
         let why = row.quality.map_or_else(|| reason.to_owned(), |word| word.replace('-', " "));
         let lead = self.lead_width(row);
@@ -268,8 +268,8 @@ impl<'a> TableLayout<'a> {
         counts.zip(lines).map(|(count, line)| pad(count, self.count) + &line).collect()
     }
 
-    /// Puts the fields that identify the row before its lines. The parts of a wrapped key stand
-    /// below one another.
+    /// Puts the fields that identify the row before its lines. The parts of a wrapped key are below
+    /// one another.
     fn beside_keys(&self, row: &TableRow<'_>, keys: &[String], lines: &[String]) -> Vec<String> {
         let lead = self.lead_width(row);
         let indent = " ".repeat(lead - self.key);

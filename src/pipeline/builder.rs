@@ -27,7 +27,8 @@ impl Pipeline {
     /// Starts a pipeline with this name.
     pub fn builder(name: &str) -> PipelineBuilder {
         let builder = PipelineBuilder(Table::new());
-        // No file is read: these fill the places of a source, and name what the program passes on.
+        // No file is read: these fields stand in for a source, and name the columns that the
+        // program passes.
         builder.root("name", name).set("source", "path", "-").set("source", "format", "csv")
     }
 }

@@ -1,8 +1,8 @@
-//! Bounds of single keys: brings the values of a key from its own bounds to those of the columns.
+//! Bounds of single keys: maps the values of a key from its own bounds to those of the columns.
 //!
 //! The sensitivity is unchanged, because it is that of any record that the clipper receives: the
-//! map is applied to one record at a time, before it is clipped, and depends on nothing but that
-//! record and public numbers. A key is public in the release, so readers undo it.
+//! map is applied to one record at a time, before it is clipped, and depends only on that record
+//! and public numbers. A key is public in the release, so readers undo it.
 
 use super::{Column, KeyColumn, bounds_by_key};
 
@@ -15,7 +15,7 @@ pub(crate) struct KeyBounds {
 }
 
 impl KeyBounds {
-    /// The bounds of these keys.
+    /// Returns the bounds of these keys.
     pub(crate) fn new(columns: &[Column], key: Option<&KeyColumn>) -> Self {
         if columns.iter().all(|column| column.bounds.is_empty()) {
             return Self::default();
@@ -30,7 +30,7 @@ impl KeyBounds {
         self.by_key.get(key as usize).map(|bounds| bounds[column][0])
     }
 
-    /// Brings the values of a record of this key to the bounds of the columns; NaN stays.
+    /// Maps the values of a record of this key to the bounds of the columns; NaN stays NaN.
     pub(crate) fn scale(&self, key: u32, values: &mut [f64]) {
         let Some(bounds) = self.by_key.get(key as usize) else { return };
         for (value, [(own_lower, own_upper), (lower, upper)]) in values.iter_mut().zip(bounds) {

@@ -1,4 +1,4 @@
-//! Pipeline files: a validated description of what is read, protected and published.
+//! Pipeline files: validated descriptions of the source, the protection and the releases.
 //!
 //! A pipeline file is TOML. [`Pipeline::EXAMPLE`] shows the common sections; the types below
 //! document each field and its default. Parsing checks everything that does not need the data and
@@ -53,7 +53,7 @@ pub struct Pipeline {
     pub sources: Vec<Source>,
     /// `[source] missing`, `malformed`: what happens to rows that can't be used.
     pub rows: RowPolicies,
-    /// `[source] preflight`: what a run does if its rows don't count.
+    /// `[source] preflight`: how a run reacts if its rows don't count.
     pub preflight: Preflight,
     /// `[source] id`: column that identifies duplicates of a record.
     pub id: Option<String>,
@@ -179,9 +179,9 @@ impl Column {
 /// Returns the bounds of each column for each key, or one list for all keys without bounds of their
 /// own.
 pub fn bounds_by_key(columns: &[Column], key: Option<&KeyColumn>) -> Vec<Vec<(f64, f64)>> {
-    let of = |key: &str| columns.iter().map(|column| column.bounds_of(key)).collect();
+    let bounds_of = |key: &str| columns.iter().map(|column| column.bounds_of(key)).collect();
     match key.filter(|_| columns.iter().any(|column| !column.bounds.is_empty())) {
-        Some(key) => key.values.iter().map(|value| of(value)).collect(),
+        Some(key) => key.values.iter().map(|value| bounds_of(value)).collect(),
         None => vec![columns.iter().map(|column| (column.lower, column.upper)).collect()],
     }
 }

@@ -1,5 +1,5 @@
 //! Converts a TOML document to a [`Pipeline`], with one function per section. A function that
-//! returns `None` has reported why.
+//! returns `None` has reported the reason.
 
 mod entity;
 mod epochs;
@@ -202,7 +202,7 @@ fn columns<'a>(root: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Vec<Co
     let sections = root.sections("columns");
     if sections.is_empty() {
         root.require::<()>("columns", None);
-        // An empty list; a value of another type is reported already.
+        // The list is empty; `get` has reported a value of another type.
         if let Some(columns) = root.get("columns") {
             columns.filter(
                 "at least one column, as a section [[columns]] with name, lower and upper",
@@ -230,7 +230,7 @@ fn column<'a>(section: Section<'a>, roles: &mut ColumnRoles<'a>) -> Option<Colum
     };
     section.finish(true);
     if has_bounds && !for_other_keys {
-        // Every key has bounds of its own, which `key_bounds` checks. The column's bounds contain
+        // Every key has its own bounds, which `key_bounds` checks. The column's bounds contain
         // them all.
         let (name, bounds) = (name?.value.into(), bounds?);
         let all = bounds.values().copied().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));

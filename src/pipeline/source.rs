@@ -34,8 +34,8 @@ pub struct Source {
     /// `idle`: time without records after which this source stops holding back the clock of the
     /// others.
     pub idle: Option<Duration>,
-    /// `largest_jump`: the furthest, in microseconds, that one row may advance the clock; none if
-    /// no row moves a clock.
+    /// `largest_jump`: how far one row may advance the clock, in microseconds; `None` if no row
+    /// moves a clock.
     pub largest_jump: Option<i64>,
 }
 
@@ -69,7 +69,7 @@ impl Source {
         if self.journal { u32::from(journal::TAG) } else { self.input.tag(self.format) }
     }
 
-    /// Returns its public parameters where it is one of several sources.
+    /// Returns its public parameters; `None` for the only source of a pipeline.
     pub fn public_clock(&self) -> Option<SourceClock> {
         let Schedule::ByTime(by) = &self.schedule else { return None };
         let (name, arrival) = (self.name.clone(), self.arrival.clone());

@@ -1,7 +1,7 @@
-//! The meaning of a release log: everything that follows from its public parameters.
+//! The meaning of a release log, derived from its public parameters.
 //!
-//! The runtime makes a [`Publication`] from a pipeline before it draws any noise. Followers and
-//! `verify` make the same one from the header of the public log, so reading and writing agree.
+//! The runtime builds a [`Publication`] from a pipeline before it draws any noise. Followers and
+//! `verify` build the same one from the header of the public log, so reading and writing agree.
 
 mod error;
 mod moments;
@@ -33,7 +33,7 @@ pub const RELEASE_LIMIT: u64 = MAX_PAYLOAD / 32;
 struct Header {
     parameters: PublicParameters,
     noise_multiplier: f64,
-    /// `None` for estimates of windows.
+    /// `None` for window estimates.
     strategy: Option<StrategyChoice>,
 }
 
@@ -42,14 +42,14 @@ struct Header {
 pub enum Publication {
     /// Moments, epoch by epoch.
     Moments(MomentPublication),
-    /// Estimates of windows, one for each epoch.
+    /// Window estimates, one per epoch.
     Windows(WindowPublication),
 }
 
 impl Publication {
-    /// Returns the publication of a pipeline into a state directory. An existing log with the
-    /// pipeline's parameters gives noise and strategy; otherwise they are found now, which may take
-    /// seconds and is reported to `progress`.
+    /// Returns the publication of a pipeline into a state directory. Noise and strategy come from
+    /// an existing log with the pipeline's parameters, or from a search, which may take seconds and
+    /// reports to `progress`.
     ///
     /// # Errors
     /// [`PublicationError`] names the invalid parameter and the remedy.
@@ -102,7 +102,7 @@ impl Publication {
         Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.is_private() })
     }
 
-    /// Whether the noise in use gives the stated guarantee.
+    /// Returns whether the noise in use gives the stated guarantee.
     ///
     /// # Errors
     /// [`PublicationError`] if no noise gives it.
@@ -148,7 +148,7 @@ impl Publication {
     /// Returns the publication of moments.
     ///
     /// # Errors
-    /// [`PublicationError::Windows`] for estimates of windows.
+    /// [`PublicationError::Windows`] for window estimates.
     pub fn into_moments(self) -> Result<MomentPublication, PublicationError> {
         match self {
             Self::Moments(moments) => Ok(moments),

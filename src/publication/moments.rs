@@ -21,7 +21,7 @@ use crate::ledger::Charge;
 use crate::pipeline::{PublicParameters, Release, bounds_by_key};
 use crate::state::PublicHeader;
 
-/// Noise and strategy of a log, found once and then fixed.
+/// Noise and strategy of a log, determined once and then fixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// σ of one Gaussian mechanism of sensitivity 1.
@@ -30,7 +30,7 @@ pub struct Calibration {
     pub strategy: StrategyChoice,
 }
 
-/// Public parameters and what follows from them.
+/// Public parameters and the values derived from them.
 #[derive(Clone)]
 pub struct MomentPublication {
     parameters: PublicParameters,
@@ -165,9 +165,9 @@ impl MomentPublication {
         })
     }
 
-    /// Whether the noise multiplier in use gives the stated guarantee. It may be below today's
-    /// calibration by half of the calibration's margin, which exceeds rounding differences between
-    /// two versions.
+    /// Returns whether the noise multiplier in use gives the stated guarantee. It may be below the
+    /// current calibration by half of the calibration's margin, which exceeds rounding differences
+    /// between versions.
     ///
     /// # Errors
     /// [`PublicationError`] if no noise gives the guarantee.
@@ -254,8 +254,8 @@ impl MomentPublication {
         View::sharing(&self.mechanism, &self.levels(workload), self.keys())
     }
 
-    /// Returns the noise levels of a workload. All its views share them while one of the views or
-    /// this value lives.
+    /// Returns the noise levels of a workload. Views of the workload share them as long as a view
+    /// or this value exists.
     pub fn levels(&self, workload: &Workload) -> Arc<ViewNoise> {
         let mut known = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|levels| levels.strong_count() > 0);

@@ -1,8 +1,8 @@
-//! Estimates of windows: the releases of a pipeline whose `[release] method` is an estimator of a
-//! whole sample.
+//! Window estimates: the releases of a pipeline whose `[release] method` estimates from a whole
+//! sample.
 //!
 //! Every epoch is a window. When it closes, the estimator sees all records of each key at once. The
-//! release is its estimate, or the reason why there is none: numbers for each key, committed and
+//! release holds, for each key, the estimate or the reason why there is none. It is committed and
 //! published like other releases (`docs/formats.md`). A window leaves no state. A record and its
 //! neighbour are in the same single window, so all windows together cost as much as one (parallel
 //! composition), and the ledger is charged once.
@@ -27,7 +27,7 @@ use crate::estimates::Estimate;
 use crate::ledger::Charge;
 use crate::pipeline::{PublicParameters, WindowEstimator};
 
-/// Public parameters of estimates of windows, and the values that follow from them.
+/// Public parameters of window estimates, and the values derived from them.
 #[derive(Clone, Debug)]
 pub struct WindowPublication {
     parameters: PublicParameters,
@@ -86,7 +86,7 @@ impl WindowPublication {
         self.private
     }
 
-    /// Returns the windows from an epoch on.
+    /// Returns the windows, beginning with `first_epoch`.
     pub fn windows(&self, first_epoch: u64, checkpoint_interval: u64) -> Windows {
         let (columns, keys) = (self.parameters.columns.len(), self.parameters.keys());
         Windows { columns, keys, first_epoch, checkpoint_interval }
@@ -116,7 +116,7 @@ impl WindowPublication {
         })
     }
 
-    /// Returns the estimates in a release, key by key; `None` if it is no such release.
+    /// Returns the estimates in a release, key by key; `None` if the values are malformed.
     pub fn read(&self, mut values: &[i128]) -> Option<Vec<Arc<dyn Estimate>>> {
         let columns: Arc<[String]> =
             self.parameters.columns.iter().map(|column| column.name.clone()).collect();
@@ -163,8 +163,8 @@ pub enum WindowEstimate {
 }
 
 impl WindowEstimate {
-    /// Returns the numbers that are released of a window with these rows. A command on the same
-    /// rows gives the same result.
+    /// Returns the numbers to release for a window with these rows. The command gives the same
+    /// result on the same rows.
     pub fn numbers(&self, rows: &[f64], generator: &mut NoiseGenerator) -> Vec<i128> {
         let mut numbers = Vec::new();
         match self {
@@ -192,7 +192,7 @@ fn rho(
     method.rho_for(columns, promise).ok_or(AccountingError::Rho(0.0))
 }
 
-/// Spending of one window, which is that of all.
+/// Cost of one window, which is also the cost of all windows together.
 fn charge(
     parameters: &PublicParameters,
     estimator: &WindowEstimator,

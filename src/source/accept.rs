@@ -1,4 +1,4 @@
-//! Turns a row into a record of an epoch, or counts why it is not one.
+//! Turns a row into a record of an epoch, or counts the reason why it can't.
 
 use hushflow_operators::Entity;
 
@@ -11,7 +11,8 @@ use crate::pipeline::{KeyBounds, MissingPolicy, Pipeline, RowPolicies, RowPolicy
 const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it is not counted, and neither are more like it; if \
     time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
 
-/// Rows in a row whose clock leaps, after which an input that ends is not read further.
+/// Number of consecutive rows with a leaping clock after which reading stops, unless the input has
+/// no end.
 const LEAPS_IN_A_ROW: u64 = 100;
 
 /// Microseconds of a day.
@@ -21,8 +22,8 @@ const DAY: u64 = 86_400_000_000;
 pub(super) struct RowRules {
     roles: FieldRoles,
     policies: RowPolicies,
-    /// Whether to pass on a record with unusable values as NaN, because public counts must include
-    /// it.
+    /// Whether a record with unusable values is passed on as NaN, because public counts must
+    /// include it.
     counts_unusable: bool,
     key_bounds: KeyBounds,
     /// The columns' bounds.
@@ -140,9 +141,9 @@ impl SourceReader {
         leaps
     }
 
-    /// Identifies copies of the record whose values lie in the batch from `start` on. If a record
-    /// may be replaced by any other, copies agree in everything. If only values may be replaced,
-    /// they are left out.
+    /// Returns a fingerprint of the record whose values begin at `start` in the batch, to recognise
+    /// duplicates. It covers everything if a record may be replaced by any other; if only values
+    /// may be replaced, it leaves them out.
     fn fingerprint(&self, key: u32, event_time: i64, entity: Option<Entity>, start: usize) -> Option<u128> {
         let id = self.rows.row.text(self.rules.roles.id?).ok()?;
         let values = &self.batch.records.values[start..];
@@ -150,7 +151,8 @@ impl SourceReader {
         Some(fingerprint(id, key, event_time, entity, values))
     }
 
-    /// Stops at a clock that has really gone on, or at a wrong start, unless the input has no end.
+    /// Returns an error if the input ends while its clock leaps: time has really passed, or the
+    /// start is wrong.
     pub(super) fn check_leaps(&self) -> Result<(), SourceError> {
         if self.is_live || self.epochs.leaps_in_a_row() < LEAPS_IN_A_ROW {
             return Ok(());
@@ -158,7 +160,7 @@ impl SourceReader {
         Err(self.leap_error())
     }
 
-    /// Stops at the end of an input of which no row could move the clock into an epoch.
+    /// Returns an error if the input ends and no row has moved the clock into an epoch.
     pub(super) fn check_end(&self) -> Result<(), SourceError> {
         let Some(slot) = self.rules.roles.clock.filter(|_| !self.is_live && self.rank.1 == 1) else {
             return Ok(());
@@ -185,7 +187,7 @@ impl SourceReader {
             _ => "the last rows are",
         };
         let (line, jump) = self.epochs.first_leap().map_or((0, 0), |first| (first.line, first.jump));
-        // A day more: the rows that follow may be slightly out of order.
+        // One day more, because later rows may be slightly out of order.
         let days = jump.unsigned_abs().div_ceil(DAY) + 1;
         SourceError::Leap { path: self.rows.name(), line, rows, since, days }
     }

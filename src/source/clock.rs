@@ -25,12 +25,12 @@ pub(super) struct EpochClock {
     late_from: u64,
     /// The rows with a later epoch than every row before them.
     firsts: VecDeque<(u64, ResumePoint)>,
-    /// The number of rows since the clock last moved as allowed whose clock leaps, and the first.
+    /// The number of leaping rows since the clock last moved, and the first of them.
     leaps: u64,
     first_leap: Option<FirstLeap>,
 }
 
-/// The first of several rows in a row whose clock leaps.
+/// The first of several consecutive rows whose clock leaps.
 #[derive(Clone, Copy)]
 pub(super) struct FirstLeap {
     resume: ResumePoint,
@@ -69,7 +69,7 @@ impl EpochClock {
         self.arrived
     }
 
-    /// Rows since the clock last moved as allowed whose clock leaps.
+    /// Number of leaping rows since the clock last moved.
     pub(super) fn leaps_in_a_row(&self) -> u64 {
         self.leaps
     }
@@ -109,7 +109,7 @@ impl EpochClock {
         self.closed == 0 && self.due >= self.schedule.horizon()
     }
 
-    /// Returns the row from which on rows of closed epochs are late; 0 if unknown.
+    /// Returns the number of the first row for which a closed epoch means late; 0 if unknown.
     pub(super) fn late_from(&self) -> u64 {
         if self.late_from == u64::MAX { 0 } else { self.late_from }
     }

@@ -1,14 +1,14 @@
-//! Fingerprints of what has been read of a file, recorded with positions.
+//! Fingerprints of the part of a file that has been read, recorded with positions.
 //!
-//! A run that resumes goes on at the same byte. If rows before that byte have moved, they would
+//! A resumed run continues at the same byte. If rows before that byte have moved, they would
 //! count twice or never, and the guarantee does not cover a row that counts twice. So each position
 //! comes with a checksum of the bytes before it, and a run refuses to resume where it differs. A
 //! file whose bytes cannot be compared from within (packed, Parquet) must be the same as a whole:
 //! its length and its end are compared, where both formats keep their checksums or offsets.
 //!
-//! The window finds rows that were inserted, removed or rewritten with another length, other files,
-//! and a changed order of files. It does not find a change that leaves all later bytes at their
-//! offsets: no row moves by it.
+//! The window detects rows that were inserted, removed or rewritten with another length, other
+//! files, and a changed order of files. It does not detect a change that leaves all later bytes at
+//! their offsets, because such a change moves no row.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -31,8 +31,8 @@ pub(super) struct Fingerprints {
 }
 
 impl Fingerprints {
-    /// Returns the fingerprint of what was read before a position; `None` if nothing was read, or if
-    /// the source has no files that can be compared.
+    /// Returns the fingerprint of the bytes read before a position; `None` if nothing was read, or
+    /// if the source has no files that can be compared.
     pub(super) fn before(&mut self, origin: &dyn Origin, position: Position) -> Option<u32> {
         if let Some((last, fingerprint)) = self.last
             && last == position

@@ -21,9 +21,9 @@
 //! all clocks that count have passed it. [`ResumePoint`] records which rows were not waited for.
 //!
 //! **Clock jumps** beyond the pipeline's limit are ignored: the row is counted and dropped, and
-//! does not move the clock. If a hundred rows in a row jump, time has really gone on, or `start` is
-//! wrong, and an input that ends is not read further. Rows that jump at the end of such an input
-//! are read again by the next run.
+//! does not move the clock. If a hundred consecutive rows jump, either time has really passed or
+//! `start` is wrong, and an input that ends is not read further. Rows that jump at the end of such
+//! an input are read again by the next run.
 //!
 //! **Effects of a row.** A row keeps its position even if it can't be used, and its arrival moves
 //! the clock even if its other fields can't be parsed. So one person's record never moves
@@ -103,8 +103,8 @@ pub struct EpochMark {
     pub epoch: u64,
     /// The last epoch that the clock has closed, with this mark or the next ones.
     pub due: u64,
-    /// Where to resume if this epoch, or any other that this mark closes, was the last committed
-    /// one.
+    /// Position to resume from if this epoch, or any other that this mark closes, was the last
+    /// committed one.
     pub resume: ResumePoint,
     /// Rows of the input up to the one that closed the epoch. Public: it depends on arrivals alone,
     /// also after a restart.
@@ -118,9 +118,9 @@ pub struct ResumePoint {
     pub position: Position,
     /// State of the public clock there; `clock.row` is the number of the next row over all files.
     pub clock: Clock,
-    /// Rows from the position up to this one have counted if their epoch is closed. Rows from this
-    /// one on were not waited for, and are late. The largest number for a single source: every row
-    /// of a closed epoch has counted.
+    /// Rows before this number have counted if their epoch is closed. Later rows of closed epochs
+    /// arrived after the close, and are late. The largest number for a single source: every row of
+    /// a closed epoch has counted.
     pub late_from: u64,
     /// Checksum of the bytes before the position, which must be the same when it resumes; `None`
     /// where nothing can be compared. Private, as the position is.
@@ -146,7 +146,8 @@ pub struct RowCounters {
     pub rows: u64,
     /// Rows that lack a value. With `missing = "by-column"` they count for their other columns.
     pub missing: u64,
-    /// Rows with a value that can't be read, which is the same with `missing = "by-column"`.
+    /// Rows with a value that can't be read. With `missing = "by-column"` they count for their
+    /// other columns.
     pub malformed: u64,
     /// Rows that can't be used at all, for one of these reasons.
     pub unusable: u64,

@@ -1,4 +1,4 @@
-//! Reads a source: rows in, batches and marks out.
+//! Reads a source: turns its rows into batches of records and marks of closed epochs.
 
 use super::accept::RowRules;
 use super::clock::EpochClock;
@@ -22,7 +22,7 @@ pub struct SourceReader {
     pub(super) rank: (u64, u64),
     pub(super) batch: RecordBatch,
     pub(super) counters: RowCounters,
-    /// The last epoch whose rows an earlier run has judged, and the counters of these rows.
+    /// The last epoch whose rows an earlier run has counted, and the counters of these rows.
     judged: (u64, RowCounters),
     pub(super) survey: RowSurvey,
     /// Whether more rows may arrive later.
@@ -57,7 +57,7 @@ impl SourceReader {
         Self::controlled((pipeline, source), &Control::new(), resume, committed)
     }
 
-    /// Reads on in any source of the pipeline, until stopped.
+    /// Resumes any source of the pipeline; `control` can stop it.
     ///
     /// # Errors
     /// As [`resume`](Self::resume).
@@ -70,7 +70,7 @@ impl SourceReader {
         Self::listed(read, control, resume, committed, None)
     }
 
-    /// Reads on in a source whose file lists are kept in the state directory.
+    /// Resumes a source whose file lists are kept in the state directory.
     pub(crate) fn listed(
         (pipeline, source): (&Pipeline, &Source),
         control: &Control,
@@ -85,7 +85,7 @@ impl SourceReader {
         Self::over(origin, (pipeline, source), control, resume, committed)
     }
 
-    /// Reads on in an opened source or in its journal.
+    /// Continues in an opened source or in its journal.
     ///
     /// # Errors
     /// As [`resume`](Self::resume), and the error of the journal's writer.
@@ -147,7 +147,7 @@ impl SourceReader {
         self.epochs.clock.row
     }
 
-    /// Returns the row from which on rows of closed epochs are late; 0 if unknown.
+    /// Returns the number of the first row for which a closed epoch means late; 0 if unknown.
     pub(crate) fn late_from(&self) -> u64 {
         self.epochs.late_from()
     }
@@ -157,8 +157,8 @@ impl SourceReader {
         &self.counters
     }
 
-    /// Returns the outcome of the rows so far that no earlier run has judged. A row belongs to the
-    /// epoch in which the clock stands before it.
+    /// Returns the outcome of the rows so far that no earlier run has counted. A row belongs to the
+    /// epoch of the clock just before the row.
     pub(crate) fn unjudged(&self) -> RowCounters {
         self.counters.since(&self.judged.1)
     }
@@ -178,7 +178,7 @@ impl SourceReader {
         std::mem::take(&mut self.batch)
     }
 
-    /// Returns batches before every wait from now on, or no longer.
+    /// Sets whether to return a batch before every wait.
     pub(crate) fn return_early(&mut self, early: bool) {
         self.returns_early = early && self.is_live;
     }
@@ -193,7 +193,7 @@ impl SourceReader {
         self.is_live && self.rows.must_wait()
     }
 
-    /// Returns where a later run goes on if nothing more is read.
+    /// Returns the position from which a later run resumes if nothing more is read.
     pub(crate) fn here(&mut self) -> ResumePoint {
         let here = self.before_next();
         ResumePoint { fingerprint: self.rows.fingerprint(here.position), ..here }
@@ -204,7 +204,7 @@ impl SourceReader {
     }
 
     /// Waits for the next event. Batches end after [`BATCH_RECORDS`] rows and before every mark. A
-    /// stopped reader ends at once, without the marks for the end of the input.
+    /// stopped reader ends at once, without the marks that the end of the input would cause.
     ///
     /// # Errors
     /// If the input can't be read, a record is too long, or the pipeline's policy rejects a row.
@@ -246,7 +246,7 @@ impl SourceReader {
     fn advance(&mut self) -> Result<(), SourceError> {
         let read = self.rows.read()?;
         if self.control.is_stopped() {
-            // The row may be cut, and the end may not be the real one.
+            // The row may be incomplete, and this may not be the real end of the input.
             return Ok(());
         }
         let Some(position) = read else {

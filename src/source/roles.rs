@@ -29,7 +29,7 @@ pub(super) struct FieldRoles {
     pub(super) time: Option<usize>,
     /// Field that moves the clock.
     pub(super) clock: Option<usize>,
-    /// How times are written.
+    /// The format of times.
     pub(super) times: TimeForm,
 }
 

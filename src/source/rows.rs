@@ -1,4 +1,4 @@
-//! The rows of a source, one file after the other, with their positions.
+//! Reads the rows of a source, one file after another, with their positions.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(super) struct RowReader {
     rows: Option<Box<dyn FileRows>>,
     /// The current row.
     pub(super) row: Row,
-    /// Whether the next row is the rest of one that an earlier run has read.
+    /// Whether the next row is the remainder of a row that an earlier run has read.
     continues: bool,
     /// The position of the next row while no file is open.
     position: Position,
@@ -63,12 +63,12 @@ impl RowReader {
         }
     }
 
-    /// Returns the fingerprint of what was read before a position.
+    /// Returns the fingerprint of the bytes read before a position.
     pub(super) fn fingerprint(&mut self, position: Position) -> Option<u32> {
         self.fingerprints.before(&*self.origin, position)
     }
 
-    /// Checks that what an earlier run read before a position is unchanged.
+    /// Checks that the bytes that an earlier run read before a position are unchanged.
     pub(super) fn check_unchanged(&mut self, position: Position, recorded: u32) -> Result<(), SourceError> {
         let Position { part, offset, .. } = position;
         match self.fingerprint(position) {
@@ -185,10 +185,12 @@ impl RowReader {
     ) -> Result<CsvRows, FormatError> {
         let Position { part: file, row: line, .. } = self.position;
         let (path, wanted) = (self.origin.name(file), &self.shape.wanted);
-        let given =
+        let own_header =
             self.shape.header.as_ref().map(|header| ByteStream::new(io::Cursor::new(header.clone()), 0));
-        match (given, header) {
-            (Some(given), _) => Ok(CsvRows::open(given, &path, delimiter, wanted)?.resume(stream, line)),
+        match (own_header, header) {
+            (Some(own_header), _) => {
+                Ok(CsvRows::open(own_header, &path, delimiter, wanted)?.resume(stream, line))
+            }
             (None, None) => CsvRows::open(stream, &path, delimiter, wanted),
             (None, Some(header)) => {
                 let rows = CsvRows::open(header, &path, delimiter, wanted)?;

@@ -1,8 +1,8 @@
-//! What the rows of a source hold, for the operator's eyes: defects by column, unlisted keys,
+//! A survey of the rows of a source, for the operator only: defects by column, unlisted keys,
 //! times.
 //!
-//! All of it is private, exact, and kept in memory only. It explains counts; nothing is decided by
-//! it before the [look](crate::check) at the first rows, and no release depends on it.
+//! All of it is private, exact, and kept in memory only. It explains counts; only the
+//! [check](crate::check) of the first rows decides by it, and no release depends on it.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ pub(super) const SEARCHED_ROWS: u64 = 4096;
 pub struct RowSurvey {
     /// One for each wanted column: the values first, then key, entity, times and id.
     pub columns: Vec<ColumnSurvey>,
-    /// Rows that are unusable as a whole, and the first such defect.
+    /// Number of rows that are unusable as a whole, and the first such defect.
     pub whole_rows: u64,
     /// The first defect of a whole row.
     pub row_defect: Option<Defect>,
@@ -177,7 +177,7 @@ impl RowSurvey {
         }
     }
 
-    /// Adds what the rows of another source hold.
+    /// Adds the survey of the rows of another source.
     pub fn merge(&mut self, other: &RowSurvey) {
         for column in &other.columns {
             match self.columns.iter_mut().find(|own| own.name == column.name) {

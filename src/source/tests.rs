@@ -38,7 +38,7 @@ fn pipeline(files: &[(&str, &[u8])], rest: &str) -> (TempDir, Pipeline) {
 /// The sorted records of every epoch: (key, values as bits).
 type EpochRecords = BTreeMap<u64, Vec<(u32, Vec<u64>)>>;
 
-/// Reads everything left: records, and marks with the rows that came before them.
+/// Reads to the end: returns the records, and the marks with the number of rows before them.
 fn drain(reader: &mut SourceReader) -> Result<(EpochRecords, Vec<EpochMark>), SourceError> {
     let (mut records, mut marks) = (EpochRecords::new(), Vec::<EpochMark>::new());
     loop {
@@ -247,7 +247,7 @@ fn timed(rows: &[(u32, u32)]) -> Vec<u8> {
 }
 
 #[test]
-fn a_bad_row_moves_the_clock_as_a_good_one() {
+fn a_bad_row_moves_the_clock_like_a_good_one() {
     let check = |bad: &str| {
         let content = format!(
             "event,arrival,x\n1970-01-01T00:00:01Z,1970-01-01T00:00:01Z,0\n{bad}\n\
@@ -300,7 +300,7 @@ fn an_input_that_cannot_be_read_again_counts_no_row_twice() {
 }
 
 #[test]
-fn rows_that_come_after_the_end_of_a_file_join_the_next_epoch() {
+fn rows_appended_after_the_end_join_the_next_epoch() {
     let check = |rest: &str, whole: &[u8], cut: usize, expected: &[f64]| {
         let (directory, pipeline) = pipeline(&[("a.csv", &whole[..cut])], rest);
         let (_, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
@@ -360,8 +360,8 @@ proptest! {
         cut in 0..60usize,
         crlf: bool,
     ) {
-        // The first row is early, because a clock that begins after the last epoch is an error; so
-        // is one that ends before the first epoch.
+        // The first row is early, because a clock that begins after the last epoch, or ends before
+        // the first one, is an error.
         let rows = [(0, 0, 0)].iter().chain(&rows).chain(&[(40, 0, 0)]);
         let rows: Vec<_> = rows.map(|&(event, delay, noise)| (event, event / 2 + delay + noise)).collect();
         let (first, last) = rows.split_at(cut.min(rows.len()));
@@ -386,7 +386,7 @@ proptest! {
 
 /// The real file, sorted by arrival: late fractions equal a plain computation over the rows.
 #[test]
-fn lateness_of_real_flights_is_as_computed_offline() {
+fn lateness_of_real_flights_agrees_with_a_plain_computation() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights.toml");
     let csv = std::fs::read_to_string(path.with_file_name("flights_jan2013.csv")).unwrap();
     let times = |line: &str| {
@@ -417,7 +417,7 @@ fn lateness_of_real_flights_is_as_computed_offline() {
 }
 
 #[test]
-fn the_rest_of_a_row_that_was_read_as_the_last_one_is_none() {
+fn the_remainder_of_a_row_already_read_is_no_row() {
     let check = |name: &str, [before, after]: [&str; 2], expected: &[f64], malformed| {
         let (directory, pipeline) = pipeline(&[(name, before.as_bytes())], BY_COUNT);
         let (mut first, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The anchor: a record, kept elsewhere, of how far a log has come.
+//! The anchor: a record of a log's progress, stored outside the state directory.
 //!
 //! A state directory restored from a copy is consistent but old, and only the anchor shows it. The
 //! anchor is moved after the private log's sync and before anything is published, so every
@@ -26,7 +26,7 @@ use std::{
 pub(super) struct Anchor {
     storage: Box<dyn Storage>,
     fingerprint: ChainLink,
-    /// Its content, unless another process has moved it.
+    /// The content as this process last read or wrote it; `None` before the first.
     head: Option<LogHead>,
 }
 
@@ -91,7 +91,7 @@ impl Anchor {
         self.head.map(|head| AnchorContent { path: self.path(), head, agrees: false })
     }
 
-    /// Records how far the log has come.
+    /// Records the progress of the log.
     pub(super) fn move_to(&mut self, head: LogHead) -> Result<(), StateError> {
         self.storage.confirm()?;
         if self.read()? != self.head {

@@ -1,4 +1,4 @@
-//! Restored and copied directories, missing anchors, and two runs on copies of one directory.
+//! Tests restored and copied directories, missing anchors, and two runs on copies of one directory.
 
 use super::{
     EpochFrame, PublicHeader, PublicReader, RecoveredState, StateError, Store, SumRetention,
@@ -35,7 +35,7 @@ fn open(disk: &SimulatedDisk) -> Result<(Store, RecoveredState), StateError> {
     Store::recover(Box::new(disk.clone()), anchor_of(disk), &header(), SumRetention::default())
 }
 
-/// Opens without the anchor, as after deleting the setting.
+/// Opens without the anchor, as if the setting was deleted.
 fn open_unanchored(disk: &SimulatedDisk) -> Store {
     Store::recover(Box::new(disk.clone()), None, &header(), SumRetention::default()).unwrap().0
 }
@@ -95,7 +95,7 @@ fn a_restored_directory_is_behind_its_anchor() {
 
 /// The copy has as many runs and epochs as the anchor, but different ones.
 #[test]
-fn a_copy_that_went_on_by_itself_is_a_fork() {
+fn a_copy_that_continued_separately_is_refused() {
     let disk = three_epochs();
     let copy = disk.after_restart();
     let (mut store, _) = open(&disk).unwrap();
@@ -109,7 +109,7 @@ fn a_copy_that_went_on_by_itself_is_a_fork() {
 
 /// The anchored epoch may have left the private log; the public log still has its link.
 #[test]
-fn an_anchor_that_was_left_behind_is_compared_with_the_public_log() {
+fn an_anchor_behind_the_private_log_is_compared_with_the_public_log() {
     let disk = three_epochs();
     let mut store = open_unanchored(&disk);
     for epoch in 4..=12 {
@@ -182,7 +182,7 @@ fn is_shown_twice(call: usize, locks: bool) -> Option<bool> {
 }
 
 #[test]
-fn of_two_copies_one_shows_each_epoch_wherever_the_first_stands_still() {
+fn only_one_of_two_copies_publishes_an_epoch_wherever_the_first_is_suspended() {
     let calls = (0..).map_while(|call| is_shown_twice(call, true)).inspect(|&twice| assert!(!twice)).count();
     assert!(calls > 20, "{calls} calls");
     // Comparing before the rename is not enough; this test must detect that.

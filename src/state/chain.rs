@@ -80,7 +80,7 @@ pub(super) struct LogHead {
 }
 
 impl LogHead {
-    /// Standing before the first release of the log with this header payload.
+    /// The chain before the first release of a log with this header payload.
     pub(super) fn before(header: &[u8]) -> Self {
         Self { generation: 0, epoch: 0, link: ChainLink::of_header(header) }
     }
@@ -126,7 +126,7 @@ mod tests {
 
     /// The value of `printf header | sha256sum`, and of its bytes followed by a release's.
     #[test]
-    fn links_are_these() {
+    fn links_are_sha256_values() {
         let first = ChainLink::of_header(b"header");
         assert_eq!(first.to_string(), "1e0584a25d9f43bf5cbd0aec01eb1af2220ed085b4e7f1837b0d89958cae353a");
         let second = first.next(&ReleasePayload { generation: 1, epoch: 2, values: &[1, 5, 255] });

@@ -1,4 +1,4 @@
-//! Checkpoints: the encoder's state after an epoch, so that a start need not replay the whole
+//! Checkpoints: the state of the encoder after an epoch, so that recovery need not replay the whole
 //! private log.
 //!
 //! Two files are written alternately. A new one is written under another name, synced, and renamed
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckpointSlot {
     Absent,
-    /// Fails a checksum; the other file and the private log make up for it.
+    /// Fails a checksum; recovery uses the other file and the private log instead.
     Unreadable,
     /// An intact checkpoint; `genuine` once the private log is known to hold its epoch.
     Intact {

@@ -1,5 +1,5 @@
-//! A run of twenty epochs is struck by every fault at every call that changes the disk, and
-//! continues from the remains; so is the recovery that follows. Requirements:
+//! Injects every fault at every call of a run of twenty epochs that changes the disk, and again
+//! during the recovery. Requirements:
 //!
 //! - an acknowledged epoch is never lost;
 //! - a release that anyone could have seen is never replaced by another;
@@ -50,7 +50,7 @@ fn anchored_epoch(disk: &SimulatedDisk) -> Result<u64, StateError> {
     Ok(anchor.anchored().map_or(0, |anchored| anchored.head.epoch))
 }
 
-/// An outside observer's knowledge: acknowledgements received and releases seen.
+/// The knowledge of an outside observer: acknowledgements received and releases seen.
 #[derive(Clone, Default)]
 pub(super) struct CrashObserver {
     pub(super) acknowledged: u64,
@@ -141,7 +141,7 @@ impl CrashObserver {
         }
     }
 
-    /// Starts on `disk` without faults: must succeed and keep every promise.
+    /// Starts on `disk` without faults. The start must succeed and keep every promise.
     pub(super) fn check_start(&mut self, disk: &SimulatedDisk) -> Result<(), BrokenPromise> {
         let (store, recovered) = self.recover(disk).map_err(|error| format!("refused: {error}"))?;
         let committed = store.committed();
@@ -165,7 +165,8 @@ impl CrashObserver {
             .map_or(Ok(()), |problem| Err(format!("verify: {problem}")))
     }
 
-    /// Checks that what is left starts, starts again with the same result, and runs to the end.
+    /// Checks that the remaining state can be started, can be started again with the same result,
+    /// and runs to the end.
     fn check(&self, disk: &SimulatedDisk) -> Result<(), BrokenPromise> {
         let mut world = self.clone();
         world.check_start(disk)?;
@@ -207,7 +208,7 @@ fn replayed(recovered: RecoveredState) -> Result<Vec<i128>, BrokenPromise> {
     Ok(state)
 }
 
-/// Calls `case` with every call of `work` that `fault` can strike.
+/// Calls `case` with the number of every call of `work` that `fault` can strike.
 fn at_every_call(
     fault: DiskFault,
     start: &SimulatedDisk,
@@ -273,7 +274,7 @@ fn a_killed_process_loses_nothing() {
 }
 
 #[test]
-fn a_full_disk_publishes_nothing_by_half_and_goes_on_when_there_is_space() {
+fn a_full_disk_publishes_nothing_partially_and_resumes_with_space() {
     at_every_call(DiskFault::Full, &SimulatedDisk::default(), |_, disk| {
         let mut world = CrashObserver::new(true);
         world.run(disk)?;

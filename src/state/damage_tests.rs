@@ -1,6 +1,6 @@
-//! Files changed at rest: flipped bits, cut lengths, files missing, swapped, or from another day.
-//! Each change is detected or harmless: never another value for a published epoch, never a lost
-//! one, never a panic.
+//! Damage at rest: flipped bits, truncated files, files that are missing, swapped or from another
+//! day. Each change is detected or harmless: no published epoch changes or is lost, and nothing
+//! panics.
 //!
 //! The files are a compacted log (the fixtures, which pin the format), the same log with all its
 //! segments, and a log with a single segment.
@@ -80,8 +80,8 @@ fn open_with(disk: &SimulatedDisk, keep: SumRetention) -> Result<(Store, super::
     Store::recover(Box::new(disk.clone()), None, &header(), keep)
 }
 
-/// Writes the log of the fixtures: two generations, five epochs, and checkpoints of epochs 1 and 3
-/// if asked for.
+/// Writes the log of the fixtures: two generations, five epochs and, if `checkpoints`, checkpoints
+/// of epochs 1 and 3.
 fn write_fixtures(disk: &SimulatedDisk, keep: SumRetention, checkpoints: bool) {
     let checkpoint = |store: &mut Store, epoch| {
         if checkpoints {
@@ -190,7 +190,7 @@ fn a_run_writes_exactly_the_fixtures() {
 }
 
 #[test]
-fn logs_are_read_and_found_in_order() {
+fn intact_logs_are_read_without_complaint() {
     let expected: [(u64, &[u64]); 3] = [(2, &[1, 3]), (1, &[1, 3]), (1, &[])];
     for (files, (sums_from, checkpoints)) in logs().iter().zip(expected) {
         check_intact(&disk_of(files));
@@ -235,7 +235,7 @@ fn every_cut_is_detected_or_repaired() {
     }
 }
 
-/// The last run committed nothing, so its generation frame is the tail and may be lost.
+/// The last run committed nothing, so its generation frame is at the tail and may be lost.
 #[test]
 fn a_lost_generation_frame_is_harmless() {
     for files in logs() {
@@ -300,9 +300,10 @@ fn missing_files_are_mended_or_refused() {
 }
 
 fn replace_private_log(disk: &SimulatedDisk, other: &SimulatedDisk) {
-    let of = |disk: &SimulatedDisk| disk.names().unwrap().into_iter().filter(|name| is_private(name));
-    of(disk).for_each(|name| disk.lose(&name));
-    of(other).for_each(|name| disk.put(&name, &other.content(&name).unwrap()));
+    let private_names =
+        |disk: &SimulatedDisk| disk.names().unwrap().into_iter().filter(|name| is_private(name));
+    private_names(disk).for_each(|name| disk.lose(&name));
+    private_names(other).for_each(|name| disk.put(&name, &other.content(&name).unwrap()));
 }
 
 #[test]

@@ -39,10 +39,10 @@ fn within(path: &str, stored: &Value, found: &Value) -> Option<String> {
     match (stored, found) {
         (Value::Object(stored), Value::Object(found)) => {
             let keys = stored.keys().chain(found.keys().filter(|key| !stored.contains_key(*key)));
-            let of = |map: &serde_json::Map<String, Value>, key: &String| {
+            let value_of = |map: &serde_json::Map<String, Value>, key: &String| {
                 map.get(key).cloned().unwrap_or_default()
             };
-            keys.filter_map(|key| within(&dotted(key), &of(stored, key), &of(found, key))).next()
+            keys.filter_map(|key| within(&dotted(key), &value_of(stored, key), &value_of(found, key))).next()
         }
         (Value::Array(stored), Value::Array(found)) if stored.len() == found.len() => {
             let pairs = stored.iter().zip(found).enumerate();

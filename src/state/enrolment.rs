@@ -19,7 +19,7 @@
 //! directory, such as a cloned machine, may have found the entry and publish under it, and no file
 //! of the original shows that the copy exists.
 //!
-//! A missing entry was never made if nothing has begun; otherwise it has been lost.
+//! If the directory has not begun, a missing entry was never made; otherwise it has been lost.
 //!
 //! A directory that has not begun has published nothing. If the parameters of its log differ from
 //! the pipeline's, the log is begun anew, so a pipeline file that failed can be corrected.
@@ -107,8 +107,8 @@ impl Enrolment {
     }
 }
 
-/// Refuses an anchor inside the state directory at `path`, where a restored copy would include it,
-/// and a ledger that is the state directory itself.
+/// Refuses an anchor inside the state directory at `path`, because a restored copy would include
+/// it, and a ledger that is the state directory itself.
 fn apart(path: &Path, settings: &StateSettings, ledger: &Path) -> Result<(), StateError> {
     // A path that can't be resolved does not exist yet, or fails when it is opened.
     let real = |path: &Path| path.canonicalize().ok();
@@ -216,7 +216,7 @@ impl Store {
         let pay = match enter(enrolment.as_ref()) {
             Ok(pay) => pay,
             Err(refused) => {
-                // If the log is what does not fit, its error is more useful.
+                // If the log belongs to another pipeline, its error is more useful.
                 let mut survey = Survey::new(None);
                 survey.conduct(&*storage)?;
                 decide(storage.path(), &survey.facts, &header.payload()?)?;

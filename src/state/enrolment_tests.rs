@@ -1,9 +1,9 @@
-//! A pipeline makes its ledger entry and publishes two epochs, on one simulated disk with every
-//! fault at every call. Requirements:
+//! A pipeline makes its ledger entry and publishes two epochs on one simulated disk, while every
+//! fault occurs at every call. Requirements:
 //!
 //! - every published release is paid for: its entry is in the ledger after any power cut;
 //! - a state directory pays once, however often it starts;
-//! - the remains can always be started, and the run finishes.
+//! - the pipeline can always start from what is left, and the run finishes.
 
 use super::{
     Enrolment, EpochFrame, LedgerFile, LedgerPayment, PublicHeader, PublicReader, StateError, Store,
@@ -238,7 +238,7 @@ fn parameters_can_be_corrected_only_before_the_first_release() {
     live(&disk).unwrap();
 }
 
-/// The same with a power cut at every call.
+/// As the test above, with a power cut at every call.
 #[test]
 fn a_run_starts_after_a_power_cut_during_a_correction_of_parameters() {
     for call in 0.. {
@@ -261,7 +261,7 @@ fn a_run_starts_after_a_power_cut_during_a_correction_of_parameters() {
 
 /// Every flipped bit and every cut of both files is an error with file and offset.
 #[test]
-fn damage_is_never_passed_over() {
+fn damage_is_always_detected() {
     let whole = SimulatedDisk::default();
     live(&whole).unwrap();
     for name in ["ledger", "enrolment"] {

@@ -3,7 +3,7 @@
 
 use std::{io, path::PathBuf};
 
-/// A state directory that can't be opened, read or written.
+/// Why a state directory can't be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
@@ -381,7 +381,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn a_quota_that_is_used_up_is_a_full_disk() {
+    fn an_exhausted_quota_counts_as_a_full_disk() {
         for (errno, full) in
             [(Errno::NOSPC, true), (Errno::DQUOT, true), (Errno::IO, false), (Errno::FBIG, false)]
         {

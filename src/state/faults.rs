@@ -1,4 +1,4 @@
-//! Faults of the simulated disk, and what a power cut leaves of unsynced data.
+//! Faults of the simulated disk, and the effect of a power cut on unsynced data.
 
 /// A fault at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -164,8 +164,8 @@ pub fn verify_followed(path: impl AsRef<Path>, reached: &[(u64, u32)]) -> Result
 
 pub(super) fn verify_lists(storage: &dyn Storage, reached: &[(u64, u32)]) -> Result<(), StateError> {
     let names = storage.names()?;
-    let there = names.iter().filter_map(|name| source_of(name)).map(|source| (source, None));
-    for (source, reached) in there.chain(reached.iter().map(|&(source, file)| (source, Some(file)))) {
+    let stored = names.iter().filter_map(|name| source_of(name)).map(|source| (source, None));
+    for (source, reached) in stored.chain(reached.iter().map(|&(source, file)| (source, Some(file)))) {
         match storage.read(&list_name(source))? {
             Some(file) => ListContent::read(&*file, source)?.reaches(reached, &*file)?,
             None if reached.is_none() => {}

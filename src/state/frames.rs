@@ -36,7 +36,7 @@ impl PublicHeader {
 }
 
 /// A position between two rows of a source. The source alone interprets the numbers; see
-/// `docs/formats.md`. For every source, reading goes on in the order of (part, offset, row).
+/// `docs/formats.md`. Every source is read in the order of (part, offset, row).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Position {
     /// Number from 0 of the part that holds the next row: a file, or a session of the journal.
@@ -65,7 +65,7 @@ pub struct SourcePosition {
     pub partition: u32,
     /// Offset of the next read, in the source's own unit.
     pub offset: u64,
-    /// Other data the source needs to go on; opaque to the state.
+    /// Other data that the source needs to continue; opaque to the state.
     pub payload: Vec<u8>,
 }
 

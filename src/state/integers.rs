@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_these() {
+    fn packed_bytes_match_the_format() {
         assert_eq!(**pack(&[1, -2, 300]), [2, 1, 0, 0xfe, 0xff, 0x2c, 1]);
     }
 

@@ -1,7 +1,7 @@
 //! One writer per directory: an exclusive `flock` on the directory itself. The kernel releases it
 //! when the run ends, so a killed run leaves no lock behind.
 //!
-//! There is no lock file, because deleting one would let a second run in. The directory can't be
+//! There is no lock file, because deleting it would admit a second run. The directory can't be
 //! deleted while it holds a log, but it can be renamed, replaced by a copy, or covered by a mount.
 //! So before every release the run confirms that the paths of its logs still lead to its open
 //! files.
@@ -21,8 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to wait for a lock. A killed run holds its lock until the kernel has closed its files,
-/// and a program that another thread is starting holds copies of our handles until it runs.
+/// Longest wait for a lock. A killed run holds its lock until the kernel has closed its files. A
+/// child process holds copies of our handles until it executes its program.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Locks the directory at `path`. The lock ends with the returned handle.
@@ -100,7 +100,7 @@ mod tests {
         assert!(matches!(DirectoryStorage::exclusive(&path), Err(StateError::Locked { .. })));
     }
 
-    /// As happens while another thread starts a program.
+    /// This happens while another thread starts a program.
     #[test]
     fn an_open_copy_of_the_handle_delays_the_lock() {
         let outer = tempfile::tempdir().unwrap();

@@ -132,7 +132,7 @@ pub struct Store {
 /// How a state directory is kept. The published releases do not depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateSettings {
-    /// Exact sums to keep after no start needs them.
+    /// Exact sums to keep longer than recovery needs them.
     pub keep: SumRetention,
     /// A directory elsewhere in which every run records its progress. A state directory restored
     /// from an older copy is then refused.
@@ -163,7 +163,7 @@ impl Store {
         Self::open_with(path, header, &StateSettings::default())
     }
 
-    /// Opens as [`Store::open`] does, with `settings`.
+    /// As [`Store::open`], with `settings`.
     ///
     /// # Errors
     /// Those of [`Store::open`], and [`StateError::BehindAnchor`] or

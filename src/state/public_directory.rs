@@ -1,10 +1,10 @@
-//! A separate directory for the public log, readable by everyone and writable only by its owner.
+//! A separate directory for the public log, readable by everyone and writable by its owner only.
 //!
 //! The state directory is private, so a reader of a public log there must run as the owner of the
 //! exact sums. With a separate directory, network-facing processes can run as another user, in a
-//! container, or on another machine, without access to the state directory. Recovery works as
-//! before: the log is a function of the private log, is rebuilt if it is behind, and prevents a
-//! start if it is ahead or different. So it also reveals that the state directory is an old copy.
+//! container, or on another machine, without access to the state directory. Recovery does not
+//! change: the log is a function of the private log. It is rebuilt if it is behind, and prevents a
+//! start if it is ahead or different, so it detects an old copy of the state directory.
 
 use super::{
     calls,
@@ -23,7 +23,7 @@ use std::{
 };
 
 /// Locked by the run that writes the log. Its mode is 0600, because readers that could lock it
-/// could block a run. Deleting it would let a second run in, so before every release the run
+/// could block a run. Deleting it would admit a second run, so before every release the run
 /// confirms that it still exists.
 const LOCK: &str = "writer.lock";
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_alone_is_elsewhere_and_everyone_may_read_it() {
+    fn only_the_public_log_is_in_the_directory_and_everyone_may_read_it() {
         let directories = TestDirectories::new();
         directories.commit_to(3);
         assert_eq!((mode_of(&directories.public), mode_of(&directories.log())), (0o755, 0o644));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_further_or_another_one_is_refused_by_its_own_name() {
+    fn a_log_that_is_ahead_or_different_is_refused_by_name() {
         let directories = TestDirectories::new();
         directories.commit_to(2);
         let copy = directories.state.with_file_name("copy");
@@ -228,7 +228,7 @@ mod tests {
         let own = std::fs::read(directories.log()).unwrap();
         std::fs::rename(&directories.public, directories.public.with_file_name("kept")).unwrap();
         std::fs::rename(&directories.state, directories.state.with_file_name("moved")).unwrap();
-        // Another stream of the same length, by the same parameters.
+        // Another stream of the same length with the same parameters.
         let mut store = directories.open().unwrap();
         let frame = |epoch| EpochFrame {
             epoch,
@@ -244,7 +244,7 @@ mod tests {
         assert!(matches!(other, StateError::Conflict { epoch: 1, .. }), "{other}");
     }
 
-    /// Deleting the lock file lets another run in, which would draw the same epochs again.
+    /// Deleting the lock file admits another run, which would draw the same epochs again.
     #[test]
     fn a_run_whose_lock_was_deleted_publishes_nothing_more() {
         let directories = TestDirectories::new();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_writes_and_nobody_else_may() {
+    fn only_one_run_may_write() {
         let directories = TestDirectories::new();
         let first = directories.open().unwrap();
         let second = directories.open_in(&directories.state.with_file_name("other")).err().unwrap();

@@ -18,11 +18,11 @@ use super::{
 pub(super) struct PublicFacts {
     /// Bytes in the file.
     pub(super) length: u64,
-    /// Length of the prefix that the private log also gives; 0 unless it includes the header.
+    /// Length of the prefix that agrees with the private log; 0 unless it includes the header.
     pub(super) matched: u64,
     /// The last epoch in that prefix, 0 before the first.
     pub(super) epoch: u64,
-    /// What follows the prefix.
+    /// The content after the prefix.
     pub(super) rest: PublicTail,
 }
 
@@ -53,7 +53,7 @@ impl PublicFacts {
 /// Compares the public log with the private log, frame by frame.
 pub(super) struct LogComparison<'a> {
     file: Option<&'a dyn StorageFile>,
-    /// Standing before the first release.
+    /// Head of the log before the first release.
     start: LogHead,
     /// Offset of the next expected frame; `None` once one was missing or different.
     expected_at: Option<u64>,

@@ -1,4 +1,4 @@
-//! Reads the public log, also while it grows. Never opens a private file.
+//! Reads the public log, even while it grows. Never opens a private file.
 
 use super::{
     chain::{ChainLink, LogHead},

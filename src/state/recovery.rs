@@ -1,4 +1,4 @@
-//! Decides what a start does: a pure function of the facts found on disk.
+//! Plans the recovery at a start: a pure function of the facts found on disk.
 //!
 //! The rule: a release that may have been seen is final. A torn tail was never seen and is cut. A
 //! public log that is behind is continued from the private one. A start is refused if anything

@@ -1,4 +1,4 @@
-//! Carries out a plan: repairs the logs and continues them.
+//! Carries out a recovery plan: repairs the logs and continues them.
 
 use super::{
     error::StateError,

@@ -1,8 +1,7 @@
 //! Segments of the private log: a new one begins after every checkpoint, and old ones are removed.
 //!
-//! A start needs the epochs after the older of the two checkpoints, whichever checkpoint is
-//! damaged. Exact sums before that are not needed, so they are removed unless the settings keep
-//! them.
+//! Recovery needs the epochs after the older of the two checkpoints, in case the newer one is
+//! damaged. Earlier exact sums are not needed, so they are removed unless the settings keep them.
 
 use super::{
     error::StateError,
@@ -13,7 +12,7 @@ use super::{
     storage::{NEW_SEGMENT, Storage, segment_name, swap_in},
 };
 
-/// Exact sums to keep in the private log after no start needs them.
+/// How long exact sums stay in the private log after recovery no longer needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumRetention {
     /// All.
@@ -40,7 +39,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Manages these segments, or, if there are none, a first one that has just been begun.
+    /// Manages these segments or, if there are none, a first one that has just been started.
     pub(super) fn new(header: PublicHeader, keep: SumRetention, segments: Vec<LogSegment>) -> Self {
         let first = || vec![LogSegment { number: 1, epoch: 0, begun: 0 }];
         Self { header, keep, segments: if segments.is_empty() { first() } else { segments } }

@@ -1,4 +1,4 @@
-//! A disk in memory that loses unsynced data in every way a real disk may.
+//! A simulated disk in memory that loses unsynced data in every way a real disk may.
 //!
 //! Each file has contents as processes see them and durable contents. Writes, cuts and directory
 //! entries are pending until a sync. A fault strikes at the n-th call that changes anything.
@@ -271,8 +271,8 @@ impl UnsyncedChange {
         }
     }
 
-    /// Returns the part of this change that arrives, where `last` says whether it is the last
-    /// change of its file, which has `old` durable bytes. Only newly allocated bytes may be zero or
+    /// Returns the part of this change that arrives. `last` says whether it is the last change of
+    /// its file, which has `old` durable bytes. Only newly allocated bytes may be zero or
     /// arbitrary; an overwritten byte is old or new.
     fn arrived(&self, loss: PowerLoss, last: bool, old: usize) -> Self {
         let UnsyncedChange::Write(offset, bytes) = self else { return self.clone() };

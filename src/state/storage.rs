@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_known_by_their_names() {
+    fn segment_names_are_parsed() {
         let check = |name, number| assert_eq!(segment_number(name), number, "{name}");
         check(PRIVATE_LOG, Some(1));
         check("private-1000000.log", Some(1_000_000));

@@ -1,4 +1,4 @@
-//! The interface on a real directory: accepted and refused inputs, and a reader that follows a
+//! Tests the store on a real directory: accepted and refused inputs, and a reader that follows a
 //! writer.
 
 use super::{EpochFrame, PublicHeader, PublicReader, StateError, Store, verify};
@@ -49,7 +49,7 @@ fn epochs_are_committed_once_in_order_without_gaps() {
 }
 
 #[test]
-fn checkpoints_are_of_committed_epochs_and_go_forward() {
+fn checkpoints_must_be_of_committed_epochs_in_ascending_order() {
     let (_outer, path) = new_state();
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     store.commit(&(1..=5).map(frame).collect::<Vec<_>>()).unwrap();

@@ -1,5 +1,4 @@
-//! Gathers the facts: reads a whole state directory once, front to back, one frame in memory at a
-//! time.
+//! Surveys a state directory: reads it once, front to back, with one frame in memory at a time.
 
 use super::{
     anchor::AnchorContent,
@@ -17,7 +16,7 @@ use super::{
 };
 use std::collections::VecDeque;
 
-/// The facts, and what else a plan needs.
+/// The facts about a state directory, and further data for a plan.
 pub(super) struct Survey {
     pub(super) facts: StateFacts,
     /// The source positions of the last committed epoch.
@@ -55,8 +54,8 @@ impl Survey {
 
     /// Reads everything. After an error, the private log's facts describe the part before it.
     ///
-    /// The public log's length and the checkpoints are read first. A run at work writes the private
-    /// log before them, so the private log is never found behind.
+    /// The length of the public log and the checkpoints are read first. A concurrent run writes the
+    /// private log before them, so the private log never appears to be behind.
     pub(super) fn conduct(&mut self, storage: &dyn Storage) -> Result<(), StateError> {
         self.facts.public_log = storage.path_of(PUBLIC_LOG);
         let public = storage.read(PUBLIC_LOG)?;

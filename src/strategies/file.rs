@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn damaged_files_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s.json");
         let text = serde_json::to_string(&saved()).unwrap();

@@ -1,4 +1,4 @@
-//! Finds strategies that a name does not determine, by an optimiser or from a file.
+//! Finds strategies whose parameters come from an optimiser or a file.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -57,8 +57,8 @@ fn request(name: &StrategyName, purpose: &Purpose) -> StrategyRequest {
     StrategyRequest::new(method, &purpose.workload, purpose.horizon, purpose.participation)
 }
 
-/// Searches without using earlier results. Returns the result, and a bound of the objective of all
-/// strategies of the class if the search knows one.
+/// Searches without using earlier results. Returns the result and, if the search proves one, a
+/// lower bound of the objective over the class.
 ///
 /// # Errors
 /// [`StrategiesError`].
@@ -90,7 +90,7 @@ fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<SearchRes
         StrategyChoice { name: name.clone(), fitted: Some(StrategyParameters::Dense(parameters)) }
     };
     let built = match build_chosen(&chosen, &purpose.workload, None) {
-        // Its parameters make a strategy of any number of steps.
+        // The saved parameters define a strategy for any number of steps.
         Err(StrategyError::NoHorizon { .. }) => {
             build_chosen(&chosen, &purpose.workload, Some(purpose.horizon))
         }

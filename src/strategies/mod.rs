@@ -1,5 +1,5 @@
-//! The strategy lab: turns the name of a strategy into one that runs, by a fit, from a file, or by
-//! comparing all.
+//! Turns the name of a strategy into one that runs: by a fit, from a file, or by comparing all
+//! strategies.
 
 mod error;
 pub mod file;
@@ -21,7 +21,7 @@ pub use error::StrategiesError;
 pub use file::{SavedStrategy, StrategyRequest, remember};
 pub use find::{SearchResult, choose, find, search};
 
-/// Any dimension above 1, for results about vectors.
+/// Stands for any dimension above 1 in results about vectors.
 const VECTORS: usize = 2;
 
 /// Progress of a search.
@@ -63,12 +63,13 @@ impl StrategiesError {
 pub struct RequestedStrategy {
     /// Its name, with the path for one from a file.
     pub name: StrategyName,
-    /// Maximum bytes of encoder state per coordinate, if the name leaves the choice.
+    /// Maximum bytes of encoder state per coordinate, for a name such as `auto` that leaves the
+    /// choice.
     pub memory_limit: u64,
 }
 
 impl RequestedStrategy {
-    /// Finds it for one copy of a purpose.
+    /// Finds the strategy for one copy of a purpose.
     ///
     /// # Errors
     /// [`StrategiesError`].

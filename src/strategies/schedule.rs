@@ -16,7 +16,8 @@ use nalgebra::DMatrix;
 use super::StrategiesError;
 use super::matrix::read_matrix;
 
-/// The rate to which shapes fall. The optimisers need workloads without vanishing columns.
+/// Final rate of the shapes. It is not 0, because the optimisers need workloads without vanishing
+/// columns.
 const LEAST: f64 = 0.01;
 
 /// A learning rate for every step, as written on the command line: `cosine:100`.

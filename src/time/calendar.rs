@@ -155,7 +155,7 @@ pub(crate) fn calendar(
     for step in 0.. {
         let time = match length {
             EpochLength::Calendar(span) => {
-                // From the start each time, so that months that begin on the 31st come back to it.
+                // Added to the start each time, so that months that begin on the 31st return to it.
                 let span = span.checked_mul(step).map_err(|_| late())?;
                 let local = start.0.checked_add(span).map_err(|_| late())?;
                 local.to_zoned(zone.clone()).map_err(|_| late())?
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_midnight_that_is_skipped_or_occurs_twice_begins_one_day() {
+    fn a_skipped_or_repeated_midnight_begins_one_day() {
         // Clocks in Sao Paulo went forward at midnight, clocks in Havana go back at 1 o'clock.
         assert_eq!(hours(&schedule("America/Sao_Paulo", "2018-11-03", "1 day", 3)), [24, 23, 24]);
         assert_eq!(hours(&schedule("America/Havana", "2013-11-02", "1 day", 3)), [24, 25, 24]);
@@ -243,14 +243,15 @@ mod tests {
         check("2013-01-01 05:00", "2013-01-01T10:00Z");
         check("2013-07-01T05:00:00", "2013-07-01T09:00:00Z");
         check("2013-07-01T05:00:00Z", "2013-07-01T05:00:00Z");
-        // Half past one occurs twice: the first. Half past two is skipped: half past three.
+        // Half past one occurs twice, and the first is taken. Half past two is skipped and becomes
+        // half past three.
         check("2013-11-03T01:30", "2013-11-03T05:30Z");
         check("2013-03-10T02:30", "2013-03-10T07:30Z");
         assert!(time_zone("America/Gotham").is_none());
     }
 
     #[test]
-    fn lengths_are_of_the_calendar_or_fixed() {
+    fn lengths_follow_the_calendar_or_are_fixed() {
         let is_calendar =
             |text| EpochLength::parse(text).map(|length| matches!(length, EpochLength::Calendar(_)));
         for text in ["1 day", "1d", "day", "week", "2 weeks", "1 month", "month", "3 months", "1 year"] {

@@ -1,11 +1,11 @@
-//! How times are written in rows.
+//! Formats of times in rows.
 
 use jiff::Timestamp;
 use jiff::civil::date;
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::TimeZone;
 
-/// The form of times that are no RFC 3339.
+/// A format of times other than RFC 3339.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimeFormat {
     /// A number since 1970-01-01T00:00:00Z, with this many units in a second.
@@ -63,7 +63,7 @@ impl TimeFormat {
             }
             TimeFormat::Pattern(pattern) => {
                 let parts = BrokenDownTime::parse(pattern, text).ok()?;
-                // A zone by its name would need a look-up of its own.
+                // A named zone would need a separate look-up.
                 if parts.iana_time_zone().is_some() {
                     return None;
                 }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_times() {
+    fn other_texts_are_refused() {
         for (format, text) in [
             ("seconds", "2013-01-01"),
             ("seconds", ""),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn local_times_are_those_of_the_zone() {
+    fn local_times_are_converted_by_the_zone() {
         let (format, zone) = ("%d.%m.%Y %H:%M", "America/New_York");
         assert_eq!(read(format, "01.01.2013 00:00", zone), parse_time("2013-01-01T05:00:00Z"));
         // Clocks go back at 2, so 1:30 comes twice, and forward at 2, so 2:30 is skipped.

@@ -68,14 +68,14 @@ fn adam_is_computed_in_every_form() {
             (1.0 - (number(&of["count_noise"]) / count).powi(2)) * number(&of[field][place]) / count
         };
         for (place, column, centre, half_width) in [(0, "x", 0.0, 1.0), (1, "y", 3.0, 3.0)] {
-            let of = |name: &str| number(&line[name][column]);
+            let value_of = |name: &str| number(&line[name][column]);
             let m = centre + half_width * share(one, "first", place);
             close("m", &line["first_moment"][column], m, 1e-9);
             let v = centre * centre
                 + 2.0 * centre * half_width * share(two, "first", place)
                 + half_width * half_width * share(two, "second", place);
             close("v", &line["second_moment"][column], v, 1e-9);
-            let floored = v.max(2.0 * of("second_moment_noise"));
+            let floored = v.max(2.0 * value_of("second_moment_noise"));
             close("floored v", &line["floored_second_moment"][column], floored, 1e-9);
             close("update", &line["update"][column], m / (floored.sqrt() + 1e-8), 1e-9);
             let mean = share(one, "first", place);

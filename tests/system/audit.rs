@@ -1,4 +1,4 @@
-//! `hushflow audit`: its output for an honest mechanism, and its exit codes.
+//! Tests `hushflow audit`: its output for an honest mechanism, and its exit codes.
 //!
 //! At the confidence used here, an honest mechanism fails in one run of 10⁹.
 

@@ -1,6 +1,6 @@
-//! Brokers, with real servers. While a run reads, the server is killed, connections are cut,
+//! Tests brokers with real servers. While a run reads, the server is killed, connections are cut,
 //! messages are repeated, and the run is killed. The exact sums must equal those of a file with the
-//! same rows. Skipped, with a message, if a server is not installed.
+//! same rows. Tests without an installed server are skipped with a message.
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -121,7 +121,7 @@ fn to_redis(case: &BrokerStream, port: u16, client: &mut Option<Client>, row: us
 }
 
 #[test]
-fn redis_is_killed_and_cut_and_repeated_and_every_entry_counts_once() {
+fn every_redis_entry_counts_once_through_kills_cuts_and_repeats() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
     let mut case = BrokerStream::new();
     let mut server = Server::redis(program, &case.lab.path("server"));
@@ -133,7 +133,7 @@ fn redis_is_killed_and_cut_and_repeated_and_every_entry_counts_once() {
 }
 
 #[test]
-fn entries_of_redis_that_cannot_be_used_are_counted() {
+fn unusable_redis_entries_are_counted() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
     let case = BrokerStream::new();
     let server = Server::redis(program, &case.lab.path("server"));
@@ -151,7 +151,7 @@ fn entries_of_redis_that_cannot_be_used_are_counted() {
         other.redis(&["XADD", "rows", "3-*", field, value]);
     }
     other.redis(&["XADD", "rows", "3-*", "a", "1", "a", "2"]);
-    // Ids continue after those of the rubbish.
+    // Ids continue after those of the unusable entries.
     other.redis(&["XTRIM", "rows", "MAXLEN", "5"]);
     await_until("the rows are read", || releases(&case.state()).len() >= 18);
     let ended = wait(run).succeeded();
@@ -161,7 +161,7 @@ fn entries_of_redis_that_cannot_be_used_are_counted() {
 }
 
 #[test]
-fn a_stream_of_redis_that_went_back_is_refused() {
+fn a_redis_stream_that_was_reset_is_refused() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
     let case = BrokerStream::new();
     let server = Server::redis(program, &case.lab.path("server"));
@@ -219,7 +219,7 @@ fn to_nats(case: &BrokerStream, port: u16, client: &mut Option<Client>, row: usi
 }
 
 #[test]
-fn jetstream_is_killed_and_cut_and_repeated_and_every_message_counts_once() {
+fn every_jetstream_message_counts_once_through_kills_cuts_and_repeats() {
     let Some(program) = installed("nats-server") else { return skipped("nats-server") };
     let mut case = BrokerStream::new();
     let mut server = Server::nats(program, &case.lab.path("server"));
@@ -232,7 +232,7 @@ fn jetstream_is_killed_and_cut_and_repeated_and_every_message_counts_once() {
 }
 
 #[test]
-fn messages_of_jetstream_that_cannot_be_used_are_counted_and_a_stream_that_went_back_is_refused() {
+fn unusable_jetstream_messages_are_counted_and_a_reset_stream_is_refused() {
     let Some(program) = installed("nats-server") else { return skipped("nats-server") };
     let case = BrokerStream::new();
     let server = Server::nats(program, &case.lab.path("server"));

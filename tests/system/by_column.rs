@@ -1,5 +1,5 @@
-//! Rows that lack some of their columns, and bounds by key: runs of the real binary against plain
-//! sums.
+//! Tests rows that lack some of their columns, and bounds by key: compares runs of the real binary
+//! with plain sums.
 
 use std::fmt::Write as _;
 
@@ -90,7 +90,7 @@ fn near(what: &str, found: &Value, noise: &Value, expected: f64) {
 }
 
 #[test]
-fn each_column_and_pair_is_of_the_rows_that_have_it() {
+fn each_column_and_pair_uses_the_rows_that_have_it() {
     let (lab, rows) = (Lab::new(), rows());
     lab.write("rows.csv", csv(&rows));
     let last = ran(&lab, "state", &pipeline("rows.csv", "")).succeeded().json().pop().expect("a line");
@@ -113,7 +113,8 @@ fn each_column_and_pair_is_of_the_rows_that_have_it() {
     }
     assert_eq!(last["missing_at_random"], false);
     assert_eq!(last["count_interval"].as_array().map(Vec::len), Some(2), "{last}");
-    // No line is of the rows with both columns, and the assumption that it needs is wrong here.
+    // No regression line uses the rows with both columns, and the assumption that it needs is wrong
+    // here.
     for (more, quality) in [(&[][..], "different-rows"), (&["--missing-at-random"], "not-missing-at-random")]
     {
         let arguments = [&["--regress", "y~x"], more].concat();
@@ -143,7 +144,8 @@ fn each_column_and_pair_is_of_the_rows_that_have_it() {
     finish(hushflow(["verify"]).arg(lab.path("state"))).succeeded();
 }
 
-/// Values go missing by a die: the correlation and the line are those of all rows.
+/// Values are missing at random: the correlation and the regression line agree with those of all
+/// rows.
 #[test]
 fn values_missing_at_random_give_correlations_and_lines() {
     let (lab, mut random) = (Lab::new(), Random(27));
@@ -268,7 +270,7 @@ b = [-300, -100]
 }
 
 #[test]
-fn keys_with_bounds_of_their_own_are_read_in_their_own_units() {
+fn keys_with_bounds_of_their_own_are_reported_in_their_own_units() {
     let lab = Lab::new();
     let mut text = String::from("kind,value\n");
     for at in 0..600 {
@@ -278,7 +280,7 @@ fn keys_with_bounds_of_their_own_are_read_in_their_own_units() {
     lab.write("kinds.csv", text);
     let lines =
         ran(&lab, "state", &by_key("views = [{ name = 'all', workload = 'prefix' }]")).succeeded().json();
-    // Of b, two in three values lie between the bounds; the rest counts as −100.
+    // Two in three values of b lie between the bounds; the others count as −100.
     let clipped = (0..100).map(|at| (-200.0 + 1.5 * f64::from(at)).min(-100.0)).sum::<f64>() / 100.0;
     for (line, (key, mean)) in lines[3..].iter().zip([("a", 2.0 + 6.0 * 0.495), ("b", clipped), ("c", 495.0)])
     {

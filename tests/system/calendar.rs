@@ -50,7 +50,7 @@ fn days_follow_local_time_across_daylight_saving() {
     assert_eq!(counts, [2.0, 4.0, 1.0]);
     let table = finish(hushflow(["tail"]).arg(&state)).succeeded();
     assert!(table.out.contains("2013-11-04T00:00-05:00"), "{}", table.out);
-    // The same boundaries resume; others are refused.
+    // A run with the same boundaries resumes; others are refused.
     finish(&mut run(&pipeline, &state, 1)).succeeded();
     let other = PIPELINE.replace("America/New_York", "America/Chicago");
     let other = lab.write("other.toml", other);

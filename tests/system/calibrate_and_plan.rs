@@ -26,11 +26,11 @@ fn calibrate_finds_the_noise_multiplier() {
     for case in cases(GAUSSIAN_SIGMA) {
         let (input, expected) = (&case["input"], &case["expected"]);
         let line = format!("calibrate --epsilon {} --delta {}", input["eps"], input["delta"]);
-        let found = json(&line);
-        close(&line, &found["noise_multiplier"], number(&expected["sigma"]), 1e-10);
-        close(&line, &found["mu"], number(&expected["mu_gdp"]), 1e-10);
-        close(&line, &found["rho"], number(&expected["rho_zcdp"]), 1e-10);
-        assert_eq!((&found["epsilon"], &found["delta"]), (&input["eps"], &input["delta"]));
+        let report = json(&line);
+        close(&line, &report["noise_multiplier"], number(&expected["sigma"]), 1e-10);
+        close(&line, &report["mu"], number(&expected["mu_gdp"]), 1e-10);
+        close(&line, &report["rho"], number(&expected["rho_zcdp"]), 1e-10);
+        assert_eq!((&report["epsilon"], &report["delta"]), (&input["eps"], &input["delta"]));
     }
 }
 
@@ -39,10 +39,10 @@ fn calibrate_finds_epsilon() {
     for case in cases(GAUSSIAN_EPS) {
         let (input, expected) = (&case["input"], &case["expected"]);
         let line = format!("calibrate --noise-multiplier {} --delta {}", input["sigma"], input["delta"]);
-        let found = json(&line);
-        close(&line, &found["epsilon"], number(&expected["eps_exact"]), 1e-10);
-        close(&line, &found["mu"], number(&expected["mu"]), 1e-13);
-        close(&line, &found["rho"], number(&expected["rho"]), 1e-13);
+        let report = json(&line);
+        close(&line, &report["epsilon"], number(&expected["eps_exact"]), 1e-10);
+        close(&line, &report["mu"], number(&expected["mu"]), 1e-13);
+        close(&line, &report["rho"], number(&expected["rho"]), 1e-13);
     }
 }
 
@@ -51,11 +51,11 @@ fn calibrate_finds_delta_and_its_logarithm_where_it_is_too_small() {
     for case in cases(GAUSSIAN_DELTA) {
         let (input, expected) = (&case["input"], &case["expected"]);
         let line = format!("calibrate --noise-multiplier {} --epsilon {}", input["sigma"], input["eps"]);
-        let found = json(&line);
+        let report = json(&line);
         let log_delta = number(&expected["log_delta_exact"]);
-        let ratio = number(&found["delta"]) / number(&expected["delta_exact"]);
-        assert!(log_delta < -700.0 || (ratio - 1.0).abs() < 1e-9, "{line}: {found}");
-        assert!((number(&found["log_delta"]) - log_delta).abs() <= 1e-9, "{line}: {found}");
+        let ratio = number(&report["delta"]) / number(&expected["delta_exact"]);
+        assert!(log_delta < -700.0 || (ratio - 1.0).abs() < 1e-9, "{line}: {report}");
+        assert!((number(&report["log_delta"]) - log_delta).abs() <= 1e-9, "{line}: {report}");
     }
     let tiny = json("calibrate --noise-multiplier 10 --epsilon 20");
     assert_eq!(number(&tiny["delta"]), 0.0);
@@ -85,39 +85,39 @@ fn plan_agrees_with_the_reference_noise() {
             input["zeta"],
             input["sigma_eps_delta"],
         );
-        let found = json(&line);
-        close(&line, &found["lambda"], number(&expected["lambda"]), 1e-9);
-        close(&line, &found["joint_sensitivity"], number(&expected["sens"]), 1e-9);
-        assert_eq!(found["second_moment_free"], true);
+        let report = json(&line);
+        close(&line, &report["lambda"], number(&expected["lambda"]), 1e-9);
+        close(&line, &report["joint_sensitivity"], number(&expected["sens"]), 1e-9);
+        assert_eq!(report["second_moment_free"], true);
         let (n, d) = (number(n), number(d));
-        let first = number(&found["rms_noise"]["first"]).powi(2) * n * d;
-        let second = number(&found["rms_noise"]["second"]).powi(2) * n * (d + d * (d - 1.0) / 2.0);
+        let first = number(&report["rms_noise"]["first"]).powi(2) * n * d;
+        let second = number(&report["rms_noise"]["second"]).powi(2) * n * (d + d * (d - 1.0) / 2.0);
         close(&line, &expected["first_mse_total"], first, 1e-8);
         close(&line, &expected["second_mse_total_symmetrised"], second, 1e-8);
-        assert_eq!(number(&found["last_noise"]["count"]), 0.0, "counts are public in place");
+        assert_eq!(number(&report["last_noise"]["count"]), 0.0, "counts are public in place");
     }
 }
 
 #[test]
 fn plan_prints_the_noise_of_each_moment_and_of_the_mean() {
-    let found = json(
+    let report = json(
         "plan -w prefix -n 4 -s identity --epsilon 1 --delta 1e-6 --clip-norm 2 --records-per-epoch 100 -d 3",
     );
     let sigma = number(&json("calibrate --epsilon 1 --delta 1e-6")["noise_multiplier"]);
-    let in_use = number(&found["noise_multiplier"]);
+    let in_use = number(&report["noise_multiplier"]);
     assert!(in_use >= sigma && in_use < sigma * (1.0 + 1e-9), "{in_use} against {sigma}");
     // Four epochs of noise 2ζσ; λ = 1/(2ζ²), and κ = ζ/√2 of the count.
     let deviation = 4.0 * sigma;
     let check = |noise: &str, factor: f64| {
-        close(noise, &found[noise]["first"], deviation * factor, 1e-8);
-        close(noise, &found[noise]["second"], deviation * factor * 8f64.sqrt(), 1e-8);
-        close(noise, &found[noise]["count"], deviation * factor / 2f64.sqrt(), 1e-8);
+        close(noise, &report[noise]["first"], deviation * factor, 1e-8);
+        close(noise, &report[noise]["second"], deviation * factor * 8f64.sqrt(), 1e-8);
+        close(noise, &report[noise]["count"], deviation * factor / 2f64.sqrt(), 1e-8);
     };
     check("first_noise", 1.0);
     check("last_noise", 2.0);
     check("rms_noise", 2.5f64.sqrt());
-    close("mean", &found["mean_noise"]["last_epoch"], deviation * 2.0 / 400.0, 1e-8);
-    assert_eq!([&found["second_moment_free"], &found["count_free"]], [true, true]);
+    close("mean", &report["mean_noise"]["last_epoch"], deviation * 2.0 / 400.0, 1e-8);
+    assert_eq!([&report["second_moment_free"], &report["count_free"]], [true, true]);
     let zero_out = json("plan -w prefix -n 4 -s identity --neighbours zero-out");
     assert_eq!([&zero_out["second_moment_free"], &zero_out["count_free"]], [false, false]);
     close("zero-out", &zero_out["joint_sensitivity"], 2f64.sqrt(), 1e-9);
@@ -172,18 +172,18 @@ fn plan_reads_a_pipeline_file_and_flags_win() {
     let path = directory.path().join("flights.toml");
     std::fs::write(&path, Pipeline::EXAMPLE).unwrap();
     let path = path.to_str().unwrap();
-    let found = json(&format!("plan {path} --strategy square-root"));
-    assert_eq!([&found["workload"], &found["strategy"]], ["prefix", "square-root"]);
-    assert_eq!([&found["horizon"], &found["dimension"]], [32, 2]);
-    assert_eq!((number(&found["epsilon"]), number(&found["clip_norm"])), (1.0, 2f64.sqrt()));
+    let report = json(&format!("plan {path} --strategy square-root"));
+    assert_eq!([&report["workload"], &report["strategy"]], ["prefix", "square-root"]);
+    assert_eq!([&report["horizon"], &report["dimension"]], [32, 2]);
+    assert_eq!((number(&report["epsilon"]), number(&report["clip_norm"])), (1.0, 2f64.sqrt()));
     let parameters = Pipeline::load(path.as_ref()).unwrap().public_parameters();
     let run = MomentPublication::calibrate(parameters, true).unwrap();
-    assert_eq!(number(&found["noise_multiplier"]), run.mechanism().moments().parameters().noise_multiplier);
-    assert_eq!(number(&found["joint_sensitivity"]), run.mechanism().moments().sensitivity());
+    assert_eq!(number(&report["noise_multiplier"]), run.mechanism().moments().parameters().noise_multiplier);
+    assert_eq!(number(&report["joint_sensitivity"]), run.mechanism().moments().sensitivity());
     let changed = json(&format!("plan {path} --epsilon 2 --strategy identity --horizon 8"));
     assert_eq!([&changed["strategy"], &changed["epsilon"]], [&"identity".into(), &Value::from(2.0)]);
-    assert_eq!((&changed["horizon"], &changed["delta"]), (&8.into(), &found["delta"]));
-    assert!(number(&changed["noise_multiplier"]) < number(&found["noise_multiplier"]));
+    assert_eq!((&changed["horizon"], &changed["delta"]), (&8.into(), &report["delta"]));
+    assert!(number(&changed["noise_multiplier"]) < number(&report["noise_multiplier"]));
 }
 
 /// Reference: dp-accounting 0.6.0, `from_gaussian_mechanism(1.0, sampling_prob=0.01,

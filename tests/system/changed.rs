@@ -58,14 +58,14 @@ privacy = {{ epsilon = 1, delta = 1e-6 }}
 fn a_file_whose_earlier_rows_have_moved_is_refused() {
     let (one, list) = (["'a.csv'", "'a.csv'"], "['a.csv', 'b.csv']");
     let begin = |lab: &Lab| drop(lab.write("a.csv", rows(0..1000, 5)));
-    let of = |text: String| move |lab: &Lab| drop(lab.write("a.csv", &text));
-    check(one, &begin, &of(rows(0..2000, 5)), None);
-    check(one, &begin, &of(rows(0..2000, 6)), Some("a.csv"));
+    let with_text = |text: String| move |lab: &Lab| drop(lab.write("a.csv", &text));
+    check(one, &begin, &with_text(rows(0..2000, 5)), None);
+    check(one, &begin, &with_text(rows(0..2000, 6)), Some("a.csv"));
     // A row more at the beginning, a row less, and another file.
     let inserted = rows(0..2000, 5).replacen("x\n", "x\n0.50000\n", 1);
-    check(one, &begin, &of(inserted), Some("a.csv"));
-    check(one, &begin, &of(rows(1..2000, 5)), Some("a.csv"));
-    check(one, &begin, &of(rows(5..2000, 5)), Some("a.csv"));
+    check(one, &begin, &with_text(inserted), Some("a.csv"));
+    check(one, &begin, &with_text(rows(1..2000, 5)), Some("a.csv"));
+    check(one, &begin, &with_text(rows(5..2000, 5)), Some("a.csv"));
     // Files before the current one.
     let second = |lab: &Lab| drop(lab.write("b.csv", rows(0..2000, 4)));
     check(["'a.csv'", list], &begin, &second, None);
@@ -75,24 +75,24 @@ fn a_file_whose_earlier_rows_have_moved_is_refused() {
 #[test]
 fn a_packed_file_that_has_read_rows_is_refused_if_it_changes() {
     let one = ["'a.csv.gz'", "'a.csv.gz'"];
-    let of = |text: String| move |lab: &Lab| drop(lab.write("a.csv.gz", gzip(&text)));
-    check(one, &of(rows(0..1000, 5)), &of(rows(0..2000, 6)), Some("a.csv.gz"));
+    let with_packed_text = |text: String| move |lab: &Lab| drop(lab.write("a.csv.gz", gzip(&text)));
+    check(one, &with_packed_text(rows(0..1000, 5)), &with_packed_text(rows(0..2000, 6)), Some("a.csv.gz"));
     let more = |lab: &Lab| drop(lab.write("b.csv", rows(0..1000, 5)));
-    check(["'a.csv.gz'", "['a.csv.gz', 'b.csv']"], &of(rows(0..1000, 5)), &more, None);
+    check(["'a.csv.gz'", "['a.csv.gz', 'b.csv']"], &with_packed_text(rows(0..1000, 5)), &more, None);
 }
 
 #[test]
 fn a_parquet_file_that_has_read_rows_is_refused_if_it_changes() {
-    let of = |count: u32| {
+    let with_rows = |count: u32| {
         move |lab: &Lab| {
             let rows: Vec<_> = (0..count).map(|row| [Some(f64::from(row % 89) / 89.0)]).collect();
             write_optional(&lab.path("a.parquet"), &["x"], &rows);
         }
     };
-    check(["'a.parquet'", "'a.parquet'"], &of(1000), &of(3000), Some("a.parquet"));
+    check(["'a.parquet'", "'a.parquet'"], &with_rows(1000), &with_rows(3000), Some("a.parquet"));
     let more = |lab: &Lab| {
         let rows: Vec<_> = (0..1000_u32).map(|row| [Some(f64::from(row % 83) / 83.0)]).collect();
         write_optional(&lab.path("b.parquet"), &["x"], &rows);
     };
-    check(["'a.parquet'", "['a.parquet', 'b.parquet']"], &of(1000), &more, None);
+    check(["'a.parquet'", "['a.parquet', 'b.parquet']"], &with_rows(1000), &more, None);
 }

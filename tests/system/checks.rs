@@ -85,7 +85,7 @@ impl Case {
         finish(&mut run(&self.pipeline, &self.lab.path("state"), 1))
     }
 
-    /// Runs with what is private on standard error.
+    /// Runs with private output on standard error.
     fn run_openly(&self) -> Ended {
         finish(run(&self.pipeline, &self.lab.path("state"), 1).arg("--counters"))
     }
@@ -148,8 +148,8 @@ fn a_wrong_clock_stops_a_run_before_it_spends() {
     }
 }
 
-/// Mistakes that only private rows show: a run goes on and marks what it reports, unless the
-/// operator has agreed that it may stop.
+/// Mistakes that only private rows show: a run continues and marks its reports as private, unless
+/// the operator has agreed that it may stop.
 #[test]
 fn private_mistakes_stop_a_run_only_by_consent() {
     let swapped = (

@@ -160,7 +160,7 @@ fn feeds(lab: &Lab, flights: &FlightStreams) -> String {
 }
 
 #[test]
-fn several_sources_are_summed_exactly_however_the_run_is_spread() {
+fn several_sources_are_summed_exactly_on_any_number_of_workers() {
     let (lab, flights) = (Lab::new(), FlightStreams::new());
     // The rows that arrive late at 'west' are on time at 'again' or absent there; the offline loops
     // account for both.
@@ -253,7 +253,7 @@ fn an_idle_source_does_not_delay_epochs_and_its_later_rows_are_late() {
 }
 
 #[test]
-fn each_source_goes_on_where_a_killed_run_has_left_it() {
+fn each_source_resumes_where_a_killed_run_stopped() {
     let (lab, flights) = (Lab::new(), FlightStreams::new());
     let text = pipeline(&feeds(&lab, &flights), "12h", "drop");
     let path = lab.write("pipeline.toml", text.replace("'1d'", "'1h'").replace("= 32", "= 760"));

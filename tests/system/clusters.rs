@@ -95,7 +95,7 @@ fn prepared(lab: &Lab) -> (Stream, PathBuf) {
 }
 
 #[test]
-fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
+fn killed_processes_across_machines_resume_in_other_numbers() {
     let Some(machines) = Machines::new(4) else { return };
     let lab = Lab::new();
     let (stream, pipeline) = prepared(&lab);

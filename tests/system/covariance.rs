@@ -1,4 +1,5 @@
-//! `hushflow covariance`: its output, its refusals, and its advantage over the whole matrix.
+//! Tests `hushflow covariance`: its output, its refusals, and its advantage over releasing the
+//! whole matrix.
 
 use std::fmt::Write;
 use std::process::Output;
@@ -52,26 +53,26 @@ fn the_report_has_the_estimate_and_its_cost() {
     let (text, moments) = sample(2000);
     let (file, dot) = (lab.write("x.csv", text), lab.path("graph.dot"));
     let (file, dot) = (file.to_str().unwrap(), dot.to_str().unwrap());
-    let found = json(&[file, "--rho", "2", "--seed", "1", "--dot", dot]);
+    let report = json(&[file, "--rho", "2", "--seed", "1", "--dot", dot]);
     for (i, j) in (0..4).flat_map(|i| (0..4).map(move |j| (i, j))) {
-        let value = found["covariance"][i][j].as_f64().unwrap();
+        let value = report["covariance"][i][j].as_f64().unwrap();
         assert!((value - moments[i][j]).abs() < 0.02, "({i}, {j}): {value} {}", moments[i][j]);
     }
-    assert_eq!(found["rows"], 2000.0);
-    assert_eq!(found["columns"], serde_json::json!(["a", "b", "c", "d"]));
-    assert_eq!((&found["private"], &found["rho"]), (&Value::from(false), &Value::from(2.0)));
-    assert!(found["measured"].as_array().unwrap().contains(&serde_json::json!(["a", "b"])), "{found}");
-    let parts: f64 = found["parts"].as_object().unwrap().values().map(|rho| rho.as_f64().unwrap()).sum();
-    assert!((parts - 2.0).abs() < 1e-7, "{found}");
+    assert_eq!(report["rows"], 2000.0);
+    assert_eq!(report["columns"], serde_json::json!(["a", "b", "c", "d"]));
+    assert_eq!((&report["private"], &report["rho"]), (&Value::from(false), &Value::from(2.0)));
+    assert!(report["measured"].as_array().unwrap().contains(&serde_json::json!(["a", "b"])), "{report}");
+    let parts: f64 = report["parts"].as_object().unwrap().values().map(|rho| rho.as_f64().unwrap()).sum();
+    assert!((parts - 2.0).abs() < 1e-7, "{report}");
     let graph = std::fs::read_to_string(dot).unwrap();
     assert!(graph.contains("\"a\" -- \"b\""), "{graph}");
-    assert_eq!(found["covariance"], json(&[file, "--rho", "2", "--seed", "1"])["covariance"]);
-    assert_ne!(found["covariance"], json(&[file, "--rho", "2", "--seed", "2"])["covariance"]);
+    assert_eq!(report["covariance"], json(&[file, "--rho", "2", "--seed", "1"])["covariance"]);
+    assert_ne!(report["covariance"], json(&[file, "--rho", "2", "--seed", "2"])["covariance"]);
     let private = json(&[file, "--epsilon", "1", "--delta", "1e-6"]);
     assert_eq!(private["private"], true);
     let epsilon = private["guarantee"]["epsilon"].as_f64().unwrap();
-    // The smaller of two bounds is printed; ρ is what the larger one, which a ledger charges,
-    // allows.
+    // The command prints the smaller of two bounds; ρ follows from the larger one, which a ledger
+    // charges.
     assert!(epsilon <= 1.0 && epsilon > 0.95, "{epsilon}");
 }
 
@@ -81,14 +82,14 @@ fn each_entry_has_its_noise() {
     let lab = Lab::new();
     let file = lab.write("x.csv", sample(2000).0);
     let file = file.to_str().unwrap();
-    let found = json(&[file, "--method", "ssp", "--rho", "2", "--seed", "1"]);
-    let noise = |i: usize, j: usize| found["covariance_noise"][i][j].as_f64().unwrap();
-    assert!(noise(0, 1) > 0.0 && noise(0, 1) == noise(1, 0) && noise(2, 2) > 0.0, "{found}");
+    let report = json(&[file, "--method", "ssp", "--rho", "2", "--seed", "1"]);
+    let noise = |i: usize, j: usize| report["covariance_noise"][i][j].as_f64().unwrap();
+    assert!(noise(0, 1) > 0.0 && noise(0, 1) == noise(1, 0) && noise(2, 2) > 0.0, "{report}");
     let (_, csv, _) =
         run(&["covariance", file, "--method", "ssp", "--rho", "2", "--seed", "1", "--format", "csv"]);
     let lines: Vec<_> = csv.lines().collect();
     assert_eq!((lines.len(), lines[0]), (11, "column_a,column_b,covariance,noise"));
-    assert_eq!(lines[2], format!("a,b,{},{}", found["covariance"][0][1], found["covariance_noise"][0][1]));
+    assert_eq!(lines[2], format!("a,b,{},{}", report["covariance"][0][1], report["covariance_noise"][0][1]));
     let (_, table, _) = run(&["covariance", file, "--method", "ssp", "--rho", "2", "--seed", "1"]);
     assert!(table.contains("±: standard deviation of the noise") && table.contains(" ± "), "{table}");
     let pace = json(&[file, "--rho", "2", "--rounds", "1", "--seed", "1"]);
@@ -104,14 +105,14 @@ fn every_method_and_relation_gives_a_matrix_or_its_reason() {
     let file = lab.write("x.csv", sample(200).0);
     let file = file.to_str().unwrap();
     for method in ["pace", "ssp", "ssp-tight", "diagonal", "adaptive", "separate", "coinpress"] {
-        let found = json(&[file, "--method", method, "--rho", "1"]);
+        let report = json(&[file, "--method", method, "--rho", "1"]);
         assert_eq!(
-            (found["method"].as_str(), found["covariance"].as_array().unwrap().len()),
+            (report["method"].as_str(), report["covariance"].as_array().unwrap().len()),
             (Some(method), 4)
         );
     }
-    let found = json(&[file, "--neighbours", "zero-out", "--rho", "1", "--centre"]);
-    assert!(found["rows_noise"].as_f64().unwrap() > 0.0 && found["mean"].as_array().unwrap().len() == 4);
+    let report = json(&[file, "--neighbours", "zero-out", "--rho", "1", "--centre"]);
+    assert!(report["rows_noise"].as_f64().unwrap() > 0.0 && report["mean"].as_array().unwrap().len() == 4);
     let message = "this method needs a public number of records";
     let ledger = lab.path("ledger");
     for method in ["separate", "adaptive"] {
@@ -129,14 +130,14 @@ fn every_method_and_relation_gives_a_matrix_or_its_reason() {
 fn projections_are_chosen_by_name() {
     let lab = Lab::new();
     let file = lab.write("x.csv", sample(200).0);
-    let of = |method: &str, projection: &[&str]| {
+    let report_of = |method: &str, projection: &[&str]| {
         json(
             &[&[file.to_str().unwrap(), "--method", method, "--rho", "1e-4", "--seed", "2"], projection]
                 .concat(),
         )
     };
     for method in ["ssp", "ssp-tight", "diagonal"] {
-        let raw = of(method, &["--projection", "raw"]);
+        let raw = report_of(method, &["--projection", "raw"]);
         assert_eq!(raw["projection"], "raw");
         let entry = |found: &Value, i: usize, j: usize| found["covariance"][i][j].as_f64().unwrap();
         for measured in raw["measurements"].as_array().unwrap() {
@@ -144,11 +145,11 @@ fn projections_are_chosen_by_name() {
             let (found, value) = (entry(&raw, place(0), place(1)), measured["value"].as_f64().unwrap());
             assert!((found - value).abs() <= 1e-12 * value.abs(), "{found} {value}");
         }
-        let [default, nearest] = [of(method, &[]), of(method, &["--projection", "nearest"])];
+        let [default, nearest] = [report_of(method, &[]), report_of(method, &["--projection", "nearest"])];
         for (i, j) in (0..4).flat_map(|i| (0..4).map(move |j| (i, j))) {
             assert!((entry(&default, i, j) - entry(&nearest, i, j)).abs() < 1e-9, "{method}");
         }
-        let floor = of(method, &["--projection", "floor"]);
+        let floor = report_of(method, &["--projection", "floor"]);
         let trace = |found: &Value| (0..4).map(|i| entry(found, i, i)).sum::<f64>();
         assert!(trace(&raw) <= trace(&nearest) && trace(&nearest) < trace(&floor), "{method}");
         assert_eq!(raw["measurements"], floor["measurements"]);
@@ -217,7 +218,7 @@ fn bad_input_is_reported_by_position_without_values() {
     json(&[&write("constant.csv", "a,b\n1,0\n1,0\n1,0\n"), "--rho", "1"]);
 }
 
-/// Two covariances of ρ and a mean in one ledger: μ² adds up, also with selected entries. A full
+/// Two covariances of ρ and a mean in one ledger: μ² adds up, even with selected entries. A full
 /// budget refuses further output, and nothing is written.
 #[test]
 fn a_ledger_adds_up_covariances_and_means() {
@@ -234,16 +235,16 @@ fn a_ledger_adds_up_covariances_and_means() {
         assert_eq!(code, Some(0), "{err}");
         serde_json::from_str::<Value>(&out).unwrap()
     };
-    let found = account();
-    let entry = |place: usize, field: &str| found["entries"][place][field].as_f64().unwrap();
+    let report = account();
+    let entry = |place: usize, field: &str| report["entries"][place][field].as_f64().unwrap();
     let squared: Vec<f64> = (0..3).map(|place| entry(place, "mu").powi(2)).collect();
     // 0.35 of ρ may go to selections, which count π; the rest counts 2.
-    assert!((squared[0] / (0.01 * (1.3 + 0.35 * std::f64::consts::PI)) - 1.0).abs() < 1e-8, "{found}");
-    assert!((squared[1] / 0.02 - 1.0).abs() < 1e-9, "{found}");
-    assert!((0..2).all(|place| (entry(place, "rho") - 0.01).abs() < 1e-15), "{found}");
-    let all = found["composition"]["mu"].as_f64().unwrap().powi(2);
-    assert!((all / squared.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{found}");
-    let epsilon = found["composition"]["epsilon"].as_f64().unwrap();
+    assert!((squared[0] / (0.01 * (1.3 + 0.35 * std::f64::consts::PI)) - 1.0).abs() < 1e-8, "{report}");
+    assert!((squared[1] / 0.02 - 1.0).abs() < 1e-9, "{report}");
+    assert!((0..2).all(|place| (entry(place, "rho") - 0.01).abs() < 1e-15), "{report}");
+    let all = report["composition"]["mu"].as_f64().unwrap().powi(2);
+    assert!((all / squared.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{report}");
+    let epsilon = report["composition"]["epsilon"].as_f64().unwrap();
     let budget = format!("{},1e-6", epsilon + 0.01);
     assert_eq!(run(&["ledger", ledger, "--budget", &budget]).0, Some(0));
     refused(&[&[file, "--rho", "0.01", "--dot", dot], &charged[..]].concat(), 1, "3 entries have spent");
@@ -251,7 +252,8 @@ fn a_ledger_adds_up_covariances_and_means() {
     assert_eq!(account()["entries"].as_array().unwrap().len(), 3);
 }
 
-/// With a small budget, measuring few entries well beats measuring all badly, on real data.
+/// With a small budget, measuring a few entries accurately beats measuring all of them badly, on
+/// real data.
 #[test]
 fn pace_beats_the_whole_matrix_on_breast_cancer() {
     let lab = Lab::new();
@@ -272,11 +274,11 @@ fn pace_beats_the_whole_matrix_on_breast_cancer() {
     let file = lab.write("scaled.csv", scaled);
     let error = |method: &str, rho: &str, seed: u32| {
         let seed = seed.to_string();
-        let found = json(&[file.to_str().unwrap(), "--method", method, "--rho", rho, "--seed", &seed]);
+        let report = json(&[file.to_str().unwrap(), "--method", method, "--rho", rho, "--seed", &seed]);
         let mut squared = 0.0;
         for (i, j) in (0..30).flat_map(|i| (0..30).map(move |j| (i, j))) {
             let truth = rows.iter().map(|row| row[i] * row[j]).sum::<f64>() / rows.len() as f64;
-            squared += (found["covariance"][i][j].as_f64().unwrap() - truth).powi(2);
+            squared += (report["covariance"][i][j].as_f64().unwrap() - truth).powi(2);
         }
         squared.sqrt()
     };
@@ -301,17 +303,17 @@ fn a_column_is_predicted_from_the_others() {
     let bounds = ["--bounds", "0:2,-1:3,-1:3", "--target", "y"];
     for (method, seed) in [("ssp", "1"), ("ssp", "2"), ("pace", "1"), ("coinpress", "1")] {
         let arguments = [&[file, "--rho", "2", "--method", method, "--seed", seed], &bounds[..]].concat();
-        let found = json(&arguments);
+        let report = json(&arguments);
         let number = |value: &Value| value.as_f64().unwrap();
-        let slopes = ["a", "b"].map(|name| number(&found["coefficients"][name]));
+        let slopes = ["a", "b"].map(|name| number(&report["coefficients"][name]));
         assert!(
             (slopes[0] - 1.0 / 3.0).abs() < 0.03 && (slopes[1] - 0.5).abs() < 0.03,
             "{method}: {slopes:?}"
         );
-        assert!((number(&found["intercept"]) - (1.0 - slopes[0] - slopes[1])).abs() < 1e-12);
-        let parts: f64 = found["parts"].as_object().unwrap().values().map(number).sum();
+        assert!((number(&report["intercept"]) - (1.0 - slopes[0] - slopes[1])).abs() < 1e-12);
+        let parts: f64 = report["parts"].as_object().unwrap().values().map(number).sum();
         assert!((parts - 2.0).abs() < 1e-6, "{method}: {parts}");
-        assert_eq!((found["target"].as_str(), found["private"].as_bool()), (Some("y"), Some(false)));
+        assert_eq!((report["target"].as_str(), report["private"].as_bool()), (Some("y"), Some(false)));
     }
     let (_, shown, _) = run(&[&["covariance", file, "--rho", "2", "--method", "ssp"], &bounds[..]].concat());
     assert!(shown.contains("y by") && shown.contains("(intercept)") && shown.contains("2-zCDP"), "{shown}");

@@ -38,7 +38,7 @@ fn example() -> PathBuf {
 
 /// Means and covariances of 20,000 records lie within six standard errors of the density's.
 #[test]
-fn samples_are_of_the_newest_density() {
+fn samples_come_from_the_newest_density() {
     let lab = Lab::new();
     let state = flights(&lab);
     let (mean, covariance) = density(&last(&state, &[]));

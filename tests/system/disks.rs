@@ -1,4 +1,4 @@
-//! Real disks that fail: full, mounted read-only, at a file size limit, without permission. The
+//! Failures of real disks: full, mounted read-only, at a file size limit, without permission. The
 //! error is clear, nothing is lost, and the run continues after the cause is removed.
 
 use std::ffi::OsStr;
@@ -42,7 +42,7 @@ fn shell(prefix: &[&str], script: &str, pipeline: &Path, state: &Path) -> Ended 
 }
 
 #[test]
-fn a_file_at_its_limit_ends_the_run_and_the_next_one_goes_on() {
+fn a_file_at_its_limit_ends_the_run_and_the_next_run_resumes() {
     let (lab, pipeline) = lab();
     let state = lab.path("state");
     // In units of 512 bytes, or 1024 in some shells: enough for some epochs, not for all.
@@ -69,7 +69,7 @@ fn on_a_small_disk(lab: &Lab, size: &str, script: &str, pipeline: &Path) -> Ende
 }
 
 #[test]
-fn a_full_disk_ends_the_run_and_the_next_one_goes_on_when_there_is_space() {
+fn a_full_disk_ends_the_run_and_the_next_run_resumes_with_space() {
     let (lab, pipeline) = lab();
     if !can_mount(&lab) {
         return;
@@ -86,7 +86,7 @@ fn a_full_disk_ends_the_run_and_the_next_one_goes_on_when_there_is_space() {
 }
 
 #[test]
-fn a_disk_mounted_read_only_is_refused_and_the_next_run_goes_on() {
+fn a_disk_mounted_read_only_is_refused_and_the_next_run_resumes() {
     let (lab, pipeline) = lab();
     if !can_mount(&lab) {
         return;
@@ -103,7 +103,7 @@ fn a_disk_mounted_read_only_is_refused_and_the_next_run_goes_on() {
     goes_on(&pipeline, &lab.path("state"), &releases(&lab.path("state")));
 }
 
-/// A run that publishes nothing owes nothing, however large the disk is.
+/// A run that publishes nothing is charged nothing, whatever the size of the disk.
 #[test]
 fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     let lab = Lab::new();
@@ -149,7 +149,7 @@ fn obedient(command: Command, lab: &Lab) -> Option<Command> {
 }
 
 #[test]
-fn access_that_is_taken_away_during_a_run_ends_it_and_the_next_one_goes_on() {
+fn revoked_access_during_a_run_ends_it_and_the_next_run_resumes() {
     let (lab, file) = lab();
     let piped = lab.write("piped.toml", STREAM.pipeline("-", ""));
     let state = lab.path("state");

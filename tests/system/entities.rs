@@ -1,5 +1,6 @@
-//! Whole entities: the rows that pass the bound must equal those of plain loops, for any order of
-//! rows and distribution of the run, and after kills. The noise is the one that `plan` predicts.
+//! Runs that protect entities: the rows that pass the bound must equal those of plain loops, for
+//! any order of rows and distribution of the run, and after kills. The noise must be the one that
+//! `plan` predicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -67,7 +68,7 @@ fn expected(pipeline: &Path) -> Vec<Vec<i128>> {
     let sums_within = |limits| sums_of(&pipeline, last, &bounded(&pipeline, limits, rows.clone()));
     let counted = sums_within(entity.limits);
     let Some(most) = entity.limits.sent_limit else { return counted };
-    // The sent records are those that would count with more of an entity in an epoch.
+    // Sent records are those that would count under a higher limit per entity and epoch.
     let sent = sums_within(EntityLimits { records_per_epoch: most.get(), ..entity.limits });
     let width = counted[0].len() / pipeline.key.as_ref().map_or(1, |key| key.values.len());
     let joined = |(counted, sent): (&Vec<i128>, &Vec<i128>)| {
@@ -166,7 +167,7 @@ fn disturbed(lab: &Lab) -> PathBuf {
 }
 
 #[test]
-fn late_doubled_and_delayed_flights_are_summed_as_the_policy_says() {
+fn late_and_duplicate_flights_are_summed_by_the_policy() {
     let lab = Lab::new();
     let data = disturbed(&lab);
     let example = by_aircraft();
@@ -221,7 +222,7 @@ fn people(lab: &Lab, epochs: u64) -> PathBuf {
 }
 
 #[test]
-fn standings_survive_kills_and_other_numbers_of_workers() {
+fn bounds_survive_kills_and_other_numbers_of_workers() {
     let lab = Lab::new();
     let pipeline = people(&lab, 400);
     let expected = expected(&pipeline);
@@ -255,7 +256,7 @@ fn followed(lab: &Lab, rows: usize) -> PathBuf {
 }
 
 #[test]
-fn records_of_an_epoch_that_stays_open_are_no_fault() {
+fn records_of_an_open_epoch_do_not_stop_a_resumed_run() {
     let lab = Lab::new();
     let (pipeline, state) = (followed(&lab, 14_500), lab.path("state"));
     let counts = || sums(&state).iter().map(|epoch| epoch[0]).collect::<Vec<_>>();
@@ -281,7 +282,7 @@ fn records_of_an_epoch_that_stays_open_are_no_fault() {
 }
 
 #[test]
-fn the_noise_is_the_one_that_plan_foretells() {
+fn the_noise_agrees_with_plan() {
     let lab = Lab::new();
     let pipeline = people(&lab, 40);
     let state = lab.path("state");
@@ -308,8 +309,8 @@ fn the_noise_is_the_one_that_plan_foretells() {
     close("σ", &entry["noise_multiplier"], number(&planned["noise_multiplier"]), 1e-9);
 }
 
-/// Six hundred people of whom each sends four rows to `a` and two to `b`; ε is so large that shares
-/// show.
+/// Six hundred people, each of whom sends four rows to `a` and two to `b`; ε is so large that the
+/// share is visible.
 fn senders(lab: &Lab, more: &str) -> PathBuf {
     let row = |at: u64| format!("p{},{},{}\n", at / 6, ["a", "b"][usize::from(at % 6 > 3)], at % 10);
     lab.write("senders.csv", "who,kind,x\n".to_owned() + &(0..3600).map(row).collect::<String>());

@@ -49,10 +49,10 @@ fn intervals_are_as_wide_as_their_level_requires() {
     assert!((deviations / 3.92 - 1.0).abs() < 0.01, "{deviations}: the count is known well");
     assert!(delay(&plain)[0].as_f64() < mean.as_f64() && mean.as_f64() < delay(&plain)[1].as_f64());
     for (place, interval) in [("mean_interval", "dep_delay"), ("standard_deviation_interval", "arr_delay")] {
-        let of = |arguments: &[&str]| width(&last(&state, arguments)[place][interval]);
-        assert!(of(&[]) < of(&["--level", "0.99"]), "{place}");
-        assert!(of(&[]) < of(&["--joint"]), "{place}");
-        assert!(of(&[]) < of(&["--population"]), "{place}");
+        let width_with = |arguments: &[&str]| width(&last(&state, arguments)[place][interval]);
+        assert!(width_with(&[]) < width_with(&["--level", "0.99"]), "{place}");
+        assert!(width_with(&[]) < width_with(&["--joint"]), "{place}");
+        assert!(width_with(&[]) < width_with(&["--population"]), "{place}");
     }
     let variance = &plain["covariance_interval"][0][0];
     let deviation = &plain["standard_deviation_interval"]["dep_delay"];

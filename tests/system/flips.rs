@@ -1,5 +1,5 @@
-//! Flips bits in every file of a state directory. `verify` and the next run must refuse each flip,
-//! or the run must reach the same sums and releases as without it.
+//! Flips bits in every file of a state directory. Either `verify` and the next run refuse the flip,
+//! or the run reaches the same sums and releases as without it.
 //!
 //! `HUSHFLOW_FLIPS=n` flips n bits instead of 48.
 
@@ -15,7 +15,7 @@ use crate::journal::acknowledged_numbers;
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
-/// State of an interrupted run, and how the next one continues.
+/// State directory of an interrupted run, and the command that continues it.
 struct Left {
     lab: Lab,
     pipeline: PathBuf,

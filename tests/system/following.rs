@@ -78,13 +78,13 @@ fn followers_see_every_epoch_as_it_is_committed_and_end_with_the_last_one() {
 /// Times that the threads of a process went to sleep.
 fn sleeps(process: &Child) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{}/task", process.id())).expect("a process");
-    let of = |thread: std::io::Result<std::fs::DirEntry>| {
+    let switches_of = |thread: std::io::Result<std::fs::DirEntry>| {
         let status = std::fs::read_to_string(thread.expect("a thread").path().join("status"));
         let status = status.expect("a status");
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
         line.and_then(|count| count.trim().parse::<u64>().ok()).expect("a number")
     };
-    threads.map(of).sum()
+    threads.map(switches_of).sum()
 }
 
 /// Two workers that looked for records every half millisecond would sleep 4,000 times.
@@ -138,15 +138,15 @@ fn only_the_requested_epochs_and_keys_are_shown() {
     };
     let keys = (0..7).map(|key| format!("\"k{key}\""));
     let all: Vec<_> = (1..=20).flat_map(|epoch| keys.clone().map(move |key| (epoch, key))).collect();
-    let of = |wanted: &dyn Fn(&(u64, String)) -> bool| {
+    let lines_where = |wanted: &dyn Fn(&(u64, String)) -> bool| {
         all.iter().filter(|line| wanted(line)).cloned().collect::<Vec<_>>()
     };
     assert_eq!(shown(&[]), all);
-    assert_eq!(shown(&["--since", "18"]), of(&|line| line.0 >= 18));
+    assert_eq!(shown(&["--since", "18"]), lines_where(&|line| line.0 >= 18));
     assert_eq!(shown(&["--since", "21"]), []);
-    assert_eq!(shown(&["--key", "k3"]), of(&|line| line.1 == "\"k3\""));
+    assert_eq!(shown(&["--key", "k3"]), lines_where(&|line| line.1 == "\"k3\""));
     let two = shown(&["--key", "k6", "--key", "k0", "--since", "20"]);
-    assert_eq!(two, of(&|line| line.0 == 20 && ["\"k0\"", "\"k6\""].contains(&line.1.as_str())));
+    assert_eq!(two, lines_where(&|line| line.0 == 20 && ["\"k0\"", "\"k6\""].contains(&line.1.as_str())));
     finish(&mut tail(&state, &["--key", "k7"])).failed(2, &["--key k7", "no key with this name"]);
     finish(&mut tail(&state, &["--workload", "window:0"])).failed(2, &["window:0"]);
     finish(&mut tail(&lab.path("nowhere"), &[])).failed(1, &["nowhere"]);

@@ -50,7 +50,7 @@ fn rows(count: usize) -> String {
 }
 
 #[test]
-fn estimates_are_read_and_go_on() {
+fn a_log_of_estimates_is_read_and_continued() {
     let lab = Lab::new();
     let state = lab.path("state");
     directory(&state, &STATE);
@@ -87,16 +87,16 @@ fn estimates_are_read_and_go_on() {
 /// The ledger holds a pipeline that protects records, one that protects entities nested in others,
 /// a covariance with selections, and a budget.
 #[test]
-fn a_ledger_is_read_and_goes_on() {
+fn a_ledger_is_read_and_extended() {
     let lab = Lab::new();
     let ledger = lab.path("ledger");
     directory(&ledger, &[("ledger", include_bytes!("../fixtures/ledger/ledger"))]);
     let account = || {
         finish(hushflow(["ledger".as_ref(), ledger.as_os_str()]).arg("--json")).succeeded().json().remove(0)
     };
-    let found = account();
-    let field = |name: &str| [0, 1, 2].map(|place| found["entries"][place][name].clone());
-    assert_eq!(found["data_set"], "golden");
+    let report = account();
+    let field = |name: &str| [0, 1, 2].map(|place| report["entries"][place][name].clone());
+    assert_eq!(report["data_set"], "golden");
     assert_eq!(field("pipeline"), ["golden records", "golden users", "covariance"].map(Value::from));
     assert_eq!(field("method"), ["jme", "jme", "pace"].map(Value::from));
     assert_eq!(field("entity"), [Value::Null, json!("user"), Value::Null]);
@@ -104,10 +104,10 @@ fn a_ledger_is_read_and_goes_on() {
     assert_eq!(field("identity")[0], "84820d974b0f613470350cf007dc8299");
     let sigma = 8.057_618_480_733_527_f64;
     assert_eq!(field("noise_multiplier"), [sigma, sigma, 6.455_567_486_484_489].map(Value::from));
-    assert_eq!(found["budget"]["epsilon"], 3.0);
+    assert_eq!(report["budget"]["epsilon"], 3.0);
     // Converted to one record in place: one step, two steps, and the ρ of noise and selections.
     let squared = 5.0 / sigma.powi(2) + 0.01 * (1.3 + 0.35 * std::f64::consts::PI);
-    close("μ of all", &found["composition"]["mu"], squared.sqrt(), 1e-6);
+    close("μ of all", &report["composition"]["mu"], squared.sqrt(), 1e-6);
 
     let file = lab.write("rows.csv", rows(1000));
     let covariance = |rho: &str| {
@@ -117,6 +117,6 @@ fn a_ledger_is_read_and_goes_on() {
         )
     };
     covariance("0.01").succeeded();
-    assert_eq!(account()["entries"].as_array().unwrap()[..3], found["entries"].as_array().unwrap()[..]);
+    assert_eq!(account()["entries"].as_array().unwrap()[..3], report["entries"].as_array().unwrap()[..]);
     covariance("9").failed(1, &["4 entries have spent", "is left"]);
 }

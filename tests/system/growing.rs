@@ -1,4 +1,4 @@
-//! Growing files, and directories that gain files: each row counts once, whenever the run is
+//! Tests growing files, and directories that gain files: each row counts once, whenever the run is
 //! killed.
 
 use std::ffi::OsStr;
@@ -97,7 +97,7 @@ fn a_growing_directory_is_read_once_across_killed_runs() {
 }
 
 #[test]
-fn half_a_line_waits_for_its_rest() {
+fn an_incomplete_line_waits_for_its_end() {
     let case = GrowingStream::new();
     let pipeline = case.pipeline("in/a.csv");
     let run = case.start(&pipeline, &[]);

@@ -1,5 +1,5 @@
-//! One run at a time on a state directory and on its copies that share an anchor, whatever is
-//! deleted, renamed or copied, and wherever a run is suspended.
+//! Tests that only one run at a time holds a state directory and its copies that share an anchor,
+//! whatever is deleted, renamed or copied, and wherever a run is suspended.
 
 use std::fs;
 use std::io::Write;
@@ -35,7 +35,7 @@ impl Waiting {
         Waiting { lab, state, run, input, rest: rows[1000..].concat(), other }
     }
 
-    /// Sends the rest, and checks that nothing more is published in `published`.
+    /// Sends the remaining rows, and checks that nothing more is published in `published`.
     fn ends_refused(mut self, published: &Path) {
         let before = releases(published).len();
         // It may end before it has read everything.
@@ -102,7 +102,7 @@ fn signal(child: &Child, signal: &str) {
 
 /// A copy is refused while the first run is suspended, at any point, and after it has continued.
 #[test]
-fn of_two_copies_that_share_an_anchor_one_is_refused_wherever_the_other_stands_still() {
+fn a_copy_that_shares_the_anchor_is_refused_wherever_the_first_run_is_suspended() {
     let lab = Lab::new();
     let stream = Stream { rows: 60_000, epochs: 1000 };
     lab.write("data.csv", stream.csv());

@@ -321,7 +321,7 @@ fn decimal_commas_and_swapped_days_are_refused_with_a_remedy() {
 
 /// Kinds of measurement are keys with bounds of their own; rows that lack values count in part.
 #[test]
-fn keys_have_bounds_of_their_own_and_missing_values_are_noticed() {
+fn keys_have_their_own_bounds_and_missing_values_are_detected() {
     let lab = Lab::new();
     let row = |row: u32| match row % 2 {
         0 => format!("sodium,{},A\n", 130 + row % 20),

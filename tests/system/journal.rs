@@ -80,7 +80,7 @@ fn acknowledgements(from: impl Read) -> impl Iterator<Item = u64> {
 }
 
 /// A stream to a run and one from it.
-type Ways = (Box<dyn Write + Send>, Box<dyn Read + Send>);
+type Streams = (Box<dyn Write + Send>, Box<dyn Read + Send>);
 
 /// A sender that forgets acknowledged rows, so it can't send them again.
 struct Sender<'a> {
@@ -133,7 +133,7 @@ impl Sender<'_> {
     fn feed(
         &mut self,
         mut child: Child,
-        (input, back): Ways,
+        (input, back): Streams,
         strike: impl FnOnce(&mut Child, (&AtomicU64, &AtomicU64)),
     ) -> Ended {
         let mut numbers = acknowledgements(back);
@@ -159,13 +159,13 @@ impl Sender<'_> {
     }
 }
 
-fn pipes(child: &mut Child) -> Ways {
+fn pipes(child: &mut Child) -> Streams {
     let (input, back) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
     (Box::new(input), Box::new(back))
 }
 
 /// Connects as soon as the run listens.
-fn connect(child: &mut Child, socket: &Path) -> Ways {
+fn connect(child: &mut Child, socket: &Path) -> Streams {
     let mut found = None;
     await_until("the run listens", || {
         assert_eq!(child.try_wait().expect("a child can be asked"), None, "the run goes on");
@@ -228,7 +228,7 @@ fn killed_runs_count_every_record_once_after_lost_writes() {
 
 /// Checks that the test can fail: acknowledged records lost by a disk are detected.
 #[test]
-fn a_lost_acknowledged_record_is_noticed() {
+fn a_lost_acknowledged_record_is_detected() {
     let case = JournalStream::new(&Stream { rows: 2000, epochs: 20 });
     let state = case.lab.path("state");
     case.feed_and_kill(&state, &(case.header.clone() + &case.rows[..20].concat()), 20);
@@ -347,7 +347,7 @@ fn a_journal_can_be_switched_on_and_not_off() {
 }
 
 #[test]
-fn wrong_use_is_explained() {
+fn invalid_settings_are_explained() {
     let stream = Stream { rows: 2000, epochs: 20 };
     let lab = Lab::new();
     let check = |pipeline: &str, arguments: &[&str], parts: &[&str]| {

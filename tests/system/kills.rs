@@ -75,9 +75,9 @@ fn killed_runs_publish_every_epoch_once_after_lost_writes() {
     written.expect("standard error is open");
 }
 
-/// Checks that the test can fail: lost bytes that had been synced are detected.
+/// Checks that the test can fail: it detects synced bytes that were lost.
 #[test]
-fn a_lost_synced_epoch_is_noticed() {
+fn a_lost_synced_epoch_is_detected() {
     let lab = Lab::new();
     let stream = Stream { rows: 2000, epochs: 20 };
     lab.write("data.csv", stream.csv());
@@ -87,11 +87,11 @@ fn a_lost_synced_epoch_is_noticed() {
     let mut witness = Witness::of(&state);
     assert_eq!(witness.look(), Ok(20));
     let (private, public) = (state.join(PRIVATE_LOG), state.join("public.log"));
-    let kept = |log: &Path, epoch| {
+    let end_of_epoch = |log: &Path, epoch| {
         frames(log).iter().filter(|frame| frame.epoch <= epoch).map(|frame| frame.end).max()
     };
-    harness::cut(&private, kept(&private, 12).expect("twelve epochs"));
-    harness::cut(&public, kept(&public, 10).expect("ten epochs"));
+    harness::cut(&private, end_of_epoch(&private, 12).expect("twelve epochs"));
+    harness::cut(&public, end_of_epoch(&public, 10).expect("ten epochs"));
     harness::finish(&mut run(&pipeline, &state, 1)).succeeded();
     assert_eq!(witness.look(), Err(13), "epochs 13 to 20 were drawn again");
 }

@@ -121,20 +121,20 @@ fn a_state_directory_pays_once_and_one_that_is_made_anew_pays_anew() {
 fn without_a_section_the_ledger_is_in_the_state_directory() {
     let data = Data::new();
     data.run(&data.pipeline("alone", "", ("", ""))).succeeded();
-    let found = ledger(&data.state("alone"), &["--delta", "1e-6"]);
-    assert_eq!(found["directory"], data.state("alone").join("ledger").to_str().expect("UTF-8"));
-    let entry = &found["entries"][0];
+    let report = ledger(&data.state("alone"), &["--delta", "1e-6"]);
+    assert_eq!(report["directory"], data.state("alone").join("ledger").to_str().expect("UTF-8"));
+    let entry = &report["entries"][0];
     for (field, expected) in
         [("unit", "record"), ("neighbours", "replace-one"), ("method", "jme"), ("pipeline", "alone")]
     {
         assert_eq!(entry[field], expected);
     }
     assert_eq!(
-        (&entry["epochs"], &entry["private"], &found["budget"]),
+        (&entry["epochs"], &entry["private"], &report["budget"]),
         (&4.into(), &true.into(), &Value::Null)
     );
     // A single pipeline is worth the ε that it requested.
-    let epsilon = harness::number(&found["composition"]["epsilon"]);
+    let epsilon = harness::number(&report["composition"]["epsilon"]);
     assert!(epsilon <= 1.0 && epsilon > 1.0 - 1e-9, "{epsilon}");
     let table = finish(&mut command("ledger", &data.state("alone"))).succeeded().out;
     for part in [
@@ -211,7 +211,7 @@ fn a_ledger_that_is_damaged_gone_or_rolled_back_stops_the_run_and_fails_the_chec
 }
 
 #[test]
-fn a_ledger_that_cannot_be_written_refuses_new_runs_and_paid_ones_go_on() {
+fn an_unwritable_ledger_refuses_new_runs_but_not_paid_ones() {
     let data = Data::new();
     data.run(&data.shared("first")).succeeded();
     std::fs::create_dir(data.state("shared").join("ledger.new")).expect("a directory in the way");
@@ -224,12 +224,12 @@ fn a_ledger_that_cannot_be_written_refuses_new_runs_and_paid_ones_go_on() {
 fn neighbours_are_converted_where_a_theorem_allows_and_refused_where_none_does() {
     let data = Data::new();
     let more = "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\nbudget = { epsilon = 9, delta = 1e-6, neighbours = 'replace-one' }\n";
-    let of = |name: &str, neighbours: &str| {
+    let with_neighbours = |name: &str, neighbours: &str| {
         data.pipeline(name, more, ("clip_norm", &format!("neighbours = '{neighbours}'\nclip_norm")))
     };
-    data.run(&of("replaced", "replace-one")).succeeded();
-    data.run(&of("blanked", "zero-out")).succeeded();
-    data.run(&of("placed", "replace-one-in-place"))
+    data.run(&with_neighbours("replaced", "replace-one")).succeeded();
+    data.run(&with_neighbours("blanked", "zero-out")).succeeded();
+    data.run(&with_neighbours("placed", "replace-one-in-place"))
         .failed(1, &["counts were released exactly", "pipeline \"placed\""]);
     let sigma = 4.224_678_9_f64;
     let mu = |ledger: &Value| ledger["composition"]["mu"].clone();

@@ -186,7 +186,7 @@ fn long_horizons_are_planned_in_little_time_and_memory() {
 }
 
 #[test]
-fn files_that_are_read_whole_have_a_size_limit() {
+fn files_read_into_memory_have_a_size_limit() {
     let lab = Lab::new();
     let state = lab.path("state");
     finish(&mut run("/dev/zero".as_ref(), &state, 1)).failed(2, &["/dev/zero", "larger than 64 MiB"]);

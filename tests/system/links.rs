@@ -67,22 +67,22 @@ impl LinkedRun {
     fn start_as(&self, number: usize, hosts: &[String]) -> (Child, Receiver<String>) {
         let mut command = self.process(number, hosts, Some(&self.lab.path("cluster.key")));
         let mut child = command.stdin(Stdio::piped()).spawn().expect("the process starts");
-        let (said, lines) = channel();
+        let (sender, lines) = channel();
         let err = BufReader::new(child.stderr.take().expect("a pipe"));
-        thread::spawn(move || err.lines().map_while(Result::ok).try_for_each(|line| said.send(line)));
+        thread::spawn(move || err.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         (child, lines)
     }
 
     fn check(&self, processes: Vec<(Child, Receiver<String>)>) -> String {
-        let mut said = String::new();
+        let mut messages = String::new();
         for (child, lines) in processes {
             let ended = wait(child);
             let lines: Vec<_> = lines.iter().collect();
-            said += &lines.join("\n");
-            assert_eq!(ended.code, Some(0), "{said}");
+            messages += &lines.join("\n");
+            assert_eq!(ended.code, Some(0), "{messages}");
         }
         assert!(sums(&self.state()) == expected_sums(&self.pipeline), "as computed row by row");
-        said
+        messages
     }
 }
 
@@ -132,8 +132,8 @@ fn random_bytes_and_silence_neither_stop_nor_join_a_cluster() {
     for _ in 0..50 {
         case.hosts.iter().for_each(|address| drop(stranger(address)));
     }
-    let said = case.check(vec![first, second]);
-    assert!(said.contains("callers that are no process of this cluster were dropped"), "{said}");
+    let messages = case.check(vec![first, second]);
+    assert!(messages.contains("callers that are no process of this cluster were dropped"), "{messages}");
 }
 
 #[test]
@@ -210,14 +210,14 @@ fn recorder(to: String) -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a bound port").to_string();
     let record: Arc<Mutex<Vec<u8>>> = Arc::default();
-    let kept = Arc::clone(&record);
+    let recorder = Arc::clone(&record);
     thread::spawn(move || {
         for caller in listener.incoming().map_while(Result::ok) {
             let Ok(called) = TcpStream::connect(&to) else { continue };
             for (from, to) in [(&caller, &called), (&called, &caller)] {
                 let ends = (from.try_clone().expect("a handle"), to.try_clone().expect("a handle"));
-                let kept = Arc::clone(&kept);
-                thread::spawn(move || copy(ends, &kept));
+                let recorder = Arc::clone(&recorder);
+                thread::spawn(move || copy(ends, &recorder));
             }
         }
     });

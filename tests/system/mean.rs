@@ -38,14 +38,14 @@ fn a_corrupt_reading_moves_no_mean() {
         let line = format!(
             "mean {WEATHER} --columns {COLUMNS} --method {method} --epsilon 2 --delta 1e-6 --corruption 0.01 --seed 1"
         );
-        let found = json(&line);
-        for (mean, (expected, off)) in means(&found).iter().zip(EXPECTED) {
-            assert!((mean - expected).abs() < off, "{method}: {found}");
+        let report = json(&line);
+        for (mean, (expected, off)) in means(&report).iter().zip(EXPECTED) {
+            assert!((mean - expected).abs() < off, "{method}: {report}");
         }
-        assert_eq!(found["private"], false);
-        assert_eq!(found["rows"], 26115);
-        assert!(found["spent"].as_f64().unwrap() <= 2.0);
-        assert!(found["parts"].as_array().unwrap().iter().any(|part| part["step"] == "scale"));
+        assert_eq!(report["private"], false);
+        assert_eq!(report["rows"], 26115);
+        assert!(report["spent"].as_f64().unwrap() <= 2.0);
+        assert!(report["parts"].as_array().unwrap().iter().any(|part| part["step"] == "scale"));
     }
 }
 
@@ -54,10 +54,10 @@ fn a_corrupt_reading_moves_no_mean() {
 #[test]
 fn skewed_columns_are_warned_of() {
     let warnings = |arguments: &str| {
-        let found = json(&format!("mean examples/data/{arguments} --epsilon 2 --delta 1e-6 --seed 1"));
-        let warnings = found["warnings"].as_array().unwrap();
+        let report = json(&format!("mean examples/data/{arguments} --epsilon 2 --delta 1e-6 --seed 1"));
+        let warnings = report["warnings"].as_array().unwrap();
         let text = warnings.iter().map(|line| line.as_str().unwrap()).collect::<Vec<_>>().join("\n");
-        (means(&found)[0], text, found["clipping"][0]["bias"].as_f64())
+        (means(&report)[0], text, report["clipping"][0]["bias"].as_f64())
     };
     let delays = "flights_jan2013.csv --columns dep_delay --missing skip";
     let (mean, text, bias) = warnings(&format!("{delays} --corruption 0"));
@@ -66,7 +66,7 @@ fn skewed_columns_are_warned_of() {
         text.contains("dep_delay: about") && text.contains("were clipped, which makes the mean too low"),
         "{text}"
     );
-    // The mean of all rows is 10.04: what is seen to be clipped does not explain the difference.
+    // The mean of all rows is 10.04: the estimated clipping does not explain the difference.
     assert!(bias.is_some_and(|bias| 10.0 - mean > 1.5 * -bias) && text.contains("or more"), "{mean} {text}");
     for method in ["auto", "gaussian", "prime", "prime-ht", "filter"] {
         let (_, text, _) = warnings(&format!("{delays} --corruption 0 --method {method}"));
@@ -77,7 +77,8 @@ fn skewed_columns_are_warned_of() {
     }
     let (mean, text, _) = warnings(&format!("{delays} --corruption 0.01"));
     assert!(mean < 3.0 && text.contains("were removed as outliers"), "{mean} {text}");
-    // Whether rows are skewed is unknown, so every filter is warned of, with what it can do.
+    // Whether rows are skewed is unknown, so every filter has a warning that states its possible
+    // effect.
     let (_, text, _) =
         warnings("weather_nyc2013.csv --columns temp,wind_speed --scale 18,6 --corruption 0.01");
     assert!(
@@ -112,18 +113,18 @@ fn without_the_reading_the_mean_is_the_same() {
 /// Whitening costs what it reports, and the corrupt reading still changes nothing.
 #[test]
 fn whitening_is_charged_and_reported() {
-    let found = json(&format!(
+    let report = json(&format!(
         "mean {WEATHER} --columns {COLUMNS} --scale whiten --method prime-ht --epsilon 2 --delta 1e-6 --corruption 0.01 --seed 1"
     ));
-    for (mean, (expected, off)) in means(&found).iter().zip(EXPECTED) {
-        assert!((mean - expected).abs() < off, "{found}");
+    for (mean, (expected, off)) in means(&report).iter().zip(EXPECTED) {
+        assert!((mean - expected).abs() < off, "{report}");
     }
-    let parts = found["parts"].as_array().unwrap();
+    let parts = report["parts"].as_array().unwrap();
     assert!(
         ["scale", "directions", "directed scale"]
             .iter()
             .all(|step| parts.iter().any(|part| part["step"] == *step)),
-        "{found}"
+        "{report}"
     );
 }
 
@@ -202,8 +203,8 @@ fn an_estimate_that_fails_after_its_releases_is_charged() {
         "{}",
         String::from_utf8_lossy(&failed.stderr)
     );
-    let found = json(&format!("ledger {} --delta 1e-6", ledger.display()));
-    assert_eq!(found["entries"].as_array().unwrap().len(), 1, "{found}");
+    let report = json(&format!("ledger {} --delta 1e-6", ledger.display()));
+    assert_eq!(report["entries"].as_array().unwrap().len(), 1, "{report}");
 }
 
 #[test]
@@ -219,6 +220,6 @@ fn a_ledger_is_charged_before_the_estimate_is_printed() {
     assert!(skipping.status.code() == Some(2) && message.contains("skip leaves rows out"), "{message}");
     means(&json(&line));
     means(&json(&line));
-    let found = json(&format!("ledger {} --delta 1e-6", ledger.display()));
-    assert_eq!(found["entries"].as_array().unwrap().len(), 2, "{found}");
+    let report = json(&format!("ledger {} --delta 1e-6", ledger.display()));
+    assert_eq!(report["entries"].as_array().unwrap().len(), 2, "{report}");
 }

@@ -1,5 +1,5 @@
-//! Every method of making moments private: `run`, `tail`, `verify` and `plan`; and settings that no
-//! method accepts.
+//! Tests `run`, `tail`, `verify` and `plan` with every method of making moments private, and
+//! settings that no method accepts.
 
 use crate::harness::{Ended, Lab, close, finish, hushflow, number, tail};
 use serde_json::Value;
@@ -70,7 +70,7 @@ fn near(what: &str, found: &Value, noise: f64, expected: f64) {
 }
 
 #[test]
-fn all_release_the_same_moments_and_readers_agree() {
+fn all_methods_release_the_same_moments_and_readers_agree() {
     for (method, records) in METHODS.map(|method| (method, 400)).into_iter().chain([("pp", 1)]) {
         for second_moments in ["full", "diagonal"] {
             let ran = Ran::new(&pipeline(method, records, second_moments, MOMENTS));
@@ -108,7 +108,7 @@ fn all_release_the_same_moments_and_readers_agree() {
 
 /// A state directory accepts only the method with which it was begun.
 #[test]
-fn another_method_is_another_release() {
+fn a_state_directory_refuses_another_method() {
     let ran = Ran::new(&pipeline("jme", 400, "full", MOMENTS));
     ran.last();
     let other = ran.lab.write("p.toml", pipeline("cs", 400, "full", MOMENTS));
@@ -133,7 +133,7 @@ fn squares_of_epoch_sums_are_not_passed_off_as_covariances() {
         assert_eq!(table.contains("(Σ)² x"), method == "pp", "{table}");
         assert!(!table.contains("Σ² x"), "{table}");
     }
-    // If an epoch is one record, they are its second moments.
+    // If an epoch is one record, the squares are its second moments.
     let ran = Ran::new(&pipeline("pp", 1, "full", gaussian));
     let last = ran.last();
     let mean = rows().map(|row| row[0]).sum::<f64>() / ROWS as f64;
@@ -143,16 +143,16 @@ fn squares_of_epoch_sums_are_not_passed_off_as_covariances() {
 }
 
 #[test]
-fn the_bias_of_squares_is_the_readers_choice() {
+fn readers_choose_whether_to_debias_squares() {
     let raw = "views = [{ name = 'v', workload = 'prefix', estimate = 'moments', squares = 'raw' }]\n";
     let ran = Ran::new(&pipeline("pp", 400, "full", raw).replace("epsilon = 30", "epsilon = 1"));
-    let (kept, read) = (ran.last(), |squares: &str| {
+    let (published, read) = (ran.last(), |squares: &str| {
         ran.tail(&["--squares", squares]).succeeded().json().pop().expect("a line")
     });
-    assert_eq!([&kept["squares"], &kept["second"]], [&"kept".into(), &read("raw")["second"]]);
+    assert_eq!([&published["squares"], &published["second"]], [&"kept".into(), &read("raw")["second"]]);
     let debiased = read("debiased");
     assert_eq!(debiased["squares"], "removed");
-    let bias = |i: usize, j: usize| number(&kept["second"][i][j]) - number(&debiased["second"][i][j]);
+    let bias = |i: usize, j: usize| number(&published["second"][i][j]) - number(&debiased["second"][i][j]);
     assert!(bias(0, 0) > 1.0 && (bias(0, 0) / bias(1, 1) - 1.0).abs() < 1e-9 && bias(0, 1) == 0.0);
     let jme = Ran::new(&pipeline("jme", 400, "full", MOMENTS));
     jme.tail(&["--squares", "raw"]).failed(2, &["--squares", "leave it out"]);

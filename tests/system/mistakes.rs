@@ -1,6 +1,6 @@
-//! Planted mistakes in a pipeline or its source, each with standard error in a pipe: what is
-//! published, the exit status, and what is printed. Whatever a run with `preflight = "stop"`
-//! refuses, `hushflow check` reports.
+//! Plants mistakes in a pipeline or its source, each with standard error in a pipe, and checks the
+//! releases, the exit status and the output. Whatever a run with `preflight = "stop"` refuses,
+//! `hushflow check` reports.
 
 mod middle;
 mod several;
@@ -180,7 +180,7 @@ fn private_mistakes_are_shown_only_where_exact_counts_are() {
             (ended.err.contains("private"), ended.err)
         };
         let (is_warned, err) = warned("", &[]);
-        // The guarantee is named in a line of its own.
+        // The guarantee is named on a separate line.
         assert!(!is_warned || !err.contains("warning: private"), "{err}");
         assert!(!err.contains("rows read"), "{err}");
         assert!(warned("", &["--counters"]).1.contains("warning: private, for the operator"));
@@ -308,7 +308,7 @@ fn the_advised_jump_is_long_enough() {
 
 /// Damage far into a packed standard input ends the run with what was published before it.
 #[test]
-fn damage_in_standard_input_is_reported_with_what_was_published() {
+fn damage_in_standard_input_is_reported_with_the_published_epochs() {
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write;
     let mistake = Mistake::new("", &[("'data.csv'", "'-'\nformat = 'csv'")]);
@@ -371,7 +371,7 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
     let again = finish(&mut run(&mistake.pipeline, &mistake.lab.path("state"), 1));
     again.failed(1, &["a key that [key] doesn't list", "are published, and no later one"]);
     assert!((16..=20).contains(&mistake.published()));
-    // The operator can go on.
+    // The operator can continue.
     let text = std::fs::read_to_string(&mistake.pipeline).expect("the pipeline");
     mistake.lab.write("p.toml", text.replace("'stop'", "'warn'"));
     mistake.run(&[]).succeeded();
@@ -381,7 +381,7 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
 /// A source that is mended after a stop is judged by the rows that are read, though rows of epochs
 /// that were published before the stop did not count.
 #[test]
-fn a_mended_source_goes_on_where_the_run_stopped() {
+fn a_repaired_source_resumes_where_the_run_stopped() {
     let mistake = Mistake::new(&rows(15_000, 10_656), &[]);
     mistake.run(&[]).failed(1, &["a key that [key] doesn't list"]);
     // Row 10,656 is the first one of epoch 38.
@@ -450,7 +450,7 @@ fn a_falling_clock_stops_a_first_run() {
 /// In a pipe, a run with `preflight = "warn"` says where private problems are shown, whatever the
 /// rows hold.
 #[test]
-fn a_pipe_is_told_where_private_problems_are_shown() {
+fn a_run_in_a_pipe_names_where_private_problems_are_shown() {
     let note = "are not reported here: hushflow check";
     for data in [rows(3000, 0), rows(3000, usize::MAX)] {
         let mistake = Mistake::new(&data, &[("preflight = 'stop'\n", "")]);
@@ -466,7 +466,7 @@ fn a_pipe_is_told_where_private_problems_are_shown() {
 
 /// What no noise, no strategy or no bounds can give is reported with its place in the file.
 #[test]
-fn what_can_not_be_published_is_reported_with_its_line() {
+fn problems_that_prevent_publication_are_reported_with_their_line() {
     let strategy = "strategy = 'square-root'";
     for (from, to, place) in [
         ("epsilon = 1", "epsilon = 1000", "p.toml:19:11: privacy: epsilon is too large"),

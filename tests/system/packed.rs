@@ -1,4 +1,5 @@
-//! Files packed by gzip and zstd count as plain ones do, and damaged ones spend nothing.
+//! Tests that files packed by gzip and zstd count like plain ones, and that damaged ones spend
+//! nothing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

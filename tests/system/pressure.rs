@@ -1,5 +1,5 @@
-//! Senders that are faster than a run, or send only blanks: memory, journal and disk stay within
-//! their limits, and every record counts once.
+//! Tests senders that are faster than a run, or send only blanks: memory, journal and disk stay
+//! within their limits, and every record counts once.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -197,20 +197,20 @@ fn on_a_small_disk(epochs: u64, script: &str) -> Option<String> {
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &script, "sh"]).arg(binary).arg(lab.path(""));
     finish(&mut command).succeeded();
-    let said = std::fs::read_to_string(lab.path("said")).expect("standard error");
+    let messages = std::fs::read_to_string(lab.path("said")).expect("standard error");
     let ended = std::fs::read_to_string(lab.path("ended")).expect("a code");
-    assert_eq!(ended.trim(), "0", "{said}");
+    assert_eq!(ended.trim(), "0", "{messages}");
     assert!(sums(&lab.path("state")) == expected, "the sums are not those of the file");
-    Some(said)
+    Some(messages)
 }
 
 #[test]
-fn a_small_disk_holds_up_the_sender_while_records_are_counted() {
+fn a_small_disk_blocks_the_sender_while_records_are_counted() {
     on_a_small_disk(400, "");
 }
 
 #[test]
-fn a_disk_that_is_too_small_for_an_epoch_holds_up_the_sender_until_there_is_space() {
+fn a_disk_too_small_for_an_epoch_blocks_the_sender_until_there_is_space() {
     let grow = "while ! grep -q 'no room' said && [ ! -e ended ]; do sleep 0.05; done
         sleep 1; [ ! -e ended ]; mount -o remount,size=64m none disk";
     if let Some(said) = on_a_small_disk(1, grow) {
@@ -219,7 +219,7 @@ fn a_disk_that_is_too_small_for_an_epoch_holds_up_the_sender_until_there_is_spac
 }
 
 #[test]
-fn a_limit_that_is_too_small_or_of_no_journal_is_explained() {
+fn invalid_journal_limits_are_explained() {
     let stream = Stream { rows: 2000, epochs: 20 };
     let lab = Lab::new();
     for (more, parts) in [

@@ -38,7 +38,7 @@ fn limited(command: &Command, descriptors: usize) -> Command {
     limited
 }
 
-/// Ends a storm on drop, also when a test fails.
+/// Ends a storm on drop, even if a test fails.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {

@@ -1,4 +1,4 @@
-//! Runs the seeds of the fuzz targets through the targets: inputs that once failed stay tests.
+//! Runs the fuzz targets on their seeds, so that inputs that once failed remain tests.
 //!
 //! `HUSHFLOW_WRITE_SEEDS=1` writes the generated seeds instead of comparing them.
 
@@ -14,7 +14,7 @@ fn seeds(target: &str) -> PathBuf {
 }
 
 #[test]
-fn every_target_answers_for_its_seeds() {
+fn every_target_accepts_its_seeds() {
     for &(target, body) in fuzz::TARGETS {
         let files = fs::read_dir(seeds(target)).expect("a folder of seeds");
         let mut files: Vec<_> = files.map(|file| file.expect("an entry").path()).collect();

@@ -29,7 +29,7 @@ fn serve(source: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
+fn a_killed_follower_does_not_affect_the_run_and_has_every_epoch_once() {
     let (lab, [alone, followed], state) = case();
     let at = ["--state", state.to_str().expect("UTF-8")];
     let mut random = Random(11);

@@ -51,7 +51,7 @@ fn killed_runs_leave_every_epoch_in_the_files_once_as_tail_shows_it() {
 }
 
 #[test]
-fn a_sink_that_fails_holds_up_nothing_and_goes_on_later() {
+fn a_failing_sink_delays_nothing_and_resumes_later() {
     let (lab, pipeline, state) = case("[[sinks]]\npath = 'out/releases.ndjson'\n");
     let obstacle = lab.write("out", "a file where a folder should be");
     finish(&mut run(&pipeline, &state, 1)).failed(1, &["out"]);

@@ -1,5 +1,5 @@
-//! Sockets: data from connections that break, repeat, lie and send junk is counted once or not at
-//! all, and the sums equal those of a file with the same rows.
+//! Tests sockets whose peers disconnect, repeat data, lie or send junk. Every row counts once or
+//! not at all, and the sums equal those of a file with the same rows.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -60,7 +60,8 @@ impl SocketStream {
         ended
     }
 
-    /// Stops a run that has all rows. The end of silence closes the last epochs in the next run.
+    /// Stops a run that has read all rows. The next run closes the last epochs when it becomes
+    /// idle.
     fn check_stopped(&self, run: Child) {
         await_until("all epochs but the last are published", || harness::releases(&self.state()).len() >= 18);
         stop(&run);
@@ -103,7 +104,7 @@ fn connections_follow_each_other_and_half_records_are_dropped() {
 }
 
 #[test]
-fn a_peer_that_continues_after_its_acknowledgement_loses_and_doubles_no_row() {
+fn a_peer_that_resumes_after_its_acknowledgement_neither_loses_nor_repeats_rows() {
     let case = SocketStream::new();
     let mut safe = 0;
     for round in 0..4 {
@@ -181,7 +182,7 @@ fn columns_may_be_named_in_the_pipeline_and_lines_may_be_json() {
 }
 
 #[test]
-fn a_peer_that_is_connected_to_may_go_and_come_back() {
+fn a_peer_may_disconnect_and_return() {
     let case = SocketStream::new();
     let server = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = server.local_addr().expect("a bound port");
@@ -234,7 +235,7 @@ fn junk_is_refused_or_counted() {
 }
 
 #[test]
-fn a_signal_ends_a_run_in_good_order_and_the_next_one_goes_on() {
+fn a_signal_ends_a_run_cleanly_and_the_next_run_resumes() {
     let case = SocketStream::new();
     for from in [0, 1000] {
         let (run, address) = case.listen("acknowledge = true", &[]);
@@ -270,7 +271,7 @@ fn every_source_is_stopped_by_a_signal() {
 }
 
 #[test]
-fn wrong_use_is_explained() {
+fn invalid_settings_are_explained() {
     let case = SocketStream::new();
     let check = |path: &str, more: &str, parts: &[&str]| {
         let pipeline = case.pipeline(path, more);
@@ -288,8 +289,8 @@ fn wrong_use_is_explained() {
     finish(run(&pipeline, &case.state(), 1).args(["--until-idle", "1s"]))
         .failed(2, &["--until-idle", "has an end"]);
     let pipeline = case.pipeline("tcp-listen://127.0.0.1:1", "");
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = taken.local_addr().expect("a bound port").to_string();
+    let occupied = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = occupied.local_addr().expect("a bound port").to_string();
     let text = std::fs::read_to_string(&pipeline).expect("a pipeline").replace("127.0.0.1:1", &address);
     let pipeline = case.lab.write("taken.toml", text);
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &[&address]);
@@ -310,9 +311,9 @@ const POST: &[u8] =
     event,arrival,key,a,b,c,d,e\n2020-01-01T00:30:00Z,2020-01-01T00:33:00Z,k1,1,1,1,1,1\n";
 const HELLO: &[u8] = b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\n1,2,3\n";
 
-/// Also if nobody else is connected.
+/// This also holds while no other peer is connected.
 #[test]
-fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
+fn requests_from_web_pages_and_tls_clients_publish_nothing() {
     let case = SocketStream::new();
     for more in ["acknowledge = true", ""] {
         let (run, address) = case.listen(more, &["--counters", "--until-idle", "4s"]);
@@ -336,7 +337,7 @@ fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
     }
 }
 
-/// They send nothing, and the one that has the place sends half a line.
+/// The strangers in the queue send nothing, and the connected one sends half a line.
 #[test]
 fn idle_strangers_block_no_connection() {
     let case = SocketStream::new();
@@ -356,7 +357,7 @@ fn idle_strangers_block_no_connection() {
 /// Peers of an acknowledging source wait for a number before they send, just like a silent
 /// stranger.
 #[test]
-fn a_queue_of_silent_strangers_delays_a_peer_that_waits_for_its_number_only_shortly() {
+fn a_queue_of_silent_strangers_delays_a_waiting_peer_only_briefly() {
     let case = SocketStream::new();
     let (run, address) = case.listen("acknowledge = true", &[]);
     let first = connect(&address);

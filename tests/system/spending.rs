@@ -86,8 +86,7 @@ fn a_run_that_fails_before_it_publishes_has_spent_nothing() {
     assert_eq!(entries(&data.ledger()), ["first"]);
     finish(&mut command("verify", &data.state("first"))).succeeded();
 
-    // From the first release on it has paid, whatever happens: other parameters need another
-    // directory.
+    // After the first release the charge is final: other parameters need another directory.
     data.run(&data.pipeline("first", &tight, (first_column, "name = 'b_misspelt'"))).failed(1, &["other"]);
     assert_eq!(entries(&data.ledger()), ["first"]);
     data.run(&data.pipeline("second", &tight, ("", ""))).failed(1, &["the budget of this data set"]);
@@ -119,7 +118,7 @@ fn copies_and_deleted_directories_give_nothing_back() {
 /// One directory for the ledgers of all data, named in the environment or in the user's
 /// configuration.
 #[test]
-fn a_user_names_all_ledgers_once() {
+fn one_setting_names_the_directory_of_all_ledgers() {
     let data = Data::new();
     let named = |name: &str| data.pipeline(name, "[ledger]\ndata_set = 'stream'\n", ("", ""));
     let all = data.state("all");
@@ -134,8 +133,8 @@ fn a_user_names_all_ledgers_once() {
     let second =
         finish(run(&named("second"), &data.state("second"), 1).env("XDG_CONFIG_HOME", data.state("config")));
     assert!(!second.succeeded().err.contains("note: no ledger"));
-    let found = ledger(&all.join("stream"), &[]);
-    assert_eq!((entries(&found), &found["data_set"]), (vec!["first", "second"], &"stream".into()));
+    let report = ledger(&all.join("stream"), &[]);
+    assert_eq!((entries(&report), &report["data_set"]), (vec!["first", "second"], &"stream".into()));
 
     // The data must have a name. A directory that has published keeps its ledger.
     by_variable(&data.pipeline("unnamed", "", ("", ""))).failed(1, &["which data these are", "data_set"]);
@@ -174,9 +173,9 @@ fn estimates_are_named_by_their_data_and_not_by_a_path() {
     finish(estimate(&[]).env("HUSHFLOW_LEDGER", data.state("all"))).failed(2, &["--data-set"]);
     finish(estimate(&["--data-set", "../x"]).env("HUSHFLOW_LEDGER", data.state("all")))
         .failed(2, &["a name of letters"]);
-    let found = data.ledger();
-    assert_eq!(entries(&found), ["first", "covariance"]);
-    let mut public = found.clone();
+    let report = data.ledger();
+    assert_eq!(entries(&report), ["first", "covariance"]);
+    let mut public = report.clone();
     public.as_object_mut().expect("an object").remove("directory");
     let lab = data.state("").display().to_string();
     assert!(
@@ -206,8 +205,8 @@ fn about_entities(data: &Data, name: &str, entity: &str, neighbours: &str, more:
 const OPEN: &str = "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n";
 const SIGMA: f64 = 4.224_678_9;
 
-/// One row of an entity is two steps away, and four if it may become another entity's. A single
-/// pipeline of (1, 1e-6) then exceeds a budget of 1.5 about records.
+/// Replacing a row of an entity counts as two zero-out steps, and as four if the new row may belong
+/// to another entity. A single pipeline of (1, 1e-6) then exceeds a budget of 1.5 about records.
 #[test]
 fn a_guarantee_for_entities_charges_more_than_one_for_records() {
     let data = Data::new();
@@ -219,9 +218,9 @@ fn a_guarantee_for_entities_charges_more_than_one_for_records() {
     data.run(&data.pipeline("records", OPEN, ("clip_norm", "neighbours = 'zero-out'\nclip_norm")))
         .succeeded();
     let about = |neighbours: &str| {
-        let found = ledger(&data.state("shared"), &["--neighbours", neighbours]);
-        assert_eq!(found["composition"]["unit"], "record");
-        harness::number(&found["composition"]["mu"]) * SIGMA
+        let report = ledger(&data.state("shared"), &["--neighbours", neighbours]);
+        assert_eq!(report["composition"]["unit"], "record");
+        harness::number(&report["composition"]["mu"]) * SIGMA
     };
     assert!((about("zero-out") - 5_f64.sqrt()).abs() < 1e-5, "{}", about("zero-out"));
     assert!((about("replace-one") - 20_f64.sqrt()).abs() < 1e-5, "{}", about("replace-one"));
@@ -237,31 +236,34 @@ fn a_guarantee_for_entities_charges_more_than_one_for_records() {
 fn entities_of_different_kinds_share_no_budget_unless_one_lies_within_the_other() {
     let data = Data::new();
     let budget = format!("{OPEN}budget = {{ epsilon = 4, delta = 1e-6, entity = 'device' }}\n");
-    let of = |name: &str, entity: &str| about_entities(&data, name, entity, "replace-one", &budget);
-    data.run(&of("devices", "column = 'device'")).succeeded();
+    let pipeline_of = |name: &str, entity: &str| about_entities(&data, name, entity, "replace-one", &budget);
+    data.run(&pipeline_of("devices", "column = 'device'")).succeeded();
     let parts =
         ["pipeline \"users\"", "nothing says that each device lies within one user", "within = [\"user\"]"];
-    data.run(&of("users", "column = 'user'")).failed(1, &parts);
+    data.run(&pipeline_of("users", "column = 'user'")).failed(1, &parts);
     // The same column under another name is another kind, and another column under the same name is
     // the same kind.
-    data.run(&of("renamed", "column = 'device'\nkind = 'phone'"))
+    data.run(&pipeline_of("renamed", "column = 'device'\nkind = 'phone'"))
         .failed(1, &["each device lies within one phone"]);
 
-    data.run(&of("nested", "column = 'device'\nwithin = ['user']")).succeeded();
-    data.run(&of("users", "column = 'user'")).succeeded();
-    let found = data.ledger();
-    assert_eq!(entries(&found), ["devices", "nested", "users"]);
+    data.run(&pipeline_of("nested", "column = 'device'\nwithin = ['user']")).succeeded();
+    data.run(&pipeline_of("users", "column = 'user'")).succeeded();
+    let report = data.ledger();
+    assert_eq!(entries(&report), ["devices", "nested", "users"]);
     assert_eq!(
-        (&found["entries"][1]["entity"], &found["entries"][1]["within"][0]),
+        (&report["entries"][1]["entity"], &report["entries"][1]["within"][0]),
         (&"device".into(), &"user".into())
     );
-    assert_eq!((&found["budget"]["unit"], &found["budget"]["entity"]), (&"entity".into(), &"device".into()));
-    close("μ about devices", &found["composition"]["mu"], 6_f64.sqrt() / SIGMA, 1e-6);
+    assert_eq!(
+        (&report["budget"]["unit"], &report["budget"]["entity"]),
+        (&"entity".into(), &"device".into())
+    );
+    close("μ about devices", &report["composition"]["mu"], 6_f64.sqrt() / SIGMA, 1e-6);
     let users = ledger(&data.state("shared"), &["--unit", "user"]);
     assert!(
         users["problem"].as_str().is_some_and(|why| why.contains("any number of device entities")),
         "{users}"
     );
     finish(&mut command("verify", &data.state("users"))).succeeded();
-    data.run(&of("wrong", "column = 'user'\nwithin = ['user']")).failed(2, &["only larger kinds"]);
+    data.run(&pipeline_of("wrong", "column = 'user'\nwithin = ['user']")).failed(2, &["only larger kinds"]);
 }

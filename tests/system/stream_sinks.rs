@@ -273,7 +273,7 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
     let mut live = case.start(&pipeline);
     let (address, _more) = served(&mut live);
     let mut reader = Reader::ask(&address, 0);
-    // A reader that requests events and reads nothing delays nobody.
+    // A reader that requests events and reads nothing delays no other reader.
     let _stalled: Vec<_> = (0..10).map(|_| Reader::ask(&address, 0)).collect();
     case.grow(1500);
     assert_eq!(take(&mut reader, 8), 8);
@@ -303,7 +303,7 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
 }
 
 #[test]
-fn a_run_whose_address_is_taken_goes_on_and_listens_once_it_is_free() {
+fn a_run_whose_address_is_taken_continues_and_listens_once_it_is_free() {
     let mut case = SinkStream::new();
     let mut first = case.start(&case.pipeline("path = 'http-listen://127.0.0.1:0'"));
     let (address, _more) = served(&mut first);
@@ -330,8 +330,8 @@ fn a_run_whose_address_is_taken_goes_on_and_listens_once_it_is_free() {
 #[test]
 fn a_run_whose_address_stays_taken_publishes_everything() {
     let mut case = SinkStream::new();
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = taken.local_addr().expect("an address");
+    let occupied = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = occupied.local_addr().expect("an address");
     case.complete(&case.pipeline(&format!("path = 'http-listen://{address}'")));
     assert_eq!(case.shown().len(), 40 * 7);
 }

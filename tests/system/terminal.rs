@@ -159,7 +159,7 @@ fn every_command_fits_terminals_of_60_and_80_columns() {
             let command = command.replace("WIDTH", &width.to_string());
             let lines = printed(width, &command);
             assert!(!lines.is_empty(), "{command}");
-            // A status line is drawn and cleared on a line of its own.
+            // A status line is drawn and cleared on a separate line.
             for line in lines.iter().flat_map(|line| line.split('\r')) {
                 let is_path = line.split_whitespace().any(|word| word.starts_with('/') && word.len() > 20);
                 let is_digest = line.trim().len() == 64 && !line.trim().contains(' ');

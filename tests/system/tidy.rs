@@ -1,4 +1,4 @@
-//! Rules for the source text: which modules may use which words, how files begin, and how long they
+//! Checks the source text: which modules may use which words, how files begin, and how long they
 //! are.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +122,7 @@ fn check(problems: Vec<String>) {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
 
-/// Documentation names files from the root on, so a reader finds them.
+/// Checks that documentation names existing files, by their path from the root.
 #[test]
 fn documentation_names_files_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -139,7 +139,7 @@ fn documentation_names_files_that_exist() {
 }
 
 #[test]
-fn words_stay_in_their_rooms() {
+fn reserved_words_stay_in_their_rooms() {
     let mut problems = Vec::new();
     let sources = sources();
     let tests: Vec<String> = sources.iter().flat_map(test_modules).collect();
@@ -176,7 +176,7 @@ fn files_are_short() {
 fn comments_are_narrow() {
     let mut problems = Vec::new();
     for SourceFile { path, text } in sources() {
-        // Whether the lines in a fence are code.
+        // Inside a fence: whether its lines are code.
         let mut fence = None;
         for (number, line) in text.lines().enumerate() {
             let comment = line.trim_start();
@@ -266,7 +266,7 @@ fn no_rooms_import_each_other_in_a_circle() {
 }
 
 #[test]
-fn circles_are_found() {
+fn circles_are_detected() {
     assert_eq!(first_names("a::b;"), ["a"]);
     assert_eq!(first_names("{\n    a::{b, c},\n    d,\n};\n{e}"), ["a", "d", ""]);
     let arrows = |list: &[(&str, &[&str])]| {

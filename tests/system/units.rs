@@ -13,10 +13,10 @@ fn units(page: &str) -> Vec<(&str, String)> {
         Some((place.split([' ', ',']).next()?, text))
     });
     // Verifies the unit, not whether this machine has the binary and the user.
-    let here = |text: &str| {
+    let for_this_machine = |text: &str| {
         text.replace("ExecStart=hushflow", "ExecStart=/bin/true").replace("User=hushflow", "User=root")
     };
-    named.map(|(name, text)| (name, here(text))).collect()
+    named.map(|(name, text)| (name, for_this_machine(text))).collect()
 }
 
 fn complaints(name: &str, text: &str) -> String {
@@ -26,9 +26,9 @@ fn complaints(name: &str, text: &str) -> String {
     fs::write(&path, text).expect("a unit is written");
     let verified =
         Command::new("systemd-analyze").arg("verify").arg(&path).output().expect("systemd-analyze starts");
-    let said = String::from_utf8_lossy(&verified.stderr);
+    let complaints_text = String::from_utf8_lossy(&verified.stderr);
     // Ignore messages about other units of the machine.
-    said.lines().filter(|line| line.contains(&name.replace("@.", "@0."))).collect()
+    complaints_text.lines().filter(|line| line.contains(&name.replace("@.", "@0."))).collect()
 }
 
 #[test]

@@ -143,12 +143,12 @@ fn logs_report_where_a_run_resumes_and_how_it_ends() {
     };
     let json = ["--log", "debug", "--log-format", "json"];
     let (lines, _) = is_private(&pipeline, &json);
-    let of =
+    let line_with =
         |message: &str| lines.iter().find(|line| line["message"] == message).cloned().unwrap_or_default();
-    assert_eq!(of("a run begins")["pipeline"], "watched");
-    assert_eq!(of("the run resumes after the last committed epoch")["first_epoch"], 1);
-    assert_eq!(of("the epoch is durable and published")["level"], "DEBUG");
-    assert_eq!(of("the run ended cleanly")["last_epoch"], 3);
+    assert_eq!(line_with("a run begins")["pipeline"], "watched");
+    assert_eq!(line_with("the run resumes after the last committed epoch")["first_epoch"], 1);
+    assert_eq!(line_with("the epoch is durable and published")["level"], "DEBUG");
+    assert_eq!(line_with("the run ended cleanly")["last_epoch"], 3);
     let (lines, _) = is_private(&pipeline, &["--log", "info", "--log-format", "json"]);
     let again = lines.iter().find(|line| line["first_epoch"] == 4);
     assert!(again.is_some_and(|line| line["generation"] == 2), "{lines:?}");

@@ -183,7 +183,7 @@ fn a_corrupt_reading_moves_no_window() {
 /// Killed repeatedly after its first windows: published windows stay equal byte by byte, and in the
 /// end every window is present, as without a kill.
 #[test]
-fn a_killed_run_goes_on_and_publishes_each_window_once() {
+fn a_killed_run_resumes_and_publishes_each_window_once() {
     let lab = Lab::new();
     let whole = lab.path("whole");
     // With real noise, an epoch drawn twice would differ in its bytes; a seed lets all windows be
@@ -227,7 +227,7 @@ fn a_killed_run_goes_on_and_publishes_each_window_once() {
 
 /// Flights in windows of counted records, from a standard input that can't be read again.
 #[test]
-fn a_journaled_input_goes_on_within_a_window() {
+fn a_journaled_input_resumes_within_a_window() {
     let lab = Lab::new();
     let text = std::fs::read_to_string(FLIGHTS).unwrap();
     let pipeline = |path: &str, journal: &str| {
@@ -318,9 +318,9 @@ fn the_ledger_is_charged_once_for_all_windows() {
     for _ in 0..2 {
         finish(&mut run(&real(MEAN), &state, 1)).succeeded();
     }
-    let found = account();
-    assert_eq!(found["entries"].as_array().unwrap().len(), 1, "{found}");
-    let entry = &found["entries"][0];
+    let report = account();
+    assert_eq!(report["entries"].as_array().unwrap().len(), 1, "{report}");
+    let entry = &report["entries"][0];
     assert_eq!((&entry["method"], &entry["epochs"]), (&Value::from("prime-ht"), &Value::from(4)));
     // The value of one Gaussian mechanism of (2, 1e-6), whatever the number of windows.
     close("μ of all windows", &entry["mu"], 0.453, 0.02);

@@ -1,5 +1,5 @@
-//! The number of workers and processes does not matter: exact sums equal those of plain loops over
-//! the rows, bit for bit, and so do the releases with a seed.
+//! Tests that results do not depend on the number of workers and processes: exact sums equal those
+//! of plain loops over the rows, bit for bit, and seeded releases are equal.
 
 use std::path::{Path, PathBuf};
 
@@ -68,13 +68,13 @@ fn check_spreads(lab: &Lab, pipeline: &str) {
 }
 
 #[test]
-fn flights_are_summed_exactly_however_the_run_is_spread() {
+fn flights_are_summed_exactly_on_any_number_of_workers() {
     let lab = Lab::new();
     check_spreads(&lab, &flights(SEED));
 }
 
 #[test]
-fn a_stream_out_of_order_is_summed_exactly_however_the_run_is_spread() {
+fn a_stream_out_of_order_is_summed_exactly_on_any_number_of_workers() {
     let lab = Lab::new();
     let pipeline = stream(&lab, SEED);
     check_spreads(&lab, &pipeline);
@@ -94,14 +94,14 @@ fn without_a_seed_no_two_runs_release_the_same() {
     });
     for (i, a) in released.iter().enumerate() {
         for b in &released[..i] {
-            // Counts may be public, so compare epochs as a whole, not every number.
+            // Counts may be public and equal, so compare whole epochs.
             assert!(a.iter().zip(b).all(|(a, b)| a.values != b.values), "fresh noise in every epoch");
         }
     }
 }
 
 #[test]
-fn seeded_releases_are_nowhere_called_private() {
+fn seeded_releases_are_never_called_private() {
     let lab = Lab::new();
     for (more, private) in [(SEED, false), ("", true)] {
         let pipeline = lab.write("pipeline.toml", flights(more));

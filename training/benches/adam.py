@@ -148,7 +148,7 @@ def correlated_noise(noise, scratch, buffers, columns):
 
 def step(t):
     factors, squared_factors = clip_factors()
-    # All at once: what is rejected in a block is drawn anew with the next.
+    # Draws in blocks; rejected draws of a block are drawn again with the next one.
     discrete_gaussian(exact_noise)
     for start in range(0, DIMENSION, BLOCK):
         columns = slice(start, min(start + BLOCK, DIMENSION))

@@ -1,7 +1,7 @@
-//! A step of private Adam with a million parameters, on one worker and on two. The step clips 16
-//! gradients, sums them and their squares, releases the sums with exact noise through a strategy
-//! with buffers, commits them, and updates the parameters. It runs in both forms: with correlated
-//! noise, and with encoded sums that are decoded after the release.
+//! Benchmarks a step of private Adam with a million parameters, on one worker and on two. The step
+//! clips 16 gradients, sums them and their squares, releases the sums with exact noise through a
+//! strategy with buffers, commits them, and updates the parameters. It runs in both forms: with
+//! correlated noise, and with encoded sums that are decoded after the release.
 //!
 //! Run `cargo bench -p hushflow-training`. The baseline `python3 training/benches/adam.py` takes
 //! the same step in numpy. Gradients are made beforehand, in single precision, as trainers have
@@ -29,8 +29,8 @@ fn main() {
     divan::main();
 }
 
-/// Samples differ in their number of steps alone. So the difference of their times, over the
-/// difference of their steps, is the time of a step without that of starting.
+/// Samples differ only in their number of steps. So the difference of their times over the
+/// difference of their steps is the time of a step, without the start.
 #[divan::bench(args = [(1, 2), (1, 12), (2, 2), (2, 12)], sample_count = 5, sample_size = 1)]
 fn correlated_noise(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, u64)) {
     bench(bencher, workers, setup(steps, Strategies::correlated));

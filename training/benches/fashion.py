@@ -1,4 +1,4 @@
-"""Private Adam by Opacus and jax_privacy, on the task of docs/training.md.
+"""Trains by private Adam with Opacus and jax_privacy, on the task of docs/training.md.
 
 The same images, model, (epsilon, delta), grid and seeds as the example `train_adam`: Fashion-MNIST
 halved to 14 x 14 pixels, softmax regression. The packages choose the noise, the batches and, for

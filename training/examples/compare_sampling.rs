@@ -1,11 +1,11 @@
-//! Which pair of sampling and strategy needs the least noise for the same (ε, δ)?
+//! Compares the noise that pairs of sampling and strategy need for the same (ε, δ).
 //!
 //! ```sh
 //! cargo run --release -p hushflow-training --example compare_sampling -- --epsilon 1.7
 //! ```
 //!
-//! No data are read. Every row keeps the same promise for the same model, batches and passes, and
-//! lists the noise in a workload of mean gradients. The first row has the least.
+//! It reads no data. Every row has the same guarantee for the same model, batches and passes, and
+//! shows the noise in a workload of mean gradients. The first row has the least noise.
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use std::error::Error;
@@ -43,8 +43,8 @@ struct SamplingArguments {
     /// Number of parameters of the model.
     #[arg(long, default_value = "1970")]
     parameters: usize,
-    /// What the noise is measured in, and what strategies are fitted for: `prefix`, the sums that
-    /// parameters are made of, or for example `adam:0.9`.
+    /// Workload in which the noise is measured and for which strategies are fitted: `prefix`, the
+    /// sums that form the parameters, or for example `adam:0.9`.
     #[arg(long, default_value = "prefix")]
     workload: Workload,
     /// Strategies.

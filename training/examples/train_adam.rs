@@ -62,7 +62,7 @@ struct TrainingArguments {
     /// strategies with bands only.
     #[arg(long, default_value = "in-order")]
     sampling: Sampling,
-    /// The data sets that are hard to tell apart.
+    /// The neighbour relation of the guarantee.
     #[arg(long, value_enum, default_value = "replaced")]
     neighbours: ImageNeighbours,
     /// Strategies in place of those of the methods, for example identity,banded-toeplitz-optimal:2.

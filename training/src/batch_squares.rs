@@ -1,4 +1,5 @@
-//! `square_batches`: squares of whole-batch sums, which standard Adam uses for its second moment.
+//! The `square_batches` operator: squares of whole-batch sums, which standard Adam uses for its
+//! second moment.
 
 use hushflow_mechanism::moments::{Layout, Sums};
 use hushflow_mechanism::release::Shards;
@@ -63,14 +64,14 @@ fn add(shards: &mut BTreeMap<u32, Sums>, FirstSums { shard, sums }: FirstSums) {
     shards.insert(shard, sums);
 }
 
-/// How squares are made and cut.
+/// Makes the squares and cuts them into shards.
 pub(crate) struct BatchSquares {
     pub(crate) most: u32,
     pub(crate) layout: Layout,
     pub(crate) shards: Shards,
 }
 
-/// Sums from this position of a shard on.
+/// Sums of a shard, from this position on.
 pub(crate) struct SumsPiece {
     pub(crate) shard: u32,
     pub(crate) offset: u64,

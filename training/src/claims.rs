@@ -1,4 +1,5 @@
-//! Which steps of a run have been drawn: a step is drawn once, also where a saved state is older.
+//! Records which steps of a run have been drawn: a step is drawn once, even if a saved state is
+//! older.
 //!
 //! Within a process all copies of a run share one list. A [`Journal`] is the same list on disk, for
 //! states that are restored by another process.
@@ -52,7 +53,7 @@ pub enum ClaimError {
     Journal {
         /// The journal.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         error: io::Error,
     },
     /// The operating system has no entropy.
@@ -82,7 +83,7 @@ impl Claims {
         self.run
     }
 
-    /// Goes on with the same journal as a run that was saved.
+    /// Continues a saved run, with the same journal.
     pub(crate) fn of_run(&mut self, run: RunId) {
         self.run = run;
     }
@@ -182,7 +183,7 @@ mod tests {
         claims.claim(4).unwrap();
         assert!(matches!(Journal::open(&path), Err(ClaimError::Locked { .. })));
         drop(claims);
-        // As in another process, which has no list in memory.
+        // Simulates another process, which has no list in memory.
         DRAWN.lock().unwrap().remove(&run);
         let claims = Claims::new(run, Some(Journal::open(&path).unwrap()));
         assert!(matches!(claims.claim(4), Err(ClaimError::Drawn { step: 4 })));

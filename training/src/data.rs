@@ -20,7 +20,7 @@ const UNSIGNED_BYTES: u8 = 8;
 /// The most bytes that are read of a file. The largest file of images has 47 MB.
 const MOST_BYTES: u64 = 1 << 29;
 
-/// Why there are no images.
+/// Error of reading images.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -160,8 +160,8 @@ pub struct Split {
     pub test: LabelledImages,
 }
 
-/// Reads Fashion-MNIST (Xiao, Rasul & Vollgraf 2017) from a folder such as [`FASHION_MNIST`]: 60
-/// 000 and 10 000 images of 28 × 28 pixels in ten classes.
+/// Reads Fashion-MNIST (Xiao, Rasul & Vollgraf 2017) from a folder such as [`FASHION_MNIST`]:
+/// 60,000 and 10,000 images of 28 × 28 pixels in ten classes.
 ///
 /// # Errors
 /// [`DataError::NotInstalled`] if the files are missing, and others if they are invalid.

@@ -1,4 +1,4 @@
-//! `adam`: turns released gradients into updates of a model's parameters.
+//! The `adam` operator: turns released gradients into updates of a model's parameters.
 
 use crate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
@@ -25,7 +25,7 @@ pub struct AdamSetup {
     pub horizon: u64,
 }
 
-/// The optimiser with the mechanism whose releases it reads; these have one key.
+/// The optimiser with the mechanism whose releases it reads. The releases have one key.
 #[derive(Clone)]
 pub(crate) struct Optimiser {
     mechanism: Arc<MatrixMechanism>,
@@ -54,7 +54,7 @@ impl Optimiser {
     }
 }
 
-/// Applies the optimiser.
+/// The `adam` operator as a method of streams.
 pub trait Optimise<'scope> {
     /// Returns the update of every step, in parts, on every worker.
     ///

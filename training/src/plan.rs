@@ -1,5 +1,5 @@
-//! The promise of a private training run, and its consequences: batches, noise, optimiser, and the
-//! budget spent after each pass.
+//! The guarantee of a private training run, and what follows from it: batches, noise, optimiser,
+//! and the budget spent after each pass.
 //!
 //! A plan makes everything together: [`TrainingPlan::setup`] returns batches with the noise for
 //! them, as one value that can't be taken apart.
@@ -192,16 +192,16 @@ pub enum TrainingError {
     /// There is no amplified guarantee.
     #[error(transparent)]
     Amplification(#[from] AmplificationError),
-    /// There is no such noise or guarantee.
+    /// No noise gives the guarantee.
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
     /// The errors of a strategy can't be computed.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
-    /// There is no such measurement.
+    /// The measurement can't be made.
     #[error(transparent)]
     Measurement(#[from] MeasurementError),
-    /// There is no such optimiser.
+    /// The optimiser can't be made.
     #[error(transparent)]
     Adam(#[from] AdamError),
     /// The dataflow failed.

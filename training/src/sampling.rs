@@ -157,8 +157,8 @@ impl WorkerBatches {
                 let mut generator = self.batches.source.generator(step, BATCH_STREAM)?;
                 let group = self.batches.group(step, groups);
                 let threshold = threshold(probability);
-                let taken = group.filter(|_| u128::from(generator.next_u64()) < threshold);
-                self.batch.extend(taken.filter(is_mine));
+                let sampled = group.filter(|_| u128::from(generator.next_u64()) < threshold);
+                self.batch.extend(sampled.filter(is_mine));
             }
             Scheme::BallsInBins { groups, bins } => {
                 let steps = groups.get() * bins.get();

@@ -1,4 +1,4 @@
-//! Private Adam step by step, for a program with a training loop of its own.
+//! Private Adam step by step, for a program that has its own training loop.
 //!
 //! It is what [`training_loop`](crate::training_loop) does on one worker, without a dataflow: the
 //! same sums, noise and updates, bit for bit. The program takes the gradients, so it must keep the

@@ -8,10 +8,10 @@
 //!
 //! The batches of the setup ([`sampling`](crate::sampling)) decide whose gradients are taken.
 //! Gradients are clipped and added as they arrive ([`ClippedSums`]), so the first operator sends
-//! one worker's exact sums. An epoch is one step of the optimiser. Parameters are public. Every
-//! worker has all of them, takes the gradients of its share of a step's records, and applies the
-//! same updates in the same order. So all workers hold equal parameters. Sums are of integers, so
-//! one worker alone would hold the same parameters.
+//! the exact sums of its worker. An epoch is one step of the optimiser. Parameters are public.
+//! Every worker has all of them, takes the gradients of its share of a step's records, and applies
+//! the same updates in the same order. So all workers hold equal parameters. Integer sums do not
+//! depend on order, so the parameters do not depend on the number of workers.
 
 use crate::adam::{Parameters, UpdatePart};
 use crate::batch_squares::{FirstSums, square_batches};
@@ -71,9 +71,9 @@ pub struct TrainingSetup {
 impl TrainingSetup {
     /// Takes the records in order, as many in each step as the optimiser's batch size.
     ///
-    /// The measurement has one key, and its columns are those of the gradients. Nothing waits here,
-    /// so noise is best [drawn late](hushflow_operators::MeasurementBuilder::draw_late), and best
-    /// correlated ahead of the sums where the strategy allows it:
+    /// The measurement has one key, and its columns are those of the gradients. No reader waits for
+    /// a release, so noise is best [drawn late](hushflow_operators::MeasurementBuilder::draw_late),
+    /// and best correlated ahead of the sums where the strategy allows it:
     /// [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
     pub fn in_order(measurement: Measurement, adam: AdamSetup, parameters: Vec<f64>, records: usize) -> Self {
         let scheme = Scheme::InOrder { batch_size: adam.setting.batch_size.get() as usize };

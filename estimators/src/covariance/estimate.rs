@@ -1,8 +1,8 @@
-//! The result: a covariance, its measurements, error metrics, and the graph of conditional
+//! The result of an estimate: a covariance, its measurements, and the graph of conditional
 //! dependence.
 //!
-//! Linear regression from private second moments: from a covariance of any method, or from SSP
-//! (Wang 2018's AdaSSP, in zCDP).
+//! This file also computes linear regressions from private second moments: from a covariance of any
+//! method, or from SSP (Wang 2018's AdaSSP, in zCDP).
 //!
 //! The last third of the budget sets the ridge. The least eigenvalue of the regressors' second
 //! moments is measured with noise, and the ridge raises it to what the noise of the other moments

@@ -128,7 +128,7 @@ impl CovarianceError {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum CovarianceMethod {
-    /// PACE-GGM: the diagonal, then badly approximated entries one by one.
+    /// PACE-GGM: the diagonal, then poorly estimated entries one by one.
     Pace,
     /// The whole matrix, with the noise of the paper's baseline.
     Ssp,

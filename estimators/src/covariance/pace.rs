@@ -1,4 +1,4 @@
-//! PACE-GGM: repeatedly selects a badly approximated entry, measures it and completes the matrix
+//! PACE-GGM: repeatedly selects a poorly estimated entry, measures it and completes the matrix
 //! (Ferrando et al. 2026, Algorithms 1 to 3).
 //!
 //! Scores and measurements are integer sums, so their sensitivities are exact
@@ -21,7 +21,7 @@ use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::selection::Selection;
 use rand::CryptoRng;
 
-/// Share of the budget below which nothing is left.
+/// Share of the budget below which it counts as spent.
 const NOTHING: f64 = 1e-9;
 
 /// Division of the budget. The default is the paper's.
@@ -57,7 +57,7 @@ impl Pace {
     ) -> Result<CovarianceEstimate, CovarianceError> {
         self.check()?;
         let dimension = sample.dimension();
-        // A private count is one more entry of the diagonal.
+        // A private count is charged like one more entry of the diagonal.
         let count_rho = self.diagonal_share * budget.left() / (dimension + 1) as f64;
         let start = PreparedSample::new(sample, count_rho, self.centre, &mut budget, rng)?;
         let sums = start.sample.moments(SecondMoment::Full)?.to_wide();

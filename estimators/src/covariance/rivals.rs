@@ -6,15 +6,15 @@
 //! - **Diagonal**: the whole budget on d entries, zeros elsewhere.
 //! - **SeparateCov** (Dong, Liang & Yi 2022): half of ρ for the eigenvalues, half for a noisy
 //!   matrix that gives the eigenvectors.
-//! - **AdaptiveCov** (same): the better of SSP and SeparateCov, at a private clipping norm
-//!   (below).
+//! - **AdaptiveCov** (the same paper): the better of SSP and SeparateCov, at a private clipping
+//!   norm (below).
 //! - **CoinPress** (Biswas et al. 2020): whitens records by the last estimate and clips them to the
 //!   norm of a Gaussian, so that the next estimate needs less noise. Three steps, of ρ/8, ρ/8 and
 //!   3ρ/4.
 //!
 //! # AdaptiveCov
-//! AdaptiveCov: the better of SSP and SeparateCov, for records clipped to a private norm (Dong,
-//! Liang & Yi 2022).
+//! This is the better of SSP and SeparateCov, for records clipped to a private norm (Dong, Liang &
+//! Yi 2022).
 //!
 //! Noise is proportional to the square of the largest norm that a record may have. If most records
 //! are much shorter than the bounds allow, clipping the few long ones costs less than the extra
@@ -227,7 +227,7 @@ fn coinpress<R: CryptoRng + ?Sized>(
 }
 
 /// Standard deviations of the entries of B·N·Bᵀ, for a symmetric N whose upper triangle has
-/// independent entries with these deviations. B is released before N, so it is no part of the
+/// independent entries with these deviations. B is released before N, so it is not part of the
 /// noise: N_kl moves entry (i, j) by b_ik b_jl + b_il b_jk, and N_kk by b_ik b_jk.
 fn transformed(back: &DMatrix<f64>, deviations: &DMatrix<f64>) -> DMatrix<f64> {
     let size = back.nrows();
@@ -352,16 +352,16 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Attack: whichever norm replaces another, no two scores move apart by more than the draw
-        /// hides.
+        /// Attack: if one norm replaces another, no two scores move apart by more than the draw
+        /// allows for.
         #[test]
-        fn scores_of_neighbours_move_together(
+        fn scores_of_neighbours_move_in_one_direction(
             rest in prop::collection::vec(0i128..=1 << 40, 0..9), one in 0i128..=1 << 40, other in 0i128..=1 << 40,
         ) {
             let bounds = ErrorBounds { d: 7.0, rows: 10.0, rho: 0.1, trace: 0.3 };
             let moved = |halvings: u32| {
-                let of = |norm: i128| score(&[&rest[..], &[norm]].concat(), halvings, &bounds);
-                of(one) - of(other)
+                let score_with = |norm: i128| score(&[&rest[..], &[norm]].concat(), halvings, &bounds);
+                score_with(one) - score_with(other)
             };
             let moves: Vec<i128> = (0..=HALVINGS).map(moved).collect();
             let (least, most) = (moves.iter().min().expect("one"), moves.iter().max().expect("one"));

@@ -7,7 +7,8 @@
 //! doubles the selection while it quadruples the measurement. All rounds share what the diagonal
 //! leaves, at most (1 − α)ρ. So on every path selections have at most β(1 − α)ρ, except for the
 //! 10⁻⁹ of ρ by which the last part may be cut, and all parts have at most ρ. Selections weigh more
-//! (π against 2), so μ² is largest for the largest share of selections. One column has no rounds.
+//! (π against 2), so μ² is largest for the largest share of selections. A single column needs no
+//! rounds.
 //!
 //! **Total variation.** On its grid, no statistic has a smaller sensitivity than Q² ≥ (2²⁰/√d)²
 //! (`sample`; counts and sums have finer grids), and no release has more than ρ. So no σ is below
@@ -274,10 +275,10 @@ mod tests {
             let mut generator = NoiseSource::Seeded(seed).generator(1, 0).unwrap();
             let found = pace.estimate(&sample, CovarianceBudget::new(rho), &mut generator).unwrap();
             let spending = pace.spending(4, rho).unwrap();
-            let of = |kind: BudgetPurpose| {
+            let spent_on = |kind: BudgetPurpose| {
                 found.budget.by_kind().iter().find(|part| part.0 == kind).map_or(0.0, |part| part.1)
             };
-            let selections = of(BudgetPurpose::Selection);
+            let selections = spent_on(BudgetPurpose::Selection);
             assert!(selections > 0.0 && selections <= spending.rho.selection, "{seed} {selections}");
             assert!(spending.rho.rho() <= 0.7 + 1e-15, "{seed}");
             assert!(found.rounds as f64 <= pace.rounds_for(4) as f64 + 1.0, "{seed}: {}", found.rounds);

@@ -1,4 +1,4 @@
-//! End-to-end tests of the methods: results, spending, refusals, and attacks with neighbouring
+//! End-to-end tests of the methods: results, spending, refusals, and attacks on neighbouring
 //! samples.
 
 use super::estimate::regress;
@@ -10,8 +10,8 @@ use rand::{Rng, SeedableRng};
 
 const PLACE: Neighbours = Neighbours::ReplaceOneInPlace;
 
-/// Records of correlated columns between −1 and 1: pairs (0, 1) and (2, 3) move together, the rest
-/// alone.
+/// Records with columns between −1 and 1: the pairs (0, 1) and (2, 3) are correlated, the others
+/// independent.
 fn records(count: usize, dimension: usize, seed: u64) -> Vec<f64> {
     let mut random = ChaCha20Rng::seed_from_u64(seed);
     let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
@@ -49,7 +49,7 @@ fn run(
 }
 
 #[test]
-fn every_method_finds_the_covariance_when_it_may_spend_enough() {
+fn every_method_finds_the_covariance_with_a_large_budget() {
     let records = records(4000, 6, 1);
     let truth = second_moments(&records, 6);
     for method in CovarianceMethod::ALL {
@@ -90,7 +90,7 @@ fn pace_finds_correlations_and_beats_the_whole_matrix_at_small_budgets() {
 }
 
 #[test]
-fn all_of_the_budget_is_spent_and_no_more() {
+fn exactly_the_budget_is_spent() {
     let records = records(300, 5, 5);
     for method in CovarianceMethod::ALL {
         for (neighbours, centre) in [(PLACE, None), (PLACE, Some(0.1)), (Neighbours::ZeroOut, Some(0.2))] {
@@ -189,7 +189,7 @@ fn neighbours_are_hard_to_tell_apart() {
 
 /// Audit: the lower bound of μ from the sign of the entry that differs most is at most what ρ
 /// allows. For the tight triangle, whose sensitivity the pair attains, it is at least nine tenths
-/// of it. The paper's SSP claims √2 of what it reveals. A count misleads with a chance of 10⁻⁷.
+/// of it. The paper's SSP claims √2 of what it reveals. Each count errs with probability 10⁻⁷.
 #[test]
 fn a_counting_attack_proves_nearly_the_claimed_epsilon() {
     let rho: f64 = 0.5;
@@ -210,7 +210,7 @@ fn a_counting_attack_proves_nearly_the_claimed_epsilon() {
 }
 
 /// Records much shorter than their bounds are clipped to a private norm, and the error is below 0.3
-/// of either other method's. A private number of rows is refused before anything is spent.
+/// of that of either other method. A private number of rows is refused before anything is spent.
 #[test]
 fn adaptive_clips_short_records_near_their_norm() {
     let mut records = records(4000, 8, 14);
@@ -241,9 +241,9 @@ fn regressions_find_the_slope() {
     }
 }
 
-/// The noise of each entry is the printed one: of 300 runs, the sum of squares over the variances
-/// is within 5.5 deviations of 300 for each of six entries, by chance outside of it less than once
-/// in a million.
+/// The noise of each entry has the printed deviation. Over 300 runs, the sum of squared errors over
+/// variances is within 5.5 standard deviations of 300 for each of six entries. The false-alarm
+/// probability is below 10⁻⁶.
 #[test]
 fn entries_of_stepwise_methods_have_the_noise_that_they_report() {
     let records = records(500, 2, 8);

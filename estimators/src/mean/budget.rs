@@ -78,7 +78,7 @@ pub(super) struct MeanBudget {
     epsilon: Epsilon,
     delta: Delta,
     squared_mu: f64,
-    /// The μ² of which shares are taken.
+    /// The μ² to which shares refer.
     divisible: f64,
     /// Bound of τ for all draws and thresholds.
     variation: f64,
@@ -107,7 +107,7 @@ impl MeanBudget {
         })
     }
 
-    /// The μ² of which shares are taken: all of it until [`MeanBudget::divide_what_is_left`].
+    /// The μ² to which shares refer: all of it until [`MeanBudget::divide_what_is_left`].
     pub(super) fn whole(&self) -> f64 {
         self.divisible
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_to_the_whole_and_no_more() {
+    fn parts_add_up_to_exactly_the_whole() {
         for (epsilon, delta) in [(1e-3, 1e-6), (1.0, 1e-6), (20.0, 0.01), (100.0, 0.01)] {
             let mut all = budget(epsilon, delta);
             let whole = all.whole();

@@ -17,11 +17,11 @@ use hushflow_mechanism::noise::NoiseGenerator;
 /// # Errors
 /// [`AccountingError`] if ε or δ is too small to divide.
 pub fn shares(epsilon: Epsilon, delta: Delta) -> Result<[(Epsilon, Delta); 2], AccountingError> {
-    let of = |share: f64| {
+    let share_of = |share: f64| {
         Ok::<_, AccountingError>((Epsilon::new(epsilon.value() * share)?, Delta::new(delta.value() * share)?))
     };
     // Slightly less than thirds, so that the parts do not exceed the whole.
-    Ok([of(1.0 / 3.0 - 1e-12)?, of(2.0 / 3.0 - 1e-12)?])
+    Ok([share_of(1.0 / 3.0 - 1e-12)?, share_of(2.0 / 3.0 - 1e-12)?])
 }
 
 pub(super) fn estimate(

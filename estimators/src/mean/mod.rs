@@ -55,7 +55,8 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeanMethod {
-    /// PRIME or the plain mean, whichever has the smaller error bound by public numbers.
+    /// PRIME or the plain mean, whichever has the smaller error bound. The bounds depend on public
+    /// numbers only.
     Auto,
     /// Filters by matrix multiplicative weights, for clean columns that are subgaussian with
     /// identity covariance.
@@ -281,8 +282,9 @@ pub fn estimate(
     estimate_and_clipping(rows, columns, question, rng).map(|(answer, _)| answer)
 }
 
-/// The same, with what was clipped of each column. That follows from released numbers and costs
-/// nothing. It is empty for methods that don't clip, for whitened columns, and without a mean.
+/// As [`estimate`], and also returns the clipping of each column, which follows from released
+/// numbers and costs nothing. It is empty for methods that don't clip, for whitened columns, and
+/// without a mean.
 ///
 /// # Errors
 /// As [`estimate`].
@@ -301,7 +303,7 @@ pub fn estimate_and_clipping(
     }
 }
 
-/// Answers by a method over a whole net of points, with a budget of pure privacy.
+/// Answers by a method that scores every point of a net, with a budget of pure privacy.
 fn by_enumeration(
     rows: &[f64],
     question: &Question,

@@ -18,7 +18,7 @@
 //!   value never falls below the removed share.
 //! - Algorithm 16 removes *all* records that score ρZ, which for small Z is any share of the clean
 //!   ones. Here a round removes at most ⌈2αn⌉, as in Algorithm 10.
-//! - The public contribution of noise to λ is not held against the records.
+//! - The public level of the noise of λ is added to the accepted excess of clean records.
 
 use super::budget::MeanBudget;
 use super::budget::threshold;
@@ -37,7 +37,7 @@ const COVARIANCE_ALLOWANCE: f64 = 1.0;
 /// moves the mean by at most √α.
 const HEAVY_ALLOWANCE: f64 = 2.0;
 
-/// Share of its λ at which an epoch ends.
+/// An epoch ends when the excess falls below this share of λ.
 const EPOCH_ENDS: f64 = 0.5;
 const HEAVY_EPOCH_ENDS: f64 = 2.0 / 3.0;
 

@@ -1,4 +1,4 @@
-//! Finds where the records are: Algorithms 5 and 15, with refinements.
+//! Finds a ball that holds the clean records: Algorithms 5 and 15, with refinements.
 //!
 //! Each column is cut into bins of one width. Only occupied bins get noise, and only bins above a
 //! threshold may win. An empty bin's noise never passes it, so the infinitely many empty bins need
@@ -46,8 +46,8 @@ pub(super) const FAILURE: f64 = 0.1;
 /// Half width of a bin in scales, Algorithm 5: σ = 1.
 pub(super) const HALF_BIN: f64 = 1.0;
 
-/// The same if only the variance is bounded. The paper's σ is 40, for Markov's inequality;
-/// Chebyshev's leaves 1/16 of the records outside 4, enough for [`FAILURE`] and n ≥ 100.
+/// As [`HALF_BIN`], if only the variance is bounded. The paper's σ is 40, by Markov's inequality;
+/// by Chebyshev's, 1/16 of the records are beyond 4, which suffices for [`FAILURE`] and n ≥ 100.
 const HALF_BIN_HEAVY: f64 = 4.0;
 
 /// Largest distance of a winner's middle from the mean, in half bins: the mean is in the winner or
@@ -150,7 +150,7 @@ fn released_bins(
 }
 
 /// Noisy counts of the bins that passed the threshold, for each column. They are released, so
-/// whatever is computed from them is free.
+/// computing from them costs nothing.
 pub(super) struct ReleasedBins {
     half_bin: f64,
     columns: Vec<Vec<(i64, f64)>>,
@@ -167,7 +167,7 @@ impl ReleasedBins {
         self.columns.iter().enumerate().map(winner).collect()
     }
 
-    /// Returns what the released bins show of the values beyond the ball, in the units of the
+    /// Estimates from the released bins how many values are beyond the ball, in the units of the
     /// columns. Values within a bin count as evenly spread. Bins below the threshold are missing,
     /// so there may be more.
     pub(super) fn clipping(&self, ball: &ClippingBall, scales: &[f64]) -> Vec<Clipping> {
@@ -192,8 +192,7 @@ impl ReleasedBins {
     }
 }
 
-/// Values of a column beyond the range to which they were clipped, as far as released numbers show
-/// them.
+/// Estimated clipping of a column, from released numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Clipping {
     /// Lower end of the range.
@@ -237,7 +236,7 @@ pub(super) fn histograms(rows: &[f64], widths: &[f64], bin: impl Fn(f64) -> f64 
     whole
 }
 
-/// Counts of bins near zero in an array, of others in a tree.
+/// Counts of bins: an array for bins near zero, a tree for others.
 #[derive(Clone)]
 struct BinCounts {
     near: Vec<i128>,
@@ -364,7 +363,7 @@ mod tests {
     /// Bins of width 2 from −2 to 12, and a ball from 0 to 7: half of the fourth bin and all of the
     /// fifth are above, the first is below.
     #[test]
-    fn released_bins_show_what_is_clipped() {
+    fn released_bins_estimate_the_clipping() {
         let bins =
             ReleasedBins { half_bin: 1.0, columns: vec![vec![(-1, 10.0), (0, 70.0), (3, 10.0), (4, 10.0)]] };
         let ball = ClippingBall { centre: vec![3.5], radius: 3.5 };
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_found_within_their_bin() {
+    fn medians_are_interpolated_within_their_bin() {
         let found = median(&[(-4, 10.0), (0, 40.0), (4, 30.0)]).expect("a median").expect("a distance");
         // Half of 80 is three quarters into the second bin, of a quarter of an octave.
         assert!((found - (0.75_f64 / 4.0).exp2() * 2_f64.sqrt()).abs() < 1e-12, "{found}");

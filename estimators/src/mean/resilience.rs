@@ -1,4 +1,4 @@
-//! The estimator by resilience: Algorithm 2 of the paper, for up to four columns.
+//! The resilience estimator: Algorithm 2 of the paper, for up to four columns.
 //!
 //! Of subsets S′ of n′ = ⌈(1−2α)n⌉ records, the goodness R is the least distance by which leaving
 //! out a share α can move the mean. If the private R is as small as the promised distribution's,
@@ -159,7 +159,7 @@ fn centres(records: usize, dimension: usize, range: f64, question: &Question) ->
     Ok(Net { side: side as usize, dimension, half_width: range })
 }
 
-/// One of each pair ±v of {−1, 0, 1}^d, normalised.
+/// Directions: one of each pair ±v of {−1, 0, 1}^d, normalised.
 fn directions(dimension: usize) -> Vec<Vec<f64>> {
     let signs = |index: usize| -> Vec<f64> {
         let steps = std::iter::successors(Some(index), |rest| Some(rest / 3));
@@ -177,7 +177,7 @@ fn along(direction: &[f64], point: &[f64]) -> f64 {
     direction.iter().zip(point).map(|(a, b)| a * b).sum()
 }
 
-/// In grid units, within the interval; NaN is 0.
+/// Rounds a value to grid units within the interval; NaN becomes 0.
 fn on_grid(value: f64, to_grid: f64) -> i128 {
     (value * to_grid).clamp(-GRID, GRID).round() as i128
 }
@@ -254,8 +254,8 @@ struct TrimSizes {
 impl TrimSizes {
     /// `None` if the middle is empty, or if no record may be left out.
     fn new(records: usize, alpha: f64) -> Option<Self> {
-        let of = |share: f64| (share * records as f64).ceil() as usize;
-        let (subset, tail) = (of(1.0 - 2.0 * alpha), of(3.0 * alpha));
+        let rounded_share = |share: f64| (share * records as f64).ceil() as usize;
+        let (subset, tail) = (rounded_share(1.0 - 2.0 * alpha), rounded_share(3.0 * alpha));
         let left_out = (alpha * subset as f64).floor() as usize;
         let middle = records.checked_sub(2 * tail).filter(|middle| *middle > 0)?;
         (left_out > 0).then_some(Self { subset, left_out, tail, middle })
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupted_records_do_not_move_it() {
+    fn corrupted_records_do_not_move_the_estimate() {
         for (columns, count, epsilon, most) in
             [(1, 4000, 3.0, 0.1), (2, 4000, 4.0, 0.15), (3, 5000, 4.0, 0.2)]
         {

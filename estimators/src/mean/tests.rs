@@ -1,4 +1,4 @@
-//! The estimators as a whole: errors in the paper's settings, bad input, neighbours, and an audit.
+//! Tests whole estimators: errors in the paper's settings, bad input, neighbours, and an audit.
 
 use super::*;
 use chacha20::ChaCha20Rng;
@@ -41,8 +41,8 @@ fn error(answer: &MeanAnswer) -> f64 {
     found.mean.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// The error is flat in d where the plain mean's grows as α·1.5√d: the paper's Figure 1, with a
-/// tenth of its records.
+/// The error is constant in d, while that of the plain mean grows as α·1.5√d: Figure 1 of the
+/// paper, with a tenth of its records.
 #[test]
 fn robust_errors_stay_while_the_plain_one_grows() {
     for d in [4, 16, 50] {
@@ -59,8 +59,8 @@ fn robust_errors_stay_while_the_plain_one_grows() {
     }
 }
 
-/// Without a range the estimator by resilience finds one, wherever the mean is, and adds its cost.
-/// A table spread over all bins is refused.
+/// Without a range the resilience estimator finds one, wherever the mean is, and adds its cost. A
+/// table spread over all bins is refused.
 #[test]
 fn resilience_finds_its_own_range() {
     let (n, d) = (6000, 2);
@@ -82,7 +82,7 @@ fn resilience_finds_its_own_range() {
     assert!(matches!(estimate(&rows, d, &unscaled, &mut rng), Err(MeanError::NoScale { .. })));
 }
 
-/// Figure 1 with all of its records, also for small α (its middle). Takes minutes, so it runs only
+/// Figure 1 with all of its records, including small α (its middle). Takes minutes, so it runs only
 /// if `HUSHFLOW_LONG_TESTS` is set. Errors are over three seeds, and all include √(d/n), the error
 /// of a mean of clean records alone.
 #[test]
@@ -218,7 +218,7 @@ fn correlated_columns_are_whitened() {
     assert!((plain / (alpha * 6_f64.sqrt() / 0.1_f64.sqrt()) - 1.0).abs() < 0.2, "{plain}");
     let [whitened, heavy] =
         [MeanMethod::Prime, MeanMethod::PrimeHt].map(|method| error(method, Scale::Whitened));
-    // For heavy tails scales are twice as large, and √α of them may go unseen.
+    // For heavy tails the scales are twice as large, and a shift of √α of them may go undetected.
     assert!(whitened < 0.1 && heavy < 2.0 * alpha.sqrt(), "{whitened} {heavy}");
 
     let question = Question { scale: Scale::Whitened, ..question(MeanMethod::Prime, 4.0, 1e-6, alpha, d) };

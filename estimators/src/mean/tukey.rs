@@ -16,7 +16,7 @@
 //! refused, by its size alone.
 //!
 //! # Depth
-//! Exact Tukey depth of a point, in up to four columns.
+//! This file computes the exact Tukey depth of a point, in up to four columns.
 //!
 //! The depth is the least number of records in a closed half space whose border contains the point.
 //! All arithmetic is on integers, so the depth is exact for the rounded table. Replacing a record
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_size_that_would_do() {
+    fn refusals_name_a_feasible_size() {
         let refused = |records, columns| net(records, columns, 2.0, &question(columns, 1.0)).unwrap_err();
         for columns in [3, 4] {
             let MeanError::TooLarge { most, .. } = refused(1_000_000, columns) else { panic!("{columns}") };
@@ -355,12 +355,12 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
         #[test]
-        fn planar_depth_is_that_of_all_directions(vectors in small(2)) {
+        fn planar_depth_agrees_with_all_directions(vectors in small(2)) {
             prop_assert_eq!(depth(&vectors, 2), by_directions(&vectors, 2));
         }
 
         #[test]
-        fn depth_in_three_columns_is_that_of_all_directions(vectors in small(3)) {
+        fn depth_in_three_columns_agrees_with_all_directions(vectors in small(3)) {
             prop_assert_eq!(depth(&vectors, 3), by_directions(&vectors, 3));
         }
 

@@ -307,13 +307,13 @@ mod tests {
     fn ties_are_broken_by_value_then_position() {
         let rows = [[1.0, 0.0], [-1.0, 2.0], [-1.0, 3.0], [1.0, 0.0], [0.5, 0.0]];
         let scores = [4.0, 4.0, 4.0, 4.0, 1.0];
-        let taken = |most| {
+        let removed = |most| {
             let mut kept = table(&rows);
             take_out_highest(&mut kept, &scores, 2.0, most);
             (0..5).filter(|&position| !kept.is_kept(position)).collect::<Vec<_>>()
         };
         assert_eq!(
-            [1, 2, 3, 4, 5].map(taken),
+            [1, 2, 3, 4, 5].map(removed),
             [vec![0], vec![0, 3], vec![0, 2, 3], vec![0, 1, 2, 3], vec![0, 1, 2, 3]]
         );
     }

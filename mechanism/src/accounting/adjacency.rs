@@ -1,4 +1,5 @@
-//! Adjacency of streams, and what a guarantee about some pairs of streams implies for other pairs.
+//! Adjacency of streams, and the guarantee for some pairs of streams that follows from one for
+//! others.
 //!
 //! A guarantee is about pairs of streams. An [`Adjacency`] names the pairs by their protected unit
 //! and their neighbour relation. Guarantees about the same pairs compose

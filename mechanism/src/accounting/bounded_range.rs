@@ -1,5 +1,5 @@
-//! Exponential-mechanism selections and pure differential privacy as Gaussian mechanisms, so that
-//! they add up with measurements in one ledger.
+//! Represents exponential-mechanism selections and pure differential privacy as Gaussian
+//! mechanisms, so that one ledger can add them to measurements.
 //!
 //! A mechanism is ε-bounded-range (Durfee & Rogers 2019) if for all neighbours the logarithm of the
 //! likelihood ratio of its output lies in *some* interval of length ε. The exponential mechanism is
@@ -208,7 +208,7 @@ mod tests {
     /// Gaussian for both. Charging the selection μ² = 2ρ, as for Gaussian noise, would promise too
     /// much.
     #[test]
-    fn mixtures_stay_below_one_gaussian_and_need_it() {
+    fn mixtures_stay_below_one_gaussian_and_exceed_a_smaller_one() {
         let (rho_selection, rho_gaussian) = (0.02_f64, 0.005_f64);
         let half = (8.0 * rho_selection).sqrt() / 2.0;
         let likely = half.exp() / (1.0 + half.exp());
@@ -246,7 +246,7 @@ mod tests {
 
     /// Reference values from another program's quantiles.
     #[test]
-    fn the_equivalent_is_that_of_the_lemma() {
+    fn the_equivalent_mu_agrees_with_reference_quantiles() {
         for (epsilon, mu) in [(0.01, 0.012_533_118_96), (1.0, 1.232_035_385_3), (8.0, 6.802_568_676_2)] {
             let found = of_pure(eps(epsilon)).unwrap().mu();
             assert!((found / mu - 1.0).abs() < 1e-9, "{epsilon}: {found}");
@@ -265,7 +265,7 @@ mod tests {
             prop_assert!(gaussian::delta(sigma, eps(other)) >= delta * (1.0 - 1e-9), "{epsilon} {other}");
         }
 
-        /// Less noise would not be enough: at ε' = 0 both values of δ agree.
+        /// A smaller μ would not suffice: at ε' = 0 both values of δ agree.
         #[test]
         fn equivalent_mu_is_minimal(epsilon in 1e-3..20.0_f64) {
             let sigma = of_pure(eps(epsilon)).unwrap();

@@ -122,8 +122,8 @@ impl Spending {
     /// Returns an upper bound of the least δ for this ε. At most 1, and 0 only if nothing was
     /// spent.
     ///
-    /// Half the margin exceeds the error of the formula, and still grants a single mechanism the δ
-    /// that it was calibrated for.
+    /// Half the margin exceeds the error of the formula. A single mechanism still gets the δ for
+    /// which it was calibrated.
     pub fn delta(self, epsilon: Epsilon) -> f64 {
         let ideal = self.noise_multiplier().map_or(0.0, |sigma| gaussian::delta(sigma, epsilon));
         let discreteness = match self.variation {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn discreteness_that_eats_delta_leaves_no_epsilon() {
+    fn discreteness_above_delta_leaves_no_epsilon() {
         let grid = Discreteness::new(64.0, 1.0).unwrap();
         let coarse = Spending::of(sigma(3.0), grid).unwrap();
         assert_eq!(coarse.epsilon(del(1e-6)), None);
@@ -274,7 +274,7 @@ mod tests {
             prop_assert!(least(both) >= least(one));
         }
 
-        /// The budget that one pipeline asks for has room for that pipeline.
+        /// A pipeline fits into the budget that it requests.
         #[test]
         fn mechanism_keeps_its_calibration(
             epsilon in 1e-6..50.0_f64, log_delta in -60.0..-1.0_f64, draws in 1.0..1e12_f64,

@@ -50,7 +50,7 @@ impl Discreteness {
         Ok(Self((unscaled / grid_scale / grid_scale).clamp(f64::MIN_POSITIVE, 1.0)))
     }
 
-    /// Takes a total variation that was computed before.
+    /// Wraps a total variation that was computed before.
     ///
     /// # Errors
     /// [`AccountingError::TotalVariation`] unless it is above 0 and at most 1.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn few_draws_add_variations_many_add_divergences() {
+    fn few_draws_use_variations_and_many_use_divergences() {
         let variation = |scale: f64, draws: f64| Discreteness::new(scale, draws).unwrap().total_variation();
         assert_close(variation(64.0, 1.0), 0.0202 / 4096.0, 1e-11);
         assert_close(variation(2_f64.powi(40), 2_f64.powi(34)), 0.0295 * 2_f64.powi(17 - 80), 1e-11);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn calibration_pays_for_discreteness() {
+    fn calibration_charges_discreteness() {
         let (epsilon, delta) = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
         let fine = Discreteness::new(2_f64.powi(40), 2_f64.powi(34)).unwrap();
         let coarse = Discreteness::new(1000.0, 10.0).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn discreteness_that_eats_delta_is_an_error() {
+    fn discreteness_above_delta_is_an_error() {
         let discreteness = Discreteness::new(64.0, 1.0).unwrap();
         for epsilon in [1.0, 1e3].map(|x| Epsilon::new(x).unwrap()) {
             let cost = discreteness.delta_cost(epsilon);

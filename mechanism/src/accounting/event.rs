@@ -1,4 +1,4 @@
-//! Lists of mechanisms by name, and what they spend together by the best accountant.
+//! Lists of named mechanisms, and their joint privacy cost by the best accountant.
 //!
 //! The list is fixed beforehand; each mechanism may depend on what the earlier ones have released.
 //!
@@ -38,7 +38,7 @@ pub enum PrivacyEvent {
     Selection(Epsilon),
 }
 
-/// Reasons why a text is no list of events.
+/// Errors in a list of events.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum EventError {
@@ -128,7 +128,7 @@ impl FromStr for PrivacyEvent {
     }
 }
 
-/// A way of adding up what events spend.
+/// A method of composing events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accountant {
     /// Privacy loss distributions.
@@ -264,7 +264,7 @@ impl FromStr for PrivacyEvents {
     }
 }
 
-/// Least μ² and ρ that are charged: what underflows is not free.
+/// Least μ² and ρ that are charged, so that events whose cost underflows are not free.
 const LEAST: f64 = 1e-300;
 
 /// Largest number of times of an event.
@@ -313,7 +313,7 @@ mod tests {
 
     /// One accountant is exact for each list, and the others are never below it.
     #[test]
-    fn the_best_accountant_counts() {
+    fn the_best_accountant_gives_the_result() {
         for (text, expected) in [
             ("gaussian:4", Accountant::Gaussian),
             ("16*gaussian:16", Accountant::Gaussian),

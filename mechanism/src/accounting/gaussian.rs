@@ -41,8 +41,8 @@ pub fn delta(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
     log_delta(noise_multiplier, epsilon).exp()
 }
 
-/// Returns the natural logarithm of [`delta`]. Right also where δ is too small for a float; −∞ only
-/// beyond −10³⁰⁷.
+/// Returns the natural logarithm of [`delta`]. Accurate even where δ is too small for a float; −∞
+/// only beyond −10³⁰⁷.
 pub fn log_delta(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
     let mu = noise_multiplier.mu();
     let scaled = epsilon.value() * noise_multiplier.value();

@@ -1,4 +1,4 @@
-//! The noise that a guarantee needs, and the guarantee that a noise level gives.
+//! Accounting: the noise that a guarantee needs, and the guarantee that a noise level gives.
 //!
 //! Everything hushflow releases is one Gaussian mechanism of sensitivity 1 with standard deviation
 //! `noise_multiplier` (σ). This module converts between σ and (ε, δ):
@@ -226,7 +226,7 @@ impl Rho {
     }
 }
 
-/// Returns the least float between `low` and `high` (neither negative) at which the monotone
+/// Returns the least float between `low` and `high` (neither negative) for which the monotone
 /// `holds` is true. Returns `high` if there is none below it.
 ///
 /// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64

@@ -31,7 +31,7 @@ impl Count {
         self.trials += 1;
     }
 
-    /// Returns a lower bound of the event's probability, wrong with a chance of at most `alpha`.
+    /// Returns a lower bound of the event's probability, wrong with probability at most `alpha`.
     pub fn at_least(self, alpha: f64) -> f64 {
         let (hits, rest) = (self.hits as f64, (self.trials - self.hits) as f64);
         if self.hits == 0 {
@@ -45,7 +45,7 @@ impl Count {
         low
     }
 
-    /// Returns an upper bound of the event's probability, wrong with a chance of at most `alpha`.
+    /// Returns an upper bound of the event's probability, wrong with probability at most `alpha`.
     pub fn at_most(self, alpha: f64) -> f64 {
         1.0 - Count { hits: self.trials - self.hits, ..self }.at_least(alpha)
     }
@@ -59,16 +59,16 @@ pub struct EventPair {
 }
 
 impl EventPair {
-    /// Returns a lower bound of μ, where each count misleads with a chance of at most `alpha`; 0
-    /// where it is negative.
+    /// Returns a lower bound of μ, where each count errs with probability at most `alpha`; 0 where
+    /// the bound is negative.
     pub fn mu(&self, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let mu = quantile_of(one.at_least(alpha)) - quantile_of(other.at_most(alpha));
         if mu > 0.0 { mu } else { 0.0 }
     }
 
-    /// Returns a lower bound of ε at δ, where each count misleads with a chance of at most `alpha`;
-    /// 0 where it is negative.
+    /// Returns a lower bound of ε at δ, where each count errs with probability at most `alpha`; 0
+    /// where the bound is negative.
     pub fn epsilon(&self, delta: Delta, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let epsilon = ((one.at_least(alpha) - delta.value()) / other.at_most(alpha)).ln();
@@ -132,7 +132,7 @@ mod tests {
 
     /// Compares with another implementation of the beta quantile.
     #[test]
-    fn bounds_are_those_of_clopper_and_pearson() {
+    fn bounds_agree_with_clopper_and_pearson() {
         let check = |found: f64, expected: f64| {
             assert!((found - expected).abs() <= 1e-8 * expected, "{found:e}, expected {expected:e}");
         };
@@ -155,7 +155,7 @@ mod tests {
 
     /// The probability of counts beyond a bound is α, by summing the binomial distribution.
     #[test]
-    fn bounds_mislead_as_often_as_stated() {
+    fn bounds_err_at_the_stated_rate() {
         let (trials, alpha) = (40_u64, 0.01);
         let p = count(7, trials).at_least(alpha);
         let choose = |k: u64| (0..k).map(|i| (trials - i) as f64 / (i + 1) as f64).product::<f64>();

@@ -131,7 +131,7 @@ fn farthest(moments: &MomentMechanism) -> Option<(Vec<f64>, Vec<f64>)> {
 /// The steps, from 0, at which a record takes part, and its sign at each.
 type Pattern = Vec<(usize, f64)>;
 
-/// Places records at the steps of a pattern.
+/// Builds canaries by placing records at the steps of a pattern.
 struct CanaryBuilder {
     clip_norm: f64,
     pattern: Pattern,
@@ -296,8 +296,8 @@ pub struct RealPath {
 }
 
 impl RealPath {
-    /// Builds the path of a mechanism. Columns are taken as centred and scaled: without bounds on
-    /// columns, a record may lie anywhere in the ball that the sensitivity is for.
+    /// Builds the path of a mechanism. Columns are treated as centred and scaled: without bounds on
+    /// columns, a record may lie anywhere in the ball.
     ///
     /// # Errors
     /// [`AuditError`] if there is no clipper for the mechanism.

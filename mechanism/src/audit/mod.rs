@@ -97,7 +97,7 @@ pub enum AuditError {
     /// Squares of batches take another path than sums of records.
     #[error("the method batch-squares can't be audited: its sums are made by the training loop")]
     BatchSquares,
-    /// Two releases with correlated noise do not differ by encoded sums.
+    /// With correlated noise, two releases do not differ by encoded sums.
     #[error(
         "a mechanism that correlates its noise can't be audited, for what two of its releases differ by is not encoded: audit the one that encodes"
     )]
@@ -257,7 +257,7 @@ impl AuditFinding {
 }
 
 /// Audits many runs of many trials each, with a statistic learned from earlier trials. `tell`
-/// receives the number of trials done so far, of [`trials`](AuditSettings::trials).
+/// receives the number of trials done so far, out of [`trials`](AuditSettings::trials).
 ///
 /// # Errors
 /// [`AuditError`] if the subject fails, or for too few trials.

@@ -1,8 +1,8 @@
 //! Audits of planted faults, and of honest mechanisms.
 //!
-//! A [`FaultyPath`] is the real one with one fault. For every fault a test checks that the
-//! audit finds it, with the noise of the operating system. Honest mechanisms pass, and come near
-//! their claim where it is attained.
+//! A [`FaultyPath`] is the real path with one fault. For every fault a test checks that the audit
+//! finds it, with noise from the operating system. Honest mechanisms pass, and come near their
+//! claim where it is tight.
 //!
 //! A single audit raises a false alarm with probability below 1e-8. It misses a planted fault with
 //! probability below 1e-6: each fault moves the measured value by more than six standard deviations
@@ -38,7 +38,7 @@ struct FaultyPath {
     layout: Layout,
     clipper: Clipper,
     bug: Bug,
-    /// The sums of the last release, and what is published of them without noise.
+    /// The sums of the last release, and their release without noise.
     last: Mutex<[Vec<Vec<i128>>; 2]>,
 }
 
@@ -50,7 +50,7 @@ impl FaultyPath {
         Self { real, layout: mechanism.layout(), clipper, bug, last: Mutex::default() }
     }
 
-    /// Returns what is published of these sums without noise.
+    /// Returns the release of these sums without noise.
     fn exact(&self, sums: &[Vec<i128>]) -> Result<Vec<Vec<i128>>, AuditError> {
         let mut last = self.last.lock().unwrap();
         if last[0] != sums {
@@ -93,7 +93,7 @@ impl FaultyPath {
         rows.values().iter().map(longer).collect()
     }
 
-    /// Turns the noise of an honest release, epoch by epoch, into that of this bug.
+    /// Replaces the noise of an honest release, epoch by epoch, with that of this bug.
     fn spoil(&self, noise: &mut [Vec<i128>]) {
         let width = self.layout.coordinates();
         let second = self.layout.second();
@@ -183,8 +183,8 @@ fn audited(case: &AuditCase) -> AuditClaim {
 fn findings(subject: &dyn AuditSubject, audited: &AuditClaim, trials: u64) -> Vec<AuditFinding> {
     let canaries = canaries(audited).unwrap();
     let settings = AuditSettings { trials, false_alarm: FALSE_ALARM, canaries: canaries.len() };
-    let of = |canary| audit(subject, audited, canary, &settings, &mut |_| ()).unwrap();
-    canaries.iter().map(of).collect()
+    let finding_of = |canary| audit(subject, audited, canary, &settings, &mut |_| ()).unwrap();
+    canaries.iter().map(finding_of).collect()
 }
 
 /// Checks that an honest mechanism is not accused, and that its worst canary comes near the claim.

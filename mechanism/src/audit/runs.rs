@@ -1,7 +1,7 @@
-//! Runs of many trials side by side: some to learn a test from, others to count its events.
+//! Runs many trials side by side: some to learn a test, others to count its events.
 //!
 //! # Statistic
-//! The statistic of a trial: the linear one that separates the two worlds best.
+//! The statistic of a trial is the linear one that best separates the two worlds.
 //!
 //! The adversary sees y = v + Z, where v is one of two known vectors. If Z has independent
 //! coordinates of deviation σ_q, as claimed, the most powerful test projects y on the difference
@@ -120,7 +120,7 @@ impl<'a> TrialRuns<'a> {
         Ok(ThresholdTest::new(features.combined(&combination), means, deviation, delta, settings))
     }
 
-    /// Runs once, and counts.
+    /// Runs once, and counts events.
     pub(super) fn look(&self, test: &ThresholdTest, counts: &mut EventCounts) -> Result<(), AuditError> {
         for (world, published) in self.run()? {
             let value = test.statistic.of(&published);
@@ -213,7 +213,7 @@ pub(super) struct CanaryWorlds {
 }
 
 impl CanaryWorlds {
-    /// Takes the noise of one epoch of one trial, which repeats.
+    /// Builds the worlds with the noise of one epoch of one trial, which repeats.
     pub(super) fn new(worlds: [Vec<i128>; 2], noise: &[CoordinateNoise]) -> Self {
         let [one, origin] = worlds;
         let difference = one.iter().zip(&origin).map(|(a, b)| a.wrapping_sub(*b)).collect();

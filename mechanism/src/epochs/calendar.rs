@@ -1,7 +1,7 @@
 //! Epochs of a time zone's calendar: days of 23 to 25 hours, months of 28 to 31 days.
 //!
-//! The boundaries are stored as runs of epochs of equal length, so that they never depend on the
-//! time zone database again.
+//! The boundaries are stored as runs of epochs of equal length, so a later change of the time zone
+//! database does not move them.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Calendar {
     /// Name of the time zone.
     pub time_zone: String,
-    /// Runs of epochs in order; the first begins with epoch 1, the last goes on for ever.
+    /// Runs of epochs in order; the first begins with epoch 1, the last never ends.
     pub runs: Vec<EpochRun>,
 }
 
@@ -133,7 +133,7 @@ mod tests {
             let by = schedule(&lengths);
             let epoch = by.epoch_at(time);
             prop_assert!(by.epoch_at(time - 1) <= epoch && epoch <= by.epoch_at(time + 1));
-            // Written without runs: the boundaries one by one.
+            // The same boundaries without runs, one by one.
             let mut start = -500;
             for (length, expected) in lengths.iter().zip(1..) {
                 prop_assert_eq!(by.start_of(expected as u64), Some(start));

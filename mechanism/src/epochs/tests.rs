@@ -1,4 +1,4 @@
-//! Tests of assignments, boundaries and clocks.
+//! Tests the assignment of records to epochs, boundaries and clocks.
 
 use super::Assignment::{Dropped, Epoch, Late};
 use super::*;
@@ -108,7 +108,7 @@ fn epochs_closed_at_end_of_input_stay_closed() {
 }
 
 #[test]
-fn impossible_schedules_are_named() {
+fn errors_of_impossible_schedules_name_the_field() {
     let check = |length, lateness, horizon, message: &str| {
         let late = LatePolicy::Fold;
         let schedule = TimeSchedule {

@@ -9,7 +9,7 @@
 //! of its mechanism. [`NoiseDeviations`] takes either.
 //!
 //! # Covariances
-//! Errors of covariances: Theorems 4.1 and 4.2.
+//! Errors of covariances follow Theorems 4.1 and 4.2.
 //!
 //! Row t of the workload, divided by its sum, weights the records by a_1, a_2, …, which add up
 //! to 1. They have mean μ and covariance `Σ = Σ_i a_i x_i x_iᵀ − μμᵀ`.
@@ -281,7 +281,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reference_errors_of_the_joint_mechanism_are_met() {
+    fn errors_of_the_joint_mechanism_agree_with_the_reference() {
         for case in reference::second_moment_cases() {
             let error = ExpectedError::new(&case.workload, case.strategy.as_ref(), case.steps).unwrap();
             let release = InPlaceRelease::new(case.dimension, case.clip_norm, case.noise_multiplier)
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_errors_are_met() {
+    fn errors_agree_with_the_reference() {
         for case in reference::covariance_cases() {
             let (d, zeta, deviation) = (case.dimension, case.clip_norm, case.input("noise_std_total"));
             let noise = InPlaceRelease::new(d, zeta, deviation / (2.0 * zeta)).joint();

@@ -1,4 +1,5 @@
-//! The noise of increments: `x̂ = C⁻¹y = x + e`, with `Cov(e_i, e_j) = τ²Q_ij`, `Q = C⁻¹C⁻ᵀ`.
+//! The covariance of the noise of increments: `x̂ = C⁻¹y = x + e`, with `Cov(e_i, e_j) = τ²Q_ij`,
+//! `Q = C⁻¹C⁻ᵀ`.
 //!
 //! Errors of post-processing are sums over `(AᵀA)_ij` and `Q_ij`. Both matrices are traversed
 //! diagonal by diagonal. That takes n²/2 steps in total where C is a Toeplitz matrix with scaled
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn diagonals_are_those_of_the_matrices() {
+    fn diagonals_agree_with_the_matrices() {
         let steps = 9;
         let table =
             DMatrix::from_fn(

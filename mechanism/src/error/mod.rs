@@ -1,4 +1,4 @@
-//! Expected errors, computed without data.
+//! Expected errors of the methods, computed without data.
 //!
 //! | file | error of | source |
 //! |---|---|---|
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_errors_are_met() {
+    fn errors_agree_with_the_reference() {
         let mut checked = 0;
         for case in &crate::reference::cases(include_str!("../../../tests/vectors/factorization_errors.json"))
         {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_horizon_is_judged_by_its_own_columns() {
+    fn the_sensitivity_of_a_part_of_the_horizon_uses_its_own_columns() {
         let strategy = build("square-root", &Workload::Prefix, Some(100)).unwrap();
         let part = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), 2).unwrap();
         assert_eq!(part, expected_error("prefix", "square-root", 2));

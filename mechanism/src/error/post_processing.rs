@@ -238,8 +238,8 @@ impl MethodComparison {
     /// it always is.
     pub fn crossing(&self) -> Bounds {
         let SquaredNoiseError { quadratic, linear, .. } = self.post_processing;
-        let of = |linear: f64| ((self.joint - linear).max(0.0) / quadratic).sqrt();
-        Bounds { lower: of(linear.upper), upper: of(linear.lower) }
+        let crossover = |linear: f64| ((self.joint - linear).max(0.0) / quadratic).sqrt();
+        Bounds { lower: crossover(linear.upper), upper: crossover(linear.lower) }
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reference_errors_are_met() {
+    fn errors_agree_with_the_reference() {
         for case in reference::second_moment_cases() {
             let sums = PostProcessing::new(&case.workload, case.strategy.as_ref(), case.steps).unwrap();
             let deviation = case.expected(&["pp", "noise_std"]);

@@ -1,4 +1,4 @@
-//! The range of a covariance over a ball of moments: its confidence interval under Gaussian noise.
+//! Confidence intervals of covariances under Gaussian noise: their range over a ball of moments.
 //!
 //! Let θ be a smooth function of the true moments μ, released as μ + noise, N(0, D). Then
 //!

@@ -1,4 +1,4 @@
-//! Intervals of real numbers, and what they promise.
+//! Intervals of real numbers, and the statements that they make.
 
 use crate::quantile;
 
@@ -11,7 +11,7 @@ pub struct Interval {
     pub upper: f64,
 }
 
-/// What an interval's moments describe.
+/// Whose moments an interval is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum IntervalSubject {
     /// The released records: only the noise is uncertain.
@@ -34,7 +34,7 @@ pub struct Confidence {
     /// Whether all means and covariances of a density contain the truth *together* at that level
     /// (Bonferroni's inequality), or each by itself.
     pub joint: bool,
-    /// Whose moments are meant.
+    /// Whose moments the interval is about.
     pub subject: IntervalSubject,
 }
 

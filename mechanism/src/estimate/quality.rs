@@ -93,7 +93,7 @@ mod tests {
 
     /// At the threshold, a column like the reference has a variance of 2√2 standard deviations.
     #[test]
-    fn a_good_line_tells_the_reference_from_its_noise() {
+    fn a_good_estimate_resolves_the_reference_column() {
         let coordinates = [8.0 * 2f64.sqrt() * 5.0, 0.0, 0.0];
         let moments = moments(&coordinates);
         let deviations = REFERENCE_VARIANCE / moments.covariance_noise(REFERENCE_VARIANCE, (0.5, 0.5), true);

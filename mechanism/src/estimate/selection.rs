@@ -1,8 +1,8 @@
 //! Quantiles of an estimate's error, given that released numbers lie in known ranges.
 //!
-//! A line is shown, and flagged, because of released numbers, and these share noise with the
-//! estimates of the line. So the plain interval holds the truth less often among the lines of one
-//! flag than among all lines. The remedy is the interval given the flag.
+//! Released numbers decide whether a line is shown and how it is flagged. They share noise with the
+//! estimates of the line, so among lines with one flag the plain interval contains the truth less
+//! often than among all lines. The remedy is an interval conditional on the flag.
 //!
 //! Let t = (θ̂ − θ)/s be the standardised error of an estimate, and let the flag say that a
 //! released number W = E W + w e lies in a range, with Gaussian noise: t and e are standard normal,
@@ -37,7 +37,7 @@ const LARGEST: f64 = 36.0;
 /// Halvings of the search.
 const HALVINGS: u32 = 34;
 
-/// A released number that decided on the flag of a line.
+/// A released number that decides the flag of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Selection {
     /// Distance to the lower end of its range, in standard deviations of its noise.
@@ -148,10 +148,10 @@ mod tests {
         assert!(down > up, "{down} {up}");
     }
 
-    /// The estimate is the number that selects, or shares noise with it. Given the selection, at
-    /// every distance of the truth from the threshold, each side is missed at the rate of its tail:
-    /// within 5.2 standard errors, so a false alarm has a probability below 10⁻⁶ for each
-    /// comparison. The plain interval misses up to all.
+    /// The estimate is the selecting number, or shares noise with it. Given the selection, each
+    /// side misses the truth at the rate of its tail, at every distance of the truth from the
+    /// threshold. The tolerance is 5.2 standard errors, so each comparison has a false-alarm
+    /// probability below 10⁻⁶. The plain interval may always miss.
     #[test]
     fn selected_estimates_cover_at_their_level() {
         let mut random = ChaCha8Rng::seed_from_u64(4);

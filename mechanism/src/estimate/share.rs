@@ -9,17 +9,17 @@
 //! ```
 //!
 //! contain the true share with probability P(|N(0, 1)| ≤ z), whatever n and v are (Fieller 1954).
-//! They lie between the roots of a quadratic, or outside of them where v̂ can't be told from 0. A
-//! share is at least 0 and at most 1, so the interval is the hull of those numbers within [0, 1].
-//! If there are none, it is the nearest end.
+//! They lie between the roots of a quadratic, or outside of them if v̂ can't be distinguished from
+//! 0. A share is at least 0 and at most 1, so the interval is the hull of those numbers within [0,
+//! 1]. If there are none, it is the nearest end.
 
 use super::interval::{Confidence, Interval};
 
 /// An estimate of a share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// The ratio of the estimates, at least 0 and at most 1; `None` where the whole can't be told
-    /// from 0.
+    /// The ratio of the estimates, at least 0 and at most 1; `None` if the whole can't be
+    /// distinguished from 0.
     pub estimate: Option<f64>,
     /// The interval of the share.
     pub interval: Interval,
@@ -77,16 +77,16 @@ mod tests {
     }
 
     #[test]
-    fn estimates_beyond_the_whole_end_there() {
+    fn estimates_beyond_the_whole_are_cut_to_it() {
         let beyond = Share::of((200.0, 1.0), (100.0, 1.0), 0.95);
         assert_eq!((beyond.estimate, beyond.interval), (Some(1.0), Interval { lower: 1.0, upper: 1.0 }));
         let below = Share::of((-50.0, 1.0), (100.0, 1.0), 0.95);
         assert_eq!((below.estimate, below.interval), (Some(0.0), Interval { lower: 0.0, upper: 0.0 }));
     }
 
-    /// The coverage of the definition is exact, and no less after it is cut to [0, 1]. With 40,000
-    /// draws a frequency is 5.5 deviations from its mean with a probability of 4·10⁻⁸, for each of
-    /// the twenty cases; the seed is fixed.
+    /// The coverage of the definition is exact, and cutting the interval to [0, 1] does not reduce
+    /// it. With 40,000 draws a frequency is 5.5 deviations from its mean with a probability of
+    /// 4·10⁻⁸, for each of the twenty cases; the seed is fixed.
     #[test]
     fn intervals_hold_their_level() {
         let mut random = ChaCha8Rng::seed_from_u64(5);

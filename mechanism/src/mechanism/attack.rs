@@ -1,8 +1,8 @@
 //! Attacks on the whole mechanism in integers.
 //!
-//! Neighbouring streams of quantised records are encoded by an integer C. The privacy loss between
-//! them never exceeds the requested loss, and the worst pairs come close to it. The attack does not
-//! use the sensitivity: streams are encoded and compared coordinate by coordinate.
+//! The attacks encode neighbouring streams of quantised records by an integer C and compare them
+//! coordinate by coordinate, without using the sensitivity. The privacy loss never exceeds the
+//! requested one, and the worst pairs come close to it.
 
 use super::{MatrixMechanism, Method, MomentGeometry, MomentMechanism, MomentParameters, Strategies};
 use crate::moments::{Clipper, Layout, QuantisedRows, SecondMoment};

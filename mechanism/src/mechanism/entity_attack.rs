@@ -1,5 +1,5 @@
-//! Attacks on the whole mechanism in integers by an entity with several records, through one
-//! strategy or two.
+//! Attacks the whole mechanism in integers by an entity with several records, through one strategy
+//! or two.
 //!
 //! As in `attack`, the sensitivity is not used: two streams that differ in all records of an entity
 //! are clipped, encoded and compared coordinate by coordinate.

@@ -88,8 +88,8 @@ impl MomentGeometry {
 
     /// Describes one strategy for counts and first moments, and one for second moments, which may
     /// be the same. An entity takes part as `participation` allows, over as many steps as the
-    /// matrices have columns. The encoders round as [`ColumnGeometry::rounding_squared`] says of
-    /// each.
+    /// matrices have columns. The rounding of each encoder is its
+    /// [`ColumnGeometry::rounding_squared`].
     ///
     /// # Errors
     /// [`OutOfRange`] if the matrices have different numbers of steps.
@@ -243,8 +243,8 @@ impl MomentGeometry {
         match &self.columns {
             StrategyColumns::Shared(_) => squared,
             StrategyColumns::Matrices { first, second, .. } => {
-                let of = |matrix: &Matrix| matrix.relative_discrepancy(self.participations);
-                rounded_up(squared * (1.0 + 2.0 * of(first).max(of(second))).powi(2))
+                let discrepancy_of = |matrix: &Matrix| matrix.relative_discrepancy(self.participations);
+                rounded_up(squared * (1.0 + 2.0 * discrepancy_of(first).max(discrepancy_of(second))).powi(2))
             }
         }
     }

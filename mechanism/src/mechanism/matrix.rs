@@ -92,15 +92,15 @@ impl Strategies {
         [&self.first, &self.second].into_iter().filter_map(|strategy| strategy.horizon()).min()
     }
 
-    /// Returns how well the strategies correlate noise: that of counts and first moments, and that
+    /// Returns row norms and error bounds of the correlated noise: of counts and first moments, and
     /// of second moments.
     fn correlations(&self, steps: u64) -> Result<[Correlation; 2], MechanismError> {
-        let of = |strategy: &dyn Strategy| {
+        let correlation_of = |strategy: &dyn Strategy| {
             let correlation = strategy.correlates().map(|strategy| strategy.correlation(steps));
             correlation.ok_or(MechanismError::Correlation)
         };
-        let first = of(self.first())?;
-        let second = if self.are_one() { first } else { of(self.second())? };
+        let first = correlation_of(self.first())?;
+        let second = if self.are_one() { first } else { correlation_of(self.second())? };
         Ok([first, second])
     }
 
@@ -172,7 +172,7 @@ impl MatrixMechanism {
     /// `horizon` steps.
     ///
     /// # Errors
-    /// [`MechanismError`], as [`MomentMechanism::new`], also where a strategy is not defined for
+    /// [`MechanismError`], as [`MomentMechanism::new`], and if a strategy is not defined for
     /// `horizon` steps or the sensitivity can't be computed for them.
     /// [`MechanismError::Correlation`] for strategies that can't correlate noise,
     /// [`MechanismError::CorrelationError`] and [`MechanismError::CorrelationRange`] where rounding
@@ -256,16 +256,17 @@ impl MatrixMechanism {
         self.participation
     }
 
-    /// Returns the most records of an entity in a step that the noise is for.
+    /// Returns m, the most records of an entity in a step that the noise covers.
     pub fn records_at_once(&self) -> u32 {
         self.moments.records_at_once()
     }
 
-    /// Returns the number of records of one key in an epoch that a release can certainly hold;
-    /// `None` for no limit, as where no strategy rounds.
+    /// Returns the number of records of one key in an epoch that a release always supports; `None`
+    /// if there is no limit, because no strategy rounds.
     ///
     /// No sum of this many records leaves an encoder's range, so no error depends on sums. The
-    /// limit is public. Compare it with what is known of the stream before anything is released.
+    /// limit is public. Compare it with public knowledge about the stream before anything is
+    /// released.
     pub fn most_records(&self) -> Option<u64> {
         if self.is_correlated() {
             return None;

@@ -1,5 +1,5 @@
-//! Moment mechanisms: privacy cost and noise of a release of counts, first and second moments, for
-//! every method.
+//! Moment mechanisms: the privacy cost and the noise of a release of counts, first and second
+//! moments, for every method.
 //!
 //! # One release for all methods
 //! With the cells' sums n (counts), u = Σx and S = Σxxᵀ (or Σx∘x), strategies C₁ and C₂ and a noise
@@ -124,8 +124,8 @@ impl MomentParameters {
         self.layout.sent.filter(|_| !self.neighbours.counts_are_public()).map(|_| sent::WEIGHT)
     }
 
-    /// Returns ν = λζ², or the default. RoundingLoss is harmless here: the mechanism is the one
-    /// with the rounded weight.
+    /// Returns ν = λζ², or the default. Rounding is harmless here, because the mechanism uses the
+    /// rounded weight.
     pub(crate) fn relative_second_weight(&self, default: f64) -> Result<f64, OutOfRange> {
         let Some(lambda) = self.second_moment_weight else { return Ok(default) };
         let root = positive("second_moment_weight", lambda)?.sqrt() * self.clip_norm;
@@ -279,8 +279,8 @@ pub struct JointClaim {
     pub squared: f64,
 }
 
-/// An immutable, validated description of the noise of one release. The head of this module defines
-/// it.
+/// An immutable, validated description of the noise of one release, as defined at the head of this
+/// module.
 ///
 /// The type that runs is [`MatrixMechanism`], which also holds the strategies.
 ///
@@ -359,8 +359,8 @@ impl MomentMechanism {
         Self::with_rounding(parameters, claim, rounding.ok_or(MechanismError::Correlation)?, 1)
     }
 
-    /// Returns the same mechanism for entities of up to m records in a step, m times whose noise
-    /// its noise multiplier already is. Only the noise of the number of sent records changes.
+    /// Returns the same mechanism for entities of up to m records in a step. The noise multiplier
+    /// must already contain the factor m; only the noise of the number of sent records changes.
     ///
     /// # Errors
     /// As [`with_noise_multiplier`](Self::with_noise_multiplier).

@@ -1,7 +1,9 @@
-//! Noise levels on the integer grid: derives the scale of every coordinate from a sensitivity.
+//! Noise levels on the integer grid: derives the scale of each coordinate's noise from a
+//! sensitivity.
 //!
 //! # Calibration
-//! Calibration of the noise multiplier for (ε, δ), and the privacy cost of part of a run.
+//! This file also calibrates the noise multiplier for (ε, δ) and computes the privacy cost of part
+//! of a run.
 //!
 //! Noise on a grid costs δ, and costs more the coarser the grid is relative to the noise
 //! ([`accounting::discrete`]). The relative coarseness depends on the noise multiplier, and the
@@ -43,12 +45,12 @@ use crate::sensitivity::{MomentWeights, rounded_up};
 use crate::strategy::{COEFFICIENT_BITS, Correlation, CorrelationUnits};
 use std::iter;
 
-/// Noise of one released coordinate.
+/// The noise of one released coordinate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoordinateNoise {
     /// Real value of one unit of the integer grid.
     pub unit: f64,
-    /// A sum of 1, in the units of the sums, is 2^`sum_bits` units of the grid.
+    /// One unit of the sums is 2^`sum_bits` units of the grid.
     pub sum_bits: u8,
     /// Noise is correlated in units of 2^`coarse_bits` units of the grid; 0 where it is not
     /// correlated.
@@ -76,7 +78,7 @@ impl CoordinateNoise {
     }
 }
 
-/// The increase of the distance of two streams by rounding.
+/// How much rounding can increase the distance of two streams.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RoundingLoss {
     /// Encoders round sums: the most they add, in units of ζ.
@@ -359,7 +361,7 @@ mod tests {
     /// For δ so small that the grid matters, the cost of the mechanism that runs is within the
     /// promise.
     #[test]
-    fn the_grid_that_runs_is_charged() {
+    fn the_cost_of_the_grid_is_charged() {
         let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), 1e9);
         for (strategies, log_delta) in [(strategies(), -75.0_f64), (strategies().correlated(), -45.0)] {
             let delta = Delta::new(log_delta.exp()).unwrap();
@@ -388,7 +390,7 @@ mod tests {
     /// A finished run has spent the budget it was calibrated for, including the grid and the
     /// rounding of noise.
     #[test]
-    fn a_whole_run_spends_its_guarantee_and_a_part_no_less_than_it_moves() {
+    fn a_run_spends_its_guarantee_and_a_part_at_least_its_distance() {
         let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), STEPS as f64);
         for (strategies, log_delta) in [
             (strategies(), -14.0_f64),

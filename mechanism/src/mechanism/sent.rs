@@ -1,8 +1,8 @@
-//! The number of records that entities sent, beside the moments of those that counted.
+//! The number of records that entities sent, released beside the moments of those that counted.
 //!
-//! Of an entity at most m records count in an epoch. An entity that takes part in an epoch also
-//! adds the number of records that it sent in it, under each key, but at most M over all keys.
-//! Their sum v is one more coordinate of every key, and goes through C₁ like the count.
+//! At most m records of an entity count in an epoch. An entity that takes part in an epoch also
+//! contributes the number of records that it sent under each key, at most M over all keys. The sum
+//! v of these numbers is one more coordinate of every key, and is encoded by C₁ like the count.
 //!
 //! # Theorem
 //! Let s₀ be the joint sensitivity of the moments, for one record at once, of an entity that takes
@@ -32,7 +32,7 @@
 //! m·s₀/(σms) = s₀/(σs). v moves by at most M√S·√e/(σsM) = √(eS)/(σs). These are different
 //! coordinates with independent noise, so the squares add up to (s₀² + eS)/(σs)² = 1/σ². ∎
 //!
-//! The proof reads nothing of the records but these numbers. So it holds for every method, all
+//! The proof uses nothing about the records but these numbers. So it holds for every method, all
 //! second moments, missing values, bounds by key, and both treatments of several records.
 //!
 //! *From the matrix to the C that runs.* As for the moments (`mechanism/geometry.rs`): the error of
@@ -42,8 +42,8 @@
 //! units of its noise this is √(2kMR)·√e/(σsM), at most √(2keR)/(σs): like a count of weight e.
 //!
 //! # The weight
-//! e is a constant, so that it is the same for every part of a run. With c ≥ ½ every s₀² is at
-//! least (c + 1)·S ≥ 1.5·S, so s grows by at most 1 %.
+//! e is a constant, so every part of a run uses the same value. With c ≥ ½ every s₀² is at least
+//! (c + 1)·S ≥ 1.5·S, so s grows by at most 1 %.
 
 /// e.
 pub(super) const WEIGHT: f64 = 0.03;
@@ -174,7 +174,7 @@ mod tests {
     /// All pairs of streams: none exceeds the bound, and the worst attain it with moments and sent
     /// records together.
     #[test]
-    fn sent_records_beside_moments_spend_the_budget_and_no_more() {
+    fn sent_records_beside_moments_spend_exactly_the_budget() {
         // Records that are clipped with their squares are shorter than these.
         for method in METHODS.into_iter().filter(|&method| method != Method::JointClip) {
             for neighbours in [Neighbours::ZeroOut, Neighbours::ReplaceOne] {

@@ -144,13 +144,13 @@ fn refuses_with_a_reason() {
         MomentParameters { count_weight: Some(1.0), ..in_place },
         "count_weight is 1.0, but counts are public",
     );
-    let of = |method| MomentParameters { method, ..base };
+    let with_method = |method| MomentParameters { method, ..base };
     for first_moment_share in [0.0, 1.0, -0.5, f64::NAN] {
-        check(of(Method::Ime { first_moment_share }), "first_moment_share is");
+        check(with_method(Method::Ime { first_moment_share }), "first_moment_share is");
     }
     let none = base.layout.without_second();
     for method in [Method::Ime { first_moment_share: 0.5 }, Method::Cs, Method::Pp, Method::JointClip] {
-        let without = MomentParameters { layout: none, ..of(method) };
+        let without = MomentParameters { layout: none, ..with_method(method) };
         check(without, &format!("the method {method} makes second moments private, but none are wanted"));
     }
     let weighted = MomentParameters { second_moment_weight: Some(1.0), ..base };
@@ -270,11 +270,11 @@ fn several_participations_cost_their_root_without_overlaps() {
 #[test]
 fn two_strategies_have_weights_of_their_own() {
     for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
-        let of = |scale: f64| {
+        let mechanism_scaled_by = |scale: f64| {
             let geometry = matrices(&[1.0], &[scale, 0.5 * scale], "1");
             MomentMechanism::new(parameters(neighbours, 3), &geometry).unwrap()
         };
-        let [one, scaled] = [1.0, 8.0].map(of);
+        let [one, scaled] = [1.0, 8.0].map(mechanism_scaled_by);
         let layout = one.layout();
         for (position, factor) in [(layout.first().start, 1.0), (layout.second().start, 8.0)] {
             let [a, b] = [&one, &scaled].map(|found| found.noise()[position].standard_deviation());
@@ -323,13 +323,13 @@ fn errors_of_a_matrix_are_charged() {
             assert!(found <= charged(discrepancy), "{size}: {found} above {}", charged(discrepancy));
         }
     }
-    let of = |name: &str| {
+    let discrepancy_of = |name: &str| {
         let strategy = build(name, &Workload::Prefix, Some(1 << 10)).unwrap();
         strategy.matrix(1 << 10).unwrap().discrepancy()
     };
-    assert_eq!(of("square-root"), Discrepancy::NONE);
-    assert!(of("normalized-square-root").column > 14.0 * 2f64.powi(-40));
-    assert!(of("banded-inverse-square-root:8").relative > 2f64.powi(-50));
+    assert_eq!(discrepancy_of("square-root"), Discrepancy::NONE);
+    assert!(discrepancy_of("normalized-square-root").column > 14.0 * 2f64.powi(-40));
+    assert!(discrepancy_of("banded-inverse-square-root:8").relative > 2f64.powi(-50));
 }
 
 /// Noise that can't be correlated, or whose rounding error would be too large.

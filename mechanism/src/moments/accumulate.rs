@@ -1,4 +1,4 @@
-//! The sums of all keys of one epoch on one worker.
+//! Accumulates the sums of all keys of one epoch on one worker.
 //!
 //! A row of d numbers adds to d(d+3)/2 sums.
 //!
@@ -21,7 +21,7 @@ use zeroize::{Zeroize, Zeroizing};
 /// at least this many.
 const PENDING_ROWS: usize = 32;
 
-/// Adds quantised records up, key by key.
+/// Sums quantised records, key by key.
 ///
 /// ```
 /// use hushflow_mechanism::moments::{Accumulators, Clipper, Layout, QuantisedRows, SecondMoment};
@@ -408,7 +408,7 @@ mod tests {
     proptest! {
         /// Checks every order of records, size of batches and assignment to workers.
         #[test]
-        fn sums_do_not_depend_on_order_or_place(
+        fn sums_do_not_depend_on_order_or_worker(
             layout in layouts(),
             (keys, shuffled) in prop::collection::vec(0..4u32, 1..300)
                 .prop_map(|keys| keys.into_iter().enumerate().collect::<Vec<_>>())

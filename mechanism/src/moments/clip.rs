@@ -1,4 +1,4 @@
-//! From a record to integers: centre, scale, clip to the ζ-ball, round to the grid ζ·2⁻²⁰.
+//! Turns a record into integers: centre, scale, clip to the ζ-ball, round to the grid ζ·2⁻²⁰.
 //!
 //! A [`Clipper`] ensures the sensitivity of everything downstream. Its output, a row of
 //! [`QuantisedRows`], has an *integer* squared norm of at most 2⁴⁰, tested on the integers

@@ -46,7 +46,7 @@ pub enum ClippedSumsError {
     Moment(#[from] MomentError),
 }
 
-/// Adds up what a [`Clipper`] makes of the records of one key.
+/// Sums the records of one key as a [`Clipper`] quantises them.
 ///
 /// ```
 /// use hushflow_mechanism::moments::{ClippedSums, Clipper, Layout, SecondMoment};

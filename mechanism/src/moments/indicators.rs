@@ -1,4 +1,4 @@
-//! Records with missing values: an indicator beside each value.
+//! Records with missing values have an indicator beside each value.
 //!
 //! A record with values in some of its d columns becomes a vector of 2d entries,
 //!
@@ -31,11 +31,11 @@
 //! bound has no rounding error. h is read back exactly: `Σ e_j` is the integer sum divided by 2h.
 //!
 //! # Why ±½ and not 0 or 1
-//! The moments determine each other for any constant that is taken from the indicators. One half
-//! makes `Σ e_j²` least, a quarter of the norm that 1 would have, and the noise of
-//! U_ij and N_ij least with it: their large part is in n and Σ y, which are released with less
-//! noise. Likewise x is centred in its bounds, so a missing value is no further from a present one
-//! than two present values are from each other.
+//! The moments determine each other whatever constant is subtracted from the indicators. One half
+//! makes `Σ e_j²` least, a quarter of the norm that 1 would have, and the noise of U_ij and N_ij
+//! least with it: their large part is in n and Σ y, which are released with less noise. Likewise x
+//! is centred in its bounds, so a missing value is no further from a present one than two present
+//! values are from each other.
 //!
 //! # Price
 //! Where nothing is missing, the noise of Σ x_j and of Σ x_i x_j rises by √(5/4) and by 5/4: the

@@ -1,4 +1,4 @@
-//! Clipping a record together with its square: (x, √τ·xxᵀ) is scaled to norm ζ as a whole.
+//! Clips a record together with its square: (x, √τ·xxᵀ) is scaled to norm ζ as a whole.
 //!
 //! In units of ζ, with ν = τζ², a record of norm ρ keeps the share `f = min(1, 1/(ρ√(1 + νρ²)))`.
 //! It adds f·x to first moments and f·xxᵀ to second ones. The second is the square of √f·x, so two

@@ -32,7 +32,7 @@ use std::ops::Range;
 /// Bits of the record grid: a record of norm ζ has integer norm 2²⁰.
 pub const RECORD_BITS: u32 = 20;
 
-/// The second moments that are kept.
+/// The second moments in a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SecondMoment {
@@ -53,7 +53,7 @@ pub struct Layout {
     pub dimension: usize,
     /// Which second moments follow the first.
     pub second: SecondMoment,
-    /// M: whether the number of records that entities sent comes last, of which an entity adds at
+    /// M, if the number of records that entities sent is the last coordinate: an entity adds at
     /// most M to an epoch.
     pub sent: Option<NonZeroU32>,
 }

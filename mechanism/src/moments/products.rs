@@ -7,19 +7,19 @@
 //! last bit, on every machine.
 //!
 //! # Narrow records
-//! Sums of records with few columns, added one record at a time.
+//! Records with few columns are added to the sums one at a time.
 //!
 //! Entries are integers whose products add up exactly in `f64` for up to
 //! [`BLOCK_ROWS`] rows, in any order.
 //!
 //! # Several records side by side
-//! Loops over several long records at once.
+//! Long records are added several at a time.
 //!
-//! Their cost is loading records from memory. A processor prefetches several address streams in
-//! parallel, and sums that several records share are loaded and stored once for all of them. Eight
-//! records at a time take half the time of one after another. The same code is also compiled for
-//! registers of 256 bits, and the version is selected once (`pulp`). Each operation stays one of
-//! IEEE's, in the same order, so the results are the same, bit by bit.
+//! Loading records from memory dominates the cost. A processor prefetches several address streams
+//! in parallel, and shared sums are loaded and stored once for all of them. Eight records at a time
+//! take half the time of one at a time. The same code is also compiled for registers of 256 bits,
+//! and the version is selected once (`pulp`). Each operation stays one of IEEE's, in the same
+//! order, so the results are the same, bit by bit.
 //!
 //! Numbers are moved by value in blocks of eight: compilers can't vectorise writes to memory that
 //! may be aliased.
@@ -31,7 +31,7 @@ use nalgebra::{DMatrixView, DMatrixViewMut, Dyn};
 use pulp::{Arch, Simd, WithSimd};
 use zeroize::Zeroize;
 
-/// Most rows whose products certainly add up exactly.
+/// Most rows whose products always add up exactly.
 pub(super) const BLOCK_ROWS: usize = 1 << (52 - 2 * RECORD_BITS);
 
 /// Number of columns from which the matrix product is faster than the loop over rows (measured).
@@ -377,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn several_records_are_one_after_another(
+        fn several_records_equal_one_after_another(
             columns in 1usize..40,
             scales in prop::array::uniform8(1.0..1000.0),
             values in prop::collection::vec(-100.0..100.0, 40 * SUMS),

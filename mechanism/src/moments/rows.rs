@@ -1,12 +1,11 @@
-//! Quantised records: flat rows of integers with a guaranteed bound, and why a record can't be
-//! quantised.
+//! Quantised records: flat rows of integers with a guaranteed bound.
 //!
 //! # Borrowed rows
-//! A borrowed run of integers, wide or narrow.
+//! [`IntegerRow`] is a borrowed run of integers, wide or narrow.
 //!
 //! # Rounding
-//! Conversion of many numbers to integers and back, without a call, cast or branch per number, so
-//! that compilers vectorise it.
+//! Converts many numbers to integers and back, without a call, cast or branch per number, so that
+//! compilers vectorise it.
 
 use crate::numbers;
 use zeroize::Zeroize;

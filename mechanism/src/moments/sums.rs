@@ -1,9 +1,9 @@
-//! Exact sums, in 64 bits where they are known to fit, shared instead of copied.
+//! Exact sums, in 64 bits where they are known to fit. They are shared instead of copied.
 //!
-//! The number of records alone determines whether they fit. So values do not influence which
-//! arithmetic adds them. No sum can exceed its 128 bits, so no error depends on data: entries of
-//! records are at most 2⁴⁰ in magnitude, so sums of fewer than 2⁶⁴ records are at most 2¹⁰⁴. (Sums
-//! are added modulo 2¹²⁸.)
+//! The number of records alone determines whether they fit, so values do not influence the choice
+//! of arithmetic. No sum can exceed its 128 bits, so no error depends on data: entries of records
+//! are at most 2⁴⁰ in magnitude, so sums of fewer than 2⁶⁴ records are at most 2¹⁰⁴. (Sums are
+//! added modulo 2¹²⁸.)
 
 use super::clipped::NARROW_RECORDS;
 use crate::moments::IntegerRow;
@@ -49,8 +49,8 @@ numbers!(enum MomentError { 0 Dimension { found, expected }, 1 Width { found, ex
 /// ζ·2⁻²⁰ (first moments) and its square.
 ///
 /// Private data: sums can't be printed and are wiped when the last owner drops them. They can be
-/// serialised, because they travel between workers. Integers add up to the same in every order and
-/// grouping, so sums are bit-identical on one worker and on many.
+/// serialised, because they travel between workers. Integer sums do not depend on order or
+/// grouping, so they are bit-identical on one worker and on many.
 ///
 /// ```compile_fail,E0277
 /// use hushflow_mechanism::moments::Sums;
@@ -75,7 +75,7 @@ enum SumsStorage {
     Wide(Zeroizing<Vec<i128>>),
 }
 
-/// Sends no sums of other runs.
+/// Serialises this run alone, without the rest of the shared sums.
 fn run_alone<S: Serializer>((all, run): &SharedSums, serializer: S) -> Result<S::Ok, S::Error> {
     all[run.clone()].serialize(serializer)
 }
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// Tests as many records as fit 64 bits, for any sums, and one more.
+    /// Tests the largest number of records whose sums fit 64 bits for any values, and one more.
     #[test]
     fn the_width_of_a_total_depends_on_the_number_of_records_alone() {
         for (records, is_narrow) in [(NARROW_RECORDS - 1, true), (NARROW_RECORDS, false)] {

@@ -290,16 +290,16 @@ impl<N: NoiseInteger> WithSimd for PackedRounds<'_, N> {
     fn with_simd<S: Simd>(self, _: S) -> u64 {
         let Self { bins, leading, low_bits, bytes, noise } = self;
         // One pass looks up and one computes: the second can be vectorised.
-        let (mut found, mut told, mut ended) = ([0; ROUNDS], [0; ROUNDS], [0; ROUNDS]);
+        let (mut bin_numbers, mut certain, mut ended) = ([0; ROUNDS], [0; ROUNDS], [0; ROUNDS]);
         for (position, [first, _]) in bytes.iter().enumerate() {
-            let (bin, is_told) = bins.guess(u64::from_le_bytes(*first));
-            (found[position], told[position]) = (bin, u64::from(is_told));
+            let (bin, is_certain) = bins.guess(u64::from_le_bytes(*first));
+            (bin_numbers[position], certain[position]) = (bin, u64::from(is_certain));
         }
         for position in 0..ROUNDS {
             let (draw, ends) =
-                round(found[position], bytes[position].map(u64::from_le_bytes), leading, low_bits);
+                round(bin_numbers[position], bytes[position].map(u64::from_le_bytes), leading, low_bits);
             noise[position] = N::lower_half(draw.into());
-            ended[position] = (ends & told[position]).wrapping_shl(position as u32);
+            ended[position] = (ends & certain[position]).wrapping_shl(position as u32);
         }
         !ended.iter().fold(0, |all, one| all | one)
     }

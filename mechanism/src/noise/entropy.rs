@@ -3,8 +3,8 @@
 //! A release takes 32 fresh bytes of operating-system entropy for every (epoch, shard) and expands
 //! them by ChaCha20. Nothing is stored on disk. No seed outlives its epoch, so there is no key to
 //! steal, and no restored backup draws the same noise twice. No generator outlives the call that
-//! made it, so a forked process shares none. (Two copies of a machine cloned while it *runs* share
-//! what is in memory: the noise of the epoch in progress.)
+//! made it, so a forked process shares none. (If a machine is cloned while it *runs*, both copies
+//! share its memory, including the noise of the epoch in progress.)
 //!
 //! The seeded source exists for tests and simulations. Releases made with it are marked
 //! `private: false`.

@@ -1,10 +1,10 @@
 //! Exact Bernoulli trials of probability exp(−x), for a rational x ≥ 0, at the cost of one
 //! floating-point exponential.
 //!
-//! A trial succeeds if a uniform number U is below exp(−x). 64 bits of U are compared with a
-//! floating-point value of exp(−x). The error of that value is far below the margin that is left on
-//! both sides. Inside the margin, which happens less than once in 10⁸ trials, as many bits as
-//! needed are compared with integers that enclose exp(−x) ([`bounds`]). So no trial is rounded.
+//! A trial succeeds if a uniform number U is below exp(−x). A trial compares 64 bits of U with a
+//! floating-point value of exp(−x), with a margin far above the error of that value. Inside the
+//! margin, which happens less than once in 10⁸ trials, it compares as many bits as needed with
+//! integers that enclose exp(−x) ([`bounds`]). So no trial is rounded.
 //!
 //! # Uniform numbers
 //! Uniform real numbers on [0, 1) whose bits are drawn only as far as a comparison needs them, and
@@ -40,9 +40,9 @@ use num_bigint::BigUint;
 use rand::CryptoRng;
 use std::cmp::Ordering;
 
-/// Relative and absolute distance to exp(−x) within which floating point does not decide. A
-/// relative error of 10⁻¹² in x moves exp(−x) by less than a twentieth of the first for x up to 42.
-/// For larger x, exp(−x) is below the second.
+/// Relative and absolute margin around exp(−x) within which floating point does not decide. A
+/// relative error of 10⁻¹² in x moves exp(−x) by less than a twentieth of the relative margin for x
+/// up to 42. For larger x, exp(−x) is below the absolute margin.
 const DOUBT: (f64, f64) = (1e-9, 1e-18);
 
 /// Returns true with probability exp(−numerator/denominator). `exactly` gives the ratio, and

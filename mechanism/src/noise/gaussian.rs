@@ -27,19 +27,18 @@
 //! cases and by 64 bits in all but 2⁻⁴⁰ of the rest. The remaining cases use as many bits as
 //! needed, in integers. No comparison is ever rounded.
 //!
-//! **In blocks.** [`DiscreteGaussian::fill`] makes 64 rounds at a time, without a branch, as if
-//! none needed more than the common case. It accepts such a round only if
+//! **In blocks.** [`DiscreteGaussian::fill`] makes 64 rounds at a time without a branch, assuming
+//! the common case in each. It accepts a round only if
 //!
 //! 1. U lies in the share of the very bin that it took from the table;
-//! 2. the remainder of Lemire's product is at least the bound, so the word is taken whatever the
-//!    rest of his rule says;
+//! 2. the remainder of Lemire's product is at least the bound, so his rule accepts the word;
 //! 3. h ≤ 1024, so that one trial decides, and the first 16 bits of U₁ exceed every e that the
 //!    leading bits of j allow;
 //! 4. x ≠ 0.
 //!
-//! Then the round above ends with the same x, made of the same words, and needs no further bit.
-//! Every other round is made as above, from its words, in the order of the draws. So each x is that
-//! of rounds made one after another, for a seeded generator too. ∎
+//! Then the round above ends with the same x from the same words, and needs no further bit. Every
+//! other round is made as above, from its words, in the order of the draws. So each x equals that
+//! of rounds made one after another, even for a seeded generator. ∎
 //!
 //! **Cost.** Two 64-bit words for W < 2⁵⁸ and three above, drawn for many rounds at a time; two
 //! multiplications, no division, no floating point. The time depends on the noise only, and the
@@ -195,7 +194,7 @@ impl DiscreteGaussian {
         self.end_rounds(open, bytes, noise, rng);
     }
 
-    /// Makes the open rounds from their words, and more rounds where these do not end.
+    /// Completes the open rounds from their words, and adds rounds where these are rejected.
     #[inline(always)]
     fn end_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
@@ -423,8 +422,8 @@ mod tests {
         words
     }
 
-    /// Where a plain round ends, the full round gives the same and needs no more bits. Plain rounds
-    /// nearly always end.
+    /// If a plain round ends, the full round gives the same result and needs no more bits. Plain
+    /// rounds nearly always end.
     fn check<const WORDS: usize>(significand: u32, exponent: u32) {
         let scale = NoiseScale::new(significand, exponent).unwrap();
         let gaussian = DiscreteGaussian::new(scale);
@@ -444,7 +443,7 @@ mod tests {
         assert!(open < rounds / 10, "{open}");
     }
 
-    /// The same for packed rounds. Both kinds of integers are drawn alike.
+    /// As `check`, for packed rounds. Both widths of integers get equal draws.
     fn check_packed(significand: u32, exponent: u32) {
         let gaussian = DiscreteGaussian::new(NoiseScale::new(significand, exponent).unwrap());
         assert!(gaussian.is_packed);

@@ -81,9 +81,8 @@ impl NoiseScale {
             .ok_or(NoiseScaleError::TooLarge { deviation })
     }
 
-    /// Returns the smallest scale of few bits whose σ is at least `deviation`, for noise that is
-    /// drawn several at a time. It costs less than 2⁻¹⁹ of σ. `None` unless there is one with
-    /// `w < 2²⁰` and `k ≤ 32`.
+    /// Returns the smallest scale of few bits whose σ is at least `deviation`, for packed draws. It
+    /// costs less than 2⁻¹⁹ of σ. `None` unless there is one with `w < 2²⁰` and `k ≤ 32`.
     pub(crate) fn packed_at_least(deviation: f64) -> Option<Self> {
         let bins = deviation / f64::from(BINS_PER_DEVIATION);
         let significand = |exponent: u32| (bins / 2f64.powi(exponent as i32)).ceil();
@@ -157,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packed_scales_are_rounded_up_and_not_far(logarithm in 25.0_f64..58.0) {
+        fn packed_scales_are_rounded_up_by_little(logarithm in 25.0_f64..58.0) {
             let deviation = logarithm.exp2();
             let scale = NoiseScale::packed_at_least(deviation).unwrap();
             prop_assert!(scale.sigma() >= deviation && scale.sigma() <= deviation * (1.0 + 0.5_f64.powi(19)));

@@ -47,7 +47,7 @@ pub enum SelectionError {
         /// The given Δ.
         sensitivity: i128,
     },
-    /// The same for ε of pure differential privacy.
+    /// ε or Δ is not a positive number, or ε/(2Δ) is not.
     #[error(
         "a selection with epsilon {epsilon:?} and sensitivity {sensitivity} has no weight: both must be above 0, and finite"
     )]
@@ -203,7 +203,7 @@ mod tests {
     /// P(1)/P(0) = exp(ε·gap/(2Δ)), at six standard deviations of 200,000 draws: a false alarm of
     /// 2·10⁻⁹.
     #[test]
-    fn pure_selections_have_their_own_weight() {
+    fn pure_selections_have_the_weight_of_their_epsilon() {
         let selection = Selection::pure(Epsilon::new(0.8).unwrap(), 4).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(7);
         let draws = 200_000;

@@ -1,9 +1,9 @@
-//! Dense operations of the optimisers, on matrices of a thousand rows and more, and conjugate
+//! Dense linear algebra for the optimisers, on matrices of a thousand rows and more, and conjugate
 //! gradients.
 //!
 //! # Quadratic forms
-//! Workloads in the form that optimisers use: the quadratic form V = AᵀA of the total squared error
-//! tr(V X⁻¹).
+//! [`QuadraticForm`] is a workload as optimisers use it: the quadratic form V = AᵀA of the total
+//! squared error tr(V X⁻¹).
 
 use super::OptimizeError;
 use crate::workload::Workload;
@@ -182,7 +182,7 @@ impl QuadraticForm {
         }
     }
 
-    /// Makes the form of any m×n workload matrix.
+    /// Makes the form of an m×n workload matrix.
     ///
     /// # Errors
     /// [`OptimizeError::Empty`], [`OptimizeError::NotFinite`] and [`OptimizeError::Zero`].
@@ -191,8 +191,8 @@ impl QuadraticForm {
         Self::new(dense(gram(view(workload)).as_ref()))
     }
 
-    /// Makes the form of all n(n+1)/2 sums over consecutive steps: V_ij = i (n − j + 1) for steps i
-    /// ≤ j from 1.
+    /// Makes the form of all n(n+1)/2 sums over ranges of consecutive steps: V_ij = i (n − j + 1)
+    /// for steps i ≤ j from 1.
     ///
     /// # Errors
     /// [`OptimizeError::Empty`] if `steps` is 0.
@@ -264,7 +264,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_causal_factor_of_every_definite_matrix(entries in prop::collection::vec(-1.0..1.0f64, 36)) {
+        fn every_definite_matrix_has_a_causal_factor(entries in prop::collection::vec(-1.0..1.0f64, 36)) {
             let root = Mat::from_fn(6, 6, |i, j| entries[6 * i + j] + if i == j { 3.0 } else { 0.0 });
             let matrix = gram(root.as_ref());
             let causal = reverse_cholesky(matrix.as_ref()).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn no_factor_of_an_indefinite_matrix() {
+    fn indefinite_matrices_have_no_factor() {
         let matrix = Mat::from_fn(3, 3, |i, j| if i == j { 1.0 } else { -0.9 });
         assert!(cholesky(matrix.as_ref()).is_none() && reverse_cholesky(matrix.as_ref()).is_none());
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_forms_are_the_products() {
+    fn closed_forms_agree_with_products() {
         for text in [
             "prefix",
             "average",

@@ -1,7 +1,7 @@
-//! Lower bounds of the loss of every strategy, without a search for the best one.
+//! Lower bounds of the loss of all strategies, without a search for the best one.
 //!
-//! Every U of the [dual](super::dual) proves a bound: the loss is at least `T²/Σ v_π`, with
-//! `T = ‖A R‖_*` and U = R Rᵀ. An error of U counts only in second order, so simple ways to a U are
+//! Every U of the [dual](super::dual) proves a bound: the loss is at least `T²/Σ v_π`, with `T = ‖A
+//! R‖_*` and U = R Rᵀ. An error in U matters only to second order, so a simple U gives a bound
 //! close to the optimum. A participation with larger gaps only adds patterns, so its bound is that
 //! of equal gaps.
 //!
@@ -23,9 +23,9 @@
 //! `4.1 e^(−π²/h)` for every λ, as the Fourier transform of sech is sech. Nodes that are left out
 //! only lower the sum.
 //!
-//! *Windows* have too much state. No strategy does better in a block of steps than the best one for
-//! the block alone, and the block's part of the workload does not depend on its position. So n
-//! steps lose at least m times the bound of ⌊n/m⌋ steps.
+//! *Windows* have too much state for this. No strategy does better in a block of steps than the
+//! best one for the block alone, and the block's part of the workload does not depend on its
+//! position. So n steps lose at least m times the bound of ⌊n/m⌋ steps.
 //!
 //! *Others*, and several participations, take eigendecompositions of n×n matrices. For several
 //! participations U is that of a short horizon with as many participations: the multipliers of a
@@ -140,7 +140,7 @@ fn of_sums(workload: &Workload, sums: WorkloadSums, steps: usize) -> f64 {
     climb(steps, (MAX_STEPS as usize / steps).clamp(3, 40), |v| filter.root_diagonal(v))
 }
 
-/// Step of the trapezoidal rule in w, and how far its nodes reach beyond the eigenvalues.
+/// Step of the trapezoidal rule in w, and the reach of its nodes beyond the eigenvalues.
 const NODE_STEP: f64 = 0.5;
 const REACH: f64 = 13.0;
 
@@ -304,8 +304,12 @@ fn of_participations(workload: &Workload, schedule: ParticipationSchedule) -> Re
         let position = position.clamp(0.0, (short_end - short_first - 1) as f64);
         let (left, share) = (position as usize, position.fract());
         let right = (left + 1).min(short_end - short_first - 1);
-        let of = |class: usize| &found.multipliers[parts[short_first + class].clone()];
-        of(left).iter().zip(of(right)).map(|(a, b)| (1.0 - share) * a + share * b).collect()
+        let multipliers_of = |class: usize| &found.multipliers[parts[short_first + class].clone()];
+        multipliers_of(left)
+            .iter()
+            .zip(multipliers_of(right))
+            .map(|(a, b)| (1.0 - share) * a + share * b)
+            .collect()
     };
     let multipliers: Vec<f64> = (0..gap).flat_map(stretched).collect();
     let form = QuadraticForm::from_workload(workload, steps)?;
@@ -384,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn horizons_without_a_bound_are_named() {
+    fn errors_name_the_horizon_without_a_bound() {
         let message = |workload: &str, steps, participation: &str| {
             let bound = loss_bound(&workload.parse().unwrap(), steps, participation.parse().unwrap());
             bound.unwrap_err().to_string()

@@ -5,9 +5,9 @@
 //! value tr(V X⁻¹) and the feasibility of X are checked directly. The bound is weak duality. Let U
 //! be block-diagonal over the classes, 0 between steps that share no pattern, and v ≥ 0 with
 //! `U_ij ≤ c Σ_(π ∋ i,j) v_π` for some c. Then every X with non-negative entries and sums of at
-//! most 1 over every pattern has `⟨U, X⟩ ≤ c Σ v_π`. An X with zeros between the steps of each
-//! pattern has it if only the diagonal of U is bounded. For U = R Rᵀ,
-//! `tr(V X⁻¹) ⟨U, X⟩ ≥ (tr(Rᵀ V R)^(1/2))²` for every X, by the Cauchy–Schwarz inequality.
+//! most 1 over every pattern has `⟨U, X⟩ ≤ c Σ v_π`. For an X with zeros between the steps of each
+//! pattern, a bound on the diagonal of U suffices. For U = R Rᵀ, `tr(V X⁻¹) ⟨U, X⟩ ≥ (tr(Rᵀ V
+//! R)^(1/2))²` for every X, by the Cauchy–Schwarz inequality.
 
 use super::{Optimum, QuadraticForm, classes::Classes};
 use nalgebra::{Cholesky, DMatrix, SymmetricEigen};

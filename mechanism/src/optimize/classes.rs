@@ -4,7 +4,7 @@
 //! sorted by class, so that the entries of X that affect a participation are in diagonal blocks.
 //!
 //! # Patterns
-//! The multipliers of one class of steps and their matrix U.
+//! [`Patterns`] relates the multipliers of one class of steps to their matrix U.
 //!
 //! A class of m steps has the patterns of k consecutive members, or one of all members if m ≤ k.
 //! Pattern π has a multiplier v_π of `Σ_(i,j ∈ π) X_ij ≤ 1`. A pair of steps i > j that share a
@@ -51,8 +51,7 @@ impl Classes {
         self.count
     }
 
-    /// Whether a class has several patterns. Only then its X may have positive entries within
-    /// patterns.
+    /// Whether a class has several patterns. Only then may X have positive entries within patterns.
     pub(super) fn overlap(&self) -> bool {
         self.patterns.iter().any(|patterns| patterns.number() > 1)
     }
@@ -157,7 +156,8 @@ impl Classes {
         Mat::from_fn(gram.nrows(), gram.ncols(), |i, j| feasible[(i, j)] * (scale[i] * scale[j]))
     }
 
-    /// Block of each class in the order of its members, the first class that of step 0.
+    /// Returns the block of each class in the order of its members, beginning with the class of
+    /// step 0.
     pub(super) fn dense(blocks: &Blocks) -> Vec<DMatrix<f64>> {
         blocks.iter().map(|block| super::algebra::dense(block.as_ref())).collect()
     }
@@ -288,7 +288,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sorting_is_undone_and_brings_classes_together() {
+    fn sorting_groups_classes_and_can_be_undone() {
         let classes = Classes::new(7, 3, 3);
         assert_eq!(classes.order, [0, 3, 6, 1, 4, 2, 5]);
         assert_eq!(classes.ranges, [0..3, 3..5, 5..7]);

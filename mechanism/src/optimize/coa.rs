@@ -1,8 +1,8 @@
-//! Single participation: every entity contributes to one step (Yuan et al. 2016; Denisov et al.
-//! 2022).
+//! Optimal strategies for single participation, where every entity contributes to one step (Yuan et
+//! al. 2016; Denisov et al. 2022), and for several participations.
 //!
 //! # Several participations
-//! Several participations at a fixed distance (Choquette-Choo et al. 2023, section 3).
+//! Participations are at a fixed distance (Choquette-Choo et al. 2023, section 3).
 
 use super::classes::Classes;
 use super::search::OptimizerProblem;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_the_certified_ones() {
+    fn totals_agree_with_certified_optima() {
         let check = |text: &str, steps: usize, total: f64, tolerance: f64| {
             let form = QuadraticForm::from_workload(&text.parse().unwrap(), steps).unwrap();
             check_total(&form, total, tolerance);
@@ -136,7 +136,7 @@ mod tests {
     /// Six rows over seven steps, so V is singular. A small pivot comes before the last one, which
     /// rounding makes 4·10⁻¹⁴ of its entry.
     #[test]
-    fn rounding_adds_no_rank() {
+    fn rounding_does_not_raise_the_rank() {
         let entries = [
             [1, 2, -1, 1, -2, 1, -1],
             [1, 1, -3, -2, 0, 0, 1],
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn one_step_and_one_query() {
+    fn one_step_or_one_query_has_a_closed_form() {
         let one = solved(&QuadraticForm::from_matrix(&DMatrix::from_element(3, 1, 2.0)).unwrap(), 1e-12);
         assert_eq!(one.strategy[(0, 0)], 1.0);
         assert!((one.objective - 12.0).abs() < 1e-12);
@@ -278,7 +278,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn any_workload_has_a_certified_optimum(
+        fn every_workload_has_a_certified_optimum(
             (rows, columns) in (1..9usize, 1..9usize),
             entries in prop::collection::vec(-3..4i32, 64),
             scale in -60..60i32,
@@ -339,7 +339,7 @@ mod multi_epoch_tests {
     }
 
     #[test]
-    fn few_eigendecompositions() {
+    fn searches_take_few_eigendecompositions() {
         let form = QuadraticForm::from_workload(&"prefix".parse().unwrap(), 64).unwrap();
         let optimum = solved(&form, 16, 4, 1e-6);
         assert!(optimum.eigendecompositions <= 12, "{}", optimum.eigendecompositions);

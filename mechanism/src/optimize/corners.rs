@@ -1,4 +1,4 @@
-//! Optimal strategies for a few steps under the weaker constraints of Choquette-Choo et al. 2023:
+//! Optimal strategies for a few steps under the weaker constraints of Choquette-Choo et al. 2023,
 //! Eqs. (34) to (36).
 //!
 //! They bound `uᵀ X u ≤ 1` for sign vectors u on the steps of each pattern of (k, b)-participation,
@@ -28,7 +28,7 @@ pub enum Corners {
     NonNegative,
 }
 
-/// A feasible X and a lower bound of all values.
+/// A feasible X and a lower bound of the objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CornerOptimum {
     /// X.
@@ -118,7 +118,8 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// Half of the limit for patterns of this many members, with small positive entries everywhere.
+    /// A point at half of the limit for patterns of this many steps, with small positive entries
+    /// everywhere.
     fn interior_point(&self, members: usize) -> DMatrix<f64> {
         let (steps, members) = (self.form.nrows(), members as f64);
         let off_diagonal = 0.1 / (members * steps as f64);
@@ -159,7 +160,7 @@ impl Program<'_> {
         Some(x)
     }
 
-    /// In the basis of symmetric matrices with one pair of entries each.
+    /// Takes a Newton step, in the basis of symmetric matrices with one pair of entries each.
     fn newton_step(&self, x: &DMatrix<f64>, weight: f64) -> Option<(DMatrix<f64>, f64)> {
         let inverse = Cholesky::new(x.clone())?.inverse();
         let product = &inverse * self.form * &inverse;
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_6_to_all_printed_digits() {
+    fn optima_agree_with_table_6_to_all_printed_digits() {
         for case in &crate::reference::cases(include_str!("../../../tests/vectors/memf_table6.json")) {
             let (id, input, expected) = (&case["id"], &case["input"], &case["expected"]);
             let [steps, count, gap] = ["n", "k", "b"].map(|name| input[name].as_u64().unwrap() as usize);

@@ -15,7 +15,7 @@
 //! s_b / (s_a + s_b).
 //!
 //! # Preconditioner
-//! Preconditioner of Newton's equation: an approximate inverse of the dual's curvature in the
+//! Newton's equation is preconditioned by an approximate inverse of the dual's curvature in the
 //! multipliers.
 //!
 //! Without restricting D to matrices of multipliers, D ↦ dX(U) has the inverse G ↦ −(Z G U + U G

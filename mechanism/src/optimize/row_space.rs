@@ -1,4 +1,4 @@
-//! The dual for a singular V and single participation, where constraints may be slack.
+//! Maximises the dual for a singular V and single participation, where constraints may be slack.
 //!
 //! Let V = M Mᵀ have rank r, with multipliers y ≥ 0. The r×r matrix G = Mᵀ diag(y) M is linear in
 //! y, and the lower bound `(tr G^(1/2))² / Σ y` is smooth down to y_i = 0. `X = M G^(−1/2) Mᵀ`,
@@ -33,7 +33,7 @@ const DAMPING: f64 = 1e-7;
 const PRECISION: f64 = 1e-4;
 const CONJUGATE_GRADIENT_STEPS: usize = 200;
 
-/// Relative rounding of the bound, within which a step may seem to lose.
+/// Relative rounding error of the bound, by which a step may appear to reduce it.
 const ROUNDING: f64 = 1e-13;
 
 struct RowSpacePoint {

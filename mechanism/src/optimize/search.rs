@@ -1,4 +1,4 @@
-//! The ascent of the dual for a definite V, from start to certificate.
+//! Maximises the dual for a definite V, from the start to the certificate.
 //!
 //! Every point gives a lower bound and, rescaled to satisfy the constraints exactly, a feasible X.
 //! The search keeps the best of each. It ends when they meet, when rounding stops the dual, or on

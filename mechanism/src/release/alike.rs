@@ -1,5 +1,5 @@
-//! Tests that different inputs with equal released integers are indistinguishable. Noise is chosen
-//! so that the released integers are equal; then everything observable must be equal.
+//! Tests that inputs with equal released integers are indistinguishable. The tests choose noise
+//! that makes the released integers equal; then everything observable must be equal.
 //!
 //! Inputs differ by records that are not finite or have extreme size, or by enough records for sums
 //! to exceed an integer width. In the encoded form `z' = z + C(x − x')`; in the correlated form
@@ -136,7 +136,7 @@ fn given(values: i128) -> Vec<Sums> {
 }
 
 #[test]
-fn records_of_any_kind_leave_no_trace() {
+fn unusable_records_are_indistinguishable_from_others() {
     let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 5e-324, 1e-308, 1e-140, 1e140, 1e300, -0.0];
     for mechanism in mechanisms() {
         let usual = sums(&[0.5, -0.25, 0.125, 0.1, 0.2, 0.3]);
@@ -149,7 +149,7 @@ fn records_of_any_kind_leave_no_trace() {
 
 /// Sums near 2^61 to 2^64, also in units of the grid, and a neighbour of each.
 #[test]
-fn sums_near_a_width_leave_no_trace() {
+fn sums_near_an_integer_width_are_indistinguishable() {
     for mechanism in mechanisms() {
         let noise = mechanism.moments().noise();
         let grids = [0, noise[1].sum_bits, noise[4].sum_bits].map(u32::from);

@@ -134,8 +134,8 @@ impl ReleaseShard {
         self.coordinates
     }
 
-    /// Draws the noise of the next epoch, unless it is drawn already. Reuses the memory of values
-    /// that were dropped.
+    /// Draws the noise of the next epoch, unless it is drawn already. Reuses the memory of dropped
+    /// values.
     ///
     /// # Errors
     /// [`ReleaseError::Entropy`].
@@ -314,7 +314,7 @@ mod tests {
         }
     }
 
-    /// As after a fork: the copy holds noise that its parent will use.
+    /// Simulates a fork: the copy holds noise that its parent will use.
     #[test]
     fn noise_that_another_process_drew_is_not_used() {
         let drawn = |prepared: &PreparedNoise| match &prepared.noise {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_and_a_replayed_shard_go_on_alike() {
+    fn a_restored_and_a_replayed_shard_continue_alike() {
         let source = NoiseSource::Seeded(9);
         let sums = |epoch: i128| [epoch, -7 * epoch, 11, 1 << 50, -3, epoch * epoch];
         let [mut replayed, mut not_replayed] = machines(Neighbours::ReplaceOne, source);

@@ -28,7 +28,7 @@ const PART: usize = 1 << 13;
 /// a discrete Gaussian is σ²-sub-Gaussian, so that happens with probability below 2⁻¹¹⁰⁰⁰.
 const WIDEST_NARROW: f64 = (1u64 << 56) as f64;
 
-/// c of a private count that nobody reads: it costs half of this share of the noise.
+/// c of a private count that is never read: it costs half of this share of the noise.
 pub const UNREAD_COUNT: f64 = 1.0 / (1 << 20) as f64;
 
 /// Correlated noise, step by step.
@@ -134,7 +134,7 @@ impl NoiseStream {
         let made =
             |strategies| MatrixMechanism::with_participation(moments, strategies, participation, horizon);
         let encoded = Strategies::shared(strategy);
-        // Noise that is correlated in integers needs no decoding, where it can be had.
+        // Noise that is correlated in integers needs no decoding, where the strategy allows it.
         let mechanism = match made(encoded.clone().correlated()) {
             Err(
                 MechanismError::Correlation

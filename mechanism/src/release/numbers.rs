@@ -8,12 +8,13 @@
 
 use nalgebra::DMatrix;
 
-/// What can be released as numbers and read back exactly.
+/// A value that can be released as numbers and read back exactly.
 pub trait Numbers: Sized {
     /// Appends its numbers.
     fn write(&self, to: &mut Vec<i128>);
 
-    /// Takes it from the front of the numbers; `None` if they encode something else.
+    /// Reads a value from the front of the numbers and removes it there; `None` if they encode
+    /// something else.
     fn read(from: &mut &[i128]) -> Option<Self>;
 }
 
@@ -223,7 +224,7 @@ mod tests {
             for end in 0..numbers.len() {
                 prop_assert!(MixedNumbers::read(&mut &numbers[..end]).is_none(), "cut to {}", end);
             }
-            // Any numbers are read or refused.
+            // Arbitrary numbers are read or refused, without a panic.
             let _ = (MixedNumbers::read(&mut &junk[..]), DMatrix::read(&mut &junk[..]));
         }
     }

@@ -1,4 +1,4 @@
-//! Shards: how the coordinates of all keys are cut into units of work and state.
+//! Shards: the coordinates of all keys, cut into units of work and state.
 
 use crate::moments::Layout;
 use std::ops::Range;
@@ -17,7 +17,7 @@ const NARROW: u64 = 16;
 /// Shards of few coordinates, and of any number of them.
 const FEW_MANY: [u64; 2] = [8, 64];
 
-/// The cut of the coordinates of all keys.
+/// A partition of the coordinates of all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shards {
     coordinates: u64,
@@ -32,7 +32,8 @@ impl Shards {
         Shards { coordinates, number }
     }
 
-    /// Cuts into as many shards as pay off: up to eight of 16 coordinates, then up to 64 of 256.
+    /// Cuts into as many shards as are efficient: up to eight of 16 coordinates, then up to 64 of
+    /// 256.
     pub fn of(keys: u32, layout: Layout) -> Self {
         let coordinates = u64::from(keys) * layout.coordinates() as u64;
         let [few, many] = FEW_MANY;
@@ -135,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn a_run_is_cut_at_borders_and_nowhere_else(start in 0u64..500, length in 0u64..500, at_most in 1u32..40) {
+        fn a_run_is_cut_exactly_at_shard_borders(start in 0u64..500, length in 0u64..500, at_most in 1u32..40) {
             let shards = Shards::new(200, LAYOUT, at_most);
             let run = start..start + length;
             let pieces: Vec<_> = shards.split(run.clone()).collect();

@@ -1,4 +1,4 @@
-//! Released integers, in one canonical form: what leaves the private side.
+//! Released integers, in one canonical form: the only data that leaves the private side.
 //!
 //! Equal integers are indistinguishable: in memory, in serialised form and as real numbers. They
 //! take 64 bits if all of a shard fit, and 128 otherwise. So the width is a function of the
@@ -117,7 +117,7 @@ impl Drop for Released {
 }
 
 impl From<ReleasedStorage> for Released {
-    /// Chooses the width: bytes from elsewhere may hold narrow values in 128 bits.
+    /// Chooses the width: bytes from outside may hold narrow values in 128 bits.
     fn from(form: ReleasedStorage) -> Self {
         let form = match form {
             ReleasedStorage::Wide(values) if values.iter().all(|&value| i64::try_from(value).is_ok()) => {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_integers_are_equal_in_every_respect() {
+    fn equal_integers_have_one_form() {
         for bits in 60..66 {
             for off in [-1, 0, 1] {
                 let values = vec![-(1i128 << bits) + off, 7, (1 << bits) + off];

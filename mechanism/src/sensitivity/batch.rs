@@ -1,8 +1,8 @@
-//! Sensitivity of squares of batches.
+//! Sensitivity of the squares of batches.
 //!
-//! Adam as usually written squares the *mean* of m clipped gradients. That is another query than
-//! the mean of m squares. A batch of m ≥ 1 records of norm at most ζ = 1 contributes, per step,
-//! first moments and ν-weighted second moments:
+//! Adam as usually written squares the *mean* of m clipped gradients. That query differs from the
+//! mean of m squares. A batch of m ≥ 1 records of norm at most ζ = 1 contributes, per step, first
+//! moments and ν-weighted second moments:
 //!
 //! ```text
 //! query               first moments        second moments
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_of_one_are_records() {
+    fn batches_of_one_record_equal_single_records() {
         for neighbours in [ZeroOut, ReplaceOneInPlace, ReplaceOne] {
             let squared = [SquareOfMean, SquareOfSum, MeanOfSquares].map(|query| {
                 batch_sensitivity_squared(TrainingBatch { query, size: 1 }, neighbours, 2, 0.7).unwrap()

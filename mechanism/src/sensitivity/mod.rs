@@ -44,8 +44,8 @@
 //! A, for records replaced in place and no count. The rest is proved above.
 //!
 //! # Records replaced in place
-//! Sensitivity factor r_d(ν) of a record replaced within its cell, its free threshold ν* and its
-//! inverse.
+//! The sensitivity factor r_d(ν) of a record replaced within its cell, its free threshold ν* and
+//! its inverse:
 //!
 //! ```text
 //! r_d(ν) = sup ‖x − y‖² + ν‖xxᵀ − yyᵀ‖²_F   over ‖x‖, ‖y‖ ≤ 1
@@ -204,7 +204,8 @@ pub fn joint_sensitivity_squared(
     positive("squared joint sensitivity", rounded_up(squared))
 }
 
-/// Raises a number ≥ 0 by a factor of 1 + 2⁻⁴⁴, which outweighs 500 roundings to nearest.
+/// Raises a number ≥ 0 by a factor of 1 + 2⁻⁴⁴, which exceeds the error of 500 roundings to
+/// nearest.
 pub(crate) fn rounded_up(value: f64) -> f64 {
     value * (1.0 + 256.0 * f64::EPSILON)
 }

@@ -5,13 +5,13 @@
 //! of its real and imaginary parts. [`convolve_circularly`] has any even length, by Bluestein's
 //! identity.
 //!
-//! It is our own because accounting adds the rounding error of a transform to δ, and libraries such
-//! as `rustfft` bound none. They are faster: with them calibration with sampling takes 0.7 times as
-//! long.
+//! The code is our own because accounting adds the rounding error of a transform to δ, and
+//! libraries such as `rustfft` state no bound. They are faster: calibration with sampling takes 0.7
+//! times as long with them.
 //!
 //! # Error
-//! Factors e^(−2πik/n) are right to 2u, with u = 2⁻⁵³: an angle of at most π/4 is rounded, then its
-//! sine and cosine. A pass that does two digits at once rounds no more than two passes of one
+//! Factors e^(−2πik/n) are accurate to 2u, with u = 2⁻⁵³: an angle of at most π/4 is rounded, then
+//! its sine and cosine. A pass that does two digits at once rounds no more than two passes of one
 //! digit, so with Higham 2002, Theorem 24.2, the error of log₂ n passes is below 8u log₂ n of the
 //! result in the Euclidean norm. The split is one more such pass.
 
@@ -302,7 +302,7 @@ mod tests {
         (0..length).map(|k| ((3 * k * k + k) as f64).sin()).collect()
     }
 
-    /// By definition.
+    /// Transforms by definition.
     fn slow(series: &[f64], length: usize) -> Vec<Complex<f64>> {
         let term = |k: usize, j: usize| {
             Complex::from_polar(series[j], -2.0 * PI * ((k * j % length) as f64 / length as f64))

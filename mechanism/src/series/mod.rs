@@ -74,7 +74,8 @@ pub(crate) fn fading_inverse(series: &[f64], terms: usize, faded: f64) -> Vec<f6
     let Some((first, others)) = series.split_first() else { return Vec::new() };
     let (mut inverse, mut counted): (Vec<f64>, _) = (vec![1.0 / first], 1);
     let mut largest = inverse[0].abs();
-    // Once as many terms as the series has do not count, later ones are sums of such terms.
+    // Later terms are sums of the last terms, as many as the series has: if those are negligible,
+    // so are all later ones.
     while inverse.len() < terms && inverse.len() < counted + others.len() {
         let earlier: f64 = others.iter().zip(inverse.iter().rev()).map(|(c, q)| c * q).sum();
         let next = -earlier / first;
@@ -137,18 +138,18 @@ pub fn square_root(series: &[f64], terms: usize) -> Vec<f64> {
     root
 }
 
-pub(crate) const PLACES: usize = 12;
+pub(crate) const GAUSS_POINTS: usize = 12;
 
 /// Points in (−1, 1) and weights of Gauss's rule. The points are the zeros of a Legendre
 /// polynomial, found by Newton's method.
-pub(crate) fn gauss_legendre() -> [[f64; 2]; PLACES] {
-    let n = PLACES as f64;
+pub(crate) fn gauss_legendre() -> [[f64; 2]; GAUSS_POINTS] {
+    let n = GAUSS_POINTS as f64;
     let legendre = |x: f64| {
         let next = |(last, this): (f64, f64), k: usize| {
             let k = k as f64;
             (this, ((2.0 * k + 1.0) * x * this - k * last) / (k + 1.0))
         };
-        let (last, this) = (1..PLACES).fold((1.0, x), next);
+        let (last, this) = (1..GAUSS_POINTS).fold((1.0, x), next);
         (this, n * (x * this - last) / (x * x - 1.0))
     };
     std::array::from_fn(|j| {
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn binomial_series_are_those_of_the_textbook() {
+    fn binomial_series_agree_with_textbook_values() {
         assert_eq!(binomial(0.5, 1.0, 5), [1.0, -0.5, -0.125, -0.0625, -0.0390625]);
         assert_eq!(binomial(-1.0, 0.5, 4), [1.0, 0.5, 0.25, 0.125]);
         assert_eq!(binomial(2.0, 1.0, 5), [1.0, -2.0, 1.0, 0.0, 0.0]);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generic_root_meets_the_closed_form() {
+    fn square_roots_agree_with_the_closed_form() {
         for beta in [0.3, 0.9, 1.0] {
             let (root, series) = (binomial(-0.5, beta, 300), binomial(-1.0, beta, 300));
             check_close(&square_root(&series, 300), &root, 1e-13);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fading_inverse_ends_where_it_no_longer_counts() {
+    fn a_fading_inverse_ends_at_negligible_terms() {
         assert_eq!(fading_inverse(&[2.0], 9, 0.5f64.powi(48)), [0.5]);
         assert_eq!(fading_inverse(&[1.0, 0.5], 3, 0.5f64.powi(48)), [1.0, -0.5, 0.25]);
         assert_eq!(fading_inverse(&[1.0, 0.5], 999, 0.5f64.powi(48)).len(), 48);
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_meet_products() {
+    fn powers_agree_with_repeated_products() {
         let window = [1.0; 7];
         let end = stretch(&binomial(0.5, 1.0, 100), NonZeroUsize::new(7).unwrap(), 700);
         check_close(&power(&window, 0.5, 700), &product(&end, &binomial(-0.5, 1.0, 700), 700), 1e-14);
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_all_terms() {
+    fn sums_equal_those_of_all_terms() {
         let functions: [fn(f64) -> f64; 5] = [
             |_| 1.0,
             |t| 3.0 * t + 7.0,

@@ -1,7 +1,8 @@
 //! Builds a strategy for a workload by name.
 //!
 //! # Names
-//! Names of the strategies on the command line, and a strategy as a log stores it.
+//! [`StrategyName`] is a name on the command line; [`StrategyChoice`] is a strategy as a log stores
+//! it.
 
 use super::{Factorization, Fit, KINDS, Kind, Specification, Strategy, StrategyParameters, dense, toeplitz};
 use crate::workload::Workload;
@@ -19,7 +20,7 @@ pub const MAX_HORIZON: u64 = 100_000_000;
 /// coordinate for every earlier step.
 pub const MAX_HISTORY_HORIZON: u64 = 1 << 20;
 
-/// Error of building a strategy.
+/// Reasons why a strategy can't be built.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StrategyError {
@@ -284,8 +285,8 @@ const AUTO: &str = "auto";
 const FILE: &str = "file:";
 
 impl StrategyName {
-    /// This strategy with columns scaled to norm 1; `None` if that form does not exist or is the
-    /// same.
+    /// Returns this strategy with columns scaled to norm 1; `None` if that form does not exist or
+    /// is the same.
     pub fn normalized(self) -> Option<Self> {
         match self {
             Self::Known { kind, number, normalized: false } if kind.can_be_normalized() => {
@@ -295,7 +296,7 @@ impl StrategyName {
         }
     }
 
-    /// What an optimiser has to find for it.
+    /// The result that an optimiser must find for it.
     pub fn fit(&self) -> Fit {
         match self {
             Self::Known { kind, .. } => kind.fit,

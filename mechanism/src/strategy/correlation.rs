@@ -1,4 +1,4 @@
-//! Noise that is correlated before the sums are added, in integers.
+//! Correlates noise in integers before the sums are added.
 //!
 //! A reader of a release `C x + z` decodes it to `x + C⁻¹ z`. If the diagonal of C is one, that sum
 //! can be released directly. With integer sums x, whose unit is K units of the grid, and integer

@@ -11,10 +11,10 @@ use super::COEFFICIENT_BITS;
 /// Entries and lags up to this many are summed exactly; the rest is bounded.
 const EXACT_TERMS: usize = 1 << 16;
 
-/// The same limit for columns of different scales.
+/// As [`EXACT_TERMS`], for columns of different scales.
 const EXACT_SCALED_TERMS: usize = 1 << 14;
 
-/// Entries summed between two checks whether the sum can still set a new minimum.
+/// Entries summed between two checks of whether the sum can still set a new minimum.
 const BLOCK: usize = 64;
 
 /// Squared norms of columns with 0, 1, … entries.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_values_are_not_moved_by_rounding() {
+    fn rounding_up_leaves_exact_values_unchanged() {
         assert_eq!(round_up(1 << 80), 1.0);
         assert_eq!(round_up((1 << 80) + 1), 1.0f64.next_up());
         assert_eq!(round_up(0), 0.0);

@@ -1,4 +1,4 @@
-//! Description of a strategy, and the purpose it is made for. [`KINDS`](super::KINDS) lists all
+//! Describes a strategy and the purpose for which it is made. [`KINDS`](super::KINDS) lists all
 //! strategies.
 
 use super::{
@@ -24,7 +24,8 @@ use thiserror::Error;
 /// seconds.
 pub(super) const SHORT: u64 = 512;
 
-/// Longest horizon for which it includes strategies with full history and errors of quadratic cost.
+/// Longest horizon for which a comparison includes strategies with full history, whose errors take
+/// quadratic time.
 pub(super) const FULL_HISTORY: u64 = 1 << 13;
 
 /// Number of bands in a comparison for single participation.
@@ -38,12 +39,12 @@ pub(super) struct ComparedStrategy {
 }
 
 impl StrategyName {
-    /// Is compared at every horizon.
+    /// Includes the strategy at every horizon.
     pub(super) fn always(self) -> ComparedStrategy {
         self.up_to(u64::MAX)
     }
 
-    /// Is compared up to a horizon, and beyond it on request.
+    /// Includes the strategy up to a horizon, and beyond it on request.
     pub(super) fn up_to(self, limit: u64) -> ComparedStrategy {
         ComparedStrategy { name: self, limit }
     }
@@ -63,7 +64,7 @@ pub struct Comparison {
 pub struct Omission {
     /// As on the command line.
     pub strategy: String,
-    /// Why.
+    /// The reason.
     #[serde(flatten)]
     pub reason: OmissionReason,
 }
@@ -74,7 +75,7 @@ pub struct Omission {
 pub enum OmissionReason {
     /// It would take longer than seconds.
     Time {
-        /// Longest horizon for which it is compared without being asked for.
+        /// Longest horizon for which it is compared by default.
         limit: u64,
     },
     /// The horizon is longer than it supports.
@@ -89,7 +90,7 @@ pub enum OmissionReason {
     },
     /// The comparison was stopped before it.
     Stopped,
-    /// It could not be made, or its error not be computed.
+    /// It could not be made, or its error could not be computed.
     Failed {
         /// The error.
         detail: String,
@@ -122,7 +123,7 @@ pub struct Kind {
     pub(super) normalized: Option<u64>,
     /// The strategies that a comparison for a purpose includes, or why there is none.
     pub(super) compared: fn(&'static Self, &Purpose) -> Result<Vec<ComparedStrategy>, &'static str>,
-    /// What an optimiser has to find.
+    /// The result that an optimiser must find.
     pub(super) fit: Fit,
     /// Makes the strategy that runs; `None` for one that is only compared.
     pub(super) strategy: Option<MakeStrategy>,
@@ -134,7 +135,7 @@ pub struct Kind {
 type MakeStrategy = fn(&Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError>;
 type MakeFactorization = fn(u64) -> Result<Arc<dyn Factorization>, StrategyError>;
 
-/// What an optimiser has to find for a strategy.
+/// The result that an optimiser must find for a strategy.
 #[derive(Clone, Copy)]
 pub enum Fit {
     /// Nothing: the name determines the strategy.
@@ -201,7 +202,7 @@ impl Purpose {
         Self { horizon: self.horizon.div_ceil(self.stamps.max(1)), stamps: 1, ..self.clone() }
     }
 
-    /// A number of bands whose columns do not overlap under several participations.
+    /// Returns the largest number of bands for which the columns of one entity do not overlap.
     pub(super) fn bands_apart(&self) -> u32 {
         let schedule = self.participation.on(self.horizon as usize);
         if schedule.count() > 1 { schedule.gap().min(1 << 12) as u32 } else { COMPARED_BANDS }
@@ -322,7 +323,7 @@ impl Kind {
         self.help
     }
 
-    /// What an optimiser has to find.
+    /// The result that an optimiser must find.
     pub fn fit(&self) -> Fit {
         self.fit
     }

@@ -1,4 +1,4 @@
-//! Matrix form of strategies, for sensitivities: the columns of C and their overlaps `X = CᵀC`.
+//! Strategies as matrices, for sensitivities: the columns of C and their overlaps `X = CᵀC`.
 //!
 //! C may have more rows than columns (tree and Fourier encoders). A Toeplitz C is never written
 //! out: a million steps take a million coefficients, and a diagonal of X takes one pass over them.

@@ -1,4 +1,4 @@
-//! Weighted samples of the rows of a decoder: a few thousand stand for 10⁸ rows.
+//! Weighted samples of the rows of a decoder: a few thousand samples represent 10⁸ rows.
 //!
 //! Let `A = D⁻¹T` with T Toeplitz and D the row divisors. Row t of `A C⁻¹` holds the first t terms
 //! of the series `T C⁻¹`, divided by the divisor of t. C⁻¹ decays, so later terms are sums of a few
@@ -65,8 +65,8 @@ pub(super) fn poles(workload: &Workload) -> Option<Vec<f64>> {
     }
 }
 
-/// The workload whose impulse response is that of the Toeplitz part; for a window, before anything
-/// leaves it.
+/// The workload whose impulse response is that of the Toeplitz part; for a window, until its first
+/// value leaves it.
 pub(super) fn base(workload: &Workload) -> Workload {
     match workload.undivided() {
         Workload::Window(_) => Workload::Prefix,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_over_samples_are_sums_over_all_rows() {
+    fn sums_over_samples_agree_with_sums_over_all_rows() {
         let two = |power: i32| 2f64.powi(-power);
         let fits = [
             buffered(&[(two(1), 0.5)]),

@@ -1,5 +1,5 @@
-//! One strategy repeated in blocks of steps: `I ⊗ C` ("Multi-Epoch Matrix Factorization
-//! Mechanisms", Choquette-Choo et al., 2023, Appendix D.4, with the errata's order of the factors).
+//! A strategy repeated in blocks of steps: `I ⊗ C` ("Multi-Epoch Matrix Factorization Mechanisms",
+//! Choquette-Choo et al., 2023, Appendix D.4, with the errata's order of the factors).
 //!
 //! Blocks share nothing, so the encoder of a finished block is dropped, and a strategy that needs a
 //! horizon can serve an unbounded stream with the memory of one block. The cost is in the decoder:
@@ -22,7 +22,7 @@ const STATE_VERSION: u64 = 1;
 /// Without a horizon, the number of blocks whose rounding is charged; no more can be encoded.
 const CHARGED_BLOCKS: u64 = 1 << 20;
 
-/// Blocks of one strategy or factorisation.
+/// A strategy or factorisation that is repeated in blocks.
 ///
 /// ```
 /// use hushflow_mechanism::strategy::{Factorization, Stamped, build};
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         let any = DMatrix::from_fn(20, 20, |t, i| if i > t { 0.0 } else { ((t * 7 + i * 3) as f64).sin() });
         let any = Workload::from_matrix("any", any).unwrap();
         for workload in WORKLOADS.map(|text| text.parse().unwrap()).into_iter().chain([any]) {
@@ -389,14 +389,14 @@ mod tests {
     }
 
     #[test]
-    fn blocks_may_be_blocks() {
+    fn blocks_may_be_nested() {
         let inner: Arc<dyn Strategy> = Arc::new(stamp(root(&Workload::Prefix, 3), 3, Some(6)));
         conformance::check(&stamp(inner, 6, Some(16)), &Workload::Prefix, 16);
     }
 
     /// Squared decoder norms of Table 1 of the paper, computed independently.
     #[test]
-    fn decoders_agree_with_the_table() {
+    fn decoders_agree_with_table_1() {
         fn check<F: Factorization + ?Sized>(block: Arc<F>, length: u64, scale: f64, expected: f64) {
             let stamped = stamp(block, length, Some(2000));
             let squares = stamped.decoder_row_norms(&Workload::Prefix, 2000).map(|norm| norm * norm);

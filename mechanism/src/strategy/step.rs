@@ -1,4 +1,4 @@
-//! Helpers of encoders and decoders: checks before a step, the last rows of a stream, and the
+//! Helpers for encoders and decoders: checks before a step, the last rows of a stream, and the
 //! format of saved encoders.
 //!
 //! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the
@@ -103,8 +103,8 @@ impl<T: Copy + Zeroize> History<T> {
         Self { coordinates, kept, steps: 0, rows: Zeroizing::new(Vec::new()) }
     }
 
-    /// This history after `steps` rows, with `rows` as the ring's content; `None` if the number of
-    /// values does not match.
+    /// Returns this history after `steps` rows, with `rows` as the content of the ring; `None` if
+    /// the number of values does not match.
     pub(super) fn replaced(&self, steps: u64, rows: Zeroizing<Vec<T>>) -> Option<Self> {
         let (coordinates, kept) = (self.coordinates, self.kept);
         let fits = stored_rows(steps, kept).checked_mul(coordinates) == Some(rows.len());

@@ -7,7 +7,7 @@
 //! increments: see `squares`.
 //!
 //! # Noise
-//! Noise levels of the epochs of a view, computed on demand.
+//! [`ViewNoise`] holds the noise levels of the epochs of a view, computed on demand.
 //!
 //! A level is the norm of a row of a decoder. A horizon of ten million epochs has as many levels,
 //! but a view of the first thousand epochs needs only the first thousand. So levels are computed in

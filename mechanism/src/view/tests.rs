@@ -1,4 +1,4 @@
-//! Tests of views against their definitions: decoding, units, noise levels.
+//! Tests views against their definitions: decoding, units, noise levels.
 
 use super::*;
 use crate::mechanism::{Method, MomentParameters};
@@ -30,7 +30,7 @@ pub(super) fn mechanism(strategy: Arc<dyn Strategy>) -> MatrixMechanism {
 }
 
 #[test]
-fn a_view_undoes_strategy_and_units() {
+fn a_view_inverts_strategy_and_units() {
     for (name, workload) in [
         ("identity", Workload::Average),
         ("square-root", Workload::Prefix),
@@ -70,7 +70,7 @@ fn a_view_undoes_strategy_and_units() {
 }
 
 #[test]
-fn noise_levels_are_those_of_the_theorem() {
+fn noise_levels_agree_with_the_theorem() {
     let strategy = build("identity", &Workload::Prefix, Some(9)).unwrap();
     let mut view = View::new(&mechanism(strategy), &Workload::Prefix, 1, 9);
     for epoch in 1..=9u32 {
@@ -147,7 +147,7 @@ fn increments_have_the_covariance_of_the_inverse() {
 /// Without noise, the squares are those of epoch sums, and the subtracted bias is that of the
 /// noise.
 #[test]
-fn squares_are_those_of_epoch_sums() {
+fn squares_agree_with_those_of_epoch_sums() {
     let layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
     for second in [SecondMoment::Full, SecondMoment::Diagonal] {
         let strategy = build("square-root", &Workload::Prefix, Some(4)).unwrap();

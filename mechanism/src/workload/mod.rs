@@ -59,7 +59,7 @@ pub enum Workload {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decay(f64);
 
-/// Error of a workload, or of a row given to it.
+/// Errors of workloads and of the rows given to them.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkloadError {
@@ -155,7 +155,7 @@ impl Decay {
         }
     }
 
-    /// The factor β.
+    /// Returns the factor β.
     pub fn get(self) -> f64 {
         self.0
     }
@@ -171,7 +171,7 @@ impl FromStr for Decay {
 }
 
 impl Workload {
-    /// How workloads are written, and their value at epoch t for inputs x₁, …, xₜ: a sum and its
+    /// Syntax of each workload, and its value at epoch t for inputs x₁, …, xₜ: a sum and its
     /// divisor.
     pub const FORMS: &[(&'static str, &'static str)] = &[
         ("prefix", "Sum of all epochs so far; divisor 1. Its mean is the mean of all records so far."),
@@ -246,7 +246,7 @@ impl Workload {
         self.divisor_at(t as f64)
     }
 
-    /// [`row_divisor`](Self::row_divisor), also between two rows.
+    /// As [`row_divisor`](Self::row_divisor), for a t that may lie between two rows.
     pub(crate) fn divisor_at(&self, t: f64) -> f64 {
         match self {
             Self::Average => t,
@@ -329,7 +329,7 @@ pub(crate) struct WorkloadSums {
 }
 
 impl WorkloadSums {
-    /// `None` for workloads that need more.
+    /// Returns the state of a workload; `None` if it needs more than two sums.
     pub(crate) fn new(workload: &Workload) -> Option<Self> {
         let with = |decay: &Decay, summed| Some(Self { decay: decay.get(), summed });
         match workload {

@@ -1,4 +1,4 @@
-//! A workload applied to a stream, one row at a time, in bounded memory and without drift.
+//! Applies a workload to a stream, one row at a time, in bounded memory and without drift.
 //!
 //! Sums are compensated: the error of every addition is itself a floating-point number (Knuth's
 //! TwoSum, The Art of Computer Programming 4.2.2), and these errors are summed separately. So a
@@ -6,7 +6,8 @@
 //! left it leave no rounding error behind.
 //!
 //! # Workload matrices
-//! A workload given entry by entry: any lower-triangular matrix, with one row per epoch.
+//! [`MatrixWorkload`] is a workload given entry by entry: any lower-triangular matrix, with one row
+//! per epoch.
 
 use super::{Workload, WorkloadError};
 use nalgebra::DMatrix;

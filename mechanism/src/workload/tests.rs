@@ -1,4 +1,4 @@
-//! Tests of workloads: their texts and coefficients.
+//! Tests the texts and coefficients of workloads.
 
 use super::*;
 use crate::reference::assert_read_back;
@@ -22,7 +22,7 @@ fn texts_are_read_and_written_back() {
 }
 
 #[test]
-fn the_largest_coefficient_is_that_of_the_row() {
+fn the_largest_coefficient_agrees_with_the_row() {
     for text in
         ["prefix", "average", "exponential:0.9", "window:3", "window-mean:3", "momentum:0.95", "adam:0.999"]
     {
@@ -55,7 +55,7 @@ fn impossible_workloads_are_refused_with_a_remedy() {
 }
 
 #[test]
-fn coefficients_are_those_of_the_definitions() {
+fn coefficients_agree_with_the_definitions() {
     let check = |text: &str, row: [f64; 5]| {
         let workload: Workload = text.parse().unwrap();
         let found: Vec<f64> = (0..=4).map(|i| workload.coefficient(3, i)).collect();
@@ -71,7 +71,7 @@ fn coefficients_are_those_of_the_definitions() {
 }
 
 #[test]
-fn row_sums_are_those_of_the_matrix() {
+fn row_sums_agree_with_the_matrix() {
     let slow = ["momentum:0.99", "momentum:0.999999999"];
     let named = ["prefix", "average", "exponential:0.5", "window:3", "momentum:0.9", "adam:0.9"];
     for text in named.into_iter().chain(slow) {
@@ -102,7 +102,7 @@ fn squared_coefficients_are_sums_of_workloads() {
 
 proptest! {
     #[test]
-    fn every_decay_survives_being_written(decay in 0.0..1.0f64) {
+    fn every_decay_survives_a_round_trip_through_text(decay in 0.0..1.0f64) {
         if let Ok(decay) = Decay::new(decay) {
             let workload = Workload::Exponential(decay);
             prop_assert_eq!(workload.to_string().parse::<Workload>(), Ok(workload));

@@ -1,5 +1,5 @@
-//! The whole path from sums to views: for every method and strategy, the noise of a view has the
-//! covariance s²σ²BBᵀ over the steps, with B = AC⁻¹, and the level that the view states.
+//! Tests the whole path from sums to views: for every method and strategy, the noise of a view has
+//! the covariance s²σ²BBᵀ over the steps, with B = AC⁻¹, and the level that the view states.
 //!
 //! (Releasing `Ax + C⁻¹Z` instead of `Ax + AC⁻¹Z` would pass every test of levels alone.)
 //!

@@ -1,4 +1,4 @@
-//! The distribution of noise: of single draws, and of what is read from whole releases.
+//! Tests the distribution of noise: of single draws, and of the values read from whole releases.
 
 mod covariance;
 mod sampler;

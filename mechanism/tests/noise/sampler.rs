@@ -1,5 +1,5 @@
-//! The distribution of the exact sampler: against exact probabilities at small scales, against
-//! equal cells, moments and tails at large ones, and against an independent sampler.
+//! Tests the distribution of the exact sampler: against exact probabilities at small scales,
+//! against equal cells, moments and tails at large ones, and against an independent sampler.
 //!
 //! Each test draws 10⁶ samples; `HUSHFLOW_SAMPLER_DRAWS=100000000` sets another number for a long
 //! run, and `HUSHFLOW_SAMPLER_SEED` another seed. Every statistic is compared at six standard
@@ -31,7 +31,7 @@ fn sampler(w: u32, k: u32) -> DiscreteGaussian {
     DiscreteGaussian::new(NoiseScale::new(w, k).expect("a valid scale"))
 }
 
-/// Draws as a release has them: many at a time.
+/// Draws many at a time, as a release does.
 fn filled(sampler: &DiscreteGaussian, rng: &mut ChaCha20Rng) -> impl FnMut() -> i128 {
     let mut draws = Vec::new();
     move || {
@@ -142,7 +142,7 @@ fn normal_distribution(x: f64) -> f64 {
 }
 
 #[test]
-fn moments_and_tails_are_those_of_the_gaussian_at_every_scale() {
+fn moments_and_tails_agree_with_the_gaussian_at_every_scale() {
     for (stream, (w, k)) in
         [(1, 0), (1 << 16, 0), (1 << 31, 2), (4_000_000_007, 30), (1 << 31, 64), (777_777, 16)]
             .into_iter()
@@ -280,7 +280,7 @@ fn two_sample_score(first: &[u64], second: &[u64]) -> f64 {
     (statistic - degrees) / f64::sqrt(2.0 * degrees)
 }
 
-/// The tests can fail: a σ too small by 2 % or a shift of 3 % are seen at once.
+/// Checks that the tests can fail: they detect a σ too small by 2 % and a shift of 3 %.
 #[test]
 fn a_wrong_sampler_is_caught() {
     let (sampler, mut rng) = (sampler(4, 0), generator(500));

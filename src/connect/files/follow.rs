@@ -3,7 +3,7 @@
 //! Files are numbered in the order in which they are found, and by name if they are found together.
 //! The state directory keeps the list, so a number means the same file after a restart, even if
 //! earlier files have been deleted. A file is finished once it has been read to its end *after* a
-//! later file had appeared: then its writer has gone on.
+//! later file had appeared: then its writer has moved on.
 //!
 //! A packed file must be whole when it appears; one that grows can't be unpacked safely.
 //!
@@ -48,7 +48,7 @@ struct FollowedFiles {
 /// The names found so far, in the order of their numbers.
 struct FollowedNames {
     names: Vec<OsString>,
-    /// The same names, for lookup: a directory may hold many files and is listed often.
+    /// The names as a set, for lookup: a directory may hold many files and is listed often.
     known: HashSet<OsString>,
     /// The list in the state directory.
     kept: Option<FollowedList>,
@@ -85,7 +85,7 @@ impl Origin for Arc<FollowedFiles> {
         self.open_file(file, offset)
     }
 
-    /// The list keeps the order of files, so a file of which nothing was read has nothing to compare.
+    /// The list keeps the order of files, so an unread file needs no comparison.
     fn read_before(&self, Position { part, offset, .. }: Position) -> Option<ReadPart> {
         let is_packed = self.list().packed.contains(&part);
         let extent = if is_packed { ReadExtent::Whole } else { ReadExtent::UpTo(offset) };
@@ -208,7 +208,7 @@ struct GrowingFile {
     ready: usize,
     /// Whether a later file had appeared before the end of this one was read.
     passed: bool,
-    /// When bytes came last.
+    /// Time at which bytes last arrived.
     last: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! Files that the pipeline lists, read one after the other.
+//! Reads the files that the pipeline lists, one after the other.
 
 use std::fs::File;
 use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
@@ -30,9 +30,9 @@ struct ParquetFiles {
     wanted: Vec<String>,
 }
 
-/// Opens files from the position on. Checks each of them before anything is published: it must be
-/// readable, and text if text is expected. Packed files are unpacked to their ends, so that damaged
-/// ones spend nothing.
+/// Opens the files at a position. Checks each file before anything is published: it must be
+/// readable, and text if text is expected. Packed files are unpacked to their ends, so that a
+/// damaged one spends nothing.
 pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
     // Earlier files have been read, and may be gone.
@@ -61,8 +61,8 @@ fn check(path: &Path, is_text: bool) -> Result<bool, SourceError> {
     Ok(packing.is_some())
 }
 
-/// Returns what was read of listed files before a position: at the beginning of a file, the file
-/// before it.
+/// Returns the part of the listed files that was read before a position. At the beginning of a file
+/// it is the whole file before it.
 fn read_before(paths: &[PathBuf], position: Position, is_whole: bool) -> Option<ReadPart> {
     let is_start = position.offset == 0 && position.row <= 1;
     let (part, is_whole) = match is_start {
@@ -115,8 +115,8 @@ impl Origin for ParquetFiles {
     }
 }
 
-/// The bytes of a file from an offset on, and whether they continue a line that was the file's last
-/// one when it was read up to there.
+/// Opens a file at an offset. Also returns whether the bytes continue a line that an earlier run
+/// has read as the last line of the file.
 fn resume_at(path: &Path, offset: u64) -> Result<(ByteStream, bool), SourceError> {
     let Some(last) = offset.checked_sub(1) else { return Ok((stream_at(path, 0)?, false)) };
     let mut stream = stream_at(path, last).map_err(|error| match error {
@@ -145,7 +145,7 @@ fn open_pipe(path: &Path, offset: u64, control: &Control) -> Result<StoppableInp
     Ok(StoppableInput { input, control: control.clone() })
 }
 
-/// The bytes of a file from an offset on; the unpacked bytes of a packed file.
+/// Opens a file at an offset. A packed file is unpacked, and the offset counts unpacked bytes.
 pub(super) fn stream_at(path: &Path, offset: u64) -> Result<ByteStream, SourceError> {
     let Some(packing) = Packing::of(path)? else {
         return Ok(ByteStream::new(open_at(path, offset)?, offset));

@@ -1,4 +1,4 @@
-//! Files: listed and followed ones as sources, files of JSON lines as sinks.
+//! Files as sources, listed or followed, and files of JSON lines as sinks.
 
 mod follow;
 mod listed;
@@ -182,7 +182,7 @@ impl FollowedDirectory {
     }
 }
 
-/// Whether `name` matches a pattern of `*` and `?`. On a mismatch, the last `*` takes one more
+/// Whether `name` matches a pattern of `*` and `?`. On a mismatch, the last `*` matches one more
 /// character.
 fn agrees(pattern: &[char], name: &[char]) -> bool {
     let (mut p, mut n, mut star) = (0, 0, None);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_choose_names() {
+    fn patterns_match_names() {
         let check = |pattern: &str, name, expected| {
             let followed = FollowedDirectory { directory: PathBuf::new(), pattern: pattern.into() };
             assert_eq!(followed.names(name), expected, "{pattern} {name}");

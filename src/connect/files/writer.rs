@@ -1,4 +1,4 @@
-//! Files of JSON lines, with rotation.
+//! Writes files of JSON lines, with rotation.
 //!
 //! Each epoch is in the files once. After a crash the last epoch of the newest file is written
 //! again with the same bytes, because every line is a function of the public log. The file must
@@ -13,7 +13,7 @@ use super::{ReleaseFile, Rotation};
 use crate::connect::{EpochStamp, LineOutlet, OutletContent, RequestError};
 use crate::whole;
 
-/// The files of a sink, and how far they are written.
+/// The files of a sink, and the position up to which they are written.
 pub(super) struct ReleaseFileWriter {
     sink: ReleaseFile,
     file: Option<File>,
@@ -154,7 +154,7 @@ fn part(part: Option<&std::ffi::OsStr>) -> String {
     part.map_or_else(String::new, |part| part.to_string_lossy().into_owned())
 }
 
-/// Returns what the full files hold.
+/// Returns the content of the full files.
 fn held_by_full(path: &Path) -> io::Result<OutletContent> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (prefix, suffix) = (format!("{}-", part(path.file_stem())), format!(".{}", part(path.extension())));

@@ -1,4 +1,4 @@
-//! Writes a session of the ingest journal: bytes in, whole records on disk.
+//! Writes a session of the ingest journal: takes bytes and stores whole records on disk.
 //!
 //! Drops a byte order mark, line ends before a header, and blank lines between groups of records.
 //! Memory holds at most one partial record or header, within the limit of a record, and the latest
@@ -28,7 +28,7 @@ pub(crate) struct JournalSession {
     framing: Framing,
     /// Header of the current session.
     current: Option<Vec<u8>>,
-    /// Whether the header has arrived, or none is expected, so that records follow.
+    /// Whether records follow: the header has arrived, or none is expected.
     headed: bool,
     /// Whether anything has arrived after a byte order mark.
     begun: bool,
@@ -80,7 +80,7 @@ impl JournalSession {
         Arc::clone(&self.cut_off)
     }
 
-    /// Takes a batch; `ended` if nothing more will come. Whole records are on disk when this
+    /// Takes a batch; `ended` says that nothing more will come. Whole records are on disk when this
     /// returns, unless `patience`, and with it the run, has ended.
     pub(super) fn take(
         &mut self,

@@ -1,7 +1,7 @@
 //! A partition of a Kafka topic, read and written by librdkafka: the only client here that is not
 //! our own.
 //!
-//! The partition is assigned, not subscribed to: no group decides what is read, and no offset is
+//! The partition is assigned, not subscribed to: no group selects the partitions, and no offset is
 //! committed to the server. Only committed transactions are read. Transaction markers and aborted
 //! messages have offsets too, so offsets rise by more than one. The client reconnects by itself.
 //! After any reported error a new client is created, which then checks what the partition still

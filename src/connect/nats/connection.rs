@@ -23,7 +23,7 @@ const HEAD_KEPT: usize = 1 << 10;
 /// Error code for a publisher that expected another last sequence number.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
-/// A connection after the greeting, with a subject of its own for answers.
+/// A connection after the greeting, with its own subject for answers.
 pub(super) struct NatsConnection {
     pub(super) stream: NatsStream,
     pub(super) wire: ServerConnection,
@@ -173,7 +173,7 @@ pub(super) fn state(facts: &Value, name: &str) -> io::Result<u64> {
     facts["state"][name].as_u64().ok_or_else(malformed_answer)
 }
 
-/// Returns a subject that nobody else listens to.
+/// Returns a unique subject for replies.
 fn inbox() -> io::Result<String> {
     let mut bytes = [0; 16];
     SysRng.try_fill_bytes(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;

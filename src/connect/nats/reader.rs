@@ -3,7 +3,7 @@
 //! A message has a sequence number in its stream. The reader creates its own consumer, which starts
 //! at the position, needs no acknowledgements, and is deleted by the server after the reader has
 //! gone. Every message states its number in the stream and its number within the consumer. If the
-//! latter is not the next one, a message was lost on the way, and the reader starts again.
+//! latter is not the expected one, a message was lost in transit, and the reader starts again.
 
 use std::io;
 
@@ -68,7 +68,7 @@ impl NatsReader {
         }
     }
 
-    /// Checks that the stream still has what was read and what comes next.
+    /// Checks that the stream still has the messages that were read and the next one.
     fn check(&mut self) -> Result<(), RequestError> {
         let facts = self.ask(NatsConnection::facts)?;
         let next = self.position.offset;
@@ -181,7 +181,7 @@ mod tests {
 
     /// A message and a header that are too long, a valid message, and one that never ends.
     #[test]
-    fn no_length_that_a_server_states_takes_memory() {
+    fn lengths_stated_by_a_server_take_no_memory() {
         let long = "7".repeat(3 * RECORD_LIMIT);
         let to = |number| format!("_ 1 $JS.ACK.s.c.1.{number}.{number}.0.0");
         let head = format!("NATS/1.0\r\nx: {long}\r\n\r\n");
@@ -217,8 +217,8 @@ mod tests {
             matches!(nats.next(&mut row, &mut form), Err(RequestError::Passing(_))),
             "the run is stopped"
         );
-        let taken = row.text.capacity() + nats.connection.payload.capacity();
-        assert!(taken <= 4 * RECORD_LIMIT, "{taken} bytes are held");
+        let capacity = row.text.capacity() + nats.connection.payload.capacity();
+        assert!(capacity <= 4 * RECORD_LIMIT, "{capacity} bytes are held");
         drop(nats);
         stop.join().unwrap();
         server.join().unwrap();

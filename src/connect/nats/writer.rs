@@ -1,5 +1,5 @@
 //! Writes to a NATS JetStream stream: one message per line, with `epoch-line` in its header
-//! `Nats-Msg-EntryId`.
+//! `Nats-Msg-Id`.
 //!
 //! Only this sink uses the stream, and creates it if it is missing. Each message states the
 //! stream's expected last number, so the server refuses lines that are repeated, late, or from
@@ -84,7 +84,7 @@ impl ServerWriter for NatsWriter {
     }
 }
 
-/// Returns the id of a message and the mark of its line, if a sink wrote it.
+/// Returns the id of a message and the stamp of its line, if a sink wrote it.
 fn read(message: &Value) -> Option<(EntryId, EpochStamp)> {
     let part = |name: &str| BASE64.decode(message[name].as_str()?).ok();
     let head = part("hdrs")?;

@@ -52,8 +52,8 @@ impl RedisReader {
         Ok(reader)
     }
 
-    /// Checks that the stream still has what was read. A stream that lost entries would give their
-    /// numbers to other entries.
+    /// Checks that the stream still has the entries that were read. A stream that lost entries
+    /// would reuse their numbers.
     fn check(&mut self) -> Result<(), RequestError> {
         if self.next == FIRST {
             return Ok(());
@@ -193,7 +193,7 @@ mod tests {
 
     /// A value, a name and a row that are too long, a valid row, and a value that never ends.
     #[test]
-    fn no_length_that_a_server_states_takes_memory() {
+    fn lengths_stated_by_a_server_take_no_memory() {
         let entry = |id: u8, fields: &str| format!("*2\r\n$3\r\n{id}-0\r\n{fields}");
         let long = "7".repeat(3 * RECORD_LIMIT);
         let many = format!("$1\r\nx\r\n$9\r\n{:9}\r\n", 1).repeat(RECORD_LIMIT / 9 + 1);
@@ -225,8 +225,8 @@ mod tests {
             matches!(redis.next(&mut row, &mut form), Err(RequestError::Passing(_))),
             "the run is stopped"
         );
-        let taken = row.text.capacity() + redis.name.capacity();
-        assert!(taken <= 4 * RECORD_LIMIT, "{taken} bytes are held");
+        let capacity = row.text.capacity() + redis.name.capacity();
+        assert!(capacity <= 4 * RECORD_LIMIT, "{capacity} bytes are held");
         drop(redis);
         stop.join().unwrap();
         server.join().unwrap();

@@ -42,7 +42,7 @@ impl ServerWriter for RedisWriter {
         };
         let last = match fact(&facts, "last-entry") {
             Some(RedisValue::List(entry)) => Some(mark(entry).ok_or_else(|| foreign(self.stream.name()))?),
-            // All entries have been removed meanwhile.
+            // All entries have been removed in the meantime.
             _ => None,
         };
         Ok((parse_id(id)?, last))
@@ -83,7 +83,7 @@ impl ServerWriter for RedisWriter {
     }
 }
 
-/// Returns the mark of an entry, if a sink wrote it.
+/// Returns the stamp of an entry, if a sink wrote it.
 fn mark(entry: &[RedisValue]) -> Option<EpochStamp> {
     let [RedisValue::Text(id), RedisValue::List(fields)] = entry else { return None };
     let Some(RedisValue::Text(line)) = fact(fields, FIELD) else { return None };
@@ -96,8 +96,7 @@ mod tests {
     use super::*;
     use crate::connect::fake::serve;
 
-    /// One command is refused when queued and another when executed: no line is acknowledged that
-    /// was not.
+    /// One command is refused when queued and another when executed: neither line is acknowledged.
     #[test]
     fn a_line_that_a_transaction_refuses_is_not_acknowledged() {
         const ADDED: &str = "$3\r\n7-0\r\n";

@@ -26,8 +26,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a peer without a usable line keeps its turn while another one is ready.
 const QUIET_PEER: Duration = Duration::from_secs(10);
 
-/// The same before the first usable line of a peer. If many are ready, each has only its share of
-/// [`QUIET_PEER`].
+/// As [`QUIET_PEER`], before the first usable line of a peer. If many are ready, each has only its
+/// share of [`QUIET_PEER`].
 const NEW_PEER: Duration = Duration::from_secs(1);
 
 /// The peers of a socket, one after the other.
@@ -94,8 +94,8 @@ impl PeerConnections {
         self.socket.acknowledge
     }
 
-    /// Waits for the next peer; none if the run is over or has been silent since `last` for too
-    /// long.
+    /// Waits for the next peer; `None` if the run is over, or if no peer has sent anything since
+    /// `last` for too long.
     pub(super) fn next(&mut self, mut last: Instant) -> Option<PeerConnection> {
         let (mut backoff, name) = (Backoff::default(), self.name());
         while !self.control.is_over(last) {
@@ -120,8 +120,9 @@ impl PeerConnections {
         None
     }
 
-    /// Attends to waiting connections. Returns whether the current peer must make room for one.
-    /// `progress` is the time of its last usable line, or of its connection if it `is_new`.
+    /// Handles waiting connections. Returns whether the current peer must make room for one of
+    /// them. `progress` is the time of the current peer's last usable line, or of its connection if
+    /// it `is_new`.
     pub(super) fn must_make_room(&mut self, progress: Instant, is_new: bool) -> bool {
         let Some(door) = self.door.as_mut().filter(|_| self.attended.elapsed() >= GLANCE) else {
             return false;
@@ -227,7 +228,7 @@ impl PeerConnection {
                 PeerAdmission::Undecided if self.first_bytes.is_empty() || self.token.is_some() => {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
-                // A row that begins like a method and ends with the connection.
+                // The row begins like an HTTP method and ends with the connection.
                 PeerAdmission::Undecided => self.judged = true,
             }
         }

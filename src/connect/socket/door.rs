@@ -1,11 +1,10 @@
-//! A listening socket: which connections wait, which are refused, and which one sends next.
+//! A listening socket: decides which connections wait, which are refused, and which one sends next.
 //!
 //! One peer sends at a time. The others wait here; a waiting connection takes no thread and never
-//! blocks. The next peer is one whose first bytes have come and were accepted
-//! ([`entry`](super::entry)), so a silent connection displaces nobody. A source that acknowledges
-//! and has no key is the exception: its peers wait for the first number before they send. The more
-//! connections wait, the sooner the peer must send its first line, so that each of them gets its
-//! turn.
+//! blocks. The next peer must have sent first bytes that were accepted ([`entry`](super::entry)),
+//! so a silent connection displaces nobody. A source that acknowledges and has no key is the
+//! exception: its peers wait for the first number before they send. The more connections wait, the
+//! sooner the current peer must send its first line, so that all get their turn.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -78,7 +77,7 @@ impl PeerListener {
     /// Accepts new connections, reads the first bytes of those that wait, and refuses some of them.
     ///
     /// # Errors
-    /// If the listener fails. Waiting connections are read all the same.
+    /// If the listener fails. Waiting connections are read anyway.
     pub(super) fn attend(&mut self, control: &Control, name: &str) -> io::Result<()> {
         let accepted = self.accept(control, name);
         for mut waiting in std::mem::take(&mut self.waiting) {
@@ -164,7 +163,7 @@ impl BoundListener {
         }
     }
 
-    /// Accepts the next connection, also non-blocking.
+    /// Accepts the next connection without blocking.
     fn accept(&self) -> io::Result<PeerStream> {
         match self {
             BoundListener::Tcp(listener) => {

@@ -1,4 +1,4 @@
-//! Decides from the first bytes of a connection whether a peer may send to a listening source.
+//! Decides by the first bytes of a connection whether a peer may send to a listening source.
 //!
 //! Any web page can make a browser send requests to this machine, and their lines would count as
 //! rows. So a connection that begins like HTTP, TLS or other binary data is refused before any of
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_let_in() {
+    fn rows_are_admitted() {
         for rows in
             [&b"event,key,x\n"[..], b"{\"x\": 1}\n", b"\n\n", b" {}", b"\xef\xbb\xbfx\n", b"1", b"PUTS,1\n"]
         {

@@ -1,4 +1,4 @@
-//! Sockets as sources: lines from one peer after the other. Schemes: `tcp://`, `tcp-listen://`,
+//! Sockets as sources: lines from one peer at a time. Schemes: `tcp://`, `tcp-listen://`,
 //! `unix://`, `unix-listen://`. Input can't be read again, so it always goes through the journal.
 
 mod connection;
@@ -94,7 +94,7 @@ enum SocketAddress {
     Unix(PathBuf),
 }
 
-/// Reads a socket, and its own fields.
+/// Reads the section of a socket source.
 fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
     let section = settings.section;
     let acknowledge = section.flag("acknowledge").unwrap_or(false);

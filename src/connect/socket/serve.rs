@@ -1,4 +1,4 @@
-//! Reads one connection after the other until the run is over.
+//! Reads one connection after another until the run is over.
 
 use std::io::{self, ErrorKind, Read};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::state::IngestJournal;
 
 const MAKE_ROOM: &str = "no usable line has come in time, and another peer is ready to send";
 
-/// Maximum number of checked lines per chunk: a sender of rows has a usable one among them.
+/// Maximum number of lines checked per chunk: if the peer sends rows, one of them is usable.
 const LINES: usize = 16;
 
 /// Passes bytes from connections to the writer of the journal.
@@ -88,8 +88,8 @@ fn is_empty_yet(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Detects signs that a peer works: the header of its rows, and usable rows. An occasional byte, a
-/// blank line or an unreadable line is no sign.
+/// Detects activity of a peer: the header of its rows, and usable rows. An occasional byte, a blank
+/// line or an unreadable line does not count.
 struct PeerActivity {
     shape: RowLayout,
     /// How to read a line, once its header is known.
@@ -108,7 +108,7 @@ impl PeerActivity {
         PeerActivity { shape: shape.clone(), form, row: Row::default(), line }
     }
 
-    /// Whether a line that ends in this chunk is a sign.
+    /// Whether a line that ends in this chunk counts as activity.
     fn observe(&mut self, chunk: &[u8]) -> bool {
         let mut lines = chunk.split_inclusive(|&byte| byte == b'\n');
         let mut is_sign = false;

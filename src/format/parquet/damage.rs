@@ -1,6 +1,6 @@
-//! Damaged files: bytes changed in footers, page headers, levels, dictionaries and values, of every
-//! encoding. Each gives an error or other rows, never a panic and never more memory than the file's
-//! own sizes account for.
+//! Tests damaged files: bytes changed in footers, page headers, levels, dictionaries and values, in
+//! every encoding. Each gives an error or other rows, never a panic and never more memory than the
+//! file's own sizes account for.
 //!
 //! `HUSHFLOW_PARQUET_CASES=n` runs n cases instead of 4,000.
 
@@ -107,7 +107,7 @@ fn read(path: &Path) -> Option<String> {
     }
 }
 
-/// A generator of arbitrary numbers, the same in every run.
+/// A generator of pseudorandom numbers, the same in every run.
 struct RandomNumbers(u64);
 
 impl RandomNumbers {

@@ -1,8 +1,7 @@
 //! Reads a file for its decoder: never beyond the file, and no page above a limit.
 //!
-//! The decoder allocates the size that a page's header states, and reports an error of the
-//! operating system like damage. So headers are read here first ([`header`](super::header)), and
-//! the first failure is kept.
+//! The decoder allocates the size that a page's header states, and reports an I/O error as damage.
+//! So this file reads headers first ([`header`](super::header)) and keeps the first failure.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
@@ -55,14 +54,14 @@ pub(super) struct FileBytes {
 /// The pages of a column chunk.
 pub(super) struct ColumnPages {
     disk: ParquetFile,
-    /// Whether gzip packs them, which may unpack to more than a header states.
+    /// Whether gzip packs them: they may unpack to more than the header states.
     is_gzip: bool,
     /// Bytes of the last page's levels that are never packed.
     levels: Arc<AtomicUsize>,
 }
 
-/// The bytes of a page's header, found only when the first of them is read: the decoder also
-/// requests a reader for a page whose header it has.
+/// The bytes of a page's header, located on the first read: the decoder also requests a reader for
+/// a page whose header it already has.
 pub(super) struct HeaderBytes {
     disk: ParquetFile,
     start: u64,
@@ -76,7 +75,7 @@ impl ParquetFile {
         Ok(ParquetFile { file: Arc::new(file), length, failure: Arc::default() })
     }
 
-    /// Returns why no bytes were returned last.
+    /// Returns the failure of the last read, if it failed.
     pub(super) fn failure(&self) -> Option<ReadFailure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

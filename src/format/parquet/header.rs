@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_can_be_read_in_two_ways_are_refused() {
+    fn ambiguous_headers_are_refused() {
         for bytes in [
             // The size again, with its field number written in full.
             &[0x15, 0, 0x15, 2, 0x15, 2, 0x05, 4, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0][..],

@@ -1,4 +1,4 @@
-//! Meaning of a Parquet file's columns, from their types in the schema.
+//! Interprets the columns of a Parquet file by their types in the schema.
 
 use std::path::Path;
 
@@ -50,7 +50,7 @@ pub(super) fn find(
     meaning(&columns[number]).map(|meaning| (number, meaning)).map_err(refused)
 }
 
-/// Returns what a column means, or which unusable type it has.
+/// Returns the meaning of a column, or the name of its unusable type.
 fn meaning(column: &ColumnDescriptor) -> Result<ColumnMeaning, &'static str> {
     if column.max_rep_level() > 0 {
         return Err("lists");

@@ -1,6 +1,7 @@
-//! Integers as Parquet packs them (`parquet.apache.org/docs/file-format/data-pages/encodings`):
-//! runs of levels, and deltas. Malformed input gives `None`, and memory is allocated only for the
-//! number of values that a page states.
+//! Unpacks integers as Parquet packs them
+//! (`parquet.apache.org/docs/file-format/data-pages/encodings`): runs of levels, and deltas.
+//! Malformed input gives `None`, and memory is allocated only for the number of values that a page
+//! states.
 
 /// Takes `count` bytes off the front.
 pub(super) fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
@@ -85,7 +86,7 @@ pub(super) fn deltas(bytes: &mut &[u8], most: usize) -> Option<Vec<i64>> {
     while values.len() < count {
         let least = signed(bytes)?;
         for &width in take(bytes, parts)? {
-            // Parts after the last value have only widths.
+            // After the last value, the remaining parts have only widths.
             if values.len() == count {
                 break;
             }
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_wrap_as_the_writers_do() {
+    fn numbers_wrap_like_those_of_the_writer() {
         let mut bytes = vec![0x80, 1, 4, 2];
         bytes.extend([0xff; 9].iter().chain(&[1]));
         bytes.extend([1, 64, 0, 0, 0]);

@@ -1,8 +1,9 @@
-//! Checks a column's pages: a damaged one is an error before the decoder relies on it.
+//! Checks the pages of a column, so that a damaged page is an error before the decoder relies on
+//! it.
 //!
-//! The decoder trusts what a page says of itself, and panics if that is wrong. So levels are
-//! counted here, and values must be present for all of them. Values in the rarer encodings are
-//! unpacked here, and the decoder gets them plain.
+//! The decoder trusts the header of a page and panics if it is wrong. So this file counts levels
+//! and checks that all their values are present. It unpacks the rarer encodings itself and passes
+//! plain values to the decoder.
 
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageMetadata, PageReader};
@@ -97,7 +98,7 @@ impl CheckedPages {
         }
     }
 
-    /// Returns a page's values in plain form, if their encoding is unpacked here.
+    /// Returns the values of a page in plain form, if this file unpacks their encoding.
     fn unpacked(&self, encoding: Encoding, values: &[u8], count: usize) -> Option<Vec<u8>> {
         if count > PLAIN_LIMIT / 8 {
             return None;

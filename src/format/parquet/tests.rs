@@ -1,4 +1,5 @@
-//! Files of every supported type, resumed at every position, and damaged at random from a seed.
+//! Tests files with every supported type, resumed at every position, and damaged at random from a
+//! seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -210,7 +211,7 @@ fn unreadable_files_are_reported_without_values() {
 
 /// The page's bytes leave room for a larger number in its header.
 #[test]
-fn a_page_that_asks_for_more_memory_than_the_limit_is_refused() {
+fn a_page_above_the_memory_limit_is_refused() {
     let schema = Arc::new(parse_message_type("message rows { REQUIRED DOUBLE x; }").unwrap());
     let properties =
         WriterProperties::builder().set_compression(Compression::SNAPPY).set_dictionary_enabled(false);

@@ -1,4 +1,4 @@
-//! Forms of times other than RFC 3339 in a column of a file, as a first guess.
+//! Guesses the format of times in a column, if it is not RFC 3339.
 
 use jiff::tz::TimeZone;
 
@@ -26,14 +26,14 @@ const HOURS: [&str; 8] =
 
 const WHOLE: [&str; 2] = ["%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z"];
 
-/// Texts that are tried until one has a known form.
+/// Number of texts that are tried until one has a known format.
 const TRIED: u64 = 100;
 
 /// Parts of names of columns with times.
 const TIME_NAMES: [&str; 6] = ["time", "date", "stamp", "epoch", "unix", "created"];
 const SHORT_TIME_NAMES: [&str; 7] = ["t", "ts", "at", "on", "when", "day", "dt"];
 
-/// The forms in which texts of a column can be read.
+/// Formats in which the texts of a column can be read.
 #[derive(Clone, Default)]
 pub(super) struct TimeForms {
     /// Texts that were tried before one had a known form.
@@ -41,13 +41,13 @@ pub(super) struct TimeForms {
     forms: Vec<FoundForm>,
 }
 
-/// A form of times, and what has been read by it.
+/// A format of times, and the times read with it.
 #[derive(Clone)]
 pub(super) struct FoundForm {
     pub(super) format: TimeFormat,
     pub(super) times: u64,
     pub(super) span: (i64, i64),
-    /// The time before.
+    /// The previous time.
     last: i64,
     /// Times before the largest one so far.
     pub(super) falls: u64,
@@ -77,8 +77,8 @@ impl TimeForms {
         }
     }
 
-    /// Returns the form that fits most of the texts, and another that fits as many but reads them
-    /// differently, as days and months may be swapped.
+    /// Returns the format that fits most texts, and another that fits as many but reads them
+    /// differently, because days and months may be swapped.
     pub(super) fn best(&self) -> Option<(&FoundForm, Option<&TimeFormat>)> {
         let most = self.forms.iter().map(|form| form.times).max()?;
         let mut best = self.forms.iter().filter(|form| form.times == most);
@@ -88,7 +88,7 @@ impl TimeForms {
     }
 }
 
-/// Reads a text as a time of our days: a year of two digits must not be read as one of four.
+/// Reads a text as a plausible time, so that a year of two digits is not read as one of four.
 fn read(format: &TimeFormat, text: &[u8]) -> Option<i64> {
     format.read(text, &TimeZone::UTC).filter(is_of_our_days)
 }
@@ -98,8 +98,8 @@ fn is_of_our_days(time: &i64) -> bool {
     (limit("1900-01-01")..limit("2100-01-01")).contains(time)
 }
 
-/// Returns how the numbers of a column are times, if its name says so: as seconds since 1970 or
-/// parts of them, or as digits of a date.
+/// Returns the format of a column of numbers whose name suggests times: seconds since 1970 or parts
+/// of them, or the digits of a date.
 pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64)) -> Option<TimeFormat> {
     let name = name.to_lowercase();
     let mut parts = name.split(|character: char| !character.is_alphanumeric());

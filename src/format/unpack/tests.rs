@@ -1,4 +1,4 @@
-//! Packed files and pipes: members, frames, zeros, cuts and damage.
+//! Tests packed files and pipes: members, frames, zeros, cuts and damage.
 
 use super::*;
 
@@ -98,7 +98,7 @@ fn every_cut_and_every_flipped_bit_is_reported_or_harmless() {
 }
 
 #[test]
-fn a_name_that_promises_a_packing_must_keep_it() {
+fn a_suffix_of_a_packing_must_match_the_content() {
     let error = unpacked("a.csv.gz", b"x\n1\n").unwrap_err();
     assert!(error.contains("a.csv.gz: the name ends in .gz, but the file is not packed"), "{error}");
     let error = unpacked("a.csv.zst", &Packing::Gzip.pack(&[b"x"])).unwrap_err();

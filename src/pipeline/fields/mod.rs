@@ -1,6 +1,6 @@
-//! The table of all sections and fields of a pipeline file. The parser reads by it, and the
-//! [reference](super::reference) prints it. Fields of systems stand in `src/connect`, those of
-//! views and their estimators in `src/estimates`.
+//! The table of all sections and fields of a pipeline file, for the parser and the
+//! [reference](super::reference). Fields of systems are in `src/connect`, those of views and their
+//! estimators in `src/estimates`.
 
 mod epochs;
 mod privacy;

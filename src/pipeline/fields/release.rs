@@ -1,4 +1,4 @@
-//! Fields of `[release]`: those of moments, and those of estimators of windows.
+//! Fields of `[release]`, for moments and for estimators of windows.
 
 use hushflow_estimators::covariance::CovarianceMethod;
 use hushflow_estimators::mean::MeanMethod;

@@ -1,4 +1,4 @@
-//! Section `[entity]`: the entities that are protected as a whole, and limits on their
+//! Reads the section `[entity]`: the entities that are protected as a whole, and limits on their
 //! contribution.
 
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! Section `[release]` where its method is an estimator of windows.
+//! Reads the section `[release]` if its method is an estimator of windows.
 
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::{self, Scale};

@@ -1,4 +1,4 @@
-//! Section `[ledger]`: location and budget of the ledger of the data.
+//! Reads the section `[ledger]`: location and budget of the ledger of the data.
 
 use std::path::Path;
 

@@ -50,8 +50,8 @@ pub(super) fn source(
 const DAY: i64 = 86_400_000_000;
 
 /// Default of `largest_jump`: a long weekend or a tenth of the horizon, whichever is more, but at
-/// most half a year and half the horizon, and at least ten epochs. So a stop over a weekend is
-/// bridged, and a wrong year is not, in `start` or in a row.
+/// most half a year and half the horizon, and at least ten epochs. So it allows a stop over a
+/// weekend, but not a wrong year in `start` or in a row.
 fn usual_jump(schedule: &Schedule) -> Option<i64> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_a_row_moves_the_clock_over_a_weekend_but_not_over_a_year() {
+    fn the_default_jump_allows_a_weekend_but_not_a_year() {
         let jump = |source: &str, horizon: u64, clock: &str| {
             let text = format!(
                 "name = 'n'\nsource = {{ {source} }}\ncolumns = [{{ name = 'x', lower = 0, upper = 1 }}]

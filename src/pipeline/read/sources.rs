@@ -1,5 +1,5 @@
-//! Sections `[source]` and `[[sources]]`: the clock of each source, and the fields on which all
-//! must agree.
+//! Reads the sections `[source]` and `[[sources]]`: the clock of each source, and the fields on
+//! which all must agree.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(super) struct SourceSections {
     pub(super) id: Option<String>,
 }
 
-/// A source, and what it says of its rows.
+/// A source and the settings of its rows.
 struct SourceSection {
     source: Source,
     rows: RowPolicies,

@@ -329,7 +329,7 @@ fn keys_come_from_a_file_too() {
 }
 
 #[test]
-fn no_file_says_so() {
+fn missing_pipeline_files_are_reported() {
     let error = Pipeline::load(Path::new("/nowhere/p.toml")).unwrap_err();
     assert!(error.to_string().starts_with("/nowhere/p.toml: the pipeline file can't be read"));
 }

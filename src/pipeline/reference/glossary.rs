@@ -1,4 +1,4 @@
-//! Words and letters of tables and JSON that a reader must know.
+//! The glossary: words and letters in tables and JSON.
 
 /// A term and its meaning.
 pub(super) const TERMS: &[(&str, &str)] = &[

@@ -1,4 +1,4 @@
-//! The reference as a page.
+//! Prints the reference as a Markdown page.
 
 use std::fmt::Write;
 

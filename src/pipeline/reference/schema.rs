@@ -175,8 +175,8 @@ fn value(field: FieldType) -> Value {
     }
 }
 
-/// A pattern for a form such as `blt:b`: letters after a colon stand for numbers, of which Greek
-/// ones may have decimals.
+/// A pattern for a form such as `blt:b`: letters after a colon are numbers, and Greek letters may
+/// have decimals.
 fn pattern(usage: &str) -> String {
     match usage.split_once([':', '…']) {
         Some((word, "PATH")) => format!("{word}:.+"),

@@ -27,8 +27,8 @@ fn required(heading: &str, group: &str) -> String {
     required.map(|field| format!(", {} = {}", field.key, field.example.replace(", ", ","))).collect()
 }
 
-/// A pipeline in which the fields of a section and a group are valid: sections that replace those
-/// of the base, the one of these fields last, without its closing brace.
+/// Returns the sections of a pipeline in which the fields of a section and a group are valid. They
+/// replace those of the base. The section of these fields comes last, without its closing brace.
 fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Option<&str>) -> Vec<String> {
     let own = |text: &str| text.to_owned();
     match (section.heading, group, key) {
@@ -237,11 +237,11 @@ fn required_fields_are_required_by_the_parser() {
     });
 }
 
-/// The pages of the repository are printed from the table. To renew them:
-/// `hushflow reference --markdown > docs/pipeline.md` and
-/// `hushflow reference --json-schema > docs/pipeline.schema.json`.
+/// Pages of the repository are generated from the table. To renew them: `hushflow reference
+/// --markdown > docs/pipeline.md` and `hushflow reference --json-schema >
+/// docs/pipeline.schema.json`.
 #[test]
-fn the_pages_are_printed_from_the_table() {
+fn generated_pages_are_up_to_date() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let read = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap_or_default();
     assert!(read("pipeline.md") == markdown(), "docs/pipeline.md is old: hushflow reference --markdown");
@@ -252,9 +252,9 @@ fn the_pages_are_printed_from_the_table() {
     );
 }
 
-/// Every block of TOML on the pages is valid within a pipeline.
+/// Checks that every block of TOML in the docs is valid within a pipeline.
 #[test]
-fn toml_of_the_pages_is_valid() {
+fn toml_in_the_docs_is_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages =
@@ -263,7 +263,7 @@ fn toml_of_the_pages_is_valid() {
     for page in pages {
         let text = std::fs::read_to_string(&page).unwrap();
         for block in text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
-            // The settings of a user, not of a pipeline.
+            // This block is the user's configuration, not a pipeline.
             if block.starts_with("ledger = \"") {
                 continue;
             }
@@ -324,7 +324,7 @@ fn within_pipeline(block: toml::Table) -> toml::Table {
 }
 
 #[test]
-fn a_section_is_printed_by_its_name() {
+fn one_section_can_be_printed_by_name() {
     for name in section_names() {
         assert!(text(Some(name), 80).is_some(), "{name}");
     }

@@ -1,4 +1,4 @@
-//! The reference for a terminal.
+//! Prints the reference for a terminal.
 
 use std::fmt::Write;
 

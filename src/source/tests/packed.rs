@@ -1,4 +1,4 @@
-//! Tests that packed files are read and resumed as plain ones are.
+//! Tests that packed files are read and resumed like plain ones.
 
 use super::*;
 use crate::format::unpack::Packing;

@@ -181,7 +181,7 @@ impl IngestJournal {
 
     /// Begins the next segment to grow.
     fn grow(&self, tail: &mut Option<GrowingSegment>, head: SegmentHead) -> Result<(), StateError> {
-        // Not locked, so readers and commits go on while the disk works.
+        // Not locked, so readers and commits continue while the disk works.
         let storage = self.shared().storage.share();
         let (file, end) = begin(&*storage, &head)?;
         let mut shared = self.shared();
@@ -215,7 +215,7 @@ impl IngestJournal {
         self.shared().closed = epoch;
     }
 
-    /// Records that an epoch is durably committed and that the next run goes on at `position`.
+    /// Records that an epoch is durably committed and that the next run resumes at `position`.
     /// Deletes the segments behind it.
     ///
     /// # Errors
@@ -236,7 +236,7 @@ impl IngestJournal {
             shared.passed = shared.passed.max(position);
         }
         loop {
-            // Not locked during slow file system work, so reading and appending go on.
+            // Not locked during slow file system work, so reading and appending continue.
             let Some(behind) = self.shared().take_behind(position) else { return Ok(()) };
             storage.remove(&behind.file())?;
             // One by one, so no crash leaves a gap.

@@ -49,7 +49,7 @@ pub enum JournalFull {
     Disk,
 }
 
-/// Called repeatedly with the reason while there is no room; returns whether to wait on.
+/// Called repeatedly with the reason while there is no room; returns whether to keep waiting.
 pub type WaitForRoom<'a> = &'a mut dyn FnMut(JournalFull) -> bool;
 
 impl IngestJournal {

@@ -1,7 +1,7 @@
-//! A segment file of the ingest journal: its name, its head, and its readable part.
+//! A segment file of the ingest journal: its name, head and readable part.
 //!
 //! A segment is written under another name and renamed, so a named segment has a complete head. It
-//! is synced to its end before the next one begins, so only the last segment of all may have a torn
+//! is synced to its end before the next one begins, so only the very last segment may have a torn
 //! tail.
 
 use super::super::{
@@ -15,7 +15,7 @@ use super::super::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-/// A segment while its head is being written.
+/// Name of a segment while its head is being written.
 const NEW_SEGMENT: &str = "ingest.new";
 
 /// Bytes before the records in a frame: the number of records up to its end, in all sessions.
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_are_known_by_their_names() {
+    fn segment_names_are_parsed() {
         let check = |name: &str, expected: Option<(u32, u32)>| {
             let parsed = SegmentName::parse(name).map(|name| (name.session, name.number));
             assert_eq!(parsed, expected, "{name}");

@@ -1,5 +1,5 @@
-//! A journal is struck by every fault at every call that changes the disk, and continues from the
-//! remains; so is the recovery that follows. Requirements:
+//! Every fault occurs at every call of a journal that changes the disk, and the journal continues
+//! from what is left; the same holds for the recovery that follows. Requirements:
 //!
 //! - an acknowledged record is read back at its position;
 //! - no record occurs twice if the sender continues after the number that the next start reports;
@@ -24,7 +24,7 @@ fn open(disk: &SimulatedDisk, from: Position) -> Result<Arc<IngestJournal>, Stat
     IngestJournal::open(disk.share(), from, (150, u64::MAX)).map(Arc::new)
 }
 
-/// Gives up at once: without faults nobody waits.
+/// Gives up at once: without faults there is no wait.
 fn gives_up(_: JournalFull) -> bool {
     false
 }
@@ -107,13 +107,13 @@ impl IngestObserver {
         for again in [false, true] {
             let disk = if again { disk.after_power_cut(PowerLoss::Everything) } else { disk.clone() };
             let ingest = open(&disk, self.counted.0).map_err(|error| format!("refused: {error}"))?;
-            let there = ingest.acknowledged(None).unwrap_or(0);
-            if there < self.acknowledged || found.is_some_and(|found| found != there) {
-                return Err(format!("{there} records are left of {}", self.acknowledged));
+            let records_before = ingest.acknowledged(None).unwrap_or(0);
+            if records_before < self.acknowledged || found.is_some_and(|found| found != records_before) {
+                return Err(format!("{records_before} records are left of {}", self.acknowledged));
             }
-            found = Some(there);
+            found = Some(records_before);
             let bytes = read_back(&ingest, self.counted.0).map_err(|error| format!("unreadable: {error}"))?;
-            if bytes != records(self.counted.1..there) {
+            if bytes != records(self.counted.1..records_before) {
                 return Err("the records are others than those that came".into());
             }
         }
@@ -340,15 +340,18 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
             }
             safe = next + 3;
         }
-        let safe = ingest.acknowledged(None).filter(|&there| there >= safe).unwrap();
+        let safe = ingest.acknowledged(None).filter(|&records| records >= safe).unwrap();
         let struck = disk.struck();
         for loss in LOSSES {
             let disk = disk.after_power_cut(loss);
             assert!(verify_storage(&disk).problem.is_none(), "call {call}, {loss:?}");
             let ingest = open(&disk, Position::START).unwrap();
-            let there = ingest.acknowledged(None).unwrap();
-            assert!(there >= safe, "call {call}, {loss:?}: {there} records are left of {safe}");
-            assert_eq!(read_back(&ingest, Position::START).unwrap(), records(0..there));
+            let records_before = ingest.acknowledged(None).unwrap();
+            assert!(
+                records_before >= safe,
+                "call {call}, {loss:?}: {records_before} records are left of {safe}"
+            );
+            assert_eq!(read_back(&ingest, Position::START).unwrap(), records(0..records_before));
         }
         if !struck {
             break;

@@ -1,5 +1,5 @@
-//! Checks which system features a test can use. A test that can't run prints why to standard error,
-//! and passes.
+//! Checks which system features a test can use. A test that can't run prints the reason to standard
+//! error, and passes.
 
 use std::io::Write;
 use std::process::Command;

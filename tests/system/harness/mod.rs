@@ -1,4 +1,4 @@
-//! Shared by the whole-system tests: a directory for files, the real binary, access to its logs,
+//! Helpers for the whole-system tests: a directory for files, the real binary, access to its logs,
 //! and a plain computation of the expected sums.
 
 mod logs;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 pub(crate) use logs::{FramePlace, PRIVATE_LOG, cut, frames, last_frame, logs, recorded, releases, sums};
 pub(crate) use stream::{Assigned, Random, Stream, assigned, expected_sums, sums_of};
 
-/// Free memory from which the files of tests are kept in memory.
+/// Free memory above which the files of tests are kept in memory.
 const SPARE_MEMORY: u64 = 2 << 30;
 
 /// A temporary directory, in memory if there is enough: runs sync every commit, and no test can
@@ -191,7 +191,7 @@ pub(crate) fn await_until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the writer of a pipe that nobody reads can write no more.
+/// Waits until a pipe that nobody reads is full.
 #[track_caller]
 pub(crate) fn await_full(pipe: impl AsFd) {
     let mut last = (0, Instant::now());

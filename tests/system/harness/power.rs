@@ -1,5 +1,5 @@
-//! Shared by the kill campaigns: a witness of published releases, and power cuts that cut, zero or
-//! corrupt unsynced parts of the logs.
+//! Helpers for the kill campaigns: a witness of published releases, and power cuts that truncate,
+//! zero or corrupt unsynced parts of the logs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! Figures of `plan`, compared with reference numbers and with each other.
+//! Compares the figures of `plan` with reference numbers and with each other.
 
 use serde_json::Value;
 
@@ -59,8 +59,8 @@ fn check_consistent(line: &str, found: &Value, bound: f64) {
     assert!(figure("rmse") <= figure("max_error") * (1.0 + 1e-12), "{line}: {found}");
     assert!(figure("loss") >= bound, "{line} is below the certified bound {bound}: {found}");
     assert_eq!(found["sensitivity_kind"], "exact", "{line}");
-    // For records of norm 1 that replace each other: twice the effect of adding one, and more if
-    // they may move.
+    // Replacing a record of norm 1 has at least twice the effect of adding one, and more if the
+    // record may move.
     assert!(figure("joint_sensitivity") >= 2.0 * sensitivity * (1.0 - 1e-12), "{line}: {found}");
     let runs = !["tree", "honaker", "fft"].contains(&found["strategy"].as_str().expect("a name"));
     assert_eq!([&found["runs"], &found["memory_per_coordinate"].is_u64().into()], [runs, runs], "{line}");
@@ -82,9 +82,9 @@ fn every_strategy_has_consistent_figures_for_every_workload() {
         for strategy in STRATEGIES {
             let line = format!("plan --workload {workload} --horizon {n} --strategy {strategy}");
             if applies(strategy, workload) {
-                let found = json(&lab, &line);
-                check_consistent(&line, &found, bound);
-                bound = found["loss_lower_bound"].as_f64().unwrap_or(bound);
+                let report = json(&lab, &line);
+                check_consistent(&line, &report, bound);
+                bound = report["loss_lower_bound"].as_f64().unwrap_or(bound);
             } else {
                 hush(&lab, &line).failed(2, &["`average`", workload]);
             }
@@ -108,7 +108,7 @@ fn strategy(name: &str) -> String {
 }
 
 #[test]
-fn errors_are_those_of_the_reference() {
+fn errors_agree_with_the_reference() {
     let lab = Lab::new();
     let cases = cases(FACTORIZATION_ERRORS);
     for case in &cases {
@@ -116,22 +116,23 @@ fn errors_are_those_of_the_reference() {
         let (n, workload) = (&input["n"], workload(input));
         let strategy = strategy(input["factorization"].as_str().expect("a name"));
         let line = format!("plan --workload {workload} --horizon {n} --strategy {strategy}");
-        let found = json(&lab, &line);
+        let report = json(&lab, &line);
         // The objective of an optimum is accurate to the gap, its matrix only to the root of the
         // gap.
         let (whole, row) = if strategy == "optimal" { (1e-8, 1e-4) } else { (1e-10, 1e-10) };
-        close(&line, &found["rmse"], number(&expected["rmse"]), whole);
-        close(&line, &found["loss"], number(&expected["rmse"]).powi(2) * number(n), 2.0 * whole);
-        close(&line, &found["max_error"], number(&expected["max_error"]), row);
+        close(&line, &report["rmse"], number(&expected["rmse"]), whole);
+        close(&line, &report["loss"], number(&expected["rmse"]).powi(2) * number(n), 2.0 * whole);
+        close(&line, &report["max_error"], number(&expected["max_error"]), row);
         // A causal form has another scale: the factors belong to its encoder.
         if strategy != "tree-optimal-decoder" {
-            close(&line, &found["sensitivity"], number(&expected["c_norm_1to2"]), whole);
-            close(&line, &found["frobenius"], number(&expected["b_frobenius"]), whole);
-            close(&line, &found["max_row"], number(&expected["b_max_row"]), row);
+            close(&line, &report["sensitivity"], number(&expected["c_norm_1to2"]), whole);
+            close(&line, &report["frobenius"], number(&expected["b_frobenius"]), whole);
+            close(&line, &report["max_row"], number(&expected["b_max_row"]), row);
         }
-        let named = [&found["workload"], &found["strategy"], &found["participation"], &found["neighbours"]];
+        let named =
+            [&report["workload"], &report["strategy"], &report["participation"], &report["neighbours"]];
         assert_eq!(named, [&workload, &strategy, "1", "replace-one"]);
-        assert_eq!((&found["noise_multiplier"], &found["horizon"]), (&Value::Null, n));
+        assert_eq!((&report["noise_multiplier"], &report["horizon"]), (&Value::Null, n));
     }
     assert_eq!(cases.len(), 76);
 }
@@ -139,7 +140,7 @@ fn errors_are_those_of_the_reference() {
 /// Table 1 of "Multi-Epoch Matrix Factorization Mechanisms", prefix sums over 2000 steps. The paper
 /// bounds the sensitivity of the Fourier mechanism by its Theorem 2.1; ours may be smaller.
 #[test]
-fn losses_under_participation_are_those_of_the_table() {
+fn losses_under_participation_agree_with_table_1() {
     let lab = Lab::new();
     let mut checked = 0;
     for case in cases(PARTICIPATION_LOSSES) {
@@ -155,18 +156,18 @@ fn losses_under_participation_are_those_of_the_table() {
             "plan --workload prefix --horizon 2000 --moments none --participation {}x{} --stamps {} --strategy {strategy}",
             input["k"], input["b"], input["stamps"],
         );
-        let found = json(&lab, &line);
+        let report = json(&lab, &line);
         let loss = number(&expected["loss"]);
         if strategy.starts_with("fft") {
             let least = expected["loss_with_exact_sensitivity"].as_f64().unwrap_or(0.98 * loss);
             let range = least * (1.0 - 1e-8)..=loss * (1.0 + 1e-8);
-            assert!(range.contains(&number(&found["loss"])), "{line}: {found}, not {range:?}");
+            assert!(range.contains(&number(&report["loss"])), "{line}: {report}, not {range:?}");
         } else {
-            close(&line, &found["loss"], loss, 1e-8);
-            assert_eq!(found["sensitivity_kind"], "exact", "{line}");
+            close(&line, &report["loss"], loss, 1e-8);
+            assert_eq!(report["sensitivity_kind"], "exact", "{line}");
         }
         if ["honaker", "fft"].contains(&strategy) {
-            close(&line, &found["frobenius"], number(&expected["b_frobenius2"]).sqrt(), 1e-8);
+            close(&line, &report["frobenius"], number(&expected["b_frobenius2"]).sqrt(), 1e-8);
         }
         checked += 1;
     }

@@ -1,4 +1,5 @@
-//! Bad input is refused with its position and a correction; unusual input gives the right answer.
+//! Tests that bad input is refused with its position and a correction, and that unusual input gives
+//! the right answer.
 
 use super::{hush, json, kept};
 use crate::harness::{Lab, close, number};
@@ -188,15 +189,15 @@ fn more_participations_than_fit_count_as_those_that_fit() {
         let window = loss(&format!("plan --workload window:100 --horizon 12 --strategy {strategy}"));
         let prefix = loss(&format!("plan --workload prefix --horizon 12 --strategy {strategy}"));
         assert!((window * 1e4 / prefix - 1.0).abs() < 1e-6, "{strategy}: {window} against {prefix}");
-        let of = |participation: &str| {
+        let loss_of = |participation: &str| {
             let purpose = format!("--workload prefix --horizon 12 --participation {participation}");
             loss(&format!("plan {purpose} --strategy {strategy}"))
         };
         let same =
             |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-9, "{strategy}: {one}, {other}");
-        same(of("20x4"), of("3x4"));
-        same(of("20x100"), of("1"));
-        same(of("12x1"), of("every-step"));
-        assert!(of("3x4+") >= of("3x4") * (1.0 - 1e-12), "{strategy}");
+        same(loss_of("20x4"), loss_of("3x4"));
+        same(loss_of("20x100"), loss_of("1"));
+        same(loss_of("12x1"), loss_of("every-step"));
+        assert!(loss_of("3x4+") >= loss_of("3x4") * (1.0 - 1e-12), "{strategy}");
     }
 }

@@ -1,4 +1,4 @@
-//! `optimize`: objectives compared with reference optima, lower bounds, and files for other
+//! Tests `optimize`: objectives against reference optima, lower bounds, and files for other
 //! commands.
 
 use std::fmt::Write;
@@ -72,8 +72,8 @@ fn coa_finds_the_reference_optima_of_prefixes_and_of_matrices_without_full_rank(
             }
             _ => continue,
         };
-        let found = json(&lab, &line);
-        check_certified(&line, &found, number(&expected["f_star_lower"]), number(&expected["f_star_upper"]));
+        let report = json(&lab, &line);
+        check_certified(&line, &report, number(&expected["f_star_lower"]), number(&expected["f_star_upper"]));
         checked.push(format!("{n}: {}", expected["rank"]));
     }
     assert_eq!(checked, ["64: 64", "256: 256", "32: 30", "64: 64", "64: 16"]);
@@ -89,9 +89,9 @@ fn coa_finds_the_optimum_of_all_ranges() {
     check_certified("named", &named, number(&listed["lower_bound"]), number(&listed["objective"]));
     close("rmse", &named["rmse"], number(&listed["rmse"]), 1e-6);
     // Root mean squared errors of an independent solver, with its certificate.
-    let found = json(&lab, "optimize --method coa --workload all-range --horizon 128");
+    let report = json(&lab, "optimize --method coa --workload all-range --horizon 128");
     let square = |rmse: f64| rmse * rmse * 64.0 * 129.0;
-    check_certified("all-range", &found, square(2.598_990_722_3), square(2.598_990_811_5));
+    check_certified("all-range", &report, square(2.598_990_722_3), square(2.598_990_811_5));
 }
 
 #[test]
@@ -108,16 +108,16 @@ fn multi_epoch_finds_the_reference_optima() {
             input["b"],
         );
         let line = format!("optimize --method multi-epoch {purpose} --output best.json");
-        let found = json(&lab, &line);
+        let report = json(&lab, &line);
         let bound = |name: &str| number(&expected[format!("loss_class_restricted_{name}")]);
-        check_certified(&line, &found, bound("lower"), bound("upper"));
+        check_certified(&line, &report, bound("lower"), bound("upper"));
         let planned = json(&lab, &format!("plan {purpose} --strategy file:best.json"));
-        close(&line, &planned["loss"], number(&found["objective"]), 1e-9);
+        close(&line, &planned["loss"], number(&report["objective"]), 1e-9);
     }
     assert_eq!(cases.len(), 5);
 }
 
-/// More steps than the participations span, so patterns begin anywhere.
+/// The horizon is longer than the participations, so patterns may begin at any step.
 #[test]
 fn multi_epoch_finds_the_reference_optima_of_overlapping_patterns() {
     let lab = Lab::new();
@@ -126,16 +126,16 @@ fn multi_epoch_finds_the_reference_optima_of_overlapping_patterns() {
         let (input, loss) = (&case["input"], number(&case["expected"]["loss"]));
         let (workload, n) = (workload(input), &input["n"]);
         let purpose = format!("-w {workload} -n {n} --participation {}x{}", input["k"], input["b"]);
-        let found = json(&lab, &format!("optimize --method multi-epoch {purpose} -o best.json"));
-        check_certified(&purpose, &found, loss, loss);
+        let report = json(&lab, &format!("optimize --method multi-epoch {purpose} -o best.json"));
+        check_certified(&purpose, &report, loss, loss);
         let planned = json(&lab, &format!("plan {purpose} --strategy file:best.json"));
-        close(&purpose, &planned["loss"], number(&found["objective"]), 1e-9);
+        close(&purpose, &planned["loss"], number(&report["objective"]), 1e-9);
     }
     assert_eq!(cases.len(), 9);
     let purpose = "-w prefix -n 64 --participation 4x4";
-    let found = json(&lab, &format!("optimize --method multi-epoch {purpose}"));
+    let report = json(&lab, &format!("optimize --method multi-epoch {purpose}"));
     // Between the bounds of a prototype in numpy.
-    check_certified(purpose, &found, 1_958.109_611_011, 1_958.109_611_023);
+    check_certified(purpose, &report, 1_958.109_611_011, 1_958.109_611_023);
     let planned = json(&lab, &format!("plan {purpose} --strategy optimal"));
     close(purpose, &planned["loss"], 1_958.109_611_02, 1e-6);
 }
@@ -153,24 +153,24 @@ fn blt_reaches_the_reference_levels() {
         let objective = input["objective"].as_str().expect("an objective");
         let purpose = format!("--workload prefix --horizon {n} --objective {objective}");
         let line = format!("optimize --method blt --buffers {} {purpose} -o best.json", input["buffers"]);
-        let found = json(&lab, &line);
-        let value = |found: &Value| match objective {
-            "max" => number(found),
-            _ => (number(found) / n).sqrt(),
+        let report = json(&lab, &line);
+        let value = |figure: &Value| match objective {
+            "max" => number(figure),
+            _ => (number(figure) / n).sqrt(),
         };
-        let reached = value(&found["objective"]);
-        assert!(reached <= 1.01 * number(&expected["reached"]), "{line}: {found}");
+        let reached = value(&report["objective"]);
+        assert!(reached <= 1.01 * number(&expected["reached"]), "{line}: {report}");
         // No Toeplitz strategy is below the bound, and neither is the square root. The bound of the
         // mean square is slow for long streams.
         let root = number(&expected["sqrt_reference"]);
-        assert_eq!(found["lower_bound"].is_f64(), objective == "max" || n <= 1e3, "{line}");
-        if found["lower_bound"].is_f64() {
-            let bound = value(&found["lower_bound"]);
-            assert!((0.98 * root..=root).contains(&bound) && bound <= reached, "{line}: {found} for {root}");
+        assert_eq!(report["lower_bound"].is_f64(), objective == "max" || n <= 1e3, "{line}");
+        if report["lower_bound"].is_f64() {
+            let bound = value(&report["lower_bound"]);
+            assert!((0.98 * root..=root).contains(&bound) && bound <= reached, "{line}: {report} for {root}");
         }
         let planned = json(&lab, &format!("plan {purpose} --moments none --strategy file:best.json"));
-        close(&line, &planned["rmse"], number(&found["rmse"]), 1e-9);
-        close(&line, &planned["max_error"], number(&found["max_error"]), 1e-9);
+        close(&line, &planned["rmse"], number(&report["rmse"]), 1e-9);
+        close(&line, &planned["max_error"], number(&report["max_error"]), 1e-9);
         checked += 1;
     }
     assert_eq!(checked, 10);
@@ -179,8 +179,8 @@ fn blt_reaches_the_reference_levels() {
 #[test]
 fn found_strategies_are_saved_and_reused() {
     let lab = Lab::new();
-    let found = json(&lab, "optimize --method coa --workload window:7 --horizon 40 -o best.json");
-    let loss = number(&found["objective"]);
+    let report = json(&lab, "optimize --method coa --workload window:7 --horizon 40 -o best.json");
+    let loss = number(&report["objective"]);
     assert_eq!(kept(&lab), 1);
     let plan = |workload: &str, n: u64, strategy: &str| {
         json(&lab, &format!("plan --workload {workload} --horizon {n} --strategy {strategy}"))
@@ -193,11 +193,11 @@ fn found_strategies_are_saved_and_reused() {
     assert_eq!(kept(&lab), 1, "nothing is searched again");
     plan("window:7", 41, "coa");
     assert_eq!(kept(&lab), 2);
-    // It is as good a C for fewer steps and for other workloads.
+    // The same C is valid for fewer steps and for other workloads.
     assert!(number(&plan("window:7", 20, "file:best.json")["loss"]) < loss);
     assert_eq!(plan("prefix", 40, "file:best.json")["workload"], "prefix");
-    let found = json(&lab, "optimize --method banded-inverse-optimal:4 -w prefix -n 40 -o inverse.json");
-    close("inverse", &plan("prefix", 40, "file:inverse.json")["loss"], number(&found["objective"]), 1e-6);
+    let report = json(&lab, "optimize --method banded-inverse-optimal:4 -w prefix -n 40 -o inverse.json");
+    close("inverse", &plan("prefix", 40, "file:inverse.json")["loss"], number(&report["objective"]), 1e-6);
     lab.write("c.csv", "1,0,0\n0.5,1,0\n0.25,0.5,1\n");
     let written = plan("prefix", 3, "file:c.csv");
     // ‖Ce₁‖² = 21/16; AC⁻¹ has the rows (1), (½, 1), (½, ½, 1).
@@ -210,11 +210,11 @@ fn an_unfinished_search_is_reported_and_not_saved() {
     let line = "optimize --method coa --workload prefix --horizon 40 --iterations 1";
     let ended = hush(&lab, line).succeeded();
     assert!(ended.out.contains("The target gap was not reached."), "{}", ended.out);
-    let found = json(&lab, line);
-    assert_eq!(found["converged"], false);
-    assert!(number(&found["lower_bound"]) < number(&found["objective"]));
+    let report = json(&lab, line);
+    assert_eq!(report["converged"], false);
+    assert!(number(&report["lower_bound"]) < number(&report["objective"]));
     assert_eq!(kept(&lab), 0);
     let planned = json(&lab, "plan --workload prefix --horizon 40 --strategy coa");
-    assert!(number(&planned["loss"]) < number(&found["objective"]));
-    assert!(number(&planned["loss"]) >= number(&found["lower_bound"]));
+    assert!(number(&planned["loss"]) < number(&report["objective"]));
+    assert!(number(&planned["loss"]) >= number(&report["lower_bound"]));
 }

@@ -1,4 +1,4 @@
-//! Streams under every kind of strategy: the log stores the strategy, and no later run searches
+//! Runs under every kind of strategy. The log stores the strategy, so no later run searches for it
 //! again.
 
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ fn check_resumed(flights: &Flights, release: &str) -> Value {
     found
 }
 
-/// Checks that views need only the log, and are the same each time.
+/// Checks that views need only the log and are reproducible.
 fn check_views(state: &Path) {
     for workload in ["prefix", "adam:0.9", "momentum:0.5", "window:7"] {
         let [first, second] =
@@ -109,11 +109,11 @@ fn check_torn(flights: &Flights, release: &str) {
     assert_eq!(verified(&state)["ok"], true, "{release}");
 }
 
-/// Runs a pipeline with this release in all ways, and checks the name of the strategy in its log.
+/// Runs all checks of a pipeline with this release, and checks the name of the strategy in its log.
 #[track_caller]
 fn check(flights: &Flights, release: &str, name: &str) {
-    let found = check_resumed(flights, release);
-    assert_eq!(found["name"], name, "{release}");
+    let report = check_resumed(flights, release);
+    assert_eq!(report["name"], name, "{release}");
     check_torn(flights, release);
 }
 
@@ -149,8 +149,8 @@ fn auto_keeps_within_the_memory_limit() {
     for (limit, bytes) in [(64, 64), (0, 0)] {
         let flights = Flights::new();
         let release = format!("[release]\nstrategy = 'auto'\nmemory_limit = {limit}");
-        let found = check_resumed(&flights, &release);
-        let name = found["name"].as_str().expect("a name");
+        let report = check_resumed(&flights, &release);
+        let name = report["name"].as_str().expect("a name");
         let line = format!("plan --workload prefix --horizon 32 --strategy {name}");
         assert!(number(&json(&flights.lab, &line)["memory_per_coordinate"]) <= f64::from(bytes), "{name}");
         assert_eq!(name == "identity", limit == 0, "{name}");
@@ -161,11 +161,11 @@ fn auto_keeps_within_the_memory_limit() {
 #[test]
 fn a_strategy_file_is_read_once() {
     let flights = Flights::new();
-    let found = json(&flights.lab, "optimize --method coa --workload prefix --horizon 32 -o best.json");
+    let report = json(&flights.lab, "optimize --method coa --workload prefix --horizon 32 -o best.json");
     let release = "[release]\nstrategy = 'file:best.json'";
     check(&flights, release, "coa");
     let planned = json(&flights.lab, "plan --workload prefix --horizon 32 --strategy file:best.json");
-    assert!((number(&planned["loss"]) / number(&found["objective"]) - 1.0).abs() < 1e-9);
+    assert!((number(&planned["loss"]) / number(&report["objective"]) - 1.0).abs() < 1e-9);
     std::fs::remove_file(flights.lab.path("best.json")).expect("the strategy file");
     let (pipeline, state) = (flights.pipeline("grows.csv", release, ""), flights.lab.path("resumed"));
     let again = flights.run(&pipeline, &state, 1).succeeded();

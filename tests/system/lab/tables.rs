@@ -8,11 +8,11 @@ const SCREEN: usize = 132;
 
 /// Returns the names of a comparison, in order.
 fn names(lab: &Lab, purpose: &str) -> Vec<String> {
-    let found = json(lab, &format!("plan {purpose}"));
-    let strategies = found["strategies"].as_array().expect("a list");
+    let report = json(lab, &format!("plan {purpose}"));
+    let strategies = report["strategies"].as_array().expect("a list");
     let rmse = |index: usize| number(&strategies[index]["rmse"]);
     assert!((1..strategies.len()).all(|next| rmse(next - 1) <= rmse(next)), "{purpose}: the best is first");
-    strategies.iter().map(|found| found["strategy"].as_str().expect("a name").into()).collect()
+    strategies.iter().map(|report| report["strategy"].as_str().expect("a name").into()).collect()
 }
 
 #[test]
@@ -43,17 +43,17 @@ fn tables_fit_a_screen_and_list_all_strategies() {
 fn a_comparison_names_omitted_strategies_with_the_reason() {
     let lab = Lab::new();
     let purpose = "-w prefix -n 600 --participation 6x100";
-    let found = json(&lab, &format!("plan {purpose}"));
-    let omissions = found["omissions"].as_array().expect("a list");
+    let report = json(&lab, &format!("plan {purpose}"));
+    let omissions = report["omissions"].as_array().expect("a list");
     let reason = |name: &str| {
         let omission = omissions.iter().find(|omission| omission["strategy"] == name);
-        omission.unwrap_or_else(|| panic!("{name} is not named: {found}"))["reason"].clone()
+        omission.unwrap_or_else(|| panic!("{name} is not named: {report}"))["reason"].clone()
     };
     assert_eq!([reason("optimal"), reason("banded-optimal:100")], ["time", "time"]);
     assert_eq!(reason("power-law:b"), "no-form");
     let all: Vec<&str> = ["strategies", "omissions"]
         .iter()
-        .flat_map(|list| found[list].as_array().expect("a list"))
+        .flat_map(|list| report[list].as_array().expect("a list"))
         .filter_map(|entry| entry["strategy"].as_str())
         .collect();
     for kind in hushflow::mechanism::strategy::KINDS {
@@ -61,7 +61,7 @@ fn a_comparison_names_omitted_strategies_with_the_reason() {
         let word = word.split(':').next().expect("a name");
         assert!(all.iter().any(|name| name.split(':').next() == Some(word)), "{word}: {all:?}");
     }
-    for strategy in found["strategies"].as_array().expect("a list") {
+    for strategy in report["strategies"].as_array().expect("a list") {
         assert!(number(&strategy["loss_excess"]) > 0.0, "{strategy}");
         assert!(number(&strategy["loss"]) > number(&strategy["loss_lower_bound"]), "{strategy}");
     }
@@ -79,8 +79,8 @@ fn a_schedule_weights_the_steps() {
     let loss = |line: &str| number(&json(&lab, &format!("plan -w prefix -n 40 -s optimal {line}"))["loss"]);
     let (plain, equal, cosine) = (loss(""), loss("--schedule constant"), loss("--schedule cosine:4"));
     assert!((equal / plain - 1.0).abs() < 1e-6 && cosine < 0.9 * plain, "{plain} {equal} {cosine}");
-    let found = json(&lab, "optimize --method optimal -w prefix -n 40 --schedule cosine:4");
-    assert!((number(&found["objective"]) / cosine - 1.0).abs() < 1e-6, "{found}");
+    let report = json(&lab, "optimize --method optimal -w prefix -n 40 --schedule cosine:4");
+    assert!((number(&report["objective"]) / cosine - 1.0).abs() < 1e-6, "{report}");
     hush(&lab, "plan -w average -n 40 --schedule cosine").failed(2, &["--schedule", "`average`"]);
     hush(&lab, "plan -w prefix -n 40 --schedule steps").failed(2, &["--schedule", "cosine:W"]);
 }
@@ -89,8 +89,8 @@ fn a_schedule_weights_the_steps() {
 fn all_compares_slow_strategies_too() {
     let lab = Lab::new();
     let compared = |line: &str| {
-        let found = json(&lab, line);
-        let list = found["strategies"].as_array().expect("a list").clone();
+        let report = json(&lab, line);
+        let list = report["strategies"].as_array().expect("a list").clone();
         list.iter().any(|entry| entry["strategy"] == "banded-optimal:10")
     };
     let purpose = "plan -w prefix -n 130 --participation 13x10";

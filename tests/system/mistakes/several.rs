@@ -1,4 +1,4 @@
-//! Mistakes in one of several sources.
+//! Tests mistakes in one of several sources.
 
 use super::{Mistake, published, rows};
 use crate::harness::{await_until, finish, releases, run, wait};
@@ -21,7 +21,7 @@ fn small_and_large(misspelt: usize) -> Mistake {
     mistake
 }
 
-/// A source whose rows don't count is found among larger ones, at its first rows.
+/// A source whose rows don't count is detected beside larger ones, at its first rows.
 #[test]
 fn each_source_is_judged_by_its_own_rows() {
     let mistake = small_and_large(0);
@@ -58,10 +58,10 @@ fn a_small_source_that_turns_bad_stops_the_run() {
     }
 }
 
-/// How many epochs several sources publish before they stop depends on their rows alone: not on
-/// which one is read first, on restarts, or on a kill. `check` names the same reason.
+/// The number of epochs that several sources publish before a stop depends on their rows alone: not
+/// on which source is read first, on restarts, or on a kill. `check` names the same reason.
 #[test]
-fn several_sources_stop_at_the_same_epoch_however_they_are_read() {
+fn several_sources_stop_at_the_same_epoch_in_any_order_of_reading() {
     let data = rows(17_000, 14_000);
     let mistake = Mistake::new(
         &data,
@@ -109,7 +109,7 @@ fn several_sources_stop_at_the_same_epoch_however_they_are_read() {
     assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
 }
 
-/// `check` judges later rows of several sources as those of one.
+/// `check` judges later rows of several sources like those of a single one.
 #[test]
 fn check_finds_where_one_of_several_sources_turns_bad() {
     let data = rows(12_000, 7000);

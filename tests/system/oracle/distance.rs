@@ -1,7 +1,7 @@
 //! Distance between the releases of two worlds, in standard deviations of their noise.
 //!
-//! Both worlds draw the same noise, so the releases differ by exactly what the noise has to hide.
-//! The deviations are those in the public header. Each term is rounded up.
+//! Both worlds draw the same noise, so the releases differ by exactly the distance that the noise
+//! must hide. The deviations are those in the public header. Each term is rounded up.
 
 use hushflow::publication::MomentPublication;
 
@@ -35,7 +35,7 @@ fn charged(seen: &Seen, steps: u32) -> f64 {
 }
 
 /// Checks that the distance of two worlds is at most the ledger's charge for their kind of
-/// neighbours. Estimates of windows have no such distance.
+/// neighbours. Window estimates have no such distance.
 pub(super) fn verdict(case: &Case, [one, other]: &[Seen; 2]) -> Verdict {
     if case.estimates() {
         return Verdict { share: None, leaks: Vec::new() };

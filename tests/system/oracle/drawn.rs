@@ -1,9 +1,9 @@
 //! Checks that the noise drawn has the distribution in the public header.
 //!
-//! If no row can be used, all sums are zero, and the release is the noise itself. The distance of
-//! two worlds does not test it, because it cancels. So this test averages its squares by
-//! coordinate, and its products with the noise of the next epoch, the next key and the next run,
-//! which must be independent.
+//! If no row is usable, all sums are zero, and the release is the noise itself. Comparing two
+//! worlds does not test the noise, because it cancels. So this test averages the squares of the
+//! noise by coordinate, and its products with the noise of the next epoch, the next key and the
+//! next run, which must be independent.
 
 use hushflow::publication::MomentPublication;
 
@@ -16,8 +16,9 @@ use crate::harness::Lab;
 /// Runs, each with a different seed.
 const RUNS: u64 = 60;
 
-/// Standard deviations by which a mean may be off. A normal variable is this far from its mean with
-/// probability 2·10⁻⁹; there are at most 50 means here, and the seeds are fixed.
+/// Largest distance of a mean from its expectation, in standard deviations. A normal variable is
+/// this far from its mean with probability 2·10⁻⁹; there are at most 50 means here, and the seeds
+/// are fixed.
 const FAR: f64 = 6.0;
 
 /// Unusable rows in both worlds.
@@ -29,7 +30,7 @@ fn silent(case: &Case) -> Pair {
     pair
 }
 
-/// Noise in deviations: by run, epoch, key and coordinate.
+/// Noise in standard deviations, by run, epoch, key and coordinate.
 fn drawn(relation: &str) -> Vec<Vec<Vec<Vec<f64>>>> {
     let run = |seed| {
         let levels = [

@@ -1,5 +1,5 @@
-//! The factors of a case, and the choice of cases: every two levels of different factors occur
-//! together.
+//! The factors of a case, and the choice of cases: each pair of levels of different factors occurs
+//! in some case.
 //!
 //! A [`Case`] is one level of each factor and a seed. The rest follows from these by pure
 //! functions, so the name printed by a failure is enough to run the case again. Levels that exclude
@@ -50,11 +50,11 @@ pub(super) enum Factor {
 
 use Factor as F;
 
-/// The levels of each factor, the plainest first.
+/// The levels of each factor, the default first.
 pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
     (F::Unit, &["record", "entity"]),
     (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
-    // Which of the adjacencies that the guarantee converts to: its own, the next one, …
+    // One of the adjacencies to which the guarantee converts: its own, the next one, …
     (F::Claim, &["own", "second", "third", "fourth"]),
     // Participations, separation, records at once.
     (F::Limits, &["1/1/1", "2/1/1", "2/3/1", "3/2/2", "4/1/1 average"]),
@@ -129,7 +129,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
     (F::Rows, &["few", "many"]),
     (F::Missing, &["skip", "by column"]),
     (F::Bounds, &["columns", "keys"]),
-    // The most records of an entity in an epoch whose number is released.
+    // Upper limit of the number of sent records of an entity in an epoch, if that number is
+    // released.
     (F::Sent, &["none", "2", "5"]),
 ];
 
@@ -197,14 +198,14 @@ impl Case {
         Self { levels, seed: seed.parse().expect("a seed behind the letters") }
     }
 
-    /// The plainest case with these levels.
+    /// The case with these levels, and the default of all other factors.
     pub(super) fn of(levels: &[(Factor, &str)], seed: u64) -> Self {
         let mut case = Self { levels: vec![0; FACTORS.len()], seed };
         levels.iter().for_each(|(factor, level)| case.set(*factor, level));
         case.repaired()
     }
 
-    /// Its levels in words, without the plainest ones.
+    /// Returns its levels in words, without the defaults.
     pub(super) fn words(&self) -> String {
         let odd = FACTORS.iter().filter(|(factor, levels)| self[*factor] != *levels[0]);
         odd.map(|(factor, _)| format!("{factor:?}: {}", &self[*factor])).collect::<Vec<_>>().join(", ")
@@ -227,7 +228,7 @@ impl Case {
         case.repaired()
     }
 
-    /// The case with this factor at its plainest, if that is another case.
+    /// Returns the case with this factor at its default, if that is another case.
     pub(super) fn plainer(&self, factor: Factor) -> Option<Self> {
         let mut plainer = self.clone();
         plainer.levels[factor as usize] = 0;
@@ -252,9 +253,9 @@ impl Case {
         (MOMENTS..MOMENTS + MEANS).contains(&self.levels[F::Method as usize])
     }
 
-    /// Returns whether timing decides what is released. Of copies in two sources, the one read
-    /// first counts, with its values where those are private, and with its position, which decides
-    /// which of an entity's records count and how a window is ordered.
+    /// Returns whether timing affects the release. Of copies in two sources, the one read first
+    /// counts: with its values, where those are private, and with its position, which determines
+    /// which records of an entity count and the order of a window.
     pub(super) fn races(&self) -> bool {
         let order_matters = self.estimates()
             || self.is(F::Neighbours, &["replace-one-in-place"])
@@ -269,7 +270,7 @@ impl Case {
             if self.estimates_means() || self.is(F::Neighbours, &["replace-one"]) {
                 self.set(F::Neighbours, "replace-one-in-place");
             }
-            // Depths in three columns take a step for each pair of records.
+            // Tukey depths in three columns take a step for each pair of records.
             if self.is(F::Columns, &["1"]) || self.is(F::Method, &["tukey"]) {
                 self.set(F::Columns, "2");
             }
@@ -277,7 +278,7 @@ impl Case {
                 self.levels[factor as usize] = 0;
             }
         }
-        // A delay line is for those that take part several times.
+        // A delay line needs several participations.
         if self.is(F::Strategy, &["comb-blt:2"]) {
             self.set(F::Unit, "entity");
             if self.is(F::Limits, &["1/1/1"]) {
@@ -402,7 +403,7 @@ pub(super) fn cases(number: usize, seed: u64) -> Vec<Case> {
 }
 
 #[test]
-fn every_two_levels_that_go_together_occur() {
+fn every_compatible_pair_of_levels_occurs() {
     let mut random = Random(1);
     let possible: HashSet<_> =
         (0..20_000).flat_map(|_| Case::random(&mut random).pairs().collect::<Vec<_>>()).collect();
@@ -437,7 +438,7 @@ fn every_strategy_is_tried() {
 }
 
 #[test]
-fn cases_are_found_by_name() {
+fn cases_can_be_run_by_name() {
     for case in cases(50, 3) {
         assert_eq!(Case::named(&case.to_string()), case);
     }

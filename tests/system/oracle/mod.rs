@@ -291,8 +291,8 @@ fn closed_leaks_stay_closed() {
         (Factor::Watch, "metrics"),
         (Factor::Rows, "many"),
     ];
-    let of = |levels: &[(Factor, &str)]| (0..6).map(|seed| Case::of(levels, seed)).collect::<Vec<_>>();
-    NEIGHBOURS.tried(&[of(&passing), of(&counting)].concat()).expect_no_leaks();
+    let cases_of = |levels: &[(Factor, &str)]| (0..6).map(|seed| Case::of(levels, seed)).collect::<Vec<_>>();
+    NEIGHBOURS.tried(&[cases_of(&passing), cases_of(&counting)].concat()).expect_no_leaks();
 }
 
 /// An oracle whose pairs are far from a bound would not detect that the bound is broken.

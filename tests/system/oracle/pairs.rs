@@ -19,7 +19,7 @@ use super::factors::{Case, Factor as F};
 use super::pipeline::{KEYS, LENGTH};
 use super::rows::{Maker, Record, StreamRow, time};
 
-/// Two worlds, and the number of rows before the case's kill, restart or look in the middle of the
+/// Two worlds, and the number of rows before the kill, restart or inspection in the middle of the
 /// stream.
 pub(super) struct Pair {
     pub(super) worlds: [Vec<StreamRow>; 2],
@@ -33,7 +33,7 @@ const PROTECTED: &str = "e0";
 pub(super) fn pair(case: &Case) -> Pair {
     let mut maker = Maker::new(case);
     let mut stream = maker.stream();
-    maker.lay_in_wait(&mut stream);
+    maker.add_competing_records(&mut stream);
     let many = case.is(F::Rows, &["many"]);
     let first = if many { 4150 } else { stream.len() / 2 };
     let cut = first + maker.random.below(if many { 100 } else { stream.len() as u64 / 2 }) as usize;
@@ -56,9 +56,9 @@ impl Maker<'_> {
         self.case.is(F::Pair, &["extreme"])
     }
 
-    /// Gives the protected entity more records than may pass, when only one of them differs:
-    /// whether that record passes decides about the others.
-    fn lay_in_wait(&mut self, rows: &mut [StreamRow]) {
+    /// Gives the protected entity more records than may pass, of which only one differs: whether
+    /// that record passes affects the others.
+    fn add_competing_records(&mut self, rows: &mut [StreamRow]) {
         let (claim, _) = self.case.claim();
         if !self.is_extreme() || self.case.is(F::Unit, &["record"]) || claim.entities {
             return;
@@ -116,7 +116,7 @@ impl Maker<'_> {
         let copies = self.case.is(F::Copies, &["by id"]);
         let mut one = match self.is_extreme() {
             true => self.extreme(record, arrival),
-            // A copy of another record, which then counts for both.
+            // A copy of another record, so both count as one.
             false if copies && self.chance(30) => {
                 self.one_of(&rows.iter().collect::<Vec<_>>()).record.clone()
             }

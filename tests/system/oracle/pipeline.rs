@@ -25,7 +25,7 @@ impl Case {
         if self.is(F::Rows, &["many"]) { 1200 } else { 3 }
     }
 
-    /// Names of its files, by source.
+    /// Names of the files of the case, by source.
     pub(super) fn files(&self) -> Vec<Vec<String>> {
         let format = &self[F::Format];
         let named = |name: &str| format!("{name}.{format}");
@@ -80,7 +80,7 @@ impl Case {
         if self.is(F::Watch, &["sink"]) {
             text += "[[sinks]]\npath = 'sink.jsonl'\n";
         }
-        // The last section, because a world may add offsets.
+        // This section comes last, because a world may add offsets to it.
         let _ = writeln!(text, "[simulation]\nseed = {}", self.seed % 1000);
         text
     }
@@ -88,8 +88,7 @@ impl Case {
     fn sources(&self) -> String {
         let missing = if self.is(F::Missing, &["by column"]) { "missing = 'by-column'\n" } else { "" };
         let id = if self.is(F::Copies, &["by id"]) { "id = 'id'\n" } else { "" };
-        // Without a limit, rows may move the clock as far as they like; the default would stop
-        // runs.
+        // Without a limit, rows may move the clock arbitrarily far; the default would stop runs.
         let jump = match self.is(F::Clock, &["records", "end-of-input"]) {
             _ if self.is(F::Jump, &["limited"]) => "largest_jump = '600s'\n",
             true => "",
@@ -137,7 +136,7 @@ impl Case {
         let method = &self[F::Method];
         if self.estimates_means() {
             let scales = vec!["1.0"; self.number(F::Columns)].join(", ");
-            // Coarse nets, which take no time.
+            // Coarse nets, which are fast.
             let (corruption, range) = match method {
                 "tukey" => ("0.4", "range = 1\n"),
                 "resilience" if self.seed.is_multiple_of(2) => ("0.16", "range = 1\n"),

@@ -121,12 +121,12 @@ fn planted_faults_are_found() {
             .env("HUSHFLOW_ORACLE_UNTIL", until);
         cargo.env("PLANTED", name.split('-').next().expect("a number"));
         let output = cargo.output().expect("cargo runs");
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        fs::write(folder.join(format!("{name}.log")), &said).expect("a log is written");
-        (output.status.success(), said)
+        let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        fs::write(folder.join(format!("{name}.log")), &output_text).expect("a log is written");
+        (output.status.success(), output_text)
     };
-    let (all_off, said) = run("none", NEIGHBOURS, "");
-    assert!(all_off, "no fault is planted: {said}");
+    let (all_off, output_text) = run("none", NEIGHBOURS, "");
+    assert!(all_off, "no fault is planted: {output_text}");
     let is_wanted = |name: &str| wanted == "all" || wanted.split(',').any(|number| name.starts_with(number));
     let mut missed = Vec::new();
     for plant in plants().into_iter().filter(|plant| is_wanted(&plant.name)) {

@@ -1,7 +1,7 @@
 //! Everything public about a run, by name.
 //!
-//! It leaves out what the guarantee does not cover: times, queue lengths, and the number of epochs
-//! per commit, which depends on timing.
+//! It leaves out the facts that the guarantee does not cover: times, queue lengths, and the number
+//! of epochs per commit, which depends on timing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,8 +107,8 @@ impl Facts {
 
 fn differences(ones: &BTreeMap<String, String>, others: &BTreeMap<String, String>) -> Vec<Leak> {
     let names = ones.keys().chain(others.keys().filter(|name| !ones.contains_key(*name)));
-    let of = |facts: &BTreeMap<String, String>, name| facts.get(name).cloned().unwrap_or("nothing".into());
-    let pairs = names.map(|name| (name, of(ones, name), of(others, name)));
+    let fact = |facts: &BTreeMap<String, String>, name| facts.get(name).cloned().unwrap_or("nothing".into());
+    let pairs = names.map(|name| (name, fact(ones, name), fact(others, name)));
     let different = pairs.filter(|(_, one, other)| one != other);
     let leak = |(name, one, other): (&String, String, String)| Leak {
         kind: format!("public: {name}"),
@@ -118,7 +118,7 @@ fn differences(ones: &BTreeMap<String, String>, others: &BTreeMap<String, String
 }
 
 impl Seen {
-    /// Collects what the state directory holds after all runs.
+    /// Collects the content of the state directory after all runs.
     pub(super) fn of(mut facts: Facts, state: &Path, case: &Case) -> Self {
         let mut reader = PublicReader::open(state).expect("a public log");
         let header = reader.header().clone();
@@ -197,9 +197,9 @@ fn files(state: &Path) -> Vec<String> {
 /// A line of JSON without its numbers: its view, epoch, key and fields.
 fn shape(line: &str) -> String {
     let line: Value = serde_json::from_str(line).expect("a JSON line");
-    let of = ["view", "epoch", "key", "private", "generation"].map(|name| line[name].to_string());
+    let identity = ["view", "epoch", "key", "private", "generation"].map(|name| line[name].to_string());
     let fields: Vec<_> = line.as_object().expect("an object").keys().cloned().collect();
-    format!("{} {}\n", of.join(" "), fields.join(" "))
+    format!("{} {}\n", identity.join(" "), fields.join(" "))
 }
 
 /// Sorts the lines of standard error, without times, ports, the boundaries between commits, and a

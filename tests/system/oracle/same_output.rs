@@ -1,7 +1,7 @@
-//! The same output from different worlds: other records with the same sums and the same noise, so
-//! the released integers are equal. Everything that follows from them must then be equal to the
-//! byte: the public log, standard output and sinks in every format, and whatever the other oracle
-//! compares.
+//! Tests that different worlds give the same output: other records with the same sums and the same
+//! noise, so the released integers are equal. Everything that follows from them must then be equal
+//! to the byte: the public log, standard output and sinks in every format, and whatever the other
+//! oracle compares.
 //!
 //! Unusable rows have other defects in the other world (missing, NaN, infinite, no number, another
 //! key, no time, no entity), and values beyond the bounds are further beyond them, up to overflow.

@@ -1,6 +1,6 @@
-//! The same release from worlds with different sums: noise is shifted by the difference of the
-//! sums, so the released integers are equal. Everything public must then be equal to the byte, as
-//! for equal sums (`same_output`).
+//! Tests that worlds with different sums give the same release: noise is shifted by the difference
+//! of the sums, so the released integers are equal. Everything public must then be equal to the
+//! byte, as for equal sums (`same_output`).
 //!
 //! First, worlds run with the noise of one seed. With `y` for their releases, the offsets `target −
 //! y` (`[simulation] offsets`) make each of them release `target`, which is the release of one of

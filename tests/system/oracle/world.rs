@@ -1,4 +1,4 @@
-//! One world of a case: its files, the runs of the real binary, and its kills.
+//! One world of a case: its files, the runs of the real binary, and their kills.
 //!
 //! Both worlds of a pair run with the same seed and the same relative paths. They are stopped,
 //! killed, cut and inspected at the same positions of the stream, which are public.
@@ -35,7 +35,7 @@ impl<'a> World<'a> {
         Self::with_offsets(case, pair, which, directory, None)
     }
 
-    /// Runs it with these offsets to the noise.
+    /// Runs one world with these offsets to the noise.
     pub(super) fn with_offsets(
         case: &'a Case,
         pair: &'a Pair,
@@ -127,8 +127,8 @@ impl<'a> World<'a> {
         for child in &mut running.children {
             child.kill().expect("a child can be killed");
         }
-        // Its output depends on when it was killed, and so does the end of another process of the
-        // run.
+        // The output depends on the moment of the kill, and so does the end of other processes of
+        // the run.
         for child in &mut running.children {
             child.wait().expect("the process has ended");
         }
@@ -176,8 +176,8 @@ impl<'a> World<'a> {
     fn end(&mut self, name: &str, running: &mut Running) {
         for (process, child) in running.children.iter_mut().enumerate() {
             let status = child.wait().expect("the process ends");
-            let said = |name: &str| std::fs::read_to_string(self.path(&format!("{name}{process}")));
-            let [out, err] = ["out", "err"].map(|name| said(name).expect("UTF-8"));
+            let output_of = |name: &str| std::fs::read_to_string(self.path(&format!("{name}{process}")));
+            let [out, err] = ["out", "err"].map(|name| output_of(name).expect("UTF-8"));
             self.facts.ended(&format!("{name}, process {process}"), status.code(), &out, &err, self.case);
         }
     }
@@ -203,7 +203,8 @@ impl<'a> World<'a> {
         if !self.case.is(F::Source, &["journal"]) {
             return 0;
         }
-        // Asks a run that reads the journal and has no input. Numbers are appended to the file.
+        // Starts a run that reads the journal and has no input, and reads the numbers that it
+        // appends to the file.
         let acknowledged = self.path("acknowledged");
         let _ = std::fs::remove_file(&acknowledged);
         let mut command = hushflow([

@@ -1,5 +1,5 @@
-//! An experiment: a pipeline, rows, runs of the real binary, and their releases compared with the
-//! sums of the rows.
+//! An experiment: a pipeline, its rows, runs of the real binary, and the comparison of their
+//! releases with the sums of the rows.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -124,7 +124,7 @@ pub(crate) struct ExperimentRow {
     pub(crate) values: Vec<f64>,
 }
 
-/// A case with its rows, and everything that follows from both without noise.
+/// A case with its rows, and all noise-free quantities that follow from them.
 pub(crate) struct Experiment {
     pub(crate) case: ExperimentCase,
     lab: Lab,

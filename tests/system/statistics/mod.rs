@@ -5,8 +5,8 @@
 //! - `views`: released less exact values have mean 0 and, over time, the covariance s²σ²BBᵀ with B
 //!   = AC⁻¹; printed noise levels agree with their closed form to 10⁻⁶; keys, coordinates, moments
 //!   and epochs have independent noise.
-//! - `audit`: two inputs that differ in one record are as hard to distinguish as 1/σ says, and not
-//!   harder. An implementation that draws half the noise is detected.
+//! - `audit`: two inputs that differ in one record are exactly as hard to distinguish as 1/σ
+//!   claims. An implementation that draws half the noise is detected.
 //! - `one_run`: as `audit`, in a single run with restarts and a coin toss for each of many
 //!   canaries.
 //! - `dense`: the closed forms, from the definitions. `bounds`: the statistics and their plausible

@@ -1,4 +1,5 @@
-//! Released views less the sums of the rows: mean, noise level, covariance over time, independence.
+//! Tests released views minus the sums of the rows: mean, noise level, covariance over time,
+//! independence.
 
 use nalgebra::DMatrix;
 

@@ -76,7 +76,7 @@ fn lines(state: &Path, arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn events_are_the_lines_of_tail_and_go_on_where_a_client_stopped() {
+fn events_equal_the_lines_of_tail_and_resume_where_a_client_stopped() {
     let lab = Lab::new();
     let state = published(&lab);
     let workloads = ["prefix", "average", "exponential:0.75", "window:7", "momentum:0.5", "window:999999"];
@@ -222,8 +222,8 @@ fn requests_for_other_paths_and_hosts_are_refused() {
         let line = ask(request);
         assert!(line.contains(status), "{line}, not {status}");
     }
-    let mut taken = hushflow(["tail", "--web", &site.address]);
-    finish(taken.arg(&state)).failed(1, &["can't listen at", &site.address, "name a free HOST:PORT"]);
+    let mut second_server = hushflow(["tail", "--web", &site.address]);
+    finish(second_server.arg(&state)).failed(1, &["can't listen at", &site.address, "name a free HOST:PORT"]);
     let mut both = hushflow(["tail", "--follow", "--web", "127.0.0.1:0"]);
     finish(both.arg(&state)).failed(2, &["--web"]);
 }

@@ -9,8 +9,8 @@ use thiserror::Error;
 /// Everything about the optimiser that is not part of the release.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamSetting {
-    /// m, the public number of records in a step. Released sums are divided by it, also where
-    /// records were dropped.
+    /// m, the public number of records in a step. Released sums are divided by it, even if records
+    /// were dropped.
     pub batch_size: NonZeroU32,
     /// α, above 0.
     pub learning_rate: f64,
@@ -29,7 +29,7 @@ pub struct AdamSetting {
     pub update_norm: Option<f64>,
 }
 
-/// Second moments from the decoded mean gradient.
+/// How second moments follow from the decoded mean gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum GradientSquares {
     /// DP-AdamBC: the variance of the noise is subtracted.
@@ -37,15 +37,14 @@ pub enum GradientSquares {
     Debiased,
     /// DP-Adam: unchanged squares.
     Raw,
-    /// Scale, then privatise: unchanged squares, by whose roots gradients are scaled before
-    /// clipping.
+    /// Scale, then privatise: the roots of unchanged squares scale the gradients before clipping.
     Scaling {
         /// ρ, above 0: 0 would be the full geometry of Adam, infinity none.
         damping: f64,
     },
 }
 
-/// Why there is no optimiser, or no step.
+/// Reasons why the optimiser can't be built or can't take a step.
 #[derive(Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum AdamError {

@@ -23,11 +23,11 @@
 //! columns the objective is within mμ of the optimum.
 //!
 //! Beyond [`DIRECT`] entries, conjugate gradients solve the system with two matrix products per
-//! step.
+//! iteration.
 //!
 //! # Linear algebra
-//! Dense operations of the interior-point method, on one thread: equal inputs give equal bits for
-//! any number of workers.
+//! The dense operations of the interior-point method run on one thread, so equal inputs give equal
+//! bits for any number of workers.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor::{cholesky_in_place, cholesky_in_place_scratch};
@@ -44,7 +44,7 @@ const STEPS: usize = 80;
 /// Distance of WM/μ from I at the end of the path, unless rounding stops earlier.
 const CENTRED: f64 = 1e-10;
 
-/// The same for intermediate targets, and their μ.
+/// As [`CENTRED`], for intermediate targets and their μ.
 const COARSE: f64 = 1e-5;
 
 /// Fraction of the distance to the boundary that a step covers.
@@ -75,7 +75,7 @@ impl MeasuredEntry {
     }
 }
 
-/// A point of the path: W and M, both positive definite.
+/// A point of the central path: W and M, both positive definite.
 #[derive(Clone, Debug)]
 pub(super) struct PathPoint {
     pub(super) covariance: Mat<f64>,
@@ -91,14 +91,14 @@ impl PathPoint {
             true => (value + root) / 2.0,
             false => 2.0 * barrier / precision / (root - value),
         };
-        let of = |value| Mat::from_fn(1, 1, |_, _| value);
-        PathPoint { covariance: of(covariance), multiplier: of(barrier / covariance) }
+        let scalar = |value| Mat::from_fn(1, 1, |_, _| value);
+        PathPoint { covariance: scalar(covariance), multiplier: scalar(barrier / covariance) }
     }
 
     /// Joins points of different components, without correlation between them.
     pub(super) fn beside(points: &[&PathPoint]) -> Self {
         let size = points.iter().map(|point| point.covariance.nrows()).sum();
-        let of = |matrix: fn(&PathPoint) -> &Mat<f64>| {
+        let block_diagonal = |matrix: fn(&PathPoint) -> &Mat<f64>| {
             let (mut joint, mut start) = (Mat::zeros(size, size), 0);
             for part in points.iter().map(|point| matrix(point)) {
                 joint.as_mut().submatrix_mut(start, start, part.nrows(), part.nrows()).copy_from(part);
@@ -106,7 +106,10 @@ impl PathPoint {
             }
             joint
         };
-        PathPoint { covariance: of(|point| &point.covariance), multiplier: of(|point| &point.multiplier) }
+        PathPoint {
+            covariance: block_diagonal(|point| &point.covariance),
+            multiplier: block_diagonal(|point| &point.multiplier),
+        }
     }
 
     /// ⟨W, M⟩/m: the μ of the nearest point of the path.
@@ -118,7 +121,7 @@ impl PathPoint {
 /// The end of a path and a start for a later one.
 pub(super) struct Solution {
     pub(super) end: PathPoint,
-    /// The last point whose μ was not below the requested one.
+    /// The last point with at least the requested μ.
     pub(super) begin: PathPoint,
     pub(super) steps: usize,
 }

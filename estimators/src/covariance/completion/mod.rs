@@ -1,6 +1,6 @@
 //! Maximum-entropy completion of measured entries: of the positive semidefinite matrices that fit
 //! noisy measurements best, the one with the largest determinant (Ferrando et al. 2026, Problem 2).
-//! Updated with each measurement.
+//! The completion is updated with each measurement.
 //!
 //! - Columns that no chain of measured entries connects are uncorrelated in the completion
 //!   (Fischer's inequality). So each connected component is solved by

@@ -92,7 +92,7 @@ fn scaled(values: &DMatrix<f64>, pairs: &[(usize, usize)]) -> DMatrix<f64> {
 }
 
 #[test]
-fn well_posed_completions_are_those_of_proportional_scaling() {
+fn well_posed_completions_equal_proportional_scaling() {
     let pairs = [(1, 0), (2, 1), (3, 2), (4, 3), (4, 0), (2, 0)];
     for seed in 0..6 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -201,7 +201,7 @@ fn completions_are_optimal() {
 /// Splitting into connected components changes only the time: the same entries in one path give the
 /// same matrix.
 #[test]
-fn components_are_solved_as_the_whole_is() {
+fn components_are_solved_like_the_whole() {
     let mut random = ChaCha8Rng::seed_from_u64(9);
     let truth = covariance(9, &mut random);
     let pairs = [(4, 0), (8, 4), (8, 0), (5, 1), (6, 2), (6, 5), (7, 3)];

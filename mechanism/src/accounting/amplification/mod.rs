@@ -1,5 +1,5 @@
-//! Amplification by sampling: the guarantee of a release in which each record takes part at random
-//! steps that nobody knows.
+//! Amplification by sampling: the guarantee of a release in which each record takes part at secret
+//! random steps.
 //!
 //! # Setting
 //! A record's *contribution* to a step moves the release by a vector of norm at most s, and the
@@ -111,7 +111,7 @@ pub enum AmplificationError {
 impl RandomParticipation {
     /// Returns the composition whose δ bounds that of the release, in both directions.
     /// `noise_multiplier` is the deviation of the noise over the largest norm of *one* record's
-    /// contribution, also where records are replaced.
+    /// contribution, even if records are replaced.
     ///
     /// # Errors
     /// [`AmplificationError`].

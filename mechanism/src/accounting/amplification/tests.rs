@@ -2,8 +2,8 @@
 //!
 //! The audit draws outputs of small releases and computes their exact likelihood ratios, by summing
 //! over all participations of the record. The mean of `(1 − e^ε/ratio)₊` is an unbiased estimate of
-//! the divergence, of values in [0, 1]. By Hoeffding's inequality it exceeds its mean by
-//! [`SLACK`] with probability below 10⁻⁶, and so does the opposite.
+//! the divergence, of values in [0, 1]. By Hoeffding's inequality it deviates by more than
+//! [`SLACK`] in a given direction with probability below 10⁻⁶.
 
 use super::super::tests::{del, eps, sigma};
 use super::*;
@@ -33,14 +33,14 @@ fn poisson_sampling_agrees_with_other_accountants() {
 }
 
 /// A record in a release of six steps through a C of bands (1, 0.6, …), in units of its longest
-/// column. Values lie in the plane and turn with the releases before.
+/// column. Values lie in a plane and rotate with earlier releases.
 struct ReleaseScenario {
     participation: RandomParticipation,
     neighbours: Neighbours,
     noise_multiplier: f64,
     /// Entries of a column of C, of norm 1.
     column: Vec<f64>,
-    /// Whether the record's values turn and shrink with earlier releases.
+    /// Whether the record's values rotate and shrink with earlier releases.
     is_adaptive: bool,
 }
 
@@ -79,8 +79,8 @@ impl ReleaseScenario {
         [norm * angle.cos(), norm * angle.sin()]
     }
 
-    /// Draws an output with the record, or with the other one, and returns the logarithm of the
-    /// ratio of the densities there: that of the record it was drawn with over the other.
+    /// Draws an output with the record, or with the other one, and returns the log-likelihood ratio
+    /// of the drawn record over the other.
     fn loss(&self, participations: &[(f64, Vec<bool>)], random: &mut ChaCha8Rng, with_other: bool) -> f64 {
         let mut point: f64 = random.random();
         let drawn = participations.iter().find(|(probability, _)| {
@@ -137,9 +137,9 @@ impl ReleaseScenario {
 }
 
 /// Checks that no claim is exceeded, that a fixed direction attains it, and that an accountant with
-/// half of the probability is found out.
+/// half of the probability is detected.
 #[test]
-fn an_audit_finds_the_claimed_divergence_and_no_more() {
+fn the_audited_divergence_reaches_and_never_exceeds_the_claim() {
     let poisson = RandomParticipation::Poisson { rate: 0.5, steps: 3 };
     let less = RandomParticipation::Poisson { rate: 0.25, steps: 3 };
     let allocation = RandomParticipation::Allocation { bins: 2, rounds: 3 };

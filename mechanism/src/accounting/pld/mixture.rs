@@ -27,7 +27,7 @@ pub(super) const MAX_SHIFT: f64 = 22.0;
 /// with every μ, and so does δ.
 const MIN_SHIFT: f64 = 1e-6;
 
-/// Iterations of Newton's method. Fewer are needed.
+/// Limit on iterations of Newton's method; fewer are needed.
 const STEPS: u32 = 64;
 
 impl GaussianMixture {

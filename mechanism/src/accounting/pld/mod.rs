@@ -111,7 +111,7 @@ pub struct Composition {
     either: bool,
 }
 
-/// What is asked of a composition.
+/// The quantity that a computation solves for.
 #[derive(Clone, Copy)]
 enum Target {
     Epsilon(f64),

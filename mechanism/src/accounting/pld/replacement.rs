@@ -1,4 +1,4 @@
-//! A record with one value against a record with another, on a Poisson sample.
+//! The pair of a Poisson sample in which a record has one value or another.
 
 use super::mixture::{MAX_SHIFT, upper};
 use super::pair::Tail;

@@ -8,13 +8,13 @@
 //!     g(u) = e^(−θu) − e^(−(θ+1)u) ≤ θ^θ/(1+θ)^(1+θ).
 //! ```
 //!
-//! With c_i = ln Σ w_i(l) e^(θl) the t_i are probabilities, and errors count relative to the
-//! Chernoff bound of δ instead of relative to 1. Three errors are bounded; u = 2⁻⁵³.
+//! With c_i = ln Σ w_i(l) e^(θl) the t_i are probabilities, and errors are relative to the Chernoff
+//! bound of δ instead of to 1. Three errors are bounded; u = 2⁻⁵³.
 //!
 //! **Aliasing.** A cyclic convolution of n values adds to each value of a window those that are a
-//! multiple of n·step away. So it is too large by what lies outside the window, and the window
-//! lacks that much. With K the sum of k_i ln Σ t_i(l) e^(sl), Chernoff's bound e^(K(s) − s·end)
-//! for both ends, times max g, bounds either.
+//! multiple of n·step away. So it is too large by the mass outside the window, and the window lacks
+//! that mass. With K the sum of k_i ln Σ t_i(l) e^(sl), Chernoff's bound e^(K(s) − s·end) for both
+//! ends, times max g, bounds either.
 //!
 //! **Transforms.** A Fourier transform of n values has an error of at most F = 64u log₂ n of its
 //! result, both in the Euclidean norm (`series::fourier` has 8u (log₂ n + 1)). With φ_i the
@@ -217,7 +217,7 @@ impl TiltedSum {
 }
 
 /// Returns Σ t e^(−θu) and Σ t g(u) above every value, from the last one down. All terms are
-/// positive, so nothing cancels. A value below 0 is a rounding error, and 0 is nearer.
+/// positive, so nothing cancels. A value below 0 is a rounding error and is raised to 0.
 fn decaying_sums(values: &[f64], tilt: f64, step: f64) -> (Vec<f64>, Vec<f64>) {
     let (decay, less) = ((-tilt * step).exp(), -(-step).exp_m1());
     let mut plain = vec![0.0; values.len()];
@@ -235,7 +235,7 @@ fn decaying_sums(values: &[f64], tilt: f64, step: f64) -> (Vec<f64>, Vec<f64>) {
 struct Window {
     first: f64,
     length: usize,
-    /// Bound of the probability outside, under tilted masses.
+    /// Bound of the tilted probability outside the window.
     outside: f64,
 }
 

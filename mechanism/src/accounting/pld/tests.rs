@@ -1,4 +1,5 @@
-//! Compositions against closed forms, sums without transforms, quadrature and another accountant.
+//! Compares compositions with closed forms, sums without transforms, quadrature and another
+//! accountant.
 
 use super::super::tests::{assert_close, del, eps, sigma};
 use super::*;
@@ -88,7 +89,7 @@ fn compositions_agree_with_another_accountant() {
     }
 }
 
-/// Far in the tail, where a plain transform returns noise.
+/// Tests far in the tail, where a plain transform returns only rounding errors.
 #[test]
 fn many_sampled_steps_have_a_small_error_at_a_tiny_delta() {
     let losses = composed(sampled(1.0, 1e-3), 10_000).either_direction();

@@ -1,4 +1,4 @@
-//! Estimates by column: against plain sums over the rows, and under noise.
+//! Compares estimates by column with plain sums over the rows, and tests them under noise.
 
 use super::*;
 use crate::moments::{Accumulators, Clipper, QuantisedRows};
@@ -6,7 +6,7 @@ use chacha20::ChaCha8Rng;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal, Uniform};
 
-/// Exact moments of these records, NaN where missing, by way of the clipper and the accumulators.
+/// Exact moments of these records, computed by the clipper and the accumulators. NaN is missing.
 fn released(records: &[[f64; 3]], second: SecondMoment) -> (Layout, Vec<f64>, f64) {
     let clip_norm = Clipper::norm_with_indicators(3f64.sqrt());
     let clipper = Clipper::new(&[(-1.0, 1.0); 3], clip_norm).unwrap().with_indicators().unwrap();
@@ -40,7 +40,7 @@ fn records(number: usize, random: &mut ChaCha8Rng) -> Vec<[f64; 3]> {
     (0..number).map(record).collect()
 }
 
-/// Moments of a column over its rows, or of a pair over theirs, by the definition.
+/// Moments of a column, or of a pair of columns, over the rows that have values, by definition.
 fn of_rows(records: &[[f64; 3]], columns: &[usize]) -> (f64, Vec<f64>, f64) {
     let has_all = |record: &&[f64; 3]| columns.iter().all(|&column| record[column].is_finite());
     let rows: Vec<_> = records.iter().filter(has_all).collect();
@@ -187,7 +187,7 @@ fn correlations_hold_where_variances_are_near_their_noise() {
 
 #[test]
 fn a_projected_matrix_has_no_negative_eigenvalue() {
-    // Three columns that no row has together: every pair is opposite.
+    // No row has all three columns, and every pair is perfectly anticorrelated.
     let mut records = Vec::new();
     for at in 0..300 {
         let value = if at % 2 == 0 { 0.5 } else { -0.5 };
@@ -209,7 +209,7 @@ fn a_projected_matrix_has_no_negative_eigenvalue() {
     }
 }
 
-/// Correlation over the rows that have both columns, by the definition.
+/// Correlation over the rows that have both columns, by definition.
 fn correlation_of_rows(records: &[[f64; 3]], i: usize, j: usize) -> f64 {
     let both = |record: &&[f64; 3]| record[i].is_finite() && record[j].is_finite();
     let rows: Vec<_> = records.iter().filter(both).copied().collect();

@@ -1,4 +1,4 @@
-//! Coverage by simulation, and refusals.
+//! Tests the coverage of intervals by simulation, and refusals.
 
 use super::*;
 use crate::estimate::debias::MomentNoise;
@@ -121,8 +121,8 @@ fn check(setting: CoverageSetting, under: f64, over: f64) {
     }
 }
 
-/// Near the level for small noise, above it where noise dominates: a variance below its noise is
-/// never missed from above.
+/// Coverage is near the level for small noise, and above it where noise dominates: no interval lies
+/// below a variance that is smaller than its noise.
 #[test]
 fn intervals_for_records_cover_at_their_level() {
     check(ONE, 0.0, 0.0);
@@ -250,7 +250,7 @@ fn invalid_levels_and_weights_are_refused() {
 
 /// Where nothing is known, the interval says so: a correlation is never hidden.
 #[test]
-fn correlations_of_noise_have_intervals_that_hold_all() {
+fn correlations_of_noise_have_intervals_over_the_whole_range() {
     let noise_alone =
         CoverageSetting { dimension: 2, variance: 1e-6, noise: noise(0.0, 5.0, 7.0), releases: 1_000, ..ONE };
     let whole = noise_alone.releases(3).filter(|coordinates| {
@@ -384,7 +384,7 @@ fn intervals_stay_within_bounds() {
 proptest! {
     /// No input panics, and an interval has its ends in order and contains its estimate.
     #[test]
-    fn intervals_are_intervals(
+    fn intervals_are_ordered_and_contain_the_estimate(
         coordinates in proptest::collection::vec(any::<f64>(), 6), levels in any::<[f64; 3]>(),
         level in 0.5..0.9999, joint in any::<bool>(), population in any::<bool>(), tame in any::<bool>(),
     ) {

@@ -1,4 +1,4 @@
-//! Clipping: integers of records, extreme sizes, and the ball.
+//! Tests clipping: the integers of records, extreme sizes, and the ball.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn check(clipper: Result<Clipper, ClipError>, cases: &[(&[f64], &[f64])]) {
 }
 
 #[test]
-fn records_become_these_integers() {
+fn records_are_scaled_clipped_and_rounded() {
     check(
         Clipper::new(&[(0.0, 10.0)], 1.0),
         &[(&[10.0], &[1048576.0]), (&[0.0], &[-1048576.0]), (&[99.0], &[1048576.0]), (&[5.0], &[0.0])],
@@ -78,7 +78,7 @@ fn impossible_clippers_are_refused() {
 }
 
 #[test]
-fn values_that_are_not_finite_leave_no_trace() {
+fn records_with_non_finite_values_contribute_nothing() {
     for clipper in [Clipper::new(&[(-1.0, 1.0); 9], 1.0).unwrap(), Clipper::unscaled(9, 1.0).unwrap()] {
         for position in 0..9 {
             for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {

@@ -1,7 +1,7 @@
-//! Sensitivities under participation against the paper's tables, other libraries' tests and brute
-//! force.
+//! Compares sensitivities under participation with the paper's tables, other libraries' tests and
+//! brute force.
 //!
-//! Attacks on the claims of [`super`] by coordinate ascent.
+//! Also attacks the claims of [`super`] by coordinate ascent.
 //!
 //! The attack starts from random contributions on every pattern. It repeatedly turns each
 //! contribution to where it adds most, which never lowers `‖C u‖²`. False alarms are impossible:
@@ -120,7 +120,7 @@ fn scalar_bounds_are_not_used_for_vectors() {
 
 /// Squared sensitivities in Table 1 of the paper, of restarted Honaker trees.
 #[test]
-fn the_table_of_the_paper_is_met() {
+fn sensitivities_agree_with_table_1() {
     let mut checked = 0;
     for case in &crate::reference::cases(include_str!("../../../../tests/vectors/memf_table1.json")) {
         let (input, number) = (&case["input"], |name: &str| case["input"][name].as_u64().unwrap() as usize);
@@ -138,7 +138,7 @@ fn the_table_of_the_paper_is_met() {
 /// Losses divided by `‖A C⁻¹‖²_F` for prefix sums, n = 2000, (k, b) = (20, 100), computed
 /// independently.
 #[test]
-fn published_losses_are_met() {
+fn losses_agree_with_published_values() {
     let loss = |coefficients: &[f64], schema: &str| {
         let matrix = toeplitz(coefficients, 2000);
         let inverse = series::product(&series::quotient(&[1.0], coefficients, 2000), &[1.0; 2000], 2000);
@@ -229,7 +229,7 @@ fn coefficients_that_rise_again_are_majorised_or_searched() {
     let rising = [1.0, 0.5, 0.8];
     // Overlaps of 0.9 at lag 1 and of 0.8 at lag 2: neighbouring steps are the worst.
     check_exact("tried", &toeplitz(&rising, 6), "2x1+", 2.0 * 1.89 + 2.0 * (0.5 + 0.4));
-    // Where overlaps fit into no table, they are bounded by those of [1, 0.8, 0.8].
+    // A table of these overlaps would be too large, so they are bounded by those of [1, 0.8, 0.8].
     let many = claim(&toeplitz(&rising, 1 << 20), "1000x2+", 1);
     let larger = claim(&toeplitz(&[1.0, 0.8, 0.8], 1 << 20), "1000x2+", 1);
     assert_eq!(many.kind, ClaimKind::UpperBound(SensitivityBound::Majorised));
@@ -351,7 +351,7 @@ fn climb(matrix: &Matrix, pattern: &[usize], mut u: DMatrix<f64>) -> f64 {
 }
 
 #[test]
-fn no_attack_exceeds_the_claim_and_exact_claims_are_reached() {
+fn no_attack_exceeds_the_claim_and_attacks_attain_exact_claims() {
     let mut random = ChaCha8Rng::seed_from_u64(5);
     let (mut exact, mut scalar, mut bounds) = (0, 0, 0);
     for (matrix, schema) in strategies(STEPS).iter().flat_map(|matrix| SCHEMAS.map(|schema| (matrix, schema)))

@@ -1,4 +1,4 @@
-//! Noise correlated by C⁻¹, in floating point. [`correlation`](crate::strategy::Correlator) has the
+//! Correlates noise by C⁻¹, in floating point. [`correlation`](crate::strategy::Correlator) has the
 //! privacy proof.
 //!
 //! ```text
@@ -63,7 +63,7 @@ impl BufferedCorrelator {
         self.strategy.parameters.count()
     }
 
-    /// Where a buffer of a coordinate is.
+    /// Returns the block and the lane of a buffer of a coordinate.
     fn place(&self, buffer: usize, coordinate: usize) -> (usize, usize) {
         (coordinate / LANES * self.count() + buffer, coordinate % LANES)
     }

@@ -1,4 +1,4 @@
-//! `C x` in fixed point.
+//! Encodes: computes `C x` in fixed point.
 //!
 //! Buffers are integers in units of 2^-F, F at least 40. Multiplying one by a decay `θ = a 2⁻⁶⁴`
 //! rounds to the nearest unit; adding `h x` is exact. The step's result is exact in units of 2^-F
@@ -21,7 +21,7 @@
 //! finer, negligibly. More bits would reduce the range: sums must stay below 2^(127−F).
 //!
 //! *Delay line.* Its numbers have the same units. A buffer rounds a second product, with the number
-//! of the phase, and takes over its error (`periodic`).
+//! of its phase, and inherits the error of that number (`periodic`).
 //!
 //! *Range.* Inputs up to X leave at most `E_j (X h_j 2^F + 1)` units in buffer j. So all sums are
 //! below 2¹²⁵ if `2 Σ_j E_j (X h_j 2^F + 1)` and `X 2^F` are: [`input_limit`] is the largest such
@@ -32,7 +32,7 @@
 //! a bound for each phase, and phase by phase the numbers of all coordinates.
 //!
 //! # Inverse
-//! C⁻¹: the decoder, and for a Toeplitz C its form, which is that of C.
+//! This file also has the decoder C⁻¹. For a Toeplitz C it has the form of C.
 //!
 //! C is the series `1 + Σ ω_j z/(1 − θ_j z)`, which with λ = 1/z is the function
 //! `q(λ) = 1 + Σ ω_j/(λ − θ_j)`. All ω are positive, so q decreases between any two poles and has

@@ -19,7 +19,7 @@
 //! in fixed point; `encoder` bounds the effect of their rounding.
 //!
 //! # Parameters
-//! Parameters of a buffered strategy, as stored in a log.
+//! [`BufferedParameters`] are the parameters of a buffered strategy, as stored in a log.
 
 mod correlator;
 mod encoder;
@@ -116,8 +116,8 @@ fn of_parameters(specification: &Specification<'_>) -> Result<Arc<dyn Strategy>,
 
 type Square<const S: usize> = [[f64; S]; S];
 
-/// Makes an array entry by entry. Hundreds of these are compiled, each for eight numbers of
-/// Makes an array entry by entry, without the code that `std::array::from_fn` has for panics.
+/// Makes an array entry by entry. Hundreds of these functions are compiled, so this one avoids the
+/// code that `std::array::from_fn` has for panics.
 #[inline(always)]
 fn array<const N: usize>(mut entry: impl FnMut(usize) -> f64) -> [f64; N] {
     let mut entries = [0.0; N];
@@ -222,7 +222,7 @@ impl Strategy for Buffered {
     }
 
     fn correlates(&self) -> Option<&dyn Correlates> {
-        // Other diagonals are not one.
+        // Only Toeplitz buffers have a diagonal of ones.
         matches!(self.parameters.buffers, Buffers::Toeplitz(_)).then_some(self)
     }
 }

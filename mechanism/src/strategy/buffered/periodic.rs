@@ -7,15 +7,15 @@
 //! ```
 //!
 //! *Curves.* Each coefficient is a curve over the horizon, as in `variable`, plus a step function
-//! of the phase. A buffer can so forget at the same phase of every gap, and few columns overlap
+//! of the phase. So a buffer can forget at the same phase of every gap, and few columns overlap
 //! with those one gap later.
 //!
 //! *Delay line.* The columns of the best C under (k, b)-participation are orthogonal at lags of
 //! multiples of b (the dual in `optimize` has a multiplier of either sign for each such overlap).
 //! They fall slowly up to lag b and change sign there. Buffers alone can't do this. The delay line
-//! d has one number for each phase. It takes from a step what earlier steps of its phase have left:
-//! `C = T V G` with the matrix T of the buffers, the gains G, and a V between steps of one phase.
-//! V removes overlaps at multiples of the gap, T keeps the sums of all phases.
+//! d has one number for each phase. It subtracts from a step what earlier steps of its phase have
+//! left: `C = T V G` with the matrix T of the buffers, the gains G, and a V between steps of one
+//! phase. V removes overlaps at multiples of the gap, T keeps the sums of all phases.
 //!
 //! *Exact.* g, `g v` and `g α` are multiples of 2⁻⁴⁰; θ, v and β are multiples of 2⁻⁶⁴. These
 //! integers are the strategy. A column is computed from them entry by entry; its entries are within
@@ -56,7 +56,7 @@ pub struct PeriodicBuffer {
     pub weight: PeriodicCurve,
 }
 
-/// A curve over the horizon, and a step function of the phase that is added.
+/// A curve over the horizon plus a step function of the phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeriodicCurve {
     /// Coefficients of B-splines, as in [`VariableBuffer`](super::VariableBuffer). All curves of a
@@ -73,7 +73,7 @@ impl PeriodicBuffers {
         std::iter::once(&self.gain).chain(pairs)
     }
 
-    /// What is wrong with the parameters.
+    /// Returns the reason why the parameters are invalid, if they are.
     pub(super) fn reason(&self) -> Option<&'static str> {
         let (knots, gap) = (self.gain.ends.len(), self.gap as usize);
         let values = |curve: &PeriodicCurve| {
@@ -104,12 +104,12 @@ impl PeriodicCurve {
     }
 }
 
-/// The part of the gap, of `cells` equal parts, that step t is in.
+/// Returns which of `cells` equal parts of the gap contains step t.
 pub(super) fn cell(t: u64, gap: u32, cells: usize) -> usize {
     (((t - 1) % u64::from(gap)) * cells as u64 / u64::from(gap)) as usize
 }
 
-/// The coefficients of all steps, and bounds of what the strategy keeps.
+/// The coefficients of all steps, and bounds of the strategy's state.
 #[derive(Clone, Debug)]
 pub(super) struct Periodic {
     pub(super) steps: Arc<[BufferStep]>,
@@ -156,7 +156,7 @@ fn step(parameters: &PeriodicBuffers, horizon: u64, t: u64) -> BufferStep {
 
 /// Sums of products of decays, which bound the errors. The delay line errs by at most a unit in
 /// each update, so by at most `D = max_t Σ Π β`. A buffer errs by at most 2 units in an update that
-/// reads the delay line, and takes over at most `v_j D`.
+/// reads the delay line, and inherits at most `v_j D`.
 fn kept(steps: &[BufferStep], buffers: usize, delays: usize) -> Vec<f64> {
     let (mut sums, mut most, mut weights) = ([0.0; ROOM], [0.0f64; ROOM], [0.0f64; ROOM]);
     let (mut lines, mut longest) = (vec![0.0; delays], 0.0f64);

@@ -1,4 +1,4 @@
-//! Norms of the rows of A C⁻¹, step by step, and samples of them.
+//! Norms of the rows of A C⁻¹, step by step, and samples of these norms.
 //!
 //! *Leaps.* The covariance P of a power law's buffers and the running sum evolves by
 //! `P ← M P Mᵀ + N`, where M and N change slowly. From step t on, m ≤ t·2⁻¹² updates equal m times
@@ -6,7 +6,7 @@
 //! `N ← M N Mᵀ + N`, `M ← M²`, combines m = 2^j updates into one.
 //!
 //! # Columns
-//! The columns of C: their entries, and bounds of their norms.
+//! This file also computes the entries of the columns of C, and bounds of their norms.
 
 use super::steps::{BufferCoefficients, BufferStep, ROOM, RealStep};
 use super::{Buffered, Buffers, ExponentialBuffer, InverseBuffer};
@@ -228,7 +228,7 @@ fn dense_norms(strategy: &Buffered, workload: Workload, steps: u64) -> RowNorms<
 /// `exp` is less than 2⁻⁴⁰, and that of `expm1` is smaller.
 const MARGIN: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// Longest power law that can be written out, with columns summed entry by entry.
+/// Longest power law that is written out, with columns summed entry by entry.
 const SUMMED_STEPS: u64 = 4096;
 
 /// C for a number of steps. All parameters are exact in floating point and no entry is negative, so

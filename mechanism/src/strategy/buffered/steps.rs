@@ -48,7 +48,7 @@ pub(super) struct DelayStep {
     pub(super) input: i64,
     /// β in units of 2⁻⁶⁴.
     pub(super) decay: u64,
-    /// v in units of 2⁻⁶⁴: what each buffer takes over.
+    /// v in units of 2⁻⁶⁴: the share that each buffer inherits.
     pub(super) weights: [u64; ROOM],
 }
 

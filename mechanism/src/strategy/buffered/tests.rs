@@ -87,7 +87,7 @@ fn strategies(steps: u64) -> Vec<Buffered> {
 }
 
 #[test]
-fn streaming_is_the_matrix() {
+fn streaming_agrees_with_the_matrix() {
     for strategy in strategies(30) {
         for workload in WORKLOADS {
             conformance::check(&strategy, &workload.parse().unwrap(), 30);

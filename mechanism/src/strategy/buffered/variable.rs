@@ -27,7 +27,7 @@ use crate::series::cubic_splines;
 use libm::{exp, log};
 use std::sync::Arc;
 
-/// The curves of a strategy, its gains, and bounds of what its buffers keep.
+/// The curves of a strategy, its gains, and bounds of its buffers.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
     curves: Curves,

@@ -1,5 +1,4 @@
-//! The best C with a number of bands, for the squared error summed over all steps and single
-//! participation.
+//! The best C with b bands, for the squared error summed over all steps and single participation.
 //!
 //! A lower-triangular C has b bands exactly if `X = CᵀC` has, and `‖AC⁻¹‖² = tr(V X⁻¹)` with
 //! `V = AᵀA` is convex in X, so there is one optimum. [`descend`] approaches it in the entries of
@@ -100,7 +99,7 @@ fn unscale(point: &[f64], scales: &[f64]) -> Vec<f64> {
     point.iter().zip(scales).map(|(x, scale)| x / scale).collect()
 }
 
-/// `‖AC⁻¹‖²` as a function of the entries within the bands, row by row; or, for exponents above 1,
+/// `‖AC⁻¹‖²` as a function of the entries within the bands, row by row. For exponents above 1:
 /// `(Σ_t ‖row t of AC⁻¹‖^(2 exponent))^(1/exponent)`.
 pub(super) struct BandedObjective {
     /// Aᵀ.
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         let strategy = best(4, "prefix", 20).strategy;
         assert_eq!(strategy.encoder_bytes(), 3 * 16);
         conformance::check(&strategy, &Workload::Prefix, 20);

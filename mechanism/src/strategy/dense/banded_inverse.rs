@@ -26,7 +26,8 @@ const ITERATIONS: usize = 500;
 /// Largest product of horizon and bands for which a search takes seconds.
 const COMPARED_WORK: u64 = 1 << 18;
 
-/// Exponents of the Toeplitz part whose first coefficients are starts: 1/2 is the root.
+/// Searches start from the first coefficients of these powers of the Toeplitz part; 1/2 is the
+/// root.
 const EXPONENTS: [f64; 3] = [0.5, 0.75, 0.95];
 
 /// `banded-inverse-optimal:b`: the best C whose inverse is Toeplitz with b bands.
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for workload in
             ["prefix", "average", "exponential:0.9", "window:5", "window-mean:5", "momentum:0.9", "adam:0.9"]
         {
@@ -187,7 +188,7 @@ mod tests {
 
     /// The loss of the fit is that of the strategy that runs.
     #[test]
-    fn the_loss_is_that_of_the_strategy() {
+    fn the_loss_agrees_with_the_strategy() {
         for workload in ["prefix", "exponential:0.9", "average"] {
             let purpose = purpose(workload, 100, "1");
             let (strategy, loss) = fitted(6, false, &purpose);

@@ -1,4 +1,4 @@
-//! The best Toeplitz C with a number of bands, for the squared error summed over all steps.
+//! The best Toeplitz C with b bands, for the squared error summed over all steps.
 //!
 //! With coefficients c, those of the decoder are `b = a/c` as series, and the loss is
 //! `‖c‖² Σ_j w_j b_j²`. `w_j` is the sum of 1 over the squared divisors of rows j and later: n − j

@@ -9,8 +9,8 @@
 //! only the last b − 1 rows if C has b bands. A step takes one multiplication per row kept.
 //!
 //! # Encoding and decoding
-//! `C x` with a C given entry by entry, exactly in integers modulo 2¹²⁸ (see [`Encoder`]), and
-//! `C⁻¹ y` in floating point.
+//! The encoder computes `C x` exactly in integers modulo 2¹²⁸ (see [`Encoder`]), the decoder `C⁻¹
+//! y` in floating point.
 
 mod banded;
 mod banded_inverse;
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for workload in
             ["prefix", "average", "exponential:0.9", "window:3", "window-mean:3", "momentum:0.9", "adam:0.9"]
         {

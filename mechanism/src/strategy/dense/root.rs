@@ -1,4 +1,4 @@
-//! The square root of a whole workload, row divisors included.
+//! Square roots of whole workloads, including row divisors.
 
 use super::{Dense, MAX_DENSE_HORIZON};
 use crate::{
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for workload in
             ["prefix", "average", "exponential:0.9", "window:5", "window-mean:5", "momentum:0.95", "adam:0.9"]
         {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_squared_is_the_workload() {
+    fn the_squared_root_is_the_workload() {
         for text in [
             "prefix",
             "average",
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_toeplitz_roots_are_those_of_the_reference() {
+    fn errors_of_toeplitz_roots_agree_with_the_reference() {
         let mut checked = 0;
         for case in
             &crate::reference::cases(include_str!("../../../../tests/vectors/factorization_errors.json"))

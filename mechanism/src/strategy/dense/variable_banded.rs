@@ -69,7 +69,7 @@ const KNOTS: usize = 6;
 /// Length of a scaled end, in windows.
 const REACH: u64 = 8;
 
-/// Longest stream that is fitted as it is; for other workloads than windows, longest stream.
+/// Longest stream that is fitted directly. For workloads other than windows, the longest stream.
 const DIRECT_STEPS: u64 = 256;
 const LONGEST_OTHER: u64 = 512;
 
@@ -84,13 +84,13 @@ const WEIGHTIEST: u64 = 60;
 
 const ITERATIONS: usize = 150;
 
-/// Keeps curves small that the loss does not determine.
+/// Weight of a penalty that keeps curves small where the loss does not determine them.
 const RIDGE: f64 = 1e-6;
 
 /// λ times the length of the window, at the start.
 const DAMPING: f64 = 0.08;
 
-/// Exponents of the norm of the errors that stands for their maximum, one after the other.
+/// Exponents of the norms that approximate the maximum of the errors, one after the other.
 const MAXIMUM_EXPONENTS: [f64; 3] = [4.0, 16.0, 64.0];
 
 fn fit(
@@ -154,7 +154,7 @@ fn damped(workload: &Workload, bands: usize, damping: f64) -> Vec<f64> {
     root.iter().enumerate().map(|(lag, r)| r / largest * exp(-damping * lag as f64)).collect()
 }
 
-/// The objective of the strategy as it runs.
+/// Returns the objective of the strategy that runs.
 fn value(name: &StrategyName, purpose: &Purpose, bands: &VariableBands) -> Result<f64, StrategyError> {
     let strategy = Toeplitz::scaled_bands(name.clone(), bands)?;
     let samples = strategy.decoder_row_samples(&purpose.workload, purpose.horizon);
@@ -284,8 +284,8 @@ mod tests {
         (bands, value)
     }
 
-    /// Certified optima of the total squared error. Ends that are short for the window, the window
-    /// as it is, and shorter windows that stand for it.
+    /// Compares fits with certified optima of the total squared error: for ends that are short
+    /// relative to the window, for the window itself, and for shorter windows that represent it.
     #[test]
     fn three_windows_of_bands_reach_the_optimum() {
         let cases = [

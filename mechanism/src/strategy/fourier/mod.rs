@@ -30,8 +30,8 @@
 //! transform is needed: all row norms of a named workload take O(n), for any n.
 //!
 //! # Causal form
-//! The Fourier encoder in causal square form: the lower-triangular C with the same CᵀC, a Toeplitz
-//! matrix.
+//! The causal square form of the Fourier encoder is the lower-triangular C with the same CᵀC, a
+//! Toeplitz matrix.
 //!
 //! Let `T = LLᵀ` be a Toeplitz matrix with Cholesky factor L. Reversing rows and columns of T gives
 //! T again, so `C[t,i] = L[n−1−i, n−1−t]` is lower-triangular with `CᵀC = T`. The Schur algorithm
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_encoder_is_that_of_the_reference() {
+    fn the_encoder_agrees_with_the_reference() {
         for case in &crate::reference::cases(include_str!("../../../../tests/vectors/memf_fft.json")) {
             let n = case["input"]["n"].as_u64().unwrap();
             let expected = |field: &str| case["expected"][field].as_f64().unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn row_norms_are_those_of_the_dense_decoders() {
+    fn row_norms_agree_with_dense_decoders() {
         let any = DMatrix::from_fn(24, 24, |t, i| if i > t { 0.0 } else { ((t * 7 + i * 3) as f64).sin() });
         let any = Workload::from_matrix("any", any).unwrap();
         let workloads =
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inverse_is_that_of_the_gram_matrix() {
+    fn the_inverse_agrees_with_the_gram_matrix() {
         let fourier = Fourier::optimal(50).unwrap();
         let gram = fourier.gram();
         let gram = Mat::from_fn(50, 50, |i, j| gram[i.abs_diff(j)]);
@@ -366,7 +366,7 @@ mod tests {
     /// Squared decoder norms of several copies: that of a finished block is added to all rows after
     /// it.
     #[test]
-    fn stamped_decoders_are_those_of_the_reference() {
+    fn stamped_decoders_agree_with_the_reference() {
         let check = |fourier: Result<Fourier, _>, n: u64, copies: u64, expected: f64| {
             let fourier = fourier.unwrap();
             let squares: Vec<f64> =
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for (workload, steps) in
             [("prefix", 1), ("prefix", 20), ("window:3", 16), ("window-mean:3", 16), ("average", 13)]
         {

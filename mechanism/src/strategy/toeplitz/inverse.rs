@@ -294,7 +294,7 @@ struct InverseEncoder {
     /// Sum of the magnitudes of d after the first.
     weight: u128,
     outputs: History<i128>,
-    /// Upper bound of the magnitudes of the outputs held.
+    /// Upper bound of the magnitudes of the stored outputs.
     largest: u128,
     /// Sums of products with the low bits of outputs, in units of 2^-80.
     low: Zeroizing<Vec<i128>>,

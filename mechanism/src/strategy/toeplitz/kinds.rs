@@ -1,4 +1,4 @@
-//! The Toeplitz strategies of the table.
+//! The Toeplitz strategies in the table of strategies.
 
 use super::{Toeplitz, inverse::BandedInverse, root};
 use crate::{

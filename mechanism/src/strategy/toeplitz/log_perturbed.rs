@@ -40,7 +40,7 @@ const EXPONENT: f64 = 1.5;
 /// Natural logarithms of the smallest and the largest u.
 const NODES: std::ops::Range<i32> = -33..33;
 
-/// `log-perturbed-root`: unbounded, but evaluated and run only up to [`MAX_HISTORY_HORIZON`].
+/// `log-perturbed-root`: valid for any number of steps, but run only up to [`MAX_HISTORY_HORIZON`].
 pub(in crate::strategy) static LOG_PERTURBED_ROOT: Kind = Kind {
     horizon: MAX_HISTORY_HORIZON,
     compared: |kind, purpose| match purpose.workload {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_exponentials_is_the_perturbed_root() {
+    fn the_sum_of_exponentials_agrees_with_the_perturbed_root() {
         let logarithm: Vec<f64> =
             (0..STEPS).map(|k| if k == 0 { 1.0 } else { 1.0 / (k + 1) as f64 / (SHIFT + 1.0) }).collect();
         let bent = series::power(&logarithm, -EXPONENT, STEPS);
@@ -163,7 +163,7 @@ mod tests {
 
     /// The remainder after many terms is summed over decades as integrals.
     #[test]
-    fn the_norm_is_that_of_the_infinite_stream() {
+    fn the_norm_agrees_with_the_infinite_stream() {
         let term = |k: f64| exponentials().map(|(w, q)| w * libm::exp(k * libm::log1p(q - 1.0))).sum::<f64>();
         let head: f64 = (0..STEPS).map(|k| term(k as f64).powi(2)).sum();
         // ∫ c² dk by the midpoint rule in ln k; c² is convex, so this equals the sum to 1e-6.

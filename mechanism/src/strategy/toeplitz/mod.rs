@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for text in WORKLOADS {
             for name in NAMES {
                 conformance::check(strategy(name, text).as_ref(), &text.parse().unwrap(), STEPS);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix_for_other_workloads() {
+    fn streaming_agrees_with_the_matrix_for_other_workloads() {
         let toeplitz =
             DMatrix::from_fn(STEPS, STEPS, |t, i| if i > t { 0.0 } else { 2.0 - (t - i) as f64 / 9.0 });
         let dense = DMatrix::from_fn(STEPS, STEPS, |t, i| if i > t { 0.0 } else { 1.0 + (t * i % 7) as f64 });

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_and_their_inverses_have_the_reference_coefficients() {
+    fn roots_and_their_inverses_agree_with_the_reference() {
         for case in &crate::reference::cases(include_str!("../../../../tests/vectors/toeplitz_sqrt.json")) {
             let (input, expected) = (&case["input"], &case["expected"]);
             let n = input["n"].as_u64().unwrap() as usize;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn long_roots_of_windows_are_those_of_the_product() {
+    fn long_roots_of_windows_agree_with_the_product() {
         let (terms, length) = (30_000, 10);
         for exponent in [0.5, -0.5] {
             let product = window(exponent, length, terms);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_momentum_is_that_of_both_factors() {
+    fn the_root_of_momentum_is_the_product_of_both_roots() {
         let found = momentum(-0.5, 0.95, 2000);
         let product =
             series::product(&series::binomial(-0.5, 0.95, 2000), &series::binomial(-0.5, 1.0, 2000), 2000);

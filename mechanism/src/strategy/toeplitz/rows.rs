@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streamed_rows_are_those_of_the_quotient() {
+    fn streamed_rows_agree_with_the_quotient() {
         for text in
             ["prefix", "average", "exponential:0.9", "window:7", "window-mean:7", "momentum:0.9", "adam:0.9"]
         {

@@ -79,7 +79,7 @@ impl Encoder for ToeplitzEncoder {
 }
 
 /// Forward substitution, `x_t = (y_t − Σ_(i<t) C[t,i] x_i) / C[t,t]`, with the entries of the
-/// encoder. It keeps increments, which do not grow like their sums.
+/// encoder. The decoder keeps increments, which do not grow like their sums.
 pub(super) struct ToeplitzDecoder {
     strategy: Toeplitz,
     history: History<f64>,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_number_of_steps_is_refused_before_it_costs_anything() {
+    fn a_forged_number_of_steps_is_refused_before_memory_is_allocated() {
         let strategy = build("log-perturbed-root", &"prefix".parse().unwrap(), None).unwrap();
         let mut encoder = strategy.encoder(1);
         let mut state = encoder.save();

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         let workloads = [
             "prefix",
             "average",

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn streaming_is_the_matrix() {
+    fn streaming_agrees_with_the_matrix() {
         for (workload, steps) in [("prefix", 1), ("prefix", 21), ("window:3", 16), ("adam:0.9", 13)] {
             let strategy = tree_optimal_decoder(steps).unwrap();
             conformance::check(&strategy, &workload.parse().unwrap(), steps as usize);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_of_the_reference() {
+    fn errors_agree_with_the_reference() {
         let mut checked = 0;
         for case in
             &crate::reference::cases(include_str!("../../../../tests/vectors/factorization_errors.json"))

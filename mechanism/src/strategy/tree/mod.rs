@@ -1,5 +1,5 @@
-//! The binary tree: the sums of all dyadic runs of steps, each released when it is complete (Dwork,
-//! Naor, Pitassi and Rothblum, 2010; Chan, Shi and Song, 2011).
+//! The binary tree: the sums of all dyadic ranges of steps, each released when it is complete
+//! (Dwork, Naor, Pitassi and Rothblum, 2010; Chan, Shi and Song, 2011).
 //!
 //! The node at height h and index j sums steps `j 2^h + 1` to `(j + 1) 2^h`. C has one row per
 //! node, with ones at the node's steps. It has more rows than columns, and several decoders:
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_of_the_reference() {
+    fn errors_agree_with_the_reference() {
         let cases =
             &crate::reference::cases(include_str!("../../../../tests/vectors/factorization_errors.json"));
         let online = cases.iter().filter(|case| case["input"]["factorization"] == "tree_online");

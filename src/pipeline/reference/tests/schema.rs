@@ -1,4 +1,4 @@
-//! Tests that the schema accepts and refuses what the parser does.
+//! Tests that the schema and the parser accept and refuse the same files.
 
 use std::collections::BTreeSet;
 

@@ -31,7 +31,7 @@ pub(super) fn minimize(function: &Function<'_>, start: &[f64], steps: usize, tol
     Descent::patient(0).run(function, start, steps, tolerance)
 }
 
-/// A descent that can go on with a similar function.
+/// A descent that can continue with a similar function.
 #[derive(Clone, Debug)]
 pub(super) struct Descent {
     /// Estimate of the inverse Hessian; empty before the first step.
@@ -46,7 +46,7 @@ impl Descent {
         Self { inverse: Vec::new(), patience }
     }
 
-    /// As [`minimize`], with what earlier runs found out about the curvature.
+    /// As [`minimize`], with the curvature that earlier runs have estimated.
     pub(super) fn run(
         &mut self,
         function: &Function<'_>,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn derivatives_are_those_of_differences() {
+    fn derivatives_agree_with_differences() {
         let value =
             |x: DualNumber<2>, y: DualNumber<2>| (x * y - y / x + (-x).exp() * (y + x).log()) / (y * y);
         let at = |x, y| value(DualNumber::constant(x), DualNumber::constant(y)).value;

@@ -1,4 +1,4 @@
-//! Fits the buffers of a strategy to a workload, a horizon and a participation.
+//! Fits the buffers of a strategy to a workload, a horizon and a participation schema.
 //!
 //! A fit goes from one buffer to the requested number. It starts from poles spread evenly over the
 //! scales of time, and from the best fit with one buffer less, with a buffer added in each of its
@@ -244,7 +244,7 @@ fn check_objective(workload: &Workload, objective: Objective) -> Result<(), FitE
     }
 }
 
-/// Numbers of steps over which the initial poles are spread.
+/// Time scales, in steps, over which the initial poles are spread.
 fn scales(workload: &Workload, steps: u64, repetition: Repetition) -> Vec<u64> {
     let window = match workload {
         Workload::Window(length) | Workload::WindowMean(length) => length.get(),

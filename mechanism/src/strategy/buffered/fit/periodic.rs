@@ -1,10 +1,10 @@
 //! Fits buffers for records that take part several times, with or without a delay line.
 //!
 //! Without one, buffers forget at different phases of the gap to begin with. Each curve has values
-//! for parts of the gap, which the fit moves. With one, the curves do not depend on the phase, and
-//! the corners of the absolute overlaps are smoothed less and less. At last the gain of each phase
-//! is set so that the worst pattern of each has sensitivity 1. Nothing is random, and nothing
-//! depends on the clock or the number of threads.
+//! for parts of the gap, which the fit varies. With one, the curves do not depend on the phase, and
+//! the corners of the absolute overlaps are smoothed less and less. Finally, the gain of each phase
+//! is set so that its worst pattern has sensitivity 1. Nothing is random, and nothing depends on
+//! the clock or the number of threads.
 
 use super::{
     BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon, descent::minimize,

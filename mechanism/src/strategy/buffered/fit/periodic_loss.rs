@@ -452,7 +452,7 @@ mod tests {
     use crate::participation::Participation;
 
     #[test]
-    fn slopes_are_those_of_the_loss() {
+    fn slopes_agree_with_the_loss() {
         for (workload, participation, cells, delay) in [
             ("prefix", "4x10", 0, true),
             ("momentum:0.5", "2x10", 5, true),

@@ -126,7 +126,7 @@ fn buffers_of(variables: &[f64]) -> Vec<PowerLawBuffer> {
     variables.as_chunks::<3>().0.iter().map(buffer).collect()
 }
 
-/// Returns the strategy as it runs and its value; `None` if the variables are invalid.
+/// Returns the strategy that runs and its value; `None` if the variables are invalid.
 fn as_it_runs(variables: &[f64], horizon: Option<u64>) -> Option<(BufferedParameters, f64)> {
     let parameters = BufferedParameters { horizon, buffers: Buffers::PowerLaw(buffers_of(variables)) };
     let strategy = Buffered::new(POWER_LAW.name(), parameters.clone()).ok()?;

@@ -24,7 +24,7 @@ fn strategy(fit: &BufferedFit) -> Buffered {
 }
 
 #[test]
-fn fits_reach_the_levels_that_are_known() {
+fn fits_reach_published_levels() {
     for case in &crate::reference::cases(include_str!("../../../../../tests/vectors/blt_optimised.json")) {
         let (input, expected) = (&case["input"], &case["expected"]);
         let objective = if input["objective"] == "max" { Objective::MaxError } else { Objective::Rmse };
@@ -60,7 +60,7 @@ fn more_buffers_are_never_worse() {
 /// The reported value is the error of the strategy that runs, to the accuracy of the sums over
 /// lags.
 #[test]
-fn values_are_those_of_the_strategy_that_runs() {
+fn values_equal_the_errors_of_the_running_strategy() {
     let check = |workload: &str, horizon: Option<u64>, objective| {
         let found = fit(workload, horizon, objective, 3);
         let (strategy, steps) = (strategy(&found), horizon.unwrap_or(100_000));

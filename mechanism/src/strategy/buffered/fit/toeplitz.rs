@@ -456,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_those_of_all_terms() {
+    fn sums_equal_those_of_all_terms() {
         let (amplitudes, complements) = ([0.004, 0.03, 0.1, 0.4, -0.1], [0.0, 1e-4, 0.01, 0.5, 1.1]);
         for count in [1, 2, 255, 256, 257, 300, 1000, 100_000] {
             let weight = |lag: f64| (count as f64 - lag) / count as f64;
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn derivatives_are_those_of_differences() {
+    fn derivatives_agree_with_differences() {
         let (amplitudes, complements) = ([0.004, 0.03, 0.4], [1e-4, 0.01, 1.2]);
         let lags = Lags::new(5000, |lag| 1.0 / (1.0 + lag));
         let found = lags.energy(&amplitudes, &complements);

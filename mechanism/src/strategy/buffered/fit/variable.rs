@@ -1,6 +1,6 @@
 //! Fits the curves of buffers that vary with time.
 //!
-//! A fit begins with a short horizon, where steps are cheap, from several starts. It goes on at
+//! A fit begins with a short horizon, where steps are cheap, from several starts. It continues at
 //! four times the horizon, with the curves stretched along the logarithmic axis: time scales
 //! between 1 and n keep their positions. Each stage keeps what the last one learnt about the
 //! curvature. Nothing is random, and nothing depends on the clock or the number of threads.

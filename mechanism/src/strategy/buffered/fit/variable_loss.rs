@@ -100,7 +100,7 @@ struct Transition<const S: usize> {
     noise: Square<S>,
 }
 
-/// How P goes through the blocks.
+/// P on its way through the blocks.
 struct CovariancePass<const S: usize> {
     /// P before each block.
     before: Vec<Square<S>>,
@@ -150,7 +150,7 @@ impl<'a> CurvePass<'a> {
         Self { loss, buffers, points, gradient: vec![0.0; curves.len()] }
     }
 
-    /// S has room for the buffers and the sums.
+    /// S is at least the number of buffers and sums.
     fn run<const S: usize>(mut self) -> (f64, Vec<f64>) {
         let loss = self.loss;
         let (norms, below) = self.columns();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn slopes_are_those_of_the_loss() {
+    fn slopes_agree_with_the_loss() {
         for (workload, norm) in [("prefix", 1.0), ("average", 1.0), ("momentum:0.5", 1.0), ("adam:0.9", 4.0)]
         {
             let (loss, curves) = (loss(workload, 3000, norm), curves());
@@ -470,7 +470,7 @@ mod tests {
 
     /// Short streams have no blocks of two steps.
     #[test]
-    fn loss_is_the_error_of_the_strategy() {
+    fn loss_agrees_with_the_error_of_the_strategy() {
         for workload in ["prefix", "average", "momentum:0.9", "adam:0.9"] {
             for (steps, tolerance) in [(90, 1e-9), (5000, 1e-3)] {
                 let curves = curves();
