@@ -19,10 +19,7 @@ pub(super) struct EpochResume {
 }
 
 /// Number in place of a source tag that marks the state of the judge of rows.
-const JUDGE: u32 = 9;
-
-/// The same of an older layout, which is passed over: the judge begins anew.
-const EARLIER_JUDGE: u32 = 7;
+const JUDGE: u32 = 7;
 
 /// The position at which a source resumes.
 #[derive(Clone, Copy)]
@@ -60,7 +57,7 @@ impl TaggedPosition {
 /// Returns the positions of the sources among those of an epoch.
 fn of_sources(positions: &[SourcePosition]) -> &[SourcePosition] {
     match positions {
-        [sources @ .., last] if [JUDGE, EARLIER_JUDGE].contains(&last.partition) => sources,
+        [sources @ .., last] if last.partition == JUDGE => sources,
         sources => sources,
     }
 }
