@@ -56,13 +56,15 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
-    Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot, ScaledView,
-    ViewEstimator, number,
+    Band, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts, Plot,
+    Reading, ScaledView, ViewEstimator, number,
 };
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
 
+mod products;
 mod profile;
+use products::{products, variances};
 use profile::{NormalEquations, RegressionLine, residual_noise};
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -143,12 +145,18 @@ impl ViewEstimator for Regression {
             value: json!(["coefficients", name]),
             band: Band::Interval(json!(["coefficients_interval", name])),
         });
+        let title = format!("Regression of {}: coefficient", scaled.columns[self.target]);
+        let series = [intercept].into_iter().chain(slopes).collect();
         Plot {
-            title: format!("Coefficients of {}", scaled.columns[self.target]),
             band: scaled.view.intervals.promise("an epoch"),
-            series: [intercept].into_iter().chain(slopes).collect(),
+            groups: vec![ChartGroup { name: "coefficient", title, series }],
             matrix: false,
         }
+    }
+
+    fn parameter(&self, columns: &[String]) -> Option<String> {
+        let on: Vec<_> = self.on.iter().map(|&column| columns[column].as_str()).collect();
+        Some(format!("{}~{}", columns[self.target], on.join("+")))
     }
 }
 
@@ -187,7 +195,8 @@ impl Regression {
         if !(count > 0.0 && count > MIN_COUNT_TO_NOISE * count_noise) {
             return Err(DensityError::TooFewRecords { count, count_noise });
         }
-        Ok(LineInput { sums: self.sums(moments), variances: self.variances(moments), count, scales })
+        let (sums, variances) = (products(moments, &self.columns()), variances(moments, self.on.len() + 2));
+        Ok(LineInput { sums, variances, count, scales })
     }
 
     /// The input from the covariances of pairs, about the means of the columns.
@@ -317,32 +326,6 @@ impl Regression {
         };
         let numbers = line.coefficients.iter().chain(&line.noise).chain([&residual.0, &residual.1]);
         if numbers.copied().all(f64::is_finite) { Ok(line) } else { Err(DensityError::OutOfRange) }
-    }
-
-    /// The sums of products of 1, the columns of `on`, and the target, in this order.
-    fn sums(&self, moments: &Moments) -> DMatrix<f64> {
-        let columns = self.columns();
-        let (first, second, dimension) = (moments.first(), moments.second(), moments.layout.dimension);
-        let product = |one: usize, other: usize| {
-            let (row, column) = (one.min(other), one.max(other));
-            second[row * (2 * dimension - row - 1) / 2 + column]
-        };
-        DMatrix::from_fn(columns.len() + 1, columns.len() + 1, |i, j| match (i, j) {
-            (0, 0) => moments.count(),
-            (0, one) | (one, 0) => first[columns[one - 1]],
-            (one, other) => product(columns[one - 1], columns[other - 1]),
-        })
-    }
-
-    /// The variances of their noise.
-    fn variances(&self, moments: &Moments) -> DMatrix<f64> {
-        let noise = moments.noise;
-        DMatrix::from_fn(self.on.len() + 2, self.on.len() + 2, |i, j| match (i, j) {
-            (0, 0) => noise.count.powi(2),
-            (0, _) | (_, 0) => noise.first.powi(2),
-            _ if i == j => noise.second.powi(2),
-            _ => noise.second.powi(2) / 2.0,
-        })
     }
 
     /// Converts coefficients to the units of the columns, except for the middle of the target.
@@ -480,6 +463,10 @@ impl Estimate for LeastSquaresEstimate {
             interval => Cell::of_interval(line.residual.0.max(0.0).sqrt(), interval, COUNTS),
         };
         Ok((0..=self.names.len()).map(coefficient).chain([deviation]).collect())
+    }
+
+    fn reading(&self, _group: &str, index: usize) -> Reading {
+        Reading::within(self.of_line(|line| line.coefficients[index]), self.interval(index))
     }
 
     fn quality(&self) -> Option<&'static str> {

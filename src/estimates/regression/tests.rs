@@ -184,7 +184,7 @@ fn the_correction_removes_the_bias_of_the_inverse() {
     let (mut corrected, mut plain) = (0.0, 0.0);
     for released in releases(exact(1000.0), noise(0.1, 8.0, 11.0), 4).take(60_000) {
         let line = line_on().line(&released, &scaled).unwrap();
-        let uncorrected = coefficients(&line_on().sums(&released), 3, 0.0).unwrap();
+        let uncorrected = coefficients(&products(&released, &line_on().columns()), 3, 0.0).unwrap();
         corrected += (line.coefficients[2] - SLOPES[1]) / 60_000.0;
         plain += (uncorrected[2] - SLOPES[1]) / 60_000.0;
     }
