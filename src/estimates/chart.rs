@@ -1,8 +1,8 @@
 //! What the page draws of an estimate: groups of series, and their readings.
 //!
 //! A series is located twice: by a path in the JSON lines that readers get, and by its index in
-//! [`Estimate::reading`](super::Estimate::reading), which needs no JSON. `tests/system/web` compares
-//! both for every estimator.
+//! [`Estimate::reading`](super::Estimate::reading), which needs no JSON. `tests/system/web`
+//! compares both for every estimator.
 
 use hushflow_mechanism::estimate::intervals::Interval;
 use serde::Serialize;

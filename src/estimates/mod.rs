@@ -220,7 +220,8 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
         self.estimate(moments, scaled)
     }
 
-    /// Its parameter in the form of its [flag](EstimatorKind::flag), such as `y~x1+x2`, if it has one.
+    /// Its parameter in the form of its [flag](EstimatorKind::flag), such as `y~x1+x2`, if it has
+    /// one.
     fn parameter(&self, _columns: &[String]) -> Option<String> {
         None
     }

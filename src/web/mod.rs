@@ -6,7 +6,7 @@
 //! GET /about                     what the log promises and what can be chosen, as one JSON object
 //! GET /readings?of=mean:fare     one series of every key, of at most about 60 epochs
 //! GET /readings?key=EWR&of=mean  all series of a group, for up to six keys
-//! GET /events?key=EWR            server-sent events: for each epoch the JSON lines of `hushflow tail
+//! GET /events?key=EWR            server-sent events: for each epoch the lines of `hushflow tail
 //!                                --json` of these keys; key=all: total over keys
 //! ```
 //!

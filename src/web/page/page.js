@@ -52,6 +52,8 @@ async function show(isStep = false) {
     if (location.hash !== wanted) return;
     leave();
     [overview, detail, loading] = [null, null, null];
+    $("overview").hidden = true;
+    $("detail").hidden = true;
     status("lost", "no numbers");
     complain(error instanceof TypeError && !navigator.onLine ? "the server can't be reached" : error.message);
   }
