@@ -162,7 +162,8 @@ pub(super) fn serve_page(
     Ok(read_on(Duration::MAX)?)
 }
 
-/// Returns the page of a log, which opens with the first of `keys`, or with the total.
+/// Returns the page of a log, which opens with the first of `keys`, or with the total, or with all
+/// keys.
 ///
 /// # Errors
 /// Fails if the log holds no moments.
@@ -177,16 +178,22 @@ pub(super) fn page_contents(
             "this log holds estimates of windows, and pages show only moments: use tail without --web",
         ));
     };
-    let view =
-        subject.views.first().cloned().ok_or_else(|| CliError::usage("a page needs a view: name one"))?;
+    let (view, more_views) =
+        subject.views.split_first().ok_or_else(|| CliError::usage("a page needs a view: name one"))?;
+    let key = if view.total { Some(publication.keys()) } else { keys.first().copied() };
     let ledger = {
         let directory = directory.clone();
         Box::new(move || ledger::public_account(&directory))
     };
-    let key = if view.total { publication.keys() } else { keys.first().copied().unwrap_or(0) };
-    let released = &publication.parameters().release.workload;
-    let workloads = workloads.iter().chain([released]).cloned().collect();
-    Ok(PageContents { directory, publication: publication.clone(), view, workloads, key, ledger })
+    Ok(PageContents {
+        directory,
+        publication: publication.clone(),
+        view: view.clone(),
+        more_views: more_views.to_vec(),
+        workloads: workloads.to_vec(),
+        key,
+        ledger,
+    })
 }
 
 /// Returns the control by which the first signal stops the followers; the second signal ends the

@@ -39,8 +39,8 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::quality;
 use super::{
-    Averages, Band, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, LogFacts, Plot, ScaledView,
-    SecondAverage, TwoAverages, ViewEstimator, number,
+    Averages, Band, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimatorKind, LogFacts, Plot,
+    Reading, ScaledView, SecondAverage, TwoAverages, ViewEstimator, number,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Range};
@@ -111,18 +111,22 @@ impl ViewEstimator for Adam {
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
-        let series = |(title, field): (&'static str, &'static str)| {
-            scaled.columns.iter().map(move |column| ChartSeries {
-                name: format!("{title} {column}"),
+        let group = |(name, title, field): (&'static str, &str, &'static str)| {
+            let series = scaled.columns.iter().map(|column| ChartSeries {
+                name: column.clone(),
                 value: json!([field, column]),
                 band: Band::Noise(json!([format!("{field}_noise"), column])),
-            })
+            });
+            ChartGroup { name, title: title.into(), series: series.collect() }
         };
-        let kinds = [("update", "update"), ("m", "first_moment"), ("v", "second_moment")];
+        let groups = [
+            ("update", "Update", "update"),
+            ("m", "First moment m", "first_moment"),
+            ("v", "Second moment v", "second_moment"),
+        ];
         Plot {
-            title: "Adam".into(),
             band: "the number without noise".into(),
-            series: kinds.into_iter().flat_map(series).collect(),
+            groups: groups.into_iter().map(group).collect(),
             matrix: false,
         }
     }
@@ -246,10 +250,10 @@ struct AdamEstimate {
 }
 
 /// What to read of a column.
-type Reading<T> = fn(&AdamColumn) -> T;
+type ColumnReader<T> = fn(&AdamColumn) -> T;
 
 /// Numbers of a column by name, in the order of CSV.
-const NUMBERS: [(&str, Reading<f64>); 7] = [
+const NUMBERS: [(&str, ColumnReader<f64>); 7] = [
     ("first_moment", |column| column.first.0),
     ("first_moment_noise", |column| column.first.1),
     ("second_moment", |column| column.second.0),
@@ -260,7 +264,7 @@ const NUMBERS: [(&str, Reading<f64>); 7] = [
 ];
 
 /// Cells of a column by title.
-const CELLS: [(&str, Reading<(f64, f64)>); 4] = [
+const CELLS: [(&str, ColumnReader<(f64, f64)>); 4] = [
     ("m", |column| column.first),
     ("v", |column| column.second),
     ("update", |column| column.update),
@@ -269,7 +273,7 @@ const CELLS: [(&str, Reading<(f64, f64)>); 4] = [
 
 impl AdamEstimate {
     /// A number of each column, if it is known.
-    fn numbers(&self, value: Reading<f64>) -> impl Iterator<Item = Option<f64>> {
+    fn numbers(&self, value: ColumnReader<f64>) -> impl Iterator<Item = Option<f64>> {
         self.columns.iter().map(move |column| column.as_ref().ok().map(value))
     }
 }
@@ -321,7 +325,7 @@ impl Estimate for AdamEstimate {
         {
             return Err(error.to_string());
         }
-        let cell = |column: &Result<AdamColumn, _>, value: Reading<(f64, f64)>| {
+        let cell = |column: &Result<AdamColumn, _>, value: ColumnReader<(f64, f64)>| {
             column.as_ref().map_or(Cell::Empty, |column| {
                 let (value, noise) = value(column);
                 Cell::Value(value, noise)
@@ -329,6 +333,16 @@ impl Estimate for AdamEstimate {
         };
         let of = |(_, value)| self.columns.iter().map(move |column| cell(column, value));
         Ok(CELLS.into_iter().flat_map(of).collect())
+    }
+
+    fn reading(&self, group: &str, index: usize) -> Reading {
+        let column = self.columns.get(index).and_then(|column| column.as_ref().ok());
+        let found = column.map(|column| match group {
+            "m" => column.first,
+            "v" => column.second,
+            _ => column.update,
+        });
+        Reading::with_noise(found.map(|found| found.0), found.map_or(f64::NAN, |found| found.1))
     }
 
     /// `noise-dominated` where noise hides the v of a column.

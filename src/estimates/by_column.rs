@@ -13,7 +13,7 @@ use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
 use super::gaussian::{csv_titles, ends, lowered, quality, within_bounds};
-use super::{COUNTS, Cell, ColumnScales, Estimate, ScaledView, number, pairs};
+use super::{CORRELATION, COUNTS, Cell, ColumnScales, Estimate, Reading, ScaledView, number, pairs};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
 pub(super) fn columnwise<'a>(moments: &'a Moments, scaled: &ScaledView) -> Option<ColumnwiseMoments<'a>> {
@@ -136,6 +136,14 @@ impl ColumnwiseEstimate {
         Some(interval?.to_units(widths[i] * widths[j], 0.0))
     }
 
+    fn deviation(&self, column: usize) -> Option<f64> {
+        self.covariance((column, column)).map(|(variance, _)| variance.max(0.0).sqrt())
+    }
+
+    fn deviation_interval(&self, column: usize) -> Option<Interval> {
+        self.covariance_interval((column, column)).map(Interval::square_root)
+    }
+
     fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
         let (view, moments) = (&self.scaled.view, self.by_column()?);
         let heaviest = view.workload.largest_coefficient(self.moments.epoch);
@@ -204,7 +212,6 @@ impl Estimate for ColumnwiseEstimate {
     fn json(&self, object: &mut Map<String, Value>) {
         let view = &self.scaled.view;
         let word = |column: usize| self.word(column).into();
-        let deviation = |column| Some(self.covariance_interval((column, column))?.square_root());
         let fields = [
             ("quality", self.quality().into()),
             ("quality_by_column", self.of_columns(word)),
@@ -226,7 +233,8 @@ impl Estimate for ColumnwiseEstimate {
             ("count_interval", ends(Some(self.moments.noisy().count_interval(view.intervals.level)))),
             ("mean_interval", self.of_columns(|column| ends(self.mean_interval(column)))),
             ("covariance_interval", self.of_pairs(|pair| ends(self.covariance_interval(pair)))),
-            ("standard_deviation_interval", self.of_columns(|column| ends(deviation(column)))),
+            ("standard_deviation", self.of_columns(|column| json!(self.deviation(column)))),
+            ("standard_deviation_interval", self.of_columns(|column| ends(self.deviation_interval(column)))),
             ("correlation", self.of_pairs(|pair| json!(self.correlation(pair).map(|found| found.0)))),
             ("correlation_interval", self.of_pairs(|pair| ends(self.correlation(pair).map(|found| found.1)))),
         ];
@@ -294,14 +302,11 @@ impl Estimate for ColumnwiseEstimate {
                 .map_or(Cell::Empty, |interval| Cell::of_interval(count.max(0.0), interval, COUNTS))
         });
         let deviations = shown.map(|column| {
-            let interval = self.covariance_interval((column, column)).map(Interval::square_root);
-            match (self.covariance((column, column)), interval) {
+            match (self.deviation(column), self.deviation_interval(column)) {
                 (None, _) => Cell::Empty,
                 // The variance may be 0: only its upper bound is known.
                 (_, Some(interval)) if interval.lower == 0.0 => Cell::AtMost(interval.upper),
-                (Some((variance, _)), interval) => {
-                    within(variance.max(0.0).sqrt(), interval, scales.deviations(column))
-                }
+                (Some(deviation), interval) => within(deviation, interval, scales.deviations(column)),
             }
         });
         let mut cells: Vec<_> = means.chain(counts).chain(deviations).collect();
@@ -313,6 +318,17 @@ impl Estimate for ColumnwiseEstimate {
             }));
         }
         Ok(cells)
+    }
+
+    fn reading(&self, group: &str, index: usize) -> Reading {
+        match group {
+            CORRELATION => {
+                let found = pairs(self.columns.len()).nth(index).and_then(|pair| self.correlation(pair));
+                Reading::within(found.map(|found| found.0), found.map(|found| found.1))
+            }
+            "sd" => Reading::within(self.deviation(index), self.deviation_interval(index)),
+            _ => Reading::within(self.mean(index).map(|mean| mean.0), self.mean_interval(index)),
+        }
     }
 
     /// The word of the first column that is not good.

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::ColumnwiseEstimate;
 use super::{
-    Averages, Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, OneAverage, Plot,
-    ScaledView, ViewEstimator, number, pairs,
+    Averages, Band, CORRELATION, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate,
+    EstimatorKind, OneAverage, Plot, Reading, ScaledView, ViewEstimator, number, pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -42,15 +42,21 @@ impl ViewEstimator for Gaussian {
     }
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
-        let series = scaled.columns.iter().map(|name| ChartSeries {
-            name: name.clone(),
-            value: json!(["mean", name]),
-            band: Band::Interval(json!(["mean_interval", name])),
-        });
+        let group = |name, title: &str, field: &'static str| {
+            let interval = format!("{field}_interval");
+            let series = scaled.columns.iter().map(|name| ChartSeries {
+                name: name.clone(),
+                value: json!([field, name]),
+                band: Band::Interval(json!([interval, name])),
+            });
+            ChartGroup { name, title: title.into(), series: series.collect() }
+        };
         Plot {
-            title: "Mean".into(),
             band: scaled.view.intervals.promise("an epoch"),
-            series: series.collect(),
+            groups: vec![
+                group("mean", "Mean", "mean"),
+                group("sd", "Standard deviation", "standard_deviation"),
+            ],
             matrix: true,
         }
     }
@@ -131,6 +137,11 @@ impl GaussianEstimate {
         UnitIntervals { scales: self.scaled.scales(self.moments.key), intervals }
     }
 
+    fn deviation(&self, column: usize) -> Option<f64> {
+        let density = self.density.as_ref().ok()?;
+        Some(density.covariance[(column, column)].max(0.0).sqrt())
+    }
+
     fn count_interval(&self) -> Interval {
         self.moments.noisy().count_interval(self.scaled.view.intervals.level)
     }
@@ -180,6 +191,7 @@ impl Estimate for GaussianEstimate {
             ("count_interval", ends(Some(self.count_interval()))),
             ("mean_interval", self.by_column(|column| ends(intervals.mean(column)))),
             ("covariance_interval", self.by_pair(|pair| ends(intervals.covariance(pair)))),
+            ("standard_deviation", self.by_column(|column| json!(self.deviation(column)))),
             ("standard_deviation_interval", self.by_column(|column| ends(deviation(column)))),
             ("correlation", self.by_pair(|pair| correlation(pair).map(|(value, _)| value).into())),
             ("correlation_interval", self.by_pair(|pair| ends(correlation(pair).map(|estimate| estimate.1)))),
@@ -251,6 +263,25 @@ impl Estimate for GaussianEstimate {
             }));
         }
         Ok(cells)
+    }
+
+    fn reading(&self, group: &str, index: usize) -> Reading {
+        let intervals = self.intervals();
+        match group {
+            CORRELATION => {
+                let found = pairs(self.scaled.columns.len()).nth(index);
+                let found = found.and_then(|pair| intervals.correlation(pair));
+                Reading::within(found.map(|found| found.0), found.map(|found| found.1))
+            }
+            "sd" => {
+                let variance = intervals.covariance((index, index));
+                Reading::within(self.deviation(index), variance.map(Interval::square_root))
+            }
+            _ => {
+                let mean = self.density.as_ref().ok().map(|density| density.mean[index]);
+                Reading::within(mean, intervals.mean(index))
+            }
+        }
     }
 
     fn quality(&self) -> Option<&'static str> {

@@ -8,6 +8,7 @@
 
 mod adam;
 mod by_column;
+mod chart;
 mod gaussian;
 mod moments;
 mod pca;
@@ -24,12 +25,12 @@ use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
 use hushflow_mechanism::workload::{Decay, Workload};
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::document::definition::{FieldDefinition, Form, Presence};
 use crate::document::{Document, Field, Section};
 
+pub use chart::{Band, CORRELATION, ChartGroup, ChartSeries, Plot, Reading, Spread};
 pub use gaussian::quality;
 pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
@@ -139,7 +140,7 @@ impl EstimatorKind {
 
     /// Returns what the log lacks for this estimator and the consequence; `None` if it lacks
     /// nothing.
-    fn lacks(&self, log: &LogFacts<'_>) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn lacks(&self, log: &LogFacts<'_>) -> Option<(&'static str, &'static str)> {
         match (self.needs, log.second_moments) {
             (SecondMoment::None, _) | (_, SecondMoment::Full) => None,
             (SecondMoment::Diagonal, SecondMoment::Diagonal) => None,
@@ -236,6 +237,12 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
             Averages::One(_) => None,
             Averages::Two(decays, _) => Some(decays),
         }
+    }
+
+    /// Its parameter in the form of its [flag](EstimatorKind::flag), such as `y~x1+x2`, if it has
+    /// one.
+    fn parameter(&self, _columns: &[String]) -> Option<String> {
+        None
     }
 
     /// Returns what the page draws.
@@ -363,6 +370,13 @@ pub trait Estimate: fmt::Debug + Send + Sync {
     /// Cells of a table, or why there is no estimate.
     fn cells(&self) -> Result<Vec<Cell>, String>;
 
+    /// The number that the chart of a group at this index draws, and its interval: the same that
+    /// [`plot`](ViewEstimator::plot) locates in a JSON line.
+    fn reading(&self, group: &str, index: usize) -> Reading {
+        let _ = (group, index);
+        Reading::within(None, None)
+    }
+
     /// One word at the end of a table line: how large the noise is, or why there is no estimate.
     fn quality(&self) -> Option<&'static str> {
         None
@@ -414,43 +428,8 @@ impl Cell {
     }
 }
 
-/// The page's plot: a chart of each series, and a covariance matrix if the lines have one.
-#[derive(Clone, Debug, Serialize)]
-pub struct Plot {
-    /// Title of the charts.
-    pub title: String,
-    /// Target of the confidence bands.
-    pub band: String,
-    /// The series, one chart for each.
-    pub series: Vec<ChartSeries>,
-    /// Whether lines have `covariance` and `correlation`.
-    pub matrix: bool,
-}
-
-/// One number of each line. Its path in a JSON line is a list of names and positions.
-#[derive(Clone, Debug, Serialize)]
-pub struct ChartSeries {
-    /// Name of the chart.
-    pub name: String,
-    /// Path of the value.
-    pub value: Value,
-    /// Path of its interval or its noise.
-    #[serde(flatten)]
-    pub band: Band,
-}
-
-/// The uncertainty of a series.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Band {
-    /// Path of `[lower, upper]`.
-    Interval(Value),
-    /// Path of the standard deviation.
-    Noise(Value),
-}
-
 /// Returns the pairs of different columns, the smaller index first.
-fn pairs(columns: usize) -> impl Iterator<Item = (usize, usize)> {
+pub(crate) fn pairs(columns: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..columns).flat_map(move |first| (first + 1..columns).map(move |second| (first, second)))
 }
 

@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::columnwise;
 use super::{
-    Averages, Band, Cell, ChartSeries, Estimate, EstimatorKind, OneAverage, Plot, ScaledView, ViewEstimator,
+    Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimatorKind, OneAverage, Plot, Reading,
+    ScaledView, ViewEstimator,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -48,10 +49,10 @@ impl ViewEstimator for MomentsEstimator {
             value: json!(["first", index]),
             band: Band::Noise(json!(["first_noise"])),
         });
+        let title = "Weighted sum, in centred and scaled coordinates".into();
         Plot {
-            title: "Weighted sums, in centred and scaled coordinates".into(),
             band: "the exact sum".into(),
-            series: series.collect(),
+            groups: vec![ChartGroup { name: "sum", title, series: series.collect() }],
             matrix: false,
         }
     }
@@ -147,6 +148,10 @@ impl Estimate for MomentsEstimate {
         let sums = self.moments.first().iter().map(|&sum| Cell::Value(sum, noise.first));
         let squares = self.squares().filter(|((i, j), _)| i == j);
         Ok(sums.chain(squares.map(|(_, square)| Cell::Value(square, noise.second))).collect())
+    }
+
+    fn reading(&self, _group: &str, index: usize) -> Reading {
+        Reading::with_noise(self.moments.first().get(index).copied(), self.moments.noise.first)
     }
 }
 
@@ -290,5 +295,9 @@ impl Estimate for ColumnwiseMomentsEstimate {
         let squares = self.squares().filter(|((i, j), _)| i == j);
         let squares = squares.map(|(_, square)| Cell::Value(square, noise.second));
         Ok(counts.chain(sums).chain(squares).collect())
+    }
+
+    fn reading(&self, _group: &str, index: usize) -> Reading {
+        Reading::with_noise(self.sums.first.get(index).copied(), self.sums.noise.first)
     }
 }

@@ -22,8 +22,8 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
-    Averages, Band, COUNTS, Cell, ChartSeries, Estimate, EstimatorKind, Flag, LogFacts, OneAverage, Plot,
-    ScaledView, ViewEstimator, number,
+    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, Estimate, EstimatorKind, Flag, LogFacts,
+    OneAverage, Plot, Reading, ScaledView, ViewEstimator, number,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
@@ -59,6 +59,9 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
 };
 
 const NAME: &str = "pca";
+
+/// Name of the group of charts of variances.
+const VARIANCE: &str = "variance";
 
 const OF: &[Word<PrincipalOf>] = &[
     word("covariance", PrincipalOf::Covariance, "In the units of the columns, which weigh them."),
@@ -105,7 +108,7 @@ impl ViewEstimator for Pca {
 
     fn plot(&self, scaled: &ScaledView) -> Plot {
         let variances = (0..self.number).map(|index| ChartSeries {
-            name: format!("variance pc{}", index + 1),
+            name: format!("pc{}", index + 1),
             value: json!(["components", index, "eigenvalue"]),
             band: Band::Interval(json!(["components", index, "eigenvalue_interval"])),
         });
@@ -116,12 +119,20 @@ impl ViewEstimator for Pca {
                 band: Band::Noise(json!(["components", index, "direction_noise", column])),
             })
         });
+        let group = |name, title: &str, series: Vec<_>| ChartGroup { name, title: title.into(), series };
         Plot {
-            title: "Principal components".into(),
             band: scaled.view.intervals.promise("an epoch"),
-            series: variances.chain(coordinates).collect(),
+            groups: vec![
+                group(VARIANCE, "Variance of a principal component", variances.collect()),
+                group("component", "Principal component", coordinates.collect()),
+            ],
             matrix: false,
         }
+    }
+
+    fn parameter(&self, _columns: &[String]) -> Option<String> {
+        let of = OF.iter().find(|word| word.value == self.of && self.of != PrincipalOf::Covariance);
+        Some(of.map_or_else(|| self.number.to_string(), |word| format!("{}:{}", self.number, word.name)))
     }
 }
 
@@ -332,6 +343,19 @@ impl Estimate for PcaEstimate {
         };
         let all = found.components.iter();
         Ok(all.clone().map(variance).chain(all.clone().map(angle)).chain(all.flat_map(coordinates)).collect())
+    }
+
+    fn reading(&self, group: &str, index: usize) -> Reading {
+        let found = |place: usize| self.components().nth(place).flatten();
+        if group == VARIANCE {
+            let component = found(index);
+            let variance = component.map(|component| component.eigenvalue);
+            return Reading::within(variance, component.map(|component| component.interval));
+        }
+        let (place, column) = (index / self.scaled.columns.len(), index % self.scaled.columns.len());
+        let direction = found(place).and_then(|component| component.direction.as_ref());
+        let noise = direction.map_or(f64::NAN, |direction| direction.noise[column]);
+        Reading::with_noise(direction.map(|direction| direction.vector[column]), noise)
     }
 
     /// `good` if every component has a direction.

@@ -55,8 +55,8 @@ use serde_json::{Map, Value, json};
 
 use super::gaussian::{ends, quality};
 use super::{
-    Averages, Band, COUNTS, Cell, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag, LogFacts,
-    OneAverage, Plot, ScaledView, ViewEstimator, number,
+    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag,
+    LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator, number,
 };
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
@@ -142,12 +142,18 @@ impl ViewEstimator for Regression {
             value: json!(["coefficients", name]),
             band: Band::Interval(json!(["coefficients_interval", name])),
         });
+        let title = format!("Regression of {}: coefficient", scaled.columns[self.target]);
+        let series = [intercept].into_iter().chain(slopes).collect();
         Plot {
-            title: format!("Coefficients of {}", scaled.columns[self.target]),
             band: scaled.view.intervals.promise("an epoch"),
-            series: [intercept].into_iter().chain(slopes).collect(),
+            groups: vec![ChartGroup { name: "coefficient", title, series }],
             matrix: false,
         }
+    }
+
+    fn parameter(&self, columns: &[String]) -> Option<String> {
+        let on: Vec<_> = self.on.iter().map(|&column| columns[column].as_str()).collect();
+        Some(format!("{}~{}", columns[self.target], on.join("+")))
     }
 }
 
@@ -390,6 +396,10 @@ impl Estimate for LeastSquaresEstimate {
             interval => Cell::of_interval(line.residual.0.max(0.0).sqrt(), interval, COUNTS),
         };
         Ok((0..=self.names.len()).map(coefficient).chain([deviation]).collect())
+    }
+
+    fn reading(&self, _group: &str, index: usize) -> Reading {
+        Reading::within(self.of_line(|line| line.coefficients[index]), self.interval(index))
     }
 
     fn quality(&self) -> Option<&'static str> {

@@ -268,8 +268,9 @@ impl Dataflow {
         };
         let Dataflow { worker, input, probe, fault, is_selected, estimates } = &mut dataflow;
         let selects = || {
-            let (is_selected, keys) = (Rc::clone(is_selected), keys.to_vec());
-            move |key| is_selected.get() && (keys.is_empty() || keys.contains(&key))
+            let (is_selected, mut keys) = (Rc::clone(is_selected), keys.to_vec());
+            keys.sort_unstable();
+            move |key| is_selected.get() && (keys.is_empty() || keys.binary_search(&key).is_ok())
         };
         worker.dataflow(|scope: Scope<'_, u64>| {
             let released = scope.input_from(input);

@@ -23,7 +23,12 @@ pub(crate) struct HttpRequest {
 impl HttpRequest {
     /// Returns the first value of this name in the query.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+        self.all(name).next()
+    }
+
+    /// Returns all values of this name in the query, in order.
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.query.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 }
 
@@ -187,6 +192,8 @@ mod tests {
         assert_eq!(request.get("key"), Some("a b&c d"));
         assert_eq!(request.get("workload"), Some("window:7"));
         assert_eq!((request.get("x"), request.get("y")), (Some(""), None));
+        let twice = status_of("GET /?k=a&l=b&k=c HTTP/1.1\r\nHost: [::1]\r\n\r\n").expect("a good request");
+        assert_eq!(twice.all("k").collect::<Vec<_>>(), ["a", "c"]);
         assert_eq!((request.path.as_str(), request.last_event), ("/e", Some(7)));
         for broken in ["%", "%4", "%zz", "%ff"] {
             let found = status_of(&format!("GET /?k={broken} HTTP/1.1\r\nHost: [::1]\r\n\r\n"));

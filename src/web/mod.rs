@@ -1,52 +1,72 @@
-//! A live page of one view of a public log: the [plot](crate::estimates::Plot) of its estimate,
-//! such as means with their confidence bands, and the guarantee.
+//! A live page of a public log: the [plots](crate::estimates::Plot) of its estimates, such as means
+//! with their confidence bands, for all keys at once or for some, and the guarantee.
 //!
 //! ```text
-//! GET /                                      the page, with /page.js and /page.css
-//! GET /about                                 what the log promises, as one JSON object
-//! GET /events?key=EWR&workload=window:7      server-sent events: for each epoch a JSON line of
-//!                                            `hushflow tail --json`; key=all: total over keys
+//! GET /                          the page, with /page.js and /page.css
+//! GET /about                     what the log promises and what can be chosen, as one JSON object
+//! GET /readings?of=mean:fare     one series of every key, of at most about 60 epochs
+//! GET /readings?key=EWR&of=mean  all series of a group, for up to six keys
+//! GET /events?key=EWR            server-sent events: for each epoch the lines of `hushflow tail
+//!                                --json` of these keys; key=all: total over keys
 //! ```
+//!
+//! `estimate=`, `workload=` choose the view. Readings take `from=`, `to=` or `last=`, events take
+//! `since=`.
 //!
 //! Anyone may connect, so the cost of a request is bounded. A request names one of a few workloads
 //! that the page's owner chose. Their noise levels are computed once for the epochs in the log. The
-//! server computes for one client at a time.
+//! server computes for one client at a time, and keeps readings for others.
 //!
-//! Each connection follows the log separately (`sink::events`). A client that joins a long
-//! log late gets a subsampled backlog, at most [`BACKLOG`] epochs including the newest, and then
-//! every epoch.
+//! Each connection to events follows the log separately (`sink::events`). A client that joins a
+//! long log late gets a subsampled backlog, at most [`BACKLOG`] epochs including the newest, and
+//! then every epoch.
 
+mod about;
+mod choice;
 mod promise;
+mod readings;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hushflow_mechanism::epochs::Schedule;
-use hushflow_mechanism::view::ViewNoise;
 use hushflow_mechanism::workload::Workload;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::estimates::EstimateView;
-use crate::follow::{StopFlag, Subject};
+use crate::follow::StopFlag;
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
-use crate::publication::{MomentPublication, Publication};
+use crate::publication::MomentPublication;
 use crate::sink::{Backlog, EventStream, SinkInput};
+use choice::{Offer, SeriesChoice};
+use readings::{EpochRange, KeptDocuments, ReadingsQuery};
 
 pub use crate::http::HttpError;
 
 /// Maximum number of past events for a client, give or take one.
 pub const BACKLOG: u64 = 4000;
 
-/// Number of keys in the page's list. Others are requested by name.
+/// Number of keys in the overview. Others are requested by name.
 const LISTED_KEYS: u32 = 1000;
 
-const PAGE: &str = include_str!("page.html");
-const SCRIPT: &str = include_str!("page.js");
-const STYLE: &str = include_str!("page.css");
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+
+/// The scripts share one scope, so that a browser needs one request.
+const SCRIPT: &str = concat!(
+    include_str!("page/state.js"),
+    include_str!("page/numbers.js"),
+    include_str!("page/data.js"),
+    include_str!("page/chart.js"),
+    include_str!("page/overview.js"),
+    include_str!("page/detail.js"),
+    include_str!("page/matrix.js"),
+    include_str!("page/promise.js"),
+    include_str!("page/download.js"),
+    include_str!("page/page.js"),
+);
 
 /// Contents of the page.
 pub struct PageContents {
@@ -54,12 +74,14 @@ pub struct PageContents {
     pub directory: PathBuf,
     /// The publication of that log.
     pub publication: MomentPublication,
-    /// The initial view.
+    /// The view that opens.
     pub view: EstimateView,
-    /// Workloads that can be chosen besides that of the view, unless its estimator has its own.
+    /// Other views, whose workloads and estimates are on offer.
+    pub more_views: Vec<EstimateView>,
+    /// Workloads that can be chosen besides those of the views and of the release.
     pub workloads: Vec<Workload>,
-    /// The initial key; the number of keys stands for their total.
-    pub key: u32,
+    /// The key that opens; the number of keys stands for their total. `None` opens all keys.
+    pub key: Option<u32>,
     /// The account of the ledger that pays for the log, as `hushflow ledger --json` prints it; null
     /// if there is none.
     pub ledger: Box<dyn Fn() -> Value + Send + Sync>,
@@ -80,19 +102,8 @@ impl Page {
         let server = HttpServer::bind(address)?;
         let published = Arc::new(AtomicU64::new(0));
         let page = Self { address: server.address(), published: Arc::clone(&published) };
-        let keys = contents.publication.keys() + u32::from(offers_total(&contents.publication));
-        let names = (0..keys).map(|key| (contents.publication.key_name(key).to_owned(), key));
-        let (publication, view) = (&contents.publication, &contents.view);
-        let mut workloads = vec![publication.levels(&view.workload)];
-        let own = view.estimator.decays();
-        for workload in contents.workloads.iter().filter(|_| own.is_none()) {
-            if !workloads.iter().any(|levels| levels.workload() == workload) {
-                workloads.push(publication.levels(workload));
-            }
-        }
-        let offered = workloads.len();
-        workloads.extend(own.map(|[_, second]| publication.levels(&Workload::Adam(second))));
-        let handler = PageHandler { names: names.collect(), workloads, offered, contents, published };
+        let offer = Offer::new(&contents);
+        let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), published };
         server.serve(move |request| handler.answer(request))?;
         Ok(page)
     }
@@ -108,124 +119,98 @@ impl Page {
     }
 }
 
-/// Whether the total over keys is offered as one more key called `all`.
-fn offers_total(publication: &MomentPublication) -> bool {
-    let total = publication.key_name(publication.keys());
-    let is_taken = (0..publication.keys()).any(|key| publication.key_name(key) == total);
-    !is_taken && publication.has_totals()
-}
-
 /// Answers requests for a page.
 struct PageHandler {
     contents: PageContents,
-    names: HashMap<String, u32>,
-    /// Noise levels that streams share: those of the workloads on offer, the view's first, and of
-    /// the second workload of its estimator.
-    workloads: Vec<Arc<ViewNoise>>,
-    offered: usize,
+    offer: Offer,
+    kept: KeptDocuments,
     published: Arc<AtomicU64>,
 }
 
 impl PageHandler {
     fn answer(&self, request: &HttpRequest) -> HttpAnswer {
-        match request.path.as_str() {
-            "/" => HttpAnswer::Document("text/html; charset=utf-8", PAGE.into()),
-            "/page.js" => HttpAnswer::Document("text/javascript; charset=utf-8", SCRIPT.into()),
-            "/page.css" => HttpAnswer::Document("text/css; charset=utf-8", STYLE.into()),
-            "/about" => HttpAnswer::Document("application/json", Cow::Owned(self.about().to_string())),
-            "/events" => match self.stream(request) {
-                Ok(stream) => HttpAnswer::Events(Box::new(move |events| stream.send(events))),
-                Err(why) => HttpAnswer::Refused(HttpStatus::BadRequest, why),
-            },
-            _ => HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /".into()),
-        }
+        let answered = match request.path.as_str() {
+            "/" => Ok(HttpAnswer::Document("text/html; charset=utf-8", PAGE.into())),
+            "/page.js" => Ok(HttpAnswer::Document("text/javascript; charset=utf-8", SCRIPT.into())),
+            "/page.css" => Ok(HttpAnswer::Document("text/css; charset=utf-8", STYLE.into())),
+            "/about" => self.about(request).map(|about| json_document(about.to_string())),
+            "/readings" => self.readings(request),
+            "/events" => {
+                let stream = self.stream(request);
+                stream.map(|stream| HttpAnswer::Events(Box::new(move |events| stream.send(events))))
+            }
+            _ => {
+                let why = "there is no such page: go to /".into();
+                return HttpAnswer::Refused(HttpStatus::NotFound, why);
+            }
+        };
+        answered.unwrap_or_else(|why| HttpAnswer::Refused(HttpStatus::BadRequest, why))
     }
 
-    /// Public facts about the log before its first epoch.
-    fn about(&self) -> Value {
-        let PageContents { publication, view, key, ledger, .. } = &self.contents;
-        let parameters = publication.parameters();
-        let (start, length, runs) = match &parameters.epochs.schedule {
-            Schedule::ByTime(by) => {
-                (Some(by.start), Some(by.length), by.calendar.as_ref().map(|calendar| &calendar.runs))
-            }
-            Schedule::ByCount(_) => (None, None, None),
+    fn published(&self) -> u64 {
+        self.published.load(Ordering::Relaxed)
+    }
+
+    /// Returns the readings that a client requests, or why they are refused.
+    fn readings(&self, request: &HttpRequest) -> Result<HttpAnswer, String> {
+        let PageContents { directory, publication, .. } = &self.contents;
+        let view = self.offer.view(request, &self.contents)?;
+        let scaled = publication.scaled_view(&view);
+        let plot = view.estimator.plot(&scaled);
+        let mut series = SeriesChoice::named(request.get("of"), &plot, &scaled.columns)?;
+        let mut keys = self.offer.keys(request)?;
+        if keys.is_empty() {
+            keys = self.listed_keys();
+            series.truncate(1);
+        }
+        let epoch = |name: &str| {
+            let parsed = request.get(name).map(str::parse::<u64>).transpose();
+            parsed.map_err(|_| format!("{name}: expected a whole number"))
         };
-        let more = u32::from(offers_total(publication) && publication.keys() <= LISTED_KEYS);
-        let listed = publication.keys().min(LISTED_KEYS) + more;
-        let names: Vec<_> = (0..listed).map(|key| publication.key_name(key)).collect();
-        json!({
-            "name": parameters.name,
-            "private": publication.is_private(),
-            "epsilon": parameters.privacy.epsilon,
-            "delta": parameters.privacy.delta,
-            "neighbours": parameters.privacy.neighbours,
-            "protects": promise::unit(parameters),
-            "guarantee": promise::guarantee(publication),
-            "method": parameters.release.method,
-            "strategy": publication.calibration().strategy.name.to_string(),
-            "noise_multiplier": publication.calibration().noise_multiplier,
-            "columns": parameters.columns,
-            "by": parameters.key.as_ref().map(|key| key.column.as_str()),
-            "keys": names,
-            "number_of_keys": publication.keys(),
-            "horizon": publication.horizon(),
-            "start": start,
-            "length": length,
-            "runs": runs,
-            "view": { "key": publication.key_name(*key), "workload": view.workload.to_string() },
-            "workloads": self.offered(),
-            "estimate": view.estimator.name(),
-            "plot": view.estimator.plot(&publication.scaled_view(view)),
-            "projection": view.covariance.name(),
-            "level": view.intervals.level,
-            "joint": view.intervals.joint,
-            "about": view.intervals.about(),
-            "reach": view.intervals.count_reach(),
-            "ledger": ledger(),
+        let range = EpochRange { from: epoch("from")?, to: epoch("to")?, last: epoch("last")? };
+        let estimate = view.estimator.parameter(&scaled.columns);
+        let (kind, workload) = (view.estimator.name(), &view.workload);
+        let names: Vec<_> = series.iter().map(|choice| choice.name.as_str()).collect();
+        let name = format!("{kind} {estimate:?} {workload} {keys:?} {names:?} {range:?}");
+        let subject = choice::subject(publication, &view, &keys);
+        let query = ReadingsQuery { subject, keys, series, range, reach: view.intervals.count_reach() };
+        let published = self.published();
+        let found = self.kept.get(&name, published, || query.compute(directory, published));
+        Ok(match found {
+            Ok(text) => json_document(text.to_string()),
+            // The serving process reports the cause to its operator.
+            Err(_) => HttpAnswer::Refused(HttpStatus::Unavailable, "the log can't be read".into()),
         })
     }
 
-    fn on_offer(&self) -> impl Iterator<Item = &Workload> {
-        self.workloads[..self.offered].iter().map(|levels| levels.workload())
-    }
-
-    fn offered(&self) -> Vec<String> {
-        self.on_offer().map(Workload::to_string).collect()
+    /// Keys of the overview.
+    fn listed_keys(&self) -> Vec<u32> {
+        let publication = &self.contents.publication;
+        let total = choice::offers_total(publication).then_some(publication.keys());
+        (0..publication.keys().min(LISTED_KEYS)).chain(total).collect()
     }
 
     /// Returns the stream that a client requests, or why it is refused.
     fn stream(&self, request: &HttpRequest) -> Result<EventStream, String> {
-        let PageContents { directory, publication, view, key, .. } = &self.contents;
-        let key = match request.get("key") {
-            None => *key,
-            Some(name) => *self.names.get(name).ok_or("this log has no such key")?,
-        };
-        let refused = || {
-            let offered = self.offered().join(", ");
-            format!(
-                "workload: this page shows {offered}; `hushflow tail --web … --workload WORKLOAD` adds others"
-            )
-        };
-        let is_requested = |offered: &&Workload| match request.get("workload") {
-            None => **offered == view.workload,
-            // A matrix is known by the name of its file.
-            Some(text) => offered.to_string() == text || text.parse().as_ref() == Ok(*offered),
-        };
-        let workload = self.on_offer().find(is_requested).ok_or_else(refused)?.clone();
-        let name = match workload == view.workload {
-            true => view.name.clone(),
-            false => EstimateView::usual_name(&workload),
-        };
-        let view = EstimateView { name, workload, total: key == publication.keys(), ..view.clone() };
-        let published = self.published.load(Ordering::Relaxed);
-        let subject = Subject { publication: Publication::Moments(publication.clone()), views: vec![view] };
+        let PageContents { directory, publication, key, .. } = &self.contents;
+        let view = self.offer.view(request, &self.contents)?;
+        let mut keys = self.offer.keys(request)?;
+        if keys.is_empty() {
+            keys.push(key.unwrap_or(0));
+        }
+        let since = request.get("since").map_or(Ok(1), str::parse::<u64>);
+        let since = since.map_err(|_| "since: expected an epoch")?;
+        let subject = choice::subject(publication, &view, &keys);
         Ok(EventStream {
             input: SinkInput { directory: directory.clone(), subject: Arc::new(subject) },
-            keys: vec![key],
-            seen: request.last_event.unwrap_or(0),
-            backlog: Backlog::Subsampled { published, most: BACKLOG },
+            keys,
+            seen: request.last_event.unwrap_or(since.saturating_sub(1)),
+            backlog: Backlog::Subsampled { published: self.published(), most: BACKLOG },
             stop: StopFlag::default(),
         })
     }
+}
+
+fn json_document(text: String) -> HttpAnswer {
+    HttpAnswer::Document("application/json", Cow::Owned(text))
 }

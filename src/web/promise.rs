@@ -23,6 +23,69 @@ pub(super) fn unit(parameters: &PublicParameters) -> Value {
     }
 }
 
+/// States the guarantee in one sentence, for readers who know no differential privacy: the
+/// definition itself, P(conclusion) ≤ e^ε P'(conclusion) + δ, rounded against the publisher.
+pub(super) fn in_plain_words(publication: &MomentPublication) -> String {
+    if !publication.is_private() {
+        return "These numbers protect nobody: their noise was drawn from a known seed.".into();
+    }
+    let parameters = publication.parameters();
+    let privacy = &parameters.privacy;
+    let whose = match &parameters.entity {
+        None => "any one record".to_owned(),
+        Some(entity) => format!("all records of any one entity (one value of the column {})", entity.column),
+    };
+    let change = match privacy.neighbours {
+        Neighbours::ReplaceOne => {
+            "held anything else (other values, another key, another time, or nothing usable)"
+        }
+        Neighbours::ReplaceOneInPlace => "held other values under the same keys and times",
+        Neighbours::ZeroOut => "been blank",
+    };
+    format!(
+        "Had {whose} {change}, the probability that anyone draws a given conclusion from everything published here, now or \
+         later and whatever else they know, would differ by at most a factor of {}, plus {}.",
+        factor(privacy.epsilon),
+        chance(privacy.delta)
+    )
+}
+
+/// e^ε in three significant digits, rounded up.
+fn factor(epsilon: f64) -> String {
+    let exponent = (epsilon / std::f64::consts::LN_10).floor();
+    if exponent >= 15.0 {
+        return format!("10^{}", exponent + 1.0);
+    }
+    // e^ε = mantissa · 10^(exponent − 2), and a little more for the rounding of both.
+    let mantissa = ((epsilon - exponent * std::f64::consts::LN_10).exp() * 100.0 * (1.0 + 1e-12)).ceil();
+    match exponent as i32 {
+        0 => format!("{}", mantissa / 100.0),
+        1 => format!("{}", mantissa / 10.0),
+        more => grouped(mantissa as u64 * 10u64.pow(more.unsigned_abs() - 2)),
+    }
+}
+
+/// `1 in N`, rounded to a larger chance.
+fn chance(delta: f64) -> String {
+    match (1.0 / delta * (1.0 + 1e-12)).floor() {
+        most if most < 1e15 => format!("1 in {}", grouped(most as u64)),
+        most => format!("1 in 10^{}", most.log10().floor()),
+    }
+}
+
+/// A number with its digits in groups of three.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 pub(super) fn guarantee(publication: &MomentPublication) -> String {
     if !publication.is_private() {
         return "Nothing: the noise was drawn from a seed.".into();
@@ -99,6 +162,26 @@ fn sent(limit: NonZeroU32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn factors_and_chances_are_rounded_against_the_publisher() {
+        for (epsilon, text) in [
+            (0.1, "1.11"),
+            (1.0, "2.72"),
+            (4.0, "54.6"),
+            (5.0, "149"),
+            (8.0, "2,990"),
+            (20.0, "486,000,000"),
+            (1000.0, "10^435"),
+        ] {
+            assert_eq!(factor(epsilon), text, "{epsilon}");
+        }
+        for (delta, text) in
+            [(1e-6, "1 in 1,000,000"), (3e-5, "1 in 33,333"), (0.3, "1 in 3"), (1e-20, "1 in 10^20")]
+        {
+            assert_eq!(chance(delta), text, "{delta}");
+        }
+    }
 
     #[test]
     fn limits_are_written_in_words() {

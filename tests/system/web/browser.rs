@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write, stderr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -126,6 +126,28 @@ impl Browser {
     pub(crate) fn await_true(&mut self, script: &str) {
         let begun = format!("typeof about !== 'undefined' && about !== null && ({script})");
         await_until(script, || self.evaluate(&begun) == true);
+    }
+
+    /// Goes to another address of the page, as a reader who pastes it.
+    pub(crate) fn go(&mut self, url: &str) {
+        self.call("Page.navigate", json!({ "url": url }));
+    }
+
+    /// Gives the page a width, and the colours of day or night.
+    pub(crate) fn show_as(&mut self, width: u32, scheme: &str) {
+        let size = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", size);
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
+    }
+
+    /// Saves downloads in this directory.
+    pub(crate) fn download_to(&mut self, directory: &Path) {
+        // An order to the browser, not to the page.
+        let session = self.session.take();
+        let order = json!({ "behavior": "allow", "downloadPath": directory });
+        self.call("Browser.setDownloadBehavior", order);
+        self.session = session;
     }
 
     /// Presses a named key, such as `ArrowLeft`.

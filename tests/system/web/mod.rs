@@ -2,16 +2,18 @@
 //! stalled client delays nobody; and a real browser shows the page.
 //!
 //! - `browser`: a headless Chromium, if installed.
+//! - `pages`: what the browser shows.
+//! - `readings`: the numbers of charts.
 
 mod browser;
+mod pages;
+mod readings;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::harness::{self, Lab, Stream, answer, finish, hushflow, releases, run, send, served, tail, wait};
-use browser::Browser;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::{Value, json};
 
@@ -106,20 +108,27 @@ fn events_equal_the_lines_of_tail_and_resume_where_a_client_stopped() {
     let about: Value = serde_json::from_str(&site_of_line.get("/about", "").1).expect("JSON");
     let series =
         json!({ "name": "b", "value": ["coefficients", "b"], "interval": ["coefficients_interval", "b"] });
-    assert_eq!(
-        (&about["plot"]["title"], &about["plot"]["series"][1]),
-        (&json!("Coefficients of a"), &series)
-    );
+    let group = &about["plot"]["groups"][0];
+    assert_eq!((&group["title"], &group["series"][1]), (&json!("Regression of a: coefficient"), &series));
+    assert_eq!(about["view"]["estimate"], "regression:a~b+c");
     let adam = Site::of(&state, &["--view", "adam", "--beta2", "0.9"]);
     let expected = lines(&state, &["--view", "adam", "--beta2", "0.9", "--key", "k0"]);
     assert_eq!(adam.events("workload=adam:0.9", ""), (1..).zip(expected).collect::<Vec<_>>());
     let about: Value = serde_json::from_str(&adam.get("/about", "").1).expect("JSON");
-    assert_eq!((&about["workloads"], &about["estimate"]), (&json!(["adam:0.9"]), &json!("adam")));
+    assert_eq!((&about["workloads"], &about["view"]["estimate"]), (&json!(["adam:0.9"]), &json!("adam")));
     assert!(adam.get("/events?workload=prefix", "").0.contains("400"), "it has its own workloads");
     let total = lines(&state, &["--level", "0.9", "--total", "--workload", "window:7"]);
     assert_eq!(site.events("key=all&workload=window:7", ""), (1..).zip(total).collect::<Vec<_>>());
     let first = |query: &str| site.events(query, "").remove(0).1;
     assert!(first("").contains("\"k5\""), "a key that is asked for is shown first");
+    let both = site.events("key=k1&key=all&since=19", "");
+    let expected = |epoch: u64| {
+        let of = |which: &[&str]| {
+            lines(&state, &[&["--level", "0.9"], which].concat())[epoch as usize - 1].clone()
+        };
+        format!("{}\ndata: {}", of(&["--key", "k1"]), of(&["--total"]))
+    };
+    assert_eq!(both, [19, 20].map(|epoch| (epoch, expected(epoch))), "several keys, from an epoch on");
     assert_eq!(site.events("", "Last-Event-ID: 20\r\n"), []);
     assert_eq!(site.events("", "Last-Event-ID: 18446744073709551615\r\n"), []);
 }
@@ -135,7 +144,7 @@ fn the_page_states_the_guarantee_and_nothing_about_the_machine() {
     assert_eq!(about["epsilon"], 20.0);
     assert_eq!(about["private"], true);
     assert_eq!(about["horizon"], 20);
-    assert_eq!(about["view"], json!({ "key": "k0", "workload": "window:3" }));
+    assert_eq!(about["view"], json!({ "key": null, "workload": "window:3", "estimate": "gaussian" }));
     assert_eq!(about["workloads"], json!(["window:3", "prefix"]), "those of the command and of the release");
     assert_eq!(about["protects"], json!({ "unit": "record" }));
     let guarantee = about["guarantee"].as_str().expect("words");
@@ -143,6 +152,9 @@ fn the_page_states_the_guarantee_and_nothing_about_the_machine() {
         guarantee.contains("replace-one neighbours") && guarantee.contains("what one record holds"),
         "{guarantee}"
     );
+    let promise = about["promise"].as_str().expect("a sentence");
+    assert!(promise.starts_with("Had any one record held anything else"), "{promise}");
+    assert!(promise.contains("a factor of 486,000,000, plus 1 in 1,000,000."), "{promise}");
     assert_eq!(about["ledger"]["entries"][0]["pipeline"], "stream");
     assert!(about["ledger"]["entries"][0].get("identity").is_none());
     // A copy of the public log alone has no ledger.
@@ -187,6 +199,8 @@ release.strategy = 'identity'
         assert!(guarantee.contains(part), "{part:?} in {guarantee}");
     }
     assert!(!guarantee.contains("one record holds"), "{guarantee}");
+    let promise = about["promise"].as_str().expect("a sentence");
+    assert!(promise.contains("all records of any one entity (one value of the column who)"), "{promise}");
 }
 
 #[test]
@@ -205,10 +219,20 @@ fn requests_for_other_paths_and_hosts_are_refused() {
         ("/events?workload=exponential:2", "400"),
         ("/events?workload=window:5", "400"),
         ("/events?key=%ff", "400"),
+        ("/events?since=x", "400"),
+        ("/events?key=k0&key=k1&key=k2&key=k3&key=k4&key=k5&key=k6", "400"),
+        ("/readings?of=mean:z", "400"),
+        ("/readings?of=correlation", "400"),
+        ("/readings?estimate=none", "400"),
+        ("/readings?estimate=regression:a~a", "400"),
+        ("/readings?estimate=regression:a~/etc/passwd", "400"),
+        ("/readings?from=-1", "400"),
+        ("/readings?last=7.5", "400"),
+        ("/about?estimate=adam&workload=prefix", "400"),
     ] {
         let (line, body) = site.get(path, "");
         assert!(line.contains(status), "{path}: {line}");
-        assert!(!body.contains("/etc/passwd") || path.contains("matrix"), "{body}");
+        assert!(!body.contains("root:"), "{body}");
     }
     let ask = |request: String| answer(send(&site.address, &request)).0;
     let host = format!("Host: {}\r\n", site.address);
@@ -285,129 +309,4 @@ fn a_stalled_reader_delays_neither_the_run_nor_other_readers() {
     // Linux lets the sender's buffer grow to 4 MiB.
     assert!(sent > 9 << 19, "{sent} bytes fit no connection");
     drop(stalled);
-}
-
-/// Returns the numbers that the page shows of a line.
-fn shown(browser: &mut Browser) -> Value {
-    browser.evaluate(
-        "(() => {
-            const number = (text) => (text === '' ? null : Number(text));
-            const figures = [...document.querySelectorAll('figure')].map((figure) => figure.dataset);
-            const rows = [...$('matrix').tBodies[0].rows].map((row) => [...row.cells].slice(1));
-            const covariance = rows.map((row) => row.map((cell) => number(cell.dataset.covariance)));
-            return {
-                epoch: number($('epoch').dataset.epoch), generation: number($('generation').textContent),
-                chain: $('chain').textContent, quality: $('quality').dataset.quality, count: number($('count').dataset.value),
-                columns: figures.map(({ column }) => column), mean: figures.map(({ value }) => number(value)),
-                lower: figures.map(({ lower }) => number(lower)), upper: figures.map(({ upper }) => number(upper)),
-                covariance: covariance.flat().every((value) => value === null) ? null : covariance,
-            };
-        })()",
-    )
-}
-
-fn expected(line: &str) -> Value {
-    let line: Value = serde_json::from_str(line).expect("a JSON line");
-    let columns = ["a", "b", "c", "d", "e"];
-    let end = |which: usize| columns.map(|name| line["mean_interval"][name][which].clone());
-    json!({
-        "epoch": line["epoch"], "generation": line["generation"], "chain": line["chain"],
-        "quality": line["quality"], "count": line["count"],
-        "columns": columns, "mean": columns.map(|name| line["mean"][name].clone()),
-        "lower": end(0), "upper": end(1), "covariance": line["covariance"],
-    })
-}
-
-/// Compares numbers by value, with or without a decimal point.
-fn same(found: &Value, expected: &Value) -> bool {
-    match (found, expected) {
-        (Value::Number(found), Value::Number(expected)) => found.as_f64() == expected.as_f64(),
-        (Value::Array(found), Value::Array(expected)) => {
-            found.len() == expected.len()
-                && found.iter().zip(expected).all(|(found, expected)| same(found, expected))
-        }
-        (Value::Object(found), Value::Object(expected)) => {
-            found.len() == expected.len()
-                && found
-                    .iter()
-                    .all(|(name, found)| expected.get(name).is_some_and(|expected| same(found, expected)))
-        }
-        _ => found == expected,
-    }
-}
-
-#[test]
-fn a_browser_shows_the_numbers_of_tail() {
-    let lab = Lab::new();
-    let state = published(&lab);
-    let others = ["window:7", "exponential:0.75", "average"];
-    let offered = ["prefix"].iter().chain(&others).flat_map(|workload| ["--workload", workload]);
-    let site = Site::of(&state, &[&["--key", "k2"][..], &offered.collect::<Vec<_>>()].concat());
-    let Some(mut browser) = Browser::open(&format!("http://{}/", site.address)) else { return };
-    let ended = "$('status')?.dataset.state === 'ended' && $('epoch').dataset.epoch === '20'";
-    let check = |browser: &mut Browser, key: &str, workload: &str| {
-        browser.await_true(ended);
-        let line = lines(&state, &["--key", key, "--workload", workload]).pop().expect("a last line");
-        let (found, expected) = (shown(browser), expected(&line));
-        assert!(same(&found, &expected), "{key} {workload}:\n{found}\n{expected}");
-    };
-    check(&mut browser, "k2", "prefix");
-    for (key, workload) in ["k4", "k0", "k6"].into_iter().zip(others) {
-        browser.evaluate(&format!(
-            "$('epoch').dataset.epoch = ''; $('key').value = '{key}'; $('workload').value = '{workload}';
-             $('workload').dispatchEvent(new Event('change')); 1"
-        ));
-        check(&mut browser, key, workload);
-    }
-    // Without a mouse: the chart is reached and read with keys, and describes itself.
-    let label =
-        browser.evaluate("const chart = document.querySelector('canvas'); chart.focus(); chart.ariaLabel");
-    assert!(label.as_str().is_some_and(|label| label.starts_with("a over the epochs, now ")), "{label}");
-    ["ArrowLeft", "ArrowLeft"].into_iter().for_each(|key| browser.press(key));
-    let read = browser.evaluate("document.querySelector('figure output').textContent");
-    assert!(read.as_str().is_some_and(|text| text.starts_with("epoch 18, from 2020-01-01")), "{read}");
-    let fetched =
-        "performance.getEntriesByType('resource').every((entry) => entry.name.startsWith(location.origin))";
-    assert_eq!(browser.evaluate(fetched), true, "nothing is fetched from elsewhere");
-    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
-}
-
-/// A long log arrives subsampled, and processing and drawing an hour at ten epochs a second is
-/// fast.
-#[test]
-fn a_browser_keeps_up_with_a_long_log() {
-    let lab = Lab::new();
-    let (pipeline, csv) = plain(&lab, 5, 5000, 1);
-    let state = lab.path("state");
-    let mut run = run(&pipeline, &state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
-    run.stdin.take().expect("a pipe").write_all(csv.as_bytes()).expect("the run reads");
-    wait(run).succeeded();
-    let site = Site::of(&state, &[]);
-    let numbers: Vec<_> = site.events("", "").into_iter().map(|event| event.0).collect();
-    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 2), "every second epoch");
-    assert_eq!(numbers.last(), Some(&5000));
-    let Some(mut browser) = Browser::open(&format!("http://{}/", site.address)) else { return };
-    browser.await_true("$('status')?.dataset.state === 'ended' && $('epoch').dataset.epoch === '5000'");
-    let spent = browser.evaluate(
-        "(() => {
-            const began = performance.now();
-            const spread = { lower: -1, upper: 1, good: true };
-            for (const chart of charts) {
-                chart.series.clear();
-                for (let epoch = 1; epoch <= 36000; epoch++) chart.series.push(epoch, { value: Math.sin(epoch / 500), ...spread });
-            }
-            const taken = performance.now();
-            show();
-            const { length, from, to } = charts[0].series;
-            return { take: taken - began, draw: performance.now() - taken, length, from: from[0], to: to[length - 1] };
-        })()",
-    );
-    assert_eq!((&spent["from"], &spent["to"]), (&json!(1), &json!(36000)));
-    assert!(spent["length"].as_u64().is_some_and(|length| (1024..=2048).contains(&length)), "{spent}");
-    // Five columns, on a machine busy with other tests: usually 100 ms and 10 ms.
-    assert!(spent["take"].as_f64() < Some(5000.0) && spent["draw"].as_f64() < Some(1000.0), "{spent}");
-    let began = Instant::now();
-    browser.evaluate("new Promise(requestAnimationFrame).then(() => 1)");
-    assert!(began.elapsed() < Duration::from_secs(5), "the page answers");
-    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }

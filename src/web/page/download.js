@@ -1,0 +1,130 @@
+// Downloads of what is shown: numbers as CSV and JSON, charts as SVG and PNG.
+
+/// Attributes that a picture takes along, because a file has no style sheet.
+const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "font-family", "font-size", "font-weight"];
+
+function save(name, blob) {
+  const link = element("a", null, { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+const quoted = (value) => {
+  const text = value === null || value === undefined ? "" : String(value);
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+};
+
+/// Readings as rows, in full precision.
+function rowsOf(readings) {
+  const rows = [];
+  for (const own of readings.keys) {
+    readings.of.forEach((of, at) => {
+      const [group, name] = of.split(/:(.*)/s);
+      const { value, lower, upper } = own.series[at];
+      readings.epochs.forEach((epoch, place) => rows.push({ epoch, start: startOf(epoch), key: own.key, statistic: group, of: name,
+        value: value[place], lower: lower[place], upper: upper[place], good: own.good[place] === 1 }));
+    });
+  }
+  return rows;
+}
+
+function csvOf(readings) {
+  const titles = ["epoch", "start", "key", "statistic", "of", "value", "lower", "upper", "good"];
+  return [titles, ...rowsOf(readings).map((row) => titles.map((title) => row[title]))].map((row) => row.map(quoted).join(",")).join("\n") + "\n";
+}
+
+function jsonOf(readings) {
+  const { name, epsilon, delta, neighbours, guarantee, level } = about;
+  const state = current();
+  const view = { estimate: state.estimate ?? about.view.estimate, workload: state.workload ?? about.view.workload };
+  return JSON.stringify({ name, private: about.private, epsilon, delta, neighbours, guarantee, level, ...view, step: readings.step, rows: rowsOf(readings) }, null, 1);
+}
+
+/// A copy of a picture with its styles.
+function styled(picture) {
+  const copy = picture.cloneNode(true);
+  const [from, to] = [picture, copy].map((root) => [root, ...root.querySelectorAll("*")]);
+  from.forEach((original, at) => {
+    const style = getComputedStyle(original);
+    for (const name of STYLES) if (original.tagName !== "svg") to[at].setAttribute(name, style.getPropertyValue(name));
+    to[at].removeAttribute("class");
+  });
+  return copy;
+}
+
+/// Pictures with titles in rows, under a title and over the guarantee, as one file.
+function sheet(title, pictures, { columns, width, height }) {
+  const style = getComputedStyle(document.body);
+  const ink = { fill: style.color, "font-family": "system-ui, sans-serif" };
+  const rows = Math.ceil(pictures.length / columns);
+  const cell = { width: width + 12, height: height + 26 };
+  const size = { width: Math.max(columns * cell.width + 12, 420), height: rows * cell.height + 74 };
+  const root = shape(null, "svg", { xmlns: "http://www.w3.org/2000/svg", ...size, viewBox: `0 0 ${size.width} ${size.height}` });
+  shape(root, "rect", { ...size, fill: style.backgroundColor });
+  shape(root, "text", { x: 12, y: 26, "font-size": 16, "font-weight": 600, ...ink }, title);
+  pictures.forEach(({ name, picture, text }, at) => {
+    const place = { x: 12 + (at % columns) * cell.width, y: 40 + Math.floor(at / columns) * cell.height };
+    shape(root, "text", { ...place, y: place.y + 12, "font-size": 11, ...ink }, `${name} ${text}`);
+    const copy = styled(picture);
+    for (const [key, value] of Object.entries({ ...place, y: place.y + 18, width, height })) copy.setAttribute(key, value);
+    root.append(copy);
+  });
+  const promise = about.private ? `(ε, δ) = (${about.epsilon}, ${about.delta}), ${about.neighbours} neighbours` : "not private: seeded noise";
+  shape(root, "text", { x: 12, y: size.height - 14, "font-size": 11, ...ink }, `${about.name}; band: ${about.level * 100} % confidence interval; ${promise}`);
+  return { text: new XMLSerializer().serializeToString(root), ...size };
+}
+
+function pictureOf(place) {
+  if (place === "trend") {
+    const picture = detail.chart?.picture;
+    if (!picture) return null;
+    const { width, height } = picture.viewBox.baseVal;
+    const keys = detail.readings.keys.map((own) => own.key).join(", ");
+    return sheet($("trend-title").textContent, [{ name: keys, picture, text: "" }], { columns: 1, width, height });
+  }
+  const cards = [...$("cards").children].map((item) => ({
+    name: item.dataset.name, picture: item.querySelector("svg"), text: item.querySelector(".now").textContent }));
+  return sheet($("overview-title").textContent, cards, { columns: Math.min(cards.length, 6) || 1, width: 190, height: 52 });
+}
+
+/// Draws a picture into pixels, two for each of its own, or fewer where it is very large.
+function pixels({ text, width, height }) {
+  const scale = Math.min(2, 8000 / Math.max(width, height));
+  return new Promise((done, fail) => {
+    const image = new Image();
+    image.onload = () => {
+      const canvas = element("canvas", null, { width: Math.round(width * scale), height: Math.round(height * scale) });
+      canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+      canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("no picture"))), "image/png");
+    };
+    image.onerror = () => fail(new Error("the browser can't draw the picture"));
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  });
+}
+
+/// The file of a place of the page in a format.
+async function fileOf(place, kind) {
+  const readings = place === "trend" ? detail.readings : overview.readings;
+  if (kind === "csv") return new Blob([csvOf(readings)], { type: "text/csv" });
+  if (kind === "json") return new Blob([jsonOf(readings)], { type: "application/json" });
+  const picture = pictureOf(place);
+  if (picture === null) throw new Error("there is no chart yet");
+  return kind === "svg" ? new Blob([picture.text], { type: "image/svg+xml" }) : pixels(picture);
+}
+
+function buildDownloads() {
+  for (const list of document.querySelectorAll(".downloads")) {
+    const place = list.dataset.of;
+    list.append(element("span", "Download what is shown:"));
+    for (const kind of ["csv", "json", "svg", "png"]) {
+      const button = element("button", kind.toUpperCase(), { type: "button" });
+      button.addEventListener("click", async () => {
+        const state = current();
+        const parts = [about.name, place === "trend" ? shownKey(state) : "all-keys", shownSeries(state)];
+        const name = parts.join("-").replace(/[^\p{L}\p{N}._-]+/gu, "_");
+        try { save(`${name}.${kind}`, await fileOf(place, kind)); complain(null); } catch (error) { complain(error.message); }
+      });
+      list.append(" ", button);
+    }
+  }
+}

@@ -1,0 +1,129 @@
+// The overview: a card for every key, with one series of it.
+
+let overview = null;
+
+/// Shows all keys under a state.
+async function showOverview(state, of) {
+  const query = queryOf({ ...state, key: null }, of);
+  const name = query.toString();
+  if (overview?.name !== name) {
+    if (loading === name) return;
+    leave();
+    status("waiting", "reading");
+    loading = name;
+    const readings = await load("readings", query);
+    if (loading !== name) return;
+    loading = null;
+    overview = { name, readings };
+  }
+  loading = null;
+  if (again === 0) refresh(query);
+  drawOverview(current(), of);
+}
+
+/// Reads a growing log again and again while it is looked at.
+function refresh(query) {
+  const { readings } = overview;
+  if (readings.to >= about.horizon) { ended(); return; }
+  status(readings.epochs.length === 0 ? "waiting" : "live", readings.epochs.length === 0 ? "waiting for an epoch" : "live");
+  const { name } = overview;
+  again = setTimeout(async () => {
+    if (overview?.name !== name) return;
+    if (document.visibilityState === "visible") {
+      try {
+        const readings = await load("readings", query);
+        if (overview?.name !== name) return;
+        overview = { name, readings };
+        drawOverview(current(), readings.of[0]);
+      } catch (error) {
+        status("lost", "connection lost, trying again");
+        again = setTimeout(() => refresh(query), AGAIN);
+        return;
+      }
+    }
+    refresh(query);
+  }, AGAIN);
+}
+
+/// What the keys are sorted by. Change is from the first epoch shown that has a good value.
+function rank(line) {
+  const now = readingAt(line);
+  const first = line.good.indexOf(1);
+  const before = first < 0 ? null : readingAt(line, first);
+  const change = before && isNumber(now.value) && first < line.value.length - 1 ? now.value - before.value : null;
+  // Two intervals that do not meet.
+  const isApart = change !== null && (now.lower ?? -Infinity) > (before.upper ?? Infinity) ? true
+    : change !== null && (now.upper ?? Infinity) < (before.lower ?? -Infinity);
+  const reach = reachOf(now);
+  return { now, level: now.value, change, isApart, signal: reach > 0 ? Math.abs(now.value) / reach : null };
+}
+
+function drawOverview(state, of) {
+  const { readings } = overview;
+  const series = seriesOf(of);
+  const lines = readings.keys.map((own) => lineOf(readings, own.key, of));
+  const all = lines.map((line) => ({ line, ...rank(line) }));
+  const sort = state.sort ?? "name";
+  const sign = state.order === "up" ? 1 : -1;
+  if (sort !== "name") {
+    const place = (found) => found[sort] ?? -Infinity * sign;
+    all.sort((one, other) => (place(one) === place(other) ? 0 : sign * (place(one) - place(other))));
+  } else if (state.order === "up") {
+    all.reverse();
+  }
+  const wanted = (state.q ?? "").toLowerCase();
+  const found = all.filter(({ line }) => line.key.toLowerCase().includes(wanted));
+  // The total is of another size than its parts, so it does not set their scale.
+  const parts = lines.filter((line) => line.key !== "all" || lines.length === 1);
+  const isCommon = state.scale !== "own";
+  const common = isCommon ? domain(parts.map(newestPart), false) : null;
+  const cards = found.map(({ line, change, isApart }) => card({
+    href: address({ ...ELSEWHERE, key: line.key, of, last: state.last }),
+    name: line.key,
+    line,
+    frame: { from: readings.from, to: readings.to, range: isCommon ? common : domain([line], false) },
+    note: noteOf(line, change, isApart),
+  }));
+  replace($("cards"), cards);
+  $("sort").value = sort;
+  $("order").value = state.order ?? "down";
+  if (document.activeElement !== $("search")) $("search").value = state.q ?? "";
+  $("overview-title").textContent = `${series.title}${series.name && ` of ${series.name}`}`;
+  const span = readings.epochs.length === 0 ? "" : ` Epochs ${readings.from} to ${readings.to}${when(readings.to)}.`;
+  const scale = isCommon && common ? ` All charts span ${bound(common[0])} to ${bound(common[1])}.` : " Each chart has a scale of its own.";
+  const missing = about.all_keys_listed ? "" : ` These are the first of ${about.number_of_keys} keys: search for the whole name of another and press Enter.`;
+  $("found").textContent = found.length === all.length ? `${all.length} keys` : `${found.length} of ${all.length} keys`;
+  $("overview-hint").textContent = `${span}${scale}${missing} Band: ${about.level * 100} % confidence interval for ${about.plot.band}. ${faintness(of)}` +
+    (sort === "change" ? " Change: from the first epoch shown that is not pale; ▲ and ▼ where both intervals do not meet." : "") +
+    (sort === "signal" ? " Signal over noise: the number divided by the half-width of its interval." : "");
+}
+
+/// A line without its noise-dominated beginning, for a common scale.
+function newestPart(line) {
+  const from = Math.floor(line.value.length / 4);
+  const of = (list) => list.slice(from);
+  return { ...line, epochs: of(line.epochs), value: of(line.value), lower: of(line.lower), upper: of(line.upper), good: of(line.good) };
+}
+
+function noteOf(line, change, isApart) {
+  const sign = change > 0 ? "+" : "−";
+  const words = change === null ? "" : `${isApart ? (change > 0 ? "▲ " : "▼ ") : ""}${sign}${bound(Math.abs(change))}`;
+  return [words, line.good.at(-1) === 1 ? "" : "noisy"].filter(Boolean).join(", ");
+}
+
+function buildOverview() {
+  $("search").addEventListener("input", () => go({ q: $("search").value }, true));
+  $("finding").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const name = $("search").value;
+    const matches = [...$("cards").children].map((item) => item.dataset.name);
+    if (matches.length === 1) go({ ...ELSEWHERE, key: matches[0] });
+    else if (matches.length === 0 && !about.all_keys_listed) go({ ...ELSEWHERE, key: name });
+  });
+  $("sort").addEventListener("change", () => go({ sort: $("sort").value === "name" ? null : $("sort").value }));
+  $("order").addEventListener("change", () => go({ order: $("order").value === "down" ? null : "up" }));
+  document.addEventListener("keydown", (event) => {
+    const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName ?? "");
+    if (event.key === "/" && !isTyping && !$("overview").hidden) { event.preventDefault(); $("search").focus(); }
+  });
+}

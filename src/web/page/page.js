@@ -1,0 +1,151 @@
+// Shows what the address says, and takes the reader's choices into the address.
+
+/// The key of a state; null for all keys.
+function shownKey(state) {
+  if (state.key !== null) return state.key;
+  if (about.keys.length === 1) return about.keys[0];
+  // An address without anything opens what the server was started with.
+  return location.hash.length > 1 ? null : about.view.key;
+}
+
+/// The series of a state: its own, or the first of the estimate.
+function shownSeries(state) {
+  const usual = about.plot.groups[0];
+  const of = state.of ?? `${usual.name}:${usual.series[0].name}`;
+  if (of.includes(":")) return of;
+  const group = about.plot.groups.find((found) => found.name === of) ?? usual;
+  return `${group.name}:${group.series[0].name}`;
+}
+
+/// Numbers of epochs that can be shown.
+const SPANS = [7, 30, 90, 365];
+
+let shownFor = null;
+
+/// The readings that are on their way.
+let loading = null;
+
+/// Brings the page to the state of its address. `isStep` if a reader went there within the page,
+/// not by Back, for which the browser restores where the page was scrolled to.
+async function show(isStep = false) {
+  const wanted = location.hash;
+  try {
+    const state = current();
+    const estimate = new URLSearchParams();
+    for (const name of ["estimate", "workload"]) if (state[name]) estimate.set(name, state[name]);
+    if (about.of !== estimate.toString()) await learn(estimate);
+    if (location.hash !== wanted) return;
+    const [key, of] = [shownKey(state), shownSeries(state)];
+    if (key === null && detail !== null) { leave(); detail = null; }
+    drawControls(state, key, of);
+    $("overview").hidden = key !== null;
+    $("detail").hidden = key === null;
+    complain(null);
+    document.title = `${key !== null && about.by !== null ? `${key}, ` : ""}${about.name} – hushflow`;
+    await (key === null ? showOverview(state, of) : showDetail({ ...state, key }, of));
+    if (location.hash === wanted && shownFor !== null && shownFor !== key) {
+      (key === null ? $("overview-title") : $("detail-title")).focus({ preventScroll: true });
+      if (isStep) scrollTo(0, 0);
+    }
+    shownFor = key;
+  } catch (error) {
+    if (location.hash !== wanted) return;
+    leave();
+    [overview, detail, loading] = [null, null, null];
+    $("overview").hidden = true;
+    $("detail").hidden = true;
+    status("lost", "no numbers");
+    complain(error instanceof TypeError && !navigator.onLine ? "the server can't be reached" : error.message);
+  }
+}
+
+/// Asks the server about an estimate.
+async function learn(query) {
+  about = { ...(await load("about", query)), of: query.toString() };
+}
+
+function drawControls(state, key, of) {
+  const series = about.plot.groups.flatMap((group) => group.series.map(({ name }) => ({
+    value: `${group.name}:${name}`, text: group.name === "records" ? "records" : name, group: group.title })));
+  const names = about.columns.map((column) => column.name);
+  // More pairs than a list can hold are chosen in the matrix.
+  const listed = about.plot.matrix && names.length <= 20 ? pairs(names).map(([i, j]) => pairSeries(i, j)) : [];
+  if (of.startsWith("correlation:") && !listed.includes(of)) listed.push(of);
+  const paired = listed.map((value) => ({ value, text: seriesOf(value).name, group: "Correlation" }));
+  offer($("of"), [...series, ...paired], of);
+  offer($("workload"), about.workloads.map((value) => ({ value, text: weighting(value) })), state.workload ?? about.workloads[0]);
+  const estimate = state.estimate ?? about.view.estimate;
+  const estimates = about.estimates.map(({ name }) => ({ value: name, text: estimateTitle(name) }));
+  if (!about.estimates.some(({ name }) => name === estimate)) estimates.push({ value: estimate, text: estimateTitle(estimate) });
+  if (about.formula !== null && names.length > 1) estimates.push({ value: "+", text: "regression of …" });
+  offer($("estimate"), estimates, estimate);
+  $("formula").hidden = !estimate.startsWith(`${about.formula}:`);
+  drawFormula(estimate, names);
+  const spans = SPANS.filter((span) => span < about.horizon);
+  if (state.last && !spans.includes(Number(state.last))) spans.push(Number(state.last));
+  const shown = [{ value: "", text: "all" }, ...spans.map((span) => ({ value: String(span), text: `the last ${span}` }))];
+  if (state.from || state.to) shown.push({ value: "zoom", text: `${state.from ?? 1} to ${state.to ?? "now"}` });
+  offer($("shown"), shown, state.from || state.to ? "zoom" : state.last ?? "");
+  const scales = key === null ? [["", "the same for all"], ["own", "each its own"]] : [["", "most values"], ["whole", "all values"]];
+  const chosen = scales.some(([value]) => value === state.scale) ? state.scale : "";
+  offer($("scale"), scales.map(([value, text]) => ({ value, text })), chosen);
+}
+
+/// The target and the columns of a regression.
+function drawFormula(estimate, names) {
+  if ($("regressors").children.length !== names.length) {
+    $("target").append(...names.map((name) => new Option(name, name)));
+    $("regressors").append(...names.map((name) => {
+      const label = document.createElement("label");
+      label.append(element("input", null, { type: "checkbox", value: name }), ` ${name}`);
+      return label;
+    }));
+  }
+  const [, formula] = estimate.split(/:(.*)/s);
+  if (formula === undefined) return;
+  const [target, on] = formula.split("~");
+  $("target").value = target;
+  for (const box of $("regressors").querySelectorAll("input")) box.checked = on.split("+").includes(box.value);
+}
+
+function buildControls() {
+  $("controls").addEventListener("submit", (event) => event.preventDefault());
+  $("of").addEventListener("change", () => go({ of: $("of").value }));
+  $("workload").addEventListener("change", () => go({ workload: $("workload").value }));
+  $("estimate").addEventListener("change", () => {
+    if ($("estimate").value === "+") { $("formula").hidden = false; $("target").focus(); return; }
+    // Another estimate has other series and may have workloads of its own.
+    go({ estimate: $("estimate").value, of: null, workload: null });
+  });
+  $("regress").addEventListener("click", () => {
+    const target = $("target").value;
+    const on = [...$("regressors").querySelectorAll("input:checked")].map((box) => box.value).filter((name) => name !== target);
+    if (on.length === 0) { complain("choose at least one column that explains"); return; }
+    go({ estimate: `${about.formula}:${target}~${on.join("+")}`, of: null, workload: null });
+  });
+  $("shown").addEventListener("change", () => go({ last: $("shown").value, from: null, to: null }));
+  $("scale").addEventListener("change", () => go({ scale: $("scale").value }));
+}
+
+async function begin() {
+  await learn(new URLSearchParams());
+  buildPromise();
+  buildControls();
+  buildOverview();
+  buildDetail();
+  buildTables();
+  buildDownloads();
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link === null || event.button > 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const target = document.getElementById(link.hash.slice(1));
+    if (target !== null) { target.focus(); target.scrollIntoView(); } else { visit(link.hash || "#"); }
+  });
+  // Back and pasted addresses.
+  addEventListener("popstate", () => show());
+  addEventListener("resize", () => { if (detail !== null) fitMatrix(); });
+  await show();
+}
+
+begin().catch(() => status("lost", "the server can't be reached"));
