@@ -33,7 +33,7 @@ use crate::document::{Document, Field, Section};
 pub use gaussian::quality;
 pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
-pub(crate) use view::{VIEW, all_workloads, views};
+pub(crate) use view::{VIEW, all_workloads, schedules, views};
 
 /// All estimators. The default of a log is the first one without a flag of its own that the log
 /// supports.

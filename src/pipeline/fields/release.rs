@@ -9,7 +9,7 @@ use hushflow_mechanism::strategy::KINDS;
 use crate::document::definition::{
     FieldDefinition as Field, FieldGroup, FieldType, Form, Range, SectionDefinition, Word, forms, word,
 };
-use crate::estimates::all_workloads;
+use crate::estimates::{all_workloads, schedules};
 
 /// Words of `method` that release moments.
 pub(in crate::pipeline) const METHODS: &[Word<Method>] = &[
@@ -69,6 +69,13 @@ const MOMENTS: &[Field] = &[
         "\"prefix\"",
         "\"window:7\"",
         "The weighted sums over epochs for which the noise is made small; views may show any other.",
+    ),
+    Field::optional(
+        "schedule",
+        FieldType::Forms(schedules),
+        "all steps weigh the same",
+        "\"cosine:10\"",
+        "Learning rates that weigh the steps of `prefix` or `momentum`, as training has them.",
     ),
     Field::optional(
         "strategy",
