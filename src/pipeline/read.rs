@@ -78,11 +78,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         epochs: epochs.as_ref().map_or(0, |epochs| epochs.schedule.horizon()),
     };
     let released = release::weighted(section, base, release.as_ref().and_then(Option::as_ref), &log);
-    let views = if named.is_some() {
-        Some(Vec::new())
-    } else {
-        views(section, base, &released, &log)
-    };
+    let views = if named.is_some() { Some(Vec::new()) } else { views(section, base, &released, &log) };
     let sinks = sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {

@@ -47,8 +47,8 @@
 //!
 //! which is a sum of squares of Gaussian variables with a known covariance, for which Satterthwaite
 //! 1946 gives a quantile. It is the identity behind the bound of Davis & Kahan, without its loss.
-//! Noise also has a say in which gaps look wide: a gap g counts as √(g² − 12 v²) in a bound of θ, so
-//! that the bound holds among the directions that are shown.
+//! Noise also has a say in which gaps look wide: a gap g counts as √(g² − 12 v²) in a bound of θ,
+//! so that the bound holds among the directions that are shown.
 
 use super::debias::NoisyMoments;
 use super::density::DensityError;
