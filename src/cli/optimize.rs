@@ -210,9 +210,10 @@ fn workload_objective(arguments: &OptimizeArguments) -> Result<WorkloadObjective
             "--horizon is {steps}: dense strategies have at most {MAX_DENSE_HORIZON} steps"
         )))
     };
-    if let Some(schedule) = arguments.schedule.as_ref().filter(|_| arguments.workload != "prefix") {
+    let takes_no_schedule = arguments.workload == "all-range" || arguments.workload.starts_with("matrix:");
+    if let (true, Some(schedule)) = (takes_no_schedule, &arguments.schedule) {
         return Err(CliError::usage(format!(
-            "--schedule {schedule} weights the steps of `prefix`; the workload is `{}`",
+            "--schedule {schedule} weighs the steps of `prefix` and `momentum`; the workload is `{}`",
             arguments.workload
         )));
     }

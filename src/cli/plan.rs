@@ -206,8 +206,7 @@ pub(super) fn scheduled(
     horizon: u64,
 ) -> Result<Workload, CliError> {
     let Some(schedule) = schedule else { return Ok(workload) };
-    let weighted =
-        schedule.parse::<LearningRates>().and_then(|rates| rates.workload(schedule, &workload, horizon));
+    let weighted = LearningRates::weigh(schedule, Path::new(""), &workload, horizon);
     weighted.map_err(|error| CliError::usage(format!("--schedule: {error}")))
 }
 

@@ -34,7 +34,7 @@ pub use chart::{Band, CORRELATION, ChartGroup, ChartSeries, Plot, Reading, Sprea
 pub use gaussian::quality;
 pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
-pub(crate) use view::{VIEW, all_workloads, views};
+pub(crate) use view::{VIEW, all_workloads, schedules, views};
 
 /// All estimators. The default of a log is the first one without a flag of its own that the log
 /// supports.

@@ -16,6 +16,7 @@ use crate::document::definition::{
     FieldDefinition, FieldGroup, FieldType, Form, GroupTest, Range, SectionDefinition, Word, forms, word,
 };
 use crate::strategies::matrix::read_workload;
+use crate::strategies::schedule::LearningRates;
 
 /// A view.
 pub(crate) static VIEW: SectionDefinition = SectionDefinition {
@@ -29,6 +30,13 @@ pub(crate) static VIEW: SectionDefinition = SectionDefinition {
             "required, unless the estimate has workloads of its own",
             "\"window:7\"",
             "How epochs are weighted.",
+        ),
+        FieldDefinition::optional(
+            "schedule",
+            FieldType::Forms(schedules),
+            "all steps weigh the same",
+            "\"cosine:10\"",
+            "Learning rates that weigh the steps of `prefix` or `momentum`, as training has them.",
         ),
         FieldDefinition::optional(
             "estimate",
@@ -134,6 +142,11 @@ pub(crate) fn all_workloads() -> Vec<Form> {
     );
     let forms = Workload::FORMS.iter().copied().chain([file]);
     forms.map(|(usage, about)| Form { usage: usage.into(), about }).collect()
+}
+
+/// Returns all schedules and their definitions.
+pub(crate) fn schedules() -> Vec<Form> {
+    LearningRates::FORMS.iter().map(|&(usage, about)| Form { usage: usage.into(), about }).collect()
 }
 
 /// A workload over the releases. Views cost no privacy and may change between runs.
@@ -289,6 +302,7 @@ fn view<'a>(
     let workload = match kind {
         Some(kind) if kind.own_workloads => {
             section.refuse("workload", OWN_WORKLOADS);
+            section.refuse("schedule", OWN_WORKLOADS);
             None
         }
         _ => section.required_text("workload").and_then(|field| {
@@ -298,6 +312,7 @@ fn view<'a>(
             })
         }),
     };
+    let workload = workload.map(|field| field.value).map(|workload| scheduled(section, base, workload, log));
     let squares = section.word("squares", SQUARES);
     if log.method != Method::Pp {
         section.refuse("squares", "only method = \"pp\" squares noisy sums: leave it out");
@@ -315,7 +330,7 @@ fn view<'a>(
     let estimator = estimator?;
     let workload = match estimator.decays() {
         Some([first, _]) => Workload::Adam(first),
-        None => workload?.value,
+        None => workload?,
     };
     Some(EstimateView {
         name: name?.value.into(),
@@ -326,6 +341,14 @@ fn view<'a>(
         intervals,
         total,
     })
+}
+
+/// Weighs the steps of a workload by the schedule of the view, if it has one.
+fn scheduled(section: &Section<'_>, base: &Path, workload: Workload, log: &LogFacts<'_>) -> Workload {
+    let Some(schedule) = section.text("schedule").filter(|_| log.epochs > 0) else { return workload };
+    let weigh = |text: &&str| LearningRates::weigh(text, base, &workload, log.epochs);
+    let weighted = schedule.map(|text| weigh(text).map_err(|error| error.to_string()));
+    weighted.map_or(workload, |field| field.value)
 }
 
 /// Reads the name of the estimator.

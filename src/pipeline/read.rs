@@ -73,17 +73,8 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         by_column: sources.as_ref().is_none_or(|sources| sources.rows.missing == MissingPolicy::ByColumn),
         epochs: epochs.as_ref().map_or(0, |epochs| epochs.schedule.horizon()),
     };
-    let released = release.as_ref().and_then(Option::as_ref).map(|release| release.workload.clone());
-    if let Some(problem) = released.as_ref().and_then(|workload| log.check_workload(workload).err())
-        && let Some(field) = section.peek("release").as_ref().and_then(|release| release.get("workload"))
-    {
-        field.report(problem);
-    }
-    let views = if named.is_some() {
-        Some(Vec::new())
-    } else {
-        views(section, base, &released.unwrap_or_default(), &log)
-    };
+    let released = release::weighted(section, base, release.as_ref().and_then(Option::as_ref), &log);
+    let views = if named.is_some() { Some(Vec::new()) } else { views(section, base, &released, &log) };
     let sinks = sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {
@@ -102,7 +93,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let release = release?.unwrap_or_else(|| ReleaseSection::new(None));
     let strategy_file = release.file.clone();
     let participation = entity.as_ref().map_or(Participation::Single, EntityUnit::participation);
-    let release = release.finish(participation, epochs.schedule.horizon());
+    let release = release.finish(released, participation, epochs.schedule.horizon());
     Some(Pipeline {
         name: name?,
         sources,

@@ -166,7 +166,7 @@ pub enum StrategiesError {
         found: f64,
     },
     /// The workload is neither prefix sums nor momentum.
-    #[error("--schedule weights the steps of `prefix` and `momentum`; the workload is `{found}`")]
+    #[error("a schedule weighs the steps of `prefix` and `momentum`; the workload is `{found}`")]
     ScheduleWorkload {
         /// As on the command line.
         found: String,

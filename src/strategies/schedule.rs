@@ -1,9 +1,9 @@
 //! Learning rates of training: running sums whose steps have weights.
 //!
 //! After step t, gradient descent has moved by `Σ_(i≤t) η_i g_i`. So its workload is
-//! `A[t,i] = η_i` for i ≤ t: prefix sums times a diagonal. With momentum, m_t = βm_(t−1) + g_t, it has
-//! moved by `Σ_(j≤t) η_j m_j`, so `A[t,i] = Σ_(i≤j≤t) η_j β^(j−i)`. Rates are relative to the largest
-//! one.
+//! `A[t,i] = η_i` for i ≤ t: prefix sums times a diagonal. With momentum, m_t = βm_(t−1) + g_t, it
+//! has moved by `Σ_(j≤t) η_j m_j`, so `A[t,i] = Σ_(i≤j≤t) η_j β^(j−i)`. Rates are relative to the
+//! largest one.
 
 use std::f64::consts::PI;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,37 @@ impl FromStr for LearningRates {
 }
 
 impl LearningRates {
+    /// How rates are written, and what they are.
+    pub const FORMS: &[(&'static str, &'static str)] = &[
+        ("constant", "The same rate in all steps."),
+        ("constant:W", "After W steps of warm-up, in which rates grow linearly."),
+        ("linear", "Rates fall linearly, to 1 % of the largest."),
+        ("linear:W", "After W steps of warm-up."),
+        ("cosine", "Rates fall by half a cosine, to 1 % of the largest."),
+        ("cosine:W", "After W steps of warm-up."),
+        ("file:PATH", "A CSV file with a rate for every step, in one row or column."),
+    ];
+
+    /// Weighs the steps of a workload by rates that are written as `text`. The path of a file is
+    /// from `base`; readers of a log see its name only.
+    ///
+    /// # Errors
+    /// [`StrategiesError`].
+    pub fn weigh(
+        text: &str,
+        base: &Path,
+        workload: &Workload,
+        steps: u64,
+    ) -> Result<Workload, StrategiesError> {
+        match text.parse()? {
+            Self::File(path) => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                Self::File(base.join(&path)).workload(&format!("file:{name}"), workload, steps)
+            }
+            shape => shape.workload(text, workload, steps),
+        }
+    }
+
     /// The rates of all steps.
     fn rates(&self, steps: u64) -> Result<Vec<f64>, StrategiesError> {
         let (shape, warm_up) = match self {

@@ -102,3 +102,45 @@ fn a_release_is_made_for_a_workload_from_a_file_and_read_without_it() {
     );
     finish(hushflow(["verify"]).arg(&state)).succeeded();
 }
+
+#[test]
+fn momentum_cools_down_by_a_schedule() {
+    let lab = Lab::new();
+    let view =
+        "[[views]]\nname = 'v'\nworkload = 'momentum:0.5'\nschedule = 'linear'\nestimate = 'moments'\n";
+    let release = "release = { workload = 'momentum:0.5', schedule = 'linear' }";
+    let pipeline = pipeline(&lab, release, view);
+    let state = lab.path("state");
+    let shown = finish(hushflow(["run", "--json"]).arg(&pipeline).arg("--state").arg(&state)).succeeded();
+    // Epoch j has the rate 1 − 0.99 (j − ½)/5, and its momentum halves with age.
+    let rate = |j: usize| 1.0 - 0.99 * (j as f64 + 0.5) / EPOCHS as f64;
+    let weight = |t: usize, i: usize| (i..=t).map(|j| rate(j) * 0.5f64.powi((j - i) as i32)).sum::<f64>();
+    let row = |t: usize| {
+        let weights = (0..EPOCHS).map(|i| if i > t { 0.0 } else { weight(t, i) }.to_string());
+        weights.collect::<Vec<_>>().join(",") + "\n"
+    };
+    let file = lab.write("cooled.csv", (0..EPOCHS).map(row).collect::<String>());
+    let expected = lines(&state, &["--view", "moments", "--workload", &format!("matrix:{}", file.display())]);
+    assert_same(&shown.json(), &expected);
+    // It is the workload of the log, too.
+    assert_same(&lines(&state, &["--view", "moments"]), &expected);
+    assert_eq!(shown.json()[0]["workload"], "matrix:momentum:0.5 with linear");
+
+    let text = std::fs::read_to_string(&pipeline).expect("the pipeline");
+    for (from, to, problem) in [
+        (
+            "release = { workload = 'momentum:0.5'",
+            "release = { workload = 'average'",
+            "release.schedule: a schedule weighs the steps of `prefix`",
+        ),
+        (
+            "schedule = 'linear'\nest",
+            "schedule = 'steps'\nest",
+            "views[0].schedule: no schedule is written `steps`",
+        ),
+    ] {
+        assert!(text.contains(from), "{from}");
+        lab.write("weights.toml", text.replace(from, to));
+        finish(&mut run(&pipeline, &lab.path("other"), 1)).failed(2, &[problem]);
+    }
+}

@@ -22,8 +22,8 @@
 //! variance of uᵢᵀE uⱼ.
 //!
 //! **Clusters.** Eigenvalues repel each other under noise, and eigenvectors of close ones mix. Two
-//! are *linked* if they differ by at most [`LINKED`] vᵢⱼ. For equal eigenvalues in two dimensions
-//! the gap is larger with probability e^(−κ²/8) = e⁻⁴. Chains of links are clusters.
+//! are *linked* if they differ by at most κ = 4√2 times vᵢⱼ. For equal eigenvalues in two
+//! dimensions the gap is larger with probability e^(−κ²/8) = e⁻⁴. Chains of links are clusters.
 //!
 //! **Eigenvalues.** From others than those of its cluster, λᵢ is pushed by Σⱼ vᵢⱼ²/(λᵢ − λⱼ), which
 //! is subtracted. (For one eigenvalue above a bulk of noise this is exact in the limit of many
@@ -47,8 +47,8 @@
 //!
 //! which is a sum of squares of Gaussian variables with a known covariance, for which Satterthwaite
 //! 1946 gives a quantile. It is the identity behind the bound of Davis & Kahan, without its loss.
-//! Noise also has a say in which gaps look wide: a gap g counts as √(g² − [`SELECTED`]·v²) in a
-//! bound of θ, so that the bound holds among the directions that are shown.
+//! Noise also has a say in which gaps look wide: a gap g counts as √(g² − 12 v²) in a bound of θ,
+//! so that the bound holds among the directions that are shown.
 
 use super::debias::NoisyMoments;
 use super::density::DensityError;

@@ -13,7 +13,7 @@ use crate::document::definition::{
 use crate::document::rules::Fact::{Has, Is, IsNot, Lacks};
 use crate::document::rules::Rule;
 use crate::document::rules::Words::{Of, These};
-use crate::estimates::all_workloads;
+use crate::estimates::{all_workloads, schedules};
 
 /// Words of `method` that release moments.
 pub(in crate::pipeline) const METHODS: &[Word<Method>] = &[
@@ -126,6 +126,13 @@ const MOMENTS: &[Field] = &[
         "\"prefix\"",
         "\"window:7\"",
         "The weighted sums over epochs for which the noise is made small; views may show any other.",
+    ),
+    Field::optional(
+        "schedule",
+        FieldType::Forms(schedules),
+        "all steps weigh the same",
+        "\"cosine:10\"",
+        "Learning rates that weigh the steps of `prefix` or `momentum`, as training has them.",
     ),
     Field::optional(
         "strategy",

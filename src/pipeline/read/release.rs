@@ -11,14 +11,18 @@ use hushflow_mechanism::workload::Workload;
 use super::super::Release;
 use super::super::fields::METHODS;
 use crate::document::Section;
+use crate::estimates::LogFacts;
 use crate::strategies::matrix::read_workload;
+use crate::strategies::schedule::LearningRates;
 
 /// The section `[release]`. Its default strategy depends on other sections.
 pub(super) struct ReleaseSection {
     strategy: Option<StrategyName>,
     /// Path of the strategy if it is a file: the header of a log holds only the file name.
     pub(super) file: Option<PathBuf>,
-    pub(super) workload: Workload,
+    workload: Workload,
+    /// Learning rates that weigh its steps.
+    schedule: Option<String>,
     memory_limit: Option<u64>,
     pub(super) method: Method,
 }
@@ -29,13 +33,15 @@ impl ReleaseSection {
             strategy,
             file: None,
             workload: Workload::default(),
+            schedule: None,
             memory_limit: None,
             method: Method::default(),
         }
     }
 
-    pub(super) fn finish(self, participation: Participation, horizon: u64) -> Release {
-        let Self { strategy, workload, memory_limit, method, .. } = self;
+    /// Makes the release for its [`weighted`] workload.
+    pub(super) fn finish(self, workload: Workload, participation: Participation, horizon: u64) -> Release {
+        let Self { strategy, memory_limit, method, .. } = self;
         let default =
             || default_strategy(&Purpose { participation, ..Purpose::new(workload.clone(), horizon) });
         Release { strategy: strategy.unwrap_or_else(default), workload, memory_limit, method }
@@ -64,7 +70,36 @@ pub(super) fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSecti
     let name = file.as_ref().and_then(|path| path.file_name());
     let strategy = name.map(|name| StrategyName::File(name.to_string_lossy().into())).or(strategy);
     let memory_limit = limit.map(|limit| limit.value);
-    Some(ReleaseSection { strategy, file, workload: workload?, memory_limit, method: method? })
+    let schedule = section.text("schedule").map(|field| field.value.into());
+    Some(ReleaseSection { strategy, file, workload: workload?, schedule, memory_limit, method: method? })
+}
+
+/// Returns the workload of a release with its schedule, if it weighs every epoch of the log.
+pub(super) fn weighted(
+    root: &Section<'_>,
+    base: &Path,
+    release: Option<&ReleaseSection>,
+    log: &LogFacts<'_>,
+) -> Workload {
+    let Some(ReleaseSection { workload, schedule, .. }) = release else { return Workload::default() };
+    let section = root.peek("release");
+    let report = |key, problem: String| {
+        if let Some(field) = section.as_ref().and_then(|section| section.get(key)) {
+            field.report(problem);
+        }
+    };
+    if let Err(problem) = log.check_workload(workload) {
+        report("workload", problem);
+    }
+    let weighted = schedule.as_ref().filter(|_| log.epochs > 0);
+    match weighted.map(|schedule| LearningRates::weigh(schedule, base, workload, log.epochs)) {
+        None => workload.clone(),
+        Some(Ok(workload)) => workload,
+        Some(Err(error)) => {
+            report("schedule", error.to_string());
+            workload.clone()
+        }
+    }
 }
 
 fn method(section: &Section<'_>) -> Option<Method> {
