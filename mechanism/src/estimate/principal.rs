@@ -197,8 +197,17 @@ struct Decomposition<'a> {
     squares: DMatrix<f64>,
     /// Degrees of freedom of the sample, for statements about the population.
     freedom: Option<f64>,
-    /// First and last of the cluster of each eigenvalue.
-    clusters: Vec<(usize, usize)>,
+    /// The clusters, in order.
+    clusters: Vec<Cluster>,
+}
+
+/// Eigenvalues that are not told apart.
+struct Cluster {
+    first: usize,
+    last: usize,
+    /// Largest variance of the noise in one of their directions, and with the error of the sample.
+    noise: f64,
+    error: f64,
 }
 
 impl<'a> Decomposition<'a> {
@@ -332,29 +341,39 @@ impl<'a> Decomposition<'a> {
         self.covariances(i, &[j], error)[(0, 0)].max(0.0)
     }
 
-    /// First and last of the cluster of each eigenvalue.
-    fn clusters(&self) -> Vec<(usize, usize)> {
+    fn clusters(&self) -> Vec<Cluster> {
         let dimension = self.mean.len();
         let rounding = dimension as f64 * f64::EPSILON * self.values.amax();
         let linked = |i: usize, j: usize| {
             let gap = self.values[i] - self.values[j];
             gap <= rounding || gap <= LINKED * self.variance(i, j, ErrorOf::NoiseAndSample).sqrt()
         };
-        let mut clusters = Vec::with_capacity(dimension);
+        let mut clusters = Vec::new();
         let (mut first, mut last) = (0, 0);
         for i in 0..dimension {
             last = (last.max(i)..dimension).rev().find(|&j| j == i || linked(i, j)).unwrap_or(i).max(last);
             if last == i {
-                clusters.extend((first..=i).map(|_| (first, i)));
+                let largest = |error: ErrorOf| {
+                    let pairs = (first..=i).flat_map(|i| (i..=last).map(move |j| (i, j)));
+                    let weighed = |(i, j)| if i == j { 1.0 } else { 2.0 } * self.variance(i, j, error);
+                    pairs.map(weighed).fold(0.0, f64::max)
+                };
+                let (noise, error) = (largest(ErrorOf::Noise), largest(ErrorOf::NoiseAndSample));
+                clusters.push(Cluster { first, last: i, noise, error });
                 first = i + 1;
             }
         }
         clusters
     }
 
+    /// The cluster of an eigenvalue.
+    fn cluster(&self, i: usize) -> &Cluster {
+        &self.clusters[self.clusters.partition_point(|cluster| cluster.last < i)]
+    }
+
     fn component(&self, i: usize, error: f64) -> PrincipalComponent {
         let dimension = self.mean.len();
-        let (first, last) = self.clusters[i];
+        let &Cluster { first, last, .. } = self.cluster(i);
         let others: Vec<usize> = (0..dimension).filter(|&j| j != i).collect();
         let couplings = self.covariances(i, &others, ErrorOf::NoiseAndSample);
         let outside = others.iter().enumerate().filter(|(_, j)| !(first..=last).contains(*j));
@@ -367,13 +386,7 @@ impl<'a> Decomposition<'a> {
     }
 
     fn interval(&self, i: usize, eigenvalue: f64, z: f64) -> Interval {
-        let (first, last) = self.clusters[i];
-        let largest_variance = |error: ErrorOf| {
-            let pairs = (first..=last).flat_map(|i| (i..=last).map(move |j| (i, j)));
-            let weighed = |(i, j)| if i == j { 1.0 } else { 2.0 } * self.variance(i, j, error);
-            pairs.map(weighed).fold(0.0, f64::max)
-        };
-        let (own, all) = (largest_variance(ErrorOf::Noise), largest_variance(ErrorOf::NoiseAndSample));
+        let &Cluster { first, last, noise: own, error: all } = self.cluster(i);
         let (up, down) = (mean_of_largest(i - first + 1) + z, mean_of_largest(last - i + 1) + z);
         let deviation = own.sqrt();
         let records = Interval { lower: eigenvalue - deviation * down, upper: eigenvalue + deviation * up };

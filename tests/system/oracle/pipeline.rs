@@ -151,8 +151,14 @@ impl Case {
             return format!("[release]\nmethod = '{method}'\n");
         }
         let strategy = &self[F::Strategy];
-        let workload = if strategy == "power-law:2" { "average" } else { "prefix" };
-        format!("[release]\nmethod = '{method}'\nstrategy = '{strategy}'\nworkload = '{workload}'\n")
+        // Optimisers fit any weights, those of files and schedules too.
+        let workload = match strategy {
+            "power-law:2" => "'average'",
+            "optimal" if self.seed.is_multiple_of(2) => "'matrix:dense.csv'",
+            "coa" if self.seed.is_multiple_of(2) => "'momentum:0.5'\nschedule = 'linear:1'",
+            _ => "'prefix'",
+        };
+        format!("[release]\nmethod = '{method}'\nstrategy = '{strategy}'\nworkload = {workload}\n")
     }
 
     /// A lower-triangular matrix with entries of both signs, for `file:dense.csv`.
