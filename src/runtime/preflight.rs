@@ -65,6 +65,9 @@ pub(super) struct RowGuard {
     is_first: bool,
     /// Problems that were reported to the operator.
     reported: Vec<Problem>,
+    /// Clocks that fell back, which were reported to everyone. Private problems must not decide
+    /// about these, so they have a list of their own.
+    fallen: Vec<Problem>,
 }
 
 /// A look at the first rows.
@@ -97,6 +100,7 @@ impl RowGuard {
             rows: 0,
             copies: 0,
             reported: Vec::new(),
+            fallen: Vec::new(),
         })
     }
 
@@ -167,9 +171,9 @@ impl RowGuard {
     /// Reports a clock that fell back, once for each source: a public fact.
     fn report_fallen(&mut self) {
         for problem in self.judge.fallen() {
-            if !self.reported.iter().any(|reported| reported.is_same(&problem)) {
+            if !self.fallen.iter().any(|fallen| fallen.is_same(&problem)) {
                 self.control.notice(&format!("{}; hushflow check shows more", problem.message));
-                self.reported.push(problem);
+                self.fallen.push(problem);
             }
         }
     }
@@ -190,7 +194,7 @@ impl RowGuard {
         for problem in &problems {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
         }
-        self.reported.extend(problems);
+        self.reported = problems;
         let state = self.goes_on.then(|| Box::new(self.judge.state()));
         epochs.iter_mut().for_each(|closed| closed.judged.clone_from(&state));
         Ok(epochs)
@@ -211,7 +215,7 @@ impl RowGuard {
         let limits = self.cut.as_ref().and_then(EntityCut::problem);
         let problems = self.judge.sum_up(sources, self.copies).into_iter().chain(limits);
         problems
-            .filter(|problem| !self.reported.iter().any(|reported| reported.is_same(problem)))
+            .filter(|problem| !self.reported.iter().chain(&self.fallen).any(|known| known.is_same(problem)))
             .map(|problem| private_notice("", &problem))
             .collect()
     }
