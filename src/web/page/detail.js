@@ -18,7 +18,8 @@ async function showDetail(state, of) {
     loading = null;
     const isSameView = detail?.view === view.toString();
     detail = { name, view: view.toString(), readings, newest: isSameView ? detail.newest : null, cursor: null, group };
-    drawDetail(state, of);
+    // The reader may have chosen another column meanwhile.
+    drawDetail(state, shownSeries(current()));
     const since = state.to ? about.published : readings.to;
     follow(state, Math.max(since, 1), (lines) => take(lines));
     return;
