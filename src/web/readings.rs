@@ -70,22 +70,24 @@ impl ReadingsQuery {
         let step = (to + 1 - from).div_ceil(most).max(1);
         let is_due = |epoch: u64| epoch >= from && epoch <= to && (to - epoch).is_multiple_of(step);
         let mut columns = ReadingColumns::new(self);
-        let mut follower = None;
-        'log: while published > 0 {
+        let (mut follower, mut is_over) = (None, published == 0);
+        while !is_over {
             let _turn = ComputeTurn::wait();
             if follower.is_none() {
                 follower = open_log(directory)?.map(|log| Follower::new(log, &self.subject, &self.keys));
             }
             let Some(follower) = &mut follower else { break };
             for _ in 0..TURN_EPOCHS {
-                let Some(epoch) = follower.next(|epoch, _| is_due(epoch))? else { break 'log };
+                let Some(epoch) = follower.next(|epoch, _| is_due(epoch))? else {
+                    is_over = true;
+                    break;
+                };
+                is_over = epoch.number >= to;
                 if is_due(epoch.number) {
                     columns.push(self, &epoch);
                 }
-                match epoch.number {
-                    number if number >= to => break 'log,
-                    number if is_due(number) => break,
-                    _ => {}
+                if is_over || is_due(epoch.number) {
+                    break;
                 }
             }
         }

@@ -18,7 +18,8 @@ async function showDetail(state, of) {
     loading = null;
     const isSameView = detail?.view === view.toString();
     detail = { name, view: view.toString(), readings, newest: isSameView ? detail.newest : null, cursor: null, group };
-    redraw();
+    // The reader may have chosen another column meanwhile.
+    drawDetail(state, shownSeries(current()));
     const since = state.to ? about.published : readings.to;
     follow(state, Math.max(since, 1), (lines) => take(lines));
     return;
@@ -40,14 +41,20 @@ function take(lines) {
   asked = true;
   requestAnimationFrame(() => {
     asked = false;
-    if (detail !== null) redraw();
+    redraw();
   });
 }
 
-/// Draws the key that the address names.
-function redraw() {
+/// The state of the address if its readings are here, not still on their way.
+function present() {
   const state = { ...current(), key: shownKey(current()) };
-  drawDetail(state, shownSeries(state));
+  return detail !== null && queryOf(state, detail.group).toString() === detail.name &&
+    detail.readings.of.includes(shownSeries(state)) ? state : null;
+}
+
+function redraw() {
+  const state = present();
+  if (state !== null) drawDetail(state, shownSeries(state));
 }
 
 function drawDetail(state, of) {
@@ -179,10 +186,11 @@ function drawColumns(state, of) {
 
 /// Moves the cursor to an epoch of the chart.
 function point(epoch) {
+  const state = present();
+  if (state === null) return;
   const { readings } = detail;
   const near = (one, other) => (Math.abs(one - epoch) <= Math.abs(other - epoch) ? one : other);
   detail.cursor = epoch === null || readings.epochs.length === 0 ? null : readings.epochs.reduce(near);
-  const state = { ...current(), key: shownKey(current()) };
   const of = shownSeries(state);
   const lines = readings.keys.map((own) => lineOf(readings, own.key, of));
   drawTrend(state, lines, $("trend-title").textContent);

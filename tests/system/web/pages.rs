@@ -185,7 +185,7 @@ source.path = 'wide.csv'
 columns = [{}]
 key = {{ column = 'key', values = [{}] }}
 epochs = {{ records = 2000, horizon = 10 }}
-privacy = {{ epsilon = 50, delta = 1e-6 }}
+privacy = {{ epsilon = 30, delta = 1e-6 }}
 simulation.seed = 1
 ",
         bounds.collect::<Vec<_>>().join(", "),

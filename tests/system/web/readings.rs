@@ -51,7 +51,8 @@ fn readings_are_the_numbers_of_lines_for_every_estimate() {
         ("adam", &["--view", "adam"]),
         ("regression:a~b+c", &["--workload", "window:7", "--regress", "a~b+c"]),
     ] {
-        let (_, about) = site.get(&format!("/about?estimate={estimate}"), "");
+        let named = estimate.replace('+', "%2B");
+        let (_, about) = site.get(&format!("/about?estimate={named}"), "");
         let about: Value = serde_json::from_str(&about).expect("JSON");
         let reach = about["reach"].as_f64().expect("a number");
         let of_key = |key: &[&str]| -> Vec<Value> {
@@ -68,7 +69,7 @@ fn readings_are_the_numbers_of_lines_for_every_estimate() {
         let mut compared = 0;
         for group in groups {
             let name = group["name"].as_str().expect("a name");
-            let found = site.readings(&format!("estimate={estimate}&of={name}&key=k3&key=all"));
+            let found = site.readings(&format!("estimate={named}&of={name}&key=k3&key=all"));
             assert_eq!((&found["from"], &found["to"], &found["step"]), (&json!(1), &json!(20), &json!(1)));
             assert_eq!(found["epochs"], json!((1..=20).collect::<Vec<_>>()));
             for (key, lines) in found["keys"].as_array().expect("keys").iter().zip(&expected) {
