@@ -91,7 +91,8 @@ pub enum WorkloadError {
     },
     /// A matrix cannot be read from its name alone.
     #[error(
-        "the workload `matrix:{found}` is a file: it can be planned for and optimised for, not written here"
+        "the workload `matrix:{found}` names a file, which is not read here: name it in a pipeline file, or in \
+         --workload of plan, optimize or tail"
     )]
     MatrixFile {
         /// The text after `matrix:`.
