@@ -173,8 +173,7 @@ impl Publisher {
         let publication = Publication::of_pipeline(pipeline, &options.state, &mut |_| ())?;
         let moments = publication.clone().into_moments()?;
         let (store, recovered) = open_store(pipeline, &publication, options)?;
-        let positions =
-            PartitionPositions::recover(&recovered.positions).map_err(|_| RunError::Checkpoint)?;
+        let positions = PartitionPositions::recover(&recovered.positions).ok_or(RunError::Checkpoint)?;
         let (start, histories) = RunStart::recover(&moments, recovered, noise)?;
         let journal = Journal::new(store, (Vec::new(), None), histories, Arc::clone(&options.metrics));
         let measurement = moments.measurement(noise)?;

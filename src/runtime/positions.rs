@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hushflow_mechanism::epochs::Clock;
 
-use super::resume::{options, recorded};
+use super::resume::{recorded, resume_point};
 use crate::source::ResumePoint;
 use crate::state::{Position, SourcePosition};
-use bincode::Options;
 
 /// Source tag of the partitions of an embedder: the low byte. Above it is the partition's number.
 const TAG: u32 = 8;
@@ -52,14 +51,14 @@ pub(super) fn last_item(resume: &ResumePoint) -> Option<u64> {
 }
 
 impl PartitionPositions {
-    /// Reads those of the last committed epoch.
-    pub(super) fn recover(positions: &[SourcePosition]) -> Result<Self, bincode::Error> {
+    /// Reads those of the last committed epoch; `None` if they can't be read.
+    pub(super) fn recover(positions: &[SourcePosition]) -> Option<Self> {
         let own = positions.iter().filter(|position| position.partition & 0xff == TAG);
         let read = |position: &SourcePosition| {
-            Ok((position.partition >> 8, Partition::new(options().deserialize(&position.payload)?)))
+            Some((position.partition >> 8, Partition::new(resume_point(position)?)))
         };
-        let partitions: Result<_, bincode::Error> = own.map(read).collect();
-        Ok(PartitionPositions(Arc::new(Mutex::new(partitions?))))
+        let partitions: Option<_> = own.map(read).collect();
+        Some(PartitionPositions(Arc::new(Mutex::new(partitions?))))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Partition>> {

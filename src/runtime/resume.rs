@@ -43,13 +43,10 @@ impl TaggedPosition {
             return Ok(None);
         }
         let read = |recorded: &SourcePosition| {
-            Ok(TaggedPosition {
-                resume: options().deserialize(&recorded.payload)?,
-                partition: recorded.partition,
-            })
+            Some(TaggedPosition { resume: resume_point(recorded)?, partition: recorded.partition })
         };
-        let recorded: Result<Vec<_>, bincode::Error> = positions.iter().map(read).collect();
-        let recorded = recorded.ok().filter(|recorded| recorded.len() == sources);
+        let recorded: Option<Vec<_>> = positions.iter().map(read).collect();
+        let recorded = recorded.filter(|recorded| recorded.len() == sources);
         recorded.map(Some).ok_or(RunError::Checkpoint)
     }
 }
@@ -71,8 +68,7 @@ pub(super) fn judged(recovered: &RecoveredState) -> Result<Option<JudgeState>, R
 /// Returns where the next run resumes in the ingest journal, if one of these positions is in it.
 pub fn journaled(positions: &[SourcePosition]) -> Option<Position> {
     let position = positions.iter().find(|position| position.partition == u32::from(journal::TAG))?;
-    let resume: ResumePoint = options().deserialize(&position.payload).ok()?;
-    Some(resume.position)
+    Some(resume_point(position)?.position)
 }
 
 /// Returns, for each source that follows files, the number of its list and the number of its file.
@@ -81,10 +77,7 @@ pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let first = u64::from(positions.len() > 1);
     let followed =
         (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
-    let file = |position: &SourcePosition| {
-        options().deserialize::<ResumePoint>(&position.payload).ok().map(|resume| resume.position.part)
-    };
-    followed.filter_map(|(source, position)| Some((source, file(position)?))).collect()
+    followed.filter_map(|(source, position)| Some((source, resume_point(position)?.position.part))).collect()
 }
 
 impl EpochResume {
@@ -101,7 +94,22 @@ impl EpochResume {
 
 /// Encodes the position at which a source resumes.
 pub(super) fn recorded(resume: &ResumePoint, partition: u32) -> Result<SourcePosition, bincode::Error> {
-    Ok(SourcePosition { partition, offset: resume.position.offset, payload: options().serialize(resume)? })
+    let &ResumePoint { position, clock, late_from, fingerprint } = resume;
+    let mut payload = options().serialize(&(position, clock, late_from))?;
+    payload.extend(fingerprint.into_iter().flat_map(u32::to_le_bytes));
+    Ok(SourcePosition { partition, offset: position.offset, payload })
+}
+
+/// Decodes the position at which a source resumes; `None` for any other bytes.
+pub(super) fn resume_point(recorded: &SourcePosition) -> Option<ResumePoint> {
+    let mut rest = &recorded.payload[..];
+    let read = options().allow_trailing_bytes().deserialize_from(&mut rest);
+    let (position, clock, late_from) = read.ok()?;
+    let fingerprint = match rest {
+        [] => None,
+        bytes => Some(u32::from_le_bytes(bytes.try_into().ok()?)),
+    };
+    Some(ResumePoint { position, clock, late_from, fingerprint })
 }
 
 /// Encoding of payloads inside the frames of the state.

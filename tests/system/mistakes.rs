@@ -387,7 +387,13 @@ fn a_repaired_source_resumes_where_the_run_stopped() {
     // Row 10,656 is the first one of epoch 38.
     let published = mistake.published();
     assert!((39..=42).contains(&published), "{published}");
-    mistake.lab.write("data.csv", rows(15_000, usize::MAX));
+    // Rows of epochs that are published have been read: they must stay.
+    let (bad, good) = (rows(15_000, 10_656), rows(15_000, usize::MAX));
+    mistake.lab.write("data.csv", &good);
+    mistake.run(&[]).failed(1, &["has changed before the place where the last run stopped"]);
+    let read = 1 + 288 * published;
+    let mended = bad.split_inclusive('\n').take(read).chain(good.split_inclusive('\n').skip(read));
+    mistake.lab.write("data.csv", mended.collect::<String>());
     mistake.run(&[]).succeeded();
     assert_eq!(mistake.published(), 53);
 }

@@ -12,12 +12,15 @@ fn a_run_over_packed_files_resumes_at_any_mark() {
     let rest = "epochs = { records = 7, horizon = 25 }";
     check_resume(&[("a.csv.gz", &gzip), ("b.csv.zst", &zstd)], rest);
     let plain = pipeline(&[("a.csv", &a), ("b.csv", &b)], rest);
-    let plain = drain(&mut SourceReader::open(&plain.1).unwrap()).unwrap();
+    let drained = |pipeline: &Pipeline| {
+        let (records, mut marks) = drain(&mut SourceReader::open(pipeline).unwrap()).unwrap();
+        // That of a packed file is about its packed bytes.
+        marks.iter_mut().for_each(|mark| mark.resume.fingerprint = None);
+        (records, marks)
+    };
+    let plain = drained(&plain.1);
     let (directory, pipeline) = pipeline(&[("a.csv.gz", &gzip), ("b.csv.zst", &zstd)], rest);
-    assert!(
-        drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap() == plain,
-        "positions count unpacked bytes"
-    );
+    assert!(drained(&pipeline) == plain, "positions count unpacked bytes");
     std::fs::write(directory.path().join("b.csv.zst"), &zstd[..zstd.len() - 1]).unwrap();
     let error = SourceReader::open(&pipeline).err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.contains("b.csv.zst") && error.contains("ends too early"), "before any row: {error}");
