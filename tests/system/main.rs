@@ -3,10 +3,11 @@
 //! of it.
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`,
-//!   `estimates`, `adam`, `densities`, `output`, `examples`, `init`.
+//!   `estimates`, `adam`, `pca`, `densities`, `weights`, `output`, `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
 //!   `workers`, `statistics`.
-//! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
+//! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
+//!   `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
 //!   `elsewhere`, `serving`.
