@@ -391,7 +391,7 @@ fn a_repaired_source_resumes_where_the_run_stopped() {
     let (bad, good) = (rows(15_000, 10_656), rows(15_000, usize::MAX));
     mistake.lab.write("data.csv", &good);
     mistake.run(&[]).failed(1, &["has changed before the place where the last run stopped"]);
-    let read = 1 + 288 * published;
+    let read = 1 + 288 * published as usize;
     let mended = bad.split_inclusive('\n').take(read).chain(good.split_inclusive('\n').skip(read));
     mistake.lab.write("data.csv", mended.collect::<String>());
     mistake.run(&[]).succeeded();
