@@ -9,12 +9,14 @@
 //!   key buffers its rows until they hold about as many numbers as its sums do, and multiplies them
 //!   at once. A key with few records stays small. All keys share one workspace.
 
+use super::clipped::NARROW_RECORDS;
 use super::products::{BLOCK_ROWS, BlockProducts};
 use super::products::{add_record, is_narrow};
 use super::sums::{add, add_runs};
 use super::{IntegerRow, Layout, MomentError, QuantisedRows, Sums};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 use zeroize::{Zeroize, Zeroizing};
 
 /// The least number of rows of one key that are multiplied at once; a key of wide records buffers
@@ -45,7 +47,16 @@ pub struct Accumulators {
     places: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
     keys: Vec<KeySums>,
     products: BlockProducts,
+    /// Number of records added; `None` if sums were added.
+    records: Option<u64>,
+    /// Wiped memory of keys, for the next ones.
+    spare: Vec<KeySums>,
+    /// Memory for the total of a key.
+    total: Zeroizing<Vec<i128>>,
 }
+
+/// Most keys whose memory is kept for later ones.
+const SPARE_KEYS: usize = 8;
 
 /// Sums of a key, and rows not yet in them.
 struct KeySums {
@@ -85,16 +96,36 @@ impl Accumulators {
     /// Starts without keys.
     pub fn new(layout: Layout) -> Self {
         let products = BlockProducts::new(layout);
-        Self { layout, width: 0, places: HashMap::default(), keys: Vec::new(), products }
+        let (places, keys, spare) = (HashMap::default(), Vec::new(), Vec::new());
+        Self {
+            layout,
+            width: 0,
+            places,
+            keys,
+            products,
+            records: Some(0),
+            spare,
+            total: Zeroizing::default(),
+        }
     }
 
     /// Adds a batch of rows; `keys` has the key of each. Consecutive rows of one key are fastest.
     pub fn add(&mut self, keys: &[u32], rows: &QuantisedRows) -> Result<(), MomentError> {
+        self.add_rows(keys, rows, 0..rows.len())
+    }
+
+    /// As [`add`](Self::add), for some of the rows; `keys` has the keys of these.
+    pub fn add_rows(
+        &mut self,
+        keys: &[u32],
+        rows: &QuantisedRows,
+        run: Range<usize>,
+    ) -> Result<(), MomentError> {
         self.check_width(rows)?;
-        if keys.len() != rows.len() {
-            return Err(MomentError::Keys { keys: keys.len(), rows: rows.len() });
-        }
-        let mut rest = rows.values();
+        let values = rows.values().get(run.start * self.width..run.end * self.width);
+        let Some(mut rest) = values.filter(|_| keys.len() == run.len()) else {
+            return Err(MomentError::Keys { keys: keys.len(), rows: run.len() });
+        };
         for run in keys.chunk_by(PartialEq::eq) {
             let (rows, after) = rest.split_at(run.len() * self.width);
             rest = after;
@@ -115,6 +146,7 @@ impl Accumulators {
     /// Adds to the number of sent records of a key, if the layout has one.
     pub fn add_sent(&mut self, key: u32, number: u64) {
         if let Some(position) = self.layout.sent() {
+            self.records = None;
             let index = self.index(key);
             let sent = &mut self.keys[index].sums(self.layout)[position];
             *sent = sent.wrapping_add(number.into());
@@ -123,6 +155,7 @@ impl Accumulators {
 
     /// Adds sums of other records of a key.
     pub(super) fn merge(&mut self, key: u32, sums: IntegerRow<'_>) {
+        self.records = None;
         let index = self.index(key);
         add(self.keys[index].sums(self.layout), sums);
     }
@@ -141,35 +174,73 @@ impl Accumulators {
         sums.into_iter().collect()
     }
 
+    /// Returns the keys that have sums, ascending, and their sums, end to end, and clears them. The
+    /// sums are in 64 bits if that is certain to hold them, whatever the records are.
+    pub fn take_row(&mut self) -> (Vec<u32>, Sums) {
+        let keys = self.keys();
+        let length = keys.len() * self.layout.coordinates();
+        let sums = match self.records.filter(|&records| records <= NARROW_RECORDS) {
+            Some(records) => {
+                let mut all = Zeroizing::new(Vec::with_capacity(length));
+                self.drain(|_, sums| all.extend(sums.iter().map(|&sum| sum as i64)));
+                Sums::of(all, records)
+            }
+            None => {
+                let mut all = Zeroizing::new(Vec::with_capacity(length));
+                self.drain(|_, sums| all.extend_from_slice(sums));
+                all.into()
+            }
+        };
+        (keys, sums)
+    }
+
     /// Calls `give` with every key, ascending, and its sums in the order of the layout, and clears
-    /// them.
+    /// them. Keeps the memory of a few keys.
     pub fn drain(&mut self, mut give: impl FnMut(u32, &[i128])) {
-        self.places = HashMap::default();
+        let few = self.keys.len() <= SPARE_KEYS;
+        self.records = Some(0);
+        if few {
+            self.places.clear();
+        } else {
+            (self.places, self.spare) = (HashMap::default(), Vec::new());
+        }
         let mut keys = std::mem::take(&mut self.keys);
         keys.sort_unstable_by_key(|key| key.key);
-        // Made only when needed: for a million columns, making and wiping it would be expensive.
-        let mut few: Zeroizing<Vec<i128>> = Zeroizing::default();
-        for KeySums { key, mut sums, pending } in keys {
-            let total = if sums.is_empty() {
-                few.fill(0);
-                few.resize(self.layout.coordinates(), 0);
-                &mut few
+        for mut of_key in keys.drain(..) {
+            let KeySums { key, sums, pending } = &mut of_key;
+            let total: &mut [i128] = if sums.is_empty() {
+                // Made only when needed: for a million columns, making it would be expensive.
+                self.total.clear();
+                self.total.resize(self.layout.coordinates(), 0);
+                &mut self.total
             } else {
-                &mut sums
+                &mut *sums
             };
             if is_narrow(self.layout) {
                 add_runs(total, [&pending[..]].into_iter());
             } else {
-                self.products.add_rows(&pending, self.width.max(1), total);
+                self.products.add_rows(pending, self.width.max(1), total);
             }
-            give(key, total);
+            give(*key, total);
+            if few {
+                // Not `Vec::zeroize`, which wipes twice, the second time byte by byte.
+                sums[..].zeroize();
+                pending[..].zeroize();
+                (sums.clear(), pending.clear());
+                self.spare.push(of_key);
+            }
+        }
+        self.total[..].zeroize();
+        self.products.wipe();
+        if few {
+            self.keys = keys;
         }
     }
 
     fn index(&mut self, key: u32) -> usize {
-        let Self { places, keys, .. } = self;
+        let Self { places, keys, spare, .. } = self;
         let index = places.entry(key).or_insert_with(|| {
-            keys.push(KeySums::new(key));
+            keys.push(spare.pop().map_or_else(|| KeySums::new(key), |spare| KeySums { key, ..spare }));
             keys.len() as u32 - 1
         });
         *index as usize
@@ -177,6 +248,7 @@ impl Accumulators {
 
     fn add_run(&mut self, key: u32, rows: &[f64]) {
         let (width, layout) = (self.width, self.layout);
+        self.records = self.records.map(|records| records + (rows.len() / width.max(1)) as u64);
         let enough = width * PENDING_ROWS.max(layout.coordinates() / layout.dimension);
         let index = self.index(key);
         let key = &mut self.keys[index];
