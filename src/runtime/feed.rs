@@ -6,8 +6,8 @@
 //! died.
 //!
 //! **Blocks.** Closing an epoch costs every operator an activation, and the log a sync. So while
-//! the next row is at hand, closed epochs are reported together: up to [`BLOCK_EPOCHS`] of them, a
-//! batch of records, or a millisecond of reading. An epoch that no row follows is reported at once.
+//! the next row is at hand, closed epochs are reported together: up to [`BLOCK_EPOCHS`] of them, or
+//! those of a millisecond. An epoch that no row follows is reported at once.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -21,9 +21,7 @@ use tracing::info;
 
 use crate::check::SourceRows;
 use crate::metrics::Metrics;
-use crate::source::{
-    BATCH_RECORDS, EpochMark, RecordBatch, RowCounters, RowSurvey, SourceEvent, SourceReader,
-};
+use crate::source::{EpochMark, RecordBatch, RowCounters, RowSurvey, SourceEvent, SourceReader};
 use crate::state::IngestJournal;
 
 use super::copies::DuplicateFilter;
@@ -33,7 +31,7 @@ use super::resume::EpochResume;
 /// Most batches that wait for a worker.
 pub(super) const WAITING_BATCHES: usize = 8;
 
-/// Most closed epochs that are reported together, unless one mark closes more.
+/// Most marks of closed epochs, and most batches, that are reported together.
 const BLOCK_EPOCHS: usize = 1024;
 
 /// How long a closed epoch waits for others.
@@ -64,6 +62,8 @@ pub(super) struct ClosedRun {
 struct Block {
     /// Records that were read after the first of the epochs was closed.
     records: Records,
+    /// The number of their batches, which depends on rows and not on what they hold.
+    batches: usize,
     closed: VecDeque<ClosedRun>,
     /// When the first of the epochs was closed.
     since: Option<Instant>,
@@ -72,7 +72,7 @@ struct Block {
 impl Block {
     fn is_full(&self) -> bool {
         let is_old = || self.since.is_some_and(|since| since.elapsed() >= BLOCK_TIME);
-        self.closed.len() >= BLOCK_EPOCHS || self.records.len() >= BATCH_RECORDS || is_old()
+        self.closed.len().max(self.batches) >= BLOCK_EPOCHS || is_old()
     }
 }
 
@@ -316,6 +316,7 @@ impl RecordDealer {
         if let Some(guard) = &mut self.guard {
             guard.add(&batch, self.copies.found());
         }
+        self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {
             return !self.fault.is_raised() && self.look_on();
         }
