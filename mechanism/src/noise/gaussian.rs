@@ -45,8 +45,7 @@
 //! multiplications, no division, no floating point. The time depends on the noise only, and the
 //! noise is drawn before the sums of its epoch are read.
 
-use super::bins::{BINS, Bins};
-use super::bins::{LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part};
+use super::bins::{BINS, Bins, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part};
 use super::exponential::LazyUniform;
 use super::scale::NoiseScale;
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -162,7 +161,7 @@ impl DiscreteGaussian {
             let open = self.plain_rounds(bytes, noise);
             self.end_rounds(open, bytes, noise, rng);
         }
-        // A run may be a single coordinate: wiping the whole buffer would cost more than the draw.
+        // Not all: a run may be a single coordinate.
         words[..used].as_flattened_mut().zeroize();
     }
 
@@ -181,11 +180,9 @@ impl DiscreteGaussian {
         for blocks in blocks.chunks_mut(BLOCKS) {
             let words = words[..blocks.len()].as_flattened_mut().as_flattened_mut();
             rng.fill_bytes(cast_slice_mut(words));
-            let (rounds, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks();
-            let (bytes, _) = rounds.as_chunks();
+            let (bytes, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks::<2>().0.as_chunks();
             blocks.iter_mut().zip(bytes).for_each(|(block, bytes)| self.fill_block(rng, bytes, block));
         }
-        // Word by word: byte by byte would take as long as the draw.
         words.as_flattened_mut().as_flattened_mut().zeroize();
     }
 
