@@ -77,7 +77,8 @@ pub trait ReleaseWindows<'scope> {
     /// let (keys, epochs) = (vec![0; 20_000], vec![1; 20_000]);
     /// let batch = Records { keys, epochs, values, ..Records::default() };
     /// timely::example(move |scope| {
-    ///     let (ends, marks) = (vec![2].to_stream(scope), Vec::<(u64, u64)>::new().to_stream(scope));
+    ///     let marks = Vec::<(u64, u64)>::new().to_stream(scope);
+    ///     let ends = vec![2].to_stream(scope);
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
     ///     let releases = records.release_windows(ends, &windows, fault.clone(), answer);
     ///     let log = |_: &[EpochCommit<u64>]| Ok(()); // a real one writes to disk
