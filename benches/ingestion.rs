@@ -163,7 +163,7 @@ fn feed(worker: &mut Worker, publication: &MomentPublication, batches: &[Records
         clipped
             .accumulate(&measurement, fault.clone())
             .release(scope.input_from(&mut ends), &measurement, fault.clone())
-            .commit(None::<()>.to_stream(scope), &measurement, log, fault.clone())
+            .commit(None::<(u64, ())>.to_stream(scope), &measurement, log, fault.clone())
             .probe()
             .0
     });

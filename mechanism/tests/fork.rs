@@ -31,14 +31,20 @@ fn shard(source: NoiseSource) -> ReleaseShard {
     ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, source)
 }
 
-/// Returns the releases of parent and child for the epoch whose noise was drawn before the fork.
-fn releases(source: NoiseSource) -> [Vec<i128>; 2] {
+/// Epochs that are released together.
+const EPOCHS: usize = 3;
+
+/// Returns the releases of parent and child for a run of epochs, of which this many had their noise
+/// before the fork.
+fn releases(source: NoiseSource, drawn: usize) -> [Vec<i128>; 2] {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("child");
     let mut shard = shard(source);
-    shard.prepare().expect("entropy");
+    shard.prepare_run(drawn).expect("entropy");
     let forked = fork().expect("a process can be forked");
-    let noise = shard.release(1, &vec![0; LAYOUT.coordinates()]).expect("a release");
+    let zero = vec![0_i128; LAYOUT.coordinates()];
+    let released = shard.release_run(1, [zero.as_slice().into(); EPOCHS].into_iter()).expect("a release");
+    let noise: Vec<i128> = released.row().iter().collect();
     let Fork::Parent(child) = forked else {
         std::fs::write(&path, format!("{noise:?}")).expect("there is room");
         // The child must not run the parent's destructors.
@@ -51,10 +57,14 @@ fn releases(source: NoiseSource) -> [Vec<i128>; 2] {
 }
 
 fn main() {
-    let [parent, child] = releases(NoiseSource::Seeded(1));
-    assert!(parent == child, "a seeded source gives equal noise, so the test would find it");
-    let [parent, child] = releases(NoiseSource::System);
-    assert_eq!((parent.len(), child.len()), (LAYOUT.coordinates(), LAYOUT.coordinates()));
-    // Two of 45 coordinates with deviations above 2³² steps agree with a probability below 10⁻⁷.
-    assert!(parent.iter().zip(&child).all(|(parent, child)| parent != child), "noise was released twice");
+    for drawn in 1..=EPOCHS {
+        let [parent, child] = releases(NoiseSource::Seeded(1), drawn);
+        assert!(parent == child, "a seeded source gives equal noise, so the test would find it");
+        let [parent, child] = releases(NoiseSource::System, drawn);
+        let length = EPOCHS * LAYOUT.coordinates();
+        assert_eq!((parent.len(), child.len()), (length, length));
+        // Two of 135 coordinates with deviations above 2³² steps agree with a probability below
+        // 10⁻⁷.
+        assert!(parent.iter().zip(&child).all(|(parent, child)| parent != child), "noise was released twice");
+    }
 }

@@ -3,10 +3,10 @@
 use crate::{ClosedEpoch, Fault, Measurement, OpenEpochs, PartialSums, QuantisedRecords};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::Accumulators;
+use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
-use zeroize::Zeroizing;
 
 /// Sums records.
 pub trait Accumulate<'scope> {
@@ -41,15 +41,23 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
         }
         let measurement = measurement.clone();
         self.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
-            let mut epochs = OpenEpochs::new(fault.clone());
+            let mut epochs: OpenEpochs<_> = OpenEpochs::new(fault.clone());
+            let mut spare: Vec<Accumulators> = Vec::new();
+            let most_spare = SPARE_COORDINATES / measurement.layout().coordinates();
             move |(input, frontier), output| {
-                let sums = || Accumulators::new(measurement.layout());
-                epochs.collect(input, sums, |sums, records| add(sums, &records, &measurement, &fault));
+                epochs.collect_with(input, |time, records: QuantisedRecords, open| {
+                    let new = || spare.pop().unwrap_or_else(|| Accumulators::new(measurement.layout()));
+                    let mut sums = EpochSums { open, new };
+                    sums.add(&records, time, &measurement).unwrap_or_else(|reason| fault.raise(reason));
+                });
                 epochs.on_close([frontier], |run| {
-                    for ClosedEpoch { times: [time], data: mut sums, .. } in run {
-                        output
-                            .session(time)
-                            .give_iterator(partial_sums(&mut sums, &measurement)?.into_iter());
+                    let Some(first) = run.first() else { return Ok(()) };
+                    let mut session = output.session(&first.times[0]);
+                    for ClosedEpoch { epoch, data: mut sums, .. } in run {
+                        session.give_iterator(partial_sums(epoch, &mut sums, &measurement)?.into_iter());
+                        if spare.len() < most_spare {
+                            spare.push(sums);
+                        }
                     }
                     Ok(())
                 });
@@ -58,51 +66,71 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     }
 }
 
-pub(crate) fn add(
-    sums: &mut Accumulators,
-    records: &QuantisedRecords,
-    measurement: &Measurement,
-    fault: &Fault,
-) {
-    let checked = records.measurement.check(measurement.id(), "clipped records");
-    let added =
-        checked.and_then(|()| sums.add(&records.keys, &records.rows).map_err(|error| error.to_string()));
-    added.unwrap_or_else(|reason| fault.raise(reason));
-    records.sent.iter().for_each(|(&key, &number)| sums.add_sent(key, number));
+/// Coordinates of the accumulators of closed epochs that are kept for later ones.
+const SPARE_COORDINATES: usize = 1 << 18;
+
+/// The sums of open epochs.
+struct EpochSums<'a, N> {
+    open: &'a mut BTreeMap<u64, Accumulators>,
+    new: N,
 }
 
-/// Cuts sums into pieces. Sums of neighbouring keys in the same shard form one piece.
-fn partial_sums(sums: &mut Accumulators, measurement: &Measurement) -> Result<Vec<PartialSums>, String> {
+impl<N: FnMut() -> Accumulators> EpochSums<'_, N> {
+    fn of(&mut self, epoch: u64) -> &mut Accumulators {
+        self.open.entry(epoch).or_insert_with(&mut self.new)
+    }
+
+    /// Adds records to the sums of their epochs. Those of epochs before `time` join that one.
+    fn add(
+        &mut self,
+        records: &QuantisedRecords,
+        time: u64,
+        measurement: &Measurement,
+    ) -> Result<(), String> {
+        records.measurement.check(measurement.id(), "clipped records")?;
+        let QuantisedRecords { keys, epochs, rows, sent, .. } = records;
+        if keys.len() != rows.len() || !(epochs.is_empty() || epochs.len() == keys.len()) {
+            let (keys, epochs, rows) = (keys.len(), epochs.len(), rows.len());
+            return Err(format!("a batch has {keys} keys and {epochs} epochs for its {rows} records"));
+        }
+        let whole = (time, keys.len());
+        let runs = epochs.chunk_by(PartialEq::eq).map(|run| (run[0].max(time), run.len()));
+        let mut start = 0;
+        for (epoch, length) in runs.chain(epochs.is_empty().then_some(whole)) {
+            let run = start..start + length;
+            let added = self.of(epoch).add_rows(&keys[run.clone()], rows, run);
+            added.map_err(|error| error.to_string())?;
+            start += length;
+        }
+        let last = epochs.last().map_or(time, |&epoch| epoch.max(time));
+        sent.iter().for_each(|(&key, &number)| self.of(last).add_sent(key, number));
+        Ok(())
+    }
+}
+
+/// Cuts the sums of an epoch into pieces. Sums of neighbouring keys in the same shard form one
+/// piece.
+fn partial_sums(
+    epoch: u64,
+    sums: &mut Accumulators,
+    measurement: &Measurement,
+) -> Result<Vec<PartialSums>, String> {
     let (layout, shards) = (measurement.layout(), measurement.shards());
-    let (keys, width) = (sums.keys(), layout.coordinates() as u64);
+    let width = layout.coordinates() as u64;
+    let (keys, all) = sums.take_row();
     if keys.last().is_some_and(|&last| (u64::from(last) + 1) * width > shards.coordinates()) {
         let keys = shards.coordinates() / width;
         return Err(format!("a record's key is not among the {keys} keys: number keys from 0"));
     }
-    let runs = keys.chunk_by(|key, next| key + 1 == *next).map(|run| {
+    let (mut pieces, mut taken) = (Vec::new(), 0);
+    for run in keys.chunk_by(|key, next| key + 1 == *next) {
         let start = u64::from(run[0]) * width;
-        start..start + run.len() as u64 * width
-    });
-    let pieces: Vec<_> = runs.flat_map(|run| shards.split(run)).collect();
-    let room = |(_, piece): &(u32, std::ops::Range<u64>)| {
-        Zeroizing::new(Vec::with_capacity((piece.end - piece.start) as usize))
-    };
-    let mut parts: Vec<Zeroizing<Vec<i128>>> = pieces.iter().map(room).collect();
-    let mut open = parts.iter_mut().zip(&pieces).peekable();
-    sums.drain(|_, mut coordinates| {
-        while let Some((part, (_, piece))) = open.peek_mut() {
-            let room = (piece.end - piece.start) as usize - part.len();
-            let (here, beyond) = coordinates.split_at(room.min(coordinates.len()));
-            part.extend_from_slice(here);
-            coordinates = beyond;
-            if here.len() < room {
-                return;
-            }
-            open.next();
+        for (shard, piece) in shards.split(start..start + run.len() as u64 * width) {
+            let length = (piece.end - piece.start) as usize;
+            let offset = piece.start - shards.range(shard).start;
+            pieces.push(measurement.partial_sums(epoch, shard, offset, all.part(taken..taken + length)));
+            taken += length;
         }
-    });
-    let whole = |((shard, piece), sums): ((u32, std::ops::Range<u64>), Zeroizing<Vec<i128>>)| {
-        measurement.partial_sums(shard, piece.start - shards.range(shard).start, sums.into())
-    };
-    Ok(pieces.into_iter().zip(parts).map(whole).collect())
+    }
+    Ok(pieces)
 }

@@ -83,7 +83,16 @@ fn quantise(
     let left_out = clipper.quantise_all(&records.values, &mut rows);
     records.values.zeroize();
     let left_out = left_out.map_err(|error| error.to_string())?;
-    let (mut left_out, mut row) = (left_out.into_iter().peekable(), 0..);
-    records.keys.retain(|_| row.next().is_none_or(|row| left_out.next_if_eq(&row).is_none()));
-    Ok(QuantisedRecords { measurement: measurement.id(), keys: records.keys, rows, sent })
+    leave_out(&mut records.keys, &left_out);
+    leave_out(&mut records.epochs, &left_out);
+    let Records { keys, epochs, .. } = records;
+    Ok(QuantisedRecords { measurement: measurement.id(), keys, epochs, rows, sent })
+}
+
+/// Removes the rows of these numbers, which ascend.
+fn leave_out<T>(column: &mut Vec<T>, rows: &[usize]) {
+    if !rows.is_empty() {
+        let (mut rows, mut row) = (rows.iter().peekable(), 0..);
+        column.retain(|_| row.next().is_none_or(|row| rows.next_if_eq(&&row).is_none()));
+    }
 }

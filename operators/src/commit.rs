@@ -1,6 +1,7 @@
 //! `commit`: makes epochs durable before anyone sees them.
 
-use crate::{CommitPlan, Fault, OpenEpochs, ReleasedEpoch, ShardRelease};
+use crate::closing::{HeldTime, least_frontier};
+use crate::{CommitPlan, Fault, ReleasedEpoch, ShardRelease};
 use hushflow_mechanism::moments::Sums;
 use std::error::Error;
 use timely::ExchangeData;
@@ -47,8 +48,8 @@ pub trait Commit<'scope> {
     ///
     /// `plan` is the [`Measurement`](crate::Measurement) of the releases, or the
     /// [`Windows`](crate::Windows); releases of another one raise the fault. `marks` carries the
-    /// source positions of an epoch at its time. `log` is used on worker 0 only. An example with a
-    /// custom log:
+    /// source positions of each epoch, at its time or before. `log` is used on worker 0 only. An
+    /// example with a custom log:
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
@@ -61,7 +62,7 @@ pub trait Commit<'scope> {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault.clone());
     ///     let releases = sums.release(vec![3].to_stream(scope), &measurement, fault.clone());
-    ///     let marks = Vec::<u64>::new().to_stream(scope); // no positions to resume from
+    ///     let marks = Vec::<(u64, u64)>::new().to_stream(scope); // no positions to resume from
     ///     let released = releases.commit(marks, &measurement, Some(Box::new(log)), fault);
     ///     released.inspect(|released| assert_eq!(released.len(), 3)); // count, Σx, Σx²
     /// });
@@ -70,7 +71,7 @@ pub trait Commit<'scope> {
     /// ```
     fn commit<M: ExchangeData>(
         self,
-        marks: StreamVec<'scope, u64, M>,
+        marks: StreamVec<'scope, u64, (u64, M)>,
         plan: impl Into<CommitPlan>,
         log: Option<Box<dyn CommitLog<M>>>,
         fault: Fault,
@@ -80,79 +81,134 @@ pub trait Commit<'scope> {
 impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
     fn commit<M: ExchangeData>(
         self,
-        marks: StreamVec<'scope, u64, M>,
+        marks: StreamVec<'scope, u64, (u64, M)>,
         plan: impl Into<CommitPlan>,
         mut log: Option<Box<dyn CommitLog<M>>>,
         fault: Fault,
     ) -> StreamVec<'scope, u64, ReleasedEpoch> {
         let plan = plan.into();
+        // Releases come to worker 0 alone.
+        log = log.filter(|_| self.scope().index() == 0);
         let to_writer = Exchange::new(|_: &ShardRelease| 0);
-        let marks_to_writer = Exchange::new(|_: &M| 0);
+        let marks_to_writer = Exchange::new(|_: &(u64, M)| 0);
         self.binary_frontier(marks, to_writer, marks_to_writer, "Commit", move |_capability, _info| {
-            let mut next = plan.first_epoch;
-            let mut epochs = OpenEpochs::new(fault);
+            let (mut held, mut pending) = (HeldTime::new(), PendingEpochs::new(plan));
             move |(releases, release_frontier), (marks, mark_frontier), output| {
-                epochs
-                    .collect(releases, PendingEpoch::new, |pending, release| pending.releases.push(release));
-                epochs.collect(marks, PendingEpoch::new, |pending, mark| pending.marks.push(mark));
-                let Some(log) = log.as_mut() else { return };
-                epochs.on_close([release_frontier, mark_frontier], |mut run| {
-                    if release_frontier.is_empty() {
-                        // An epoch that was still open when the source ended has marks, but no
-                        // release.
-                        run.retain(|closed| !closed.data.releases.is_empty());
-                    }
-                    let times: Vec<_> = run.iter().map(|closed| closed.times).collect();
-                    let assembled = (next..)
-                        .zip(run)
-                        .map(|(next, closed)| closed.data.assemble(closed.epoch, next, plan));
-                    let commits = assembled.collect::<Result<Vec<_>, _>>()?;
-                    if commits.is_empty() {
-                        return Ok(());
-                    }
-                    log.commit(&commits).map_err(|error| error.to_string())?;
-                    next += commits.len() as u64;
-                    for (commit, [time]) in commits.into_iter().zip(times) {
-                        output.session(time).give(commit.released);
-                    }
-                    Ok(())
+                releases.for_each_time(|time, batches| {
+                    held.hold(&time);
+                    batches
+                        .flat_map(|batch| batch.drain(..))
+                        .for_each(|release| pending.releases.push(release));
                 });
+                marks.for_each_time(|time, batches| {
+                    held.hold(&time);
+                    pending.marks.extend(batches.flat_map(|batch| batch.drain(..)));
+                });
+                let Some(log) = log.as_mut() else { return };
+                if fault.is_raised() {
+                    return;
+                }
+                let limit = least_frontier([release_frontier, mark_frontier]);
+                // An epoch that was still open when the source ended has marks, but no release.
+                let end = if release_frontier.is_empty() { limit.min(pending.end()) } else { limit };
+                let committed = pending.take_before(end).and_then(|commits| {
+                    if !commits.is_empty() {
+                        log.commit(&commits).map_err(|error| error.to_string())?;
+                    }
+                    Ok(commits)
+                });
+                match committed {
+                    Ok(commits) => {
+                        if let Some([time]) = held.get() {
+                            output
+                                .session(time)
+                                .give_iterator(commits.into_iter().map(|commit| commit.released));
+                        }
+                        let is_open = !release_frontier.is_empty() && !pending.is_empty();
+                        held.advance(limit, is_open);
+                    }
+                    Err(reason) => fault.raise(reason),
+                }
             }
         })
     }
 }
 
-struct PendingEpoch<M> {
+/// What has come of epochs that are not committed.
+struct PendingEpochs<M> {
+    plan: CommitPlan,
+    /// The first of them.
+    next: u64,
     releases: Vec<ShardRelease>,
-    marks: Vec<M>,
+    marks: Vec<(u64, M)>,
 }
 
-impl<M> PendingEpoch<M> {
-    fn new() -> Self {
-        PendingEpoch { releases: Vec::new(), marks: Vec::new() }
+impl<M> PendingEpochs<M> {
+    fn new(plan: CommitPlan) -> Self {
+        PendingEpochs { plan, next: plan.first_epoch, releases: Vec::new(), marks: Vec::new() }
     }
 
-    /// Returns the data of an epoch, which must be the `next` one.
-    fn assemble(mut self, epoch: u64, next: u64, plan: CommitPlan) -> Result<EpochCommit<M>, String> {
-        self.releases.iter().try_for_each(|release| release.measurement.check(plan.id, "releases"))?;
-        self.releases.sort_by_key(|release| release.shard);
-        let complete = self.releases.iter().map(|release| release.shard).eq(0..plan.shards);
-        if epoch != next {
-            return Err(format!("epoch {epoch} came where epoch {next} follows: a worker is missing"));
+    fn is_empty(&self) -> bool {
+        self.releases.is_empty() && self.marks.is_empty()
+    }
+
+    /// The epoch after the last one that was released.
+    fn end(&self) -> u64 {
+        self.releases.iter().map(|release| release.epochs().end).fold(self.next, u64::max)
+    }
+
+    /// Takes the epochs before `end`, all of which must be there.
+    fn take_before(&mut self, end: u64) -> Result<Vec<EpochCommit<M>>, String> {
+        self.releases.iter().try_for_each(|release| release.measurement.check(self.plan.id, "releases"))?;
+        if end <= self.next {
+            return Ok(Vec::new());
         }
-        if !complete {
-            return Err(format!(
-                "epoch {epoch} has {} of its {} shards: a worker is missing",
-                self.releases.len(),
-                plan.shards
-            ));
+        let shards = self.plan.shards as usize;
+        self.marks.sort_by_key(|(epoch, _)| *epoch);
+        let closed = self.marks.partition_point(|(epoch, _)| *epoch < end);
+        let mut marks = self.marks.drain(..closed).peekable();
+        // By shard, and there by epoch.
+        self.releases.sort_by_key(|release| (release.shard, release.first));
+        let mut of_shards: Vec<_> = self
+            .releases
+            .chunk_by_mut(|one, next| one.shard == next.shard)
+            .map(|of_shard| of_shard.iter_mut().peekable())
+            .collect();
+        let mut commits = Vec::with_capacity((end - self.next) as usize);
+        for epoch in self.next..end {
+            let mut commit = EpochCommit {
+                released: ReleasedEpoch::new(epoch, Vec::new()),
+                marks: Vec::new(),
+                sums: Vec::with_capacity(shards),
+                states: Vec::new(),
+            };
+            let mut values = Vec::with_capacity(shards);
+            for releases in &mut of_shards {
+                while releases.next_if(|release| release.epochs().end <= epoch).is_some() {}
+                let Some(release) = releases.peek_mut().filter(|release| release.epochs().contains(&epoch))
+                else {
+                    continue;
+                };
+                commit.sums.push(release.sums[(epoch - release.first) as usize].clone());
+                values.push(release.values_of(epoch));
+                if release.epochs().end == epoch + 1 {
+                    commit.states.extend(release.state.take().map(|state| (release.shard, state)));
+                }
+            }
+            if values.len() < shards {
+                return Err(format!(
+                    "epoch {epoch} has {} of its {shards} shards: a worker is missing",
+                    values.len()
+                ));
+            }
+            commit.released = ReleasedEpoch::new(epoch, values);
+            let is_own = |(of, _): &(u64, M)| *of <= epoch;
+            commit.marks.extend(std::iter::from_fn(|| marks.next_if(is_own)).map(|(_, mark)| mark));
+            commits.push(commit);
         }
-        let (mut sums, mut values, mut states) = (Vec::new(), Vec::new(), Vec::new());
-        for release in self.releases {
-            sums.push(release.sums);
-            values.push(release.values);
-            states.extend(release.state.map(|state| (release.shard, state)));
-        }
-        Ok(EpochCommit { released: ReleasedEpoch::new(epoch, values), marks: self.marks, sums, states })
+        drop((of_shards, marks));
+        self.releases.retain(|release| release.epochs().end > end);
+        self.next = end;
+        Ok(commits)
     }
 }

@@ -9,7 +9,7 @@
 //! | [`BoundEntities`] | [`Records`] of entities | at most m records of each in at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
-//! | [`ReleaseMoments`] | [`PartialSums`] | [`ShardRelease`] with exact noise for **every** epoch |
+//! | [`ReleaseMoments`] | [`PartialSums`] | [`ShardRelease`] with exact noise, **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
 //! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
 //! | [`Densities`] | moments | [`DensityEstimate`]: mean and covariance beside the moments |
@@ -20,7 +20,9 @@
 //! them, too.
 //!
 //! All operators of a release take one [`Measurement`]: what is measured, how it is bounded and
-//! with which noise. Timestamps are epochs, from 1.
+//! with which noise. Timestamps are epochs, from 1. Items that carry their epoch come at its time
+//! or before, so a run of epochs that close together travels as one batch, at the time of the
+//! first.
 //!
 //! Each worker sums its own records, and only sums are exchanged. The exceptions exchange records:
 //! [`BoundEntities`] by entity, and [`ReleaseWindows`] by key.
@@ -35,6 +37,8 @@
 //! a whole program.
 
 mod accumulate;
+#[cfg(test)]
+mod blocks_tests;
 mod bound;
 mod clip;
 mod closing;

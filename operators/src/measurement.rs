@@ -220,14 +220,14 @@ impl Measurement {
         ReleaseShard::new(shard, self.0.shards, &self.0.mechanism, self.0.options.source)
     }
 
-    /// Wraps one worker's sums of consecutive coordinates of a shard, for
+    /// Wraps one worker's sums of consecutive coordinates of a shard in an epoch, for
     /// [`ReleaseMoments`](crate::ReleaseMoments). `offset` is the position of the first one in the
-    /// shard.
+    /// shard. They are sent at the time of the epoch, or before.
     ///
     /// The noise covers records that the [clipper](Self::clipper) of this measurement bounded.
     /// [`Accumulate`](crate::Accumulate) adds no others; here the caller must ensure this.
-    pub fn partial_sums(&self, shard: u32, offset: u64, sums: Sums) -> PartialSums {
-        PartialSums { measurement: self.id(), shard, offset, sums }
+    pub fn partial_sums(&self, epoch: u64, shard: u32, offset: u64, sums: Sums) -> PartialSums {
+        PartialSums { measurement: self.id(), epoch, shard, offset, sums }
     }
 
     pub(crate) fn id(&self) -> MeasurementId {
@@ -242,8 +242,15 @@ impl Measurement {
         self.0.options.draw_ahead
     }
 
+    /// Whether a checkpoint is due after an epoch.
     pub(crate) fn is_checkpoint_due(&self, epoch: u64) -> bool {
         epoch.is_multiple_of(self.0.options.checkpoint_interval)
+    }
+
+    /// Returns the last epoch of the longest run from `first` on: checkpoints are due after runs.
+    pub(crate) fn last_of_run(&self, first: u64) -> u64 {
+        let interval = self.0.options.checkpoint_interval.max(1);
+        first.saturating_add(interval - 1) / interval * interval
     }
 
     /// Parameters of [`BoundEntities`](crate::BoundEntities); `None` if single records are

@@ -44,6 +44,15 @@ impl Records {
         }
     }
 
+    /// Adds the records of another batch of the same kind.
+    pub fn append(&mut self, mut other: Records) {
+        self.keys.append(&mut other.keys);
+        self.epochs.append(&mut other.epochs);
+        self.values.append(&mut other.values);
+        self.entities.append(&mut other.entities);
+        self.positions.append(&mut other.positions);
+    }
+
     /// Number of records.
     pub fn len(&self) -> usize {
         self.keys.len()
@@ -68,6 +77,8 @@ impl Records {
 pub struct QuantisedRecords {
     pub(crate) measurement: MeasurementId,
     pub(crate) keys: Vec<u32>,
+    /// The epoch of each record; empty if all are of the batch's time.
+    pub(crate) epochs: Vec<u64>,
     pub(crate) rows: QuantisedRows,
     /// Number of sent records by key.
     pub(crate) sent: BTreeMap<u32, u64>,
@@ -85,39 +96,57 @@ impl QuantisedRecords {
     }
 }
 
-/// One worker's exact sums over a run of coordinates within one shard.
+/// One worker's exact sums over a run of coordinates within one shard of an epoch.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct PartialSums {
     pub(crate) measurement: MeasurementId,
+    pub(crate) epoch: u64,
     pub(crate) shard: u32,
     /// Position of the first sum in the shard.
     pub(crate) offset: u64,
     pub(crate) sums: Sums,
 }
 
-/// One shard of one epoch: the exact sums, for the private log, and the values with noise.
+/// One shard of a run of epochs: the exact sums, for the private log, and the values with noise.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ShardRelease {
     pub(crate) measurement: MeasurementId,
     pub(crate) shard: u32,
-    pub(crate) sums: Sums,
+    /// The first epoch of the run.
+    pub(crate) first: u64,
+    /// The sums of each epoch.
+    pub(crate) sums: Vec<Sums>,
+    /// The values of all epochs, as many of each.
     pub(crate) values: Released,
-    /// The encoder's state after this epoch if a checkpoint is due.
+    /// The encoder's state after the last epoch if a checkpoint is due.
     pub(crate) state: Option<Zeroizing<Vec<u8>>>,
 }
 
 impl ShardRelease {
-    /// Wraps public numbers as the release of a shard without sums, with an empty state if a
-    /// checkpoint is due.
+    /// Wraps public numbers as the release of a shard without sums in one epoch, with an empty
+    /// state if a checkpoint is due.
     pub(crate) fn of_numbers(
         measurement: MeasurementId,
         shard: u32,
+        first: u64,
         numbers: Vec<i128>,
         checkpoint: bool,
     ) -> Self {
         let values = Released::released_before(numbers);
         let state = checkpoint.then(Zeroizing::default);
-        ShardRelease { measurement, shard, sums: Sums::zero(0), values, state }
+        ShardRelease { measurement, shard, first, sums: vec![Sums::zero(0)], values, state }
+    }
+
+    /// The epochs that it releases.
+    pub(crate) fn epochs(&self) -> Range<u64> {
+        self.first..self.first + self.sums.len() as u64
+    }
+
+    /// Shares the values of one of its epochs.
+    pub(crate) fn values_of(&self, epoch: u64) -> Released {
+        let width = self.values.row().len() / self.sums.len().max(1);
+        let start = (epoch - self.first) as usize * width;
+        self.values.part(start..start + width)
     }
 }
 
@@ -141,7 +170,8 @@ impl ReleasedEpoch {
         Self::new(epoch, vec![Released::released_before(values)])
     }
 
-    fn rows(&self) -> impl Iterator<Item = IntegerRow<'_>> + Clone {
+    /// The values of each shard.
+    pub fn rows(&self) -> impl Iterator<Item = IntegerRow<'_>> + Clone {
         self.shards.iter().map(Released::row)
     }
 

@@ -1,11 +1,12 @@
 //! `release`: encodes the sums of all workers and adds exact noise, for every epoch, with or
 //! without data.
 
-use crate::closing::EveryEpoch;
-use crate::{ClosedEpoch, Fault, Measurement, PartialSums, ShardRelease};
+use crate::closing::EveryRun;
+use crate::{Fault, Measurement, PartialSums, ShardRelease};
 use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::release::{ReleaseError, ReleaseShard};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::operator::Operator;
@@ -62,13 +63,20 @@ impl<'scope> ReleaseMoments<'scope> for StreamVec<'scope, u64, PartialSums> {
         let (index, peers, measurement) = (self.scope().index(), self.scope().peers(), measurement.clone());
         let by_shard = Exchange::new(|partial: &PartialSums| u64::from(partial.shard));
         self.binary_frontier(ends.broadcast(), by_shard, Pipeline, "Release", move |capability, _info| {
-            let mut epochs = EveryEpoch::new(capability, measurement.first_epoch(), fault.clone());
-            let mut owned = OwnedShards::new(measurement, index, peers);
-            move |sums, ends, output| {
-                let more = epochs.on_close(sums, ends, |run| {
-                    for ClosedEpoch { epoch, times: [time], data: partials } in run {
-                        output.session(time).give_iterator(owned.release(epoch, partials)?.into_iter());
+            let mut runs = EveryRun::new(capability, measurement.first_epoch(), fault.clone());
+            let mut owned = OwnedShards::new(measurement.clone(), index, peers);
+            let longest = owned.longest_run();
+            let last_of_run =
+                move |first| measurement.last_of_run(first).min(first.saturating_add(longest - 1));
+            move |(sums, frontier), ends, output| {
+                let next = runs.next().unwrap_or(u64::MAX);
+                sums.for_each_time(|_, batches| {
+                    for partial in batches.flat_map(|batch| batch.drain(..)) {
+                        owned.take(next, partial).unwrap_or_else(|reason| fault.raise(reason));
                     }
+                });
+                let more = runs.on_close(frontier, ends, &last_of_run, |run, [time]| {
+                    output.session(time).give_iterator(owned.release(run)?.into_iter());
                     Ok(())
                 });
                 if more && let Err(error) = owned.prepare() {
@@ -79,30 +87,58 @@ impl<'scope> ReleaseMoments<'scope> for StreamVec<'scope, u64, PartialSums> {
     }
 }
 
+/// Coordinates of a run of epochs: its noise is in memory at once, and should stay in the
+/// processor's second-level cache until sums are added.
+const RUN_COORDINATES: usize = 1 << 15;
+
 struct OwnedShards {
     measurement: Measurement,
-    shards: BTreeMap<u32, ReleaseShard>,
-    /// 64-bit sums of several workers, whose memory is reused in the next epoch.
-    sums: BTreeMap<u32, Sums>,
+    shards: BTreeMap<u32, OwnedShard>,
     /// Why the states of a restart could not be restored; reported with the first epoch.
     broken: Option<ReleaseError>,
 }
 
+struct OwnedShard {
+    machine: ReleaseShard,
+    /// Sums of open epochs.
+    partials: Vec<PartialSums>,
+    /// The sums of an epoch without records, once there was one.
+    zero: Option<Sums>,
+    /// 64-bit sums of several workers, whose memory is reused in the next epoch.
+    room: Option<Sums>,
+}
+
 impl OwnedShards {
     fn new(measurement: Measurement, index: usize, peers: usize) -> Self {
-        let (shards, sums) = (BTreeMap::new(), BTreeMap::new());
-        let mut owned = OwnedShards { shards, sums, broken: None, measurement };
+        let mut owned = OwnedShards { shards: BTreeMap::new(), broken: None, measurement };
         let all = 0..owned.measurement.shards().number();
         for number in all.filter(|&number| shard_owner(number, peers) == index) {
-            let mut shard = owned.measurement.machine(number);
+            let mut machine = owned.measurement.machine(number);
             if let Some(state) = owned.measurement.states().get(&number)
-                && let Err(error) = shard.restore(state)
+                && let Err(error) = machine.restore(state)
             {
                 owned.broken = Some(error);
             }
-            owned.shards.insert(number, shard);
+            let (partials, zero, room) = (Vec::new(), None, None);
+            owned.shards.insert(number, OwnedShard { machine, partials, zero, room });
         }
         owned
+    }
+
+    /// Most epochs to release together.
+    fn longest_run(&self) -> u64 {
+        let coordinates: usize = self.shards.values().map(|shard| shard.machine.coordinates()).sum();
+        (RUN_COORDINATES / coordinates.max(1)).max(1) as u64
+    }
+
+    /// Keeps sums until their epoch closes. Those of epochs before `next`, which are over, are
+    /// dropped.
+    fn take(&mut self, next: u64, partial: PartialSums) -> Result<(), String> {
+        partial.measurement.check(self.measurement.id(), "sums")?;
+        if let Some(shard) = self.shards.get_mut(&partial.shard).filter(|_| partial.epoch >= next) {
+            shard.partials.push(partial);
+        }
+        Ok(())
     }
 
     /// Draws the noise of the next epoch, unless noise is drawn late.
@@ -110,43 +146,50 @@ impl OwnedShards {
         if !self.measurement.draws_ahead() {
             return Ok(());
         }
-        self.shards.values_mut().try_for_each(ReleaseShard::prepare)
+        self.shards.values_mut().try_for_each(|shard| shard.machine.prepare())
     }
 
-    fn release(&mut self, epoch: u64, partials: Vec<PartialSums>) -> Result<Vec<ShardRelease>, String> {
+    fn release(&mut self, run: Range<u64>) -> Result<Vec<ShardRelease>, String> {
         if let Some(error) = self.broken.take() {
             return Err(error.to_string());
         }
+        let checkpoint = self.measurement.is_checkpoint_due(run.end - 1);
         let measurement = self.measurement.id();
-        let mut by_shard: BTreeMap<u32, Vec<PartialSums>> = BTreeMap::new();
-        for partial in partials {
-            partial.measurement.check(measurement, "sums")?;
-            by_shard.entry(partial.shard).or_default().push(partial);
-        }
-        let checkpoint = self.measurement.is_checkpoint_due(epoch);
-        let release = |(&shard, machine): (&u32, &mut ReleaseShard)| {
+        let release = |(&shard, owned): (&u32, &mut OwnedShard)| {
             // Before its sums are read.
-            machine.prepare()?;
-            let partials = by_shard.remove(&shard).unwrap_or_default();
-            let several = partials.len() > 1;
-            let sums = total(partials, machine.coordinates(), self.sums.remove(&shard));
-            self.sums.extend(sums.shared().filter(|_| several).map(|sums| (shard, sums)));
-            let values = machine.release_row(epoch, sums.row())?;
-            let state = checkpoint.then(|| machine.save());
-            Ok(ShardRelease { measurement, shard, sums, values, state })
+            owned.machine.prepare_run((run.end - run.start) as usize)?;
+            let sums = owned.sums_of(run.clone());
+            let values = owned.machine.release_run(run.start, sums.iter().map(Sums::row))?;
+            let state = checkpoint.then(|| owned.machine.save());
+            Ok(ShardRelease { measurement, shard, first: run.start, sums, values, state })
         };
         let releases: Result<_, ReleaseError> = self.shards.iter_mut().map(release).collect();
         releases.map_err(|error| error.to_string())
     }
 }
 
-/// Adds the partial sums of a shard. If one partial covers the whole shard, the others are added to
-/// it in place.
-fn total(partials: Vec<PartialSums>, coordinates: usize, mut room: Option<Sums>) -> Sums {
-    let mut partials = partials.into_iter().peekable();
-    let whole = partials.next_if(|partial| partial.sums.len() == coordinates);
-    let sums = whole.map_or_else(|| Sums::zero(coordinates), |partial| partial.sums);
-    let plus =
-        |sums: Sums, partial: PartialSums| sums.plus(partial.offset as usize, &partial.sums, room.take());
-    partials.fold(sums, plus)
+impl OwnedShard {
+    /// Takes the total of each epoch.
+    fn sums_of(&mut self, run: Range<u64>) -> Vec<Sums> {
+        let Self { machine, partials, zero, room } = self;
+        let coordinates = machine.coordinates();
+        let mut zero = || zero.get_or_insert_with(|| Sums::zero(coordinates)).clone();
+        partials.sort_by_key(|partial| partial.epoch);
+        let closed = partials.partition_point(|partial| partial.epoch < run.end);
+        let mut partials = partials.drain(..closed).peekable();
+        let total_of = |epoch| {
+            let Some(first) = partials.next_if(|partial| partial.epoch == epoch) else { return zero() };
+            let several = partials.peek().is_some_and(|partial| partial.epoch == epoch);
+            // If one partial covers the whole shard, the others are added to it in place.
+            let (mut sums, rest) =
+                if first.sums.len() == coordinates { (first.sums, None) } else { (zero(), Some(first)) };
+            let others = std::iter::from_fn(|| partials.next_if(|partial| partial.epoch == epoch));
+            for partial in rest.into_iter().chain(others) {
+                sums = sums.plus(partial.offset as usize, &partial.sums, room.take());
+            }
+            *room = sums.shared().filter(|_| several);
+            sums
+        };
+        run.map(total_of).collect()
+    }
 }

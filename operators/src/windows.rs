@@ -77,7 +77,8 @@ pub trait ReleaseWindows<'scope> {
     /// let (keys, epochs) = (vec![0; 20_000], vec![1; 20_000]);
     /// let batch = Records { keys, epochs, values, ..Records::default() };
     /// timely::example(move |scope| {
-    ///     let (ends, marks) = (vec![2].to_stream(scope), Vec::<u64>::new().to_stream(scope));
+    ///     let marks = Vec::<(u64, u64)>::new().to_stream(scope);
+    ///     let ends = vec![2].to_stream(scope);
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
     ///     let releases = records.release_windows(ends, &windows, fault.clone(), answer);
     ///     let log = |_: &[EpochCommit<u64>]| Ok(()); // a real one writes to disk
@@ -128,7 +129,7 @@ impl<'scope> ReleaseWindows<'scope> for StreamVec<'scope, u64, Records> {
                             let due = epoch.is_multiple_of(windows.checkpoint_interval.max(1));
                             let answer = |&key: &u32| {
                                 let numbers = answer(epoch, key, &rows.remove(&key).unwrap_or_default())?;
-                                Ok(ShardRelease::of_numbers(windows.id(), key, numbers, due))
+                                Ok(ShardRelease::of_numbers(windows.id(), key, epoch, numbers, due))
                             };
                             let answers = owned.iter().map(answer).collect::<Result<Vec<_>, String>>()?;
                             output.session(time).give_iterator(answers.into_iter());
@@ -232,8 +233,10 @@ mod tests {
                 let windows = Windows { columns: 1, keys: 3, first_epoch, checkpoint_interval: 2 };
                 let answer = |_, _, rows: &[f64]| Ok(rows.iter().map(|&row| row as i128).collect());
                 let released = records.release_windows(ends, &windows, Fault::new(), answer);
-                released.inspect_time(move |&epoch, release| {
-                    assert!(release.sums.is_empty() && release.state.is_some() == (epoch == 2));
+                released.inspect_time(move |&time, release| {
+                    let epoch = release.first;
+                    assert!(time <= epoch && release.state.is_some() == (epoch == 2));
+                    assert!(release.sums.iter().all(|sums| sums.is_empty()));
                     let positions = release.values.row().iter().collect();
                     sender.send((epoch, release.shard, positions)).expect("a receiver");
                 });

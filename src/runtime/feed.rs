@@ -1,22 +1,21 @@
 //! Feeds records from the source's thread into the dataflow.
 //!
 //! One thread reads the source, or [merges](super::merge) several, and deals batches to the workers
-//! of its process. The channels are bounded, which gives back-pressure. Each worker has a source
-//! operator. It holds a capability at the oldest epoch that may still get records, and advances it
-//! only when the reader reports closed epochs. A failing reader reports its error, and the channel
-//! shows that a reader has died. In neither case does an operator drop its capability.
+//! of its process, whose [operators](super::source) send them on. The channels are bounded, which
+//! gives back-pressure. A failing reader reports its error, and the channel shows that a reader has
+//! died.
+//!
+//! **Blocks.** Closing an epoch costs every operator an activation, and the log a sync. So while
+//! the next row is at hand, closed epochs are reported together: up to [`BLOCK_EPOCHS`] of them, or
+//! those of a millisecond. An epoch that no row follows is reported at once.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
-use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, SendTimeoutError, Sender, TryRecvError, bounded};
+use crossbeam::channel::{Receiver, SendTimeoutError, Sender, bounded};
 use hushflow_operators::{Fault, Records};
-use timely::dataflow::operators::Capability;
-use timely::dataflow::operators::generic::OutputBuilder;
-use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
-use timely::dataflow::{ProbeHandle, Scope, StreamVec};
 use timely::scheduling::SyncActivator;
 use tracing::info;
 
@@ -30,24 +29,51 @@ use super::preflight::{ClosedEpochs, RowGuard};
 use super::resume::EpochResume;
 
 /// Most batches that wait for a worker.
-const WAITING_BATCHES: usize = 8;
+pub(super) const WAITING_BATCHES: usize = 8;
 
-/// Most epochs that are closed but not committed. It bounds the memory of closed epochs.
-pub(super) const EPOCHS_AHEAD: u64 = 256;
+/// Most marks of closed epochs, and most batches, that are reported together.
+const BLOCK_EPOCHS: usize = 1024;
+
+/// How long a closed epoch waits for others.
+const BLOCK_TIME: Duration = Duration::from_millis(1);
 
 /// How often a waiting reader checks for a fault.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How soon a source operator tries again when too many epochs wait for their commit.
-const IDLE: Duration = Duration::from_micros(500);
-
 /// Messages from the reader to a worker.
-enum FeedMessage {
+pub(super) enum FeedMessage {
     Records(Records),
-    /// All epochs up to this one are closed; where a run resumes after them.
-    Closed(u64, EpochResume),
+    /// All epochs up to the last of these are closed.
+    Closed(VecDeque<ClosedRun>),
     /// End of the input.
     End,
+}
+
+/// Epochs that are closed, after those before it.
+pub(super) struct ClosedRun {
+    /// The last of them.
+    pub(super) last: u64,
+    /// Where a run resumes after them; only for the worker that passes it on.
+    pub(super) resume: Option<EpochResume>,
+}
+
+/// Records and closed epochs that wait for more.
+#[derive(Default)]
+struct Block {
+    /// Records that were read after the first of the epochs was closed.
+    records: Records,
+    /// The number of their batches, which depends on rows and not on what they hold.
+    batches: usize,
+    closed: VecDeque<ClosedRun>,
+    /// When the first of the epochs was closed.
+    since: Option<Instant>,
+}
+
+impl Block {
+    fn is_full(&self) -> bool {
+        let is_old = || self.since.is_some_and(|since| since.elapsed() >= BLOCK_TIME);
+        self.closed.len().max(self.batches) >= BLOCK_EPOCHS || is_old()
+    }
 }
 
 /// The workers' ends of the channels.
@@ -91,6 +117,7 @@ pub(super) struct RecordDealer {
     workers: Vec<Outbox>,
     /// The next worker to receive a batch.
     turn: usize,
+    block: Block,
     fault: Fault,
     metrics: Arc<Metrics>,
     copies: DuplicateFilter,
@@ -109,6 +136,14 @@ pub(super) struct ReadOutcome {
 }
 
 impl WorkerFeed {
+    /// Returns the messages for a worker, whose source operator `activator` wakes. Called once for
+    /// each worker.
+    pub(super) fn messages(&self, worker: usize, activator: SyncActivator) -> Receiver<FeedMessage> {
+        let inbox = &self.0[worker];
+        let _ = inbox.activator.set(activator);
+        inbox.messages.clone()
+    }
+
     /// Returns a function that gives the number of messages waiting for the workers, 0 once the
     /// feed is dropped.
     pub(super) fn waiting(&self) -> impl Fn() -> usize + Send + Sync + 'static {
@@ -127,7 +162,8 @@ pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) ->
     };
     let (workers, inboxes) = (0..workers).map(channel).unzip();
     let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
-    let dealer = RecordDealer { workers, turn: 0, fault, metrics, copies, ingest: None, guard: None };
+    let (block, ingest, guard) = (Block::default(), None, None);
+    let dealer = RecordDealer { workers, turn: 0, block, fault, metrics, copies, ingest, guard };
     (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
@@ -149,7 +185,10 @@ impl RecordDealer {
             if waits && !self.end_look() {
                 return self.outcome(&[SourceRows::of(&reader)], *reader.counters());
             }
-            reader.return_early(self.holds_epochs());
+            if self.has_block() && (reader.has_read_all() || self.block.is_full()) && !self.send_block() {
+                return self.outcome(&[SourceRows::of(&reader)], *reader.counters());
+            }
+            reader.return_early(self.holds_epochs(), self.has_block());
             let event = reader.next_event();
             self.survey(0, SourceRows::of(&reader));
             self.update_counters(*reader.counters());
@@ -175,6 +214,35 @@ impl RecordDealer {
         ReadOutcome { counters: self.counted(counters), notices: notices.unwrap_or_default() }
     }
 
+    /// Whether closed epochs wait for more.
+    pub(super) fn has_block(&self) -> bool {
+        !self.block.closed.is_empty()
+    }
+
+    /// Whether they have waited long enough, even if more rows are at hand.
+    pub(super) fn is_block_full(&self) -> bool {
+        self.block.is_full()
+    }
+
+    /// Reports the closed epochs that wait. Returns whether they were accepted.
+    pub(super) fn send_block(&mut self) -> bool {
+        let Block { records, closed, .. } = std::mem::take(&mut self.block);
+        let Some(last) = closed.back().map(|run| run.last) else { return true };
+        if !records.is_empty() && !self.send_records(records) {
+            return false;
+        }
+        let Some((first, others)) = self.workers.split_first() else { return true };
+        let of_others = || VecDeque::from([ClosedRun { last, resume: None }]);
+        self.deliver(first, FeedMessage::Closed(closed))
+            && others.iter().all(|worker| self.deliver(worker, FeedMessage::Closed(of_others())))
+    }
+
+    /// Hands records to the next worker.
+    fn send_records(&mut self, records: Records) -> bool {
+        self.turn = (self.turn + 1) % self.workers.len();
+        self.deliver(&self.workers[self.turn], FeedMessage::Records(records))
+    }
+
     /// Whether the look at the first rows is not over.
     pub(super) fn is_looking(&self) -> bool {
         self.guard.as_ref().is_some_and(RowGuard::is_looking)
@@ -193,14 +261,18 @@ impl RecordDealer {
 
     fn send_epochs(&mut self, closed: Result<Vec<ClosedEpochs>, String>) -> bool {
         match closed {
-            Ok(closed) => closed.iter().all(|closed| self.send_closed(closed)),
+            Ok(closed) => {
+                closed.into_iter().for_each(|closed| self.hold(closed));
+                true
+            }
             Err(refusal) => self.refuse(refusal),
         }
     }
 
     /// Stops the run once all epochs that were reported closed are committed. So the number of
     /// published epochs depends on the rows and the clock, never on the speed of workers.
-    pub(super) fn refuse(&self, refusal: impl Display) -> bool {
+    pub(super) fn refuse(&mut self, refusal: impl Display) -> bool {
+        self.send_block();
         while self.metrics.has_uncommitted() && !self.fault.is_raised() {
             std::thread::sleep(PATIENCE / 10);
         }
@@ -244,42 +316,50 @@ impl RecordDealer {
         if let Some(guard) = &mut self.guard {
             guard.add(&batch, self.copies.found());
         }
+        self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {
             return !self.fault.is_raised() && self.look_on();
         }
-        self.turn = (self.turn + 1) % self.workers.len();
-        self.deliver(&self.workers[self.turn], FeedMessage::Records(batch.records)) && self.look_on()
+        if self.has_block() {
+            self.block.records.append(batch.records);
+            return self.look_on();
+        }
+        self.send_records(batch.records) && self.look_on()
     }
 
-    /// Reports closed epochs to all workers, unless the guard holds them or stops the run.
-    /// There is a survey of each source.
+    /// Adds closed epochs to those that wait to be reported to all workers, unless the guard holds
+    /// them or stops the run. There is a survey of each source.
     pub(super) fn close(&mut self, closed: ClosedEpochs, surveys: &[&RowSurvey]) -> bool {
         let closed = match &mut self.guard {
             Some(guard) => guard.close(closed, surveys),
             None => Ok(Some(closed)),
         };
         match closed {
-            Ok(Some(closed)) => self.send_closed(&closed),
+            Ok(Some(closed)) => {
+                self.hold(closed);
+                true
+            }
             Ok(None) => self.look_on(),
             Err(refusal) => self.refuse(refusal),
         }
     }
 
-    fn send_closed(&mut self, closed: &ClosedEpochs) -> bool {
-        let &ClosedEpochs { epoch, rows, ref resumes, ref judged, .. } = closed;
+    fn hold(&mut self, closed: ClosedEpochs) {
+        let ClosedEpochs { epoch, rows, resumes: sources, judged, .. } = closed;
         self.copies.forget(epoch);
         self.metrics.record_closed(epoch, rows);
         if let Some(ingest) = &self.ingest {
             ingest.closed(epoch);
         }
-        let resume = EpochResume { sources: resumes.clone(), judged: judged.clone() };
-        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::Closed(epoch, resume.clone())))
+        let resume = Some(EpochResume { sources, judged });
+        self.block.closed.push_back(ClosedRun { last: epoch, resume });
+        self.block.since.get_or_insert_with(Instant::now);
     }
 
     /// Reports the end to all workers; nothing is accepted afterwards.
     pub(super) fn end(&mut self) -> bool {
         let closed = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_input);
-        if !self.send_epochs(closed) {
+        if !self.send_epochs(closed) || !self.send_block() {
             return false;
         }
         info!("the source has ended");
@@ -301,94 +381,4 @@ impl RecordDealer {
             }
         }
     }
-}
-
-/// Output streams of a worker's source operator.
-pub(super) struct SourceStreams<'scope> {
-    /// Records, at or before the time of their epoch.
-    pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Where a run resumes after each epoch; only from the process's first worker.
-    pub(super) marks: StreamVec<'scope, u64, EpochResume>,
-    /// The last closed epoch, once the source has ended.
-    pub(super) ends: StreamVec<'scope, u64, u64>,
-}
-
-/// Builds the source operator of the process's worker number `worker`; without a feed it sends
-/// nothing.
-pub(super) fn source<'scope>(
-    scope: Scope<'scope, u64>,
-    feed: Option<&WorkerFeed>,
-    worker: usize,
-    first_epoch: u64,
-    committed: ProbeHandle<u64>,
-    fault: Fault,
-) -> SourceStreams<'scope> {
-    let mut builder = OperatorBuilder::new("Source".to_owned(), scope);
-    let address = builder.operator_info().address;
-    let again = scope.activator_for(Rc::clone(&address));
-    let (records, record_stream) = builder.new_output::<Vec<Records>>();
-    let (marks, mark_stream) = builder.new_output::<Vec<EpochResume>>();
-    let (ends, end_stream) = builder.new_output::<Vec<u64>>();
-    let (mut records, mut marks, mut ends) =
-        (OutputBuilder::from(records), OutputBuilder::from(marks), OutputBuilder::from(ends));
-    let messages = feed.map(|feed| {
-        let Inbox { messages, activator } = &feed.0[worker];
-        // Set once: each worker builds one source.
-        let _ = activator.set(scope.worker().sync_activator_for(address.to_vec()));
-        messages.clone()
-    });
-    builder.build(move |capabilities| {
-        let delayed = capabilities.into_iter().map(|mut capability| {
-            capability.downgrade(&first_epoch);
-            capability
-        });
-        let mut delayed: Option<Vec<Capability<u64>>> = messages.is_some().then(|| delayed.collect());
-        let mut parked: Option<FeedMessage> = None;
-        move |_frontiers| {
-            let (Some(capabilities), Some(messages)) = (delayed.as_mut(), messages.as_ref()) else { return };
-            let (mut records, mut marks, mut ends) = (records.activate(), marks.activate(), ends.activate());
-            for _ in 0..WAITING_BATCHES {
-                match parked.take().map_or_else(|| messages.try_recv(), Ok) {
-                    Ok(FeedMessage::Records(batch)) => records.session(&capabilities[0]).give(batch),
-                    Ok(FeedMessage::Closed(epoch, resume)) => {
-                        let open = *capabilities[0].time();
-                        let last = epoch.min(last_to_close(&committed, first_epoch));
-                        if worker == 0 {
-                            for closed in open..=last {
-                                capabilities[1].downgrade(&closed);
-                                marks.session(&capabilities[1]).give(resume.clone());
-                            }
-                        }
-                        if last >= open {
-                            capabilities.iter_mut().for_each(|capability| capability.downgrade(&(last + 1)));
-                        }
-                        if last < epoch {
-                            parked = Some(FeedMessage::Closed(epoch, resume));
-                            return again.activate_after(IDLE);
-                        }
-                    }
-                    Ok(FeedMessage::End) => {
-                        ends.session(&capabilities[2]).give(capabilities[0].time() - 1);
-                        delayed = None;
-                        return;
-                    }
-                    // The reader wakes it.
-                    Err(TryRecvError::Empty) => return,
-                    Err(TryRecvError::Disconnected) => {
-                        return fault.raise("the reader of the source has stopped without saying why");
-                    }
-                }
-            }
-            again.activate();
-        }
-    });
-    SourceStreams { records: record_stream, marks: mark_stream, ends: end_stream }
-}
-
-/// Returns the last epoch that may be closed now. A jump of the clock closes any number of epochs
-/// with one mark; they are closed as fast as they are committed.
-fn last_to_close(committed: &ProbeHandle<u64>, first_epoch: u64) -> u64 {
-    committed.with_frontier(|frontier| {
-        frontier.first().map_or(u64::MAX, |&next| next.max(first_epoch) + EPOCHS_AHEAD - 1)
-    })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bincode::Options;
 use hushflow_mechanism::moments::IntegerRow;
@@ -26,7 +26,9 @@ use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::publication::{Calibration, MomentPublication, Publication, PublicationError};
 use crate::source::ResumePoint;
-use crate::state::{Enrolment, EpochFrame, IngestJournal, RecoveredState, StateError, Store};
+use crate::state::{
+    CommittedEpoch, Enrolment, IngestJournal, RecoveredState, SourcePosition, StateError, Store,
+};
 use crate::time;
 
 /// State from which a run begins. In a cluster a worker has only the states and histories that it
@@ -146,11 +148,17 @@ pub(super) struct Journal {
     /// Positions of the partitions of an embedder.
     embedded: Option<PartitionPositions>,
     metrics: Arc<Metrics>,
+    /// When the last checkpoint was written, and how long that took.
+    checkpointed: Option<(Instant, Duration)>,
 }
+
+/// A checkpoint waits for this many times as long as the last one took: it needs several syncs, and
+/// a start replays epochs faster than they were committed.
+const CHECKPOINT_PAUSE: u32 = 20;
 
 impl CommitLog<EpochExtra> for Journal {
     fn commit(&mut self, epochs: &[EpochCommit<EpochExtra>]) -> Result<(), Box<dyn Error>> {
-        let frames = epochs
+        let closed = epochs
             .iter()
             .map(|epoch| {
                 let positions = match (resumes(epoch).next(), &self.embedded) {
@@ -158,20 +166,13 @@ impl CommitLog<EpochExtra> for Journal {
                     (None, Some(embedded)) => embedded.after(epoch.released.epoch)?,
                     (None, None) => Vec::new(),
                 };
-                Ok(EpochFrame {
-                    epoch: epoch.released.epoch,
-                    positions,
-                    sums: joined(&epoch.sums),
-                    values: epoch.released.to_vec(),
-                    admitted: self
-                        .histories
-                        .is_some()
-                        .then(|| Zeroizing::new(admitted(epoch).map(|Entity(hash)| hash).collect())),
-                })
+                let admitted = self.histories.is_some().then(|| admitted(epoch).map(|Entity(hash)| hash));
+                let admitted = admitted.map(|hashes| Zeroizing::new(hashes.collect()));
+                Ok(ClosedEpoch { epoch, positions, admitted })
             })
             .collect::<Result<Vec<_>, bincode::Error>>()?;
         let began = Instant::now();
-        self.store.commit(&frames)?;
+        self.store.commit(&closed)?;
         if let Some(last) = epochs.last() {
             self.metrics.record_committed(last.released.epoch, began.elapsed());
         }
@@ -179,7 +180,9 @@ impl CommitLog<EpochExtra> for Journal {
         epochs
             .iter()
             .for_each(|epoch| debug!(epoch = epoch.released.epoch, "the epoch is durable and published"));
-        let due = epochs.iter().rposition(|epoch| !epoch.states.is_empty());
+        let paused = |&(written, took): &(Instant, Duration)| written.elapsed() < CHECKPOINT_PAUSE * took;
+        let may_write = !self.checkpointed.as_ref().is_some_and(paused);
+        let due = epochs.iter().rposition(|epoch| may_write && !epoch.states.is_empty());
         let (due, since) = epochs.split_at(due.map_or(0, |due| due + 1));
         self.advance(due)?;
         if let Some(epoch) = due.last() {
@@ -206,7 +209,8 @@ impl Journal {
         histories: Option<EntityHistories>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Journal { store, partitions, ingest, histories, embedded: None, metrics }
+        let (embedded, checkpointed) = (None, None);
+        Journal { store, partitions, ingest, histories, embedded, metrics, checkpointed }
     }
 
     /// Commits the positions of an embedder's partitions with each epoch.
@@ -232,10 +236,12 @@ impl Journal {
             Some(histories) => options().serialize(&(&epoch.states, histories.to_vec())),
         };
         let Ok(states) = states.map(Zeroizing::new) else { return Ok(()) };
+        let began = Instant::now();
         match self.store.checkpoint(epoch.released.epoch, &states) {
             Err(StateError::TooLarge { .. }) => Ok(()),
             written => {
                 written?;
+                self.checkpointed = Some((Instant::now(), began.elapsed()));
                 debug!(epoch = epoch.released.epoch, "checkpoint written");
                 Ok(())
             }
@@ -260,17 +266,33 @@ fn admitted(epoch: &EpochCommit<EpochExtra>) -> impl Iterator<Item = Entity> {
     lists.flatten().copied()
 }
 
-/// Concatenates all sums into a vector of fixed capacity: growing it would leave copies in freed
-/// memory.
-fn joined(shards: &[Sums]) -> Zeroizing<Vec<i128>> {
-    let mut sums = Zeroizing::new(Vec::with_capacity(shards.iter().map(Sums::len).sum()));
-    for shard in shards {
-        match shard.row() {
-            IntegerRow::Narrow(shard) => sums.extend(shard.iter().map(|&sum| i128::from(sum))),
-            IntegerRow::Wide(shard) => sums.extend_from_slice(shard),
-        }
+/// An epoch as the store commits it.
+struct ClosedEpoch<'a> {
+    epoch: &'a EpochCommit<EpochExtra>,
+    positions: Vec<SourcePosition>,
+    admitted: Option<Zeroizing<Vec<u128>>>,
+}
+
+impl CommittedEpoch for ClosedEpoch<'_> {
+    fn epoch(&self) -> u64 {
+        self.epoch.released.epoch
     }
-    sums
+
+    fn positions(&self) -> &[SourcePosition] {
+        &self.positions
+    }
+
+    fn sums(&self) -> impl Iterator<Item = IntegerRow<'_>> {
+        self.epoch.sums.iter().map(Sums::row)
+    }
+
+    fn values(&self) -> impl Iterator<Item = IntegerRow<'_>> {
+        self.epoch.released.rows()
+    }
+
+    fn admitted(&self) -> Option<&[u128]> {
+        self.admitted.as_ref().map(|hashes| &hashes[..])
+    }
 }
 
 /// Histories of all entities, and their limits.

@@ -112,6 +112,13 @@ impl Merge {
 
     /// Deals one event, or finds an idle source; returns whether to go on.
     fn step(&mut self, sources: &mut [SourceThread], dealer: &mut RecordDealer) -> bool {
+        if dealer.has_block() {
+            let mut awaited = self.clocks.awaited(dealer.is_looking());
+            let waits = awaited.all(|number| sources[number].messages.is_empty());
+            if (waits || dealer.is_block_full()) && !dealer.send_block() {
+                return false;
+            }
+        }
         let waited = self.wait(sources, dealer.is_looking());
         let is_silent = waited.is_none() && self.is_endless;
         let goes_on = match waited {

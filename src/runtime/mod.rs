@@ -27,6 +27,7 @@ mod positions;
 mod preflight;
 mod progress;
 mod resume;
+mod source;
 #[cfg(test)]
 mod tests;
 mod windows;

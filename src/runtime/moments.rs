@@ -2,15 +2,16 @@
 
 use hushflow_operators::{
     Accumulate, BoundEntities, Clip, Commit, CommitLog, Fault, Measurement, Records, ReleaseMoments,
-    ReleasedEpoch, SplitEpochs,
+    ReleasedEpoch, SplitEpochs, map_or_fault,
 };
 use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
 
-use super::feed::{SourceStreams, source};
 use super::journal::{EpochExtra, Journal};
+use super::source::{SourceStart, SourceStreams, epochs_ahead, source};
 use super::{CHECKPOINT_INTERVAL, RunContext, RunError};
 use crate::publication::MomentPublication;
 
@@ -51,10 +52,15 @@ fn build_measured(
     let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
     let (number, first_epoch) = (worker.index(), start.first_epoch);
     let has_entities = publication.parameters().entity.is_some();
+    let ahead = epochs_ahead(measurement.shards().coordinates());
     worker.dataflow::<u64, _, _>(|scope| {
         let SourceStreams { records, marks, ends } =
-            source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-        let streams = RecordStreams { records, marks: marks.map(EpochExtra::Resume), ends };
+            source(scope, feed, number, SourceStart { first_epoch, ahead }, committed.clone(), fault.clone());
+        let streams = RecordStreams {
+            records,
+            marks: marks.map(|(epoch, resume)| (epoch, EpochExtra::Resume(resume))),
+            ends,
+        };
         release(streams, has_entities, measurement, log, fault)
             .inspect(move |released| last.set(released.epoch + 1))
             .probe_with(committed);
@@ -65,8 +71,8 @@ fn build_measured(
 pub(super) struct RecordStreams<'scope> {
     /// Records, at or before the time of their epoch.
     pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Data stored with each epoch.
-    pub(super) marks: StreamVec<'scope, u64, EpochExtra>,
+    /// Data stored with each epoch, at or before its time.
+    pub(super) marks: StreamVec<'scope, u64, (u64, EpochExtra)>,
     /// The last epoch, once the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
 }
@@ -79,11 +85,11 @@ pub(super) fn release<'scope>(
     log: Option<Box<dyn CommitLog<EpochExtra>>>,
     fault: &Fault,
 ) -> StreamVec<'scope, u64, ReleasedEpoch> {
-    let records = records.epochs();
     // Equal on every worker, because it follows from public parameters.
     let clipped = if has_entities {
-        let bounded = records.bound(measurement, fault.clone());
-        marks = marks.concat(bounded.admitted.map(EpochExtra::Admitted));
+        let bounded = records.epochs().bound(measurement, fault.clone());
+        let admitted = |epoch, entities| Ok([(epoch, EpochExtra::Admitted(entities))]);
+        marks = marks.concat(map_or_fault(bounded.admitted, Pipeline, "Admitted", fault.clone(), admitted));
         bounded.records.clip(measurement, fault.clone())
     } else {
         records.clip(measurement, fault.clone())

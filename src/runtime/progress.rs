@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::feed::EPOCHS_AHEAD;
 use super::preflight::{ClosedEpochs, LOOK_ROWS};
+use super::source::EPOCHS_AHEAD;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{EpochMark, ResumePoint, RowCounters, SourceError, SourceReader};
 

@@ -20,8 +20,8 @@ use timely::dataflow::operators::{Inspect, Probe};
 use timely::worker::Worker;
 use zeroize::Zeroizing;
 
-use super::feed::source;
 use super::journal::{EpochExtra, Journal};
+use super::source::{EPOCHS_AHEAD, SourceStart, source};
 use super::{CHECKPOINT_INTERVAL, NAP, RunContext};
 use crate::publication::WindowPublication;
 
@@ -41,7 +41,14 @@ pub(super) fn build(
     let (first_epoch, number, control) = (start.first_epoch, worker.index(), control.clone());
     let windows = publication.windows(first_epoch, CHECKPOINT_INTERVAL);
     worker.dataflow::<u64, _, _>(|scope| {
-        let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
+        let sources = source(
+            scope,
+            feed,
+            number,
+            SourceStart { first_epoch, ahead: EPOCHS_AHEAD },
+            committed.clone(),
+            fault.clone(),
+        );
         sources
             .records
             .epochs()
@@ -51,7 +58,12 @@ pub(super) fn build(
                 let mut generator = generator.map_err(|error| error.to_string())?;
                 until_stopped(&control, move || Ok(estimate.numbers(&rows, &mut generator)))
             })
-            .commit(sources.marks.map(EpochExtra::Resume), &windows, log, fault.clone())
+            .commit(
+                sources.marks.map(|(epoch, resume)| (epoch, EpochExtra::Resume(resume))),
+                &windows,
+                log,
+                fault.clone(),
+            )
             .inspect(move |released| last.set(released.epoch + 1))
             .probe_with(committed);
     });

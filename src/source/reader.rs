@@ -178,9 +178,15 @@ impl SourceReader {
         std::mem::take(&mut self.batch)
     }
 
-    /// Sets whether to return a batch before every wait.
-    pub(crate) fn return_early(&mut self, early: bool) {
-        self.returns_early = early && self.is_live;
+    /// Sets whether to return a batch before every wait: if `always`, or if more rows may arrive
+    /// later and `early`.
+    pub(crate) fn return_early(&mut self, early: bool, always: bool) {
+        self.returns_early = always || (early && self.is_live);
+    }
+
+    /// Whether the next row must be read or waited for, and all before it were returned.
+    pub(crate) fn has_read_all(&self) -> bool {
+        self.pending_rows == 0 && !self.epochs.is_due() && self.rows.must_wait()
     }
 
     /// Whether more rows may arrive later.

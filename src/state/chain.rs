@@ -33,7 +33,6 @@ impl ChainLink {
     }
 
     /// The thirty-two bytes, as frames hold them.
-    #[cfg(test)]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Injects every fault at every call of a run of twenty epochs that changes the disk, and again
+//! Injects every fault at every call of a run of thirty epochs that changes the disk, and again
 //! during the recovery. Requirements:
 //!
 //! - an acknowledged epoch is never lost;
@@ -20,7 +20,7 @@ use super::{
 };
 use std::collections::BTreeMap;
 
-const EPOCHS: u64 = 20;
+const EPOCHS: u64 = 30;
 
 fn header() -> PublicHeader {
     PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true }

@@ -7,8 +7,8 @@
 
 use super::{
     EpochFrame, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store, SumRetention,
+    batch::EncodedEpochs,
     format::{FRAME_HEADER_LENGTH, FrameHeader, kind, planted},
-    frames::EncodedEpoch,
     log::{FrameRead, read_frame},
     simulated::SimulatedDisk,
     storage::{CHECKPOINTS, PRIVATE_LOG, PUBLIC_LOG, Storage, segment_name},
@@ -117,7 +117,9 @@ fn expected_releases() -> Vec<ReleaseFrame> {
     let mut chain = header().fingerprint().unwrap();
     let release = |epoch| {
         let generation = if epoch <= 3 { 1 } else { 2 };
-        chain = EncodedEpoch::new(generation, 0, chain, &frame(epoch)).unwrap().link;
+        let mut encoded = EncodedEpochs::default();
+        encoded.encode(generation, 0, chain, &[frame(epoch)]).unwrap();
+        chain = encoded.links[0];
         ReleaseFrame { generation, epoch, values: frame(epoch).values, chain }
     };
     (1..=5).map(release).collect()
@@ -255,7 +257,8 @@ fn a_lost_generation_frame_is_harmless() {
 #[test]
 fn damage_before_the_last_batch_is_detected_without_an_anchor() {
     let bytes = in_one_segment().content(PRIVATE_LOG).unwrap();
-    let last = EncodedEpoch::new(2, 0, header().fingerprint().unwrap(), &frame(5)).unwrap();
+    let mut last = EncodedEpochs::default();
+    last.encode(2, 0, header().fingerprint().unwrap(), &[frame(5)]).unwrap();
     for byte in 0..bytes.len() - last.private.len() {
         let mut bad = bytes.clone();
         bad[byte] ^= 0x10;

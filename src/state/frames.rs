@@ -6,7 +6,7 @@ use super::{
     chain::{ChainLink, HistoryStamp},
     error::StateError,
     format::{FRAME_HEADER_LENGTH, FrameHeader, MAX_PAYLOAD, kind},
-    integers::{pack, unpack},
+    integers::unpack,
 };
 use bincode::{DefaultOptions, ErrorKind, Options};
 use serde::{Deserialize, Serialize, Serializer};
@@ -204,19 +204,6 @@ impl EpochPayload<'_> {
             },
         })
     }
-
-    /// Returns the kind of its frame.
-    fn kind(&self) -> u8 {
-        if self.admitted.is_some() { kind::ENTITY_EPOCH } else { kind::EPOCH }
-    }
-
-    /// Encodes the private log's frame, with its link.
-    fn frame(&self, synced_length: u64, chain: ChainLink) -> Result<Zeroizing<Vec<u8>>, StateError> {
-        match self.admitted {
-            None => encode(self.kind(), synced_length, &(self, chain)),
-            Some(admitted) => encode(self.kind(), synced_length, &((self, RawBytes(admitted)), chain)),
-        }
-    }
 }
 
 impl ReleasePayload<'_> {
@@ -231,10 +218,6 @@ impl ReleasePayload<'_> {
         Some(ReleaseFrame { generation, epoch, values: unpack(values)?, chain })
     }
 }
-
-/// Bytes serialized in one call.
-#[derive(Serialize)]
-struct RawBytes<'a>(#[serde(serialize_with = "as_bytes")] &'a [u8]);
 
 /// Splits bytes into hashes of sixteen; `None` if bytes remain.
 fn hashes(bytes: &[u8]) -> Option<Zeroizing<Vec<u128>>> {
@@ -270,42 +253,15 @@ pub(super) fn encode(
     Ok(frame)
 }
 
-/// An encoded epoch.
-pub(super) struct EncodedEpoch {
-    /// Its frame in the private log.
-    pub(super) private: Zeroizing<Vec<u8>>,
-    /// Its frame in the public log.
-    pub(super) public: Zeroizing<Vec<u8>>,
-    /// Its link.
-    pub(super) link: ChainLink,
+/// Returns the number of bytes of an encoded part of a payload.
+pub(super) fn encoded_length(part: &(impl Serialize + ?Sized)) -> Result<usize, StateError> {
+    let length = layout().serialized_size(part);
+    length.map(|length| length as usize).map_err(|_| StateError::TooLarge { limit: MAX_PAYLOAD })
 }
 
-impl EncodedEpoch {
-    /// Encodes `frame`, committed by `generation` after the link `before`, for a segment synced up
-    /// to `synced_length`.
-    pub(super) fn new(
-        generation: u64,
-        synced_length: u64,
-        before: ChainLink,
-        frame: &EpochFrame,
-    ) -> Result<Self, StateError> {
-        let (sums, values) = (pack(&frame.sums), pack(&frame.values));
-        let bytes = |hashes: &Zeroizing<Vec<u128>>| {
-            Zeroizing::new(hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect::<Vec<u8>>())
-        };
-        let admitted = frame.admitted.as_ref().map(bytes);
-        let payload = EpochPayload {
-            generation,
-            epoch: frame.epoch,
-            positions: frame.positions.clone(),
-            sums: &sums,
-            values: &values,
-            admitted: admitted.as_ref().map(|bytes| &bytes[..]),
-        };
-        let release = payload.release();
-        let link = before.next(&release);
-        Ok(Self { private: payload.frame(synced_length, link)?, public: release.frame(link)?, link })
-    }
+/// Appends an encoded part of a payload.
+pub(super) fn encode_onto(bytes: &mut Vec<u8>, part: &(impl Serialize + ?Sized)) -> Result<(), StateError> {
+    layout().serialize_into(bytes, part).map_err(|_| StateError::TooLarge { limit: MAX_PAYLOAD })
 }
 
 /// Decodes the payload in `bytes`, whose checksum has been verified.
@@ -315,6 +271,7 @@ pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Box<E
 
 #[cfg(test)]
 mod tests {
+    use super::super::batch::EncodedEpochs;
     use super::*;
 
     fn example() -> EpochFrame {
@@ -327,13 +284,16 @@ mod tests {
         }
     }
 
-    fn encoded() -> EncodedEpoch {
-        EncodedEpoch::new(2, 77, ChainLink::of_header(b"header"), &example()).unwrap()
+    /// The frames of an epoch in both logs, and its link.
+    fn encoded(frame: EpochFrame) -> (Vec<u8>, Vec<u8>, ChainLink) {
+        let mut encoded = EncodedEpochs::default();
+        encoded.encode(2, 77, ChainLink::of_header(b"header"), &[frame]).unwrap();
+        (encoded.private.to_vec(), encoded.public.clone(), encoded.links[0])
     }
 
     #[test]
     fn an_epoch_frame_has_these_bytes() {
-        let EncodedEpoch { private, public, link } = encoded();
+        let (private, public, link) = encoded(example());
         let expected = [
             &[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..],
             &[
@@ -354,7 +314,7 @@ mod tests {
 
     #[test]
     fn frames_return() {
-        let EncodedEpoch { private, public, link } = encoded();
+        let (private, public, link) = encoded(example());
         let (epoch, chain): (EpochPayload<'_>, ChainLink) = decode(&private[24..]).unwrap();
         assert!(epoch.unpack() == Some(example()) && chain == link);
         let (release, chain): (ReleasePayload<'_>, ChainLink) = decode(&public[24..]).unwrap();
@@ -366,12 +326,11 @@ mod tests {
     fn participants_are_stored_after_the_values() {
         let admitted = Some(Zeroizing::new(vec![1, u128::MAX]));
         let of_entities = EpochFrame { admitted: admitted.clone(), ..example() };
-        let link = ChainLink::of_header(b"header");
-        let EncodedEpoch { private, public, link } = EncodedEpoch::new(2, 77, link, &of_entities).unwrap();
-        let plain = encoded();
-        assert!(public == plain.public && link == plain.link, "nobody sees it");
+        let (private, public, link) = encoded(of_entities.clone());
+        let plain = encoded(example());
+        assert!(public == plain.1 && link == plain.2, "nobody sees it");
         let hashes = [&1_u128.to_le_bytes()[..], &[255; 16]].concat();
-        let [before, chain] = [&plain.private[24..], link.bytes()];
+        let [before, chain] = [&plain.0[24..], link.bytes()];
         let before = &before[..before.len() - chain.len()];
         assert_eq!(private[24..], [before, &[32, 0, 0, 0, 0, 0, 0, 0], &hashes, chain].concat());
         assert_eq!(private[4], kind::ENTITY_EPOCH);
@@ -384,7 +343,7 @@ mod tests {
     #[test]
     fn malformed_payloads_are_refused() {
         type Chained<'a> = (EpochPayload<'a>, ChainLink);
-        let EncodedEpoch { private, .. } = encoded();
+        let (private, ..) = encoded(example());
         let payload = &private[24..];
         for length in 0..payload.len() {
             assert!(decode::<Chained<'_>>(&payload[..length]).is_err(), "cut to {length}");

@@ -1,25 +1,72 @@
 //! Packed integers: a common width, then every integer in that many bytes. Lossless; small integers
 //! cost one byte each, the widest sixteen.
 
-use zeroize::Zeroizing;
+use hushflow_mechanism::moments::IntegerRow;
 
 const WIDE: usize = size_of::<i128>();
 
-/// Encodes a width byte, then `width` little-endian two's complement bytes per value.
-pub(super) fn pack(values: &[i128]) -> Zeroizing<Vec<u8>> {
-    let width = common_width(values);
-    let length = 1 + width * values.len();
-    let mut bytes = Zeroizing::new(vec![0; length + WIDE]);
-    bytes[0] = width as u8;
-    for (at, value) in (1..).step_by(width).zip(values) {
-        // Copying all sixteen bytes is faster; the next value overwrites those beyond the width.
-        bytes[at..at + WIDE].copy_from_slice(&value.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+/// Bytes beyond the packed integers that a buffer needs room for, lest it grow.
+pub(super) const SLACK: usize = WIDE;
+
+/// The fewest bytes, at least one, that hold each of some integers with its sign, and the number of
+/// integers.
+#[derive(Clone, Copy)]
+pub(super) struct PackedWidth {
+    width: usize,
+    integers: usize,
 }
 
-/// Decodes the output of [`pack`]; `None` for any other bytes.
+impl PackedWidth {
+    pub(super) fn of<'a>(rows: impl Iterator<Item = IntegerRow<'a>>) -> Self {
+        let (mut narrow, mut wide, mut integers) = (0, 0, 0);
+        for row in rows {
+            integers += row.len();
+            match row {
+                IntegerRow::Narrow(row) => {
+                    narrow = row.iter().fold(narrow, |bits, &value| bits | (value ^ (value >> 63)) as u64);
+                }
+                IntegerRow::Wide(row) => {
+                    wide = row.iter().fold(wide, |bits, &value| bits | (value ^ (value >> 127)) as u128);
+                }
+            }
+        }
+        let bits = wide | u128::from(narrow);
+        Self { width: (128 - bits.leading_zeros() as usize) / 8 + 1, integers }
+    }
+
+    /// Bytes of the packed integers.
+    pub(super) fn length(self) -> usize {
+        1 + self.width * self.integers
+    }
+
+    /// Appends a width byte, then `width` little-endian two's complement bytes per integer.
+    pub(super) fn pack<'a>(self, rows: impl Iterator<Item = IntegerRow<'a>>, bytes: &mut Vec<u8>) {
+        let (mut at, end) = (bytes.len() + 1, bytes.len() + self.length());
+        bytes.push(self.width as u8);
+        bytes.resize(end + SLACK, 0);
+        // Copying all bytes is faster; the next integer overwrites those beyond the width.
+        for row in rows {
+            let length = row.len() * self.width;
+            let places = &mut bytes[at..at + length + SLACK];
+            match row {
+                IntegerRow::Narrow(row) if self.width <= size_of::<i64>() => {
+                    for (place, integer) in (0..).step_by(self.width).zip(row) {
+                        places[place..place + size_of::<i64>()].copy_from_slice(&integer.to_le_bytes());
+                    }
+                }
+                row => {
+                    for (place, integer) in (0..).step_by(self.width).zip(row.iter()) {
+                        places[place..place + WIDE].copy_from_slice(&integer.to_le_bytes());
+                    }
+                }
+            }
+            at += length;
+        }
+        bytes.truncate(end);
+    }
+}
+
+/// Decodes [packed](PackedWidth::pack) integers; `None` for any other bytes.
 pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<i128>> {
     let (&width, packed) = bytes.split_first()?;
     let width = usize::from(width);
@@ -35,16 +82,17 @@ pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<i128>> {
     Some(packed.chunks_exact(width).map(widen).collect())
 }
 
-/// Returns the fewest bytes, at least one, that hold each value with its sign.
-fn common_width(values: &[i128]) -> usize {
-    let magnitude_bits = values.iter().fold(0, |bits, &value| bits | (value ^ (value >> 127)) as u128);
-    (128 - magnitude_bits.leading_zeros() as usize) / 8 + 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn pack(integers: &[i128]) -> Vec<u8> {
+        let row = || [IntegerRow::Wide(integers)].into_iter();
+        let mut bytes = Vec::new();
+        PackedWidth::of(row()).pack(row(), &mut bytes);
+        bytes
+    }
 
     #[test]
     fn widths_are_the_smallest_that_fit() {
@@ -66,7 +114,7 @@ mod tests {
 
     #[test]
     fn packed_bytes_match_the_format() {
-        assert_eq!(**pack(&[1, -2, 300]), [2, 1, 0, 0xfe, 0xff, 0x2c, 1]);
+        assert_eq!(pack(&[1, -2, 300]), [2, 1, 0, 0xfe, 0xff, 0x2c, 1]);
     }
 
     #[test]
@@ -77,6 +125,19 @@ mod tests {
     }
 
     proptest! {
+        /// Rows in 64 bits and in 128, in any order.
+        #[test]
+        fn rows_of_either_width_are_packed_alike(values in proptest::collection::vec(any::<i64>(), 0..20), shift in 0u32..64, cut in 0..20usize, wide in any::<i128>(), bits in 0u32..128) {
+            let narrow: Vec<i64> = values.into_iter().map(|v| v >> shift).collect();
+            let other = [wide >> bits];
+            let (one, two) = narrow.split_at(cut.min(narrow.len()));
+            let rows = [IntegerRow::Narrow(one), IntegerRow::Wide(&other), IntegerRow::Narrow(two)];
+            let all: Vec<i128> = rows.iter().flat_map(|row| row.iter()).collect();
+            let mut bytes = vec![9];
+            PackedWidth::of(rows.into_iter()).pack(rows.into_iter(), &mut bytes);
+            prop_assert_eq!(&bytes[1..], pack(&all));
+        }
+
         #[test]
         fn integers_round_trip(values in proptest::collection::vec(any::<i128>(), 0..20), shift in 0u32..128) {
             let values: Vec<i128> = values.into_iter().map(|v| v >> shift).collect();

@@ -9,6 +9,7 @@
 //! files it finds (`recovery`).
 
 mod anchor;
+mod batch;
 mod calls;
 mod chain;
 mod checkpoint;
@@ -52,6 +53,7 @@ mod simulated;
 #[cfg(test)]
 mod store_tests;
 
+pub use batch::CommittedEpoch;
 pub use chain::{ChainLink, HistoryStamp};
 pub use enrolment::{Enrolment, EnterLedger, LedgerPayment};
 pub use error::StateError;
@@ -69,10 +71,11 @@ pub use segments::SumRetention;
 pub use verify::{PublicReport, StateReport, is_public_alone, verify, verify_public, verify_with};
 
 use anchor::Anchor;
+use batch::EncodedEpochs;
 use chain::LogHead;
 use checkpoint::CheckpointWriter;
 use enrolment::DuePayment;
-use frames::{EncodedEpoch, SegmentPayload};
+use frames::SegmentPayload;
 use log::FrameAppender;
 use private_log::LogPosition;
 use recovery::decide;
@@ -123,6 +126,8 @@ pub struct Store {
     positions: Vec<SourcePosition>,
     segments: Segments,
     checkpoints: CheckpointWriter,
+    /// Memory for the frames of a commit.
+    encoded: EncodedEpochs,
     /// Payment due at the first commit.
     payment: Option<DuePayment>,
     /// Message of the first failure. After it nothing is written.
@@ -222,6 +227,7 @@ impl Store {
             positions: survey.positions,
             segments: Segments::new(header.clone(), keep, survey.facts.private.segments),
             checkpoints,
+            encoded: EncodedEpochs::default(),
             payment: None,
             stopped: None,
         };
@@ -247,34 +253,28 @@ impl Store {
     /// the epochs are the next ones in order, and [`StateError::TooLarge`] above [`MAX_PAYLOAD`]:
     /// nothing has been written. Any other error stops the store: end the run and start again, and
     /// recovery finds out which epochs were committed.
-    pub fn commit(&mut self, frames: &[EpochFrame]) -> Result<Vec<ChainLink>, StateError> {
+    pub fn commit<E: CommittedEpoch>(&mut self, epochs: &[E]) -> Result<Vec<ChainLink>, StateError> {
         self.check_running()?;
-        for (expected, frame) in (self.committed() + 1..).zip(frames) {
-            if frame.epoch != expected {
-                return Err(StateError::WrongEpoch { found: frame.epoch, expected: expected.to_string() });
+        for (expected, epoch) in (self.committed() + 1..).zip(epochs) {
+            if epoch.epoch() != expected {
+                let (found, expected) = (epoch.epoch(), expected.to_string());
+                return Err(StateError::WrongEpoch { found, expected });
             }
         }
-        let (generation, mut chain) = (self.generation(), self.head.link);
-        let encode = |frame| {
-            let epoch = EncodedEpoch::new(generation, self.private.synced(), chain, frame)?;
-            chain = epoch.link;
-            Ok(epoch)
-        };
-        let encoded: Vec<_> = frames.iter().map(encode).collect::<Result<_, StateError>>()?;
-        if encoded.is_empty() {
-            return Ok(Vec::new());
-        }
+        let Some(last) = epochs.last() else { return Ok(Vec::new()) };
+        let mut encoded = std::mem::take(&mut self.encoded);
+        encoded.encode(self.generation(), self.private.synced(), self.head.link, epochs)?;
         if let Some(payment) = self.payment.take() {
             // Check before paying: an epoch that can't be committed must not be charged.
             self.or_stop(|store| store.confirm())?;
-            let length = encoded.iter().map(|epoch| epoch.private.len() as u64).sum();
-            self.or_stop(|store| store.pay(payment, length))?;
+            self.or_stop(|store| store.pay(payment, encoded.private.len() as u64))?;
         }
         self.or_stop(|store| store.write(&encoded))?;
-        if let Some(last) = frames.last() {
-            self.positions.clone_from(&last.positions);
-        }
-        Ok(encoded.iter().map(|epoch| epoch.link).collect())
+        self.positions = last.positions().to_vec();
+        let links = std::mem::take(&mut encoded.links);
+        encoded.clear();
+        self.encoded = encoded;
+        Ok(links)
     }
 
     /// Pays for a first commit of `length` bytes after reserving disk space for them, so a full
@@ -288,25 +288,20 @@ impl Store {
         paid
     }
 
-    fn write(&mut self, epochs: &[EncodedEpoch]) -> Result<(), StateError> {
+    fn write(&mut self, epochs: &EncodedEpochs) -> Result<(), StateError> {
         self.confirm()?;
-        for epoch in epochs {
-            self.private.append(&epoch.private)?;
-        }
+        self.private.append(&epochs.private)?;
         self.private.sync()?;
-        let Some(last) = epochs.last() else { return Ok(()) };
-        self.head.epoch += epochs.len() as u64;
-        self.head.link = last.link;
+        self.head.epoch += epochs.links.len() as u64;
+        self.head.link = epochs.links.last().copied().unwrap_or(self.head.link);
         if let Some(anchor) = &mut self.anchor {
             anchor.move_to(self.head)?;
         }
         // Publish nothing if the path leads elsewhere: another run may be at work on the log found
         // there.
         self.confirm()?;
-        for epoch in epochs {
-            self.public.append(&epoch.public)?;
-            self.checkpoints.links.push_back(epoch.link);
-        }
+        self.public.append(&epochs.public)?;
+        self.checkpoints.links.extend(&epochs.links);
         Ok(())
     }
 

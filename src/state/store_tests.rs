@@ -42,7 +42,7 @@ fn epochs_are_committed_once_in_order_without_gaps() {
         refused(&mut store, epochs);
     }
     assert_eq!(store.committed(), 2, "a refused commit writes nothing, not even its good epochs");
-    store.commit(&[]).unwrap();
+    store.commit::<EpochFrame>(&[]).unwrap();
     store.commit(&[frame(3)]).unwrap();
     let report = verify(&path).unwrap();
     assert_eq!((report.committed, report.published, report.problem.is_none()), (3, 3, true));

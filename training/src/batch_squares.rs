@@ -38,12 +38,12 @@ pub(crate) fn square_batches<'scope>(
         move |(input, frontier), output| {
             epochs.collect(input, BTreeMap::new, add);
             epochs.on_close([frontier], |run| {
-                for ClosedEpoch { times: [time], data: shards, .. } in run {
+                for ClosedEpoch { epoch, times: [time], data: shards } in run {
                     for (shard, sums) in shards {
                         let pieces = squares.of(shard, &sums.to_wide())?.into_iter();
                         output.session(time).give_iterator(pieces.map(
                             |SumsPiece { shard, offset, sums }| {
-                                measurement.partial_sums(shard, offset, sums.into())
+                                measurement.partial_sums(epoch, shard, offset, sums.into())
                             },
                         ));
                     }

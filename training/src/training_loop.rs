@@ -96,14 +96,14 @@ pub fn training_loop<'scope>(
     let layout = measurement.layout();
     let sums = match measurement.mechanism().moments().parameters().method {
         Method::BatchSquares { size } => {
-            let first_sums = |shard, sums| FirstSums { shard, sums };
+            let first_sums = |_, shard, sums| FirstSums { shard, sums };
             let sums =
                 gradients(updates, &setup, layout.without_second(), learner, first_sums, fault.clone());
             square_batches(sums, size.get(), &measurement, fault.clone())
         }
         _ => {
             let measurement = measurement.clone();
-            let partial_sums = move |shard, sums| measurement.partial_sums(shard, 0, sums);
+            let partial_sums = move |step, shard, sums| measurement.partial_sums(step, shard, 0, sums);
             gradients(updates, &setup, layout, learner, partial_sums, fault.clone())
         }
     };
@@ -119,7 +119,7 @@ fn gradients<'scope, S: Clone + 'static>(
     setup: &TrainingSetup,
     layout: Layout,
     mut learner: impl Learner,
-    of_shard: impl Fn(u32, Sums) -> S + 'static,
+    of_shard: impl Fn(u64, u32, Sums) -> S + 'static,
     fault: Fault,
 ) -> StreamVec<'scope, u64, S> {
     let horizon = setup.adam.horizon;
@@ -150,7 +150,9 @@ fn gradients<'scope, S: Clone + 'static>(
                     } else {
                         let sums = gradient_sums.sums_of_step(step, &parameters, &mut learner);
                         let sums = sums.map_err(|error| error.to_string())?;
-                        output.session(time).give_iterator(sums.map(|(shard, sums)| of_shard(shard, sums)));
+                        output
+                            .session(time)
+                            .give_iterator(sums.map(|(shard, sums)| of_shard(step, shard, sums)));
                     }
                 }
                 Ok(())

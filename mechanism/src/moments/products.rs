@@ -47,7 +47,7 @@ const NEAR_COLUMNS: usize = 1024;
 const PANEL: usize = 32;
 
 /// Sums and products of one block: the workspace in which rows are added before they join the sums
-/// of their key.
+/// of their key. It takes no memory before it is used.
 pub(super) struct BlockProducts {
     layout: Layout,
     first: Vec<f64>,
@@ -57,12 +57,7 @@ pub(super) struct BlockProducts {
 
 impl BlockProducts {
     pub(super) fn new(layout: Layout) -> Self {
-        let second = match layout.second {
-            SecondMoment::Full => layout.dimension * layout.dimension,
-            SecondMoment::Diagonal => layout.dimension,
-            SecondMoment::None => 0,
-        };
-        Self { layout, first: vec![0.0; layout.dimension], second: vec![0.0; second] }
+        Self { layout, first: Vec::new(), second: Vec::new() }
     }
 
     /// Adds any number of records, row-major and of `width` values each, to `sums`. The first d
@@ -84,8 +79,15 @@ impl BlockProducts {
 
     fn multiply(&mut self, block: &[f64], width: usize) {
         let dimension = self.layout.dimension;
-        self.first.fill(0.0);
-        self.second.fill(0.0);
+        let second = match self.layout.second {
+            SecondMoment::Full => dimension * dimension,
+            SecondMoment::Diagonal => dimension,
+            SecondMoment::None => 0,
+        };
+        for (sums, length) in [(&mut self.first, dimension), (&mut self.second, second)] {
+            sums.clear();
+            sums.resize(length, 0.0);
+        }
         add_columns(block, width, 0, &mut self.first, |value| value);
         match self.layout.second {
             SecondMoment::None => {}
@@ -103,10 +105,17 @@ impl BlockProducts {
     }
 }
 
+impl BlockProducts {
+    /// Wipes the last block, and keeps the memory.
+    pub(super) fn wipe(&mut self) {
+        self.first[..].zeroize();
+        self.second[..].zeroize();
+    }
+}
+
 impl Drop for BlockProducts {
     fn drop(&mut self) {
-        self.first.zeroize();
-        self.second.zeroize();
+        self.wipe();
     }
 }
 

@@ -94,7 +94,7 @@ impl Sums {
     }
 
     /// Takes all of these sums of `records` records.
-    fn of(sums: Zeroizing<Vec<i64>>, records: u64) -> Self {
+    pub(super) fn of(sums: Zeroizing<Vec<i64>>, records: u64) -> Self {
         let run = 0..sums.len();
         Self::narrow(Arc::new(sums), run, records)
     }
@@ -119,6 +119,22 @@ impl Sums {
         match &self.0 {
             SumsStorage::Narrow { sums: (all, run), .. } => IntegerRow::Narrow(&all[run.clone()]),
             SumsStorage::Wide(sums) => IntegerRow::Wide(sums),
+        }
+    }
+
+    /// Returns a run of these sums, cut to those that there are. It is shared if they are in 64
+    /// bits.
+    #[must_use]
+    pub fn part(&self, run: Range<usize>) -> Self {
+        match &self.0 {
+            SumsStorage::Narrow { sums: (all, own), records } => {
+                let [start, end] = [run.start, run.end].map(|sum| (own.start + sum).min(own.end));
+                Self::narrow(Arc::clone(all), start..end, *records)
+            }
+            SumsStorage::Wide(sums) => {
+                let end = run.end.min(sums.len());
+                Zeroizing::new(sums[run.start.min(end)..end].to_vec()).into()
+            }
         }
     }
 

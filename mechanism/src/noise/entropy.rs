@@ -1,10 +1,11 @@
 //! Sources of random bits.
 //!
-//! A release takes 32 fresh bytes of operating-system entropy for every (epoch, shard) and expands
-//! them by ChaCha20. Nothing is stored on disk. No seed outlives its epoch, so there is no key to
-//! steal, and no restored backup draws the same noise twice. No generator outlives the call that
-//! made it, so a forked process shares none. (If a machine is cloned while it *runs*, both copies
-//! share its memory, including the noise of the epoch in progress.)
+//! A release takes 32 fresh bytes of operating-system entropy for every shard and run of epochs
+//! that close together, and expands them by ChaCha20. Every bit of the keystream is used once: the
+//! noise of an epoch follows that of the epoch before. Nothing is stored on disk. No seed outlives
+//! the draw of its run, so there is no key to steal, and no restored backup draws the same noise
+//! twice. No generator outlives the call that made it, so a forked process shares none. (Two copies
+//! of a machine cloned while it *runs* share what is in memory: the noise of epochs in progress.)
 //!
 //! The seeded source exists for tests and simulations. Releases made with it are marked
 //! `private: false`.
@@ -16,8 +17,8 @@ use std::str::FromStr;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// The generator of one epoch and shard: the keystream of ChaCha20, under a key for the epoch and a
-/// nonce for the shard. Wiped from memory when dropped.
+/// The generator of a shard for one epoch, or for a run of them: the keystream of ChaCha20, under a
+/// fresh key and a nonce for the shard. Wiped from memory when dropped.
 ///
 /// It gives the same bytes as `ChaCha20Rng` of the same seed and stream.
 pub struct NoiseGenerator {
@@ -134,12 +135,39 @@ impl NoiseSource {
         Ok(NoiseGenerator::new(&seed, shard))
     }
 
+    /// Returns the generators of a run of epochs of this shard.
+    pub(crate) fn generators(self, shard: u64) -> RunGenerators {
+        RunGenerators { source: self, shard, generator: None }
+    }
+
     /// Returns the integers added to the noise of an epoch, from this coordinate on.
     pub(crate) fn offsets(self, epoch: u64, coordinate: u64) -> &'static [i128] {
         match self {
             NoiseSource::Shifted { offsets, .. } => offsets.from(epoch, coordinate),
             _ => &[],
         }
+    }
+}
+
+/// The generators of a run of epochs of a shard. They must not outlive the call that draws the run.
+pub(crate) struct RunGenerators {
+    source: NoiseSource,
+    shard: u64,
+    generator: Option<NoiseGenerator>,
+}
+
+impl RunGenerators {
+    /// Returns the generator of the next epoch to draw. The operating system gives one key for all
+    /// epochs; a seed gives a key for each, so its noise does not depend on how epochs are grouped.
+    ///
+    /// # Errors
+    /// [`EntropyError`] if the operating system fails; it is fatal.
+    pub(crate) fn of_epoch(&mut self, epoch: u64) -> Result<&mut NoiseGenerator, EntropyError> {
+        let generator = match self.generator.take().filter(|_| self.source == NoiseSource::System) {
+            Some(generator) => generator,
+            None => self.source.generator(epoch, self.shard)?,
+        };
+        Ok(self.generator.insert(generator))
     }
 }
 

@@ -44,10 +44,10 @@
 //! multiplications, no division, no floating point. The time depends on the noise only, and the
 //! noise is drawn before the sums of its epoch are read.
 
-use super::bins::{BINS, Bins};
-use super::bins::{LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part};
+use super::bins::{BINS, Bins, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part};
 use super::exponential::LazyUniform;
 use super::scale::NoiseScale;
+use bytemuck::{cast_slice, cast_slice_mut};
 use num_bigint::BigUint;
 use rand::CryptoRng;
 use zeroize::Zeroize;
@@ -151,16 +151,17 @@ impl DiscreteGaussian {
         rng: &mut R,
         noise: &mut [N],
     ) {
-        let mut bytes = [[[0u8; 8]; WORDS]; ROUNDS];
+        let mut words = [[0u64; WORDS]; ROUNDS];
         let used = noise.len().min(ROUNDS);
         for noise in noise.chunks_mut(ROUNDS) {
-            let bytes = &mut bytes[..noise.len()];
-            rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut());
+            let words = words[..noise.len()].as_flattened_mut();
+            rng.fill_bytes(cast_slice_mut(words));
+            let (bytes, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks::<WORDS>();
             let open = self.plain_rounds(bytes, noise);
             self.end_rounds(open, bytes, noise, rng);
         }
-        // A run may be a single coordinate: wiping the whole buffer would cost more than the draw.
-        bytes[..used].iter_mut().zeroize();
+        // Not all: a run may be a single coordinate.
+        words[..used].as_flattened_mut().zeroize();
     }
 
     /// As [`fill_by_rounds`](Self::fill_by_rounds) for packed rounds. Draws that fill no block are
@@ -174,13 +175,14 @@ impl DiscreteGaussian {
     }
 
     fn fill_blocks<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, blocks: &mut [[N; ROUNDS]]) {
-        let mut bytes = [[[[0u8; 8]; 2]; ROUNDS]; BLOCKS];
+        let mut words = [[[0u64; 2]; ROUNDS]; BLOCKS];
         for blocks in blocks.chunks_mut(BLOCKS) {
-            let bytes = &mut bytes[..blocks.len()];
-            rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut().as_flattened_mut());
+            let words = words[..blocks.len()].as_flattened_mut().as_flattened_mut();
+            rng.fill_bytes(cast_slice_mut(words));
+            let (bytes, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks::<2>().0.as_chunks();
             blocks.iter_mut().zip(bytes).for_each(|(block, bytes)| self.fill_block(rng, bytes, block));
         }
-        bytes.as_flattened_mut().as_flattened_mut().as_flattened_mut().zeroize();
+        words.as_flattened_mut().as_flattened_mut().zeroize();
     }
 
     fn fill_block<R: CryptoRng + ?Sized, N: NoiseInteger>(

@@ -48,7 +48,7 @@ fn with_noise(shard: &mut ReleaseShard, noise: DrawnNoise, sums: IntegerRow<'_>)
         DrawnNoise::Independent(z) => DrawnNoise::Independent(in_room(&z)),
         DrawnNoise::ToCorrelate(z) => DrawnNoise::ToCorrelate(in_room(&z)),
     };
-    shard.prepared = Some(PreparedNoise { noise, process: std::process::id() });
+    shard.prepared = Some(PreparedNoise { epochs: 1, noise, process: std::process::id() });
     shard.release_row(shard.next_epoch(), sums).unwrap()
 }
 

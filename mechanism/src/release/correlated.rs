@@ -6,7 +6,6 @@
 //! # Encoded sums
 //! One shard's sums, encoded and added to independent noise: `y_t = (C x)_t + z_t`.
 
-use super::values::NoiseBuffer;
 use super::{ReleaseError, Released};
 use crate::mechanism::{CoordinateNoise, MatrixMechanism, MomentEncoder};
 use crate::moments::IntegerRow;
@@ -72,10 +71,8 @@ impl CorrelatedNoise {
 
     /// Draws the independent noise of a step. The state does not change, so the draw may be
     /// discarded.
-    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: &NoiseBuffer) -> Zeroizing<Vec<i64>> {
-        let mut noise = Zeroizing::new(room.take_narrow());
-        noise.resize(self.runs.iter().map(|run| run.length).sum(), 0);
-        let mut rest = &mut noise[..];
+    pub(super) fn draw(&self, generator: &mut NoiseGenerator, noise: &mut [i64]) {
+        let mut rest = noise;
         for run in &self.runs {
             let (own, after) = rest.split_at_mut(run.length);
             match &run.noise {
@@ -84,25 +81,53 @@ impl CorrelatedNoise {
             }
             rest = after;
         }
-        noise
     }
 
-    /// Correlates the noise of a step, then adds the sums to it modulo 2¹²⁸, as
+    /// Correlates the noise of steps of this width, then adds the sums to it modulo 2¹²⁸, as
     /// [`Encoder`](crate::strategy::Encoder) does and for the same reasons. The noise is wiped
     /// unless all of it has become values.
     ///
     /// All sums of one width take the same operations, and sums of either width give the same
     /// values. Apart from the width of the sums, the operations depend only on public data and the
     /// released values.
-    pub(super) fn release(
+    pub(super) fn release<'s>(
         &mut self,
         mut noise: Zeroizing<Vec<i64>>,
-        sums: IntegerRow<'_>,
+        width: usize,
+        steps: impl Iterator<Item = IntegerRow<'s>>,
     ) -> Result<Released, ReleaseError> {
+        // Values in 128 bits, once some don't fit 64.
+        let mut wide: Option<Vec<i128>> = None;
+        for (step, sums) in steps.enumerate() {
+            let (before, after) = noise.split_at_mut(step * width);
+            let own = &mut after[..width];
+            let are_narrow = self.add_step(own, sums)?;
+            if !are_narrow {
+                wide.get_or_insert_with(|| before.iter().map(|&value| value.into()).collect());
+            }
+            if let Some(wide) = &mut wide {
+                // `own` holds the low halves of the values, so subtracting the sums recovers the
+                // noise.
+                let bits = self.runs.iter().flat_map(|run| std::iter::repeat_n(run.sum_bits, run.length));
+                wide.extend(sums.iter().zip(&*own).zip(bits).map(|((sum, &low), bits)| {
+                    let scaled = sum.wrapping_shl(bits.into());
+                    scaled.wrapping_add(low.wrapping_sub(scaled as i64).into())
+                }));
+            }
+        }
+        Ok(match wide {
+            None => Released::narrow(std::mem::take(&mut *noise)),
+            Some(values) => Released::released_before(values),
+        })
+    }
+
+    /// Correlates the noise of a step and adds the sums to it. Returns whether all values fit 64
+    /// bits; if not, `noise` holds their low halves.
+    fn add_step(&mut self, noise: &mut [i64], sums: IntegerRow<'_>) -> Result<bool, ReleaseError> {
         if sums.len() != noise.len() {
             return Err(StepError::Coordinates { found: sums.len(), expected: noise.len() }.into());
         }
-        let mut rest = &mut noise[..];
+        let mut rest = &mut *noise;
         for run in &mut self.runs {
             let (own, after) = rest.split_at_mut(run.length);
             match &mut run.noise {
@@ -115,22 +140,10 @@ impl CorrelatedNoise {
             rest = after;
         }
         self.steps += 1;
-        let are_narrow = match sums {
-            IntegerRow::Narrow(sums) => self.add(&mut noise, sums, sum_of_narrow),
-            IntegerRow::Wide(sums) => self.add(&mut noise, sums, sum_of_wide),
-        };
-        if are_narrow {
-            return Ok(Released::narrow(std::mem::take(&mut *noise)));
-        }
-        // `noise` now holds the low halves of the values, so subtracting the sums recovers the
-        // noise.
-        let bits = self.runs.iter().flat_map(|run| std::iter::repeat_n(run.sum_bits, run.length));
-        let mut values = Vec::with_capacity(noise.len());
-        for ((sum, &low), bits) in sums.iter().zip(noise.iter()).zip(bits) {
-            let scaled = sum.wrapping_shl(bits.into());
-            values.push(scaled.wrapping_add(low.wrapping_sub(scaled as i64).into()));
-        }
-        Ok(Released::released_before(values))
+        Ok(match sums {
+            IntegerRow::Narrow(sums) => self.add(noise, sums, sum_of_narrow),
+            IntegerRow::Wide(sums) => self.add(noise, sums, sum_of_wide),
+        })
     }
 
     /// Adds sums to noise in place. Returns whether all values fit 64 bits; if not, `noise` holds
@@ -232,10 +245,8 @@ impl EncodedSums {
         self.encoder.steps()
     }
 
-    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: &NoiseBuffer) -> Zeroizing<Vec<i128>> {
-        let mut noise = Zeroizing::new(room.take_wide());
-        noise.resize(self.samplers.iter().map(|(_, length)| length).sum(), 0);
-        let mut rest = &mut noise[..];
+    pub(super) fn draw(&self, generator: &mut NoiseGenerator, noise: &mut [i128]) {
+        let mut rest = noise;
         for (sampler, length) in &self.samplers {
             let (run, after) = rest.split_at_mut(*length);
             match sampler {
@@ -244,7 +255,6 @@ impl EncodedSums {
             }
             rest = after;
         }
-        noise
     }
 
     pub(super) fn add(&mut self, sums: IntegerRow<'_>, noise: &mut [i128]) -> Result<(), StepError> {

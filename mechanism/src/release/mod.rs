@@ -10,6 +10,10 @@
 //! data. It draws the noise once: a shard cannot release an epoch twice. Noise belongs to the
 //! process that drew it. If the process forks while noise is pending, the copy draws its own.
 //!
+//! Epochs that close together are released as a run: the noise of all of them is drawn in one call,
+//! from one key, and then their sums are read. The distribution of the release is that of epochs
+//! one by one, because every bit of the keystream is used once.
+//!
 //! Privacy: by induction over the epochs. Given everything released before, the release is an
 //! integer vector `v_t` that depends on the data, plus independent discrete Gaussians whose
 //! parameters do not. Its conditional zero-concentrated loss is `Σ Δv²/(2σ²)` (Canonne, Kamath &
@@ -46,7 +50,7 @@ use correlated::CorrelatedNoise;
 use correlated::EncodedSums;
 use thiserror::Error;
 use values::NoiseBuffer;
-use zeroize::Zeroizing;
+use zeroize::{DefaultIsZeroes, Zeroize, Zeroizing};
 
 /// Error of releasing an epoch. Each is fatal to the run.
 #[derive(Debug, Error)]
@@ -88,7 +92,9 @@ enum ShardNoise {
     Correlated(CorrelatedNoise),
 }
 
+/// Noise of the next epochs.
 struct PreparedNoise {
+    epochs: usize,
     noise: DrawnNoise,
     process: u32,
 }
@@ -140,36 +146,63 @@ impl ReleaseShard {
     /// # Errors
     /// [`ReleaseError::Entropy`].
     pub fn prepare(&mut self) -> Result<(), ReleaseError> {
-        if !self.prepared.as_ref().is_some_and(PreparedNoise::is_of_this_process) {
-            self.prepared = Some(self.draw()?);
-        }
+        self.prepare_run(1)
+    }
+
+    /// Draws the noise of the next `epochs` epochs, except for what is drawn already.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Entropy`].
+    pub fn prepare_run(&mut self, epochs: usize) -> Result<(), ReleaseError> {
+        let begun = self.prepared.take().filter(PreparedNoise::is_of_this_process);
+        self.prepared = Some(match begun {
+            Some(prepared) if prepared.epochs >= epochs => prepared,
+            begun => self.draw(epochs, begun)?,
+        });
         Ok(())
     }
 
-    fn draw(&self) -> Result<PreparedNoise, ReleaseError> {
-        let epoch = self.next_epoch();
-        let mut generator = self.source.generator(epoch, u64::from(self.shard))?;
-        let offsets = self.source.offsets(epoch, self.first_coordinate);
+    /// Draws the noise of the next epochs, of which `begun` has the first.
+    fn draw(&self, epochs: usize, begun: Option<PreparedNoise>) -> Result<PreparedNoise, ReleaseError> {
+        let width = self.coordinates;
+        let (drawn, begun) = begun.map_or((0, None), |begun| (begun.epochs, Some(begun.noise)));
+        let mut generators = self.source.generators(u64::from(self.shard));
+        let rows = (self.next_epoch()..).zip(0..epochs).skip(drawn);
+        let offsets = |epoch| self.source.offsets(epoch, self.first_coordinate);
         let noise = match &self.form {
             ShardNoise::Encoded(sums) => {
-                let mut noise = sums.draw(&mut generator, &self.room);
-                noise.iter_mut().zip(offsets).for_each(|(z, &offset)| *z = z.wrapping_add(offset));
+                let begun = if let Some(DrawnNoise::Independent(noise)) = begun {
+                    noise
+                } else {
+                    Zeroizing::default()
+                };
+                let mut noise = extended(begun, epochs * width, || self.room.take_wide());
+                for (epoch, row) in rows {
+                    let noise = &mut noise[row * width..][..width];
+                    sums.draw(generators.of_epoch(epoch)?, noise);
+                    noise.iter_mut().zip(offsets(epoch)).for_each(|(z, &offset)| *z = z.wrapping_add(offset));
+                }
                 DrawnNoise::Independent(noise)
             }
-            ShardNoise::Correlated(noise) => {
-                let mut noise = noise.draw(&mut generator, &self.room);
-                noise.iter_mut().zip(offsets).for_each(|(z, &offset)| *z = z.wrapping_add(offset as i64));
+            ShardNoise::Correlated(correlated) => {
+                let begun = if let Some(DrawnNoise::ToCorrelate(noise)) = begun {
+                    noise
+                } else {
+                    Zeroizing::default()
+                };
+                let mut noise = extended(begun, epochs * width, || self.room.take_narrow());
+                for (epoch, row) in rows {
+                    let noise = &mut noise[row * width..][..width];
+                    correlated.draw(generators.of_epoch(epoch)?, noise);
+                    noise
+                        .iter_mut()
+                        .zip(offsets(epoch))
+                        .for_each(|(z, &offset)| *z = z.wrapping_add(offset as i64));
+                }
                 DrawnNoise::ToCorrelate(noise)
             }
         };
-        Ok(PreparedNoise { noise, process: std::process::id() })
-    }
-
-    fn take_noise(&mut self) -> Result<DrawnNoise, ReleaseError> {
-        match self.prepared.take().filter(PreparedNoise::is_of_this_process) {
-            Some(prepared) => Ok(prepared.noise),
-            None => Ok(self.draw()?.noise),
-        }
+        Ok(PreparedNoise { epochs, noise, process: std::process::id() })
     }
 
     /// Releases one epoch: takes its exact sums, returns its private values.
@@ -185,21 +218,42 @@ impl ReleaseShard {
     /// # Errors
     /// [`ReleaseError`]; the shard must not be used afterwards.
     pub fn release_row(&mut self, epoch: u64, sums: IntegerRow<'_>) -> Result<Released, ReleaseError> {
+        self.release_run(epoch, [sums].into_iter())
+    }
+
+    /// Releases a run of epochs, the `first` and those after it, of which `sums` has the sums.
+    /// Returns the values of all of them, epoch after epoch. Sums are read after all noise is
+    /// drawn.
+    ///
+    /// # Errors
+    /// [`ReleaseError`]; the shard must not be used afterwards.
+    pub fn release_run<'s>(
+        &mut self,
+        first: u64,
+        sums: impl ExactSizeIterator<Item = IntegerRow<'s>>,
+    ) -> Result<Released, ReleaseError> {
         let expected = self.next_epoch();
-        if epoch != expected {
-            return Err(ReleaseError::OutOfOrder { found: epoch, expected });
+        if first != expected {
+            return Err(ReleaseError::OutOfOrder { found: first, expected });
         }
-        if let Some(horizon) = self.horizon.filter(|&horizon| epoch > horizon) {
+        let last = first.saturating_add(sums.len() as u64).saturating_sub(1);
+        if let Some(horizon) = self.horizon.filter(|&horizon| last > horizon) {
             return Err(StepError::PastHorizon { horizon }.into());
         }
-        let values = match (self.take_noise()?, &mut self.form) {
-            (DrawnNoise::Independent(mut noise), ShardNoise::Encoded(encoded)) => {
+        self.prepare_run(sums.len())?;
+        let (width, length) = (self.coordinates, sums.len() * self.coordinates);
+        let values = match (self.prepared.take().map(|prepared| prepared.noise), &mut self.form) {
+            (Some(DrawnNoise::Independent(mut noise)), ShardNoise::Encoded(encoded)) => {
+                cut(&mut noise, length);
                 // Wiped unless all of it has become values.
-                encoded.add(sums, &mut noise)?;
+                for (row, sums) in sums.enumerate() {
+                    encoded.add(sums, &mut noise[row * width..][..width])?;
+                }
                 Released::released_before(std::mem::take(&mut *noise))
             }
-            (DrawnNoise::ToCorrelate(noise), ShardNoise::Correlated(correlated)) => {
-                correlated.release(noise, sums)?
+            (Some(DrawnNoise::ToCorrelate(mut noise)), ShardNoise::Correlated(correlated)) => {
+                cut(&mut noise, length);
+                correlated.release(noise, width, sums)?
             }
             // Unreachable: a shard draws noise for its own form.
             _ => return Err(StepError::State { reason: "its noise is of another form" }.into()),
@@ -241,202 +295,29 @@ impl ReleaseShard {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mechanism::{Method, MomentParameters, Strategies};
-    use crate::moments::{Layout, SecondMoment};
-    use crate::participation::Participation;
-    use crate::sensitivity::Neighbours;
-    use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-    use crate::strategy::build;
-    use crate::workload::Workload;
-    use std::sync::Arc;
-
-    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
-
-    fn parameters(neighbours: Neighbours) -> MomentParameters {
-        MomentParameters {
-            method: Method::Jme,
-            layout: LAYOUT,
-            neighbours,
-            clip_norm: 1.0,
-            noise_multiplier: 2.0,
-            second_moment_weight: None,
-            count_weight: None,
-        }
+/// Returns `begun` followed by zeros, in memory of `room` where `begun` is too short. Memory that
+/// grew would leave a copy of the noise behind.
+fn extended<Z: Copy + Default + DefaultIsZeroes>(
+    mut begun: Zeroizing<Vec<Z>>,
+    length: usize,
+    room: impl FnOnce() -> Vec<Z>,
+) -> Zeroizing<Vec<Z>> {
+    if begun.capacity() < length {
+        let mut noise = Zeroizing::new(room());
+        noise.clear();
+        noise.reserve_exact(length);
+        noise.extend_from_slice(&begun);
+        begun = noise;
     }
-
-    fn mechanisms(neighbours: Neighbours) -> [MatrixMechanism; 2] {
-        let square_root = build("square-root", &Workload::Prefix, Some(5)).unwrap();
-        let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
-        let fitted = BufferedParameters { horizon: Some(5), buffers };
-        let buffered = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
-        let encoded = MatrixMechanism::new(parameters(neighbours), square_root).unwrap();
-        let strategies = Strategies::shared(buffered).correlated();
-        let correlated =
-            MatrixMechanism::with_participation(parameters(neighbours), strategies, Participation::Single, 5)
-                .unwrap();
-        [encoded, correlated]
-    }
-
-    fn shard(mechanism: &MatrixMechanism, source: NoiseSource) -> ReleaseShard {
-        ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), mechanism, source)
-    }
-
-    fn machines(neighbours: Neighbours, source: NoiseSource) -> [ReleaseShard; 2] {
-        mechanisms(neighbours).map(|mechanism| shard(&mechanism, source))
-    }
-
-    /// Difference of the last epoch's releases with and without these sums. The first shard
-    /// prepares its noise, the second draws it on release.
-    fn difference(mechanism: &MatrixMechanism, epochs: u64, sums: [i128; 6]) -> Vec<i128> {
-        let [mut with, mut without] = [(); 2].map(|()| shard(mechanism, NoiseSource::Seeded(3)));
-        let mut release = |epoch| {
-            with.prepare().unwrap();
-            let (a, b) = (with.release(epoch, &sums).unwrap(), without.release(epoch, &[0; 6]).unwrap());
-            a.iter().zip(b).map(|(a, b)| a - b).collect()
-        };
-        (1..=epochs).map(&mut release).last().unwrap()
-    }
-
-    #[test]
-    fn noise_is_drawn_before_the_sums_and_does_not_depend_on_them() {
-        let sums = [1i128, -2, 3, 4, 5, -6];
-        let [encoded, correlated] = mechanisms(Neighbours::ReplaceOne);
-        // In the first step C multiplies by one, which is 2⁴⁰ units.
-        assert_eq!(difference(&encoded, 1, sums), sums.map(|sum| sum << 40));
-        // Correlated noise and sums meet in a single addition, at every step.
-        let bits = correlated.moments().noise().iter().map(|noise| noise.sum_bits);
-        let expected: Vec<i128> = sums.iter().zip(bits).map(|(sum, bits)| sum << bits).collect();
-        for epochs in 1..=5 {
-            assert_eq!(difference(&correlated, epochs, sums), expected);
-        }
-    }
-
-    /// Simulates a fork: the copy holds noise that its parent will use.
-    #[test]
-    fn noise_that_another_process_drew_is_not_used() {
-        let drawn = |prepared: &PreparedNoise| match &prepared.noise {
-            DrawnNoise::Independent(noise) => noise.to_vec(),
-            DrawnNoise::ToCorrelate(noise) => noise.iter().map(|&z| z.into()).collect(),
-        };
-        let twice = [(); 2].map(|()| machines(Neighbours::ReplaceOne, NoiseSource::System));
-        let [children, owns] = twice;
-        for (mut child, mut own) in children.into_iter().zip(owns) {
-            child.prepare().unwrap();
-            let mut of_parent = child.prepared.take().unwrap();
-            of_parent.process = of_parent.process.wrapping_add(1);
-            let noise = drawn(&of_parent);
-            child.prepared = Some(of_parent);
-            assert_ne!(child.release(1, &[0; 6]).unwrap(), noise);
-
-            own.prepare().unwrap();
-            let noise = drawn(own.prepared.as_ref().unwrap());
-            assert_eq!(own.release(1, &[0; 6]).unwrap(), noise, "its own noise is used as it was drawn");
-        }
-    }
-
-    #[test]
-    fn without_entropy_nothing_is_released() {
-        for mut shard in machines(Neighbours::ReplaceOne, NoiseSource::Exhausted) {
-            assert!(matches!(shard.prepare(), Err(ReleaseError::Entropy(_))));
-            assert!(matches!(shard.release(1, &[0; 6]), Err(ReleaseError::Entropy(_))));
-            assert_eq!(shard.next_epoch(), 1, "the epoch is not used up");
-        }
-    }
-
-    #[test]
-    fn every_epoch_is_released_once_and_in_order() {
-        for mut shard in machines(Neighbours::ReplaceOne, NoiseSource::System) {
-            let first = shard.release(1, &[0; 6]).unwrap();
-            let out_of_order = |found| ReleaseError::OutOfOrder { found, expected: 2 }.to_string();
-            for epoch in [1, 3] {
-                assert_eq!(shard.release(epoch, &[0; 6]).unwrap_err().to_string(), out_of_order(epoch));
-            }
-            assert_ne!(first, shard.release(2, &[0; 6]).unwrap(), "fresh noise");
-            for epoch in 3..=5 {
-                shard.release(epoch, &[0; 6]).unwrap();
-            }
-            let end = shard.release(6, &[0; 6]);
-            assert!(matches!(end, Err(ReleaseError::Step(StepError::PastHorizon { horizon: 5 }))));
-        }
-    }
-
-    #[test]
-    fn a_restored_and_a_replayed_shard_continue_alike() {
-        let source = NoiseSource::Seeded(9);
-        let sums = |epoch: i128| [epoch, -7 * epoch, 11, 1 << 50, -3, epoch * epoch];
-        let [mut replayed, mut not_replayed] = machines(Neighbours::ReplaceOne, source);
-        let mut states = Vec::new();
-        for mechanism in mechanisms(Neighbours::ReplaceOne) {
-            let mut whole = shard(&mechanism, source);
-            for epoch in 1..=3 {
-                whole.release(epoch as u64, &sums(epoch)).unwrap();
-            }
-            let mut restored = shard(&mechanism, source);
-            restored.restore(&whole.save()).unwrap();
-            states.push(whole.save());
-            let expected = whole.release(4, &sums(4)).unwrap();
-            assert_eq!(restored.release(4, &sums(4)).unwrap(), expected);
-            assert_eq!(restored.save(), whole.save());
-            if !mechanism.is_correlated() {
-                (1..=3).for_each(|epoch| replayed.replay(&sums(epoch)).unwrap());
-                assert_eq!(replayed.release(4, &sums(4)).unwrap(), expected);
-            }
-        }
-        assert!(not_replayed.replay(&sums(1)).is_err(), "sums don't tell the noise");
-        for (mut shard, other) in machines(Neighbours::ReplaceOne, source).into_iter().zip([1, 0]) {
-            let cut = states[1 - other].len() - 1;
-            let longer = [&states[1 - other][..], &[0]].concat();
-            for state in [&b"something else"[..], &states[other], &states[1 - other][..cut], &longer, &[]] {
-                assert!(shard.restore(state).is_err());
-            }
-            shard.restore(&states[1 - other]).unwrap();
-            assert_eq!(shard.next_epoch(), 4);
-        }
-    }
-
-    #[test]
-    fn counts_have_noise_unless_they_are_public() {
-        let counts = |neighbours| {
-            let release = |mut shard: ReleaseShard| shard.release(1, &[5, 0, 0, 0, 0, 0]).unwrap()[0];
-            machines(neighbours, NoiseSource::System).map(release)
-        };
-        assert_eq!(counts(Neighbours::ReplaceOneInPlace), [5 << 40; 2]);
-        for neighbours in [Neighbours::ReplaceOne, Neighbours::ZeroOut] {
-            let bits = mechanisms(neighbours).map(|mechanism| mechanism.moments().noise()[0].sum_bits);
-            assert!(counts(neighbours).iter().zip(bits).all(|(count, bits)| *count != 5 << bits));
-        }
-    }
-
-    #[test]
-    fn sums_of_any_size_are_released() {
-        for mechanism in mechanisms(Neighbours::ReplaceOne) {
-            for sums in [[i128::MAX, i128::MIN, 1 << 126, -1 << 90, 1 << 63, 0], [1; 6]] {
-                let [mut with, mut without] = [(); 2].map(|()| shard(&mechanism, NoiseSource::Seeded(6)));
-                let (a, b) = (with.release(1, &sums).unwrap(), without.release(1, &[0; 6]).unwrap());
-                let bits = mechanism.moments().noise().iter().map(|noise| u32::from(noise.sum_bits));
-                for (((a, b), sum), bits) in a.iter().zip(b).zip(sums).zip(bits) {
-                    assert_eq!(a.wrapping_sub(b), sum.wrapping_shl(bits));
-                }
-            }
-            let mut shard = shard(&mechanism, NoiseSource::System);
-            assert!(shard.release(1, &[0; 5]).is_err(), "of other coordinates");
-        }
-    }
-
-    #[test]
-    fn correlated_releases_are_wide_only_where_needed() {
-        let [_, mechanism] = mechanisms(Neighbours::ReplaceOne);
-        for (sums, are_narrow) in [([7; 6], true), ([7, -7, i64::MAX, i64::MIN, 0, 1], false)] {
-            let [mut narrow, mut wide] = [(); 2].map(|()| shard(&mechanism, NoiseSource::Seeded(5)));
-            for epoch in 1..=5 {
-                let values = narrow.release_row(epoch, IntegerRow::Narrow(&sums)).unwrap();
-                assert_eq!(matches!(values.row(), IntegerRow::Narrow(_)), are_narrow);
-                let of_wide = wide.release_row(epoch, IntegerRow::Wide(&sums.map(i128::from))).unwrap();
-                assert_eq!(values, of_wide);
-            }
-        }
-    }
+    begun.resize(length, Z::default());
+    begun
 }
+
+/// Wipes and cuts off noise beyond this length.
+fn cut<Z: DefaultIsZeroes>(noise: &mut Vec<Z>, length: usize) {
+    noise[length..].zeroize();
+    noise.truncate(length);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,15 @@
 //! Released integers, in one canonical form: the only data that leaves the private side.
 //!
 //! Equal integers are indistinguishable: in memory, in serialised form and as real numbers. They
-//! take 64 bits if all of a shard fit, and 128 otherwise. So the width is a function of the
-//! released integers alone. It is chosen after the noise is added, so it reveals nothing about the
-//! sums or how they were accumulated.
+//! take 64 bits if all that were released together fit, and 128 otherwise. So the width is a
+//! function of the released integers alone. It is chosen after the noise is added, so it reveals
+//! nothing about the sums or how they were accumulated.
 
 use crate::moments::IntegerRow;
 use serde::{Deserialize, Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Released integers. They are safe to publish.
@@ -32,12 +34,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Deserialize)]
 #[serde(from = "ReleasedStorage")]
 pub struct Released {
+    values: Arc<ReleasedBuffer>,
+    /// Those of `values` that it holds.
+    run: Range<usize>,
+}
+
+/// Integers that were released together.
+struct ReleasedBuffer {
     form: ReleasedStorage,
     /// Receives the memory on drop.
     room: Option<NoiseBuffer>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Deserialize)]
 enum ReleasedStorage {
     Narrow(Vec<i64>),
     /// At least one value does not fit 64 bits.
@@ -87,28 +96,38 @@ impl Released {
 
     /// Returns the memory to `room` on drop.
     pub(super) fn back_to(mut self, room: &NoiseBuffer) -> Self {
-        self.room = Some(room.clone());
+        if let Some(values) = Arc::get_mut(&mut self.values) {
+            values.room = Some(room.clone());
+        }
         self
     }
 
     /// All values.
     pub fn row(&self) -> IntegerRow<'_> {
-        match &self.form {
-            ReleasedStorage::Narrow(values) => IntegerRow::Narrow(values),
-            ReleasedStorage::Wide(values) => IntegerRow::Wide(values),
+        match &self.values.form {
+            ReleasedStorage::Narrow(values) => IntegerRow::Narrow(&values[self.run.clone()]),
+            ReleasedStorage::Wide(values) => IntegerRow::Wide(&values[self.run.clone()]),
         }
+    }
+
+    /// Shares a run of the values, cut to those that there are.
+    #[must_use]
+    pub fn part(&self, run: Range<usize>) -> Self {
+        let [start, end] = [run.start, run.end].map(|value| (self.run.start + value).min(self.run.end));
+        Released { values: Arc::clone(&self.values), run: start..end.max(start) }
     }
 
     /// All values, in 128 bits.
     pub fn into_wide(mut self) -> Vec<i128> {
-        match std::mem::take(&mut self.form) {
-            ReleasedStorage::Narrow(values) => values.into_iter().map(i128::from).collect(),
-            ReleasedStorage::Wide(values) => values,
+        let whole = self.run.len();
+        match Arc::get_mut(&mut self.values).map(|values| &mut values.form) {
+            Some(ReleasedStorage::Wide(values)) if values.len() == whole => std::mem::take(values),
+            _ => self.row().iter().collect(),
         }
     }
 }
 
-impl Drop for Released {
+impl Drop for ReleasedBuffer {
     fn drop(&mut self) {
         if let Some(room) = &self.room {
             room.exchange(std::mem::take(&mut self.form));
@@ -120,18 +139,44 @@ impl From<ReleasedStorage> for Released {
     /// Chooses the width: bytes from outside may hold narrow values in 128 bits.
     fn from(form: ReleasedStorage) -> Self {
         let form = match form {
-            ReleasedStorage::Wide(values) if values.iter().all(|&value| i64::try_from(value).is_ok()) => {
-                ReleasedStorage::Narrow(values.into_iter().map(|value| value as i64).collect())
-            }
+            ReleasedStorage::Wide(values) => match narrowed(&values) {
+                Some(values) => ReleasedStorage::Narrow(values),
+                None => ReleasedStorage::Wide(values),
+            },
             form => form,
         };
-        Released { form, room: None }
+        let run = match &form {
+            ReleasedStorage::Narrow(values) => 0..values.len(),
+            ReleasedStorage::Wide(values) => 0..values.len(),
+        };
+        Released { values: Arc::new(ReleasedBuffer { form, room: None }), run }
     }
+}
+
+/// Returns the same integers in 64 bits if all fit.
+fn narrowed(values: &[i128]) -> Option<Vec<i64>> {
+    let fit = values.iter().all(|&value| i64::try_from(value).is_ok());
+    fit.then(|| values.iter().map(|&value| value as i64).collect())
+}
+
+/// As [`ReleasedStorage`], borrowed.
+#[derive(Serialize)]
+enum ReleasedRow<'a> {
+    Narrow(Cow<'a, [i64]>),
+    Wide(&'a [i128]),
 }
 
 impl Serialize for Released {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.form.serialize(serializer)
+        let row = match self.row() {
+            IntegerRow::Narrow(values) => ReleasedRow::Narrow(Cow::Borrowed(values)),
+            // The rest of the buffer may hold the values that did not fit.
+            IntegerRow::Wide(values) => match narrowed(values) {
+                Some(values) => ReleasedRow::Narrow(Cow::Owned(values)),
+                None => ReleasedRow::Wide(values),
+            },
+        };
+        row.serialize(serializer)
     }
 }
 
@@ -143,7 +188,7 @@ impl fmt::Debug for Released {
 
 impl PartialEq for Released {
     fn eq(&self, other: &Self) -> bool {
-        self.form == other.form
+        self.row().iter().eq(other.row().iter())
     }
 }
 
@@ -202,8 +247,12 @@ mod tests {
                 let one = Released::released_before(values.clone());
                 let fits = values.iter().all(|&value| i64::try_from(value).is_ok());
                 assert_eq!(matches!(one.row(), IntegerRow::Narrow(_)), fits);
-                let forged = Released { form: ReleasedStorage::Wide(values.clone()), room: None };
-                let other: Released = serde_json::from_slice(&bytes(&forged)).unwrap();
+                // In one buffer with a value that does not fit.
+                let all = [&values[..], &[i128::MAX]].concat();
+                let part = Released::released_before(all).part(0..3);
+                assert!(part == one && bytes(&part) == bytes(&one));
+                let forged = format!("{{\"Wide\": {values:?}}}");
+                let other: Released = serde_json::from_str(&forged).unwrap();
                 assert_eq!(one, other);
                 assert_eq!(bytes(&one), bytes(&other));
                 assert_eq!(one.into_wide(), values);

@@ -4,7 +4,7 @@
 use super::buffer::ClosedBuffer;
 use super::{BoundSetup, BoundedRecords, Entity, EntityHistory, EntityLimits};
 use crate::measurement::MeasurementId;
-use crate::{ClosedEpoch, Fault, OpenEpochs, Records};
+use crate::{Fault, OpenEpochs, Records};
 use differential_dataflow::AsCollection;
 use differential_dataflow::difference::{IsZero, Semigroup};
 use differential_dataflow::operators::arrange::arrangement::arrange_core;
@@ -108,12 +108,14 @@ fn admit<'scope>(
             // The trace holds their contents.
             known.for_each_time(|_, batches| batches.for_each(Vec::clear));
             epochs.on_close(frontiers, |run| {
-                for ClosedEpoch { epoch, times: [change_time, time], data: entities } in run {
-                    let after = history_after(&mut histories, &limits, epoch, entities);
+                for closed in run {
+                    let [change_time, time] = closed.own_times();
+                    let epoch = closed.epoch;
+                    let after = history_after(&mut histories, &limits, epoch, closed.data);
                     let update = |&(entity, history): &_| ((entity, ()), epoch, history);
-                    changes.session(change_time).give_iterator(after.iter().map(update));
+                    changes.session(&change_time).give_iterator(after.iter().map(update));
                     let entities: Vec<Entity> = after.into_iter().map(|(entity, _)| entity).collect();
-                    admitted.session(time).give(entities);
+                    admitted.session(&time).give(entities);
                 }
                 Ok(())
             });
@@ -170,8 +172,10 @@ pub(super) fn pass<'scope>(
             epochs.collect(closed, new, |(buffers, _), closed| buffers.push(closed));
             epochs.collect(admitted, new, |(_, admitted), entities| admitted.extend(entities));
             epochs.on_close([closed_frontier, admitted_frontier], |run| {
-                for ClosedEpoch { epoch, times: [time], data: (buffers, admitted) } in run {
-                    let mut session = output.session(time);
+                for closed in run {
+                    let ([time], epoch) = (closed.own_times(), closed.epoch);
+                    let (buffers, admitted) = closed.data;
+                    let mut session = output.session(&time);
                     buffers.iter().for_each(|buffer| {
                         give_batches(buffer, &admitted, epoch, &columns, |records, sent| {
                             session.give(BoundedRecords { measurement, records, sent })

@@ -3,7 +3,7 @@
 
 use super::buffer::{ClosedBuffer, EpochBuffer};
 use super::{BoundSetup, Entity};
-use crate::{ClosedEpoch, Fault, OpenEpochs, Records, map_or_fault};
+use crate::{Fault, OpenEpochs, Records, map_or_fault};
 use serde::{Deserialize, Serialize};
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::{Exchange, Pipeline};
@@ -95,11 +95,12 @@ pub(super) fn gather<'scope>(
                 batch.values.zeroize();
             });
             epochs.on_close(frontiers, |run| {
-                for ClosedEpoch { times: [time, present_time], data: buffer, .. } in run {
-                    let buffer = buffer.close();
+                for epoch in run {
+                    let [time, present_time] = epoch.own_times();
+                    let buffer = epoch.data.close();
                     expected = buffer.entities().len();
-                    present.session(present_time).give(buffer.entities().to_vec());
-                    closed.session(time).give(buffer);
+                    present.session(&present_time).give(buffer.entities().to_vec());
+                    closed.session(&time).give(buffer);
                 }
                 Ok(())
             });
