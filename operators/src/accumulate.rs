@@ -26,7 +26,8 @@ pub trait Accumulate<'scope> {
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault);
-    ///     sums.inspect_time(move |epoch, _private| sender.send(*epoch).expect("a receiver"));
+    ///     let sums = sums.container::<Vec<_>>();
+    ///     sums.inspect(move |private| sender.send(private.epoch()).expect("a receiver"));
     /// });
     /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -104,7 +104,7 @@ pub fn map_or_fault<'scope, T: 'static, U: 'static, I: IntoIterator<Item = U>>(
 /// Sums of numbers, sent when their epoch closes:
 ///
 /// ```
-/// use hushflow_operators::{ClosedEpoch, Fault, OpenEpochs};
+/// use hushflow_operators::{Fault, OpenEpochs};
 /// use timely::dataflow::channels::pact::Pipeline;
 /// use timely::dataflow::operators::generic::operator::Operator;
 /// use timely::dataflow::operators::{Inspect, vec::{Delay, ToStream}};
@@ -116,8 +116,9 @@ pub fn map_or_fault<'scope, T: 'static, U: 'static, I: IntoIterator<Item = U>>(
 ///         move |(input, frontier), output| {
 ///             epochs.collect(input, || 0, |sum, number| *sum += number);
 ///             epochs.on_close([frontier], |run| {
-///                 for ClosedEpoch { times: [time], data: sum, .. } in run {
-///                     output.session(time).give(sum);
+///                 for closed in run {
+///                     let [time] = closed.own_times();
+///                     output.session(&time).give(closed.data);
 ///                 }
 ///                 Ok(())
 ///             });

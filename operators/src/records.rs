@@ -107,6 +107,13 @@ pub struct PartialSums {
     pub(crate) sums: Sums,
 }
 
+impl PartialSums {
+    /// The epoch of the records.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
 /// One shard of a run of epochs: the exact sums, for the private log, and the values with noise.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ShardRelease {
@@ -138,7 +145,7 @@ impl ShardRelease {
     }
 
     /// The epochs that it releases.
-    pub(crate) fn epochs(&self) -> Range<u64> {
+    pub fn epochs(&self) -> Range<u64> {
         self.first..self.first + self.sums.len() as u64
     }
 

@@ -40,9 +40,10 @@ pub trait ReleaseMoments<'scope> {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault.clone());
     ///     let releases = sums.release(vec![3].to_stream(scope), &measurement, fault);
-    ///     releases.inspect_time(move |epoch, _private| sender.send(*epoch).expect("a receiver"));
+    ///     let releases = releases.container::<Vec<_>>();
+    ///     releases.inspect(move |private| sender.send(private.epochs()).expect("a receiver"));
     /// });
-    /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2, 3]);
+    /// assert_eq!(receiver.iter().flatten().collect::<Vec<_>>(), [1, 2, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn release(
