@@ -62,7 +62,7 @@ pub(super) struct TableLayout<'a> {
     view: usize,
     key: usize,
     count: usize,
-    /// Whether a count stands above the cells instead of before them, on a narrow terminal.
+    /// Whether a narrow terminal gets the count above the cells instead of before them.
     is_stacked: bool,
     /// Indices and widths of the cells shown.
     cells: Vec<(usize, usize)>,
