@@ -62,7 +62,7 @@ pub(super) struct TableLayout<'a> {
     view: usize,
     key: usize,
     count: usize,
-    /// Whether a narrow terminal gets the count above the cells instead of before them.
+    /// Whether the count is on a line of its own, above the cells: the terminal is narrow.
     is_stacked: bool,
     /// Indices and widths of the cells shown.
     cells: Vec<(usize, usize)>,
