@@ -55,7 +55,8 @@ pub use timely;
 
 pub use accumulate::Accumulate;
 pub use bound::{
-    BoundEntities, BoundOutput, BoundedRecords, Entity, EntityHistory, EntityLimits, RepeatPolicy,
+    BoundEntities, BoundOutput, BoundedRecords, ByEntity, Entity, EntityHasher, EntityHistory, EntityLimits,
+    RepeatPolicy,
 };
 pub use clip::Clip;
 pub use closing::{ClosedEpoch, EveryEpoch, Fault, OpenEpochs, map_or_fault};

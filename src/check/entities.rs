@@ -1,10 +1,11 @@
 //! Counts the records that the limits of entities leave out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use hushflow_operators::{Entity, EntityHistory, EntityLimits, Records, RepeatPolicy};
+use hushflow_operators::{ByEntity, Entity, EntityHistory, EntityLimits, Records, RepeatPolicy};
 
 use super::Problem;
+use super::recent::{Recent, Share, Tally};
 
 /// Records from which their share means anything.
 const LEAST_RECORDS: u64 = 20;
@@ -13,38 +14,74 @@ const LEAST_RECORDS: u64 = 20;
 #[derive(Clone)]
 pub struct EntityCut {
     limits: EntityLimits,
-    histories: HashMap<Entity, EntityHistory>,
-    /// The records of open epochs by entity: each key with its records, in the order of the stream.
-    open: BTreeMap<u64, HashMap<Entity, Vec<(u32, u64)>>>,
-    left_out: u64,
-    records: u64,
+    histories: ByEntity<EntityHistory>,
+    /// The records of open epochs by entity: their number, and each key with its own if that counts.
+    open: BTreeMap<u64, ByEntity<(u64, Vec<(u32, u64)>)>>,
+    /// The last epoch that is published, and the last one whose records are counted.
+    committed: u64,
+    counted: u64,
+    /// The records of closed epochs, and those that are left out.
+    recent: Recent<Share>,
 }
 
 impl EntityCut {
-    /// No records yet.
-    pub fn new(limits: EntityLimits) -> Self {
-        EntityCut { limits, histories: HashMap::new(), open: BTreeMap::new(), left_out: 0, records: 0 }
+    /// No records yet after the epoch `committed`, after which entities have these histories.
+    pub fn new(
+        limits: EntityLimits,
+        committed: u64,
+        histories: impl IntoIterator<Item = (Entity, EntityHistory)>,
+    ) -> Self {
+        EntityCut {
+            limits,
+            histories: histories.into_iter().collect(),
+            open: BTreeMap::new(),
+            committed,
+            counted: committed,
+            recent: Recent::default(),
+        }
     }
 
-    /// Adds records.
+    /// Goes on from a judge that has counted the records of the epochs up to `counted`.
+    pub(super) fn resume(self, recent: Recent<Share>, counted: u64) -> Self {
+        EntityCut { recent: recent.resume(), counted: counted.max(self.committed), ..self }
+    }
+
+    /// Returns the state of closed epochs.
+    pub(super) fn state(&self) -> Recent<Share> {
+        self.recent
+    }
+
+    /// Adds records, except those of published epochs, which a resumed run may read again.
     pub fn add(&mut self, records: &Records) {
-        self.records += records.len() as u64;
-        let entities = records.entities.iter().zip(records.keys.iter().zip(&records.epochs));
-        for (&entity, (&key, &epoch)) in entities {
-            let keys = self.open.entry(epoch).or_default().entry(entity).or_default();
-            match keys.iter_mut().find(|(own, _)| *own == key) {
-                Some((_, count)) => *count += 1,
-                None => keys.push((key, 1)),
+        let by_key = self.limits.several == RepeatPolicy::Average;
+        let mut entities = records.entities.iter().zip(&records.keys);
+        for run in records.epochs.chunk_by(|one, next| one == next) {
+            let entities = entities.by_ref().take(run.len());
+            if run[0] <= self.committed {
+                entities.for_each(drop);
+                continue;
+            }
+            let open = self.open.entry(run[0]).or_default();
+            for (&entity, &key) in entities {
+                let (records, keys) = open.entry(entity).or_default();
+                *records += 1;
+                if !by_key {
+                    continue;
+                }
+                match keys.iter_mut().find(|(own, _)| *own == key) {
+                    Some((_, count)) => *count += 1,
+                    None => keys.push((key, 1)),
+                }
             }
         }
     }
 
-    /// Applies the limits to the epochs up to `epoch`, which get no more records.
-    pub fn close(&mut self, epoch: u64) {
-        let later = self.open.split_off(&epoch.saturating_add(1));
+    /// Applies the limits to the epochs up to `last`, which get no more records.
+    pub fn close(&mut self, last: u64) {
+        let later = self.open.split_off(&last.saturating_add(1));
+        let mut closed = self.recent.closed;
         for (epoch, entities) in std::mem::replace(&mut self.open, later) {
-            for (entity, keys) in entities {
-                let records: u64 = keys.iter().map(|&(_, count)| count).sum();
+            for (entity, (records, keys)) in entities {
                 let admitted = self.limits.admit(self.histories.get(&entity).copied(), epoch);
                 let most = admitted.map_or(0, |_| self.limits.records_per_epoch);
                 let kept = match self.limits.several {
@@ -52,57 +89,97 @@ impl EntityCut {
                     // All records of a kept key count in its mean.
                     RepeatPolicy::Average => keys.iter().take(most as usize).map(|&(_, count)| count).sum(),
                 };
-                self.left_out += records - kept;
+                if epoch > self.counted {
+                    closed.add(Share { all: records, bad: records - kept });
+                }
                 if let Some(history) = admitted {
                     self.histories.insert(entity, history);
                 }
             }
         }
+        self.counted = self.counted.max(last);
+        self.recent.close(closed);
     }
 
-    /// Returns the number of records left out of the closed epochs.
+    /// Returns the number of records left out of all epochs, the open ones too.
     pub fn left_out(&self) -> u64 {
-        self.left_out
+        self.with_open().bad
     }
 
-    /// Returns the problem of limits that leave out most of the records so far, if they do.
+    /// Returns the problem of limits that leave out most of all records so far, if they do.
     pub fn problem(&self) -> Option<Problem> {
+        let all = self.with_open();
+        (all.all >= LEAST_RECORDS && all.is_mostly_bad()).then(problem)
+    }
+
+    /// Notes that all records of closed epochs are judged.
+    pub(super) fn set_judged(&mut self) {
+        self.recent.set_judged();
+    }
+
+    /// Judges the records that are due.
+    pub(super) fn judge(&mut self, steps: u64) -> Option<Problem> {
+        self.recent.judge(steps).then(problem)
+    }
+
+    fn with_open(&self) -> Share {
         let mut all = self.clone();
         all.close(u64::MAX);
-        let is_most = all.records >= LEAST_RECORDS && all.left_out.saturating_mul(2) > all.records;
-        let message = "the limits of entities leave out most records, which don't count: raise participations in [entity], or lengthen \
-            epochs and let more records of an entity count in each";
-        is_most.then(|| Problem::new("entity limits", false, message))
+        all.recent.closed
     }
+}
+
+fn problem() -> Problem {
+    let message = "the limits of entities leave out most records, which don't count: raise participations in [entity], or lengthen \
+        epochs and let more records of an entity count in each";
+    Problem::new("entity limits", false, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Entity 1: three records in epoch 1, one in 2 (too soon), one in 3, one in 5 (spent).
+    const ROWS: [(u64, u128, u32); 7] =
+        [(1, 1, 0), (1, 1, 1), (1, 1, 0), (2, 1, 0), (3, 1, 0), (5, 1, 0), (2, 2, 0)];
+
+    fn records(rows: &[(u64, u128, u32)]) -> Records {
+        Records {
+            keys: rows.iter().map(|row| row.2).collect(),
+            epochs: rows.iter().map(|row| row.0).collect(),
+            entities: rows.iter().map(|row| Entity(row.1)).collect(),
+            ..Records::default()
+        }
+    }
+
+    fn limits(several: RepeatPolicy) -> EntityLimits {
+        EntityLimits { participations: 2, min_separation: 2, records_per_epoch: 1, several, sent_limit: None }
+    }
+
     #[test]
     fn records_beyond_the_limits_are_counted() {
-        // Entity 1: three records in epoch 1, one in 2 (too soon), one in 3, one in 5 (spent).
-        let rows = [(1, 1, 0), (1, 1, 1), (1, 1, 0), (2, 1, 0), (3, 1, 0), (5, 1, 0), (2, 2, 0)];
-        let records = Records {
-            keys: rows.map(|row| row.2).to_vec(),
-            epochs: rows.map(|row| row.0).to_vec(),
-            entities: rows.map(|row| Entity(row.1)).to_vec(),
-            ..Records::default()
-        };
         for (several, expected) in [(RepeatPolicy::Keep, 4), (RepeatPolicy::Average, 3)] {
-            let limits = EntityLimits {
-                participations: 2,
-                min_separation: 2,
-                records_per_epoch: 1,
-                several,
-                sent_limit: None,
-            };
-            let mut cut = EntityCut::new(limits);
-            cut.add(&records);
+            let mut cut = EntityCut::new(limits(several), 0, []);
+            cut.add(&records(&ROWS));
             cut.close(2);
-            cut.close(u64::MAX);
             assert_eq!(cut.left_out(), expected);
         }
+    }
+
+    /// A judge that resumes has the histories of the published epochs, and counts no record twice.
+    #[test]
+    fn a_resumed_cut_counts_the_same() {
+        let mut whole = EntityCut::new(limits(RepeatPolicy::Keep), 0, []);
+        whole.add(&records(&ROWS));
+        whole.close(1);
+        let history = EntityHistory { participations: 1, last: 1 };
+        // The judge has counted epoch 2, which is not published.
+        let mut judged = whole.clone();
+        judged.close(2);
+        let mut resumed =
+            EntityCut::new(limits(RepeatPolicy::Keep), 1, [(Entity(1), history)]).resume(judged.state(), 2);
+        resumed.add(&records(&ROWS));
+        assert_eq!(resumed.with_open(), whole.with_open());
+        assert_eq!(resumed.with_open(), Share { all: 7, bad: 4 });
     }
 }

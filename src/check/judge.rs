@@ -11,72 +11,48 @@
 //!   sources together.
 //! - Besides the rows since the last judgement, epochs in a row of which each shows mostly rows
 //!   that don't count are judged by themselves, and so is one in which the public clock fell back.
+//! - The values of each column, below and above its bounds, are judged in the same way, and so are
+//!   the records that the limits of entities leave out, over all sources together.
 //! - The [state](JudgeState) after a judgement is committed with the epochs that it passes.
 
-use hushflow_operators::Records;
+use hushflow_operators::{Entity, EntityHistory, Records};
 use serde::{Deserialize, Serialize};
 
+use super::clipping::{ClippedColumn, ClippedValues};
 use super::coverage::{ClosedCoverage, Coverage};
 use super::entities::EntityCut;
-use super::problems::{Extent, Observation, Problem, SourceRows, falling_clock, is_nearly_empty, problems};
+use super::problems::{
+    Extent, Observation, Problem, SourceRows, beyond_bounds, falling_clock, is_nearly_empty, problems,
+};
+use super::recent::{LEAST, RUN_SHARE, Recent, Share};
 use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::source::{RowCounters, RowSurvey};
 
-/// Fewest rows of a source that are judged after the look.
-const LEAST_ROWS: u64 = 100;
-
-/// Most rows of a source between two judgements, up to the next closed epoch.
-const MOST_ROWS: u64 = 1 << 16;
-
-/// Fewest epochs in a row, and fewest of their rows, that are judged by themselves.
-const LEAST_RUN: (u64, u64) = (3, 20);
-
-/// The share of all closed epochs that these are, and of all rows that a falling clock moves, as
-/// its inverse.
-const RUN_SHARE: u64 = 50;
-
-/// Judges the rows of a run. Private.
-///
-/// After the look, the rows of a source are judged when the clock closes an epoch and they are at
-/// least a tenth of all its rows of closed epochs. So a burst of missing values does not stop a
-/// run, and a stream that has turned bad stops before it has used up another tenth of its length:
-/// a fiftieth, or three epochs, if most rows of each of these epochs don't count.
+/// Judges the rows of a run, the values of its columns, and what the limits of entities leave out.
+/// Private. `recent.rs` decides when.
 pub struct RowJudge {
     pipeline: Pipeline,
     coverage: Coverage,
     /// The closed epochs before the newest ones.
     before: ClosedCoverage,
     sources: Vec<SourceJudge>,
+    /// What the limits of entities leave out, if entities are protected.
+    cut: Option<EntityCut>,
 }
 
 /// Judges the rows of a source.
-#[derive(Clone, Copy, Default)]
 struct SourceJudge {
-    counts: SourceCounts,
+    rows: Recent<RowCounters>,
     /// The counters that those of this run continue.
     earlier: RowCounters,
-    /// The counters before the newest closed epochs.
-    before: RowCounters,
+    values: ClippedValues,
 }
 
-/// What became of the rows of a source.
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-struct SourceCounts {
-    /// Rows of closed epochs.
-    closed: RowCounters,
-    /// Rows up to the last judgement.
-    judged: RowCounters,
-    /// The newest epochs with rows, as long as most rows of each don't count.
-    run: BadRun,
-}
-
-/// Epochs in a row of a source of which each shows mostly rows that don't count.
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-struct BadRun {
-    /// Number of times that the clock closed epochs with rows of the source.
-    steps: u64,
-    /// Rows of the epochs before.
-    before: RowCounters,
+/// What a judge has seen of a source.
+#[derive(Clone, Serialize, Deserialize)]
+struct SourceState {
+    rows: Recent<RowCounters>,
+    values: Vec<ClippedColumn>,
 }
 
 /// What a judge has seen of the closed epochs, from which another one continues. Private.
@@ -86,7 +62,9 @@ pub struct JudgeState {
     /// Whether each key has a record; no keys if all have.
     keys: Vec<bool>,
     /// One for each source.
-    sources: Vec<SourceCounts>,
+    sources: Vec<SourceState>,
+    /// The records that the limits of entities leave out, if entities are protected.
+    entities: Option<Recent<Share>>,
 }
 
 impl JudgeState {
@@ -97,78 +75,98 @@ impl JudgeState {
 }
 
 impl SourceJudge {
-    fn resume(counts: SourceCounts) -> Self {
-        SourceJudge { counts, earlier: counts.closed, before: counts.closed }
+    fn new(pipeline: &Pipeline, state: Option<&SourceState>) -> Self {
+        let bounds = pipeline.columns.iter().map(|column| (column.lower, column.upper));
+        let rows = state.map_or_else(Recent::default, |state| state.rows.resume());
+        let values = ClippedValues::new(bounds, state.map(|state| &state.values[..]));
+        SourceJudge { rows, earlier: rows.closed, values }
     }
 
     /// Notes what became of all rows of closed epochs since the judge began.
-    fn close(&mut self, counters: RowCounters) {
-        self.before = self.counts.closed;
-        self.counts.closed = counters;
-        self.counts.closed += self.earlier;
-        let newest = self.newest();
-        if newest.rows > 0 {
-            let run = &mut self.counts.run;
-            if run.steps == 0 {
-                run.before = self.before;
-            }
-            run.steps = if 2 * newest.uncounted() > newest.rows { run.steps + 1 } else { 0 };
-        }
+    fn close(&mut self, last: u64, mut counters: RowCounters) {
+        counters += self.earlier;
+        self.rows.close(counters);
+        self.values.close(last);
     }
 
-    /// Returns the rows of the newest closed epochs.
-    fn newest(&self) -> RowCounters {
-        self.counts.closed.since(&self.before)
+    fn set_judged(&mut self) {
+        self.rows.set_judged();
+        self.values.set_judged();
     }
 
     /// Whether the public clock fell back in the newest closed epochs, for most of their rows and a
     /// good part of all.
     fn has_fallen(&self) -> bool {
-        let (newest, rows) = (self.newest(), self.counts.closed.rows);
-        2 * newest.behind_clock > newest.rows && newest.behind_clock >= LEAST_ROWS.max(rows / RUN_SHARE)
+        let (newest, rows) = (self.rows.newest(), self.rows.closed.rows);
+        2 * newest.behind_clock > newest.rows && newest.behind_clock >= LEAST.max(rows / RUN_SHARE)
     }
 
     /// Returns the rows to judge now, if they are enough. The clock has closed epochs at `steps`
     /// rows.
-    fn recent(&self, steps: u64) -> Option<RowCounters> {
-        if self.has_fallen() {
-            return Some(self.newest());
-        }
-        let SourceCounts { closed, judged, run } = &self.counts;
-        let of_run = closed.since(&run.before);
-        if run.steps >= LEAST_RUN.0.max(steps / RUN_SHARE) && of_run.rows >= LEAST_RUN.1 {
-            return Some(of_run);
-        }
-        let recent = closed.since(judged);
-        let least = LEAST_ROWS.max(closed.rows / 10).min(MOST_ROWS);
-        (recent.rows >= least).then_some(recent)
+    fn due(&self, steps: u64) -> Option<RowCounters> {
+        if self.has_fallen() { Some(self.rows.newest()) } else { self.rows.due(steps) }
     }
 }
 
 impl RowJudge {
-    /// Begins after this epoch, from the state that was committed with it, if any.
-    pub fn new(pipeline: &Pipeline, committed: u64, state: Option<&JudgeState>) -> Self {
-        let (coverage, sources) = match state {
-            Some(state) => (
-                Coverage::resume(pipeline, state.coverage, &state.keys),
-                state.sources.iter().copied().map(SourceJudge::resume).collect(),
-            ),
-            None => {
-                (Coverage::new(pipeline, committed), vec![SourceJudge::default(); pipeline.sources.len()])
-            }
+    /// Begins after this epoch, after which entities have these histories, from the state that was
+    /// committed with it, if any.
+    pub fn new(
+        pipeline: &Pipeline,
+        committed: u64,
+        histories: &[(Entity, EntityHistory)],
+        state: Option<&JudgeState>,
+    ) -> Self {
+        let coverage = match state {
+            Some(state) => Coverage::resume(pipeline, state.coverage, &state.keys),
+            None => Coverage::new(pipeline, committed),
         };
-        RowJudge { pipeline: pipeline.clone(), before: coverage.closed, coverage, sources }
+        let source =
+            |index: usize| SourceJudge::new(pipeline, state.and_then(|state| state.sources.get(index)));
+        let cut = pipeline.entity.as_ref().map(|entity| {
+            let cut = EntityCut::new(entity.limits, committed, histories.iter().copied());
+            match state.and_then(|state| Some((state.entities?, state.last()))) {
+                Some((state, counted)) => cut.resume(state, counted),
+                None => cut,
+            }
+        });
+        RowJudge {
+            sources: (0..pipeline.sources.len()).map(source).collect(),
+            pipeline: pipeline.clone(),
+            before: coverage.closed,
+            coverage,
+            cut,
+        }
     }
 
     /// Returns what it has seen of the closed epochs.
     pub fn state(&self) -> JudgeState {
-        let sources = self.sources.iter().map(|source| source.counts).collect();
-        JudgeState { coverage: self.coverage.closed, keys: self.coverage.keys(), sources }
+        let state = |source: &SourceJudge| SourceState { rows: source.rows, values: source.values.state() };
+        JudgeState {
+            coverage: self.coverage.closed,
+            keys: self.coverage.keys(),
+            sources: self.sources.iter().map(state).collect(),
+            entities: self.cut.as_ref().map(EntityCut::state),
+        }
     }
 
-    /// Adds records.
-    pub fn add(&mut self, records: &Records) {
+    /// Adds records of a source.
+    pub fn add(&mut self, source: usize, records: &Records) {
         self.coverage.add(records);
+        self.sources[source].values.add(records, self.coverage.closed.last);
+        if let Some(cut) = &mut self.cut {
+            cut.add(records);
+        }
+    }
+
+    /// Returns what the limits of entities leave out, if entities are protected.
+    pub fn entities(&self) -> Option<&EntityCut> {
+        self.cut.as_ref()
+    }
+
+    /// Follows no more what the limits of entities leave out.
+    pub fn forget_entities(&mut self) {
+        self.cut = None;
     }
 
     /// Notes that the clocks have closed the epochs up to `last` at one row, and what became of the
@@ -181,17 +179,22 @@ impl RowJudge {
         self.before = self.coverage.closed;
         self.coverage.close(last);
         for (source, &counters) in self.sources.iter_mut().zip(counters) {
-            source.close(counters);
+            source.close(last, counters);
+        }
+        if let Some(cut) = &mut self.cut {
+            cut.close(last);
         }
         true
     }
 
     /// Returns the problems of the first rows of each source, with those of open epochs, or of the
     /// newest epochs among them.
-    pub fn look(&mut self, sources: &[SourceRows<'_>], copies: u64, cut: Option<&EntityCut>) -> Vec<Problem> {
-        self.sources.iter_mut().for_each(|source| source.counts.judged = source.counts.closed);
-        let mut problems = self.all(Extent::First, sources, copies);
-        problems.extend(cut.and_then(EntityCut::problem));
+    pub fn look(&mut self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+        self.sources.iter_mut().for_each(SourceJudge::set_judged);
+        if let Some(cut) = &mut self.cut {
+            cut.set_judged();
+        }
+        let problems = self.all(Extent::First, sources, copies);
         if problems.is_empty() {
             let surveys: Vec<_> = sources.iter().map(|rows| rows.survey).collect();
             return self.judge(&surveys);
@@ -218,7 +221,20 @@ impl RowJudge {
     /// which the newest of these epochs show too. The surveys find words only.
     pub fn judge(&mut self, surveys: &[&RowSurvey]) -> Vec<Problem> {
         let steps = self.coverage.closed.steps;
-        let recent: Vec<_> = self.sources.iter().map(|source| source.recent(steps)).collect();
+        let mut found = self.judge_rows(surveys, steps);
+        for (judge, source) in self.sources.iter_mut().zip(&self.pipeline.sources) {
+            found.extend(judge.values.judge(steps).into_iter().map(|(column, is_above)| {
+                let problem = beyond_bounds(&self.pipeline.columns[column], is_above);
+                if self.pipeline.has_several_sources() { problem.of_source(&source.name) } else { problem }
+            }));
+        }
+        found.extend(self.cut.as_mut().and_then(|cut| cut.judge(steps)));
+        let stops = self.pipeline.preflight == Preflight::Stop;
+        self.marked(found, |_| stops)
+    }
+
+    fn judge_rows(&mut self, surveys: &[&RowSurvey], steps: u64) -> Vec<Problem> {
+        let recent: Vec<_> = self.sources.iter().map(|source| source.due(steps)).collect();
         let newest = self.coverage.closed.since(&self.before);
         let is_due = recent.iter().any(Option::is_some);
         if !is_due && !is_nearly_empty(&self.pipeline, &self.coverage, &newest) {
@@ -227,7 +243,7 @@ impl RowJudge {
         let sources = self.sources.iter().zip(&recent).zip(surveys);
         let rows = sources.map(|((source, counters), survey)| SourceRows {
             counters: counters.unwrap_or_default(),
-            newest: source.newest(),
+            newest: source.rows.newest(),
             survey,
         });
         let rows: Vec<SourceRows<'_>> = rows.collect();
@@ -240,10 +256,9 @@ impl RowJudge {
         };
         let found = problems(&self.pipeline, &seen);
         for (source, _) in self.sources.iter_mut().zip(&recent).filter(|(_, recent)| recent.is_some()) {
-            source.counts.judged = source.counts.closed;
+            source.rows.set_judged();
         }
-        let stops = self.pipeline.preflight == Preflight::Stop;
-        self.marked(found, |_| stops)
+        found
     }
 
     /// Returns the problems of all rows of each source, at which no run stops.
@@ -253,7 +268,9 @@ impl RowJudge {
 
     fn all(&self, extent: Extent, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
         let coverage = &self.coverage.with_open();
-        problems(&self.pipeline, &Observation { extent, sources, copies, coverage, newest: coverage.closed })
+        let seen = Observation { extent, sources, copies, coverage, newest: coverage.closed };
+        let limits = self.cut.as_ref().and_then(EntityCut::problem);
+        problems(&self.pipeline, &seen).into_iter().chain(limits).collect()
     }
 
     /// Marks the problems at which a run stops.

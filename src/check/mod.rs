@@ -17,10 +17,12 @@
 //! Otherwise a private problem is shown to the operator, if exact counts are, and changes nothing.
 //! What the operator does about it is outside of the guarantee (`docs/privacy.md`).
 
+mod clipping;
 mod coverage;
 mod entities;
 mod judge;
 mod problems;
+mod recent;
 mod tally;
 
 pub use coverage::{ClosedCoverage, Coverage};

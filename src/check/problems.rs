@@ -21,7 +21,7 @@ use crate::source::{RowCounters, RowSurvey, SourceError, SourceReader};
 
 pub(super) use epochs::is_nearly_empty;
 pub use epochs::never_closes;
-pub(super) use rows::falling_clock;
+pub(super) use rows::{beyond_bounds, falling_clock};
 
 /// A problem of a pipeline with its source: a run would publish little or nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -124,7 +124,7 @@ impl<'a> SourceRows<'a> {
 pub enum Extent {
     /// The first rows of a run, which may stop at a problem.
     First,
-    /// Later rows of a run, which may stop at a problem. Values are not judged again.
+    /// Later rows of a run, which may stop at a problem. Their values are judged by themselves.
     Later,
     /// All rows of a run, or of a check.
     Whole,

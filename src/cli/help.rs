@@ -11,6 +11,9 @@ use super::Arguments;
 /// Widest text, and its width where there is no terminal.
 const WIDEST: usize = 100;
 
+/// Narrowest text with descriptions beside their flags. In a narrower one they stand below.
+const NARROW: usize = 60;
+
 /// Reads arguments. Prints help or an error and exits if that is what they ask for.
 pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Arguments {
     let terminal = [Term::stdout(), Term::stderr()].iter().find_map(Term::size_checked);
@@ -25,7 +28,7 @@ pub(super) fn command(width: usize) -> Command {
         Some(text) => command.after_help(fitted(&text, width)),
         None => command,
     };
-    fit(Arguments::command()).mut_subcommands(fit)
+    fit(Arguments::command()).mut_subcommands(fit).next_line_help(width < NARROW)
 }
 
 /// Breaks lines that are wider than `width`.

@@ -77,6 +77,8 @@ pub(crate) struct System {
     full_path: &'static str,
     /// Whether an entry may have named fields.
     has_fields: bool,
+    /// Whether its records can be read only once, and so are kept in a journal.
+    journaling: Journaling,
     /// Tags of its positions in the private log, different from those of every other system.
     tags: &'static [u8],
     /// Fields of `[source]` that belong to it.
@@ -96,6 +98,7 @@ impl System {
         path: "",
         full_path: "",
         has_fields: false,
+        journaling: Journaling::Never,
         tags: &[],
         source_fields: &[],
         source: None,
@@ -152,6 +155,26 @@ pub(crate) static SINK: SectionDefinition = SectionDefinition {
 /// Returns the fields of `[source]` that belong to single systems.
 pub(crate) fn source_groups() -> Vec<FieldGroup> {
     groups(|system| (system.source.is_some(), system.source_fields))
+}
+
+/// Returns the schemes of sources that may have a journal.
+pub(crate) fn journaled() -> Vec<&'static str> {
+    source_schemes(|system| system.journaling != Journaling::Never)
+}
+
+/// Returns the schemes of sources that always have a journal.
+pub(crate) fn always_journaled() -> Vec<&'static str> {
+    source_schemes(|system| system.journaling == Journaling::Always)
+}
+
+/// Returns the schemes of sources whose rows can never be corrected: sockets, and brokers.
+pub(crate) fn never_mended() -> Vec<&'static str> {
+    source_schemes(|system| system.journaling == Journaling::Always || !system.full_path.is_empty())
+}
+
+fn source_schemes(is_one: impl Fn(&System) -> bool) -> Vec<&'static str> {
+    let systems = SYSTEMS.iter().filter(|system| system.source.is_some() && is_one(system));
+    systems.flat_map(|system| system.schemes).copied().collect()
 }
 
 fn groups(fields: impl Fn(&System) -> (bool, &'static [FieldDefinition])) -> Vec<FieldGroup> {

@@ -6,6 +6,9 @@ use std::ops::Range;
 use serde_json::{Value, json};
 use toml::de::{DeTable, DeValue};
 
+/// The address of standard input.
+const STANDARD_INPUT: &str = "-";
+
 /// A statement about a field. Its path is relative to the section of the rule, such as
 /// `privacy.unit`; `columns[].bounds` is a field of any of several tables.
 #[derive(Clone, Copy)]
@@ -20,6 +23,15 @@ pub(crate) enum Fact {
     IsSingle(&'static str),
     /// The field is absent, or no list of one item.
     IsNotSingle(&'static str),
+    /// The field is this flag.
+    IsFlag(&'static str, bool),
+    /// The field is absent, or not this flag.
+    IsNotFlag(&'static str, bool),
+    /// The field is an address of one of these schemes, or a list of such addresses. Standard
+    /// input is the scheme `-`.
+    LeadsTo(&'static str, Words),
+    /// The field is absent, or no such address.
+    LeadsElsewhere(&'static str, Words),
 }
 
 /// Words of a field.
@@ -86,6 +98,8 @@ impl Fact {
         match self {
             Fact::Has(path) | Fact::Lacks(path) | Fact::IsSingle(path) | Fact::IsNotSingle(path) => path,
             Fact::Is(path, _) | Fact::IsNot(path, _) => path,
+            Fact::IsFlag(path, _) | Fact::IsNotFlag(path, _) => path,
+            Fact::LeadsTo(path, _) | Fact::LeadsElsewhere(path, _) => path,
         }
     }
 
@@ -98,6 +112,10 @@ impl Fact {
             Fact::IsNot(_, words) => !found.iter().any(|found| found.is_word(words)),
             Fact::IsSingle(_) => found.iter().any(Found::is_single),
             Fact::IsNotSingle(_) => !found.iter().any(Found::is_single),
+            Fact::IsFlag(_, flag) => found.iter().any(|found| found.is_flag(flag)),
+            Fact::IsNotFlag(_, flag) => !found.iter().any(|found| found.is_flag(flag)),
+            Fact::LeadsTo(_, schemes) => found.iter().any(|found| found.leads_to(schemes)),
+            Fact::LeadsElsewhere(_, schemes) => !found.iter().any(|found| found.leads_to(schemes)),
         }
     }
 
@@ -107,10 +125,12 @@ impl Fact {
             return Vec::new();
         }
         let breaks = |found: &Found<'_>| match self {
-            Fact::Has(_) | Fact::Is(..) | Fact::IsSingle(_) => true,
+            Fact::Has(_) | Fact::Is(..) | Fact::IsSingle(_) | Fact::IsFlag(..) | Fact::LeadsTo(..) => true,
             Fact::IsNotSingle(_) => found.is_single(),
             Fact::Lacks(_) => found.value.is_some(),
             Fact::IsNot(_, words) => found.is_word(words),
+            Fact::IsNotFlag(_, flag) => found.is_flag(flag),
+            Fact::LeadsElsewhere(_, schemes) => found.leads_to(schemes),
         };
         let found = found(table, self.path()).into_iter().filter(breaks);
         found.map(|Found { name, span, .. }| Breach { name, span, path: self.path() }).collect()
@@ -125,6 +145,12 @@ impl Fact {
             Fact::IsNot(_, words) => json!({ "not": schema_at(path, Some(word(words))) }),
             Fact::IsSingle(_) => schema_at(path, Some(single())),
             Fact::IsNotSingle(_) => json!({ "not": schema_at(path, Some(single())) }),
+            Fact::IsFlag(_, flag) => schema_at(path, Some(json!({ "enum": [flag] }))),
+            Fact::IsNotFlag(_, flag) => json!({ "not": schema_at(path, Some(json!({ "enum": [flag] }))) }),
+            Fact::LeadsTo(_, schemes) => schema_at(path, Some(address(&schemes.list()))),
+            Fact::LeadsElsewhere(_, schemes) => {
+                json!({ "not": schema_at(path, Some(address(&schemes.list()))) })
+            }
         }
     }
 }
@@ -135,6 +161,17 @@ fn word(words: Words) -> Value {
 
 fn single() -> Value {
     json!({ "type": "array", "minItems": 1, "maxItems": 1 })
+}
+
+/// The schema of an address of one of these schemes, or of a list of such addresses.
+pub(crate) fn address(schemes: &[&str]) -> Value {
+    let start = |scheme: &&str| match *scheme {
+        STANDARD_INPUT => format!("{STANDARD_INPUT}$"),
+        scheme => format!("{scheme}://"),
+    };
+    let starts: Vec<_> = schemes.iter().map(start).collect();
+    let one = json!({ "pattern": format!("^({})", starts.join("|")) });
+    json!({ "pattern": one["pattern"], "items": one })
 }
 
 /// The schema of tables with a field at this path, whose value has this schema.
@@ -164,9 +201,30 @@ impl Found<'_> {
         self.value.and_then(DeValue::as_array).is_some_and(|items| items.len() == 1)
     }
 
+    fn is_flag(&self, flag: bool) -> bool {
+        self.value.and_then(DeValue::as_bool) == Some(flag)
+    }
+
+    fn leads_to(&self, schemes: Words) -> bool {
+        let leads =
+            |value: &DeValue<'_>| value.as_str().is_some_and(|text| has_scheme(text, &schemes.list()));
+        self.value.is_some_and(|value| match value.as_array() {
+            Some(items) => items.iter().all(|item| leads(item.get_ref())),
+            None => leads(value),
+        })
+    }
+
     fn is_word(&self, words: Words) -> bool {
         self.value.and_then(DeValue::as_str).is_some_and(|word| words.list().contains(&word))
     }
+}
+
+/// Whether an address has one of these schemes.
+fn has_scheme(address: &str, schemes: &[&str]) -> bool {
+    schemes.iter().any(|scheme| match *scheme {
+        STANDARD_INPUT => address == STANDARD_INPUT,
+        scheme => address.strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://")),
+    })
 }
 
 /// Returns the fields at a path: several if it leads through several tables.

@@ -122,8 +122,14 @@ impl ColumnwiseEstimate {
 
     /// The quality of a column.
     fn word(&self, column: usize) -> &'static str {
-        let says_nothing = self.mean_interval(column) == Some(self.scales().means(column));
-        lowered(quality(self.columns[column].as_ref()), says_nothing)
+        lowered(quality(self.columns[column].as_ref()), || {
+            let own = self.by_column().map(|moments| moments.column(column));
+            let is_beyond = own.is_some_and(|own| {
+                let intervals = own.noisy().intervals(self.confidence());
+                intervals.is_ok_and(|intervals| intervals.within_bounds().is_beyond_bounds())
+            });
+            is_beyond || self.mean_interval(column) == Some(self.scales().means(column))
+        })
     }
 
     fn covariance_interval(&self, (i, j): (usize, usize)) -> Option<Interval> {
@@ -134,6 +140,14 @@ impl ColumnwiseEstimate {
         };
         let interval = if i == j { of(by_column.column(i), 0) } else { of(by_column.pair(i, j)?, 1) };
         Some(interval?.to_units(widths[i] * widths[j], 0.0))
+    }
+
+    fn is_covariance_beyond(&self, (i, j): (usize, usize)) -> bool {
+        let pair = self.by_column().and_then(|moments| moments.pair(i, j));
+        pair.is_some_and(|pair| {
+            let intervals = pair.noisy().intervals(self.confidence());
+            intervals.is_ok_and(|intervals| intervals.within_bounds().is_covariance_beyond_bounds(0, 1))
+        })
     }
 
     fn deviation(&self, column: usize) -> Option<f64> {
@@ -334,7 +348,8 @@ impl Estimate for ColumnwiseEstimate {
     /// The word of the first column that is not good.
     fn quality(&self) -> Option<&'static str> {
         let mut words = (0..self.columns.len()).map(|column| self.word(column));
-        Some(words.find(|word| *word != "good").unwrap_or("good"))
+        let word = words.find(|word| *word != "good").unwrap_or("good");
+        Some(lowered(word, || self.pairs().any(|(i, j)| i != j && self.is_covariance_beyond((i, j)))))
     }
 
     fn count_cell(&self) -> Option<Cell> {

@@ -101,15 +101,18 @@ pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
     }
 }
 
-/// Lowers `good` where the interval of a mean is all that its bounds allow, and so says nothing.
+/// Lowers `good` where an interval says nothing: that of a mean is all that its bounds allow, or
+/// that of any moment is wholly beyond what they allow
+/// ([`is_beyond_bounds`](MomentIntervals::is_beyond_bounds)).
 ///
-/// The count of such a line is close above the threshold of its quality, so noise has a say in
-/// which lines these are. Their means are right whatever they are. So among the other lines of the
-/// word, with p the share of the lowered ones and α the error probability of all, means are wrong
-/// with probability α/(1 − p). p was 1.6 % with n at the threshold, and 6 % where 6 % of the lines
-/// are above it: 0.1 and 0.3 % less than the level.
-pub(super) fn lowered(word: &'static str, says_nothing: bool) -> &'static str {
-    if word == "good" && says_nothing { "noise-dominated" } else { word }
+/// The count of a line of the first kind is close above the threshold of its quality, so noise has
+/// a say in which lines these are. Their means are right whatever they are. So among the other
+/// lines of the word, with p the share of the lowered ones and α the error probability of all,
+/// means are wrong with probability α/(1 − p). p was 1.6 % with n at the threshold, and 6 % where 6
+/// % of the lines are above it: 0.1 and 0.3 % less than the level. A line of the second kind misses
+/// its level at that moment, or would but for the reach of the cut; p is at most α/2 for each.
+pub(super) fn lowered(word: &'static str, says_nothing: impl FnOnce() -> bool) -> &'static str {
+    if word == "good" && says_nothing() { "noise-dominated" } else { word }
 }
 
 #[derive(Debug)]
@@ -285,9 +288,13 @@ impl Estimate for GaussianEstimate {
     }
 
     fn quality(&self) -> Option<&'static str> {
-        let (intervals, word) = (self.intervals(), quality(self.density.as_ref()));
-        let says_nothing = |column| intervals.mean(column) == Some(intervals.scales.means(column));
-        Some(lowered(word, (0..self.scaled.columns.len()).any(says_nothing)))
+        let word = quality(self.density.as_ref());
+        Some(lowered(word, || {
+            let intervals = self.intervals();
+            let is_whole = |column| intervals.mean(column) == Some(intervals.scales.means(column));
+            let is_beyond = intervals.intervals.as_ref().is_some_and(MomentIntervals::is_beyond_bounds);
+            is_beyond || (0..self.scaled.columns.len()).any(is_whole)
+        }))
     }
 
     fn count_cell(&self) -> Option<Cell> {
@@ -335,4 +342,56 @@ impl UnitIntervals<'_> {
 /// Returns `[lower, upper]`; null for unknown or infinite ends.
 pub(super) fn ends(interval: Option<Interval>) -> Value {
     interval.map_or(Value::Null, |interval| json!([interval.lower, interval.upper]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimates::{EstimateView, LogFacts};
+    use hushflow_mechanism::estimate::debias::MomentNoise;
+    use hushflow_mechanism::mechanism::Method;
+    use hushflow_mechanism::moments::Layout;
+    use hushflow_mechanism::view::SecondMomentSource;
+    use hushflow_mechanism::workload::Workload;
+
+    /// The estimate of 1000 records with this product of two columns, which have a standard
+    /// deviation of 0.45.
+    fn estimate(product: f64) -> Arc<dyn Estimate> {
+        let log = LogFacts {
+            columns: Some(vec!["x", "y"]),
+            second_moments: SecondMoment::Full,
+            method: Method::Jme,
+            keyed: false,
+            key_bounds: false,
+            by_column: false,
+            epochs: 0,
+        };
+        let scales = ColumnScales { centres: vec![0.0; 2], half_widths: vec![1.0; 2] };
+        let scaled = ScaledView {
+            view: EstimateView::usual(Workload::Prefix, &log),
+            columns: ["x", "y"].map(String::from).to_vec(),
+            key_scales: vec![scales],
+            indicator_step: None,
+        };
+        let moments = Moments {
+            epoch: 1,
+            key: 0,
+            coordinates: vec![1000.0, 0.0, 0.0, 200.0, product, 200.0],
+            layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
+            noise: MomentNoise { count: 0.0, first: 5.0, second: 10.0 },
+            source: SecondMomentSource::Released,
+            sent_noise: 0.0,
+        };
+        Gaussian.estimate(moments, &Arc::new(scaled))
+    }
+
+    #[test]
+    fn a_correlation_wholly_beyond_one_is_no_good_line() {
+        assert_eq!(estimate(150.0).quality(), Some("good"));
+        let beyond = estimate(400.0);
+        assert_eq!(beyond.quality(), Some("noise-dominated"));
+        let Ok(cells) = beyond.cells() else { panic!("an estimate") };
+        let Some(Cell::Range(lower, upper)) = cells.last() else { panic!("{cells:?}") };
+        assert!(*upper == 1.0 && (0.5..0.95).contains(lower), "{cells:?}");
+    }
 }

@@ -6,7 +6,7 @@ use hushflow_mechanism::view::Moments;
 use serde_json::{Map, Value};
 
 use super::gaussian::ends;
-use super::{Cell, number};
+use super::{COUNTS, Cell, number};
 
 /// What every share in percent lies in.
 const PERCENT: Interval = Interval { lower: 0.0, upper: 100.0 };
@@ -37,7 +37,7 @@ impl SentRecords {
     pub fn of(moments: &Moments, level: f64) -> Option<Self> {
         let (number, noise) = moments.sent()?;
         let reach = noise * Confidence { level, ..Confidence::default() }.normal_quantile();
-        let interval = Interval { lower: (number - reach).max(0.0), upper: (number + reach).max(0.0) };
+        let interval = Interval { lower: number - reach, upper: number + reach }.within(COUNTS, reach);
         let counted = Share::of((moments.count(), moments.noise.count), (number, noise), level);
         Some(Self { number, noise, interval, counted })
     }

@@ -50,7 +50,7 @@ pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn Fn
     let number = pipeline.sources.len() as u64;
     let open = |(source, index)| {
         let reader = SourceReader::controlled((pipeline, source), &limits.control, ResumePoint::START, 0)?;
-        Ok(reader.among((index, number)).surveying(limits.rows.unwrap_or(u64::MAX)))
+        Ok(reader.among((index, number)).comparing_all().limited(limits.rows.unwrap_or(u64::MAX)))
     };
     let readers: Result<Vec<SourceReader>, SourceError> =
         pipeline.sources.iter().zip(0..).map(open).collect();
@@ -59,7 +59,7 @@ pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn Fn
         Err(fault) => rehearsal.end(&[], Some(fault)),
         Ok(mut readers) => {
             let fault = rehearsal.read(&mut readers, progress).err();
-            readers.iter_mut().for_each(|reader| rehearsal.add(reader.take_batch()));
+            (0..).zip(&mut readers).for_each(|(source, reader)| rehearsal.add(source, reader.take_batch()));
             rehearsal.end(&readers, fault)
         }
     }
@@ -70,7 +70,6 @@ struct Rehearsal {
     copies: DuplicateFilter,
     judge: RowJudge,
     tally: RecordTally,
-    cut: Option<EntityCut>,
     counters: RowCounters,
     clocks: MergeProgress,
     has_looked: bool,
@@ -83,9 +82,8 @@ impl Rehearsal {
     fn new(pipeline: &Pipeline) -> Self {
         Rehearsal {
             copies: DuplicateFilter::default(),
-            judge: RowJudge::new(pipeline, 0, None),
+            judge: RowJudge::new(pipeline, 0, &[], None),
             tally: RecordTally::new(pipeline),
-            cut: pipeline.entity.as_ref().map(|entity| EntityCut::new(entity.limits)),
             counters: RowCounters::default(),
             clocks: MergeProgress::new(pipeline, 0),
             has_looked: false,
@@ -116,7 +114,7 @@ impl Rehearsal {
             let reader = &readers[index];
             self.clocks.sources[index].count(reader.counters(), reader.unjudged());
             match event {
-                Ok(SourceEvent::Batch(batch)) => self.add(batch),
+                Ok(SourceEvent::Batch(batch)) => self.add(index, batch),
                 Ok(SourceEvent::Mark(mark)) => {
                     self.clocks.sources[index].advance(mark, self.clocks.closed);
                 }
@@ -138,22 +136,16 @@ impl Rehearsal {
         }
     }
 
-    fn add(&mut self, mut batch: RecordBatch) {
+    fn add(&mut self, source: usize, mut batch: RecordBatch) {
         self.copies.take_out(&mut batch);
-        self.judge.add(&batch.records);
+        self.judge.add(source, &batch.records);
         self.tally.add(&batch.records);
-        if let Some(cut) = &mut self.cut {
-            cut.add(&batch.records);
-        }
     }
 
     /// Closes epochs after those that are `published`.
     fn close(&mut self, closed: &ClosedEpochs, published: u64, readers: &[SourceReader]) {
         self.copies.forget(closed.epoch);
         let is_new = self.judge.close(closed.due, &closed.counters);
-        if let Some(cut) = &mut self.cut {
-            cut.close(closed.epoch);
-        }
         if self.has_looked && is_new && self.problems.is_empty() {
             let surveys: Vec<&RowSurvey> = readers.iter().map(SourceReader::survey).collect();
             self.problems = self.judge.judge(&surveys);
@@ -164,8 +156,7 @@ impl Rehearsal {
     /// Judges the first rows, once.
     fn look(&mut self, readers: &[SourceReader]) {
         if !std::mem::replace(&mut self.has_looked, true) {
-            let cut = self.cut.as_ref();
-            self.problems = self.judge.look(&seen(readers), self.copies.found(), cut);
+            self.problems = self.judge.look(&seen(readers), self.copies.found());
             self.note_stop(0);
         }
     }
@@ -183,13 +174,9 @@ impl Rehearsal {
             self.stops_after.get_or_insert(published);
         }
         self.look(readers);
-        let limits = self.cut.as_ref().and_then(EntityCut::problem);
-        let left_out = self.cut.take().map(|mut cut| {
-            cut.close(u64::MAX);
-            cut.left_out()
-        });
+        let left_out = self.judge.entities().map(EntityCut::left_out);
         let mut problems = self.problems;
-        for problem in self.judge.sum_up(&seen(readers), self.copies.found()).into_iter().chain(limits) {
+        for problem in self.judge.sum_up(&seen(readers), self.copies.found()) {
             if !problems.iter().any(|found| found.is_same(&problem)) {
                 problems.push(problem);
             }

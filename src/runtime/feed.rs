@@ -193,7 +193,7 @@ impl RecordDealer {
             self.survey(0, SourceRows::of(&reader));
             self.update_counters(*reader.counters());
             let delivered = match event {
-                Ok(SourceEvent::Batch(batch)) => self.batch(batch),
+                Ok(SourceEvent::Batch(batch)) => self.batch(0, batch),
                 Ok(SourceEvent::Mark(EpochMark { epoch, due, rows, resume })) => {
                     let (counters, resumes) = (vec![reader.unjudged()], vec![resume]);
                     let closed = ClosedEpochs { epoch, due, rows, counters, resumes, judged: None };
@@ -309,12 +309,12 @@ impl RecordDealer {
         RowCounters { copies: self.copies.found(), ..counters }
     }
 
-    /// Hands records to the next worker, without copies. Returns whether they were accepted, as do
-    /// `close` and `end`.
-    pub(super) fn batch(&mut self, mut batch: RecordBatch) -> bool {
+    /// Hands records of a source to the next worker, without copies. Returns whether they were
+    /// accepted, as do `close` and `end`.
+    pub(super) fn batch(&mut self, source: usize, mut batch: RecordBatch) -> bool {
         self.copies.take_out(&mut batch);
         if let Some(guard) = &mut self.guard {
-            guard.add(&batch, self.copies.found());
+            guard.add(source, &batch, self.copies.found());
         }
         self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {

@@ -201,7 +201,7 @@ impl Merge {
                     dealer.survey(number, self.seen(number, sources));
                 }
                 dealer.update_counters(self.sum_counters(sources));
-                dealer.batch(batch)
+                dealer.batch(number, batch)
             }
             Ok(SourceEvent::Mark(mark)) => {
                 clock.advance(mark, self.clocks.closed);

@@ -215,10 +215,20 @@ pub fn run(
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
     let state = lead.as_ref().and_then(|lead| lead.judged.as_ref());
-    let dealer = dealer.guarded(RowGuard::new(pipeline, committed, state, &options.control));
+    let histories = start.as_ref().map_or(&[][..], |start| &start.histories[..]);
+    let guard = RowGuard::new(pipeline, committed, histories, state, &options.control);
+    let dealer = dealer.guarded(guard);
     let judged = state.map_or(0, JudgeState::last);
+    // A stretch of clipped values is found among all values only.
+    let compares_all = match pipeline.preflight {
+        Preflight::Stop => true,
+        Preflight::Warn => options.control.shows_private(),
+        Preflight::Off => false,
+    };
     let reading = readers.map(|readers| {
-        let mut readers: Vec<_> = readers.into_iter().map(|reader| reader.judged_through(judged)).collect();
+        let readers = readers.into_iter().map(|reader| reader.judged_through(judged));
+        let comparing = readers.map(|reader| if compares_all { reader.comparing_all() } else { reader });
+        let mut readers: Vec<_> = comparing.collect();
         let merge = Merge::new(pipeline, committed, &options.control);
         std::thread::Builder::new().name("source".into()).spawn(move || match readers.pop() {
             Some(reader) if readers.is_empty() => dealer.deal(reader),

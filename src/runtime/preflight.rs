@@ -17,11 +17,13 @@
 //!
 //! Without it, one later fact is still reported to everyone, because it is public: that the clock
 //! of a first run fell back. What the limits of entities leave out is followed to the end of a
-//! first run if private problems are shown.
+//! first run if private problems are shown, and always where later rows are judged.
 //!
 //! What may decide: [`crate::check`].
 
-use crate::check::{EntityCut, JudgeState, Problem, RowJudge, SourceRows};
+use hushflow_operators::{Entity, EntityHistory};
+
+use crate::check::{JudgeState, Problem, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
 use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey};
@@ -59,8 +61,6 @@ pub(super) struct RowGuard {
     /// Rows of all sources.
     rows: u64,
     copies: u64,
-    /// What the limits of entities leave out, in a first run.
-    cut: Option<EntityCut>,
     /// Whether the run began with the first epoch.
     is_first: bool,
     /// Problems that were reported to the operator.
@@ -80,36 +80,44 @@ struct FirstLook {
 
 impl RowGuard {
     /// Begins with the rows after the last committed epoch, unless the pipeline turns it off. Only
-    /// a run that publishes the first epoch looks at its first rows.
+    /// a run that publishes the first epoch looks at its first rows. Entities have these histories
+    /// after the committed epochs.
     pub(super) fn new(
         pipeline: &Pipeline,
         committed: u64,
+        histories: &[(Entity, EntityHistory)],
         judged: Option<&JudgeState>,
         control: &Control,
     ) -> Option<Self> {
         let is_first = committed == 0;
-        let entity = pipeline.entity.as_ref().filter(|_| is_first);
-        (pipeline.preflight != Preflight::Off).then(|| RowGuard {
-            cut: entity.map(|entity| EntityCut::new(entity.limits)),
-            is_first,
-            judge: RowJudge::new(pipeline, committed, judged),
-            is_merging: pipeline.has_several_sources(),
-            control: control.clone(),
-            goes_on: pipeline.preflight == Preflight::Stop,
-            look: is_first.then(|| FirstLook::new(pipeline.sources.len())),
-            rows: 0,
-            copies: 0,
-            reported: Vec::new(),
-            fallen: Vec::new(),
+        (pipeline.preflight != Preflight::Off).then(|| {
+            let mut guard = RowGuard {
+                is_first,
+                judge: RowJudge::new(pipeline, committed, histories, judged),
+                is_merging: pipeline.has_several_sources(),
+                control: control.clone(),
+                goes_on: pipeline.preflight == Preflight::Stop,
+                look: is_first.then(|| FirstLook::new(pipeline.sources.len())),
+                rows: 0,
+                copies: 0,
+                reported: Vec::new(),
+                fallen: Vec::new(),
+            };
+            guard.forget_entities(is_first);
+            guard
         })
     }
 
-    /// Adds records, which are dealt at once, without the `copies` found so far.
-    pub(super) fn add(&mut self, batch: &RecordBatch, copies: u64) {
-        self.judge.add(&batch.records);
-        if let Some(cut) = &mut self.cut {
-            cut.add(&batch.records);
+    /// Forgets what the limits of entities leave out, unless it is still judged.
+    fn forget_entities(&mut self, is_judged: bool) {
+        if !self.goes_on && !is_judged {
+            self.judge.forget_entities();
         }
+    }
+
+    /// Adds records of a source, which are dealt at once, without the `copies` found so far.
+    pub(super) fn add(&mut self, source: usize, batch: &RecordBatch, copies: u64) {
+        self.judge.add(source, &batch.records);
         self.copies = copies;
     }
 
@@ -148,9 +156,6 @@ impl RowGuard {
         surveys: &[&RowSurvey],
     ) -> Result<Option<ClosedEpochs>, String> {
         let is_new = self.judge.close(closed.due, &closed.counters);
-        if let Some(cut) = &mut self.cut {
-            cut.close(closed.epoch);
-        }
         if is_new && self.is_first && !self.goes_on {
             self.report_fallen();
         }
@@ -184,8 +189,8 @@ impl RowGuard {
         let Some(FirstLook { sources, mut epochs }) = self.look.take() else { return Ok(Vec::new()) };
         let rows: Vec<_> =
             sources.iter().map(|(counters, survey)| SourceRows::new(*counters, survey)).collect();
-        let problems = self.judge.look(&rows, self.copies, self.cut.as_ref());
-        self.cut = self.cut.take().filter(|_| self.control.shows_private());
+        let problems = self.judge.look(&rows, self.copies);
+        self.forget_entities(self.control.shows_private());
         if let Some(problem) = problems.iter().find(|problem| problem.stops) {
             // Without the operator's word a run stops for public facts alone.
             let preflight = if problem.public { "off" } else { "warn" };
@@ -212,8 +217,7 @@ impl RowGuard {
     /// Returns the lines for the operator about all rows of each source, except problems that the
     /// look has reported.
     pub(super) fn private_notices(&self, sources: &[SourceRows<'_>]) -> Vec<String> {
-        let limits = self.cut.as_ref().and_then(EntityCut::problem);
-        let problems = self.judge.sum_up(sources, self.copies).into_iter().chain(limits);
+        let problems = self.judge.sum_up(sources, self.copies).into_iter();
         problems
             .filter(|problem| !self.reported.iter().chain(&self.fallen).any(|known| known.is_same(problem)))
             .map(|problem| private_notice("", &problem))

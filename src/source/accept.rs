@@ -105,7 +105,8 @@ impl SourceReader {
             self.batch.records.values.resize(start + self.rules.roles.dimension, f64::NAN);
         }
         if self.epochs.clock.row < self.surveyed_rows {
-            self.survey.values(&self.batch.records.values[start..], self.rules.bounds_of(key));
+            let row = self.epochs.clock.row;
+            self.survey.values(&self.batch.records.values[start..], self.rules.bounds_of(key), row);
         }
         self.rules.key_bounds.scale(key, &mut self.batch.records.values[start..]);
         match self.epochs.assign(event_time, &mut self.counters) {

@@ -44,6 +44,7 @@ mod stretch;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use hushflow_mechanism::epochs::Clock;
 use hushflow_operators::Records;
@@ -58,6 +59,7 @@ pub(crate) use reader::shape;
 pub use roles::entity;
 pub use stretch::{Stretch, Stretches};
 pub use survey::{ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};
+pub use values::{BoundSurvey, ValueStretch, ValueSurvey};
 
 /// Maximum number of rows, and so of records, in a batch.
 pub const BATCH_RECORDS: usize = 4096;

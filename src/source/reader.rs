@@ -136,10 +136,14 @@ impl SourceReader {
         SourceReader { judged: (epoch, RowCounters::default()), ..self }
     }
 
-    /// Makes this reader compare the values of all rows with their bounds, and stop after `rows`
-    /// rows.
-    pub(crate) fn surveying(self, rows: u64) -> Self {
-        SourceReader { row_limit: rows, surveyed_rows: rows, ..self }
+    /// Makes this reader compare the values of all rows with their bounds.
+    pub(crate) fn comparing_all(self) -> Self {
+        SourceReader { surveyed_rows: u64::MAX, ..self }
+    }
+
+    /// Makes this reader stop after `rows` rows.
+    pub(crate) fn limited(self, rows: u64) -> Self {
+        SourceReader { row_limit: rows, ..self }
     }
 
     /// The number of the next row.

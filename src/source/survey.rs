@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::{Defect, Stretches};
+use super::{Defect, Stretches, ValueSurvey};
 use crate::format::row::Row;
 
 /// Most distinct unlisted keys that are kept.
@@ -60,14 +60,8 @@ pub struct ColumnSurvey {
     pub defect: Option<Defect>,
     /// Unreadable times that are whole numbers, such as seconds since 1970.
     pub numeric_times: u64,
-    /// Values compared with their bounds: those of the first rows in a run, all in a check.
-    pub values: u64,
-    /// Values below the lower bound.
-    pub below: u64,
-    /// Values above the upper bound.
-    pub above: u64,
-    /// The least and the greatest value.
-    pub range: Option<(f64, f64)>,
+    /// Its values beside its bounds.
+    pub values: ValueSurvey,
 }
 
 /// Times of a column, in microseconds since 1970.
@@ -163,17 +157,12 @@ impl RowSurvey {
         }
     }
 
-    /// Compares the values of a record with their bounds.
-    pub(super) fn values(&mut self, values: &[f64], bounds: impl Iterator<Item = (f64, f64)>) {
-        for ((column, &value), (lower, upper)) in self.columns.iter_mut().zip(values).zip(bounds) {
-            if value.is_nan() {
-                continue;
+    /// Compares the values of a record with their bounds. It is in this row, from 0.
+    pub(super) fn values(&mut self, values: &[f64], bounds: impl Iterator<Item = (f64, f64)>, row: u64) {
+        for ((column, &value), bounds) in self.columns.iter_mut().zip(values).zip(bounds) {
+            if !value.is_nan() {
+                column.values.compare(value, bounds, row);
             }
-            column.values += 1;
-            column.below += u64::from(value < lower);
-            column.above += u64::from(value > upper);
-            let (least, greatest) = column.range.unwrap_or((value, value));
-            column.range = Some((least.min(value), greatest.max(value)));
         }
     }
 
@@ -187,12 +176,7 @@ impl RowSurvey {
                     own.malformed += column.malformed;
                     own.defect = own.defect.or(column.defect);
                     own.numeric_times += column.numeric_times;
-                    own.values += column.values;
-                    own.below += column.below;
-                    own.above += column.above;
-                    let both = own.range.zip(column.range);
-                    let range = both.map(|(a, b)| (a.0.min(b.0), a.1.max(b.1)));
-                    own.range = range.or(own.range).or(column.range);
+                    own.values.merge(&column.values);
                 }
             }
         }

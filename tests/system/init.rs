@@ -190,20 +190,49 @@ fn the_workload_of_the_release_is_the_default_view_everywhere() {
     assert_eq!(planned[0]["of_file"]["columns"].as_array().expect("columns").len(), 2);
 }
 
-/// Answers on a pseudo-terminal. `script` of util-linux makes one.
-#[test]
-fn questions_on_a_terminal_have_defaults() {
-    let lab = lab();
-    let binary = env!("CARGO_BIN_EXE_hushflow");
-    let line = format!("{binary} init examples/data/flights_jan2013.csv --output asked.toml");
+/// Answers `init` on a pseudo-terminal. `script` of util-linux makes one.
+fn answered(lab: &Lab, arguments: &str, answers: &str) -> Ended {
+    let line = format!("{} init {arguments}", env!("CARGO_BIN_EXE_hushflow"));
     let mut script = Command::new("script");
     script.args(["-qec", &line, "/dev/null"]).current_dir(lab.path("."));
     script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = script.spawn().expect("script of util-linux starts");
+    child.stdin.take().expect("its input").write_all(answers.as_bytes()).expect("answers");
+    wait(child)
+}
+
+/// A column whose values rows repeat is proposed as the unit, however few they are, and not as the
+/// key.
+#[test]
+fn the_unit_is_asked_for_on_a_terminal() {
+    let lab = Lab::new();
+    let row = |row: u32| format!("P{:02},{},{}\n", row % 12, ["ward", "home"][row as usize % 2], row % 50);
+    lab.write("rows.csv", format!("patient,place,x\n{}", (0..600).map(row).collect::<String>()));
+    let budget = "--columns x:0:50 --epoch 60 --horizon 10 --epsilon 1 --delta 1e-6";
+    for (answer, name, expected) in [("", "usual", "column = \"patient\""), ("record", "single", "[privacy]")]
+    {
+        // The key, its values, the unit, and for each the number of epochs.
+        let number = if answer.is_empty() { "5\n" } else { "" };
+        let answers = format!("\n\n-\n{answer}\n{number}\n");
+        let ended = answered(&lab, &format!("rows.csv {budget} --output {name}.toml"), &answers);
+        let ended = ended.succeeded();
+        let question = "\"patient\" may name a person or a device, and rows repeat its values.";
+        let shown = ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.contains(question) && shown.contains("[patient]:"), "{shown}");
+        assert!(shown.contains("one group (place) [place]:"), "{shown}");
+        let text = std::fs::read_to_string(lab.path(&format!("{name}.toml"))).expect("the file");
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(text.contains("unit = \"entity\""), answer.is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn questions_on_a_terminal_have_defaults() {
+    let lab = lab();
     // Two columns of four; a wrong answer is asked for again.
     let answers = "-60:240\n9:0\n-90:270\n-\n-\norigin\nEWR,JFK,LGA\nevent_time\nrecorded_at\nUTC\n1d\n2013-01-01T05:00:00Z\n32\nrecord\n1\n1e-6\n\n";
-    child.stdin.take().expect("its input").write_all(answers.as_bytes()).expect("answers");
-    let ended = wait(child).succeeded();
+    let arguments = "examples/data/flights_jan2013.csv --output asked.toml";
+    let ended = answered(&lab, arguments, answers).succeeded();
     for part in ["PUBLISHED", "in this file", "the smaller first", "asked.toml is written"] {
         assert!(ended.out.contains(part), "{part}: {}", ended.out);
     }

@@ -110,7 +110,7 @@ fn a_table_fits_terminals_of_several_widths() {
 
 /// No command prints a line that is wider than the terminal, except for paths and commands to copy.
 #[test]
-fn every_command_fits_terminals_of_60_and_80_columns() {
+fn every_command_fits_terminals_of_several_widths() {
     let lab = Lab::new();
     let state = published(&lab).display().to_string();
     let [pipeline, data, again] =
@@ -151,10 +151,11 @@ fn every_command_fits_terminals_of_60_and_80_columns() {
         format!("mean {data} {estimate} --corruption 0 --epsilon 8 --delta 1e-6 --seed 1"),
         "reference epochs".into(),
         "help run".into(),
+        "init --help".into(),
         "optimize --method coa --workload prefix --horizon 4".into(),
     ];
     let mut wide = Vec::new();
-    for width in [60, 80] {
+    for width in [40, 60, 80] {
         for command in &commands {
             let command = command.replace("WIDTH", &width.to_string());
             let lines = printed(width, &command);

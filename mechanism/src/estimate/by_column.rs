@@ -53,6 +53,7 @@ use super::density::DensityError;
 use super::interval::{Confidence, Interval, IntervalSubject};
 use super::intervals::{BOUND_TAIL, LEAST_SAMPLE};
 use super::projection::{Projection, Spectrum, shrunk};
+use super::selection::{Selection, conditional_quantiles};
 use crate::moments::{Layout, SecondMoment};
 use crate::quantile;
 use nalgebra::{DMatrix, DVector};
@@ -216,8 +217,8 @@ impl<'a> ColumnwiseMoments<'a> {
     pub fn count_interval(&self, column: usize, level: f64) -> Interval {
         let own = self.column(column);
         let reach = quantile::normal((1.0 - level) / 2.0 * BOUND_TAIL) * self.moments.noise.count;
-        let all = Interval { lower: 0.0, upper: (self.count() + reach).max(0.0) };
-        own.noisy().count_interval(level).within(all, own.count().1)
+        let all = Interval { lower: 0.0, upper: self.count().max(0.0) + reach };
+        own.noisy().count_interval(level).within(all, quantile::normal((1.0 - level) / 2.0) * own.count().1)
     }
 
     /// Returns an estimate of the correlation of two columns over the rows that have both, and its
@@ -286,9 +287,9 @@ impl<'a> ColumnwiseMoments<'a> {
 
     /// Returns the estimated correlation of two columns and its interval if values are missing at
     /// random: all ρ from which the estimate is at most z standard deviations of its noise away, to
-    /// first order and at that ρ. All of [−1, 1] if a variance may be 0. It is not hidden then:
-    /// where only clear correlations are shown, they are chosen by their noise. `None` if too few
-    /// rows have both columns.
+    /// first order and at that ρ. All of [−1, 1] if a variance may be 0; otherwise z is that given
+    /// that both variances are clear, as for [rows without missing values](super::intervals).
+    /// `None` if too few rows have both columns.
     pub fn correlation_at_random(
         &self,
         i: usize,
@@ -318,7 +319,18 @@ impl<'a> ColumnwiseMoments<'a> {
             let product = moments.noisy().covariance_noise(at, (mean[0], mean[1]), false) / deviations;
             product.hypot(correlation * relative(one).hypot(relative(other)) / 2.0)
         };
-        let records = score(z, estimate, noise);
+        let tail = (1.0 - confidence.level) / 2.0;
+        let quantiles = |correlation: f64| {
+            let given = |of: PairCovariance| {
+                let shared = -correlation * relative(of) / 2.0 / noise(correlation);
+                Selection::exceeding(of.covariance / of.noise - z, shared)
+            };
+            conditional_quantiles(tail, &[given(one), given(other)])
+        };
+        let records = score(estimate, |correlation| {
+            let (down, up) = quantiles(correlation);
+            (down * noise(correlation), up * noise(correlation))
+        });
         let interval = match confidence.subject {
             IntervalSubject::Records => records,
             IntervalSubject::Population { heaviest } => {
@@ -331,7 +343,7 @@ impl<'a> ColumnwiseMoments<'a> {
                 records.widened(estimate, (within - end(-reach), end(reach) - within))
             }
         };
-        Some((within, interval.with(within).map(|end| end.clamp(-1.0, 1.0))))
+        Some((within, interval.with(within).within(ALL_CORRELATIONS, z * noise(within))))
     }
 
     /// Covariance matrix of all columns as a [`Projection`] makes it one, and the noise of its
@@ -421,12 +433,15 @@ impl<'a> ColumnwiseMoments<'a> {
     }
 }
 
-/// The ρ in [−1, 1] with |estimate − ρ| ≤ z times the noise at ρ.
-fn score(z: f64, estimate: f64, noise: impl Fn(f64) -> f64) -> Interval {
+/// The ρ that are no further below and above the estimate than the reaches at ρ.
+fn score(estimate: f64, reaches: impl Fn(f64) -> (f64, f64)) -> Interval {
     // The noise is no square root of a polynomial in ρ, so the ends are found by halving.
-    const HALVINGS: usize = 50;
+    const HALVINGS: usize = 32;
     let end = |sign: f64| {
-        let holds = |reach: f64| reach <= z * noise((estimate + sign * reach).clamp(-1.0, 1.0));
+        let holds = |reach: f64| {
+            let (down, up) = reaches((estimate + sign * reach).clamp(-1.0, 1.0));
+            reach <= if sign < 0.0 { down } else { up }
+        };
         let (mut low, mut high) = (0.0, 2.0 + estimate.abs());
         for _ in 0..HALVINGS {
             let middle = (low + high) / 2.0;

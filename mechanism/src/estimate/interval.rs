@@ -81,13 +81,23 @@ impl Interval {
         (self.upper - x).max(x - self.lower)
     }
 
-    /// Cuts the interval to `bounds`, but leaves it at least `width` long as far as they allow.
-    pub fn within(self, bounds: Self, width: f64) -> Self {
-        let width = if width.is_finite() { width.min(bounds.upper - bounds.lower) } else { 0.0 };
+    /// Cuts the interval to `bounds`. It keeps at least what they hold within `reach` of an end that
+    /// it passes, so an interval beyond the bounds becomes neither a point nor empty.
+    ///
+    /// No truth is lost, because the bounds contain it. With a `reach` of z deviations of the
+    /// estimate's noise, an interval that is wholly beyond an end misses only truths from which the
+    /// estimate is 2z deviations away.
+    pub fn within(self, bounds: Self, reach: f64) -> Self {
+        let width = if reach.is_finite() { reach.min(bounds.width()) } else { 0.0 };
         Interval {
             lower: self.lower.clamp(bounds.lower, bounds.upper - width),
             upper: self.upper.clamp(bounds.lower + width, bounds.upper),
         }
+    }
+
+    /// Whether no number of the interval is within `bounds`.
+    pub fn is_beyond(&self, bounds: Self) -> bool {
+        self.upper < bounds.lower || self.lower > bounds.upper
     }
 
     /// Extends the interval to contain x; unbounded if an end is NaN.

@@ -7,17 +7,16 @@
 //! - a covariance: its range over the ball of moments within z of the released ones (`ball.rs`),
 //!   before projection, whose bias has no known law. The estimate ± z of its own standard
 //!   deviations contains the truth too rarely if that deviation depends on a noise-dominated mean;
-//! - a correlation: all ρ for which the estimate is at most z standard deviations of its noise
-//!   away, to first order and at that ρ. All of [−1, 1] if a variance may be 0. It is never hidden:
-//!   where only clear correlations are shown, they are chosen by their noise.
+//! - a correlation: `correlation.rs`.
 //!
 //! Given the quality of the line ([`quality`](super::quality)), z differs by side and entry, if the
 //! count is noisy: see [`selection`](super::selection). An error of the count moves a mean m by −m,
 //! and a covariance by mᵢmⱼ − σᵢⱼ.
 //!
-//! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow. No truth is
-//! lost, except that the largest variance, 1 − m², depends on an unknown mean: of its interval the
-//! mean nearest to 0 is taken, at a fiftieth of the tail.
+//! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow
+//! ([`Interval::within`], with a reach of z deviations). No truth is lost, except that the largest
+//! variance, 1 − m², depends on an unknown mean: of its interval the mean nearest to 0 is taken, at
+//! a fiftieth of the tail.
 //!
 //! For the population, the error of the sample is independent of the noise, and the two are
 //! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is
@@ -36,13 +35,18 @@ use crate::quantile;
 use nalgebra::{DMatrix, DVector};
 use std::f64::consts::SQRT_2;
 
+mod correlation;
+
+/// What coordinates of records, and correlations, lie in.
+const UNIT: Interval = Interval { lower: -1.0, upper: 1.0 };
+
 /// Smallest sample for a statement about its population.
 pub const LEAST_SAMPLE: f64 = 10.0;
 
 /// Share of the tail at which a mean bounds a variance.
 pub(super) const BOUND_TAIL: f64 = 0.02;
 
-/// Rounds of the search for the end of a mean's interval, whose quantile depends on the end.
+/// Rounds of the search for the end of an interval, whose quantile depends on the end.
 const ROUNDS: u32 = 6;
 
 /// Confidence intervals of the moments of one key, in the coordinates of the moments.
@@ -131,9 +135,15 @@ impl MomentIntervals<'_> {
     }
 
     fn mean_at(&self, column: usize, tail: f64) -> Option<Interval> {
+        let interval = self.uncut_mean(column, tail)?;
+        let noise = self.moments.noise.first / self.moments.count();
+        Some(if self.bounded { interval.within(UNIT, self.z * noise) } else { interval })
+    }
+
+    fn uncut_mean(&self, column: usize, tail: f64) -> Option<Interval> {
         let estimate = *self.mean.get(column)?;
         let records = self.fieller(self.first(column), estimate, tail).with(estimate);
-        let interval = match self.subject {
+        Some(match self.subject {
             IntervalSubject::Records => records,
             IntervalSubject::Population { .. } => {
                 let z = quantile::normal(tail);
@@ -143,19 +153,20 @@ impl MomentIntervals<'_> {
                 });
                 sampled.with(estimate)
             }
-        };
-        let noise = self.moments.noise.first / self.moments.count();
-        Some(match self.bounded {
-            true => interval.within(Interval { lower: -1.0, upper: 1.0 }, noise),
-            false => interval,
         })
     }
 
     /// Returns the interval of the covariance of two columns, or of the variance of one; `None` if
     /// there is no such column or if only diagonal moments are known. That of a variance begins at
-    /// 0 or above, and ends at least one standard deviation of its noise above 0: a negative
+    /// 0 or above, and ends at least z standard deviations of its noise above 0: a negative
     /// estimate hides a variance, too.
     pub fn covariance(&self, i: usize, j: usize) -> Option<Interval> {
+        let (interval, bounds) = self.uncut_covariance(i, j)?;
+        Some(interval.within(bounds, self.z * self.entry_noise(i, j)))
+    }
+
+    /// The interval of a covariance and its bounds.
+    fn uncut_covariance(&self, i: usize, j: usize) -> Option<(Interval, Interval)> {
         let estimate = *self.covariance.get((i, j))?;
         let entry = self.entry(i, j)?;
         let (means, noise) = ((self.mean[i], self.mean[j]), self.entry_noise(i, j));
@@ -176,7 +187,25 @@ impl MomentIntervals<'_> {
             true => (self.largest_variance(i)? * self.largest_variance(j)?).sqrt(),
             false => f64::INFINITY,
         };
-        Some(interval.within(Interval { lower: if i == j { 0.0 } else { -largest }, upper: largest }, noise))
+        Some((interval, Interval { lower: if i == j { 0.0 } else { -largest }, upper: largest }))
+    }
+
+    /// Whether an interval of a mean, a covariance or a correlation is wholly beyond its bounds, so
+    /// that its estimate says nothing.
+    pub fn is_beyond_bounds(&self) -> bool {
+        let columns = self.mean.len();
+        let is_mean_beyond =
+            |column| self.uncut_mean(column, self.tail).is_some_and(|mean| mean.is_beyond(UNIT));
+        (0..columns).any(is_mean_beyond)
+            || (0..columns).flat_map(|i| (i..columns).map(move |j| (i, j))).any(|(i, j)| {
+                self.is_covariance_beyond_bounds(i, j)
+                    || i != j && self.uncut_correlation(i, j).is_some_and(|found| found.is_beyond(UNIT))
+            })
+    }
+
+    /// Whether the interval of a covariance is wholly beyond its bounds.
+    pub fn is_covariance_beyond_bounds(&self, i: usize, j: usize) -> bool {
+        self.uncut_covariance(i, j).is_some_and(|(interval, bounds)| interval.is_beyond(bounds))
     }
 
     /// The largest variance of records in [−1, 1] with a mean in its interval.
@@ -189,38 +218,6 @@ impl MomentIntervals<'_> {
     /// Returns the interval of a column's standard deviation.
     pub fn standard_deviation(&self, column: usize) -> Option<Interval> {
         self.covariance(column, column).map(Interval::square_root)
-    }
-
-    /// Returns the estimated correlation of two columns and its interval, which is [−1, 1] if
-    /// nothing is known; `None` if there is no such pair or if only diagonal moments are known.
-    pub fn correlation(&self, i: usize, j: usize) -> Option<(f64, Interval)> {
-        self.entry(i, j)?;
-        if i == j {
-            return Some((1.0, Interval { lower: 1.0, upper: 1.0 }));
-        }
-        let estimate = self.covariance[(i, j)] / self.deviation(i) / self.deviation(j);
-        if !estimate.is_finite() {
-            return Some((0.0, Interval { lower: -1.0, upper: 1.0 }));
-        }
-        let within = estimate.clamp(-1.0, 1.0);
-        let slope = self.correlation_slope(i, j, within)
-            / self.correlation_noise(i, j, within).max(f64::MIN_POSITIVE);
-        let (down, up) = self.quantiles(self.tail, slope);
-        let variance = |correlation| self.correlation_noise(i, j, correlation).powi(2);
-        let records = Interval {
-            lower: score(down, estimate, variance).lower,
-            upper: score(up, estimate, variance).upper,
-        };
-        let interval = match self.subject {
-            IntervalSubject::Records => records,
-            IntervalSubject::Population { .. } => self.sampled(records, estimate, |freedom| {
-                let reach = self.z / (freedom - 2.0).sqrt();
-                let end = |shift: f64| (within.atanh() + shift).tanh();
-                (within - end(-reach), end(reach) - within)
-            }),
-        };
-        let ends = interval.with(within).map(|end| end.clamp(-1.0, 1.0));
-        Some((within, ends))
     }
 
     /// Returns a bound of the distance of any eigenvalue of the records' covariance, and its
@@ -289,13 +286,15 @@ impl MomentIntervals<'_> {
     /// The quantiles down and up for an estimate that an error of the count moves by `slope`, in
     /// standard deviations of the estimate's noise, over n̂.
     fn quantiles(&self, tail: f64, slope: f64) -> (f64, f64) {
+        conditional_quantiles(tail, &[self.selection(slope)])
+    }
+
+    /// The selection by the quality, for such an estimate.
+    fn selection(&self, slope: f64) -> Selection {
         let (count, noise) = (self.moments.count(), self.moments.noise.count);
         let correlation = (slope * noise / count).clamp(-1.0, 1.0);
         let correlation = if correlation.is_nan() { 0.0 } else { correlation };
-        conditional_quantiles(
-            tail,
-            &[Selection::by_range(count, self.moments.count_range(), noise, correlation)],
-        )
+        Selection::by_range(count, self.moments.count_range(), noise, correlation)
     }
 
     /// The m with |sum − m n̂| ≤ z √(τ₁² + m²τ₀²), for the quantile z of each side given the
@@ -308,23 +307,7 @@ impl MomentIntervals<'_> {
             self.quantiles(tail, -mean * self.moments.count() / deviation)
         };
         let plain = self.roots(sum, quantiles(estimate).0.max(0.0));
-        let (mut ends, mut before) = (plain, plain);
-        if noise.count > 0.0 {
-            for _ in 0..ROUNDS {
-                before = ends;
-                ends.lower = self.roots(sum, quantiles(before.lower).0).lower;
-                ends.upper = self.roots(sum, quantiles(before.upper).1).upper;
-                if ends == before {
-                    break;
-                }
-            }
-        }
-        // Close to the end of the count's range an end may alternate, because the noise of the
-        // count moves means of another sign in another direction.
-        Interval {
-            lower: if before.lower < ends.lower { before.lower } else { ends.lower },
-            upper: if before.upper > ends.upper { before.upper } else { ends.upper },
-        }
+        if noise.count > 0.0 { settle(plain, quantiles, |z| self.roots(sum, z)) } else { plain }
     }
 
     /// The m with sum − m n̂ = ±z √(τ₁² + m²τ₀²).
@@ -373,50 +356,30 @@ impl MomentIntervals<'_> {
     fn spread(&self, column: usize) -> f64 {
         self.covariance[(column, column)].max(self.entry_noise(column, column))
     }
-
-    fn deviation(&self, column: usize) -> f64 {
-        self.covariance[(column, column)].max(0.0).sqrt()
-    }
-
-    /// Derivatives of ρ by σᵢⱼ, σᵢᵢ and σⱼⱼ.
-    fn correlation_derivatives(&self, i: usize, j: usize, correlation: f64) -> [f64; 3] {
-        let deviations = (self.deviation(i), self.deviation(j));
-        let square = |deviation: f64| -correlation / (2.0 * deviation * deviation);
-        [1.0 / (deviations.0 * deviations.1), square(deviations.0), square(deviations.1)]
-    }
-
-    /// Noise of ρ̂ to first order: with (A, B, C) its derivatives, the noises of the second
-    /// moments, of both sums and of the count enter independently.
-    fn correlation_noise(&self, i: usize, j: usize, correlation: f64) -> f64 {
-        let noise = self.moments.noise;
-        let [a, b, c] = self.correlation_derivatives(i, j, correlation);
-        let means = (self.mean[i], self.mean[j]);
-        let second = noise.second * (a / SQRT_2).hypot(b).hypot(c);
-        let sums = (a * means.1 + 2.0 * b * means.0).hypot(a * means.0 + 2.0 * c * means.1);
-        let ratio = self.correlation_slope(i, j, correlation);
-        second.hypot(noise.first * sums).hypot(noise.count * ratio) / self.moments.count()
-    }
-
-    /// How far an error of the count moves ρ̂, over n̂.
-    fn correlation_slope(&self, i: usize, j: usize, correlation: f64) -> f64 {
-        let [a, b, c] = self.correlation_derivatives(i, j, correlation);
-        let means = (self.mean[i], self.mean[j]);
-        a * means.0 * means.1 + b * means.0 * means.0 + c * means.1 * means.1
-    }
 }
 
-/// The ρ with estimate − ρ = ±z √variance(ρ), for a variance that is quadratic in ρ.
-fn score(z: f64, estimate: f64, variance: impl Fn(f64) -> f64) -> Interval {
-    let (at_minus, at_zero, at_one) = (variance(-1.0), variance(0.0), variance(1.0));
-    let (radius, z) = (z, z * z);
-    let scale = 1.0 - z * ((at_one + at_minus) / 2.0 - at_zero);
-    if scale <= 0.0 {
-        return Interval::UNBOUNDED;
+/// Searches for an interval each of whose ends is a root for the quantile at that end: down for the
+/// lower end, up for the upper one.
+fn settle(
+    plain: Interval,
+    quantiles: impl Fn(f64) -> (f64, f64),
+    roots: impl Fn(f64) -> Interval,
+) -> Interval {
+    let (mut ends, mut before) = (plain, plain);
+    for _ in 0..ROUNDS {
+        before = ends;
+        ends.lower = roots(quantiles(before.lower).0).lower;
+        ends.upper = roots(quantiles(before.upper).1).upper;
+        if ends == before {
+            break;
+        }
     }
-    let centre = estimate + z * (at_one - at_minus) / 4.0;
-    let product = estimate * estimate - z * at_zero;
-    let reach = (centre * centre - scale * product).max(0.0).sqrt().copysign(radius);
-    Interval { lower: (centre - reach) / scale, upper: (centre + reach) / scale }
+    // Close to the end of a range an end may alternate, because the noise of the selecting number
+    // moves estimates of another sign in another direction.
+    Interval {
+        lower: if before.lower < ends.lower { before.lower } else { ends.lower },
+        upper: if before.upper > ends.upper { before.upper } else { ends.upper },
+    }
 }
 
 #[cfg(test)]

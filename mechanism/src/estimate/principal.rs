@@ -99,8 +99,10 @@ pub struct PrincipalComponent {
     pub eigenvalue: f64,
     /// Standard deviation of its noise.
     pub noise: f64,
-    /// Its confidence interval.
+    /// Its confidence interval, within what the bounds of the columns allow.
     pub interval: Interval,
+    /// Whether the interval was wholly beyond these bounds.
+    pub is_beyond_bounds: bool,
     /// Its direction; `None` if noise may have mixed it with others.
     pub direction: Option<Direction>,
 }
@@ -380,9 +382,17 @@ impl<'a> Decomposition<'a> {
         let push: f64 = outside.map(|(at, &j)| couplings[(at, at)] / (self.values[i] - self.values[j])).sum();
         let eigenvalue = self.values[i] - push;
         let noise = self.variance(i, i, ErrorOf::Noise).sqrt();
-        let interval = self.interval(i, eigenvalue, quantile::normal(error / 2.0));
+        let z = quantile::normal(error / 2.0);
+        let (uncut, allowed) =
+            (self.interval(i, eigenvalue, z), Interval { lower: 0.0, upper: self.largest() });
         let direction = (first == last).then(|| self.direction(i, &others, eigenvalue, couplings, error));
-        PrincipalComponent { eigenvalue, noise, interval, direction: direction.flatten() }
+        PrincipalComponent {
+            eigenvalue,
+            noise,
+            interval: uncut.within(allowed, z * self.cluster(i).noise.sqrt()),
+            is_beyond_bounds: uncut.is_beyond(allowed),
+            direction: direction.flatten(),
+        }
     }
 
     fn interval(&self, i: usize, eigenvalue: f64, z: f64) -> Interval {
@@ -390,10 +400,8 @@ impl<'a> Decomposition<'a> {
         let (up, down) = (mean_of_largest(i - first + 1) + z, mean_of_largest(last - i + 1) + z);
         let deviation = own.sqrt();
         let records = Interval { lower: eigenvalue - deviation * down, upper: eigenvalue + deviation * up };
-        let allowed = Interval { lower: 0.0, upper: self.largest() };
-        let within = |interval: Interval| interval.within(allowed, deviation);
         match self.freedom {
-            None => within(records),
+            None => records,
             Some(freedom) if freedom + 1.0 < LEAST_SAMPLE => Interval::UNBOUNDED,
             Some(freedom) => {
                 // Distances of χ², for a deviation of √(2/freedom), in that of the sampling error.
@@ -405,7 +413,7 @@ impl<'a> Decomposition<'a> {
                     PrincipalOf::Covariance => (freedom + 1.0) / freedom,
                     PrincipalOf::Correlation => 1.0,
                 };
-                within(sampled.map(|end| end * unbiased))
+                sampled.map(|end| end * unbiased)
             }
         }
     }

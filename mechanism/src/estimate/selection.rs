@@ -58,6 +58,13 @@ impl Selection {
             Selection { below: f64::INFINITY, above: f64::INFINITY, correlation: 0.0 }
         }
     }
+
+    /// Returns the selection of a number that exceeds the least one by `below`, in standard
+    /// deviations of its noise. A correlation that is no number is none.
+    pub fn exceeding(below: f64, correlation: f64) -> Self {
+        let correlation = if correlation.is_nan() { 0.0 } else { correlation.clamp(-1.0, 1.0) };
+        Selection { below, above: f64::INFINITY, correlation }
+    }
 }
 
 /// Returns `(down, up)`: the interval holds every θ from θ̂ − `down`·s to θ̂ + `up`·s, where each
@@ -85,7 +92,8 @@ pub fn count_interval(count: f64, noise: f64, level: f64, selections: &[Selectio
     let (down, up) = conditional_quantiles((1.0 - level) / 2.0, selections);
     let reach = |z: f64| if noise > 0.0 { z * noise } else { 0.0 };
     let interval = Interval { lower: count - reach(down), upper: count + reach(up) };
-    interval.with(count).within(Interval { lower: 0.0, upper: f64::INFINITY }, noise)
+    let plain = quantile::normal((1.0 - level) / 2.0) * noise;
+    interval.with(count).within(Interval { lower: 0.0, upper: f64::INFINITY }, plain)
 }
 
 /// The largest t with P(T > t | t − left ≤ T ≤ t + right) ≥ tail.

@@ -53,6 +53,9 @@ impl Share {
         let first = allowed.next().unwrap_or(nearest);
         let interval = allowed.fold(Interval { lower: first, upper: first }, Interval::with);
         let estimate = (v > 0.0 && a > 0.0).then(|| (n / v).clamp(0.0, 1.0));
+        let reach = tau.hypot(estimate.unwrap_or(nearest) * omega) / v.abs();
+        let all = Interval { lower: 0.0, upper: 1.0 };
+        let interval = interval.within(all, if reach.is_nan() { 0.0 } else { reach.min(1.0) });
         Self { estimate, interval }
     }
 }
@@ -76,12 +79,18 @@ mod tests {
         assert_eq!((nothing.estimate, nothing.interval), (None, Interval { lower: 0.0, upper: 1.0 }));
     }
 
+    /// An interval wholly beyond an end reaches z deviations from there, so it is never a point.
     #[test]
     fn estimates_beyond_the_whole_are_cut_to_it() {
-        let beyond = Share::of((200.0, 1.0), (100.0, 1.0), 0.95);
-        assert_eq!((beyond.estimate, beyond.interval), (Some(1.0), Interval { lower: 1.0, upper: 1.0 }));
-        let below = Share::of((-50.0, 1.0), (100.0, 1.0), 0.95);
-        assert_eq!((below.estimate, below.interval), (Some(0.0), Interval { lower: 0.0, upper: 0.0 }));
+        let near = |found: Share, estimate: f64, lower: f64, upper: f64| {
+            assert_eq!(found.estimate, Some(estimate));
+            let Interval { lower: from, upper: to } = found.interval;
+            assert!((from - lower).abs() < 1e-4 && (to - upper).abs() < 1e-4, "{found:?}");
+        };
+        near(Share::of((200.0, 1.0), (100.0, 1.0), 0.95), 1.0, 1.0 - 1.96e-2 * 2f64.sqrt(), 1.0);
+        near(Share::of((-50.0, 1.0), (100.0, 1.0), 0.95), 0.0, 0.0, 1.96e-2);
+        let unknown = Share::of((200.0, 1.0), (0.1, 1.0), 0.95);
+        assert_eq!((unknown.estimate, unknown.interval.width()), (None, 1.0));
     }
 
     /// The coverage of the definition is exact, and cutting the interval to [0, 1] does not reduce

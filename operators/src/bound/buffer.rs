@@ -1,8 +1,7 @@
 //! Per-epoch buffer: keeps the records of each entity that may count, however many arrive.
 
-use super::{BoundSetup, Entity, EntityLimits, RepeatPolicy};
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use super::{BoundSetup, ByEntity, Entity, EntityLimits, RepeatPolicy};
+use std::collections::BTreeMap;
 use zeroize::{Zeroize, Zeroizing};
 
 /// Buffered records of one epoch. The contents do not depend on the order of arrival.
@@ -284,32 +283,8 @@ impl Drop for KeySum {
     }
 }
 
-type ByEntity<T> = HashMap<Entity, T, BuildHasherDefault<Identity>>;
-
 fn table<T>(expected: usize) -> ByEntity<T> {
-    HashMap::with_capacity_and_hasher(expected, BuildHasherDefault::default())
-}
-
-/// Passes the entity through: it is already a hash.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 = self.0.rotate_left(32) ^ u64::from_le_bytes(word);
-        }
-    }
-
-    fn write_u128(&mut self, number: u128) {
-        self.0 = number as u64;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    ByEntity::with_capacity_and_hasher(expected, Default::default())
 }
 
 #[cfg(test)]

@@ -69,8 +69,9 @@ use crate::{Fault, Measurement, Records};
 use admit::{admitted, pass};
 use gather::{address, gather};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -88,6 +89,31 @@ impl Entity {
         let folded = (self.0 ^ self.0 >> 64) as u64;
         let scattered = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         ((scattered * workers as u64) >> 32) as usize
+    }
+}
+
+/// A table by entity. It hashes nothing: an entity is already a hash.
+pub type ByEntity<T> = HashMap<Entity, T, BuildHasherDefault<EntityHasher>>;
+
+/// Passes an entity through.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EntityHasher(u64);
+
+impl Hasher for EntityHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = self.0.rotate_left(32) ^ u64::from_le_bytes(word);
+        }
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.0 = number as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

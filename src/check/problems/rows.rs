@@ -5,7 +5,7 @@ use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use super::{Extent, Observation, Problem, SourceRows, keys};
 use crate::format::Defect;
 use crate::pipeline::{Column, MissingPolicy, Pipeline};
-use crate::source::{ColumnSurvey, RowCounters, RowSurvey, Stretch};
+use crate::source::{BoundSurvey, ColumnSurvey, RowCounters, RowSurvey, Stretch};
 
 /// The problem of rows with unlisted keys.
 pub(super) const UNLISTED_KEYS: &str = "unlisted keys";
@@ -16,8 +16,11 @@ const FALLING_CLOCK: &str = "falling clock";
 /// The problem of rows whose keys are spelt nearly like listed ones.
 pub(super) const MISSPELT_KEYS: &str = "misspelt keys";
 
-/// Fewest rows of a stretch of rows that don't count, if that is a problem. A tenth of the rows is
-/// needed too.
+/// The problem of values that would be clipped.
+const OUT_OF_BOUNDS: &str = "values out of bounds";
+
+/// Fewest rows of a stretch of rows that don't count, or of values beyond a bound, if that is a
+/// problem. A tenth of all is needed too.
 const LEAST_STRETCH: u64 = 40;
 
 type Count = fn(&RowCounters) -> u64;
@@ -31,12 +34,16 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
     }
     let waits =
         matches!(&pipeline.epochs.schedule, Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput);
-    if all.extent != Extent::Later || waits {
+    let sees_all = all.extent != Extent::Later || waits;
+    if sees_all {
         of_stretches(pipeline, all.extent, seen, &mut found);
     }
     if all.extent != Extent::Later && seen.counters.rows >= least {
         found.extend(out_of_bounds(pipeline, seen, least));
         found.extend(swapped_clock(seen.survey, least));
+    }
+    if sees_all && found.iter().all(|problem| problem.kind != OUT_OF_BOUNDS) {
+        found.extend(stretch_out_of_bounds(pipeline, seen));
     }
     found
 }
@@ -50,11 +57,7 @@ fn of_stretches(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>, foun
         let rows = SourceRows { counters: stretch.counters, newest: stretch.counters, survey };
         let is_long = stretch.counters.rows >= LEAST_STRETCH.max(survey.stretches.rows() / 10);
         let problems = if is_long { of_shares(pipeline, extent, &rows) } else { Vec::new() };
-        problems.into_iter().map(move |problem| Problem {
-            message: format!("in one part of the source, {}", problem.message),
-            public: is_public,
-            ..problem
-        })
+        problems.into_iter().map(move |problem| Problem { public: is_public, ..in_one_part(problem) })
     };
     if !found.iter().any(|problem| problem.kind == FALLING_CLOCK) {
         found
@@ -63,6 +66,10 @@ fn of_stretches(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>, foun
     if found.is_empty() {
         found.extend(of(&survey.stretches.uncounted, false));
     }
+}
+
+fn in_one_part(problem: Problem) -> Problem {
+    Problem { message: format!("in one part of the source, {}", problem.message), ..problem }
 }
 
 /// Returns the problems of shares of these rows.
@@ -194,36 +201,57 @@ fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
 /// Values of which most are outside of one bound.
 fn out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
     let columns = pipeline.columns.iter().zip(&seen.survey.columns);
-    let outside = columns.filter_map(|(column, survey)| {
-        let (lower, upper) = match column.bounds.is_empty() {
-            true => (format!("lower = {}", column.lower), format!("upper = {}", column.upper)),
-            false => ("the lower bound of their key".into(), "the upper bound of their key".into()),
-        };
-        let bound = match (2 * survey.below > survey.values, 2 * survey.above > survey.values) {
-            _ if survey.values < least => return None,
-            (true, _) => format!("below {lower}"),
-            (_, true) => format!("above {upper}"),
-            _ => return None,
-        };
-        let message = format!(
-                "most values of {:?} are {bound} and would be clipped: its unit may be another than that of the bounds, or two \
-                 columns may be swapped",
-                column.name
-            );
-        Some(Problem::new("values out of bounds", false, message))
+    let outside = columns.filter(|(_, survey)| survey.values.all >= least);
+    let outside = outside.flat_map(|(column, survey)| {
+        let is_most = |end: &BoundSurvey| 2 * end.values > survey.values.all;
+        let ends = [(&survey.values.below, false), (&survey.values.above, true)];
+        ends.into_iter().filter(move |(end, _)| is_most(end)).map(move |(_, is_above)| (column, is_above))
     });
-    outside.collect()
+    outside.map(|(column, is_above)| beyond_bounds(column, is_above)).collect()
+}
+
+/// Values of which most in one part of the source are outside of one bound. Where it begins and
+/// ends is private.
+fn stretch_out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>) -> Option<Problem> {
+    let mut columns = pipeline.columns.iter().zip(&seen.survey.columns);
+    columns.find_map(|(column, survey)| {
+        let least = LEAST_STRETCH.max(survey.values.all / 10);
+        let is_above = if survey.values.below.longest.values >= least {
+            false
+        } else if survey.values.above.longest.values >= least {
+            true
+        } else {
+            return None;
+        };
+        Some(in_one_part(beyond_bounds(column, is_above)))
+    })
+}
+
+/// Values of a column that would be clipped at one of its bounds.
+pub(in crate::check) fn beyond_bounds(column: &Column, is_above: bool) -> Problem {
+    let bound = match (column.bounds.is_empty(), is_above) {
+        (true, false) => format!("below lower = {}", column.lower),
+        (true, true) => format!("above upper = {}", column.upper),
+        (false, false) => "below the lower bound of their key".into(),
+        (false, true) => "above the upper bound of their key".into(),
+    };
+    let message = format!(
+        "most values of {:?} are {bound} and would be clipped: its unit may be another than that of the bounds, or two columns may \
+         be swapped",
+        column.name
+    );
+    Problem::new(OUT_OF_BOUNDS, false, message)
 }
 
 /// A column of which no row of any source has a readable value, though rows count for others.
 pub(super) fn empty_column(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
     let surveys = || seen.sources.iter().map(|source| &source.survey.columns);
-    // A run compares the values of its first rows only, so another column must have some.
-    surveys().flatten().find(|column| column.values > 0)?;
+    // A run may compare the values of its first rows only, so another column must have some.
+    surveys().flatten().find(|column| column.values.all > 0)?;
     let of_column = |at: usize| surveys().filter_map(move |columns| columns.get(at));
     let is_empty = |&(at, _): &(usize, &Column)| {
         let unread: u64 = of_column(at).map(|survey| survey.missing + survey.malformed).sum();
-        of_column(at).all(|survey| survey.values == 0) && unread >= seen.extent.least()
+        of_column(at).all(|survey| survey.values.all == 0) && unread >= seen.extent.least()
     };
     let (at, column) = pipeline.columns.iter().enumerate().find(is_empty)?;
     let defect = of_column(at).find_map(|survey| survey.defect);

@@ -11,7 +11,8 @@ use super::report::{CheckReport, LISTED, percent};
 /// Share of the bounds below which all values together are a note.
 const NARROW: f64 = 0.02;
 
-/// Shares of all rows at which a stretch of uncounted ones is noted: not nearly all of them.
+/// Shares of all rows at which a stretch of uncounted ones is noted, and of all values at which one
+/// of clipped ones is: not nearly all of them.
 const LONG_STRETCH: std::ops::Range<f64> = 0.02..0.9;
 
 impl CheckReport<'_> {
@@ -23,7 +24,7 @@ impl CheckReport<'_> {
         for (survey, column) in self.columns().filter(|(_, column)| column.bounds.is_empty()) {
             let width = column.upper - column.lower;
             if let Some((least, most)) =
-                survey.range.filter(|(least, most)| most - least < NARROW * width && least < most)
+                survey.values.range.filter(|(least, most)| most - least < NARROW * width && least < most)
             {
                 let share = 100.0 * (most - least) / width;
                 notes.push(format!(
@@ -69,6 +70,18 @@ impl CheckReport<'_> {
                 thousands(stretch.before + 1),
                 thousands(stretch.before + stretch.counters.rows)
             ));
+        }
+        for (column, values) in self.columns().map(|(survey, column)| (column, &survey.values)) {
+            for (stretch, bound) in [(values.below.longest, "below"), (values.above.longest, "above")] {
+                if LONG_STRETCH.contains(&(stretch.values as f64 / values.all.max(1) as f64)) {
+                    notes.push(format!(
+                        "most values of {:?} in the rows {} to {} are {bound} its bounds, and would be clipped",
+                        column.name,
+                        thousands(stretch.before + 1),
+                        thousands(stretch.last_row)
+                    ));
+                }
+            }
         }
         let in_utc = !matches!(&self.pipeline.epochs.schedule, Schedule::ByTime(by) if by.calendar.is_some());
         if in_utc && survey.events.without_offset + survey.clocks.without_offset > 0 {

@@ -158,8 +158,8 @@ impl<'a> CheckReport<'a> {
                     true => format!("{} to {}", number(column.lower), number(column.upper)),
                     false => "by key".into(),
                 },
-                percent(survey.below, survey.values),
-                percent(survey.above, survey.values),
+                percent(survey.values.below.values, survey.values.all),
+                percent(survey.values.above.values, survey.values.all),
                 percent(survey.missing, rows),
                 percent(survey.malformed, rows),
             ]);
@@ -297,8 +297,9 @@ impl<'a> CheckReport<'a> {
             .columns()
             .map(|(survey, column)| {
                 json!({
-                    "name": column.name, "lower": column.lower, "upper": column.upper, "below": survey.below,
-                    "above": survey.above, "least": survey.range.map(|range| range.0), "greatest": survey.range.map(|range| range.1),
+                    "name": column.name, "lower": column.lower, "upper": column.upper, "below": survey.values.below.values,
+                    "above": survey.values.above.values,
+                    "least": survey.values.range.map(|range| range.0), "greatest": survey.values.range.map(|range| range.1),
                     "missing": survey.missing, "malformed": survey.malformed,
                 })
             })

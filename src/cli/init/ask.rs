@@ -218,15 +218,17 @@ impl<'a> Questions<'a> {
     }
 
     fn unit(&self) -> Result<Option<String>, CliError> {
-        let names = self.proposal.entities.join(", ");
-        let among = if names.is_empty() { String::new() } else { format!(" ({names})") };
+        let likely = &self.proposal.entities;
+        if let Some(explanation) = self.proposal.explain_unit() {
+            show(&format!("{explanation} Answer record if every row is of another person.\n"))?;
+        }
+        let among = if likely.len() < 2 { String::new() } else { format!(" ({})", likely.join(", ")) };
         let question =
             format!("What is protected: record, or the column that names a person or device{among}");
-        let unit = ask(&question, "record", |text| match text {
+        ask(&question, likely.first().map_or("record", String::as_str), |text| match text {
             "record" => Ok(None),
             name => self.column(name).map(Some),
-        })?;
-        Ok(unit)
+        })
     }
 
     /// Asks for a column or none.

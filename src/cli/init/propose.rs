@@ -56,7 +56,10 @@ impl Proposal {
     /// Returns proposals beside what the flags give.
     pub(super) fn of(profile: &FileProfile, arguments: &InitArguments) -> Self {
         let of_kind = |kind| profile.columns.iter().filter(move |column| column.kind() == kind);
+        // The names of people are no public list.
+        let is_unit = |column: &&ColumnProfile| column.names_unit() && !is_like(&column.name, &KINDS);
         let mut keys: Vec<_> = of_kind(ColumnKind::Word)
+            .filter(|column| !is_unit(column))
             .filter_map(|column| {
                 let words = column.words.as_ref().filter(|words| words.len() <= KEYS)?;
                 Some(Keys { column: column.name.clone(), values: words.keys().cloned().collect() })
@@ -75,8 +78,8 @@ impl Proposal {
             }
             None => (profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(), String::new(), COUNTED_EPOCHS),
         };
-        let mut entities: Vec<_> =
-            of_kind(ColumnKind::Name).filter(|column| column.distinct < column.present).collect();
+        let names = of_kind(ColumnKind::Name).chain(of_kind(ColumnKind::Word).filter(is_unit));
+        let mut entities: Vec<_> = names.filter(|column| column.distinct < column.present).collect();
         // The fewer there are, the more rows each of them has.
         entities.sort_by_key(|column| (!column.names_unit(), column.distinct));
         let identifiers = of_kind(ColumnKind::Name).filter(|column| column.numbers > 0);
@@ -117,19 +120,25 @@ impl Proposal {
         }
     }
 
+    /// Explains why a column is proposed as the unit, if one is: rows repeat its values.
+    pub(super) fn explain_unit(&self) -> Option<String> {
+        let (first, others) = self.entities.split_first()?;
+        let others = match others {
+            [] => String::new(),
+            others => format!(", as {} might too", others.join(", ")),
+        };
+        Some(format!(
+            "{first:?} may name a person or a device{others}, and rows repeat its values. As the unit it protects all rows of each \
+             together; record protects single rows."
+        ))
+    }
+
     /// Explains the unit and the columns of the proposed command.
     pub(super) fn remarks(&self, arguments: &InitArguments) -> String {
         let mut remarks = String::new();
-        if let (None, Some(first)) = (&arguments.unit, self.entities.first()) {
-            let others = &self.entities[1..];
-            let others = if others.is_empty() {
-                String::new()
-            } else {
-                format!(", as {} might too", others.join(", "))
-            };
+        if let (None, Some(explanation)) = (&arguments.unit, self.explain_unit()) {
             remarks += &format!(
-                "\n\n{first:?} may name a person or a device{others}: --unit protects all rows of each together. If every row is of \
-                 another person, write --unit record."
+                "\n\n{explanation} --unit names it. If every row is of another person, write --unit record."
             );
         }
         if arguments.columns.is_empty() && !self.identifiers.is_empty() {

@@ -22,6 +22,7 @@ pub(super) const SYSTEM: System = System {
     path: "kafka://host:port",
     full_path: "kafka://host[:port]",
     has_fields: false,
+    journaling: super::Journaling::Never,
     tags: &[6],
     source_fields: &[
         STREAM,

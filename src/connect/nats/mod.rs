@@ -21,6 +21,7 @@ pub(super) const SYSTEM: System = System {
     path: "nats://host:port",
     full_path: "nats://[user:password@]host[:port]",
     has_fields: false,
+    journaling: super::Journaling::Never,
     tags: &[4],
     source_fields: &[STREAM],
     source: Some(source),

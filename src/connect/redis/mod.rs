@@ -23,6 +23,7 @@ pub(super) const SYSTEM: System = System {
     path: "redis://host:port",
     full_path: "redis://[user:password@]host[:port][/database]",
     has_fields: true,
+    journaling: super::Journaling::Never,
     tags: &[3],
     source_fields: &[
         STREAM,

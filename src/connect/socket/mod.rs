@@ -26,6 +26,7 @@ use serve::serve;
 pub(super) const SYSTEM: System = System {
     schemes: &["tcp", "tcp-listen", "unix", "unix-listen"],
     path: "tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path",
+    journaling: Journaling::Always,
     source_fields: &[
         FieldDefinition::with_default(
             "acknowledge",
@@ -147,7 +148,7 @@ impl SourceConfig for SocketSource {
     }
 
     fn journaling(&self) -> Journaling {
-        Journaling::Always
+        SYSTEM.journaling
     }
 
     fn open(&self, _opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {

@@ -23,8 +23,13 @@ use crate::state::Position;
 pub use output::StandardOutput;
 pub(crate) use output::StandardWriter;
 
-pub(super) const SYSTEM: System =
-    System { schemes: &["-"], tags: &[files::TAG], source: Some(source), ..System::NONE };
+pub(super) const SYSTEM: System = System {
+    schemes: &["-"],
+    journaling: Journaling::IfWanted,
+    tags: &[files::TAG],
+    source: Some(source),
+    ..System::NONE
+};
 
 /// `path = "-"`: standard input, which can't be read twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +53,7 @@ impl SourceConfig for StandardInput {
     }
 
     fn journaling(&self) -> Journaling {
-        Journaling::IfWanted
+        SYSTEM.journaling
     }
 
     fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {

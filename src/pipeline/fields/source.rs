@@ -1,13 +1,16 @@
 //! Fields of `[source]` and `[[sources]]`. Those of single systems are in their own folders.
 
 use super::epochs::{ARRIVAL, CLOCK_FIELD, LATENESS, NEVER_LATE, TWO_CLOCKS};
-use crate::connect::{DELIMITER, FORMAT, HEADER, SIZE, SOURCE_PATH, TIME_FORMAT, source_groups};
+use crate::connect::{
+    DELIMITER, FORMAT, HEADER, SIZE, SOURCE_PATH, TIME_FORMAT, always_journaled, journaled, never_mended,
+    source_groups,
+};
 use crate::document::definition::{
     FieldDefinition as Field, FieldGroup, FieldType, GroupTest, SectionDefinition, Word, forms, word,
 };
-use crate::document::rules::Fact::{Has, Is, Lacks};
+use crate::document::rules::Fact::{Has, Is, IsFlag, IsNot, IsNotFlag, Lacks, LeadsElsewhere, LeadsTo};
 use crate::document::rules::Rule;
-use crate::document::rules::Words::These;
+use crate::document::rules::Words::{Of, These};
 use crate::pipeline::{MissingPolicy, Preflight, RowPolicy};
 
 /// Words of `missing`.
@@ -111,8 +114,38 @@ pub(super) static SOURCE: SectionDefinition = SectionDefinition {
     about: "Where records come from.",
     fields: FIELDS,
     groups: source_groups,
+    rules: &[JOURNALED, ALWAYS_JOURNALED, LIMITED, MENDED, MENDED_IN_JOURNAL],
     ..SectionDefinition::EMPTY
 };
+
+const JOURNALED: Rule = Rule {
+    when: &[LeadsElsewhere("path", Of(journaled))],
+    then: &[IsNotFlag("journal", true)],
+    message: "a journal is for standard input (path = \"-\") and sockets, because files and brokers can be read again: leave it out",
+};
+
+const ALWAYS_JOURNALED: Rule = Rule {
+    when: &[LeadsTo("path", Of(always_journaled))],
+    then: &[IsNotFlag("journal", false)],
+    message: "records from a socket can't be read again, so they are always journaled: leave it out",
+};
+
+const LIMITED: Rule = Rule {
+    when: &[LeadsElsewhere("path", Of(always_journaled)), IsNotFlag("journal", true)],
+    then: &[Lacks("journal_limit")],
+    message: "this limit is for a journal, and this source has none: leave it out, or add journal = true",
+};
+
+const MENDED: Rule = Rule {
+    when: &[LeadsTo("path", Of(never_mended))],
+    then: &[IsNot("missing", These(&["reject"])), IsNot("malformed", These(&["reject"]))],
+    message: NEVER_MENDED,
+};
+
+const MENDED_IN_JOURNAL: Rule = Rule { when: &[IsFlag("journal", true)], ..MENDED };
+
+const NEVER_MENDED: &str =
+    "a row in a journal or on a broker can't be corrected, so rows must not be rejected: choose \"skip\"";
 
 pub(super) static SOURCES: SectionDefinition = SectionDefinition {
     heading: "[[sources]]",
@@ -142,6 +175,11 @@ pub(super) static SOURCES: SectionDefinition = SectionDefinition {
             then: &[Lacks("allowed_lateness")],
             message: NEVER_LATE,
         },
+        JOURNALED,
+        ALWAYS_JOURNALED,
+        LIMITED,
+        MENDED,
+        MENDED_IN_JOURNAL,
     ],
     ..SectionDefinition::EMPTY
 };

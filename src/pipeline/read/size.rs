@@ -17,15 +17,9 @@ const UNITS: [(&str, u64); 9] = [
 ];
 
 /// Reads the limit of the journal of a source.
-pub(super) fn journal_limit(section: &Section<'_>, journal: bool) -> u64 {
-    let key = "journal_limit";
-    let size = section.form(key, |text| parse(text).filter(|&size| size >= Source::LEAST_JOURNAL_LIMIT));
-    if !journal {
-        section.refuse(
-            key,
-            "this limit is for a journal, and this source has none: leave it out, or add journal = true",
-        );
-    }
+pub(super) fn journal_limit(section: &Section<'_>) -> u64 {
+    let is_enough = |size: &u64| *size >= Source::LEAST_JOURNAL_LIMIT;
+    let size = section.form("journal_limit", |text| parse(text).filter(is_enough));
     size.unwrap_or(Source::JOURNAL_LIMIT)
 }
 

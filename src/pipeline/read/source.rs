@@ -22,11 +22,11 @@ pub(super) fn source(
     let malformed = section.word("malformed", ROW_POLICIES).unwrap_or(RowPolicy::Skip);
     let rows = RowPolicies { missing, malformed };
     let paths = section.require("path", section.get("path"))?.texts()?;
-    let wants_journal = section.flag("journal");
+    let journal = section.flag("journal").unwrap_or(false);
     let input = Input::read(section, &paths, base)?;
     let RecordFormat { format, header, time_format } = RecordFormat::read(section, &paths, &input)?;
-    let journal = wants_journal.unwrap_or(false) || input.source().journaling() == Journaling::Always;
-    let journal_limit = journal_limit(section, journal);
+    let journal = journal || input.source().journaling() == Journaling::Always;
+    let journal_limit = journal_limit(section);
     let SourceTiming { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
     let largest_jump = largest_jump.or(usual_jump(&schedule));
@@ -43,7 +43,6 @@ pub(super) fn source(
         idle,
         largest_jump,
     };
-    check(section, wants_journal, &source, rows);
     Some((source, rows))
 }
 
@@ -60,32 +59,6 @@ fn usual_jump(schedule: &Schedule) -> Option<i64> {
             Some(jump.max(epochs(10)))
         }
         _ => None,
-    }
-}
-
-/// Reports fields that don't apply to the kind of source.
-fn check(section: &Section<'_>, wants_journal: Option<bool>, source: &Source, rows: RowPolicies) {
-    let report = |key, message: &str| section.refuse(key, message);
-    match (wants_journal, source.input.source().journaling()) {
-        (Some(true), Journaling::Never) => report(
-            "journal",
-            "a journal is for standard input (path = \"-\") and sockets, because files and brokers can be read again: \
-             leave it out",
-        ),
-        (Some(false), Journaling::Always) => report(
-            "journal",
-            "records from a socket can't be read again, so they are always journaled: leave it out",
-        ),
-        _ => {}
-    }
-    if (source.journal || source.input.source().formats().are_messages)
-        && (rows.missing == MissingPolicy::Reject || rows.malformed == RowPolicy::Reject)
-    {
-        let field = if section.has("journal") { "journal" } else { "path" };
-        report(
-            field,
-            "a row in a journal or on a broker can't be corrected, so rows must not be rejected: set missing and malformed to \"skip\"",
-        );
     }
 }
 

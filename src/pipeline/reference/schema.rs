@@ -8,7 +8,7 @@ use crate::document::LARGEST_WHOLE;
 use crate::document::definition::{
     FieldDefinition, FieldType, GroupTest, Presence, Range, SectionDefinition,
 };
-use crate::document::rules::Rule;
+use crate::document::rules::{Rule, address};
 
 /// Returns the JSON schema of the TOML of a pipeline file (draft 2020-12).
 pub fn json_schema() -> Value {
@@ -94,9 +94,7 @@ fn test(only: &GroupTest) -> Option<Value> {
             Some(schema)
         }
         GroupTest::Scheme(schemes) => {
-            let address = json!({ "pattern": format!("^({})://", schemes.join("|")) });
-            let of_list = json!({ "pattern": address["pattern"], "items": address });
-            Some(json!({ "required": ["path"], "properties": { "path": of_list } }))
+            Some(json!({ "required": ["path"], "properties": { "path": address(schemes) } }))
         }
     }
 }

@@ -37,11 +37,13 @@ fn sensor(days: usize, per_day: usize, spoil: impl Fn(usize, &mut Row)) -> Strin
 const LATE: &str = "most rows come after their epoch has closed";
 
 /// What goes wrong, and the words for it.
-const FAULTS: [(Spoil, &str); 4] = [
+const FAULTS: [(Spoil, &str); 6] = [
     (|row| row.2 = "Bergen", "row has a key that [key] doesn't list"),
     (|row| row.0 = "1970-01-01T00:00:00Z".into(), LATE),
     (|row| row.3 = "broken".into(), "most rows can't be read"),
     (|row| row.3.clear(), "most rows lack a value"),
+    (|row| row.3 = "4000".into(), "most values of \"age\" are above upper = 100"),
+    (|row| row.3 = "-4".into(), "most values of \"age\" are below lower = 0"),
 ];
 
 /// Half of 60 days with 20 rows each are bad. All of them are among the first rows.
@@ -196,33 +198,84 @@ fn limits_that_leave_out_most_records_are_reported_by_a_run() {
     assert!(warn().run(&["--counters"]).succeeded().err.contains(words));
 }
 
+/// Three entities count in the first 250 of 300 epochs. Then nothing counts, and the run stops as it
+/// does for other faults. So does one that is started again, which has their histories.
+#[test]
+fn limits_that_leave_out_all_later_records_stop_a_run() {
+    let data = sensor(300, 20, |_, _| {});
+    let entity = [
+        ("horizon = 60", "horizon = 330"),
+        (
+            "[privacy]",
+            "[entity]\ncolumn = 'city'\nparticipations = 250\nrecords_per_epoch = 7\n[privacy]\nunit = 'entity'",
+        ),
+        ("[key]\ncolumn = 'city'\nvalues = ['Oslo', 'Paris', 'Rome']\n", ""),
+    ];
+    let words = "the limits of entities leave out most records";
+    let mistake = Mistake::new(&data, &entity);
+    let (code, report) = mistake.report();
+    mistake.run(&[]).failed(1, &["among the latest rows, ", words, "are published, and no later one"]);
+    let published = mistake.published();
+    assert!((250..=255).contains(&published), "{published}");
+    assert_eq!((code, &report["epochs_published"]), (Some(4), &published.into()));
+    mistake.run(&[]).failed(1, &[words]);
+    assert_eq!(mistake.published(), published);
+    // A sixth of all records: without the operator's word a run goes on and says nothing.
+    let warned = Mistake::new(&data, &[&entity[..], &[("preflight = 'stop'\n", "")]].concat());
+    assert!(!warned.run(&["--counters"]).succeeded().err.contains(words));
+    assert_eq!(warned.published(), 300);
+}
+
+/// `check` notes where a few values in a row are beyond a bound.
+#[test]
+fn a_short_stretch_of_clipped_values_is_noted_with_its_place() {
+    let data = sensor(60, 20, |day, row| {
+        if (30..33).contains(&day) {
+            row.3 = "4000".into()
+        }
+    });
+    let mistake = Mistake::new(&data, &[]);
+    let (code, report) = mistake.check();
+    let note = "most values of \\\"age\\\" in the rows 601 to 660 are above its bounds";
+    assert!(code == Some(0) && report.contains(note), "{report}");
+    mistake.run(&[]).succeeded();
+    assert_eq!(mistake.published(), 60);
+}
+
 /// Neighbouring streams on either side of a private threshold give the same lines and the same
 /// releases without the operator's word, whatever the public clock does: falls back for a tenth of
 /// the rows, for a few, or not at all.
 #[test]
 fn without_the_operators_word_a_private_threshold_decides_nothing() {
-    let world = |fallen: usize, unlisted: usize| {
+    let unlisted =
+        |line: &str| line.replace("Oslo", "Bergen").replace("Rome", "Bergen").replace("Paris", "Bergen");
+    let clipped = |line: &str| format!("{}000", line);
+    let world = |fallen: usize, bad: usize, spoil: &dyn Fn(&str) -> String, kind: &str| {
         let mut lines: Vec<String> = sensor(60, 20, |_, _| {}).lines().map(String::from).collect();
         let again = lines[1..1 + fallen].to_vec();
         lines.extend(again);
-        for line in &mut lines[401..401 + unlisted] {
-            *line = line.replace("Oslo", "Bergen").replace("Rome", "Bergen").replace("Paris", "Bergen");
+        for line in &mut lines[401..401 + bad] {
+            *line = spoil(line);
         }
         let mistake = Mistake::new(&(lines.join("\n") + "\n"), &[("preflight = 'stop'\n", "")]);
         let problems = mistake.report().1["problems"].to_string();
         let ended = mistake.run(&[]);
         let place = mistake.lab.path("").display().to_string();
-        (problems.contains("unlisted keys"), ended.code, ended.err.replace(&place, ""), mistake.published())
+        (problems.contains(kind), ended.code, ended.err.replace(&place, ""), mistake.published())
     };
     for (fallen, code, published) in [(0, 0, 60), (110, 0, 60), (200, 1, 0)] {
         // Six blocks of twenty are a tenth of 1200 rows; the last one needs eleven bad rows.
         let threshold = 100 + 11 + 20 * (fallen / 200);
-        let [below, above] = [threshold - 1, threshold].map(|unlisted| world(fallen, unlisted));
-        assert_eq!(below.1, Some(code), "{}", below.2);
-        assert_eq!(below.3, published);
-        assert_eq!((below.1, &below.2, below.3), (above.1, &above.2, above.3), "{fallen}");
-        if fallen == 0 {
-            assert_eq!((below.0, above.0), (false, true), "the threshold lies between them");
+        let faults: [(&dyn Fn(&str) -> String, &str); 2] =
+            [(&unlisted, "unlisted keys"), (&clipped, "values out of bounds")];
+        for (spoil, kind) in faults {
+            let [below, above] = [threshold - 1, threshold].map(|bad| world(fallen, bad, spoil, kind));
+            assert_eq!(below.1, Some(code), "{}", below.2);
+            assert_eq!(below.3, published);
+            assert_eq!((below.1, &below.2, below.3), (above.1, &above.2, above.3), "{fallen}");
+            if fallen == 0 {
+                assert_eq!((below.0, above.0), (false, true), "the threshold of {kind} lies between them");
+            }
         }
     }
 }

@@ -122,11 +122,12 @@ fn check(setting: CoverageSetting, under: f64, over: f64) {
 }
 
 /// Coverage is near the level for small noise, and above it where noise dominates: no interval lies
-/// below a variance that is smaller than its noise.
+/// below a variance that is smaller than z deviations of its noise.
 #[test]
 fn intervals_for_records_cover_at_their_level() {
-    check(ONE, 0.0, 0.0);
-    check(CoverageSetting { noise: noise(5.0, 5.0, 7.0), ..ONE }, 0.0, 0.0);
+    check(CoverageSetting { noise: noise(0.0, 2.0, 2.0), ..ONE }, 0.0, 0.0);
+    check(ONE, 0.0, 0.03);
+    check(CoverageSetting { noise: noise(5.0, 5.0, 7.0), ..ONE }, 0.0, 0.03);
     check(CoverageSetting { noise: noise(12.0, 9.0, 13.0), ..ONE }, 0.0, 0.05);
     check(CoverageSetting { count: 4, mean: 0.3, noise: noise(0.0, 1.0, 1.4), ..ONE }, 0.0, 0.05);
     check(CoverageSetting { mean: 0.9, noise: noise(0.0, 30.0, 42.0), ..ONE }, 0.0, 0.05);
@@ -135,9 +136,9 @@ fn intervals_for_records_cover_at_their_level() {
     check(CoverageSetting { mean: 0.3, noise: noise(0.0, 100.0, 14.0), ..ONE }, 0.0, 0.05);
     let five = CoverageSetting { dimension: 5, releases: 1_000, ..ONE };
     check(CoverageSetting { noise: noise(0.0, 1.0, 1.4), ..five.clone() }, 0.0, 0.01);
-    check(CoverageSetting { noise: noise(0.0, 5.0, 7.0), ..five.clone() }, 0.0, 0.01);
+    check(CoverageSetting { noise: noise(0.0, 5.0, 7.0), ..five.clone() }, 0.0, 0.03);
     check(CoverageSetting { noise: noise(7.0, 0.5, 0.7), ..five.clone() }, 0.0, 0.03);
-    check(CoverageSetting { noise: noise(7.0, 5.0, 7.0), ..five.clone() }, 0.0, 0.02);
+    check(CoverageSetting { noise: noise(7.0, 5.0, 7.0), ..five.clone() }, 0.0, 0.03);
     check(CoverageSetting { mean: 0.5, noise: noise(0.0, 30.0, 12.0), ..five }, 0.0, 0.05);
 }
 

@@ -1,0 +1,182 @@
+//! Which rows, values or records to judge after the first ones: those since the last judgement, or
+//! the newest epochs of which each shows mostly bad ones.
+
+use serde::{Deserialize, Serialize};
+
+use crate::source::RowCounters;
+
+/// Fewest that are judged after the look.
+pub(super) const LEAST: u64 = 100;
+
+/// Most between two judgements, up to the next closed epoch.
+const MOST: u64 = 1 << 16;
+
+/// Fewest epochs in a row, and fewest in them, that are judged by themselves.
+const LEAST_RUN: (u64, u64) = (3, 20);
+
+/// The share of all closed epochs that these are, and of all rows that a falling clock moves, as
+/// its inverse.
+pub(super) const RUN_SHARE: u64 = 50;
+
+/// Numbers of which some are bad.
+pub(super) trait Tally: Copy + Default {
+    /// All of them.
+    fn all(&self) -> u64;
+
+    /// The bad ones.
+    fn bad(&self) -> u64;
+
+    /// What was added since an earlier state.
+    fn since(&self, earlier: &Self) -> Self;
+
+    /// Whether most are bad.
+    fn is_mostly_bad(&self) -> bool {
+        2 * self.bad() > self.all()
+    }
+}
+
+impl Tally for RowCounters {
+    fn all(&self) -> u64 {
+        self.rows
+    }
+
+    fn bad(&self) -> u64 {
+        self.uncounted()
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        RowCounters::since(self, earlier)
+    }
+}
+
+/// A number, and that of the bad ones among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Share {
+    pub(super) all: u64,
+    pub(super) bad: u64,
+}
+
+impl Share {
+    /// Adds another share.
+    pub(super) fn add(&mut self, other: Share) {
+        self.all += other.all;
+        self.bad += other.bad;
+    }
+}
+
+impl Tally for Share {
+    fn all(&self) -> u64 {
+        self.all
+    }
+
+    fn bad(&self) -> u64 {
+        self.bad
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Share { all: self.all - earlier.all, bad: self.bad - earlier.bad }
+    }
+}
+
+/// What became of the closed epochs. The state of a judge; private.
+///
+/// After the look it is judged when the clock closes an epoch and there are at least a tenth of all
+/// of closed epochs. So a burst stops no run, and a stream that has turned bad stops before it has
+/// used up another tenth of its length: a fiftieth, or three epochs, if most of each of these
+/// epochs are bad.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Recent<T> {
+    /// Those of closed epochs.
+    pub(super) closed: T,
+    /// Those up to the last judgement.
+    judged: T,
+    /// Number of times that the clock closed epochs with any, as long as most of each are bad, and
+    /// those of the epochs before.
+    run: (u64, T),
+    /// Those before the newest closed epochs: the closed ones, for a judge that resumes.
+    #[serde(skip)]
+    before: T,
+}
+
+impl<T: Tally> Recent<T> {
+    /// Goes on from the state of an earlier judge.
+    pub(super) fn resume(self) -> Self {
+        Recent { before: self.closed, ..self }
+    }
+
+    /// Notes all of closed epochs, with the newest.
+    pub(super) fn close(&mut self, closed: T) {
+        self.before = self.closed;
+        self.closed = closed;
+        let newest = self.newest();
+        if newest.all() > 0 {
+            if self.run.0 == 0 {
+                self.run.1 = self.before;
+            }
+            self.run.0 = if newest.is_mostly_bad() { self.run.0 + 1 } else { 0 };
+        }
+    }
+
+    /// Returns those of the newest closed epochs.
+    pub(super) fn newest(&self) -> T {
+        self.closed.since(&self.before)
+    }
+
+    /// Returns what to judge now, if it is enough. The clock has closed epochs at `steps` rows.
+    pub(super) fn due(&self, steps: u64) -> Option<T> {
+        let of_run = self.closed.since(&self.run.1);
+        if self.run.0 >= LEAST_RUN.0.max(steps / RUN_SHARE) && of_run.all() >= LEAST_RUN.1 {
+            return Some(of_run);
+        }
+        let recent = self.closed.since(&self.judged);
+        let least = LEAST.max(self.closed.all() / 10).min(MOST);
+        (recent.all() >= least).then_some(recent)
+    }
+
+    /// Notes that all of closed epochs are judged.
+    pub(super) fn set_judged(&mut self) {
+        self.judged = self.closed;
+    }
+
+    /// Judges what is due: whether most are bad, also of the newest epochs.
+    pub(super) fn judge(&mut self, steps: u64) -> bool {
+        let Some(due) = self.due(steps) else { return false };
+        self.set_judged();
+        due.is_mostly_bad() && self.newest().is_mostly_bad()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Closes epochs of ten, of which `bad` are bad, and returns those at which most are.
+    fn judged(bad: impl Fn(u64) -> u64, epochs: u64) -> Vec<u64> {
+        let (mut recent, mut total) = (Recent::<Share>::default(), Share::default());
+        let judge = |epoch: &u64| {
+            total.add(Share { all: 10, bad: bad(*epoch) });
+            recent.close(total);
+            recent.judge(*epoch)
+        };
+        (1..=epochs).filter(judge).collect()
+    }
+
+    #[test]
+    fn bad_epochs_are_found_within_three_or_a_fiftieth() {
+        assert_eq!(judged(|_| 5, 400), [0; 0]);
+        assert_eq!(judged(|epoch| 10 * u64::from(epoch > 40), 43), [43]);
+        assert_eq!(judged(|epoch| 10 * u64::from(epoch > 300), 310), [306, 307, 308, 309, 310]);
+    }
+
+    #[test]
+    fn a_short_burst_is_no_reason() {
+        assert_eq!(judged(|epoch| 10 * u64::from(epoch == 50 || epoch == 51), 100), [0; 0]);
+    }
+
+    /// Every other epoch has no bad one, so no run of bad epochs begins; but most are bad.
+    #[test]
+    fn most_of_a_tenth_are_found() {
+        let found = judged(|epoch| if epoch % 3 == 0 { 4 } else { 9 }, 60);
+        assert!(!found.is_empty() && found.iter().all(|epoch| epoch % 3 != 0), "{found:?}");
+    }
+}
