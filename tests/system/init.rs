@@ -56,7 +56,8 @@ fn flags_make_a_pipeline_that_check_and_run_accept() {
     let written = std::fs::read_to_string(&pipeline).expect("the file");
     init(&lab, &FLAGS).failed(2, &["exists, and init never overwrites a file"]);
     assert_eq!(std::fs::read_to_string(&pipeline).expect("the file"), written);
-    let entities = [&FLAGS[..], &["--unit", "tailnum", "--output", "aircraft.toml"]].concat();
+    let entities =
+        [&FLAGS[..], &["--unit", "tailnum", "--participations", "32", "--output", "aircraft.toml"]].concat();
     init(&lab, &entities).succeeded();
     finish(hushflow(["check"]).arg(lab.path("aircraft.toml"))).succeeded();
 }
