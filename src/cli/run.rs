@@ -95,14 +95,20 @@ pub(crate) struct RunArguments {
     key: Option<PathBuf>,
     #[command(flatten)]
     log: LogArguments,
-    /// Serve Prometheus metrics at http://ADDR/metrics, such as 127.0.0.1:9100; port 0 takes any
-    /// free port. Exact counts that depend on the content of records are private, and are served
-    /// only on a loopback address
+    /// Serve Prometheus metrics at http://ADDR/metrics, such as 127.0.0.1:9100, and probes at
+    /// /healthz (alive) and /readyz (an epoch within its deadline); port 0 takes any free port.
+    /// Exact counts that depend on the content of records are private, and are served only on a
+    /// loopback address
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
     /// Serve the private metrics on other addresses too, where other machines can read them
     #[arg(long, requires = "metrics")]
     metrics_private: bool,
+    /// Report at /readyz that the run is not ready if no epoch has come for this long, such as 25h
+    /// [default: twice the length of an epoch and its allowed lateness, at least 1m; no deadline
+    /// for epochs of rows or with clock = "end-of-input"]
+    #[arg(long, requires = "metrics", value_name = "DURATION", value_parser = patience)]
+    ready_within: Option<Duration>,
 }
 
 impl RunArguments {
@@ -139,6 +145,9 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     };
     if arguments.process.unwrap_or(0) == 0 && shared_ledger(&pipeline, &options)?.is_none() {
         print_uncounted_note("[ledger] directory");
+    }
+    if let Some(within) = arguments.ready_within {
+        options.metrics.set_ready_within(within);
     }
     if let Some(address) = &arguments.metrics {
         let address = options.metrics.serve(address, arguments.metrics_private)?;

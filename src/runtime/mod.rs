@@ -242,6 +242,8 @@ pub fn run(
         options.metrics.begin(generation, start.first_epoch - 1, &pipeline.epochs.schedule);
         info!(generation, first_epoch = start.first_epoch, "the run resumes after the last committed epoch");
         begins(start.first_epoch);
+    } else {
+        options.metrics.begin_following();
     }
     let cluster = options.cluster.as_ref().map(|cluster| cluster.process).zip(links);
     let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));

@@ -9,8 +9,8 @@
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
-//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
-//!   `elsewhere`, `serving`.
+//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `probes`,
+//!   `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`, `pressure`, `limits`.
 //! - Leaks: `oracle`.
@@ -62,6 +62,7 @@ mod packed;
 mod parquet;
 mod pca;
 mod pressure;
+mod probes;
 mod readers;
 mod recovery;
 mod refusals;
