@@ -14,6 +14,7 @@ mod help;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
+mod log;
 pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
@@ -23,6 +24,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 mod shell;
 pub(crate) mod tail;
+mod telemetry;
 pub(crate) mod verify;
 
 use std::error::Error;

@@ -8,7 +8,7 @@
 //!   `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
-//! - Kafka, which needs its feature: `kafka`.
+//! - Those that need a feature of their name, or `otel`: `kafka`, `telemetry`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `probes`,
 //!   `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
@@ -77,6 +77,8 @@ mod sockets;
 mod spending;
 mod statistics;
 mod stream_sinks;
+#[cfg(feature = "otel")]
+mod telemetry;
 mod terminal;
 mod tidy;
 mod totals;
