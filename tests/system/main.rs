@@ -14,7 +14,7 @@
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`, `pressure`, `limits`.
 //! - Leaks: `oracle`.
-//! - The repository itself: `secrecy`, `tidy`, `units`.
+//! - The repository itself: `deploying`, `secrecy`, `tidy`, `units`.
 //! - Shared code: `harness`, `servers`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -32,6 +32,7 @@ mod clocks;
 mod clusters;
 mod covariance;
 mod densities;
+mod deploying;
 mod disks;
 mod elsewhere;
 mod entities;
