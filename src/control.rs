@@ -13,6 +13,10 @@ use rustix::io::Errno;
 /// How often a waiting source checks for a stop.
 pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 
+/// The target of log events that may name a private fact, such as what was wrong with a row. They
+/// are for the operator's own eyes, and no telemetry carries them.
+pub const PRIVATE_LOG: &str = "hushflow::private";
+
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 

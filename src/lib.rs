@@ -97,6 +97,7 @@ pub mod pipeline;
 pub mod plot;
 pub mod prelude;
 pub mod publication;
+mod readiness;
 pub mod runtime;
 pub mod sink;
 pub mod source;

@@ -24,6 +24,7 @@ use std::time::{Duration, SystemTime};
 use hushflow_mechanism::epochs::Schedule;
 
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
+use crate::readiness::{Readiness, usual_deadline};
 use crate::source::RowCounters;
 
 pub use crate::http::HttpError;
@@ -38,6 +39,7 @@ type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
 #[derive(Default)]
 pub struct Metrics {
     start: OnceLock<MeasuredRun>,
+    readiness: Readiness,
     rows: AtomicU64,
     rows_closed: AtomicU64,
     exceptional: [AtomicU64; 10],
@@ -76,6 +78,18 @@ impl Metrics {
         self.closed.fetch_max(committed, Relaxed);
         self.committed.store(committed, Relaxed);
         let _ = self.start.set(MeasuredRun { generation, committed, schedule: schedule.clone() });
+        self.readiness.begin(usual_deadline(schedule));
+    }
+
+    /// Records that this process of a cluster works for the one that commits.
+    pub(crate) fn begin_following(&self) {
+        self.readiness.begin(None);
+    }
+
+    /// Sets the longest time from one epoch to the next at which `/readyz` reports ready. By
+    /// default it is twice the length of an epoch and its lateness, at least a minute.
+    pub fn set_ready_within(&self, within: Duration) {
+        self.readiness.set_deadline(within);
     }
 
     /// Sets the source of the number of batches waiting for the workers.
@@ -110,6 +124,10 @@ impl Metrics {
     /// Records that all epochs up to this one are durable, and how long the last of them took.
     pub(crate) fn record_committed(&self, epoch: u64, took: Duration) {
         self.committed.store(epoch, Relaxed);
+        self.readiness.advance();
+        if self.start.get().is_some_and(|start| epoch >= start.schedule.horizon()) {
+            self.readiness.complete();
+        }
         let class = COMMIT_CLASSES.iter().position(|&end| took.as_secs_f64() <= end);
         self.commits[class.unwrap_or(COMMIT_CLASSES.len())].fetch_add(1, Relaxed);
         self.commit_nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
@@ -173,10 +191,19 @@ impl Metrics {
         let about = "Batches of rows that wait for the workers.";
         let waiting = self.waiting_batches.get().map_or(0, |waiting| waiting());
         page.family(Audience::Load, "waiting_batches", "gauge", about, [(String::new(), waiting)]);
+        let about = "1 if an epoch came within its deadline, as /readyz reports.";
+        let ready = [(String::new(), u8::from(self.readiness.is_ready()))];
+        page.family(Audience::Load, "ready", "gauge", about, ready);
+        if let Some(age) = self.readiness.age() {
+            let about = "Time since this run published an epoch, or since it began.";
+            let age = [(String::new(), age.as_secs_f64())];
+            page.family(Audience::Load, "epoch_age_seconds", "gauge", about, age);
+        }
     }
 
-    /// Serves the metrics at `http://ADDRESS/metrics` from now on, where `address` is `HOST:PORT`.
-    /// Private ones are included only on a loopback address, unless `expose_private`.
+    /// Serves the metrics at `http://ADDRESS/metrics` from now on, and beside them the probes
+    /// `/healthz` and `/readyz`. `address` is `HOST:PORT`. Private metrics are included only on a
+    /// loopback address, unless `expose_private`.
     ///
     /// # Errors
     /// [`HttpError`] if it can't listen at the address.
@@ -185,12 +212,15 @@ impl Metrics {
         let address = server.address();
         let with_private = expose_private || address.ip().is_loopback();
         let metrics = Arc::clone(self);
-        let answer = move |request: &HttpRequest| match request.path.as_str() {
+        let document = move |metrics: &Self, path: &str| match path {
             "/metrics" => HttpAnswer::Document(
                 "text/plain; version=0.0.4; charset=utf-8",
                 metrics.text(SystemTime::now(), with_private).into(),
             ),
             _ => HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /metrics".into()),
+        };
+        let answer = move |request: &HttpRequest| {
+            metrics.readiness.answer(request).unwrap_or_else(|| document(&metrics, &request.path))
         };
         server.serve(answer)?;
         Ok(address)

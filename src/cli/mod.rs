@@ -9,10 +9,12 @@ pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod covariance;
 mod crash;
+pub(crate) mod health;
 mod help;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
+mod log;
 pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
@@ -22,6 +24,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 mod shell;
 pub(crate) mod tail;
+mod telemetry;
 pub(crate) mod verify;
 
 use std::error::Error;
@@ -69,6 +72,8 @@ enum Command {
     Tail(tail::TailArguments),
     /// Serve a public log as a web page and write its sinks, separately from the run
     Serve(serve::ServeArguments),
+    /// Ask a run or a page whether it is alive or ready
+    Health(health::HealthArguments),
     /// Compute the noise for a guarantee, or the guarantee for a noise level
     Calibrate(calibrate::CalibrateArguments),
     /// Estimate the covariance of a file's rows
@@ -100,6 +105,7 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Init(arguments) => init::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),
         Command::Serve(arguments) => serve::execute(arguments),
+        Command::Health(arguments) => health::execute(arguments),
         Command::Calibrate(arguments) => calibrate::execute(arguments),
         Command::Covariance(arguments) => covariance::execute(arguments),
         Command::Plan(arguments) => plan::execute(arguments),

@@ -7,9 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::level_filters::LevelFilter;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use hushflow::check::never_closes;
 use hushflow::control::Control;
 use hushflow::follow::{FaintCounts, Subject};
@@ -26,6 +25,7 @@ use signal_hook::flag::{register, register_conditional_default};
 use super::budget::large_delta;
 use super::crash::end_process;
 use super::ledger::print_uncounted_note;
+use super::log::LogArguments;
 use super::output::print_message;
 use super::{CliError, ReleaseFormatArguments, thousands};
 
@@ -95,14 +95,20 @@ pub(crate) struct RunArguments {
     key: Option<PathBuf>,
     #[command(flatten)]
     log: LogArguments,
-    /// Serve Prometheus metrics at http://ADDR/metrics, such as 127.0.0.1:9100; port 0 takes any
-    /// free port. Exact counts that depend on the content of records are private, and are served
-    /// only on a loopback address
+    /// Serve Prometheus metrics at http://ADDR/metrics, such as 127.0.0.1:9100, and probes at
+    /// /healthz (alive) and /readyz (an epoch within its deadline); port 0 takes any free port.
+    /// Exact counts that depend on the content of records are private, and are served only on a
+    /// loopback address
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
     /// Serve the private metrics on other addresses too, where other machines can read them
     #[arg(long, requires = "metrics")]
     metrics_private: bool,
+    /// Report at /readyz that the run is not ready if no epoch has come for this long, such as 25h
+    /// [default: twice the length of an epoch and its allowed lateness, at least 1m; no deadline
+    /// for epochs of rows or with clock = "end-of-input"]
+    #[arg(long, requires = "metrics", value_name = "DURATION", value_parser = patience)]
+    ready_within: Option<Duration>,
 }
 
 impl RunArguments {
@@ -116,7 +122,7 @@ impl RunArguments {
 
 /// Runs the pipeline until its source ends.
 pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
-    arguments.log.begin();
+    let _telemetry = arguments.log.begin()?;
     let mut pipeline = Pipeline::load(&arguments.pipeline)?;
     pipeline.state.public = arguments.public.clone().or(pipeline.state.public);
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
@@ -139,6 +145,9 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     };
     if arguments.process.unwrap_or(0) == 0 && shared_ledger(&pipeline, &options)?.is_none() {
         print_uncounted_note("[ledger] directory");
+    }
+    if let Some(within) = arguments.ready_within {
+        options.metrics.set_ready_within(within);
     }
     if let Some(address) = &arguments.metrics {
         let address = options.metrics.serve(address, arguments.metrics_private)?;
@@ -380,46 +389,4 @@ fn report_faint_counts(input: &SinkInput, options: &RunOptions, summary: &RunSum
 
 pub(super) fn warn(message: &str) {
     print_message(&format!("warning: {message}"));
-}
-
-/// Arguments that select level and format of the diagnostics.
-#[derive(Clone, Copy, Debug, Args)]
-pub(super) struct LogArguments {
-    /// Log on standard error where the run continues, when it ends and why; debug also logs every
-    /// commit
-    #[arg(long, value_enum, value_name = "LEVEL")]
-    log: Option<LogLevel>,
-    /// Format of the log
-    #[arg(long, value_enum, default_value_t = LogFormat::Text, requires = "log", value_name = "FORMAT")]
-    log_format: LogFormat,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogLevel {
-    Info,
-    Debug,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object per line
-    Json,
-}
-
-impl LogArguments {
-    /// Installs the logger.
-    pub(super) fn begin(self) {
-        let level = match self.log {
-            None => return,
-            Some(LogLevel::Info) => LevelFilter::INFO,
-            Some(LogLevel::Debug) => LevelFilter::DEBUG,
-        };
-        let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_ansi(false);
-        match self.log_format {
-            LogFormat::Text => log.init(),
-            LogFormat::Json => log.json().flatten_event(true).init(),
-        }
-    }
 }

@@ -51,6 +51,10 @@ pub(crate) struct ServeArguments {
     /// Serve the log as a web page at http://ADDR/ [default: 127.0.0.1:8080 if there are no sinks]
     #[arg(long, value_name = "ADDR")]
     web: Option<String>,
+    /// Report at /readyz that the page is not ready if no epoch has come for this long, such as
+    /// 25h. By default the page is ready once it has read the log
+    #[arg(long, value_name = "DURATION", value_parser = run::patience)]
+    ready_within: Option<Duration>,
 }
 
 /// The log to serve, its views and its sinks.
@@ -122,8 +126,12 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let sinks = service.sinks.iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let served = match page {
         None => await_horizon(&mut reader, input.subject.horizon(), &stop).map_err(CliError::from),
-        Some(address) => page_contents(input.directory.clone(), &input.subject, &[], &[])
-            .and_then(|contents| serve_page(address, contents, reader, &stop)),
+        Some(address) => {
+            page_contents(input.directory.clone(), &input.subject, &[], &[]).and_then(|contents| {
+                let contents = PageContents { ready_within: arguments.ready_within, ..contents };
+                serve_page(address, contents, reader, &stop)
+            })
+        }
     };
     let finished: Vec<_> = sinks.into_iter().map(SinkThread::finish).collect();
     served?;
@@ -158,6 +166,7 @@ pub(super) fn serve_page(
         Ok::<_, StateError>(())
     };
     read_on(Duration::ZERO)?;
+    page.set_caught_up();
     let _ = writeln!(stderr(), "http://{}/ serves the log until this command is stopped", page.address());
     Ok(read_on(Duration::MAX)?)
 }
@@ -193,6 +202,7 @@ pub(super) fn page_contents(
         workloads: workloads.to_vec(),
         key,
         ledger,
+        ready_within: None,
     })
 }
 

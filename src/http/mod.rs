@@ -36,6 +36,9 @@ const LAST_PATIENCE: Duration = Duration::from_millis(200);
 /// Pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The media type of short answers for people.
+pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
 /// Allows only content from this server.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -147,9 +150,7 @@ fn refuse(stream: TcpStream) {
     let refused = "too many are connected: try again later\n";
     let _ = stream
         .set_nonblocking(true)
-        .and_then(|()| {
-            document(&mut answer, HttpStatus::Unavailable.line(), "text/plain; charset=utf-8", refused)
-        })
+        .and_then(|()| document(&mut answer, HttpStatus::Unavailable.line(), PLAIN_TEXT, refused, false))
         .and_then(|()| (&stream).write_all(&answer))
         .and_then(|()| stream.shutdown(Shutdown::Write))
         // Closing with unread bytes would discard the answer.
@@ -201,17 +202,20 @@ fn converse(
     stream.set_nodelay(true)?;
     let mut connection = HttpConnection { stream, deadline: Instant::now() };
     let request = read_request(connection.within(REQUEST_PATIENCE), host)?;
+    let head_only = request.as_ref().is_ok_and(|request| request.head_only);
     let answer =
         request.map_or_else(|(status, why)| HttpAnswer::Refused(status, why), |request| answer(&request));
     connection.within(ANSWER_PATIENCE);
     match answer {
-        HttpAnswer::Document(kind, text) => document(&mut connection, "200 OK", kind, &text)?,
+        HttpAnswer::Document(kind, text) => document(&mut connection, "200 OK", kind, &text, head_only)?,
         HttpAnswer::Refused(status, why) => {
-            document(&mut connection, status.line(), "text/plain; charset=utf-8", &format!("{why}\n"))?;
+            document(&mut connection, status.line(), PLAIN_TEXT, &format!("{why}\n"), head_only)?;
         }
         HttpAnswer::Events(send) => {
             head(&mut connection, "200 OK", "text/event-stream", "")?;
-            send(&mut EventWriter(&mut connection))?;
+            if !head_only {
+                send(&mut EventWriter(&mut connection))?;
+            }
         }
     }
     // Closing with unread bytes would discard the answer.
@@ -221,13 +225,13 @@ fn converse(
     Ok(())
 }
 
-fn document(out: &mut impl Write, status: &str, kind: &str, text: &str) -> io::Result<()> {
+fn document(out: &mut impl Write, status: &str, kind: &str, text: &str, head_only: bool) -> io::Result<()> {
     head(out, status, kind, &format!("Content-Length: {}\r\n", text.len()))?;
-    out.write_all(text.as_bytes())
+    if head_only { Ok(()) } else { out.write_all(text.as_bytes()) }
 }
 
 fn head(out: &mut impl Write, status: &str, kind: &str, more: &str) -> io::Result<()> {
-    let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
+    let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}{allow}Content-Security-Policy: {CONTENT_SECURITY_POLICY}\r\n\
          X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n\

@@ -1,9 +1,9 @@
 //! Request parser. It is strict, because a browser shares this server with the whole web.
 //!
-//! It accepts only GET without a body, a head of at most [`REQUEST_LIMIT`] bytes, and a `Host` that
-//! is an address, `localhost` or the host that the server listens at. So no site can point its own
-//! name at the server and read its answers (DNS rebinding). Paths are compared with existing ones
-//! and never looked up in a file system.
+//! It accepts only GET and HEAD without a body, a head of at most [`REQUEST_LIMIT`] bytes, and a
+//! `Host` that is an address, `localhost` or the host that the server listens at. So no site can
+//! point its own name at the server and read its answers (DNS rebinding). Paths are compared with
+//! existing ones and never looked up in a file system.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::from_utf8;
@@ -18,6 +18,8 @@ pub(crate) struct HttpRequest {
     query: Vec<(String, String)>,
     /// Number of the last event that a returning client has seen.
     pub(crate) last_event: Option<u64>,
+    /// Whether the client wants the head of the answer alone.
+    pub(super) head_only: bool,
 }
 
 impl HttpRequest {
@@ -83,8 +85,9 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<HttpRequest,
         let value = found.next().map(|field| from_utf8(field.value).unwrap_or_default().trim());
         if found.next().is_some() { bad("a field is there twice") } else { Ok(value) }
     };
-    if request.method != Some("GET") {
-        return Err((HttpStatus::MethodNotAllowed, "only GET is answered".into()));
+    let method = request.method.unwrap_or_default();
+    if !matches!(method, "GET" | "HEAD") {
+        return Err((HttpStatus::MethodNotAllowed, "only GET and HEAD are answered".into()));
     }
     if field("Transfer-Encoding")?.is_some() || field("Content-Length")?.is_some_and(|length| length != "0") {
         return bad("a request has no body");
@@ -106,7 +109,7 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<HttpRequest,
     let query = pairs.collect::<Option<_>>().map_or_else(|| bad("the query is not well encoded"), Ok)?;
     let last_event = field("Last-Event-ID")?.filter(|text| !text.is_empty()).map(str::parse);
     let last_event = last_event.transpose().or_else(|_| bad("Last-Event-ID is no number of ours"))?;
-    Ok(HttpRequest { path: path.into(), query, last_event })
+    Ok(HttpRequest { path: path.into(), query, last_event, head_only: method == "HEAD" })
 }
 
 /// Whether a `Host` names this server. A name that anyone can register does not.
@@ -175,7 +178,7 @@ mod tests {
         ] {
             assert_eq!(get(fields), Err(status), "{fields}");
         }
-        for method in ["POST", "HEAD", "OPTIONS"] {
+        for method in ["POST", "PUT", "OPTIONS"] {
             let found = status_of(&format!("{method} / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
             assert_eq!(found.err(), Some(HttpStatus::MethodNotAllowed), "{method}");
         }

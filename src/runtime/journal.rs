@@ -14,7 +14,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
 use hushflow_operators::{CommitLog, Entity, EntityHistory, EntityLimits, EpochCommit, shard_owner};
 use serde::{Deserialize, Serialize};
-use tracing::debug;
+use tracing::{debug, info_span};
 use zeroize::Zeroizing;
 
 use super::positions::PartitionPositions;
@@ -172,7 +172,8 @@ impl CommitLog<EpochExtra> for Journal {
             })
             .collect::<Result<Vec<_>, bincode::Error>>()?;
         let began = Instant::now();
-        self.store.commit(&closed)?;
+        let last = epochs.last().map(|epoch| epoch.released.epoch);
+        info_span!("commit", epochs = epochs.len(), last).in_scope(|| self.store.commit(&closed))?;
         if let Some(last) = epochs.last() {
             self.metrics.record_committed(last.released.epoch, began.elapsed());
         }

@@ -46,11 +46,11 @@ use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
-use tracing::{error, info};
+use tracing::{error, info, info_span};
 
 use crate::check::JudgeState;
 use crate::connect::journal::Intake;
-use crate::control::Control;
+use crate::control::{Control, PRIVATE_LOG};
 use crate::ledger::{LedgerError, LedgerHome, LedgerHomeError};
 use crate::metrics::Metrics;
 use crate::pipeline::{Pipeline, Preflight, Source};
@@ -198,13 +198,15 @@ pub fn run(
     let noise = pipeline.noise;
     // Nothing can be released without entropy, so check before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
+    let _span = info_span!("run", pipeline = pipeline.name).entered();
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     let met = options.cluster.as_ref().map(|cluster| find_others(cluster, options, publication, noise));
     let met = met.transpose()?;
     let (links, watch) = met.unzip();
-    let opened = leads.then(|| open(pipeline, publication, options)).transpose()?;
+    let opened = leads.then(|| info_span!("open").in_scope(|| open(pipeline, publication, options)));
+    let opened = opened.transpose()?;
     drop(watch);
     let (lead, sources) = opened.unzip();
     let (readers, taking) = sources.unzip();
@@ -252,6 +254,8 @@ pub fn run(
         options.metrics.begin(generation, start.first_epoch - 1, &pipeline.epochs.schedule);
         info!(generation, first_epoch = start.first_epoch, "the run resumes after the last committed epoch");
         begins(start.first_epoch);
+    } else {
+        options.metrics.begin_following();
     }
     let cluster = options.cluster.as_ref().map(|cluster| cluster.process).zip(links);
     let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));
@@ -261,7 +265,8 @@ pub fn run(
     let ends = worked?;
     // After a fault the reader is not joined: it may be waiting for rows that never come.
     if let Some(reason) = fault.reason().filter(|reason| *reason != STOPPED) {
-        error!(reason, "a fault has ended the run");
+        error!("a fault has ended the run");
+        error!(target: PRIVATE_LOG, reason, "the reason of the fault");
         return Err(RunError::Fault(with_progress(reason, options)));
     }
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -411,7 +416,8 @@ impl ProcessState {
         }
         if let Some(reason) = self.fault.reason() {
             if let Some(end) = self.on_cluster_fault {
-                error!(reason, "a fault ends this process of the cluster");
+                error!("a fault ends this process of the cluster");
+                error!(target: PRIVATE_LOG, reason, "the reason of the fault");
                 end(reason);
             }
             // All workers of this single process stop here, so none waits for another.

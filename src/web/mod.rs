@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! GET /                          the page, with /page.js and /page.css
+//! GET /healthz, /readyz          probes: alive, and an epoch within its deadline
 //! GET /about                     what the log promises and what can be chosen, as one JSON object
 //! GET /readings?of=mean:fare     one series of every key, of at most about 60 epochs
 //! GET /readings?key=EWR&of=mean  all series of a group, for up to six keys
@@ -31,6 +32,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use hushflow_mechanism::workload::Workload;
 use serde_json::Value;
@@ -39,6 +41,7 @@ use crate::estimates::EstimateView;
 use crate::follow::StopFlag;
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::publication::MomentPublication;
+use crate::readiness::Readiness;
 use crate::sink::{Backlog, EventStream, SinkInput};
 use choice::{Offer, SeriesChoice};
 use readings::{EpochRange, KeptDocuments, ReadingsQuery};
@@ -85,12 +88,23 @@ pub struct PageContents {
     /// The account of the ledger that pays for the log, as `hushflow ledger --json` prints it; null
     /// if there is none.
     pub ledger: Box<dyn Fn() -> Value + Send + Sync>,
+    /// The longest time from one epoch to the next at which `/readyz` reports ready. `None`: any.
+    pub ready_within: Option<Duration>,
 }
 
 /// A served page.
 pub struct Page {
     address: SocketAddr,
-    published: Arc<AtomicU64>,
+    horizon: u64,
+    progress: Arc<PageProgress>,
+}
+
+/// What the reader of the log has found so far.
+#[derive(Default)]
+struct PageProgress {
+    /// The last epoch.
+    published: AtomicU64,
+    readiness: Readiness,
 }
 
 impl Page {
@@ -100,10 +114,14 @@ impl Page {
     /// [`HttpError`] if it cannot listen there.
     pub fn serve(contents: PageContents, address: &str) -> Result<Self, HttpError> {
         let server = HttpServer::bind(address)?;
-        let published = Arc::new(AtomicU64::new(0));
-        let page = Self { address: server.address(), published: Arc::clone(&published) };
+        let progress = Arc::<PageProgress>::default();
+        if let Some(within) = contents.ready_within {
+            progress.readiness.set_deadline(within);
+        }
+        let horizon = contents.publication.horizon();
+        let page = Self { address: server.address(), horizon, progress: Arc::clone(&progress) };
         let offer = Offer::new(&contents);
-        let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), published };
+        let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), progress };
         server.serve(move |request| handler.answer(request))?;
         Ok(page)
     }
@@ -115,7 +133,16 @@ impl Page {
 
     /// Sets the last published epoch: a new client gets at most [`BACKLOG`] epochs up to it.
     pub fn set_published(&self, epoch: u64) {
-        self.published.store(epoch, Ordering::Relaxed);
+        self.progress.published.store(epoch, Ordering::Relaxed);
+        self.progress.readiness.advance();
+        if epoch >= self.horizon {
+            self.progress.readiness.complete();
+        }
+    }
+
+    /// Records that the log has been read to its present end: the page is ready.
+    pub fn set_caught_up(&self) {
+        self.progress.readiness.begin(None);
     }
 }
 
@@ -124,11 +151,14 @@ struct PageHandler {
     contents: PageContents,
     offer: Offer,
     kept: KeptDocuments,
-    published: Arc<AtomicU64>,
+    progress: Arc<PageProgress>,
 }
 
 impl PageHandler {
     fn answer(&self, request: &HttpRequest) -> HttpAnswer {
+        if let Some(probed) = self.progress.readiness.answer(request) {
+            return probed;
+        }
         let answered = match request.path.as_str() {
             "/" => Ok(HttpAnswer::Document("text/html; charset=utf-8", PAGE.into())),
             "/page.js" => Ok(HttpAnswer::Document("text/javascript; charset=utf-8", SCRIPT.into())),
@@ -148,7 +178,7 @@ impl PageHandler {
     }
 
     fn published(&self) -> u64 {
-        self.published.load(Ordering::Relaxed)
+        self.progress.published.load(Ordering::Relaxed)
     }
 
     /// Returns the readings that a client requests, or why they are refused.

@@ -8,13 +8,13 @@
 //!   `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
-//! - Kafka, which needs its feature: `kafka`.
-//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
-//!   `elsewhere`, `serving`.
+//! - Those that need a feature of their name, or `otel`: `kafka`, `telemetry`.
+//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `probes`,
+//!   `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`, `pressure`, `limits`.
 //! - Leaks: `oracle`.
-//! - The repository itself: `secrecy`, `tidy`, `units`.
+//! - The repository itself: `deploying`, `secrecy`, `tidy`, `units`.
 //! - Shared code: `harness`, `servers`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -32,6 +32,7 @@ mod clocks;
 mod clusters;
 mod covariance;
 mod densities;
+mod deploying;
 mod disks;
 mod elsewhere;
 mod entities;
@@ -62,6 +63,7 @@ mod packed;
 mod parquet;
 mod pca;
 mod pressure;
+mod probes;
 mod readers;
 mod recovery;
 mod refusals;
@@ -76,6 +78,8 @@ mod sockets;
 mod spending;
 mod statistics;
 mod stream_sinks;
+#[cfg(feature = "otel")]
+mod telemetry;
 mod terminal;
 mod tidy;
 mod totals;

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Writes manual pages and completions of a binary: extras.sh BINARY DIRECTORY
+set -eu
+binary=$1 directory=$2
+mkdir -p "$directory/man" "$directory/completions"
+"$binary" man "$directory/man"
+"$binary" completions bash > "$directory/completions/hushflow.bash"
+"$binary" completions zsh > "$directory/completions/_hushflow"
+"$binary" completions fish > "$directory/completions/hushflow.fish"

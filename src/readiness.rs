@@ -1,0 +1,176 @@
+//! Probes for whatever supervises a process: `/healthz` (alive) and `/readyz` (an epoch came within
+//! its deadline).
+//!
+//! Both are public: they depend on the times at which epochs were published, which every reader of
+//! the log sees, and on a deadline that follows from the flags and the pipeline file. A run whose
+//! source is silent publishes nothing, so it is not ready once its deadline has passed. It stays
+//! alive: a restart would not bring back the source.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use hushflow_mechanism::epochs::{ClockSource, Schedule};
+use jiff::SignedDuration;
+
+use crate::http::{HttpAnswer, HttpRequest, HttpStatus, PLAIN_TEXT};
+
+/// Shortest deadline that is derived from a schedule: short epochs wait for disks and other work.
+const SHORTEST: Duration = Duration::from_secs(60);
+
+/// Whether epochs come in time.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness {
+    /// The deadline that the user set.
+    chosen: OnceLock<Duration>,
+    start: OnceLock<ReadyStart>,
+    /// Nanoseconds from the start to the last epoch; 0 before the first.
+    last: AtomicU64,
+    is_complete: AtomicBool,
+}
+
+/// When epochs became possible, and how long the next one may take.
+#[derive(Debug)]
+struct ReadyStart {
+    at: Instant,
+    within: Option<Duration>,
+}
+
+impl Readiness {
+    /// Sets the longest time from one epoch to the next, instead of the usual one.
+    pub(crate) fn set_deadline(&self, within: Duration) {
+        let _ = self.chosen.set(within);
+    }
+
+    /// Records that epochs can come from now on, each within `usual` of the one before unless the
+    /// user has set a deadline. `None`: at any time.
+    pub(crate) fn begin(&self, usual: Option<Duration>) {
+        let within = self.chosen.get().copied().or(usual);
+        let _ = self.start.set(ReadyStart { at: Instant::now(), within });
+    }
+
+    /// Records an epoch.
+    pub(crate) fn advance(&self) {
+        if let Some(start) = self.start.get() {
+            self.last.store(start.at.elapsed().as_nanos() as u64, Relaxed);
+        }
+    }
+
+    /// Records that no epoch is due any more.
+    pub(crate) fn complete(&self) {
+        self.is_complete.store(true, Relaxed);
+    }
+
+    /// Returns the time since the last epoch, or since the start; `None` before it.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        let elapsed = self.start.get()?.at.elapsed();
+        Some(elapsed.saturating_sub(Duration::from_nanos(self.last.load(Relaxed))))
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.judge().is_ok()
+    }
+
+    /// Returns why it is ready, or why it is not.
+    fn judge(&self) -> Result<String, String> {
+        let (Some(start), Some(age)) = (self.start.get(), self.age()) else {
+            return Err("starting: no epoch is possible yet".into());
+        };
+        if self.is_complete.load(Relaxed) {
+            return Ok("ready: the last epoch of all is published".into());
+        }
+        let Some(within) = start.within else {
+            return Ok("ready: no deadline is set (--ready-within)".into());
+        };
+        let [age, deadline] = [age, within].map(in_seconds);
+        if age <= deadline {
+            return Ok(format!("ready: {age:#} since the last epoch or the start, of {deadline:#}"));
+        }
+        Err(format!(
+            "no epoch for {age:#}, and one was due within {deadline:#}: the source may be silent, its clock may stand \
+             still, or the deadline is too short (--ready-within)"
+        ))
+    }
+
+    /// Answers a request for a probe; `None` for other paths.
+    pub(crate) fn answer(&self, request: &HttpRequest) -> Option<HttpAnswer> {
+        match request.path.as_str() {
+            "/healthz" => Some(HttpAnswer::Document(PLAIN_TEXT, "alive\n".into())),
+            "/readyz" => Some(match self.judge() {
+                Ok(why) => HttpAnswer::Document(PLAIN_TEXT, format!("{why}\n").into()),
+                Err(why) => HttpAnswer::Refused(HttpStatus::Unavailable, why),
+            }),
+            _ => None,
+        }
+    }
+}
+
+fn in_seconds(duration: Duration) -> SignedDuration {
+    SignedDuration::from_secs(i64::try_from(duration.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// Returns the longest usual time from one epoch to the next: twice the length of an epoch, and its
+/// lateness. `None` where the schedule does not say when epochs come.
+pub(crate) fn usual_deadline(schedule: &Schedule) -> Option<Duration> {
+    match schedule {
+        Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
+            let micros = by.length.saturating_mul(2).saturating_add(by.lateness);
+            Some(Duration::from_micros(micros.unsigned_abs()).max(SHORTEST))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hushflow_mechanism::epochs::{CountSchedule, LatePolicy, TimeSchedule};
+
+    use super::*;
+
+    #[test]
+    fn ready_means_an_epoch_within_the_deadline() {
+        let readiness = Readiness::default();
+        assert!(!readiness.is_ready() && readiness.age().is_none());
+        readiness.set_deadline(Duration::ZERO);
+        readiness.begin(Some(Duration::MAX));
+        // A deadline is judged by whole seconds.
+        assert!(readiness.is_ready());
+        let late = Readiness::default();
+        let at = Instant::now().checked_sub(Duration::from_secs(10)).expect("a machine that has run");
+        late.start.set(ReadyStart { at, within: Some(Duration::from_secs(5)) }).expect("the first start");
+        let why = late.judge().expect_err("late");
+        assert!(why.starts_with("no epoch for 10s, and one was due within 5s:"), "{why}");
+        late.advance();
+        assert!(late.is_ready() && late.age().is_some_and(|age| age < Duration::from_secs(5)));
+        late.last.store(0, Relaxed);
+        assert!(!late.is_ready());
+        late.complete();
+        assert!(late.is_ready());
+        let endless = Readiness::default();
+        endless.begin(None);
+        assert!(endless.is_ready());
+    }
+
+    #[test]
+    fn deadlines_follow_from_schedules() {
+        let by_time = |length, lateness, clock| {
+            let late = LatePolicy::Fold;
+            Schedule::ByTime(TimeSchedule {
+                start: 0,
+                length,
+                lateness,
+                horizon: 9,
+                late,
+                clock,
+                calendar: None,
+            })
+        };
+        let day = 86_400_000_000;
+        let seconds = |schedule| usual_deadline(&schedule).map(|within| within.as_secs());
+        assert_eq!(seconds(by_time(day, day / 24, ClockSource::Arrival)), Some(49 * 3600));
+        assert_eq!(seconds(by_time(1000, 0, ClockSource::EventTime)), Some(60));
+        assert_eq!(seconds(by_time(day, 0, ClockSource::EndOfInput)), None);
+        assert!(seconds(by_time(i64::MAX, i64::MAX, ClockSource::Arrival)).is_some());
+        assert_eq!(seconds(Schedule::ByCount(CountSchedule { records_per_epoch: 5, horizon: 9 })), None);
+    }
+}

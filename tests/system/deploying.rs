@@ -1,0 +1,87 @@
+//! The files of `deploy/`: they name metrics that exist, pipelines that load, and this version.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use hushflow::pipeline::Pipeline;
+
+use crate::harness::{Lab, answer, await_until, finish, hushflow, run, send, served};
+
+fn deploy(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name)
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The names of metrics in a text: words that begin with `hushflow_` and a small letter.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_metric = |word: &&str| {
+        let rest = word.strip_prefix("hushflow_");
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()))
+    };
+    words.filter(is_metric).map(String::from).collect()
+}
+
+#[test]
+fn dashboards_alerts_and_the_manual_name_the_metrics_of_a_run() {
+    let lab = Lab::new();
+    let pipeline = "name = 'p'\nsource = { path = '-', format = 'csv' }\ncolumns = [{ name = 'x', lower = 0, upper = 1 }]
+privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\nrelease.strategy = 'square-root'
+epochs = { time = 't', start = '2020-01-01', length = '10s', horizon = 9, clock = 'event-time' }\n";
+    let mut command = run(&lab.write("p.toml", pipeline), &lab.path("state"), 1);
+    let mut child = command.args(["--metrics", "127.0.0.1:0"]).stdin(Stdio::piped()).spawn().unwrap();
+    let (address, _rest) = served(&mut child);
+    child.stdin.as_ref().unwrap().write_all(b"t,x\n2020-01-01T00:00:01Z,0.125\n").unwrap();
+    let scrape = || answer(send(&address, &format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n"))).1;
+    await_until("it has begun", || scrape().contains("hushflow_generation"));
+    let exported = named(&scrape());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(exported.len() > 12, "{exported:?}");
+    for name in ["grafana/dashboard.json", "prometheus/alerts.yml", "../docs/operations.md"] {
+        let unknown: Vec<_> = named(&text(&deploy(name))).difference(&exported).cloned().collect();
+        assert!(unknown.is_empty(), "{name} names metrics that no run exports: {unknown:?}");
+    }
+    let dashboard = text(&deploy("grafana/dashboard.json"));
+    serde_json::from_str::<serde_json::Value>(&dashboard).expect("JSON");
+    let stem = |name: &String| ["_sum", "_count"].iter().all(|end| !name.ends_with(end));
+    let shown = named(&dashboard);
+    let hidden: Vec<_> = exported.iter().filter(|name| stem(name) && !shown.contains(*name)).collect();
+    assert_eq!(hidden, ["hushflow_commit_seconds"], "its buckets are shown");
+}
+
+#[test]
+fn the_demonstration_writes_what_its_pipeline_reads() {
+    let lab = Lab::new();
+    let spool = lab.path("spool");
+    let mut source = Command::new("sh");
+    source.arg(deploy("compose/source.sh")).arg(&spool).arg("1");
+    assert!(source.status().unwrap().success());
+    let written = text(&spool.join("orders.toml"));
+    let pipeline = written.replace("/spool", spool.to_str().unwrap());
+    let pipeline = lab.write("orders.toml", pipeline);
+    let checked = finish(hushflow(["check", "--json"]).arg(&pipeline));
+    let report = &checked.succeeded().json()[0];
+    assert_eq!(report["rows"], 20, "{report}");
+    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report}");
+    // A second start appends, and keeps the beginning.
+    assert!(source.status().unwrap().success());
+    assert_eq!(text(&spool.join("orders.toml")), written);
+}
+
+#[test]
+fn manifests_are_of_this_version() {
+    Pipeline::load(&deploy("kubernetes/pipeline.toml")).expect("a pipeline");
+    let version = env!("CARGO_PKG_VERSION");
+    for name in ["run.yaml", "page.yaml"] {
+        let image = format!("image: ghcr.io/hushflow/hushflow:{version}\n");
+        assert!(text(&deploy("kubernetes").join(name)).contains(&image), "{name}");
+    }
+    let changelog = format!("hushflow ({version}-");
+    assert!(text(&deploy("debian/changelog")).starts_with(&changelog));
+}
