@@ -190,7 +190,8 @@ fn a_redis_stream_that_was_reset_is_refused() {
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["WRONGTYPE"]);
     other.redis(&["CONFIG", "SET", "requirepass", "hidden"]);
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["NOAUTH"]);
-    let wrong = case.pipeline(&format!("redis://:mistaken@127.0.0.1:{}", server.port));
+    case.lab.write("password", "mistaken\n");
+    let wrong = named("stream = 'rows'", "stream = 'rows'\npassword_file = 'password'");
     let ended = finish(&mut run(&wrong, &case.state(), 1));
     assert!(!ended.err.contains("mistaken"), "{}", ended.err);
     ended.failed(1, &["WRONGPASS"]);

@@ -201,7 +201,8 @@ mod tests {
             (Some("MSG.NEXT"), messages.concat()),
         ];
         let (address, server) = serve(script, true);
-        let stream = NatsStream { server: BrokerServer { address, credentials: None }, stream: "s".into() };
+        let server_at = BrokerServer { address, ..BrokerServer::default() };
+        let stream = NatsStream { server: server_at, token: None, stream: "s".into() };
         let control = Control::new();
         let mut nats = NatsReader::open(&stream, &control, Position::START).ok().unwrap();
         let (mut row, mut form) = (Row::default(), form(Format::Ndjson));

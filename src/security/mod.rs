@@ -1,0 +1,21 @@
+//! Secrets by reference, and TLS settings.
+//!
+//! A pipeline file names secrets and certificates. It never holds them, so it can be shared, and
+//! state, logs and messages that quote it reveal nothing. Secrets and certificates are read for
+//! each connection, so a rotated one is used by the next connection, without a restart.
+//!
+//! The room holds no protocol: [`crate::connect`] and [`crate::http`] use it.
+
+#[cfg(feature = "tls")]
+mod certificates;
+mod error;
+mod secret;
+mod settings;
+mod stream;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
+
+pub(crate) use error::{SecurityError, TlsProblem};
+pub(crate) use secret::{SecretFields, SecretReference};
+pub(crate) use settings::{TlsClient, TlsIdentity};
+pub(crate) use stream::Link;
