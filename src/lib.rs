@@ -98,7 +98,7 @@ pub mod plot;
 pub mod prelude;
 pub mod publication;
 pub mod runtime;
-mod security;
+pub mod security;
 pub mod sink;
 pub mod source;
 mod spelling;

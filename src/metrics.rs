@@ -16,7 +16,6 @@
 //! Threads update metrics once per batch of records or epoch, never per record.
 
 use std::fmt::{Display, Write};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -24,6 +23,7 @@ use std::time::{Duration, SystemTime};
 use hushflow_mechanism::epochs::Schedule;
 
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
+use crate::security::TlsServer;
 use crate::source::RowCounters;
 
 pub use crate::http::HttpError;
@@ -175,13 +175,19 @@ impl Metrics {
         page.family(Audience::Load, "waiting_batches", "gauge", about, [(String::new(), waiting)]);
     }
 
-    /// Serves the metrics at `http://ADDRESS/metrics` from now on, where `address` is `HOST:PORT`.
-    /// Private ones are included only on a loopback address, unless `expose_private`.
+    /// Serves the metrics at `address`, `HOST:PORT`, from now on, and returns their URL. Private
+    /// ones are included only on a loopback address, unless `expose_private`.
     ///
     /// # Errors
-    /// [`HttpError`] if it can't listen at the address.
-    pub fn serve(self: &Arc<Self>, address: &str, expose_private: bool) -> Result<SocketAddr, HttpError> {
-        let server = HttpServer::bind(address)?;
+    /// [`HttpError`] if it can't listen at the address, or can't use the certificate.
+    pub fn serve(
+        self: &Arc<Self>,
+        address: &str,
+        tls: Option<&TlsServer>,
+        expose_private: bool,
+    ) -> Result<String, HttpError> {
+        let server = HttpServer::bind(address, tls)?;
+        let url = server.url() + "/metrics";
         let address = server.address();
         let with_private = expose_private || address.ip().is_loopback();
         let metrics = Arc::clone(self);
@@ -193,7 +199,7 @@ impl Metrics {
             _ => HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /metrics".into()),
         };
         server.serve(answer)?;
-        Ok(address)
+        Ok(url)
     }
 }
 

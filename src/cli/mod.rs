@@ -22,6 +22,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 mod shell;
 pub(crate) mod tail;
+mod tls;
 pub(crate) mod verify;
 
 use std::error::Error;

@@ -14,6 +14,7 @@ use hushflow::follow::{StopFlag, Subject};
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
 use hushflow::publication::Publication;
+use hushflow::security::TlsServer;
 use hushflow::sink::{SinkInput, SinkThread, TakenAddress};
 use hushflow::state::{PublicReader, StateError};
 use hushflow::web::{Page, PageContents};
@@ -21,6 +22,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
 use super::tail::await_log;
+use super::tls::TlsArguments;
 use super::{CliError, ledger, run};
 
 /// Default address of the page.
@@ -51,6 +53,8 @@ pub(crate) struct ServeArguments {
     /// Serve the log as a web page at http://ADDR/ [default: 127.0.0.1:8080 if there are no sinks]
     #[arg(long, value_name = "ADDR")]
     web: Option<String>,
+    #[command(flatten)]
+    tls: TlsArguments,
 }
 
 /// The log to serve, its views and its sinks.
@@ -115,6 +119,7 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let mut reader = await_log(&service.directory)?;
     let subject = service.subject(&reader, &arguments.source)?;
     let page = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
+    let tls = arguments.tls.server(page.is_some(), "--web")?;
     let control = control()?;
     let stop = StopFlag::from(control.stop_flag());
     let input = SinkInput { directory: service.directory.clone(), subject: Arc::new(subject) };
@@ -123,7 +128,7 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let served = match page {
         None => await_horizon(&mut reader, input.subject.horizon(), &stop).map_err(CliError::from),
         Some(address) => page_contents(input.directory.clone(), &input.subject, &[], &[])
-            .and_then(|contents| serve_page(address, contents, reader, &stop)),
+            .and_then(|contents| serve_page(address, contents, tls.as_ref(), reader, &stop)),
     };
     let finished: Vec<_> = sinks.into_iter().map(SinkThread::finish).collect();
     served?;
@@ -147,10 +152,11 @@ fn await_horizon(reader: &mut PublicReader, horizon: u64, stop: &StopFlag) -> Re
 pub(super) fn serve_page(
     address: &str,
     contents: PageContents,
+    tls: Option<&TlsServer>,
     mut reader: PublicReader,
     stop: &StopFlag,
 ) -> Result<(), CliError> {
-    let page = Page::serve(contents, address)?;
+    let page = Page::serve(contents, address, tls)?;
     let mut read_on = |patience| {
         while let Poll::Ready(Some(release)) = stop.wait(patience, || reader.next_frame())? {
             page.set_published(release.epoch);
@@ -158,7 +164,7 @@ pub(super) fn serve_page(
         Ok::<_, StateError>(())
     };
     read_on(Duration::ZERO)?;
-    let _ = writeln!(stderr(), "http://{}/ serves the log until this command is stopped", page.address());
+    let _ = writeln!(stderr(), "{}/ serves the log until this command is stopped", page.url());
     Ok(read_on(Duration::MAX)?)
 }
 

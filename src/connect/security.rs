@@ -8,13 +8,14 @@ use std::path::PathBuf;
 
 use super::{SystemSection, TextField};
 use crate::document::definition::{FieldDefinition, FieldType};
-use crate::security::{SecretFields, SecretReference, TlsClient, TlsIdentity};
+use crate::security::{SecretFields, SecretReference, TlsClient, TlsIdentity, TlsServer};
 
 /// Fields that some systems offer, and the schemes of one of these systems.
 pub(super) type SecurityOffer = (&'static [FieldDefinition], &'static [&'static str]);
 
 /// All fields that systems may offer.
-pub(super) static FIELDS: &[&[FieldDefinition]] = &[TLS_FIELDS, TLS_CLIENT_FIELDS, USER_FIELDS, TOKEN_FIELDS];
+pub(super) static FIELDS: &[&[FieldDefinition]] =
+    &[TLS_FIELDS, TLS_CLIENT_FIELDS, TLS_LISTENING_FIELDS, USER_FIELDS, TOKEN_FIELDS, KEY_FIELDS];
 
 /// Encryption, wherever it is offered.
 pub(super) static TLS_FIELDS: &[FieldDefinition] = &[
@@ -59,6 +60,15 @@ pub(super) static TLS_CLIENT_FIELDS: &[FieldDefinition] = &[
     ),
 ];
 
+/// Encryption of connections that clients open.
+pub(super) static TLS_LISTENING_FIELDS: &[FieldDefinition] = &[FieldDefinition::optional(
+    "tls_client_roots",
+    FieldType::Text,
+    "clients need no certificate",
+    "\"clients.pem\"",
+    "Roots that must have signed the certificate of a client, in PEM.",
+)];
+
 /// A user and its password.
 pub(super) static USER_FIELDS: &[FieldDefinition] = &[
     FieldDefinition::optional("user", FieldType::Text, "the server's default", "\"hushflow\"", "User name."),
@@ -93,6 +103,42 @@ pub(super) static TOKEN_FIELDS: &[FieldDefinition] = &[
         "no token",
         "\"broker.token\"",
         "File that holds the token, in one line.",
+    ),
+];
+
+pub(super) const NKEY: SecretFields = SecretFields { variable: "nkey_env", file: "nkey_file" };
+pub(super) const CREDENTIALS: SecretFields =
+    SecretFields { variable: "credentials_env", file: "credentials_file" };
+
+/// Keys of a user, as NATS has them.
+pub(super) static KEY_FIELDS: &[FieldDefinition] = &[
+    FieldDefinition::optional(
+        NKEY.variable,
+        VARIABLE,
+        "no key",
+        "\"NATS_SEED\"",
+        "Environment variable that holds the seed of a user's NKey.",
+    ),
+    FieldDefinition::optional(
+        NKEY.file,
+        FieldType::Text,
+        "no key",
+        "\"user.nk\"",
+        "File that holds the seed of a user's NKey, in one line.",
+    ),
+    FieldDefinition::optional(
+        CREDENTIALS.variable,
+        VARIABLE,
+        "no credentials",
+        "\"NATS_CREDENTIALS\"",
+        "Environment variable that holds the text of a credentials file.",
+    ),
+    FieldDefinition::optional(
+        CREDENTIALS.file,
+        FieldType::Text,
+        "no credentials",
+        "\"user.creds\"",
+        "Credentials file of a user: a JWT and the seed of its NKey.",
     ),
 ];
 
@@ -169,6 +215,20 @@ pub(super) fn tls_client(settings: &SystemSection<'_, '_>) -> Option<TlsClient> 
     is_enabled.then_some(tls)
 }
 
+/// Reads [`TLS_FIELDS`] and [`TLS_LISTENING_FIELDS`]; `None` without `tls = true`.
+pub(super) fn tls_server(settings: &SystemSection<'_, '_>) -> Option<TlsServer> {
+    let section = settings.section;
+    let client_roots = section.text("tls_client_roots").map(|path| settings.base.join(path.value));
+    let identity = identity(settings);
+    if !is_enabled(settings, &["tls_certificate", "tls_client_roots"]) {
+        return None;
+    }
+    if !section.has("tls_certificate") && !section.has("tls_key") {
+        section.refuse("tls", "a listening end needs a certificate: add tls_certificate and tls_key");
+    }
+    Some(TlsServer { identity: identity?, client_roots })
+}
+
 /// Reads `tls`. Refuses `others` without it.
 fn is_enabled(settings: &SystemSection<'_, '_>, others: &[&'static str]) -> bool {
     let section = settings.section;
@@ -231,7 +291,7 @@ mod tests {
         }
         let listed = source_of("path = ['a.csv', 'tcp://u:hidden@h:1'], format = 'csv'").unwrap_err();
         assert!(!listed.contains("hidden"), "{listed}");
-        assert!(source_of("path = 'a@b?c#d.csv', format = 'csv'").is_ok());
+        assert!(source_of("path = 'a@b#d.csv', format = 'csv'").is_ok());
         assert!(source_of("path = 'unix:///run/a@b', format = 'csv'").is_ok());
     }
 
@@ -247,7 +307,7 @@ mod tests {
         check("user = 'u'", "add password_env");
         check("password_env = 'P', password_file = 'p'", "leave one of them out");
         check("password_env = 'hid-den'", "the variable holds the secret");
-        check("password = 'hid-den'", "did you mean");
+        check("password = 'hid-den'", "unknown field");
         let error = source_of("path = 'tcp://h:1', format = 'csv', user = 'u'").unwrap_err();
         assert!(error.contains("this field is for"), "{error}");
     }

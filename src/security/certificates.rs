@@ -10,6 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use super::{SecurityError, TlsClient, TlsIdentity};
 
 pub(super) const ROOTS: &str = "tls_roots";
+pub(super) const CLIENT_ROOTS: &str = "tls_client_roots";
 const CERTIFICATE: &str = "tls_certificate";
 const KEY: &str = "tls_key";
 
@@ -63,7 +64,7 @@ impl TlsIdentity {
     }
 }
 
-fn unfit(error: rustls::Error) -> SecurityError {
+pub(super) fn unfit(error: rustls::Error) -> SecurityError {
     SecurityError::Identity { fields: "tls_certificate and tls_key", problem: error.to_string() }
 }
 

@@ -16,10 +16,8 @@ pub(crate) enum SecurityError {
     Variable { field: &'static str, field_of_file: &'static str },
     #[error("the file {} of {field} can't be read: {source}", path.display())]
     File { field: &'static str, path: PathBuf, source: io::Error },
-    #[error(
-        "{subject} holds no usable secret: expected one line of 1 to {limit} bytes without control characters"
-    )]
-    Form { subject: String, limit: usize },
+    #[error("{subject} is unusable: expected {expected}")]
+    Form { subject: String, expected: &'static str },
     #[error("the file {} of {field} holds no {expected} in PEM (-----BEGIN …-----)", path.display())]
     Pem { field: &'static str, path: PathBuf, expected: &'static str },
     #[error("{fields} don't fit together: {problem}")]
@@ -39,6 +37,8 @@ pub(crate) enum SecurityError {
 pub(crate) enum TlsProblem {
     #[error("its certificate is not signed by a trusted root: name the root with {roots}")]
     UnknownRoot { roots: &'static str },
+    #[error("it presents no certificate, but {roots} requires one")]
+    NoCertificate { roots: &'static str },
     #[error("its certificate is for {names}: connect by such a name, or set tls_server_name")]
     WrongName { names: String },
     #[error("its certificate has expired or is not valid yet: renew it, or correct the clock")]
@@ -49,6 +49,10 @@ pub(crate) enum TlsProblem {
     CertificateRequired,
     #[error("it refuses our certificate: {0}")]
     Refused(String),
+    #[error(
+        "it ended the connection after the handshake: if it requires a client certificate, check tls_certificate and tls_key"
+    )]
+    EndedEarly,
     #[error("it does not speak TLS: enable TLS there, or disable it here")]
     NotTls,
     #[error("{0}")]
@@ -59,7 +63,13 @@ impl SecurityError {
     /// Whether another attempt fails as well, until a person mends something. Garbage and broken
     /// handshakes may come from anyone on the way, so they are no reason to end a run.
     pub(crate) fn is_lasting(&self) -> bool {
-        !matches!(self, SecurityError::Peer { problem: TlsProblem::NotTls | TlsProblem::Protocol(_), .. })
+        !matches!(
+            self,
+            SecurityError::Peer {
+                problem: TlsProblem::NotTls | TlsProblem::EndedEarly | TlsProblem::Protocol(_),
+                ..
+            }
+        )
     }
 }
 

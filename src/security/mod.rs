@@ -4,8 +4,10 @@
 //! state, logs and messages that quote it reveal nothing. Secrets and certificates are read for
 //! each connection, so a rotated one is used by the next connection, without a restart.
 //!
-//! The room holds no protocol: [`crate::connect`] and [`crate::http`] use it.
+//! The rooms of connections and of HTTP use it.
 
+#[cfg(feature = "tls")]
+mod acceptor;
 #[cfg(feature = "tls")]
 mod certificates;
 mod error;
@@ -15,7 +17,12 @@ mod stream;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 
+#[cfg(feature = "tls")]
+pub(crate) use acceptor::TlsAcceptor;
 pub(crate) use error::{SecurityError, TlsProblem};
 pub(crate) use secret::{SecretFields, SecretReference};
+pub use settings::TlsServer;
 pub(crate) use settings::{TlsClient, TlsIdentity};
 pub(crate) use stream::Link;
+#[cfg(not(feature = "tls"))]
+pub(crate) use tls::TlsAcceptor;

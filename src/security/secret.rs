@@ -148,11 +148,16 @@ impl SecretReference {
     }
 
     fn form(&self) -> SecurityError {
+        self.unusable("a secret: one line without control characters, of at most 16 KiB")
+    }
+
+    /// The error for a secret that is not what is `expected`.
+    pub(crate) fn unusable(&self, expected: &'static str) -> SecurityError {
         let subject = match &self.place {
             SecretPlace::Variable(_) => format!("the environment variable of {}", self.fields.variable),
             SecretPlace::File(path) => format!("the file {} of {}", path.display(), self.fields.file),
         };
-        SecurityError::Form { subject, limit: LIMIT }
+        SecurityError::Form { subject, expected }
     }
 }
 

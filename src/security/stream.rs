@@ -5,10 +5,10 @@
 //! byte at a time, in a handshake or later, is held to the limits of whoever reads.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
-use super::TlsClient;
 use super::tls::TlsStream;
+use super::{TlsAcceptor, TlsClient};
 
 /// A connection.
 pub(crate) enum Link {
@@ -23,6 +23,47 @@ impl Link {
             Link::Plain(socket) => socket,
             Link::Tls(stream) => stream.socket(),
         }
+    }
+
+    /// Begins an encrypted connection that a client has opened. Reads and writes make its handshake
+    /// on the way, or [`handshake`](Self::handshake) does.
+    ///
+    /// # Errors
+    /// If no connection can be set up.
+    pub(crate) fn accepted(socket: TcpStream, acceptor: &TlsAcceptor) -> io::Result<Link> {
+        // A peer that has gone already has no address.
+        let peer = socket.peer_addr().map_or_else(|_| "a peer".into(), |address| address.to_string());
+        Ok(Link::Tls(Box::new(acceptor.accept(socket, peer)?)))
+    }
+
+    /// Makes the handshake. `may_wait` is called after every step, and ends it with an error.
+    ///
+    /// # Errors
+    /// If the handshake fails, or `may_wait` does.
+    pub(crate) fn handshake(&mut self, may_wait: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+        match self {
+            Link::Plain(_) => Ok(()),
+            Link::Tls(stream) => stream.handshake(may_wait),
+        }
+    }
+
+    /// Whether bytes can be sent: any handshake is over.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            Link::Plain(_) => true,
+            Link::Tls(stream) => stream.is_ready(),
+        }
+    }
+
+    /// Tells the peer that no more bytes will come.
+    ///
+    /// # Errors
+    /// If it can't be told.
+    pub(crate) fn close_writing(&mut self) -> io::Result<()> {
+        if let Link::Tls(stream) = self {
+            stream.close()?;
+        }
+        self.socket().shutdown(Shutdown::Write)
     }
 
     /// Encrypts a connection from now on. `may_wait` is called after every step of the handshake,

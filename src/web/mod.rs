@@ -27,7 +27,6 @@ mod promise;
 mod readings;
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +38,7 @@ use crate::estimates::EstimateView;
 use crate::follow::StopFlag;
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::publication::MomentPublication;
+use crate::security::TlsServer;
 use crate::sink::{Backlog, EventStream, SinkInput};
 use choice::{Offer, SeriesChoice};
 use readings::{EpochRange, KeptDocuments, ReadingsQuery};
@@ -89,28 +89,29 @@ pub struct PageContents {
 
 /// A served page.
 pub struct Page {
-    address: SocketAddr,
+    url: String,
     published: Arc<AtomicU64>,
 }
 
 impl Page {
-    /// Serves `contents` at `address`, `HOST:PORT`, for the life of the process.
+    /// Serves `contents` at `address`, `HOST:PORT`, for the life of the process, with TLS if there
+    /// are settings for it.
     ///
     /// # Errors
-    /// [`HttpError`] if it cannot listen there.
-    pub fn serve(contents: PageContents, address: &str) -> Result<Self, HttpError> {
-        let server = HttpServer::bind(address)?;
+    /// [`HttpError`] if it cannot listen there, or can't use the certificate.
+    pub fn serve(contents: PageContents, address: &str, tls: Option<&TlsServer>) -> Result<Self, HttpError> {
+        let server = HttpServer::bind(address, tls)?;
         let published = Arc::new(AtomicU64::new(0));
-        let page = Self { address: server.address(), published: Arc::clone(&published) };
+        let page = Self { url: server.url(), published: Arc::clone(&published) };
         let offer = Offer::new(&contents);
         let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), published };
         server.serve(move |request| handler.answer(request))?;
         Ok(page)
     }
 
-    /// Returns the address of the page.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Returns the address of the page, such as `https://127.0.0.1:8080`.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Sets the last published epoch: a new client gets at most [`BACKLOG`] epochs up to it.

@@ -8,6 +8,7 @@
 //!   `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
+//! - Encrypted connections of sources, sinks and pages: `tls`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
 //!   `elsewhere`, `serving`.
@@ -78,6 +79,7 @@ mod statistics;
 mod stream_sinks;
 mod terminal;
 mod tidy;
+mod tls;
 mod totals;
 mod units;
 mod watching;

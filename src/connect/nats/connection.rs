@@ -6,11 +6,11 @@ use std::io;
 
 use rand::{TryRng, rngs::SysRng};
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use super::NatsStream;
 use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, passing, refusal};
-use crate::connect::security::Login;
 use crate::connect::wire::{ServerConnection, malformed_answer, number};
 use crate::control::Control;
 
@@ -64,7 +64,7 @@ impl NatsConnection {
         let wire = stream.server.secure(wire)?;
         let mut connection =
             NatsConnection { stream: stream.clone(), wire, inbox: inbox()?, line, payload: vec![] };
-        connection.greet(control)?;
+        connection.greet(info["nonce"].as_str(), control)?;
         Ok(connection)
     }
 
@@ -73,20 +73,16 @@ impl NatsConnection {
     }
 
     /// Sends our credentials and waits until the server accepts them.
-    fn greet(&mut self, control: &Control) -> Result<(), RequestError> {
+    fn greet(&mut self, nonce: Option<&str>, control: &Control) -> Result<(), RequestError> {
         let mut hello = json!({
             "verbose": false, "pedantic": false, "lang": "rust", "name": "hushflow",
             "version": env!("CARGO_PKG_VERSION"), "headers": true, "no_responders": true,
         });
-        if let Login { user: Some(user), password: Some(password) } = &self.stream.server.login {
-            hello["user"] = user.as_str().into();
-            hello["pass"] = password.read(control)?.text().into();
-        }
-        if let Some(token) = &self.stream.token {
-            hello["auth_token"] = token.read(control)?.text().into();
-        }
+        let NatsStream { server, login, .. } = &self.stream;
+        login.add_to(&mut hello, &server.login, nonce, control)?;
         let inbox = self.inbox.clone();
-        self.write_text(&format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"))?;
+        let greeting = Zeroizing::new(format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"));
+        self.write_text(&greeting)?;
         loop {
             self.wire.line(&mut self.line)?;
             if self.line == b"PONG" {

@@ -1,13 +1,14 @@
 //! NATS JetStream: a stream with one record per message.
 
 mod connection;
+mod login;
 mod reader;
 mod writer;
 
 use std::sync::Arc;
 
 use super::entries::{Entries, ServerStream, identity};
-use super::security::{Login, TLS_CLIENT_FIELDS, TLS_FIELDS, TOKEN, TOKEN_FIELDS, USER_FIELDS, secret};
+use super::security::{KEY_FIELDS, TLS_CLIENT_FIELDS, TLS_FIELDS, TOKEN_FIELDS, USER_FIELDS};
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
@@ -15,8 +16,8 @@ use super::{
 };
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType};
-use crate::security::SecretReference;
 use crate::state::Position;
+use login::NatsLogin;
 
 pub(super) const SYSTEM: System = System {
     schemes: SCHEMES,
@@ -42,6 +43,7 @@ pub(super) const SYSTEM: System = System {
         (TLS_CLIENT_FIELDS, SCHEMES),
         (USER_FIELDS, SCHEMES),
         (TOKEN_FIELDS, SCHEMES),
+        (KEY_FIELDS, SCHEMES),
     ],
     ..System::NONE
 };
@@ -52,8 +54,7 @@ const SCHEMES: &[&str] = &["nats"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NatsStream {
     server: BrokerServer,
-    /// `token_env` or `token_file`.
-    token: Option<SecretReference>,
+    login: NatsLogin,
     stream: String,
 }
 
@@ -68,15 +69,12 @@ struct NatsSink {
 impl NatsStream {
     fn read(settings: &SystemSection<'_, '_>) -> Option<Self> {
         let stream = stream(settings.section, ".*>/\\");
-        let token = secret(settings, TOKEN);
         let Some((server, "")) = BrokerServer::read(settings, 4222) else {
             report_broker(settings.path);
             return None;
         };
-        if token.is_some() && server.login != Login::default() {
-            settings.section.report("a token stands for a user: leave out user and password, or the token");
-        }
-        Some(NatsStream { server, token, stream: stream? })
+        let login = NatsLogin::read(settings, &server.login);
+        Some(NatsStream { server, login, stream: stream? })
     }
 }
 
@@ -135,7 +133,7 @@ mod tests {
 
     fn stream_at(address: &str) -> NatsStream {
         let server = BrokerServer { address: address.into(), ..BrokerServer::default() };
-        NatsStream { server, token: None, stream: "s".into() }
+        NatsStream { server, login: NatsLogin::default(), stream: "s".into() }
     }
 
     #[test]
