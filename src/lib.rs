@@ -99,6 +99,7 @@ pub mod prelude;
 pub mod publication;
 mod readiness;
 pub mod runtime;
+pub mod security;
 pub mod sink;
 pub mod source;
 mod spelling;
@@ -109,3 +110,5 @@ pub mod time;
 pub mod web;
 #[doc(hidden)]
 pub mod whole;
+
+pub use http::probe;

@@ -16,7 +16,6 @@
 //! Threads update metrics once per batch of records or epoch, never per record.
 
 use std::fmt::{Display, Write};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -25,6 +24,7 @@ use hushflow_mechanism::epochs::Schedule;
 
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::readiness::{Readiness, usual_deadline};
+use crate::security::TlsServer;
 use crate::source::RowCounters;
 
 pub use crate::http::HttpError;
@@ -201,14 +201,20 @@ impl Metrics {
         }
     }
 
-    /// Serves the metrics at `http://ADDRESS/metrics` from now on, and beside them the probes
-    /// `/healthz` and `/readyz`. `address` is `HOST:PORT`. Private metrics are included only on a
-    /// loopback address, unless `expose_private`.
+    /// Serves the metrics at `address`, `HOST:PORT`, from now on, and beside them the probes
+    /// `/healthz` and `/readyz`. Returns their URL. Private metrics are included only on a loopback
+    /// address, unless `expose_private`.
     ///
     /// # Errors
-    /// [`HttpError`] if it can't listen at the address.
-    pub fn serve(self: &Arc<Self>, address: &str, expose_private: bool) -> Result<SocketAddr, HttpError> {
-        let server = HttpServer::bind(address)?;
+    /// [`HttpError`] if it can't listen at the address, or can't use the certificate.
+    pub fn serve(
+        self: &Arc<Self>,
+        address: &str,
+        tls: Option<&TlsServer>,
+        expose_private: bool,
+    ) -> Result<String, HttpError> {
+        let server = HttpServer::bind(address, tls)?;
+        let url = server.url() + "/metrics";
         let address = server.address();
         let with_private = expose_private || address.ip().is_loopback();
         let metrics = Arc::clone(self);
@@ -223,7 +229,7 @@ impl Metrics {
             metrics.readiness.answer(request).unwrap_or_else(|| document(&metrics, &request.path))
         };
         server.serve(answer)?;
-        Ok(address)
+        Ok(url)
     }
 }
 

@@ -151,8 +151,10 @@ fn frames(sent: &[u8]) {
 /// The first byte of the input is the length of the first part.
 pub(crate) fn http(input: &[u8]) {
     static SERVER: OnceLock<SocketAddr> = OnceLock::new();
-    let address = *SERVER
-        .get_or_init(|| Arc::new(Metrics::default()).serve("127.0.0.1:0", false).expect("a free port"));
+    let address = *SERVER.get_or_init(|| {
+        let url = Arc::new(Metrics::default()).serve("127.0.0.1:0", None, false).expect("a free port");
+        url["http://".len()..].trim_end_matches("/metrics").parse().expect("an address")
+    });
     let [cut, sent @ ..] = input else { return };
     let parts = sent.split_at(sent.len().min(usize::from(*cut)));
     let answer = exchange(address, &[parts.0, parts.1]);

@@ -1,16 +1,15 @@
 //! `hushflow health`: asks a run or a page whether it is alive or ready. Images without a shell
 //! need no other program for their health check.
 
-use std::io::{self, ErrorKind, Read, Write, stdout};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use hushflow::probe::ask;
+use hushflow::security::TlsClient;
 
 use super::{CliError, run};
-
-/// Longest answer that is read.
-const ANSWER_LIMIT: usize = 16 << 10;
 
 /// Arguments of `hushflow health`.
 #[derive(Debug, Args)]
@@ -19,9 +18,10 @@ Exit status: 0 if the process answers that it is alive or ready, 1 if not or if 
 
 Examples:
   hushflow health                          (a run with --metrics 127.0.0.1:9100)
-  hushflow health --ready 127.0.0.1:8080   (a page)")]
+  hushflow health --ready 127.0.0.1:8080   (a page)
+  hushflow health https://127.0.0.1:8443 --tls-roots ca.pem --tls-server-name page.example.org")]
 pub(crate) struct HealthArguments {
-    /// HOST:PORT of --metrics or --web
+    /// HOST:PORT of --metrics or --web, or https://HOST:PORT
     #[arg(default_value = "127.0.0.1:9100", value_name = "ADDR")]
     address: String,
     /// Ask whether an epoch came within its deadline, not only whether the process is alive
@@ -30,73 +30,43 @@ pub(crate) struct HealthArguments {
     /// How long to wait for the answer
     #[arg(long, default_value = "3s", value_name = "DURATION", value_parser = run::patience)]
     patience: Duration,
+    /// Trust these roots alone, in PEM, instead of those of this machine
+    #[arg(long, value_name = "FILE")]
+    tls_roots: Option<PathBuf>,
+    /// Present this certificate, in PEM, to a server with --tls-client-roots
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// Private key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Name that the server's certificate must have, instead of HOST
+    #[arg(long, value_name = "NAME")]
+    tls_server_name: Option<String>,
 }
 
 /// Prints the answer, and fails unless it is a good one.
 pub(crate) fn execute(arguments: &HealthArguments) -> Result<(), CliError> {
-    let HealthArguments { address, ready, patience } = arguments;
-    let path = if *ready { "/readyz" } else { "/healthz" };
-    let (is_good, answer) = ask(address, path, *patience)
-        .map_err(|error| CliError::failed(format!("http://{address}{path}: {error}")))?;
+    let path = if arguments.ready { "/readyz" } else { "/healthz" };
+    let (address, tls) = match arguments.address.strip_prefix("https://") {
+        Some(address) => (address, Some(arguments.tls())),
+        None => (arguments.address.strip_prefix("http://").unwrap_or(&arguments.address), None),
+    };
+    if tls.is_none() && arguments.tls() != TlsClient::default() {
+        return Err(CliError::usage("the flags of TLS are for https://HOST:PORT"));
+    }
+    let address = address.trim_end_matches('/');
+    let url = format!("{}://{address}{path}", if tls.is_some() { "https" } else { "http" });
+    let (is_good, answer) = ask(address, tls.as_ref(), path, arguments.patience)
+        .map_err(|error| CliError::failed(format!("{url}: {error}")))?;
     if is_good {
         return Ok(writeln!(stdout(), "{answer}")?);
     }
-    Err(CliError::failed(format!("http://{address}{path}: {answer}")))
+    Err(CliError::failed(format!("{url}: {answer}")))
 }
 
-/// Returns whether the status is 200, and the first line of the answer.
-fn ask(address: &str, path: &str, patience: Duration) -> io::Result<(bool, String)> {
-    let deadline = Instant::now() + patience;
-    let left = || match deadline.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(io::Error::new(ErrorKind::TimedOut, "no answer in time")),
-        left => Ok(left),
-    };
-    let mut found = Err(io::Error::new(ErrorKind::NotFound, "the host has no address"));
-    for place in address.to_socket_addrs()? {
-        found = TcpStream::connect_timeout(&place, left()?);
-        if found.is_ok() {
-            break;
-        }
-    }
-    let mut stream = found?;
-    stream.set_write_timeout(Some(left()?))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut bytes = Vec::new();
-    while bytes.len() < ANSWER_LIMIT {
-        let mut piece = [0; 1024];
-        stream.set_read_timeout(Some(left()?))?;
-        match stream.read(&mut piece) {
-            Ok(0) => break,
-            Ok(length) => bytes.extend_from_slice(&piece[..length]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    read_answer(&bytes).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the answer is not HTTP"))
-}
-
-/// Reads the status and the first line of the body, without control characters.
-fn read_answer(bytes: &[u8]) -> Option<(bool, String)> {
-    let mut fields = [httparse::EMPTY_HEADER; 64];
-    let mut head = httparse::Response::new(&mut fields);
-    let httparse::Status::Complete(length) = head.parse(bytes).ok()? else { return None };
-    let body = String::from_utf8_lossy(&bytes[length..]);
-    let line = body.lines().next().unwrap_or_default().replace(char::is_control, " ");
-    Some((head.code == Some(200), line))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_are_read() {
-        let read = |text: &str| read_answer(text.as_bytes());
-        assert_eq!(read("HTTP/1.1 200 OK\r\nA: b\r\n\r\nalive\n"), Some((true, "alive".into())));
-        let late = read("HTTP/1.1 503 Service Unavailable\r\n\r\nno epoch\u{1b}[2J\nmore");
-        assert_eq!(late, Some((false, "no epoch [2J".into())));
-        assert_eq!(read("HTTP/1.1 200 OK\r\n"), None);
-        assert_eq!(read("\u{16}\u{3}\u{1}"), None);
-        assert_eq!(read(""), None);
+impl HealthArguments {
+    fn tls(&self) -> TlsClient {
+        let identity = self.tls_certificate.clone().zip(self.tls_key.clone());
+        TlsClient::new(self.tls_roots.clone(), identity, self.tls_server_name.clone())
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod serve;
 mod shell;
 pub(crate) mod tail;
 mod telemetry;
+mod tls;
 pub(crate) mod verify;
 
 use std::error::Error;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
-use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +26,7 @@ use super::crash::end_process;
 use super::ledger::print_uncounted_note;
 use super::log::LogArguments;
 use super::output::print_message;
+use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, thousands};
 
 /// How long a stopped run waits for the reader of its output.
@@ -109,6 +109,8 @@ pub(crate) struct RunArguments {
     /// for epochs of rows or with clock = "end-of-input"]
     #[arg(long, requires = "metrics", value_name = "DURATION", value_parser = patience)]
     ready_within: Option<Duration>,
+    #[command(flatten)]
+    tls: TlsArguments,
 }
 
 impl RunArguments {
@@ -149,9 +151,10 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     if let Some(within) = arguments.ready_within {
         options.metrics.set_ready_within(within);
     }
+    let tls = arguments.tls.server(arguments.metrics.is_some(), "--metrics")?;
     if let Some(address) = &arguments.metrics {
-        let address = options.metrics.serve(address, arguments.metrics_private)?;
-        let _ = writeln!(stderr(), "http://{address}/metrics serves the metrics of this run");
+        let url = options.metrics.serve(address, tls.as_ref(), arguments.metrics_private)?;
+        let _ = writeln!(stderr(), "{url} serves the metrics of this run");
     }
     let wrong = |error| CliError::from(error).in_pipeline(&arguments.pipeline);
     if !pipeline.noise.is_private() {
@@ -202,8 +205,8 @@ pub(super) fn start_sink(
     control: &Control,
     taken: TakenAddress,
 ) -> Result<SinkThread, SinkError> {
-    fn announce(address: SocketAddr) {
-        let _ = writeln!(stderr(), "http://{address}/events serves the releases as events");
+    fn announce(url: &str) {
+        let _ = writeln!(stderr(), "{url}/events serves the releases as events");
     }
     SinkThread::start(sink, input.clone(), control, taken, announce)
 }

@@ -14,6 +14,7 @@ use hushflow::follow::{StopFlag, Subject};
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
 use hushflow::publication::Publication;
+use hushflow::security::TlsServer;
 use hushflow::sink::{SinkInput, SinkThread, TakenAddress};
 use hushflow::state::{PublicReader, StateError};
 use hushflow::web::{Page, PageContents};
@@ -21,6 +22,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
 use super::tail::await_log;
+use super::tls::TlsArguments;
 use super::{CliError, ledger, run};
 
 /// Default address of the page.
@@ -55,6 +57,8 @@ pub(crate) struct ServeArguments {
     /// 25h. By default the page is ready once it has read the log
     #[arg(long, value_name = "DURATION", value_parser = run::patience)]
     ready_within: Option<Duration>,
+    #[command(flatten)]
+    tls: TlsArguments,
 }
 
 /// The log to serve, its views and its sinks.
@@ -119,6 +123,7 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let mut reader = await_log(&service.directory)?;
     let subject = service.subject(&reader, &arguments.source)?;
     let page = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
+    let tls = arguments.tls.server(page.is_some(), "--web")?;
     let control = control()?;
     let stop = StopFlag::from(control.stop_flag());
     let input = SinkInput { directory: service.directory.clone(), subject: Arc::new(subject) };
@@ -129,7 +134,7 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
         Some(address) => {
             page_contents(input.directory.clone(), &input.subject, &[], &[]).and_then(|contents| {
                 let contents = PageContents { ready_within: arguments.ready_within, ..contents };
-                serve_page(address, contents, reader, &stop)
+                serve_page(address, contents, tls.as_ref(), reader, &stop)
             })
         }
     };
@@ -155,10 +160,11 @@ fn await_horizon(reader: &mut PublicReader, horizon: u64, stop: &StopFlag) -> Re
 pub(super) fn serve_page(
     address: &str,
     contents: PageContents,
+    tls: Option<&TlsServer>,
     mut reader: PublicReader,
     stop: &StopFlag,
 ) -> Result<(), CliError> {
-    let page = Page::serve(contents, address)?;
+    let page = Page::serve(contents, address, tls)?;
     let mut read_on = |patience| {
         while let Poll::Ready(Some(release)) = stop.wait(patience, || reader.next_frame())? {
             page.set_published(release.epoch);
@@ -167,7 +173,7 @@ pub(super) fn serve_page(
     };
     read_on(Duration::ZERO)?;
     page.set_caught_up();
-    let _ = writeln!(stderr(), "http://{}/ serves the log until this command is stopped", page.address());
+    let _ = writeln!(stderr(), "{}/ serves the log until this command is stopped", page.url());
     Ok(read_on(Duration::MAX)?)
 }
 

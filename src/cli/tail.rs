@@ -24,6 +24,7 @@ use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
 
 use super::run::warn;
+use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, number_in, plan, serve};
 use output::{LiveTable, Output};
 
@@ -125,6 +126,8 @@ pub(crate) struct TailArguments {
     /// the page
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["follow", "since", "format", "json"])]
     web: Option<String>,
+    #[command(flatten)]
+    tls: TlsArguments,
 }
 
 /// What a view shows: `--view NAME` with the numbers of the estimator, or the flag that gives all
@@ -218,11 +221,12 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     if !subject.publication.is_private() {
         warn("not private: the noise of these releases was drawn from a seed");
     }
+    let tls = arguments.tls.server(arguments.web.is_some(), "--web")?;
     let stop = StopFlag::default();
     if let Some(address) = &arguments.web {
         let contents =
             serve::page_contents(arguments.directory.clone(), &subject, &arguments.workload, &keys)?;
-        return serve::serve_page(address, contents, reader, &stop);
+        return serve::serve_page(address, contents, tls.as_ref(), reader, &stop);
     }
     let mut out = BufWriter::new(StandardOutput);
     let format = arguments.format.format()?;

@@ -145,6 +145,10 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
                 Ok(None) => self.backoff.reset(),
                 Err(RequestError::Passing(error) | RequestError::Gone(error)) => self.pause(&error),
                 Err(RequestError::NoStream) => self.pause(&io::Error::other("the stream is not there")),
+                Err(RequestError::Insecure(error)) => {
+                    let (path, problem) = (self.stream.name().into(), error.to_string());
+                    return Err(io::Error::other(SourceError::Server { path, problem }));
+                }
                 Err(RequestError::Refused { path, problem }) => {
                     return Err(io::Error::other(SourceError::Server { path, problem }));
                 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::format::{Defect, FormatError};
+use crate::security::SecurityError;
 use crate::state::StateError;
 
 /// Why a source can't be read further.
@@ -188,6 +189,8 @@ pub(crate) enum RequestError {
     Passing(io::Error),
     /// The reader of the output is gone for good.
     Gone(io::Error),
+    /// The connection can't be secured until a person mends something.
+    Insecure(SecurityError),
     /// The server refuses, in its own words, which concern the stream and not records.
     Refused {
         /// The server and its stream.
@@ -207,7 +210,16 @@ pub(crate) enum RequestError {
 
 impl From<io::Error> for RequestError {
     fn from(error: io::Error) -> Self {
-        RequestError::Passing(error)
+        error.downcast::<SecurityError>().map_or_else(RequestError::Passing, RequestError::from)
+    }
+}
+
+impl From<SecurityError> for RequestError {
+    fn from(error: SecurityError) -> Self {
+        match error.is_lasting() {
+            true => RequestError::Insecure(error),
+            false => RequestError::Passing(error.into()),
+        }
     }
 }
 

@@ -2,32 +2,33 @@
 
 use std::sync::Arc;
 
+use super::security::{TLS_FIELDS, TLS_LISTENING_FIELDS, tls_server};
 use super::wire::has_port;
-use super::{SinkConfig, SinkTarget, System, SystemSection, report_sink};
+use super::{HttpEndpoint, SinkConfig, SinkTarget, System, SystemSection, report_sink};
 use crate::control::Control;
 
 pub(super) const SYSTEM: System = System {
-    schemes: &["http-listen"],
+    schemes: SCHEMES,
     path: "http-listen://address:port",
     sink: Some(sink),
+    security: &[(TLS_FIELDS, SCHEMES), (TLS_LISTENING_FIELDS, SCHEMES)],
     ..System::NONE
 };
 
-/// `path = "http-listen://address:port"`.
-#[derive(Debug, PartialEq, Eq)]
-struct EventsAddress(String);
+const SCHEMES: &[&str] = &["http-listen"];
 
 fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
+    let tls = tls_server(settings);
     if !has_port(settings.rest) {
         report_sink(settings.path);
         return None;
     }
-    Some(Arc::new(EventsAddress(settings.rest.into())))
+    Some(Arc::new(HttpEndpoint { address: settings.rest.into(), tls }))
 }
 
-impl SinkConfig for EventsAddress {
+impl SinkConfig for HttpEndpoint {
     fn name(&self) -> String {
-        format!("http-listen://{}", self.0)
+        format!("http-listen://{}", self.address)
     }
 
     fn destination(&self) -> Option<String> {
@@ -36,6 +37,6 @@ impl SinkConfig for EventsAddress {
     }
 
     fn target(&self, _control: &Control) -> SinkTarget {
-        SinkTarget::Events(self.0.clone())
+        SinkTarget::Events(self.clone())
     }
 }

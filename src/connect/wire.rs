@@ -1,15 +1,16 @@
 //! A connection to a server that speaks in lines and length-prefixed bytes. No wait outlasts the
-//! run or [`SILENCE`]. Paths name servers as `[user:password@]host[:port]`.
+//! run or [`SILENCE`]. Paths name servers as `host[:port]`.
 
-use crate::document::Section;
-use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
+use super::SystemSection;
+use super::security::{Login, tls_client};
 use crate::control::{Control, GLANCE};
+use crate::document::Section;
+use crate::security::{Link, TlsClient};
 use crate::tcp::{connect, keep_alive};
 
 /// Maximum silence of a server that should answer; after that it counts as lost.
@@ -19,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 const LINE_LIMIT: usize = 1 << 16;
 
 pub(crate) struct ServerConnection {
-    stream: TcpStream,
+    link: Link,
     control: Control,
     bytes: Zeroizing<Vec<u8>>,
     /// Bytes read but not consumed: `bytes[at..end]`.
@@ -28,24 +29,43 @@ pub(crate) struct ServerConnection {
 }
 
 impl ServerConnection {
-    pub(crate) fn connect(address: &str, control: &Control) -> io::Result<Self> {
-        let stream = connect(address, control)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(GLANCE))?;
-        stream.set_write_timeout(Some(GLANCE))?;
-        keep_alive(&stream)?;
+    /// Connects, without TLS yet.
+    fn connect(address: &str, control: &Control) -> io::Result<Self> {
+        let link = Link::Plain(connect(address, control)?);
+        let socket = link.socket();
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(GLANCE))?;
+        socket.set_write_timeout(Some(GLANCE))?;
+        keep_alive(socket)?;
         let bytes = Zeroizing::new(vec![0; LINE_LIMIT]);
-        Ok(ServerConnection { stream, control: control.clone(), bytes, at: 0, end: 0 })
+        Ok(ServerConnection { link, control: control.clone(), bytes, at: 0, end: 0 })
+    }
+
+    /// Encrypts the connection to the server at `address` from now on.
+    ///
+    /// # Errors
+    /// If the handshake fails or takes longer than [`SILENCE`], or if the server has sent bytes
+    /// that nobody has read: they would count as encrypted.
+    fn secured(self, tls: &TlsClient, address: &str) -> io::Result<Self> {
+        if self.has_more() {
+            return Err(malformed_answer());
+        }
+        let begun = Instant::now();
+        let link = self.link.secured(tls, address, || self.control.keep_waiting(begun, SILENCE))?;
+        Ok(ServerConnection { link, ..self })
     }
 
     pub(crate) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let mut begun = Instant::now();
         while !bytes.is_empty() {
-            match self.stream.write(bytes) {
+            match self.link.write(bytes) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => (bytes, begun) = (&bytes[written..], Instant::now()),
                 Err(error) => self.wait_after(error, begun)?,
             }
+        }
+        while let Err(error) = self.link.flush() {
+            self.wait_after(error, begun)?;
         }
         Ok(())
     }
@@ -64,7 +84,7 @@ impl ServerConnection {
     fn fill(&mut self) -> io::Result<()> {
         let begun = Instant::now();
         loop {
-            match self.stream.read(&mut self.bytes) {
+            match self.link.read(&mut self.bytes) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => {
                     (self.at, self.end) = (0, read);
@@ -160,50 +180,51 @@ pub(super) fn format_id((first, second): EntryId) -> String {
     format!("{first}-{second}")
 }
 
-/// A server, and our credentials for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A server, and how to connect to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BrokerServer {
     /// `host:port`, or several of them separated by commas.
     pub(super) address: String,
-    pub(super) credentials: Option<Credentials>,
-}
-
-/// Login data of a server.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Credentials {
-    /// The user, if one is named.
-    pub(super) user: Option<String>,
-    /// The password or token.
-    pub(super) secret: String,
-}
-
-impl fmt::Debug for Credentials {
-    /// Formats the credentials without the secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
-    }
+    pub(super) tls: Option<TlsClient>,
+    pub(super) login: Login,
 }
 
 impl BrokerServer {
-    /// Parses the part after `scheme://` into the server, with the given default port, and the part
-    /// after a slash. None if it can't be parsed.
-    pub(super) fn of(rest: &str, port: u16) -> Option<(Self, &str)> {
-        let (credentials, host) = match rest.rsplit_once('@') {
-            None => (None, rest),
-            Some((credentials, host)) => {
-                let (user, secret) = match credentials.split_once(':') {
-                    Some((user, secret)) => (Some(user).filter(|user| !user.is_empty()), secret),
-                    None => (None, credentials),
-                };
-                (Some(Credentials { user: user.map(String::from), secret: secret.into() }), host)
-            }
-        };
-        let (host, behind) = host.split_once('/').unwrap_or((host, ""));
-        let address = if has_port(host) { host.into() } else { format!("{host}:{port}") };
-        // An invalid port, but not an IPv6 address.
-        let has_invalid_port = !has_port(host) && host.contains(':') && !host.ends_with(']');
-        (has_port(&address) && !has_invalid_port).then_some((BrokerServer { address, credentials }, behind))
+    /// Reads the server of a section, with the given default port, and the part of the path after a
+    /// slash. `None` if the path can't be parsed.
+    pub(super) fn read<'a>(settings: &SystemSection<'_, 'a>, port: u16) -> Option<(Self, &'a str)> {
+        let (tls, login) = (tls_client(settings), Login::with_password(settings));
+        let (address, behind) = address_of(settings.rest, port)?;
+        Some((BrokerServer { address, tls, login }, behind))
     }
+
+    /// Connects, and encrypts the connection if it is to be.
+    pub(super) fn connect(&self, control: &Control) -> io::Result<ServerConnection> {
+        self.secure(ServerConnection::connect(&self.address, control)?)
+    }
+
+    /// Connects, without TLS yet: the server speaks first.
+    pub(super) fn connect_plainly(&self, control: &Control) -> io::Result<ServerConnection> {
+        ServerConnection::connect(&self.address, control)
+    }
+
+    /// Encrypts the connection from now on, if it is to be.
+    pub(super) fn secure(&self, connection: ServerConnection) -> io::Result<ServerConnection> {
+        match &self.tls {
+            Some(tls) => connection.secured(tls, &self.address),
+            None => Ok(connection),
+        }
+    }
+}
+
+/// Splits the part after `scheme://` into `host:port`, with the given default port, and the part
+/// after a slash. `None` if it can't be parsed.
+pub(super) fn address_of(rest: &str, port: u16) -> Option<(String, &str)> {
+    let (host, behind) = rest.split_once('/').unwrap_or((rest, ""));
+    let address = if has_port(host) { host.into() } else { format!("{host}:{port}") };
+    // An invalid port, but not an IPv6 address.
+    let has_invalid_port = !has_port(host) && host.contains(':') && !host.ends_with(']');
+    (has_port(&address) && !has_invalid_port).then_some((address, behind))
 }
 
 /// Whether an address ends with a port.

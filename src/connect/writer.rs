@@ -9,6 +9,7 @@ use serde_json::Value;
 pub(super) use super::wire::EntryId;
 use super::{DynamicEq, RequestError};
 use crate::control::Control;
+use crate::security::TlsServer;
 
 /// A sink as named in a pipeline. No other writer may use its destination.
 pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
@@ -29,7 +30,15 @@ pub(crate) enum SinkTarget {
     /// Lines are written.
     Outlet(Box<dyn LineOutlet>),
     /// Events are served at this address to anyone who connects.
-    Events(String),
+    Events(HttpEndpoint),
+}
+
+/// Where HTTP is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpEndpoint {
+    /// `host:port`.
+    pub(crate) address: String,
+    pub(crate) tls: Option<TlsServer>,
 }
 
 /// A destination of lines.

@@ -36,7 +36,7 @@ pub(crate) enum GroupTest {
     /// Those with one of these words in a field, or without it.
     Word { key: &'static str, words: Vec<String>, is_default: bool },
     /// Those whose `path` is an address of one of these schemes.
-    Scheme(&'static [&'static str]),
+    Scheme(Vec<&'static str>),
 }
 
 /// A field.

@@ -8,6 +8,7 @@
 //! this one is written here.
 
 mod places;
+pub mod probe;
 mod request;
 
 use std::borrow::Cow;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::security::{Link, TlsAcceptor, TlsServer};
 pub(crate) use places::ComputeTurn;
 use places::{ConnectionSlot, ConnectionSlots, yield_to_others};
 use request::{HttpRefusal, REQUEST_LIMIT, host_of, parse};
@@ -32,6 +34,12 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time to read what a client still sends after its answer.
 const LAST_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How often a handshake looks at its deadline.
+const HANDSHAKE_STEP: Duration = Duration::from_secs(1);
+
+/// First byte of every TLS connection; no HTTP request begins with it.
+const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -55,6 +63,14 @@ pub enum HttpError {
         /// The cause.
         source: io::Error,
     },
+    /// Connections can't be encrypted.
+    #[error("can't serve {address} with TLS: {source}")]
+    Security {
+        /// The requested address.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
     /// Cannot start a thread.
     #[error("can't serve {address}: {source}: let this user start more threads (ulimit -u)")]
     Thread {
@@ -68,8 +84,14 @@ pub enum HttpError {
 pub(crate) struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
+    site: Site,
+}
+
+/// What all connections of a server share.
+struct Site {
     /// The host of the requested address, without the port.
     host: String,
+    tls: Option<TlsAcceptor>,
 }
 
 /// Sends events until there are no more or the client is gone.
@@ -85,20 +107,29 @@ pub(crate) enum HttpAnswer {
 }
 
 impl HttpServer {
-    /// Listens at `address`, `HOST:PORT`.
+    /// Listens at `address`, `HOST:PORT`, with TLS if there are settings for it.
     ///
     /// # Errors
-    /// [`HttpError::Listen`].
-    pub(crate) fn bind(address: &str) -> Result<Self, HttpError> {
+    /// [`HttpError::Listen`], [`HttpError::Security`].
+    pub(crate) fn bind(address: &str, tls: Option<&TlsServer>) -> Result<Self, HttpError> {
+        let tls = tls.map(TlsAcceptor::new).transpose();
+        let tls =
+            tls.map_err(|source| HttpError::Security { address: address.into(), source: source.into() })?;
         let listener = TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (found, listener) =
             listener.map_err(|source| HttpError::Listen { address: address.into(), source })?;
         let host = host_of(address).to_ascii_lowercase();
-        Ok(Self { listener, address: found, host })
+        Ok(Self { listener, address: found, site: Site { host, tls } })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Its address for browsers, without a slash at the end.
+    pub(crate) fn url(&self) -> String {
+        let scheme = if self.site.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// Answers requests for the life of the process.
@@ -109,16 +140,16 @@ impl HttpServer {
         self,
         answer: impl Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static,
     ) -> Result<(), HttpError> {
-        let HttpServer { listener, address, host } = self;
+        let HttpServer { listener, address, site } = self;
         let slots = ConnectionSlots::of_this_process();
-        let accept = move || accept(&listener, &slots, &Arc::new((host, answer)));
+        let accept = move || accept(&listener, &slots, &Arc::new((site, answer)));
         let started = thread::Builder::new().name("http".into()).spawn(accept);
         started.map(drop).map_err(|source| HttpError::Thread { address, source })
     }
 }
 
 /// Starts a thread for each connection within the limit, and refuses the others.
-fn accept<A>(listener: &TcpListener, slots: &ConnectionSlots, site: &Arc<(String, A)>) -> !
+fn accept<A>(listener: &TcpListener, slots: &ConnectionSlots, shared: &Arc<(Site, A)>) -> !
 where
     A: Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static,
 {
@@ -130,14 +161,16 @@ where
             continue;
         };
         let Some(slot) = slots.take() else {
-            refuse(stream);
+            if shared.0.tls.is_none() {
+                refuse(stream);
+            }
             continue;
         };
-        let site = Arc::clone(site);
+        let shared = Arc::clone(shared);
         let converse = move || {
-            let (host, answer) = &*site;
+            let (site, answer) = &*shared;
             // One client's disconnect does not affect the others.
-            let _ = converse(stream, &slot, host, answer);
+            let _ = converse(stream, &slot, site, answer);
         };
         // If the thread cannot start, the connection is closed.
         let _ = thread::Builder::new().name("http".into()).spawn(converse);
@@ -159,7 +192,7 @@ fn refuse(stream: TcpStream) {
 
 /// A connection with a deadline for each step, however slowly the client sends or reads.
 struct HttpConnection {
-    stream: TcpStream,
+    link: Link,
     deadline: Instant,
 }
 
@@ -169,39 +202,90 @@ impl HttpConnection {
         self
     }
 
+    /// Ends the answer. Closing with unread bytes would discard it.
+    fn finish(mut self) -> io::Result<()> {
+        self.step(Link::close_writing)?;
+        self.within(LAST_PATIENCE);
+        let _ = io::copy(&mut self.take(REQUEST_LIMIT as u64), &mut io::sink());
+        Ok(())
+    }
+
     fn left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+
+    /// Repeats a step of the connection until it has an effect, or its time is up.
+    fn step<T>(&mut self, mut step: impl FnMut(&mut Link) -> io::Result<T>) -> io::Result<T> {
+        loop {
+            // An encrypted connection may have to write before it can read, and the reverse.
+            let left = Some(self.left()?);
+            self.link.socket().set_read_timeout(left)?;
+            self.link.socket().set_write_timeout(left)?;
+            match step(&mut self.link) {
+                Err(error) if is_early(&error) => {}
+                done => return done,
+            }
+        }
     }
 }
 
 impl Read for HttpConnection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(buffer)
+        self.step(|link| link.read(buffer))
     }
 }
 
 impl Write for HttpConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(bytes)
+        self.step(|link| link.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        self.step(Link::flush)
     }
+}
+
+/// Whether an error only means that nothing was ready in time.
+fn is_early(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+/// Makes the handshake, if connections are encrypted. Returns `None` for a client that does not
+/// speak TLS, which is answered so that a person sees what to change.
+fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>) -> io::Result<Option<Link>> {
+    let Some(acceptor) = tls else { return Ok(Some(Link::Plain(stream))) };
+    let deadline = Instant::now() + REQUEST_PATIENCE;
+    stream.set_read_timeout(Some(REQUEST_PATIENCE))?;
+    let mut first = [0];
+    if stream.peek(&mut first)? == 1 && first[0] != TLS_HANDSHAKE {
+        let mut connection = HttpConnection { link: Link::Plain(stream), deadline };
+        let answer = "this port speaks HTTPS: use https://\n";
+        document(&mut connection, HttpStatus::BadRequest.line(), PLAIN_TEXT, answer, false)?;
+        connection.finish()?;
+        return Ok(None);
+    }
+    stream.set_read_timeout(Some(HANDSHAKE_STEP))?;
+    stream.set_write_timeout(Some(HANDSHAKE_STEP))?;
+    let mut link = Link::accepted(stream, acceptor)?;
+    link.handshake(|| match Instant::now() < deadline {
+        true => Ok(()),
+        false => Err(io::ErrorKind::TimedOut.into()),
+    })?;
+    Ok(Some(link))
 }
 
 fn converse(
     stream: TcpStream,
     _place: &ConnectionSlot,
-    host: &str,
+    site: &Site,
     answer: &impl Fn(&HttpRequest) -> HttpAnswer,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut connection = HttpConnection { stream, deadline: Instant::now() };
-    let request = read_request(connection.within(REQUEST_PATIENCE), host)?;
+    let Some(link) = secured(stream, site.tls.as_ref())? else { return Ok(()) };
+    let mut connection = HttpConnection { link, deadline: Instant::now() };
+    let request = read_request(connection.within(REQUEST_PATIENCE), &site.host)?;
     let head_only = request.as_ref().is_ok_and(|request| request.head_only);
     let answer =
         request.map_or_else(|(status, why)| HttpAnswer::Refused(status, why), |request| answer(&request));
@@ -218,16 +302,15 @@ fn converse(
             }
         }
     }
-    // Closing with unread bytes would discard the answer.
-    connection.stream.shutdown(Shutdown::Write)?;
-    connection.within(LAST_PATIENCE);
-    let _ = io::copy(&mut connection.take(REQUEST_LIMIT as u64), &mut io::sink());
-    Ok(())
+    connection.finish()
 }
 
 fn document(out: &mut impl Write, status: &str, kind: &str, text: &str, head_only: bool) -> io::Result<()> {
     head(out, status, kind, &format!("Content-Length: {}\r\n", text.len()))?;
-    if head_only { Ok(()) } else { out.write_all(text.as_bytes()) }
+    if !head_only {
+        out.write_all(text.as_bytes())?;
+    }
+    out.flush()
 }
 
 fn head(out: &mut impl Write, status: &str, kind: &str, more: &str) -> io::Result<()> {
@@ -271,7 +354,9 @@ impl EventWriter<'_> {
     }
 
     fn write(&mut self, text: &str) -> io::Result<()> {
-        self.0.within(ANSWER_PATIENCE).write_all(text.as_bytes())
+        let connection = self.0.within(ANSWER_PATIENCE);
+        connection.write_all(text.as_bytes())?;
+        connection.flush()
     }
 }
 
@@ -282,7 +367,6 @@ fn read_request(connection: &mut HttpConnection, host: &str) -> io::Result<Resul
         match connection.read(&mut piece) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(length) => bytes.extend_from_slice(&piece[..length]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 return Ok(Err((HttpStatus::RequestTimeout, "the request did not come in time".into())));
             }

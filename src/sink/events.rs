@@ -7,13 +7,13 @@
 //! [take turns](crate::http::ComputeTurn) to compute, so together they use at most one processor.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{LineReader, SinkInput};
+use crate::connect::HttpEndpoint;
 use crate::follow::{FollowError, StopFlag};
 use crate::http::{ComputeTurn, EventWriter, HttpAnswer, HttpError, HttpRequest, HttpServer, HttpStatus};
 use crate::lines::OutputFormat;
@@ -33,24 +33,28 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// A log that is served as events.
 pub(super) struct EventServer {
-    address: SocketAddr,
+    url: String,
     /// Has one more reference for each reader.
     readers: Arc<()>,
 }
 
 impl EventServer {
-    /// Serves a log at `address` as long as the process lives. After `stop` is set, readers get the
+    /// Serves a log at an address as long as the process lives. After `stop` is set, readers get the
     /// remaining events.
-    pub(super) fn start(address: &str, input: &SinkInput, stop: &StopFlag) -> Result<Self, HttpError> {
-        let server = HttpServer::bind(address)?;
-        let events = EventServer { address: server.address(), readers: Arc::default() };
+    pub(super) fn start(
+        endpoint: &HttpEndpoint,
+        input: &SinkInput,
+        stop: &StopFlag,
+    ) -> Result<Self, HttpError> {
+        let server = HttpServer::bind(&endpoint.address, endpoint.tls.as_ref())?;
+        let events = EventServer { url: server.url(), readers: Arc::default() };
         let (readers, input, stop) = (Arc::clone(&events.readers), input.clone(), stop.clone());
         server.serve(move |request| answer(request, &input, &stop, &readers))?;
         Ok(events)
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
+    pub(super) fn url(&self) -> &str {
+        &self.url
     }
 
     /// Waits until the readers have received all published epochs, or their time is up.

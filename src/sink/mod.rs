@@ -133,6 +133,9 @@ impl SinkError {
             RequestError::Gone(source) => SinkError::Output(source),
             RequestError::Passing(source) => SinkError::Io { path: name.into(), source },
             RequestError::Refused { path, problem } => SinkError::Server { path, problem },
+            RequestError::Insecure(error) => {
+                SinkError::Server { path: name.into(), problem: error.to_string() }
+            }
             RequestError::NoStream => {
                 SinkError::Server { path: name.into(), problem: "the stream is gone".into() }
             }

@@ -4,7 +4,6 @@
 //! slow or unreachable destination blocks nothing and catches up later. A restarted sink continues
 //! after what its destination holds, which must belong to the log's own history.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -50,7 +49,7 @@ pub struct SinkThread {
 impl SinkThread {
     /// Carries `input` to a sink of a pipeline. Errors are retried and reported to `control`. Once
     /// it stops the run, a server that does not answer is abandoned; the next run continues where
-    /// the sink is. A sink that listens passes its address to `announce`.
+    /// the sink is. A sink that listens passes its URL to `announce`.
     ///
     /// # Errors
     /// [`SinkError::Http`] if an address can't be listened on and `taken` refuses that.
@@ -59,17 +58,17 @@ impl SinkThread {
         input: SinkInput,
         control: &Control,
         taken: TakenAddress,
-        announce: fn(SocketAddr),
+        announce: fn(&str),
     ) -> Result<Self, SinkError> {
         let (stop, control) = (StopFlag::default(), control.with_grace(GRACE));
         let thread = match sink.target().target(&control) {
             SinkTarget::Outlet(outlet) => {
                 carry(sink.target().name(), outlet, input, OutputFormat::Json, &stop, control)
             }
-            SinkTarget::Events(address) => {
+            SinkTarget::Events(endpoint) => {
                 let flag = stop.clone();
                 let listen = move || {
-                    EventServer::start(&address, &input, &flag).inspect(|server| announce(server.address()))
+                    EventServer::start(&endpoint, &input, &flag).inspect(|server| announce(server.url()))
                 };
                 match listen() {
                     Err(error) if taken == TakenAddress::Refuse => return Err(error.into()),

@@ -28,7 +28,6 @@ mod promise;
 mod readings;
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +41,7 @@ use crate::follow::StopFlag;
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::publication::MomentPublication;
 use crate::readiness::Readiness;
+use crate::security::TlsServer;
 use crate::sink::{Backlog, EventStream, SinkInput};
 use choice::{Offer, SeriesChoice};
 use readings::{EpochRange, KeptDocuments, ReadingsQuery};
@@ -94,7 +94,7 @@ pub struct PageContents {
 
 /// A served page.
 pub struct Page {
-    address: SocketAddr,
+    url: String,
     horizon: u64,
     progress: Arc<PageProgress>,
 }
@@ -108,27 +108,28 @@ struct PageProgress {
 }
 
 impl Page {
-    /// Serves `contents` at `address`, `HOST:PORT`, for the life of the process.
+    /// Serves `contents` at `address`, `HOST:PORT`, for the life of the process, with TLS if there
+    /// are settings for it.
     ///
     /// # Errors
-    /// [`HttpError`] if it cannot listen there.
-    pub fn serve(contents: PageContents, address: &str) -> Result<Self, HttpError> {
-        let server = HttpServer::bind(address)?;
+    /// [`HttpError`] if it cannot listen there, or can't use the certificate.
+    pub fn serve(contents: PageContents, address: &str, tls: Option<&TlsServer>) -> Result<Self, HttpError> {
+        let server = HttpServer::bind(address, tls)?;
         let progress = Arc::<PageProgress>::default();
         if let Some(within) = contents.ready_within {
             progress.readiness.set_deadline(within);
         }
         let horizon = contents.publication.horizon();
-        let page = Self { address: server.address(), horizon, progress: Arc::clone(&progress) };
+        let page = Self { url: server.url(), horizon, progress: Arc::clone(&progress) };
         let offer = Offer::new(&contents);
         let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), progress };
         server.serve(move |request| handler.answer(request))?;
         Ok(page)
     }
 
-    /// Returns the address of the page.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Returns the address of the page, such as `https://127.0.0.1:8080`.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Sets the last published epoch: a new client gets at most [`BACKLOG`] epochs up to it.

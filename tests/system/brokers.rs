@@ -11,16 +11,16 @@ use crate::servers::{Client, Proxy, Server, installed};
 
 const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
 
-struct BrokerStream {
-    lab: Lab,
+pub(crate) struct BrokerStream {
+    pub(crate) lab: Lab,
     names: Vec<String>,
-    rows: Vec<Vec<String>>,
-    expected: Vec<Vec<i128>>,
+    pub(crate) rows: Vec<Vec<String>>,
+    pub(crate) expected: Vec<Vec<i128>>,
     random: Random,
 }
 
 impl BrokerStream {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (lab, header, rows, expected) = STREAM.laid_out();
         let fields = |line: &String| line.trim_end().split(',').map(String::from).collect::<Vec<_>>();
         let (names, rows) = (fields(&header), rows.iter().map(fields).collect());
@@ -28,7 +28,7 @@ impl BrokerStream {
         BrokerStream { names, rows, expected, random: Random(11), lab }
     }
 
-    fn pipeline(&self, path: &str) -> PathBuf {
+    pub(crate) fn pipeline(&self, path: &str) -> PathBuf {
         let format = if path.starts_with("redis") { "fields" } else { "ndjson" };
         let text = STREAM
             .pipeline(path, "")
@@ -36,11 +36,11 @@ impl BrokerStream {
         self.lab.write("pipeline.toml", text)
     }
 
-    fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.lab.path("state")
     }
 
-    fn start(&self, pipeline: &Path, arguments: &[&str]) -> Child {
+    pub(crate) fn start(&self, pipeline: &Path, arguments: &[&str]) -> Child {
         run(pipeline, &self.state(), 2).args(arguments).spawn().expect("the run starts")
     }
 
@@ -96,13 +96,13 @@ impl BrokerStream {
     }
 }
 
-fn skipped(server: &str) {
+pub(crate) fn skipped(server: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "skipped: {server} is not installed");
 }
 
 /// Publishes a row to Redis, then again with the same id, like a sender that missed the answer.
-fn to_redis(case: &BrokerStream, port: u16, client: &mut Option<Client>, row: usize) {
+pub(crate) fn to_redis(case: &BrokerStream, port: u16, client: &mut Option<Client>, row: usize) {
     let id = format!("{}-{}", 1 + row / 1000, row % 1000);
     let fields =
         case.names.iter().zip(&case.rows[row]).flat_map(|(name, value)| [name.as_str(), value.as_str()]);
@@ -190,13 +190,14 @@ fn a_redis_stream_that_was_reset_is_refused() {
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["WRONGTYPE"]);
     other.redis(&["CONFIG", "SET", "requirepass", "hidden"]);
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["NOAUTH"]);
-    let wrong = case.pipeline(&format!("redis://:mistaken@127.0.0.1:{}", server.port));
+    case.lab.write("password", "mistaken\n");
+    let wrong = named("stream = 'rows'", "stream = 'rows'\npassword_file = 'password'");
     let ended = finish(&mut run(&wrong, &case.state(), 1));
     assert!(!ended.err.contains("mistaken"), "{}", ended.err);
     ended.failed(1, &["WRONGPASS"]);
 }
 
-fn create_stream(port: u16) {
+pub(crate) fn create_stream(port: u16) {
     let mut client = Client::nats(port);
     let config = r#"{"name":"rows","subjects":["rows.*"],"storage":"file","duplicate_window":120000000000}"#;
     let answer = client.nats_ask("$JS.API.STREAM.CREATE.rows", "", config);
@@ -204,7 +205,7 @@ fn create_stream(port: u16) {
 }
 
 /// Publishes a row to JetStream, then again with the same id, like a sender that missed the answer.
-fn to_nats(case: &BrokerStream, port: u16, client: &mut Option<Client>, row: usize) {
+pub(crate) fn to_nats(case: &BrokerStream, port: u16, client: &mut Option<Client>, row: usize) {
     if row.is_multiple_of(300) {
         *client = Some(Client::nats(port));
     }

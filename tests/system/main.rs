@@ -8,6 +8,7 @@
 //!   `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
+//! - Encrypted connections of sources, sinks and pages: `tls`.
 //! - Those that need a feature of their name, or `otel`: `kafka`, `telemetry`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `probes`,
 //!   `web`, `elsewhere`, `serving`.
@@ -82,6 +83,7 @@ mod stream_sinks;
 mod telemetry;
 mod terminal;
 mod tidy;
+mod tls;
 mod totals;
 mod units;
 mod watching;

@@ -37,6 +37,7 @@ pub(super) const SYSTEM: System = System {
     source: Some(source),
     sink_fields: &[STREAM],
     sink: Some(sink),
+    ..System::NONE
 };
 
 /// Replacement in builds without a client.

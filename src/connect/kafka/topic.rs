@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{reader, writer};
 use crate::connect::entries::{Entries, ServerStream, identity};
-use crate::connect::wire::{BrokerServer, stream};
+use crate::connect::wire::{address_of, stream};
 use crate::connect::writer::StreamOutlet;
 use crate::connect::{RequestError, SinkConfig, SinkTarget, SourceConfig, SystemSection, report_broker};
 use crate::control::Control;
@@ -24,17 +24,11 @@ pub(super) struct Topic {
 impl Topic {
     fn read(settings: &SystemSection<'_, '_>) -> Option<Self> {
         let stream = stream(settings.section, ",:*?/\\\"'");
-        let Some((server, "")) = BrokerServer::of(settings.rest, 9092) else {
+        let Some((address, "")) = address_of(settings.rest, 9092) else {
             report_broker(settings.path);
             return None;
         };
-        if server.credentials.is_some() {
-            settings.path.report(
-                "passwords are not supported for Kafka, because the connection is not encrypted: use kafka://host:port",
-            );
-            return None;
-        }
-        Some(Topic { address: server.address, stream: stream?, partition: None })
+        Some(Topic { address, stream: stream?, partition: None })
     }
 
     /// The topic's name for messages.
@@ -101,7 +95,6 @@ mod tests {
         };
         check("kafka://h", "", Some(("h:9092", None)));
         check("kafka://h:1,i:2", "", Some(("h:1,i:2", None)));
-        check("kafka://u:hidden@h", "", None);
         check("kafka://h/0", "", None);
         check("kafka://h", ", partition = 3", Some(("h:9092", Some(3))));
         check("kafka://h", ", partition = -1", None);

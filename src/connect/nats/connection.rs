@@ -6,11 +6,11 @@ use std::io;
 
 use rand::{TryRng, rngs::SysRng};
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use super::NatsStream;
 use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, passing, refusal};
-use crate::connect::wire::Credentials;
 use crate::connect::wire::{ServerConnection, malformed_answer, number};
 use crate::control::Control;
 
@@ -44,10 +44,27 @@ pub(super) enum ServerMessage {
 
 impl NatsConnection {
     pub(super) fn open(stream: &NatsStream, control: &Control) -> Result<Self, RequestError> {
-        let wire = ServerConnection::connect(&stream.server.address, control)?;
+        let mut wire = stream.server.connect_plainly(control)?;
+        let mut line = Vec::new();
+        wire.line(&mut line)?;
+        let info = line.strip_prefix(b"INFO ").ok_or_else(malformed_answer)?;
+        let info: Value = serde_json::from_slice(info).map_err(|_| malformed_answer())?;
+        if stream.server.tls.is_none() && info["tls_required"] == json!(true) {
+            return Err(refusal(ServerStream::name(stream), "the server requires TLS: add tls = true"));
+        }
+        if stream.server.tls.is_some()
+            && info["tls_required"] != json!(true)
+            && info["tls_available"] != json!(true)
+        {
+            return Err(refusal(
+                ServerStream::name(stream),
+                "the server has no TLS: enable it there, or leave out tls",
+            ));
+        }
+        let wire = stream.server.secure(wire)?;
         let mut connection =
-            NatsConnection { stream: stream.clone(), wire, inbox: inbox()?, line: vec![], payload: vec![] };
-        connection.greet()?;
+            NatsConnection { stream: stream.clone(), wire, inbox: inbox()?, line, payload: vec![] };
+        connection.greet(info["nonce"].as_str(), control)?;
         Ok(connection)
     }
 
@@ -56,25 +73,16 @@ impl NatsConnection {
     }
 
     /// Sends our credentials and waits until the server accepts them.
-    fn greet(&mut self) -> Result<(), RequestError> {
-        self.wire.line(&mut self.line)?;
-        if !self.line.starts_with(b"INFO ") {
-            return Err(malformed_answer().into());
-        }
+    fn greet(&mut self, nonce: Option<&str>, control: &Control) -> Result<(), RequestError> {
         let mut hello = json!({
             "verbose": false, "pedantic": false, "lang": "rust", "name": "hushflow",
             "version": env!("CARGO_PKG_VERSION"), "headers": true, "no_responders": true,
         });
-        match &self.stream.server.credentials {
-            Some(Credentials { user: Some(user), secret }) => {
-                hello["user"] = user.as_str().into();
-                hello["pass"] = secret.as_str().into();
-            }
-            Some(Credentials { user: None, secret }) => hello["auth_token"] = secret.as_str().into(),
-            None => {}
-        }
+        let NatsStream { server, login, .. } = &self.stream;
+        login.add_to(&mut hello, &server.login, nonce, control)?;
         let inbox = self.inbox.clone();
-        self.write_text(&format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"))?;
+        let greeting = Zeroizing::new(format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"));
+        self.write_text(&greeting)?;
         loop {
             self.wire.line(&mut self.line)?;
             if self.line == b"PONG" {

@@ -1,12 +1,14 @@
 //! NATS JetStream: a stream with one record per message.
 
 mod connection;
+mod login;
 mod reader;
 mod writer;
 
 use std::sync::Arc;
 
 use super::entries::{Entries, ServerStream, identity};
+use super::security::{KEY_FIELDS, TLS_CLIENT_FIELDS, TLS_FIELDS, TOKEN_FIELDS, USER_FIELDS};
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
@@ -15,11 +17,12 @@ use super::{
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::state::Position;
+use login::NatsLogin;
 
 pub(super) const SYSTEM: System = System {
-    schemes: &["nats"],
+    schemes: SCHEMES,
     path: "nats://host:port",
-    full_path: "nats://[user:password@]host[:port]",
+    full_path: "nats://host[:port]",
     has_fields: false,
     journaling: super::Journaling::Never,
     tags: &[4],
@@ -36,12 +39,23 @@ pub(super) const SYSTEM: System = System {
         ),
     ],
     sink: Some(sink),
+    security: &[
+        (TLS_FIELDS, SCHEMES),
+        (TLS_CLIENT_FIELDS, SCHEMES),
+        (USER_FIELDS, SCHEMES),
+        (TOKEN_FIELDS, SCHEMES),
+        (KEY_FIELDS, SCHEMES),
+    ],
+    ..System::NONE
 };
+
+const SCHEMES: &[&str] = &["nats"];
 
 /// A server's stream, as named in `[source]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NatsStream {
     server: BrokerServer,
+    login: NatsLogin,
     stream: String,
 }
 
@@ -56,11 +70,12 @@ struct NatsSink {
 impl NatsStream {
     fn read(settings: &SystemSection<'_, '_>) -> Option<Self> {
         let stream = stream(settings.section, ".*>/\\");
-        let Some((server, "")) = BrokerServer::of(settings.rest, 4222) else {
+        let Some((server, "")) = BrokerServer::read(settings, 4222) else {
             report_broker(settings.path);
             return None;
         };
-        Some(NatsStream { server, stream: stream? })
+        let login = NatsLogin::read(settings, &server.login);
+        Some(NatsStream { server, login, stream: stream? })
     }
 }
 
@@ -113,34 +128,30 @@ impl SinkConfig for NatsSink {
 #[cfg(test)]
 mod tests {
     use super::super::fake::{sink_of, source_of};
-    use super::super::wire::Credentials;
     use super::*;
     use crate::connect::DynamicEq;
     use std::any::Any;
 
-    fn stream_at(address: &str, credentials: Option<Credentials>) -> NatsStream {
-        NatsStream { server: BrokerServer { address: address.into(), credentials }, stream: "s".into() }
+    fn stream_at(address: &str) -> NatsStream {
+        let server = BrokerServer { address: address.into(), ..BrokerServer::default() };
+        NatsStream { server, login: NatsLogin::default(), stream: "s".into() }
     }
 
     #[test]
-    fn paths_have_defaults_and_no_secret_is_shown() {
+    fn paths_have_defaults() {
         let check = |path: &str, expected: Option<NatsStream>| {
             let found = source_of(&format!("path = '{path}', stream = 's'"));
-            assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
             let equal = match (&found, &expected) {
                 (Ok(found), Some(expected)) => expected.equals(&*found.0.source as &dyn Any),
                 (found, expected) => found.is_err() && expected.is_none(),
             };
             assert!(equal, "{path}: {found:?}");
         };
-        let secret =
-            |user: Option<&str>| Some(Credentials { user: user.map(String::from), secret: "hidden".into() });
-        check("nats://h", Some(stream_at("h:4222", None)));
+        check("nats://h", Some(stream_at("h:4222")));
+        check("nats://h:1", Some(stream_at("h:1")));
         check("nats://h:", None);
-        check("nats://u:hidden@h:1", Some(stream_at("h:1", secret(Some("u")))));
-        check("nats://hidden@h", Some(stream_at("h:4222", secret(None))));
-        check("nats://hidden@h/3", None);
-        check("nats://hidden@", None);
+        check("nats://h/3", None);
+        check("nats://", None);
         let refused = |source: &str| source_of(&format!("path = 'nats://h', {source}")).unwrap_err();
         assert!(refused("stream = 'a.b'").contains("expected the name of a stream"));
         assert!(refused("stream = 's', format = 'fields'").contains("a message is text"));
@@ -154,7 +165,7 @@ mod tests {
     fn a_sink_has_a_subject() {
         let check = |sink: &str, subject: &str| {
             let found = sink_of(&format!("path = 'nats://h:1', stream = 's'{sink}")).unwrap();
-            let expected = NatsSink { stream: stream_at("h:1", None), subject: subject.into() };
+            let expected = NatsSink { stream: stream_at("h:1"), subject: subject.into() };
             assert!(expected.equals(&*found.0 as &dyn Any), "{found:?}");
         };
         check("", "s");

@@ -174,7 +174,7 @@ fn numbers(reply: &str) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::BrokerServer;
+    use super::super::{BrokerServer, NatsLogin};
     use super::*;
     use crate::connect::fake::{form, serve};
     use crate::format::Format;
@@ -201,7 +201,8 @@ mod tests {
             (Some("MSG.NEXT"), messages.concat()),
         ];
         let (address, server) = serve(script, true);
-        let stream = NatsStream { server: BrokerServer { address, credentials: None }, stream: "s".into() };
+        let server_at = BrokerServer { address, ..BrokerServer::default() };
+        let stream = NatsStream { server: server_at, login: NatsLogin::default(), stream: "s".into() };
         let control = Control::new();
         let mut nats = NatsReader::open(&stream, &control, Position::START).ok().unwrap();
         let (mut row, mut form) = (Row::default(), form(Format::Ndjson));

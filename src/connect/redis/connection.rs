@@ -4,7 +4,7 @@ use std::io;
 
 use super::RedisStream;
 use crate::connect::error::{RequestError, passing, refusal};
-use crate::connect::wire::Credentials;
+use crate::connect::security::Login;
 use crate::connect::wire::{ServerConnection, malformed_answer, number};
 use crate::control::Control;
 
@@ -42,12 +42,12 @@ pub(super) enum RedisValue {
 
 impl RedisConnection {
     pub(super) fn open(stream: &RedisStream, control: &Control) -> Result<Self, RequestError> {
-        let wire = ServerConnection::connect(&stream.server.address, control)?;
+        let wire = stream.server.connect(control)?;
         let mut connection = RedisConnection { stream: stream.clone(), wire, line: Vec::new() };
-        if let Some(Credentials { user, secret }) = &stream.server.credentials {
-            let parts: Vec<&str> =
-                ["AUTH"].into_iter().chain(user.as_deref()).chain([secret.as_str()]).collect();
-            connection.ask(&parts)?;
+        if let Login { user, password: Some(password) } = &stream.server.login {
+            let password = password.read(control)?;
+            let parts = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.text()]);
+            connection.ask(&parts.collect::<Vec<_>>())?;
         }
         if let Some(database) = stream.database {
             connection.ask(&["SELECT", &database.to_string()])?;

@@ -7,6 +7,7 @@ mod writer;
 use std::sync::Arc;
 
 use super::entries::{Entries, ServerStream, identity};
+use super::security::{TLS_CLIENT_FIELDS, TLS_FIELDS, USER_FIELDS};
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
@@ -19,9 +20,9 @@ use crate::format::Format;
 use crate::state::Position;
 
 pub(super) const SYSTEM: System = System {
-    schemes: &["redis"],
+    schemes: SCHEMES,
     path: "redis://host:port",
-    full_path: "redis://[user:password@]host[:port][/database]",
+    full_path: "redis://host[:port][/database]",
     has_fields: true,
     journaling: super::Journaling::Never,
     tags: &[3],
@@ -47,7 +48,11 @@ pub(super) const SYSTEM: System = System {
         ),
     ],
     sink: Some(sink),
+    security: &[(TLS_FIELDS, SCHEMES), (TLS_CLIENT_FIELDS, SCHEMES), (USER_FIELDS, SCHEMES)],
+    ..System::NONE
 };
+
+const SCHEMES: &[&str] = &["redis"];
 
 /// A server's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +83,7 @@ struct RedisSink {
 impl RedisStream {
     fn read(settings: &SystemSection<'_, '_>) -> Option<Self> {
         let stream = stream(settings.section, "");
-        let found = BrokerServer::of(settings.rest, 6379).and_then(|(server, database)| match database {
+        let found = BrokerServer::read(settings, 6379).and_then(|(server, database)| match database {
             "" => Some((server, None)),
             number => Some((server, Some(number.parse().ok()?))),
         });
@@ -159,20 +164,16 @@ impl SinkConfig for RedisSink {
 #[cfg(test)]
 mod tests {
     use super::super::fake::{sink_of, source_of};
-    use super::super::wire::Credentials;
     use super::*;
     use crate::connect::DynamicEq;
     use std::any::Any;
 
     #[test]
-    fn paths_have_defaults_and_no_secret_is_shown() {
-        let check = |path: &str, expected: Option<(&str, bool, Option<u32>)>| {
+    fn paths_have_defaults() {
+        let check = |path: &str, expected: Option<(&str, Option<u32>)>| {
             let found = source_of(&format!("path = '{path}', stream = 's'"));
-            assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
-            let credentials = Credentials { user: None, secret: "hidden".into() };
-            let expected = expected.map(|(address, secret, database)| {
-                let credentials = secret.then(|| credentials.clone());
-                let server = BrokerServer { address: address.into(), credentials };
+            let expected = expected.map(|(address, database)| {
+                let server = BrokerServer { address: address.into(), ..BrokerServer::default() };
                 RedisSource { stream: RedisStream { server, database, stream: "s".into() }, field: None }
             });
             let equal = match (&found, &expected) {
@@ -181,12 +182,12 @@ mod tests {
             };
             assert!(equal, "{path}: {found:?}");
         };
-        check("redis://h", Some(("h:6379", false, None)));
-        check("redis://h:1/", Some(("h:1", false, None)));
-        check("redis://[::1]", Some(("[::1]:6379", false, None)));
-        check("redis://:hidden@h:99999", None);
-        check("redis://:hidden@h/3", Some(("h:6379", true, Some(3))));
-        check("redis://:hidden@h/x", None);
+        check("redis://h", Some(("h:6379", None)));
+        check("redis://h:1/", Some(("h:1", None)));
+        check("redis://[::1]", Some(("[::1]:6379", None)));
+        check("redis://h:99999", None);
+        check("redis://h/3", Some(("h:6379", Some(3))));
+        check("redis://h/x", None);
         assert!(source_of("path = 'redis://h'").is_err_and(|error| error.contains("stream")));
         assert!(source_of("path = 'redis://h', stream = 's', format = 'ndjson'").is_err());
         let format =
@@ -199,7 +200,7 @@ mod tests {
     fn a_sink_keeps_some_epochs() {
         let refused = |sink: &str| sink_of(&format!("path = 'redis://h', {sink}")).unwrap_err();
         let sink = sink_of("path = 'redis://h', stream = 's', keep = '5 epochs'").unwrap();
-        let server = BrokerServer { address: "h:6379".into(), credentials: None };
+        let server = BrokerServer { address: "h:6379".into(), ..BrokerServer::default() };
         let stream = RedisStream { server, database: None, stream: "s".into() };
         assert!(RedisSink { stream, keep: Some(5) }.equals(&*sink.0 as &dyn Any), "{sink:?}");
         assert!(refused("stream = 's', keep = '5 MiB'").contains("1000 epochs"));

@@ -206,7 +206,7 @@ mod tests {
         ];
         let answer = format!("*1\r\n*2\r\n$1\r\ns\r\n*5\r\n{}", entries.concat());
         let (address, server) = serve(vec![(None, answer)], true);
-        let at = BrokerServer { address, credentials: None };
+        let at = BrokerServer { address, ..BrokerServer::default() };
         let stream = RedisStream { server: at, database: None, stream: "s".into() };
         let source = RedisSource { stream, field: None };
         let control = Control::new();

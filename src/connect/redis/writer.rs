@@ -105,7 +105,7 @@ mod tests {
             let script = vec![(Some("XINFO"), "-ERR no such key\r\n".into()), (Some("EXEC"), answers)];
             let (address, server) = serve(script, false);
             let stream = RedisStream {
-                server: BrokerServer { address, credentials: None },
+                server: BrokerServer { address, ..BrokerServer::default() },
                 database: None,
                 stream: "s".into(),
             };

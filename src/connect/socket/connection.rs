@@ -14,17 +14,22 @@ use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 use super::door::PeerListener;
+use super::encrypted::EncryptedPeer;
 use super::entry::{LONGEST, PeerAdmission, judge};
-use super::{SocketAddress, SocketSource};
+use super::{SocketAddress, SocketSource, SocketTls};
 use crate::control::{Backoff, Control, GLANCE};
 use crate::key::Token;
+use crate::security::Link;
 use crate::tcp::{connect, keep_alive};
 
 /// How long a peer may leave its acknowledgements unread.
-const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a peer without a usable line keeps its turn while another one is ready.
 const QUIET_PEER: Duration = Duration::from_secs(10);
+
+/// How long a handshake may take.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// As [`QUIET_PEER`], before the first usable line of a peer. If many are ready, each has only its
 /// share of [`QUIET_PEER`].
@@ -43,6 +48,7 @@ pub(super) struct PeerConnections {
 pub(super) enum PeerStream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Encrypted(EncryptedPeer),
 }
 
 /// A connection to a peer. Its first bytes are checked before any are passed on.
@@ -71,9 +77,9 @@ impl PeerConnections {
     /// If the address can't be listened on, or the key file can't be used.
     pub(super) fn open(socket: &SocketSource, control: &Control) -> io::Result<Self> {
         let door = socket.listens.then(|| PeerListener::open(socket)).transpose()?;
-        if socket.expose && socket.key.is_none() {
+        if socket.expose && !socket.admits_only_some() {
             control.notice(&format!(
-                "{socket}: everybody who reaches this address can write records: give the source a key"
+                "{socket}: everybody who reaches this address can write records: give the source a key or tls_client_roots"
             ));
         }
         let (socket, control, peer) = (socket.clone(), control.clone(), CurrentPeer::default());
@@ -101,7 +107,7 @@ impl PeerConnections {
         while !self.control.is_over(last) {
             let connected = match &mut self.door {
                 Some(door) => door.attend(&self.control, &name).map(|()| door.next()),
-                None => PeerStream::to(&self.socket.address, &self.control)
+                None => PeerStream::to(&self.socket, &self.control)
                     .map(|wire| Some(PeerConnection::trusted(wire))),
             };
             match connected.and_then(|connection| connection.map(PeerConnection::prepared).transpose()) {
@@ -142,10 +148,27 @@ impl PeerConnections {
 }
 
 impl PeerStream {
-    fn to(address: &SocketAddress, control: &Control) -> io::Result<Self> {
-        match address {
-            SocketAddress::Tcp(address) => connect(address, control).map(PeerStream::Tcp),
-            SocketAddress::Unix(path) => UnixStream::connect(path).map(PeerStream::Unix),
+    fn to(socket: &SocketSource, control: &Control) -> io::Result<Self> {
+        match (&socket.address, &socket.tls) {
+            (SocketAddress::Tcp(address), Some(SocketTls::Connecting(tls))) => {
+                let stream = connect(address, control)?;
+                stream.set_read_timeout(Some(GLANCE))?;
+                stream.set_write_timeout(Some(GLANCE))?;
+                let begun = Instant::now();
+                let may_wait = || control.keep_waiting(begun, HANDSHAKE_PATIENCE);
+                let link = Link::Plain(stream).secured(tls, address, may_wait)?;
+                EncryptedPeer::new(link).map(PeerStream::Encrypted)
+            }
+            (SocketAddress::Tcp(address), _) => connect(address, control).map(PeerStream::Tcp),
+            (SocketAddress::Unix(path), _) => UnixStream::connect(path).map(PeerStream::Unix),
+        }
+    }
+
+    /// Whether the peer can be written to: any handshake is over.
+    fn is_ready(&self) -> bool {
+        match self {
+            PeerStream::Encrypted(peer) => peer.is_ready(),
+            PeerStream::Tcp(_) | PeerStream::Unix(_) => true,
         }
     }
 
@@ -153,6 +176,7 @@ impl PeerStream {
         match self {
             PeerStream::Tcp(stream) => stream.try_clone().map(PeerStream::Tcp),
             PeerStream::Unix(stream) => stream.try_clone().map(PeerStream::Unix),
+            PeerStream::Encrypted(peer) => Ok(PeerStream::Encrypted(peer.clone())),
         }
     }
 
@@ -161,6 +185,7 @@ impl PeerStream {
         let _ = match self {
             PeerStream::Tcp(stream) => stream.shutdown(Shutdown::Both),
             PeerStream::Unix(stream) => stream.shutdown(Shutdown::Both),
+            PeerStream::Encrypted(peer) => peer.close(),
         };
     }
 
@@ -170,6 +195,7 @@ impl PeerStream {
         match self {
             PeerStream::Tcp(stream) => stream.write_all(line.as_bytes()),
             PeerStream::Unix(stream) => stream.write_all(line.as_bytes()),
+            PeerStream::Encrypted(peer) => peer.send(line.as_bytes()),
         }
     }
 }
@@ -192,8 +218,8 @@ impl PeerConnection {
     }
 
     /// Sets a limit for every wait.
-    fn prepared(self) -> io::Result<Self> {
-        match &self.wire {
+    fn prepared(mut self) -> io::Result<Self> {
+        match &mut self.wire {
             PeerStream::Tcp(stream) => {
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(GLANCE))?;
@@ -205,14 +231,24 @@ impl PeerConnection {
                 stream.set_read_timeout(Some(GLANCE))?;
                 stream.set_write_timeout(Some(WRITE_PATIENCE))?;
             }
+            PeerStream::Encrypted(peer) => {
+                peer.wait();
+                keep_alive(peer.socket())?;
+            }
         }
         Ok(self)
+    }
+
+    /// Whether the peer can be written to.
+    pub(super) fn is_ready(&self) -> bool {
+        self.wire.is_ready()
     }
 
     /// Checks the first bytes once they have arrived.
     ///
     /// # Errors
-    /// `InvalidData` with the reason if the peer is refused; any other error while undecided.
+    /// `InvalidData` or `PermissionDenied` with the reason if the peer is refused; any other error
+    /// while undecided.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         while !self.judged {
             let mut bytes = Zeroizing::new([0; LONGEST]);
@@ -237,7 +273,9 @@ impl PeerConnection {
 
     /// Sends the peer the reason, and closes.
     pub(super) fn refuse(mut self, reason: &str) {
-        let _ = self.wire.write_line(&format!("error: {reason}"));
+        if self.is_ready() {
+            let _ = self.wire.write_line(&format!("error: {reason}"));
+        }
         self.wire.close();
     }
 }
@@ -247,6 +285,7 @@ impl Read for PeerStream {
         match self {
             PeerStream::Tcp(stream) => stream.read(buffer),
             PeerStream::Unix(stream) => stream.read(buffer),
+            PeerStream::Encrypted(peer) => peer.read(buffer),
         }
     }
 }

@@ -17,20 +17,24 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 
 use super::connection::{PeerConnection, PeerStream};
-use super::{SocketAddress, SocketSource};
+use super::encrypted::EncryptedPeer;
+use super::{SocketAddress, SocketSource, SocketTls};
 use crate::control::Control;
 use crate::key::{SharedKey, Token};
+use crate::security::{Link, TlsAcceptor};
 
 /// Maximum number of waiting connections. They also take at most one in this many of the process's
 /// file descriptors, so that the log, the ledger and the sinks get theirs.
 const WAITING: usize = 64;
 const DESCRIPTORS_EACH: usize = 16;
 
-/// How long a connection may take to show the token of a source with a key.
+/// How long a connection may take for its handshake, and to show the token of a source with a key.
 const TOKEN_PATIENCE: Duration = Duration::from_secs(10);
 
 const FULL: &str = "too many connections wait already";
 const TOO_LATE: &str = "it has not shown the token of this source in time";
+
+const NO_HANDSHAKE: &str = "its TLS handshake has taken too long";
 
 const EXPOSED: &str = "others than this machine can reach this address: add expose = true to the source if they may, and best a \
     key too";
@@ -39,6 +43,7 @@ const EXPOSED: &str = "others than this machine can reach this address: add expo
 pub(super) struct PeerListener {
     listener: BoundListener,
     token: Option<Token>,
+    tls: Option<TlsAcceptor>,
     /// Whether peers wait for the first acknowledgement before they send.
     speaks_first: bool,
     waiting: Vec<WaitingPeer>,
@@ -68,10 +73,22 @@ impl PeerListener {
         let token = socket.key.as_deref().map(SharedKey::load).transpose().map_err(io::Error::other)?;
         let token = token.as_ref().map(SharedKey::token);
         let speaks_first = socket.acknowledge && token.is_none();
+        let tls = match &socket.tls {
+            Some(SocketTls::Listening(tls)) => Some(TlsAcceptor::new(tls)?),
+            _ => None,
+        };
         let listener = BoundListener::open(&socket.address, socket.expose)?;
         let descriptors = getrlimit(Resource::Nofile).current.and_then(|limit| limit.try_into().ok());
         let waiting_limit = (descriptors.unwrap_or(usize::MAX) / DESCRIPTORS_EACH).clamp(4, WAITING);
-        Ok(PeerListener { listener, token, speaks_first, waiting: Vec::new(), waiting_limit, refused: 0 })
+        Ok(PeerListener {
+            listener,
+            token,
+            tls,
+            speaks_first,
+            waiting: Vec::new(),
+            waiting_limit,
+            refused: 0,
+        })
     }
 
     /// Accepts new connections, reads the first bytes of those that wait, and refuses some of them.
@@ -86,10 +103,20 @@ impl PeerListener {
                     waiting.ready = true;
                     None
                 }
-                Err(error) if error.kind() == ErrorKind::InvalidData => Some(error.to_string()),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::PermissionDenied) =>
+                {
+                    Some(error.to_string())
+                }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                    let late = self.token.is_some() && waiting.since.elapsed() >= TOKEN_PATIENCE;
-                    late.then(|| TOO_LATE.into())
+                    let is_secured = waiting.connection.is_ready();
+                    waiting.ready = self.speaks_first && is_secured;
+                    let late = waiting.since.elapsed() >= TOKEN_PATIENCE;
+                    match (is_secured, self.token.is_some()) {
+                        (false, _) if late => Some(NO_HANDSHAKE.into()),
+                        (true, true) if late => Some(TOO_LATE.into()),
+                        _ => None,
+                    }
                 }
                 // The peer has disconnected.
                 Err(_) => continue,
@@ -114,12 +141,13 @@ impl PeerListener {
 
     fn accept(&mut self, control: &Control, name: &str) -> io::Result<()> {
         for _ in 0..WAITING {
-            let wire = match self.listener.accept() {
+            let wire = match self.listener.accept(self.tls.as_ref()) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 accepted => accepted?,
             };
             let connection = PeerConnection::judged(wire, self.token.clone());
-            self.waiting.push(WaitingPeer { connection, since: Instant::now(), ready: self.speaks_first });
+            let ready = self.speaks_first && connection.is_ready();
+            self.waiting.push(WaitingPeer { connection, since: Instant::now(), ready });
             if self.waiting.len() > self.waiting_limit {
                 // Refuse the oldest connection that has sent nothing, or else the newest.
                 let quiet = self.waiting.iter().position(|waiting| !waiting.ready);
@@ -164,12 +192,15 @@ impl BoundListener {
     }
 
     /// Accepts the next connection without blocking.
-    fn accept(&self) -> io::Result<PeerStream> {
+    fn accept(&self, tls: Option<&TlsAcceptor>) -> io::Result<PeerStream> {
         match self {
             BoundListener::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
-                Ok(PeerStream::Tcp(stream))
+                match tls {
+                    Some(tls) => EncryptedPeer::new(Link::accepted(stream, tls)?).map(PeerStream::Encrypted),
+                    None => Ok(PeerStream::Tcp(stream)),
+                }
             }
             BoundListener::Unix(listener) => {
                 let (stream, _) = listener.accept()?;

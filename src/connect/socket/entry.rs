@@ -11,7 +11,7 @@ use crate::key::Token;
 pub(super) const LONGEST: usize = 128;
 
 const HTTP: &str = "this is no HTTP server, and a first line that begins with an HTTP method is not taken";
-const BINARY: &str = "no text begins like this, and TLS is not spoken here";
+const BINARY: &str = "no text begins like this, and TLS needs tls = true at this source";
 const TOKEN: &str =
     "the first line must be the token that `hushflow key FILE --token` prints for the key of this source";
 

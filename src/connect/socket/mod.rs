@@ -3,6 +3,7 @@
 
 mod connection;
 mod door;
+mod encrypted;
 mod entry;
 mod serve;
 
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::journal::{Intake, IntakeBuffer, JournalSession};
+use super::security::{TLS_CLIENT_FIELDS, TLS_FIELDS, TLS_LISTENING_FIELDS, tls_client, tls_server};
 use super::wire::has_port;
 use super::{
     AllowedFormats, Journaling, Origin, OriginRequest, SourceConfig, SourceError, System, SystemSection,
@@ -20,6 +22,7 @@ use super::{
 };
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType};
+use crate::security::{TlsClient, TlsServer};
 use connection::PeerConnections;
 use serve::serve;
 
@@ -52,6 +55,11 @@ pub(super) const SYSTEM: System = System {
         ),
     ],
     source: Some(source),
+    security: &[
+        (TLS_FIELDS, &["tcp", "tcp-listen"]),
+        (TLS_CLIENT_FIELDS, &["tcp"]),
+        (TLS_LISTENING_FIELDS, &["tcp-listen"]),
+    ],
     ..System::NONE
 };
 
@@ -74,6 +82,26 @@ struct SocketSource {
     key: Option<PathBuf>,
     /// `expose`: whether it may listen on an address that other machines can reach.
     expose: bool,
+    /// `tls`: how connections are encrypted, if they are.
+    tls: Option<SocketTls>,
+}
+
+/// The end of an encrypted connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SocketTls {
+    Connecting(TlsClient),
+    Listening(TlsServer),
+}
+
+impl SocketSource {
+    /// Whether peers must show that they may send, by a token or a certificate.
+    fn admits_only_some(&self) -> bool {
+        self.key.is_some() || is_certified(&self.tls)
+    }
+}
+
+fn is_certified(tls: &Option<SocketTls>) -> bool {
+    matches!(tls, Some(SocketTls::Listening(TlsServer { client_roots: Some(_), .. })))
 }
 
 impl fmt::Display for SocketSource {
@@ -106,6 +134,11 @@ fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
         "tcp" | "tcp-listen" => has_port(settings.rest).then(|| SocketAddress::Tcp(settings.rest.into())),
         _ => (!settings.rest.is_empty()).then(|| SocketAddress::Unix(settings.base.join(settings.rest))),
     };
+    let tls = match settings.scheme {
+        "tcp" => tls_client(settings).map(SocketTls::Connecting),
+        "tcp-listen" => tls_server(settings).map(SocketTls::Listening),
+        _ => None,
+    };
     let Some(address) = address else {
         report_source(settings.path);
         return None;
@@ -119,16 +152,16 @@ fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
                 settings.path.report(EXPOSE);
                 return None;
             }
-            if expose && acknowledge && key.is_none() {
+            if expose && acknowledge && key.is_none() && !is_certified(&tls) {
                 section.refuse(
                     "acknowledge",
-                    "the number of records is private, and acknowledgements would reveal it to everyone who can reach the address: add key = \"source.key\"",
+                    "the number of records is private, and acknowledgements would reveal it to everyone who can reach the address: add key = \"source.key\" or tls_client_roots",
                 );
             }
         }
         _ => section.refuse("expose", NO_EXPOSE),
     }
-    Some(Arc::new(SocketSource { address, listens, acknowledge, key, expose }))
+    Some(Arc::new(SocketSource { address, listens, acknowledge, key, expose, tls }))
 }
 
 /// Whether `host:port` is `localhost` or a loopback address; names are not resolved.
@@ -177,7 +210,14 @@ mod tests {
     fn sockets_connect_or_listen() {
         let check = |source: &str, expected: Option<(SocketAddress, bool)>| {
             let expected = expected.map(|(address, listens)| {
-                let socket = SocketSource { address, listens, acknowledge: false, key: None, expose: false };
+                let socket = SocketSource {
+                    address,
+                    listens,
+                    acknowledge: false,
+                    key: None,
+                    expose: false,
+                    tls: None,
+                };
                 Input { system: &SYSTEM, source: Arc::new(socket) }
             });
             assert_eq!(source_of(source).ok().map(|(input, _)| input), expected, "{source}");
@@ -211,6 +251,7 @@ mod tests {
             acknowledge: false,
             key: None,
             expose: false,
+            tls: None,
         };
         check("path = 'tcp-listen://localhost:7000'", Ok(listening("localhost:7000")));
         check("path = 'tcp-listen://[::1]:7000'", Ok(listening("[::1]:7000")));

@@ -27,6 +27,28 @@ fn required(heading: &str, group: &str) -> String {
     required.map(|field| format!(", {} = {}", field.key, field.example.replace(", ", ","))).collect()
 }
 
+/// Whether several kinds of servers have the field: it is tested for each of them.
+fn is_shared(field: &FieldDefinition) -> bool {
+    let shared = ["tls", "user", "password", "token"];
+    shared.iter().any(|prefix| field.key == *prefix || field.key.starts_with(&format!("{prefix}_")))
+}
+
+/// Fields that a shared field needs, as they follow other fields.
+fn companions(scheme: &str, key: &str, value: Option<&str>) -> &'static str {
+    match key {
+        "tls" if scheme.contains("-listen") && value == Some("true") => {
+            ", tls_certificate = 'c', tls_key = 'k'"
+        }
+        "tls_certificate" => ", tls = true, tls_key = 'k'",
+        "tls_key" => ", tls = true, tls_certificate = 'c'",
+        "tls_client_roots" => ", tls = true, tls_certificate = 'c', tls_key = 'k'",
+        "tls_roots" | "tls_server_name" => ", tls = true",
+        "user" => ", password_env = 'P'",
+        "password_env" | "password_file" => ", user = 'u'",
+        _ => "",
+    }
+}
+
 /// Returns the sections of a pipeline in which the fields of a section and a group are valid. They
 /// replace those of the base. The section of these fields comes last, without its closing brace.
 fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Option<&str>) -> Vec<String> {
@@ -38,12 +60,15 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         }
         ("[source]", "", "id" | "largest_jump") => vec![own(BY_TIME), own("source = { path = 'a.csv'")],
         ("[source]", "files", _) => vec![own("source = { path = 'a.csv'")],
-        ("[source]", group, _) if group.contains("tcp") => {
-            vec![own("source = { path = 'tcp-listen://127.0.0.1:7000', format = 'csv'")]
+        ("[source]", group, key) if group.contains("tcp") => {
+            let scheme = if group == "tcp://" { group } else { "tcp-listen://" };
+            let more = companions(group, key, value);
+            vec![format!("source = {{ path = '{scheme}127.0.0.1:7000', format = 'csv'{more}")]
         }
         ("[source]", scheme, key) if scheme.ends_with("://") => {
             let format = if key == "field" { ", format = 'ndjson'" } else { "" };
-            vec![format!("source = {{ path = '{scheme}h'{}{format}", required("[source]", scheme))]
+            let more = required("[source]", scheme) + format + companions(scheme, key, value);
+            vec![format!("source = {{ path = '{scheme}h'{more}")]
         }
         ("[source]", ..) => vec![own("source = { path = 'a.csv'")],
         ("[[sources]]", group, key) => {
@@ -125,8 +150,10 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             own("views = [{ name = 'v', workload = 'prefix'"),
         ],
         ("[[views]]", ..) => vec![own("views = [{ name = 'v', workload = 'prefix'")],
-        ("[[sinks]]", scheme, _) if scheme.ends_with("://") => {
-            vec![format!("sinks = [{{ path = '{scheme}h'{}", required("[[sinks]]", scheme))]
+        ("[[sinks]]", scheme, key) if scheme.ends_with("://") => {
+            let more = required("[[sinks]]", scheme) + companions(scheme, key, value);
+            let port = if scheme.contains("-listen") { ":1" } else { "" };
+            vec![format!("sinks = [{{ path = '{scheme}h{port}'{more}")]
         }
         ("[[sinks]]", ..) => vec![own("sinks = [{ path = 'out.ndjson'")],
         ("[state]", ..) => vec![own("state = { directory = 's'")],
@@ -179,11 +206,12 @@ fn every_field(mut check: impl FnMut(&SectionDefinition, &str, &FieldDefinition)
     for section in sections() {
         for (group, fields) in groups(section) {
             let group = group.unwrap_or_default();
-            if group == "kafka://" && !KAFKA {
-                continue;
-            }
             for field in fields.iter().filter(|field| field.value.section().is_none()) {
-                check(section, &group, field);
+                let schemes = group.split([' ', ',']).filter(|word| word.ends_with("://"));
+                let groups = if is_shared(field) { schemes.collect() } else { vec![group.as_str()] };
+                for group in groups.into_iter().filter(|group| KAFKA || *group != "kafka://") {
+                    check(section, group, field);
+                }
             }
         }
     }

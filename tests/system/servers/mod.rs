@@ -30,6 +30,11 @@ pub(crate) struct Server {
 impl Server {
     /// Redis that writes every entry to its file before it answers.
     pub(crate) fn redis(program: PathBuf, directory: &Path) -> Self {
+        Self::redis_with(program, directory, &[])
+    }
+
+    /// As [`redis`](Self::redis), with more arguments.
+    pub(crate) fn redis_with(program: PathBuf, directory: &Path, more: &[String]) -> Self {
         let port = free_port();
         let arguments = format!(
             "--port {port} --bind 127.0.0.1 --save --appendonly yes --appendfsync always --dir {}",
@@ -39,6 +44,8 @@ impl Server {
         // No snapshots.
         let save = arguments.iter().position(|argument| argument == "--save").expect("an argument");
         arguments.insert(save + 1, String::new());
+        // Redis reads the words of an option as arguments of their own.
+        arguments.extend(more.iter().flat_map(|argument| argument.split(' ')).map(String::from));
         Self::begin(program, arguments, port)
     }
 
@@ -47,6 +54,17 @@ impl Server {
         let port = free_port();
         let arguments = format!("-js -a 127.0.0.1 -p {port} -sd {}", directory.display());
         Self::begin(program, arguments.split(' ').map(String::from).collect(), port)
+    }
+
+    /// NATS with the configuration file that `configure` writes for a port and a directory.
+    pub(crate) fn nats_with(
+        program: PathBuf,
+        directory: &Path,
+        configure: impl FnOnce(u16, &Path) -> PathBuf,
+    ) -> Self {
+        let port = free_port();
+        let config = configure(port, directory).into_os_string().into_string().expect("UTF-8");
+        Self::begin(program, vec!["-c".into(), config], port)
     }
 
     fn begin(program: PathBuf, arguments: Vec<String>, port: u16) -> Self {

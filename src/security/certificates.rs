@@ -1,0 +1,101 @@
+//! Certificates and keys in PEM files.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::{SecurityError, TlsClient, TlsIdentity};
+
+pub(super) const ROOTS: &str = "tls_roots";
+pub(super) const CLIENT_ROOTS: &str = "tls_client_roots";
+const CERTIFICATE: &str = "tls_certificate";
+const KEY: &str = "tls_key";
+
+/// The cryptography of all connections. It is stated with each configuration, because a process
+/// that embeds this library may have installed another one as its default.
+pub(super) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+impl TlsClient {
+    /// Reads the files, and returns the configuration of a connection.
+    ///
+    /// # Errors
+    /// If a file can't be read or used.
+    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, SecurityError> {
+        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = builder.with_safe_default_protocol_versions().map_err(unfit)?;
+        let builder = builder.with_root_certificates(match &self.roots {
+            Some(path) => roots(ROOTS, path)?,
+            None => system_roots()?,
+        });
+        let config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let (chain, key) = identity.load()?;
+                builder.with_client_auth_cert(chain, key).map_err(unfit)?
+            }
+        };
+        Ok(Arc::new(config))
+    }
+
+    /// Returns the name that the certificate of the server at `host` must have.
+    ///
+    /// # Errors
+    /// If it is no host name and no IP address.
+    pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, SecurityError> {
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let name = self.server_name.as_deref().unwrap_or(host);
+        ServerName::try_from(name.to_owned()).map_err(|_| SecurityError::ServerName { name: name.into() })
+    }
+}
+
+impl TlsIdentity {
+    /// Reads the chain of certificates and the key.
+    pub(super) fn load(
+        &self,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), SecurityError> {
+        let key = PrivateKeyDer::from_pem_file(&self.key);
+        let key = key.map_err(|error| problem(KEY, &self.key, "private key", error))?;
+        Ok((certificates(CERTIFICATE, &self.certificate)?, key))
+    }
+}
+
+pub(super) fn unfit(error: rustls::Error) -> SecurityError {
+    SecurityError::Identity { fields: "tls_certificate and tls_key", problem: error.to_string() }
+}
+
+/// Reads the roots in a file.
+pub(super) fn roots(field: &'static str, path: &Path) -> Result<RootCertStore, SecurityError> {
+    let mut store = RootCertStore::empty();
+    let (usable, _) = store.add_parsable_certificates(certificates(field, path)?);
+    match usable {
+        0 => Err(SecurityError::Pem { field, path: path.into(), expected: "usable certificate" }),
+        _ => Ok(store),
+    }
+}
+
+fn system_roots() -> Result<RootCertStore, SecurityError> {
+    let mut store = RootCertStore::empty();
+    let (usable, _) = store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if usable == 0 { Err(SecurityError::NoRoots) } else { Ok(store) }
+}
+
+fn certificates(field: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, SecurityError> {
+    let failed = |error| problem(field, path, "certificate", error);
+    let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(failed)?;
+    if found.is_empty() { Err(failed(PemError::NoItemsFound)) } else { Ok(found) }
+}
+
+/// Names the file. What the parser found is left out, because it may be part of a key.
+fn problem(field: &'static str, path: &Path, expected: &'static str, error: PemError) -> SecurityError {
+    let path = path.to_owned();
+    match error {
+        PemError::Io(source) => SecurityError::File { field, path, source },
+        _ => SecurityError::Pem { field, path, expected },
+    }
+}

@@ -1,0 +1,28 @@
+//! Secrets by reference, and TLS settings.
+//!
+//! A pipeline file names secrets and certificates. It never holds them, so it can be shared, and
+//! state, logs and messages that quote it reveal nothing. Secrets and certificates are read for
+//! each connection, so a rotated one is used by the next connection, without a restart.
+//!
+//! The rooms of connections and of HTTP use it.
+
+#[cfg(feature = "tls")]
+mod acceptor;
+#[cfg(feature = "tls")]
+mod certificates;
+mod error;
+mod secret;
+mod settings;
+mod stream;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
+
+#[cfg(feature = "tls")]
+pub(crate) use acceptor::TlsAcceptor;
+pub(crate) use error::{SecurityError, TlsProblem};
+pub(crate) use secret::{SecretFields, SecretReference};
+pub(crate) use settings::TlsIdentity;
+pub use settings::{TlsClient, TlsServer};
+pub(crate) use stream::Link;
+#[cfg(not(feature = "tls"))]
+pub(crate) use tls::TlsAcceptor;

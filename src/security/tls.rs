@@ -1,0 +1,205 @@
+//! TLS on a TCP connection (rustls), step by step.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rustls::{
+    AlertDescription, CertificateError, ClientConnection, Connection, Error as TlsError, InvalidMessage,
+    ServerConfig, ServerConnection,
+};
+
+use super::certificates::{CLIENT_ROOTS, ROOTS};
+use super::{SecurityError, TlsClient, TlsProblem};
+
+/// An encrypted connection.
+pub(crate) struct TlsStream {
+    connection: Connection,
+    socket: TcpStream,
+    /// The peer's address, for messages.
+    peer: String,
+    /// The field that names the roots of its certificate.
+    roots: &'static str,
+    /// Whether this end presents a certificate if it is asked for one.
+    is_certified: bool,
+    /// Whether the peer has sent anything after the handshake.
+    has_answered: bool,
+}
+
+impl TlsStream {
+    /// Begins a connection to the server at `address`, `host:port`.
+    pub(super) fn to(socket: TcpStream, tls: &TlsClient, address: &str) -> io::Result<Self> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let name = tls.server_name(host)?;
+        let connection = ClientConnection::new(tls.config()?, name).map_err(io::Error::other)?;
+        Ok(TlsStream {
+            connection: connection.into(),
+            socket,
+            peer: address.into(),
+            roots: ROOTS,
+            is_certified: tls.identity.is_some(),
+            has_answered: false,
+        })
+    }
+
+    /// Begins a connection that a client at `peer` has opened.
+    pub(super) fn from_client(
+        socket: TcpStream,
+        config: Arc<ServerConfig>,
+        peer: String,
+    ) -> io::Result<Self> {
+        let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+        Ok(TlsStream {
+            connection: connection.into(),
+            socket,
+            peer,
+            roots: CLIENT_ROOTS,
+            is_certified: true,
+            has_answered: false,
+        })
+    }
+
+    /// Whether the handshake is over, and the peer's certificate accepted.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.connection.is_handshaking()
+    }
+
+    /// Tells the peer that no more bytes will come.
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        self.connection.send_close_notify();
+        self.flush()
+    }
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Sends and receives what belongs to the handshake. An error of `may_wait` ends it.
+    pub(super) fn handshake(&mut self, mut may_wait: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+        while self.connection.is_handshaking() {
+            let step = if self.connection.wants_write() { self.write_some() } else { self.receive() };
+            match step {
+                Err(error) if is_early(&error) => {}
+                step => step?,
+            }
+            may_wait()?;
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self) -> io::Result<()> {
+        self.connection.write_tls(&mut self.socket).map(drop)
+    }
+
+    /// Reads what the socket has, once.
+    fn receive(&mut self) -> io::Result<()> {
+        let read = self.connection.read_tls(&mut self.socket)?;
+        let was_handshaking = self.connection.is_handshaking();
+        if let Err(error) = self.connection.process_new_packets() {
+            // Tells the peer why, if it still listens.
+            let _ = self.write_some();
+            let error = SecurityError::Peer { peer: self.peer.clone(), problem: self.explained(error) };
+            return Err(error.into());
+        }
+        if read == 0 && was_handshaking { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    /// Explains the end of a connection before the first answer. In TLS 1.3 a server judges our
+    /// certificate after our handshake, and its alert may be lost with the connection.
+    fn judged(&self, error: io::Error) -> io::Error {
+        let is_end = matches!(
+            error.kind(),
+            ErrorKind::BrokenPipe
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::ConnectionReset
+                | ErrorKind::UnexpectedEof
+        );
+        let is_client = matches!(self.connection, Connection::Client(_));
+        if !is_end || !is_client || self.has_answered || self.connection.is_handshaking() {
+            return error;
+        }
+        SecurityError::Peer { peer: self.peer.clone(), problem: TlsProblem::EndedEarly }.into()
+    }
+
+    fn read_once(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.flush_all()?;
+        match self.connection.reader().read(buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            read => return read,
+        }
+        self.receive()?;
+        self.connection.reader().read(buffer)
+    }
+
+    fn flush_all(&mut self) -> io::Result<()> {
+        while self.connection.wants_write() {
+            self.write_some()?;
+        }
+        Ok(())
+    }
+
+    /// Explains an error in terms of what a person can change.
+    fn explained(&self, error: TlsError) -> TlsProblem {
+        let roots = self.roots;
+        match error {
+            TlsError::InvalidCertificate(problem) => match problem {
+                CertificateError::UnknownIssuer => TlsProblem::UnknownRoot { roots },
+                CertificateError::Expired
+                | CertificateError::ExpiredContext { .. }
+                | CertificateError::NotValidYet
+                | CertificateError::NotValidYetContext { .. } => TlsProblem::Expired,
+                CertificateError::NotValidForNameContext { presented, .. } => {
+                    let names = if presented.is_empty() { "no name".into() } else { presented.join(", ") };
+                    TlsProblem::WrongName { names: names.chars().take(200).collect() }
+                }
+                CertificateError::NotValidForName => TlsProblem::WrongName { names: "other names".into() },
+                other => TlsProblem::Certificate(other.to_string()),
+            },
+            TlsError::NoCertificatesPresented => TlsProblem::NoCertificate { roots },
+            TlsError::AlertReceived(AlertDescription::CertificateRequired) => TlsProblem::CertificateRequired,
+            // What servers of some years ago say instead.
+            TlsError::AlertReceived(
+                AlertDescription::BadCertificate | AlertDescription::HandshakeFailure,
+            ) if !self.is_certified => TlsProblem::CertificateRequired,
+            TlsError::AlertReceived(
+                alert @ (AlertDescription::UnknownCA
+                | AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::AccessDenied),
+            ) => TlsProblem::Refused(format!("{alert:?}")),
+            TlsError::InvalidMessage(InvalidMessage::InvalidContentType) => TlsProblem::NotTls,
+            other => TlsProblem::Protocol(other.to_string()),
+        }
+    }
+}
+
+impl Read for TlsStream {
+    /// `UnexpectedEof` if the connection ends without the peer's notice, as when it is cut.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.read_once(buffer).map_err(|error| self.judged(error))?;
+        self.has_answered |= read > 0;
+        Ok(read)
+    }
+}
+
+impl Write for TlsStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.flush()?;
+        let written = self.connection.writer().write(bytes)?;
+        // These bytes are taken: an error comes again with the next step.
+        let _ = self.flush();
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flush_all().map_err(|error| self.judged(error))
+    }
+}
+
+/// Whether an error only means that nothing has arrived, or that nothing could be sent, in time.
+fn is_early(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}

@@ -1,0 +1,142 @@
+//! Sockets with TLS: peers that connect to a listening source, and a peer that a source connects to.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Child;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use super::{certificates, connect};
+use crate::harness::{self, Lab, Stream, await_until, run, stop, sums, wait};
+use crate::servers::free_port;
+
+const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
+
+const LISTENING: &str =
+    "tls = true\ntls_certificate = 'server.pem'\ntls_key = 'server.key'\ntls_client_roots = 'ca.pem'";
+
+struct EncryptedStream {
+    lab: Lab,
+    header: String,
+    rows: Vec<String>,
+    expected: Vec<Vec<i128>>,
+}
+
+impl EncryptedStream {
+    fn new() -> Self {
+        let (lab, header, rows, expected) = STREAM.laid_out();
+        EncryptedStream { lab, header, rows, expected }
+    }
+
+    fn start(&self, path: &str, fields: &str, arguments: &[&str]) -> Child {
+        let text = STREAM.pipeline(path, "").replacen("[source]", &format!("[source]\n{fields}"), 1);
+        let pipeline = self.lab.write("pipeline.toml", text);
+        run(&pipeline, &self.lab.path("state"), 2).args(arguments).spawn().unwrap()
+    }
+
+    fn check(&self, run: Child) -> String {
+        let ended = wait(run).succeeded();
+        assert!(sums(&self.lab.path("state")) == self.expected, "the sums are not those of the file");
+        ended.err
+    }
+}
+
+#[test]
+fn peers_with_a_certificate_send_and_others_neither_send_nor_block() {
+    let case = EncryptedStream::new();
+    let authority = certificates(&case.lab);
+    let address = format!("127.0.0.1:{}", free_port());
+    let fields = format!("acknowledge = true\n{LISTENING}");
+    let run = case.start(&format!("tcp-listen://{address}"), &fields, &["--until-idle", "2s"]);
+    await_until("the run listens", || TcpStream::connect(&address).is_ok());
+    // A silent connection, one that stops in its handshake, plain text, and HTTP.
+    let silent = TcpStream::connect(&address).unwrap();
+    let mut half = TcpStream::connect(&address).unwrap();
+    half.write_all(b"\x16\x03\x01\x02\x00\x01\x00").unwrap();
+    let plain = ["event,arrival,key,a,b,c,d,e\n", "GET / HTTP/1.1\r\n\r\n"].map(|text| {
+        let mut plain = TcpStream::connect(&address).unwrap();
+        plain.write_all(text.as_bytes()).unwrap();
+        plain
+    });
+    for (name, config) in [
+        ("none", authority.client(&case.lab, None)),
+        ("strange", authority.client(&case.lab, Some("strange"))),
+    ] {
+        let mut refused = connect(&config, &address);
+        let written = refused.write_all(case.header.as_bytes()).and_then(|()| refused.flush());
+        let read = written.and_then(|()| refused.read(&mut [0; 64]));
+        assert!(!matches!(read, Ok(1..)), "{name}: {read:?}");
+    }
+    let config = authority.client(&case.lab, Some("client"));
+    let mut safe = 0;
+    while safe < 2000 {
+        let mut peer = BufReader::new(connect(&config, &address));
+        let mut line = String::new();
+        // The handshake begins with the first number, which this peer waits for.
+        peer.read_line(&mut line).unwrap();
+        let first: usize = line.trim().parse().unwrap();
+        assert!(first >= safe, "{first} are left of {safe}");
+        let end = 2000.min(first + 600);
+        let text = case.header.clone() + &case.rows[first..end].concat() + "2020-01-01T0";
+        peer.get_mut().write_all(text.as_bytes()).unwrap();
+        peer.get_mut().flush().unwrap();
+        while safe < end {
+            line.clear();
+            peer.read_line(&mut line).unwrap();
+            safe = line.trim().parse().unwrap();
+        }
+        // Without a word of farewell, in the middle of a row.
+        peer.get_mut().sock.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+    let errors = case.check(run);
+    assert!(errors.contains("refused"), "{errors}");
+    drop((silent, half, plain));
+}
+
+#[test]
+fn a_source_checks_the_peer_it_connects_to() {
+    let case = EncryptedStream::new();
+    certificates(&case.lab);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let text = case.header.clone() + &case.rows.concat();
+    let config = |name: &str| {
+        let chain = CertificateDer::pem_file_iter(case.lab.path(&format!("{name}.pem"))).unwrap();
+        let key = PrivateKeyDer::from_pem_file(case.lab.path(&format!("{name}.key"))).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        Arc::new(builder.with_single_cert(chain.map(Result::unwrap).collect(), key).unwrap())
+    };
+    // A stranger, a certificate for another name, and one that has expired, before the right one.
+    let configs = ["strange", "elsewhere", "expired", "server"].map(config);
+    let server = std::thread::spawn(move || {
+        for config in configs {
+            let (socket, _) = listener.accept().unwrap();
+            let mut peer = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
+            // A source that refuses the certificate takes nothing.
+            if peer.write_all(text.as_bytes()).and_then(|()| peer.flush()).is_ok() {
+                peer.conn.send_close_notify();
+                let _ = peer.flush();
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        }
+    });
+    let run = case.start(&format!("tcp://{address}"), "tls = true\ntls_roots = 'ca.pem'", &[]);
+    let state = case.lab.path("state");
+    await_until("all epochs but the last are published", || harness::releases(&state).len() >= 18);
+    server.join().unwrap();
+    stop(&run);
+    let ended = wait(run);
+    assert!(
+        ended.err.contains("signed by a trusted root") && !ended.err.contains("panicked"),
+        "{}",
+        ended.err
+    );
+    let fields = "tls = true\ntls_roots = 'ca.pem'";
+    case.check(case.start(&format!("tcp://{address}"), fields, &["--until-idle", "300ms"]));
+}

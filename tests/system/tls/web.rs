@@ -1,0 +1,107 @@
+//! The page, the metrics and events by HTTPS.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{certificates, connect, get, text};
+use crate::harness::{Lab, await_until, finish, hushflow, send, stop, wait};
+
+const PIPELINE: &str = "name = 'n'
+source.path = 'tcp-listen://127.0.0.1:0'
+source.format = 'csv'
+columns = [{ name = 'x', lower = 0, upper = 1 }]
+epochs = { records = 1, horizon = 5 }
+privacy = { epsilon = 1, delta = 1e-6 }
+release.strategy = 'square-root'
+sinks = [{ path = 'http-listen://127.0.0.1:0', tls = true, tls_certificate = 'server.pem', tls_key = 'server.key', tls_client_roots = 'ca.pem' }]
+views = [{ name = 'v', workload = 'prefix' }]
+";
+
+/// Starts a command, and returns the addresses that it serves by HTTPS.
+fn serving(lab: &Lab, arguments: &[&str], count: usize) -> (Child, Vec<String>) {
+    let file = |name| text(lab.path(name));
+    let mut command = hushflow(arguments);
+    command.args(["--tls-certificate", &file("server.pem"), "--tls-key", &file("server.key")]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let urls =
+        lines.by_ref().filter_map(|line| Some(line.strip_prefix("https://")?.split('/').next()?.to_owned()));
+    let addresses: Vec<String> = urls.take(count).collect();
+    assert_eq!(addresses.len(), count, "it says where it serves");
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, addresses)
+}
+
+#[test]
+fn https_serves_metrics_events_and_the_page_while_others_are_silent() {
+    let lab = Lab::new();
+    let authority = certificates(&lab);
+    let pipeline = text(lab.write("p.toml", PIPELINE));
+    let state = text(lab.path("state"));
+    let (run, addresses) =
+        serving(&lab, &["run", &pipeline, "--state", &state, "--metrics", "127.0.0.1:0"], 2);
+    let client = authority.client(&lab, None);
+    let metrics = &addresses[0];
+    // Connections that say nothing, or stop in their handshake.
+    let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(metrics).unwrap()).collect();
+    (&silent[0]).write_all(b"\x16\x03\x01").unwrap();
+    let begun = Instant::now();
+    let answer = get(&client, metrics, "/metrics").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("hushflow_"), "{answer}");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    let health = |url: &str, arguments: &[&str]| finish(hushflow(["health", url]).args(arguments));
+    let url = format!("https://{metrics}");
+    assert_eq!(health(&url, &["--tls-roots", &text(lab.path("ca.pem"))]).succeeded().out, "alive\n");
+    health(&url, &[]).failed(1, &["certificate"]);
+    health(metrics, &[]).failed(1, &["use https://"]);
+    health(metrics, &["--tls-server-name", "h"]).failed(2, &["https://HOST:PORT"]);
+    let mut plain = String::new();
+    send(metrics, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").read_to_string(&mut plain).unwrap();
+    assert!(plain.starts_with("HTTP/1.1 400") && plain.contains("use https://"), "{plain}");
+    // The sink requires certificates of clients.
+    let events = &addresses[1];
+    assert!(get(&client, events, "/events").is_err());
+    assert!(get(&authority.client(&lab, Some("strange")), events, "/events").is_err());
+    let mut reader = connect(&authority.client(&lab, Some("client")), events);
+    write!(reader, "GET /events HTTP/1.1\r\nHost: {events}\r\n\r\n").unwrap();
+    let head = BufReader::new(reader).lines().next().unwrap().unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    await_until("the log is there", || lab.path("state/public.log").exists());
+    let (page, pages) = serving(&lab, &["serve", &state, "--web", "127.0.0.1:0"], 1);
+    let answer = get(&client, &pages[0], "/").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("<html"), "{answer}");
+    // A renewed certificate, of another authority, is used without a restart.
+    std::fs::copy(lab.path("strange.key"), lab.path("server.key")).unwrap();
+    assert!(get(&client, &pages[0], "/").is_ok(), "files that don't fit together yet change nothing");
+    std::fs::copy(lab.path("strange.pem"), lab.path("server.pem")).unwrap();
+    assert!(get(&client, &pages[0], "/").is_err(), "the client does not know the other authority");
+    for child in [run, page] {
+        stop(&child);
+        wait(child);
+    }
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_is_refused_at_the_start() {
+    let lab = Lab::new();
+    certificates(&lab);
+    let pipeline = text(lab.write("p.toml", PIPELINE));
+    let state = text(lab.path("state"));
+    let run = |certificate: &str, key: &str| {
+        let files = [text(lab.path(certificate)), text(lab.path(key))];
+        let mut command = hushflow(["run", &pipeline, "--state", &state, "--metrics", "127.0.0.1:0"]);
+        command.args(["--tls-certificate", &files[0], "--tls-key", &files[1]]).output().unwrap()
+    };
+    for (certificate, key, part) in [
+        ("server.pem", "client.key", "don't fit together"),
+        ("gone.pem", "server.key", "can't be read"),
+        ("server.key", "server.key", "no certificate in PEM"),
+        ("server.pem", "server.pem", "no private key in PEM"),
+    ] {
+        let ended = run(certificate, key);
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && errors.contains(part), "{errors}");
+    }
+}
