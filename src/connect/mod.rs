@@ -20,7 +20,7 @@
 //! | | redis 1.8 (synchronous) | async-nats 0.51 |
 //! |---|---|---|
 //! | lines, crates | 43,600, 61 | 26,700, 123, tokio among them |
-//! | what a server can make us hold | one answer of any length that it states | 65,536 messages of any length for each subscription |
+//! | what a server makes us hold | an answer of any length | 65,536 messages of any length |
 //! | stop of a run during an answer | after the read timeout | by a runtime's cancellation |
 //! | TLS, users, keys | as here | as here |
 //! | more than here | cluster, sentinel | reconnection to another server of a cluster |

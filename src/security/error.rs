@@ -53,6 +53,8 @@ pub(crate) enum TlsProblem {
         "it ended the connection after the handshake: if it requires a client certificate, check tls_certificate and tls_key"
     )]
     EndedEarly,
+    #[error("the handshake has not ended in time: does it speak TLS?")]
+    TooSlow,
     #[error("it does not speak TLS: enable TLS there, or disable it here")]
     NotTls,
     #[error("{0}")]
@@ -66,7 +68,10 @@ impl SecurityError {
         !matches!(
             self,
             SecurityError::Peer {
-                problem: TlsProblem::NotTls | TlsProblem::EndedEarly | TlsProblem::Protocol(_),
+                problem: TlsProblem::NotTls
+                    | TlsProblem::TooSlow
+                    | TlsProblem::EndedEarly
+                    | TlsProblem::Protocol(_),
                 ..
             }
         )

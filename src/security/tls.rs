@@ -82,7 +82,10 @@ impl TlsStream {
                 Err(error) if is_early(&error) => {}
                 step => step?,
             }
-            may_wait()?;
+            may_wait().map_err(|error| match error.kind() {
+                ErrorKind::TimedOut => self.failed(TlsProblem::TooSlow),
+                _ => error,
+            })?;
         }
         Ok(())
     }
@@ -98,10 +101,13 @@ impl TlsStream {
         if let Err(error) = self.connection.process_new_packets() {
             // Tells the peer why, if it still listens.
             let _ = self.write_some();
-            let error = SecurityError::Peer { peer: self.peer.clone(), problem: self.explained(error) };
-            return Err(error.into());
+            return Err(self.failed(self.explained(error)));
         }
         if read == 0 && was_handshaking { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    fn failed(&self, problem: TlsProblem) -> io::Error {
+        SecurityError::Peer { peer: self.peer.clone(), problem }.into()
     }
 
     /// Explains the end of a connection before the first answer. In TLS 1.3 a server judges our
@@ -118,7 +124,7 @@ impl TlsStream {
         if !is_end || !is_client || self.has_answered || self.connection.is_handshaking() {
             return error;
         }
-        SecurityError::Peer { peer: self.peer.clone(), problem: TlsProblem::EndedEarly }.into()
+        self.failed(TlsProblem::EndedEarly)
     }
 
     fn read_once(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

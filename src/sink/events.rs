@@ -39,8 +39,8 @@ pub(super) struct EventServer {
 }
 
 impl EventServer {
-    /// Serves a log at an address as long as the process lives. After `stop` is set, readers get the
-    /// remaining events.
+    /// Serves a log as long as the process lives. After `stop` is set, readers get the remaining
+    /// events.
     pub(super) fn start(
         endpoint: &HttpEndpoint,
         input: &SinkInput,

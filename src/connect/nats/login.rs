@@ -40,6 +40,9 @@ impl NatsLogin {
                 .section
                 .report("there are several ways to log in: keep one of user, token, nkey and credentials");
         }
+        if login.password.is_some() && login.user.is_none() {
+            settings.section.report("a password needs a user: add user");
+        }
         way.unwrap_or_default()
     }
 

@@ -153,6 +153,9 @@ mod tests {
         check("nats://h/3", None);
         check("nats://", None);
         let refused = |source: &str| source_of(&format!("path = 'nats://h', {source}")).unwrap_err();
+        assert!(refused("stream = 's', password_env = 'P'").contains("needs a user"));
+        let both = "stream = 's', token_env = 'T', user = 'u', password_env = 'P'";
+        assert!(refused(both).contains("several ways to log in"));
         assert!(refused("stream = 'a.b'").contains("expected the name of a stream"));
         assert!(refused("stream = 's', format = 'fields'").contains("a message is text"));
         assert!(refused("stream = 's', format = 'csv'").contains("have no header"));
