@@ -21,10 +21,11 @@
 //!
 //! What may decide: [`crate::check`].
 
+use super::resume::SourceResume;
 use crate::check::{EntityCut, JudgeState, Problem, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
-use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey};
+use crate::source::{RecordBatch, RowCounters, RowSurvey};
 
 /// Rows of each source that are looked at.
 pub(super) const LOOK_ROWS: u64 = 4096;
@@ -40,8 +41,8 @@ pub(super) struct ClosedEpochs {
     /// What became of these rows of each source, except for copies and for rows that an earlier run
     /// has judged.
     pub(super) counters: Vec<RowCounters>,
-    /// The position at which each source resumes.
-    pub(super) resumes: Vec<ResumePoint>,
+    /// The position at which each source, or each of its partitions, resumes.
+    pub(super) resumes: Vec<SourceResume>,
     /// The state of the judge, if a run that resumes judges its rows.
     pub(super) judged: Option<Box<JudgeState>>,
 }
@@ -49,7 +50,7 @@ pub(super) struct ClosedEpochs {
 /// Judges the rows of a run.
 pub(super) struct RowGuard {
     judge: RowJudge,
-    /// Whether there are several sources, of which the merge says when enough rows were looked at.
+    /// Whether several clocks are merged, where the merge says when enough rows were looked at.
     is_merging: bool,
     control: Control,
     /// Whether rows after the look are judged too.
@@ -93,7 +94,7 @@ impl RowGuard {
             cut: entity.map(|entity| EntityCut::new(entity.limits)),
             is_first,
             judge: RowJudge::new(pipeline, committed, judged),
-            is_merging: pipeline.has_several_sources(),
+            is_merging: pipeline.merges_clocks(),
             control: control.clone(),
             goes_on: pipeline.preflight == Preflight::Stop,
             look: is_first.then(|| FirstLook::new(pipeline.sources.len())),
