@@ -52,8 +52,8 @@ pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
 pub(crate) use formats::{AllowedFormats, DELIMITER, FORMAT, HEADER, RecordFormat, TIME_FORMAT};
 pub(crate) use origin::{
-    CommitListener, FileLists, HeaderlessFile, Journaling, MOST_PARTITIONS, OpenFile, Origin, OriginRequest, Partitioning,
-    Partitions, ReadExtent, ReadPart, SourceConfig,
+    CommitListener, FileLists, HeaderlessFile, Journaling, MOST_PARTITIONS, OpenFile, Origin, OriginRequest,
+    Partitioning, Partitions, ReadExtent, ReadPart, SourceConfig,
 };
 use security::{SecurityOffer, refuse_secret};
 pub(crate) use writer::{EpochStamp, LineOutlet, OutletContent, SinkConfig, SinkTarget};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::resume::TaggedPosition;
 use super::{RunError, RunOptions};
+use crate::connect::journal::{Intake, JournalSession, JournalSessions};
 use crate::connect::{CommitListener, FileLists, MOST_PARTITIONS, Partitions};
 use crate::control::Control;
-use crate::connect::journal::{Intake, JournalSession, JournalSessions};
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{ResumePoint, SourceError, SourceReader, shape};
 use crate::state::{Position, Store};
@@ -156,7 +156,8 @@ pub(super) fn sources(
     options: &RunOptions,
 ) -> Result<OpenSources, RunError> {
     let journaled = pipeline.sources.iter().any(|source| source.journal);
-    let has_journal = recorded.iter().flatten().flatten().any(TaggedPosition::is_journal) || store.has_ingest()?;
+    let has_journal =
+        recorded.iter().flatten().flatten().any(TaggedPosition::is_journal) || store.has_ingest()?;
     if has_journal && !journaled {
         return Err(RunError::JournalOff);
     }

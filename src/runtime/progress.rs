@@ -63,7 +63,8 @@ impl Patience {
 
     /// Returns who no longer waits for a reader, by whether it is silent for a time.
     pub(super) fn idleness(self, is_silent: impl Fn(Duration) -> bool) -> Idleness {
-        let [partition, source] = [self.partitions, self.sources].map(|patience| patience.is_some_and(&is_silent));
+        let [partition, source] =
+            [self.partitions, self.sources].map(|patience| patience.is_some_and(&is_silent));
         Idleness { partition, source }
     }
 }

@@ -67,7 +67,8 @@ fn by_source(positions: &[SourcePosition]) -> Option<Vec<Vec<TaggedPosition>>> {
         let position = TaggedPosition { resume: resume_point(recorded)?, partition: recorded.partition };
         if position.is_further_partition() {
             let first = sources.last_mut().filter(|first| {
-                first[0].partition == position.partition && first.len() == position.resume.position.part as usize
+                first[0].partition == position.partition
+                    && first.len() == position.resume.position.part as usize
             });
             first?.push(position);
         } else {
@@ -146,4 +147,35 @@ pub(super) fn resume_point(recorded: &SourcePosition) -> Option<ResumePoint> {
 /// Encoding of payloads inside the frames of the state.
 pub(super) fn options() -> impl Options {
     DefaultOptions::new().with_fixint_encoding().with_limit(crate::state::MAX_PAYLOAD).reject_trailing_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_belong_to_the_source_before_them() {
+        let [files, followed, one, other] = [0, u32::from(files::FOLLOWED), 0x1206, 0x3406];
+        let check = |entries: &[(u32, u32)], expected: Option<&[usize]>| {
+            let position = |&(tag, part): &(u32, u32)| {
+                let position = Position::new(part, 7);
+                recorded(&ResumePoint { position, ..ResumePoint::START }, tag).unwrap()
+            };
+            let positions: Vec<_> = entries.iter().map(position).collect();
+            let found = by_source(&positions).map(|sources| sources.iter().map(Vec::len).collect());
+            assert_eq!(found, expected.map(<[usize]>::to_vec), "{entries:?}");
+            positions
+        };
+        check(&[(files, 3), (files, 5)], Some(&[1, 1]));
+        check(&[(one, 0), (one, 1), (one, 2)], Some(&[3]));
+        // Topics with the same name, of two clusters.
+        check(&[(one, 0), (one, 1), (one, 0), (one, 1)], Some(&[2, 2]));
+        for wrong in
+            [&[(one, 1)][..], &[(one, 0), (one, 2)], &[(one, 0), (other, 1)], &[(files, 0), (one, 1)]]
+        {
+            check(wrong, None);
+        }
+        let positions = check(&[(one, 0), (one, 1), (followed, 9)], Some(&[2, 1]));
+        assert_eq!(super::followed(&positions), [(2, 9)]);
+    }
 }

@@ -1,10 +1,11 @@
-//! A client of a Kafka topic, read and written by librdkafka: the only client here that is not
-//! our own.
+//! A client of a Kafka topic, read and written by librdkafka: the only client here that is not our
+//! own.
 //!
-//! A partition is assigned, not subscribed to: no group selects the partitions. Only committed transactions are read. Transaction markers and aborted
-//! messages have offsets too, so offsets rise by more than one. The client reconnects by itself.
-//! After any reported error a new client is created, which then checks what the partition still
-//! has.
+//! A partition is assigned, not subscribed to: no group selects the partitions. Only committed
+//! transactions are read. Transaction markers and aborted messages have offsets too, so offsets rise
+//! by more than one. The client reconnects by itself. After any reported error a new client is
+//! created. A server refuses to read from an offset that the partition does not have, and then the
+//! reader asks what it has.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -28,6 +29,9 @@ const SLICE: Duration = Duration::from_secs(1);
 /// one answer of 1 MiB may add for each client.
 const WAITING_MESSAGES: u32 = 10_000;
 const WAITING_KIB: u32 = 16_384;
+
+/// Most notes of the client library that are taken at once.
+const MOST_NOTES: usize = 100;
 
 /// Milliseconds that the server waits for a message.
 const WAIT: &str = "250";
@@ -109,9 +113,22 @@ impl TopicConsumer {
     ) -> Result<T, RequestError> {
         let begun = Instant::now();
         loop {
-            match question(self, SLICE) {
-                Err(_) if self.notes.refusal().is_none() && control.keep_waiting(begun, PATIENCE).is_ok() => {}
-                answer => return answer.map_err(|error| self.trouble(&error)),
+            let answer = question(self, SLICE);
+            if answer.is_err() {
+                self.listen();
+                if self.notes.refusal().is_none() && control.keep_waiting(begun, PATIENCE).is_ok() {
+                    continue;
+                }
+            }
+            return answer.map_err(|error| self.trouble(&error));
+        }
+    }
+
+    /// Takes what the client library has to say. Messages are dropped: none are read meanwhile.
+    fn listen(&self) {
+        for _ in 0..MOST_NOTES {
+            if self.consumer.poll(Duration::ZERO).is_none() {
+                return;
             }
         }
     }

@@ -70,7 +70,10 @@ impl TopicPartition {
                 name(),
                 &format!("the topic has {partitions} partitions, numbered from 0: there is no {number}"),
             )),
-            None => Err(lost(name(), format!("has {partitions} partitions, but had one numbered {}", self.number))),
+            None => Err(lost(
+                name(),
+                format!("has {partitions} partitions, but had one numbered {}", self.number),
+            )),
         }
     }
 

@@ -59,10 +59,13 @@ impl Registry {
         let login = Login { user, password: secret(settings, REGISTRY_PASSWORD) };
         let found = parse(url.value);
         if found.is_none() {
-            url.report("expected the address of a schema registry, such as \"https://host:8081\", without a user");
+            url.report(
+                "expected the address of a schema registry, such as \"https://host:8081\", without a user",
+            );
         }
         let (is_encrypted, address, base) = found?;
-        let tls = is_encrypted.then(|| TlsClient { server_name: None, ..tls_client(settings).unwrap_or_default() });
+        let tls =
+            is_encrypted.then(|| TlsClient { server_name: None, ..tls_client(settings).unwrap_or_default() });
         Some(Registry { server: BrokerServer { address, tls, login }, base })
     }
 
@@ -146,7 +149,8 @@ impl Registry {
 /// interface.
 fn parse(url: &str) -> Option<(bool, String, String)> {
     let encrypted = url.strip_prefix("https://").map(|rest| (true, 443, rest));
-    let (is_encrypted, port, rest) = encrypted.or(url.strip_prefix("http://").map(|rest| (false, 80, rest)))?;
+    let (is_encrypted, port, rest) =
+        encrypted.or(url.strip_prefix("http://").map(|rest| (false, 80, rest)))?;
     let is_plain = rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#@".contains(&byte));
     let (address, base) = address_of(rest, port).filter(|_| is_plain)?;
     let base = base.trim_end_matches('/');
@@ -217,7 +221,9 @@ mod tests {
         check("http://h", Some((false, "h:80", "")));
         check("https://h/", Some((true, "h:443", "")));
         check("http://[::1]:8081/apis/ccompat/v7/", Some((false, "[::1]:8081", "/apis/ccompat/v7")));
-        for url in ["h:80", "ftp://h", "http://u:p@h", "http://h?key=k", "http://h:x", "http://", "http://h/a b"] {
+        for url in
+            ["h:80", "ftp://h", "http://u:p@h", "http://h?key=k", "http://h:x", "http://", "http://h/a b"]
+        {
             check(url, None);
         }
     }

@@ -31,9 +31,9 @@ pub(super) fn mechanism(settings: &SystemSection<'_, '_>, server: &BrokerServer)
     };
     let is_refused = match (&server.login.user, &server.login.password) {
         (None, None) => report("sasl", "only a user has a password to prove: add user, or leave it out"),
-        (None, Some(_)) => {
-            ["password_env", "password_file"].iter().any(|key| report(key, "a password needs its user: add user"))
-        }
+        (None, Some(_)) => ["password_env", "password_file"]
+            .iter()
+            .any(|key| report(key, "a password needs its user: add user")),
         _ if mechanism == Some(Mechanism::Plain) && server.tls.is_none() => report(
             "sasl",
             "this mechanism sends the password as it is: add tls = true, or use sasl = \"scram-sha-512\"",
@@ -48,7 +48,11 @@ pub(super) fn mechanism(settings: &SystemSection<'_, '_>, server: &BrokerServer)
 }
 
 /// Adds the settings that secure the connections of a client.
-pub(super) fn secure(config: &mut ClientConfig, topic: &Topic, control: &Control) -> Result<(), SecurityError> {
+pub(super) fn secure(
+    config: &mut ClientConfig,
+    topic: &Topic,
+    control: &Control,
+) -> Result<(), SecurityError> {
     let BrokerServer { tls, login, .. } = &topic.server;
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let protocol = match (tls.is_some(), login.user.is_some()) {
@@ -87,20 +91,25 @@ impl ConnectionNotes {
     pub(super) fn refusal(&self) -> Option<String> {
         let note = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let holds = |words: &[&str]| words.iter().any(|word| note.contains(word));
-        if holds(&["Authentication failed", "authentication error", "SASL authentication", "invalid credentials"]) {
+        if holds(&[
+            "Authentication failed",
+            "authentication error",
+            "SASL authentication",
+            "invalid credentials",
+        ]) {
             return Some("the server refuses the user or the password".into());
         }
         if holds(&["mechanism handshake failed", "unsupported mechanism", "Unsupported SASL mechanism"]) {
-            return Some("the server does not offer this mechanism: choose another one, as sasl = \"plain\"".into());
+            return Some(
+                "the server does not offer this mechanism: choose another one, as sasl = \"plain\"".into(),
+            );
         }
         if !holds(&["certificate", "Certificate"]) {
             return None;
         }
-        let problem = note.rsplit("SSL handshake failed: ").next().unwrap_or_default();
-        let problem: String = problem.chars().filter(|c| !c.is_control()).take(120).collect();
-        Some(format!(
-            "TLS failed: {problem}; tls_roots names the roots to trust, tls_certificate and tls_key our own certificate"
-        ))
+        let problem = note.rsplit("routines::").next().unwrap_or_default();
+        let problem: String = problem.split([':', '(']).next().unwrap_or_default().chars().take(80).collect();
+        Some(format!("TLS failed: {problem}: see tls_roots, and tls_certificate for our own certificate"))
     }
 }
 

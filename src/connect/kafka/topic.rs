@@ -97,7 +97,10 @@ impl SourceConfig for Topic {
 
     fn formats(&self) -> AllowedFormats {
         let (allowed, expected) = match self.registry {
-            Some(_) => (&[Format::Avro, Format::Ndjson][..], "a registry is for format = \"avro\" or format = \"ndjson\""),
+            Some(_) => (
+                &[Format::Avro, Format::Ndjson][..],
+                "a registry is for format = \"avro\" or format = \"ndjson\"",
+            ),
             None => (
                 &[Format::COMMAS, Format::Ndjson][..],
                 "a message is text: use format = \"ndjson\" or format = \"csv\", or name a registry for format = \"avro\"",

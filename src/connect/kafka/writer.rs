@@ -48,7 +48,12 @@ pub(super) struct TopicWriter {
 
 impl TopicWriter {
     pub(super) fn new(topic: &Topic, control: &Control) -> Self {
-        TopicWriter { topic: topic.clone(), control: control.clone(), producer: None, notes: ConnectionNotes::default() }
+        TopicWriter {
+            topic: topic.clone(),
+            control: control.clone(),
+            producer: None,
+            notes: ConnectionNotes::default(),
+        }
     }
 }
 
@@ -64,11 +69,14 @@ impl ServerWriter for TopicWriter {
             .set("partitioner", "murmur2")
             .create_with_context(notes.clone())
             .map_err(refused)?;
-        producer.init_transactions(PATIENCE).map_err(refused)?;
+        producer.init_transactions(PATIENCE).map_err(|error| {
+            // What the client library has to say about it.
+            producer.poll(Duration::ZERO);
+            refused(error)
+        })?;
         let last = last(topic, &self.control)?;
         self.producer = Some(producer);
-        let Some((id, mark)) = last else { return Ok(((0, 0), None)) };
-        Ok((id, Some(mark)))
+        Ok(last.map_or(((0, 0), None), |(id, mark)| (id, Some(mark))))
     }
 
     fn send(

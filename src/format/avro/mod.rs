@@ -51,7 +51,12 @@ impl AvroRecords {
     ///
     /// # Errors
     /// Why it can't be used; records with this number are unusable then.
-    pub(crate) fn learn(&mut self, number: u32, texts: &[String], wanted: &[String]) -> Result<(), SchemaError> {
+    pub(crate) fn learn(
+        &mut self,
+        number: u32,
+        texts: &[String],
+        wanted: &[String],
+    ) -> Result<(), SchemaError> {
         if self.plans.len() >= MOST_SCHEMAS {
             self.plans.clear();
         }

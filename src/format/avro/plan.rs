@@ -35,12 +35,7 @@ impl RecordPlan {
 
 /// Plans the fields of a record, whose names begin with `prefix`. The depth is that of the wanted
 /// names, also if a record contains itself.
-fn plan(
-    schema: &Schema,
-    fields: &[(String, TypeNumber)],
-    prefix: &str,
-    wanted: &[String],
-) -> Vec<FieldPlan> {
+fn plan(schema: &Schema, fields: &[(String, TypeNumber)], prefix: &str, wanted: &[String]) -> Vec<FieldPlan> {
     let field = |(name, number): &(String, TypeNumber)| {
         let name = format!("{prefix}{name}");
         if let Some(slot) = wanted.iter().position(|wanted| *wanted == name) {

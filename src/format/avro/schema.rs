@@ -54,7 +54,10 @@ pub(super) enum AvroType {
     /// Integers that are times, as multiples of this number of nanoseconds.
     Time(i64),
     /// Whole numbers of 10^-scale, big-endian, in bytes or in a fixed number of bytes.
-    Decimal { scale: u32, size: Option<usize> },
+    Decimal {
+        scale: u32,
+        size: Option<usize>,
+    },
     Enum(Vec<String>),
     Array(TypeNumber),
     Map(TypeNumber),

@@ -35,12 +35,12 @@ fn message(content: &[u8]) -> Vec<u8> {
 /// A record of [`SCHEMA`], encoded by hand.
 fn flight() -> Vec<u8> {
     let parts: [&[u8]; 11] = [
-        &[3, 8, 0, 2, 2, b'x', 2, 0, 0],    // a block of two values in four bytes, then one of one
+        &[3, 8, 0, 2, 2, b'x', 2, 0, 0], // a block of two values in four bytes, then one of one
         &[2, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f], // 1.5
-        &[0xac, 0x02],                      // 150
+        &[0xac, 0x02],                   // 150
         &[2],
         &[0x80, 0x82, 0xd8, 0xc7, 0xfe, 0x4e], // 2013-01-01T05:00:00Z
-        &[4, 0xff, 0x38],                   // -200 hundredths
+        &[4, 0xff, 0x38],                      // -200 hundredths
         &[0],
         &[6, b'J', b'F', b'K', 2, 2, b'k', 1, 2, 0],
         &[0],

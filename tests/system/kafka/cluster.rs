@@ -127,7 +127,8 @@ impl KafkaCluster {
 
     /// The committed messages of a topic, partition by partition.
     pub(super) fn messages(&self, topic: &str) -> Vec<Message> {
-        let metadata = self.consumer("test").fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
+        let metadata =
+            self.consumer("test").fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
         let partitions = metadata.topics()[0].partitions().len() as i32;
         (0..partitions).flat_map(|partition| self.messages_of(topic, partition)).collect()
     }
@@ -142,7 +143,8 @@ impl KafkaCluster {
             match consumer.poll(PATIENCE).expect("the broker answers") {
                 Ok(message) => {
                     let part = |part: Option<&[u8]>| part.unwrap_or_default().to_vec();
-                    let id = message.headers().and_then(|headers| headers.iter().find(|found| found.key == "id"));
+                    let id =
+                        message.headers().and_then(|headers| headers.iter().find(|found| found.key == "id"));
                     let id = part(id.and_then(|header| header.value));
                     let (key, payload) = (part(message.key()), part(message.payload()));
                     found.push(Message { partition, id, key, payload });

@@ -12,12 +12,14 @@ use super::login::{Login, Users};
 
 /// Numbers of requests.
 const METADATA: u16 = 3;
+const FIND_COORDINATOR: u16 = 10;
 const SASL_HANDSHAKE: u16 = 17;
 const API_VERSIONS: u16 = 18;
 const SASL_AUTHENTICATE: u16 = 36;
 
-/// The first version of metadata with compact lengths.
+/// The first versions of metadata and of coordinators with compact lengths.
 const COMPACT: u16 = 9;
+const COMPACT_COORDINATOR: u16 = 3;
 
 /// Either end of a connection.
 pub(super) trait Wire: Read + Write + Send {}
@@ -56,8 +58,7 @@ impl Front {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let shown = Arc::new(AtomicU32::new(shown));
-        let settings =
-            Arc::new(FrontSettings { broker, port, shown: Arc::clone(&shown), users, accept });
+        let settings = Arc::new(FrontSettings { broker, port, shown: Arc::clone(&shown), users, accept });
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let settings = Arc::clone(&settings);
@@ -103,6 +104,13 @@ impl FrontSettings {
                     let (bytes, copy) = (&answer[..], answer[..4].to_vec());
                     let shown = self.shown.load(Ordering::Relaxed);
                     MetadataAnswer { bytes, at: 4, copy }.edited(version, self.port, shown)
+                }
+                (FIND_COORDINATOR, _) => {
+                    let mut answer = pass(&mut server, &request)?;
+                    // The port comes last, or before the end of a compact answer.
+                    let end = answer.len() - usize::from(version >= COMPACT_COORDINATOR);
+                    answer[end - 4..end].copy_from_slice(&u32::from(self.port).to_be_bytes());
+                    answer
                 }
                 _ => pass(&mut server, &request)?,
             };

@@ -104,9 +104,8 @@ impl Login {
 
 /// HMAC (RFC 2104) with a key that is not longer than a block of the hash.
 fn hmac<D: Digest>(block: usize, key: &[u8], text: &[u8]) -> Vec<u8> {
-    let pad = |with: u8| -> Vec<u8> {
-        (0..block).map(|at| key.get(at).copied().unwrap_or(0) ^ with).collect()
-    };
+    let pad =
+        |with: u8| -> Vec<u8> { (0..block).map(|at| key.get(at).copied().unwrap_or(0) ^ with).collect() };
     let inner = D::digest([&pad(0x36)[..], text].concat());
     D::digest([&pad(0x5c)[..], &inner].concat()).to_vec()
 }

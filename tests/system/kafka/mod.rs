@@ -159,23 +159,23 @@ fn all_partitions_are_read_once_when_brokers_and_runs_end() {
 /// Reads all partitions from an independent server, and writes to several.
 #[test]
 fn an_independent_server_is_read_and_written() {
-    let Some(cluster) = KafkaCluster::tansu(&[("parts", 3), ("releases", 3)]) else { return skipped("tansu") };
+    let Some(cluster) = KafkaCluster::tansu(&[("parts", 3), ("releases", 3)]) else {
+        return skipped("tansu");
+    };
     let case = KafkaStream::on(cluster);
     let address = case.cluster.address();
     let sink = format!("[[sinks]]\npath = 'kafka://{address}'\nstream = 'releases'\n");
     let text = std::fs::read_to_string(case.pipeline("parts", "group = 'lag'")).expect("a pipeline");
-    let pipeline = case.lab.write("tansu.toml", text + "[[views]]\nname = 'v'\nworkload = 'prefix'\n" + &sink);
-    let mut live = case.start(&pipeline);
+    let pipeline =
+        case.lab.write("tansu.toml", text + "[[views]]\nname = 'v'\nworkload = 'prefix'\n" + &sink);
     for first in (0..case.rows.len()).step_by(2000) {
         let before = releases(&case.state()).len();
+        let live = case.start(&pipeline);
         case.spread("parts", first, 2000);
         await_until("the run goes on", || releases(&case.state()).len() > before + 8);
         stop(&live);
         wait(live).succeeded();
-        live = case.start(&pipeline);
     }
-    stop(&live);
-    wait(live).succeeded();
     case.until_idle(&pipeline);
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
     let own = |partition| (0..case.rows.len()).filter(|&row| partition_of(row) == partition).count() as i64;
@@ -195,7 +195,7 @@ fn new_partitions_are_found_by_a_run_that_goes_on() {
     case.publish(("parts", 0), 0, 1000);
     await_until("the run goes on", || releases(&case.state()).len() >= 3);
     topics.show(3);
-    std::thread::sleep(Duration::from_secs(6));
+    std::thread::sleep(Duration::from_secs(9));
     case.spread("parts", 1000, 2000);
     await_until("the run goes on", || releases(&case.state()).len() >= 15);
     stop(&live);
@@ -295,8 +295,7 @@ fn records_in_avro_are_read_by_their_schemas() {
     let case = KafkaStream::new();
     let registry = SchemaRegistry::of(SCHEMA, Some("Authorization: Basic dTpw"));
     registry.set_away(true);
-    let messages: Vec<Vec<u8>> =
-        case.rows.iter().map(|row| framed(registry::NUMBER, &avro(row))).collect();
+    let messages: Vec<Vec<u8>> = case.rows.iter().map(|row| framed(registry::NUMBER, &avro(row))).collect();
     // Cut, with an unknown schema, without one, and not Avro at all.
     let whole = &messages[0];
     let junk = [&whole[..30], &framed(9, &whole[5..]), &whole[5..], b"secret"];
@@ -358,7 +357,10 @@ fn a_partition_that_lost_messages_is_refused() {
     case.refused(&pipeline, &["begins with offset 100", "in partition 0, but 1000 was to be read next"]);
     case.cluster = KafkaCluster::new(&[("rows", 1)]);
     case.publish(("rows", 0), 0, 10);
-    case.refused(&case.pipeline("rows", ""), &["ends before offset 10 in partition 0, but was read up to 999"]);
+    case.refused(
+        &case.pipeline("rows", ""),
+        &["ends before offset 10 in partition 0, but was read up to 999"],
+    );
 }
 
 #[test]

@@ -47,16 +47,10 @@ impl SchemaRegistry {
     }
 }
 
-fn answer(
-    mut client: &TcpStream,
-    body: &str,
-    required: Option<&str>,
-    is_away: bool,
-) -> std::io::Result<()> {
+fn answer(mut client: &TcpStream, body: &str, required: Option<&str>, is_away: bool) -> std::io::Result<()> {
     let mut lines = BufReader::new(client).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
-    let headers: Vec<String> =
-        lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+    let headers: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
     let is_allowed = required.is_none_or(|line| headers.iter().any(|header| header == line));
     let (status, body) = match request.as_str() {
         _ if is_away => ("503 Service Unavailable", ""),
@@ -66,7 +60,8 @@ fn answer(
     };
     // In two chunks.
     let (first, second) = body.split_at(body.len() / 2);
-    let chunk = |part: &str| if part.is_empty() { String::new() } else { format!("{:x}\r\n{part}\r\n", part.len()) };
+    let chunk =
+        |part: &str| if part.is_empty() { String::new() } else { format!("{:x}\r\n{part}\r\n", part.len()) };
     let (first, second) = (chunk(first), chunk(second));
     write!(client, "HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n{first}{second}0\r\n\r\n")
 }
