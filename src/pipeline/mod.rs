@@ -455,12 +455,7 @@ impl Pipeline {
         self.sources.len() > 1
     }
 
-    /// Whether rows are read by several readers, each with its own clock.
-    pub(crate) fn merges_clocks(&self) -> bool {
-        self.has_several_sources() || self.has_partitions()
-    }
-
-    /// Whether a source has partitions.
+    /// Whether a source has partitions, each with its own clock.
     pub(crate) fn has_partitions(&self) -> bool {
         self.sources.iter().any(|source| source.input.source().partitioning().is_some())
     }

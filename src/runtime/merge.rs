@@ -13,8 +13,8 @@
 //! not waited for can deliver records of epochs up to w. They are late: they join epoch w + 1 or
 //! are dropped, as the pipeline says.
 //!
-//! **Partitions** are read like sources: e(c) of a source with partitions is the least of its active
-//! partitions, or without one the largest of all. They have an idle time of their own. A partition
+//! **Partitions** are read like sources: e(c) of a source with partitions is the least of those
+//! that are active, or without one the largest of all. They have an idle time of their own. One
 //! that is found while the run goes on begins after the epochs that are closed: its rows of these
 //! are late. It is found before any epoch closes by a row of a connection that has seen it.
 //!

@@ -94,7 +94,7 @@ impl RowGuard {
             cut: entity.map(|entity| EntityCut::new(entity.limits)),
             is_first,
             judge: RowJudge::new(pipeline, committed, judged),
-            is_merging: pipeline.merges_clocks(),
+            is_merging: pipeline.has_several_sources() || pipeline.has_partitions(),
             control: control.clone(),
             goes_on: pipeline.preflight == Preflight::Stop,
             look: is_first.then(|| FirstLook::new(pipeline.sources.len())),

@@ -2,8 +2,8 @@
 //! own.
 //!
 //! A partition is assigned, not subscribed to: no group selects the partitions. Only committed
-//! transactions are read. Transaction markers and aborted messages have offsets too, so offsets rise
-//! by more than one. The client reconnects by itself. After any reported error a new client is
+//! transactions are read. Transaction markers and aborted messages have offsets too, so offsets may
+//! rise by more than one. The client reconnects by itself. After any reported error a new client is
 //! created. A server refuses to read from an offset that the partition does not have, and then the
 //! reader asks what it has.
 

@@ -35,8 +35,8 @@ const LARGEST: &str = "67108864";
 /// Header of a message that holds its id.
 const ID: &str = "id";
 
-/// Distance from the end at which the search for the last message of a partition begins: the message and the
-/// marker of its transaction.
+/// Distance from the end of a partition at which the search for its last message begins: the
+/// message and the marker of its transaction.
 const BACK: u64 = 2;
 
 pub(super) struct TopicWriter {

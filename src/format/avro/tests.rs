@@ -1,3 +1,5 @@
+//! Records encoded by hand and by another library, schemas of every kind, and bytes of every kind.
+
 use super::*;
 use proptest::prelude::*;
 
