@@ -84,6 +84,7 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
 }
 
 /// How a source is split into partitions, each with an order, a clock and a position of its own.
+#[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has partitions"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partitioning {
     /// Silence after which the other partitions no longer wait for one.
