@@ -89,28 +89,29 @@ pub(super) struct ConnectionNotes(Arc<Mutex<Option<String>>>);
 impl ConnectionNotes {
     /// Returns why no connection can be made until a person mends something, if that was said.
     pub(super) fn refusal(&self) -> Option<String> {
-        let note = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let holds = |words: &[&str]| words.iter().any(|word| note.contains(word));
-        if holds(&[
-            "Authentication failed",
-            "authentication error",
-            "SASL authentication",
-            "invalid credentials",
-        ]) {
-            return Some("the server refuses the user or the password".into());
-        }
-        if holds(&["mechanism handshake failed", "unsupported mechanism", "Unsupported SASL mechanism"]) {
-            return Some(
-                "the server does not offer this mechanism: choose another one, as sasl = \"plain\"".into(),
-            );
-        }
-        if !holds(&["certificate", "Certificate"]) {
-            return None;
-        }
-        let problem = note.rsplit("routines::").next().unwrap_or_default();
-        let problem: String = problem.split([':', '(']).next().unwrap_or_default().chars().take(80).collect();
-        Some(format!("TLS failed: {problem}: see tls_roots, and tls_certificate for our own certificate"))
+        reason(self.0.lock().unwrap_or_else(PoisonError::into_inner).as_deref()?)
     }
+}
+
+/// Returns what a note of the library means for a person; `None` if another attempt may succeed.
+fn reason(note: &str) -> Option<String> {
+    // A connection that ended too early, which the library blames on what it was doing.
+    if note.contains("Local: ") {
+        return None;
+    }
+    if note.contains("mechanism handshake failed") {
+        return Some("the server does not offer this mechanism: choose another one in sasl".into());
+    }
+    if note.contains("SASL authentication error") || note.contains("Authentication failed") {
+        return Some("the server refuses the user or the password".into());
+    }
+    if !note.contains("certificate") {
+        return None;
+    }
+    // The words of OpenSSL, without its numbers and without advice for users of the library.
+    let problem = note.rsplit("routines::").next().unwrap_or_default();
+    let problem: String = problem.split([':', '(']).next().unwrap_or_default().chars().take(80).collect();
+    Some(format!("TLS failed: {problem}: see tls_roots, and tls_certificate for our own certificate"))
 }
 
 impl ClientContext for ConnectionNotes {
@@ -129,4 +130,35 @@ impl ProducerContext<NoCustomPartitioner> for ConnectionNotes {
     type DeliveryOpaque = ();
 
     fn delivery(&self, _: &DeliveryResult<'_>, _: Self::DeliveryOpaque) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lasting_problems_end_a_run() {
+        let check = |note: &str, expected: Option<&str>| {
+            let found = reason(note);
+            assert_eq!(found.is_some(), expected.is_some(), "{note}");
+            assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{note}");
+        };
+        let user = Some("the user or the password");
+        check("h:1: SASL authentication error: wrong user or password (after 42ms in state AUTH_REQ)", user);
+        check("h:1: SASL authentication error: Authentication failed: Invalid username or password", user);
+        check(
+            "h:1: SASL PLAIN mechanism handshake failed: Broker: Unsupported SASL mechanism: broker's supported mechanisms: X",
+            Some("another one in sasl"),
+        );
+        check(
+            "h:1: SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's supported mechanisms: (n/a)",
+            None,
+        );
+        check(
+            "h:1: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate could not be verified",
+            Some("TLS failed: certificate verify failed"),
+        );
+        check("h:1: SSL handshake failed: error:0A00010B:SSL routines::wrong version number", None);
+        check("h:1: Connect to ipv4#127.0.0.1:1 failed: Connection refused", None);
+    }
 }
