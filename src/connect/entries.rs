@@ -12,6 +12,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::{AllowedFormats, DynamicEq, OpenFile, Origin, OriginRequest, RequestError, SourceError};
@@ -21,24 +22,36 @@ use crate::format::row::{FileRows, Row, RowOutcome};
 use crate::state::Position;
 
 /// A server's stream as named in a pipeline.
-pub(super) trait ServerStream: DynamicEq + fmt::Debug + Clone + Send + Sync + 'static {
+pub(super) trait ServerStream: fmt::Debug + Clone + Send + Sync + 'static {
     /// Name of the system and the stream for messages, without a secret.
     fn name(&self) -> String;
 
     /// Bytes that distinguish the stream from others of the same system, independent of its
     /// address.
-    fn identity(&self) -> Vec<u8>;
+    fn identity(&self) -> Vec<u8> {
+        Vec::new()
+    }
 
     /// Formats in which entries may be written.
     fn formats(&self) -> AllowedFormats {
         AllowedFormats::MESSAGES
     }
 
+    /// The part of its positions.
+    fn part(&self) -> u32 {
+        0
+    }
+
+    /// When an entry last arrived; shared by streams that end together by silence.
+    fn activity(&self) -> Activity {
+        Activity::default()
+    }
+
     /// Connects, and reads from a position on.
     fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, RequestError>;
 }
 
-impl<S: ServerStream> super::SourceConfig for S {
+impl<S: ServerStream + DynamicEq> super::SourceConfig for S {
     fn name(&self) -> String {
         ServerStream::name(self)
     }
@@ -52,8 +65,32 @@ impl<S: ServerStream> super::SourceConfig for S {
     }
 
     fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
-        let (stream, shape, control) = (self.clone(), opening.shape.clone(), opening.control.clone());
-        Ok(Box::new(StreamOrigin { stream, shape, control }))
+        Ok(origin(self.clone(), opening.shape, opening.control))
+    }
+}
+
+/// Opens a stream.
+pub(super) fn origin(stream: impl ServerStream, shape: &RowLayout, control: &Control) -> Box<dyn Origin> {
+    Box::new(StreamOrigin { stream, shape: shape.clone(), control: control.clone() })
+}
+
+/// When an entry last arrived or a server was unreachable.
+#[derive(Clone, Debug)]
+pub(super) struct Activity(Arc<Mutex<Instant>>);
+
+impl Default for Activity {
+    fn default() -> Self {
+        Activity(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Activity {
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn last(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,7 +122,7 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
     }
 
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
-        if position.part > 0 {
+        if position.part != self.stream.part() {
             return Ok(None);
         }
         let form = EntryParser::new(&self.shape, self.stream.name().as_ref())?;
@@ -96,7 +133,7 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
             position,
             entries: None,
             backoff: Backoff::default(),
-            last: Instant::now(),
+            activity: self.stream.activity(),
         }))))
     }
 }
@@ -109,15 +146,14 @@ struct StreamRows<S> {
     position: Position,
     entries: Option<Box<dyn Entries>>,
     backoff: Backoff,
-    /// When an entry last arrived or the server was unreachable.
-    last: Instant,
+    activity: Activity,
 }
 
 impl<S: ServerStream> StreamRows<S> {
     fn next(&mut self, row: &mut Row) -> Result<Option<Position>, RequestError> {
         if self.entries.is_none() {
             self.entries = Some(self.stream.connect(&self.control, self.position)?);
-            self.last = Instant::now();
+            self.activity.note();
         }
         self.entries.as_mut().map_or(Ok(None), |entries| entries.next(row, &mut self.form))
     }
@@ -129,20 +165,26 @@ impl<S: ServerStream> StreamRows<S> {
             self.control.notice(&format!("{}: {error}; trying again", self.stream.name()));
         }
         self.control.sleep(self.backoff.pause());
-        self.last = Instant::now();
+        self.activity.note();
     }
 }
 
 impl<S: ServerStream> FileRows for StreamRows<S> {
     fn read(&mut self, row: &mut Row) -> io::Result<RowOutcome> {
-        while !self.control.is_over(self.last) {
+        while !self.control.is_stopped() {
             match self.next(row) {
                 Ok(Some(position)) => {
-                    (self.position, self.last) = (position, Instant::now());
+                    self.position = position;
+                    self.activity.note();
                     self.backoff.reset();
                     return Ok(RowOutcome::Row);
                 }
-                Ok(None) => self.backoff.reset(),
+                Ok(None) => {
+                    self.backoff.reset();
+                    if self.control.is_over(self.activity.last()) {
+                        break;
+                    }
+                }
                 Err(RequestError::Passing(error) | RequestError::Gone(error)) => self.pause(&error),
                 Err(RequestError::NoStream) => self.pause(&io::Error::other("the stream is not there")),
                 Err(RequestError::Insecure(error)) => {

@@ -14,6 +14,7 @@ const FORMATS: &[Word<Format>] = &[
     word("csv", Format::COMMAS, "Values with a header row, separated by commas or another delimiter."),
     word("ndjson", Format::Ndjson, "One JSON object per line or message."),
     word("fields", Format::Fields, "Entries of Redis with named fields."),
+    word("avro", Format::Avro, "Messages of Kafka in Avro, with their schemas in a `registry`."),
     word("parquet", Format::Parquet, "Parquet files."),
 ];
 

@@ -37,7 +37,7 @@ mod fake;
 pub(crate) mod files;
 mod formats;
 pub(crate) mod journal;
-mod kafka;
+pub(crate) mod kafka;
 mod nats;
 mod origin;
 mod redis;
@@ -62,8 +62,8 @@ pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
 pub(crate) use formats::{AllowedFormats, DELIMITER, FORMAT, HEADER, RecordFormat, TIME_FORMAT};
 pub(crate) use origin::{
-    FileLists, HeaderlessFile, Journaling, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart,
-    SourceConfig,
+    CommitListener, FileLists, HeaderlessFile, Journaling, MOST_PARTITIONS, OpenFile, Origin, OriginRequest,
+    Partitioning, Partitions, ReadExtent, ReadPart, SourceConfig,
 };
 use security::{SecurityOffer, refuse_secret};
 pub(crate) use writer::{EpochStamp, HttpEndpoint, LineOutlet, OutletContent, SinkConfig, SinkTarget};

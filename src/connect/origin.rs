@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::journal::{Intake, JournalSession};
 use super::{AllowedFormats, DynamicEq, SourceError};
@@ -27,6 +29,27 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
 
     /// Bytes that distinguish a stream from others of the same system, independent of its address.
     fn identity(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// How it is split into partitions, if it is.
+    fn partitioning(&self) -> Option<Partitioning> {
+        None
+    }
+
+    /// Opens all partitions, for a source that has them. An earlier run has recorded the positions
+    /// of the first `recorded` of them.
+    fn open_partitions(
+        &self,
+        _shape: &RowLayout,
+        _control: &Control,
+        _recorded: u32,
+    ) -> Option<Arc<dyn Partitions>> {
+        None
+    }
+
+    /// Returns who wants to know the positions of committed epochs, if anyone does.
+    fn commit_listener(&self, _control: &Control) -> Option<Box<dyn CommitListener>> {
         None
     }
 
@@ -58,6 +81,34 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
     fn take_in(&self, _session: JournalSession, _control: &Control) -> std::io::Result<Intake> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
+}
+
+/// How a source is split into partitions, each with an order, a clock and a position of its own.
+#[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has partitions"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Partitioning {
+    /// Silence after which the other partitions no longer wait for one.
+    pub(crate) idle: Duration,
+}
+
+/// Most partitions of a source.
+pub(crate) const MOST_PARTITIONS: u32 = 1024;
+
+/// The open partitions of a source.
+pub(crate) trait Partitions: Send + Sync {
+    /// Returns the number of partitions found so far: at least one, never fewer than before and at
+    /// most [`MOST_PARTITIONS`]. A partition is counted before a row of any other one is delivered
+    /// by a connection that has seen it.
+    fn number(&self) -> u32;
+
+    /// Opens a partition. The part of its positions is its number.
+    fn open(&self, partition: u32) -> Box<dyn Origin>;
+}
+
+/// Learns how far a source has been read by committed epochs.
+pub(crate) trait CommitListener: Send {
+    /// Takes note of the positions after a committed epoch, one for each partition. Never waits.
+    fn committed(&mut self, positions: Vec<Position>);
 }
 
 /// When a source has a journal.

@@ -206,6 +206,9 @@ pub enum Defect {
     /// A line is not a JSON object.
     #[error("the line is not a JSON object")]
     NotAnObject,
+    /// A message is not a record in Avro.
+    #[error("the message is not a record in Avro of a schema in the registry")]
+    NotARecord,
     /// A record of a server's stream is too long.
     #[error("the record is too long")]
     TooLong,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::ByteStream;
 use super::Format;
+use super::avro::{AvroRecords, SchemaError};
 use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
 use super::ndjson::read_object;
@@ -32,6 +33,7 @@ enum EntryFormat {
     None,
     Object,
     Line(Box<CsvRows>),
+    Avro(AvroRecords),
 }
 
 impl EntryParser {
@@ -44,6 +46,7 @@ impl EntryParser {
                 EntryFormat::Line(Box::new(CsvRows::open(header, name, delimiter, &shape.wanted)?))
             }
             (Format::Fields, _) => EntryFormat::None,
+            (Format::Avro, _) => EntryFormat::Avro(AvroRecords::default()),
             _ => EntryFormat::Object,
         };
         Ok(EntryParser { wanted: shape.wanted.clone(), text })
@@ -58,7 +61,35 @@ impl EntryParser {
     pub(crate) fn read(&mut self, text: &[u8], row: &mut Row) {
         match &mut self.text {
             EntryFormat::Line(rows) => rows.read_alone(text, row),
+            EntryFormat::Avro(records) => records.read(text, &self.wanted, row),
             _ => read_object(text, &self.wanted, row),
+        }
+    }
+
+    /// Whether records have schemas that must be learnt.
+    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
+    pub(crate) fn has_schemas(&self) -> bool {
+        matches!(self.text, EntryFormat::Avro(_))
+    }
+
+    /// Returns the number of the schema that must be learnt before this record is read.
+    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
+    pub(crate) fn unknown_schema(&self, text: &[u8]) -> Option<u32> {
+        match &self.text {
+            EntryFormat::Avro(records) => records.unknown_schema(text),
+            _ => None,
+        }
+    }
+
+    /// Learns a schema: its text, after those that it refers to; none if there is no such schema.
+    ///
+    /// # Errors
+    /// Why its records can't be used.
+    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
+    pub(crate) fn learn(&mut self, number: u32, texts: &[String]) -> Result<(), SchemaError> {
+        match &mut self.text {
+            EntryFormat::Avro(records) => records.learn(number, texts, &self.wanted),
+            _ => Ok(()),
         }
     }
 

@@ -167,7 +167,7 @@ impl Framing {
     pub(crate) fn new(format: Format) -> Self {
         let grammar = match format {
             Format::Csv(delimiter) => csv(delimiter),
-            Format::Ndjson | Format::Fields | Format::Parquet => NDJSON,
+            Format::Ndjson | Format::Fields | Format::Parquet | Format::Avro => NDJSON,
         };
         Framing { grammar, state: Between, records: 0, line: 1, began: 1, length: 0 }
     }

@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+#[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
+pub(crate) mod avro;
 pub(crate) mod csv;
 mod error;
 pub(crate) mod form;
@@ -41,6 +43,8 @@ pub enum Format {
     Fields,
     /// Parquet files.
     Parquet,
+    /// Records in Avro, one per message.
+    Avro,
 }
 
 impl Format {

@@ -455,6 +455,11 @@ impl Pipeline {
         self.sources.len() > 1
     }
 
+    /// Whether a source has partitions, each with its own clock.
+    pub(crate) fn has_partitions(&self) -> bool {
+        self.sources.iter().any(|source| source.input.source().partitioning().is_some())
+    }
+
     /// Returns the strategy that `[release]` requests.
     pub fn wanted_strategy(&self) -> RequestedStrategy {
         let name = match (&self.release.strategy, &self.strategy_file) {

@@ -2,14 +2,13 @@
 //! release.
 
 use super::copies::DuplicateFilter;
+use super::ingest::{SourceReaders, from_start};
 use super::preflight::ClosedEpochs;
 use super::progress::MergeProgress;
 use crate::check::{EntityCut, Problem, RecordTally, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::Pipeline;
-use crate::source::{
-    RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader,
-};
+use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
 
 /// How much of the sources is read.
 #[derive(Clone, Debug, Default)]
@@ -47,22 +46,23 @@ pub struct DryRun {
 /// Of several sources, the one whose clock is furthest behind is read next. The rows are judged as
 /// in a run, in which the order of reading decides nothing either, and then all together.
 pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn FnMut(u64)) -> DryRun {
-    let number = pipeline.sources.len() as u64;
-    let open = |(source, index)| {
-        let reader = SourceReader::controlled((pipeline, source), &limits.control, ResumePoint::START, 0)?;
-        Ok(reader.among((index, number)).comparing_all().limited(limits.rows.unwrap_or(u64::MAX)))
-    };
-    let readers: Result<Vec<SourceReader>, SourceError> =
-        pipeline.sources.iter().zip(0..).map(open).collect();
+    let sources: Result<Vec<SourceReaders>, SourceError> =
+        (0..pipeline.sources.len()).map(|number| from_start(pipeline, number, &limits.control)).collect();
     let mut rehearsal = Rehearsal::new(pipeline);
-    match readers {
-        Err(fault) => rehearsal.end(&[], Some(fault)),
-        Ok(mut readers) => {
-            let fault = rehearsal.read(&mut readers, progress).err();
-            (0..).zip(&mut readers).for_each(|(source, reader)| rehearsal.add(source, reader.take_batch()));
-            rehearsal.end(&readers, fault)
+    let sources = match sources {
+        Err(fault) => return rehearsal.end(&[], Some(fault)),
+        Ok(sources) => sources,
+    };
+    let mut readers = Vec::new();
+    for (number, source) in sources.into_iter().enumerate() {
+        for reader in source.readers {
+            rehearsal.clocks.add(pipeline, number);
+            readers.push(reader.comparing_all().limited(limits.rows.unwrap_or(u64::MAX)));
         }
     }
+    let fault = rehearsal.read(&mut readers, progress).err();
+    readers.iter_mut().enumerate().for_each(|(number, reader)| rehearsal.add(number, reader.take_batch()));
+    rehearsal.end(&readers, fault)
 }
 
 /// The state of a dry run.
@@ -71,6 +71,8 @@ struct Rehearsal {
     judge: RowJudge,
     tally: RecordTally,
     counters: RowCounters,
+    /// Number of sources.
+    sources: usize,
     clocks: MergeProgress,
     has_looked: bool,
     problems: Vec<Problem>,
@@ -85,7 +87,8 @@ impl Rehearsal {
             judge: RowJudge::new(pipeline, 0, &[], None),
             tally: RecordTally::new(pipeline),
             counters: RowCounters::default(),
-            clocks: MergeProgress::new(pipeline, 0),
+            sources: pipeline.sources.len(),
+            clocks: MergeProgress::new(0),
             has_looked: false,
             problems: Vec::new(),
             stops_after: None,
@@ -112,16 +115,16 @@ impl Rehearsal {
             self.counters.copies = self.copies.found();
             progress(self.counters.rows);
             let reader = &readers[index];
-            self.clocks.sources[index].count(reader.counters(), reader.unjudged());
+            self.clocks.readers[index].count(reader.counters(), reader.unjudged());
             match event {
                 Ok(SourceEvent::Batch(batch)) => self.add(index, batch),
                 Ok(SourceEvent::Mark(mark)) => {
-                    self.clocks.sources[index].advance(mark, self.clocks.closed);
+                    self.clocks.readers[index].advance(mark, self.clocks.closed);
                 }
-                Ok(SourceEvent::End) => self.clocks.sources[index].ended = true,
+                Ok(SourceEvent::End) => self.clocks.readers[index].ended = true,
                 // A run that reads a single source does not end its look.
                 Err(fault) if readers.len() == 1 => return Err(fault),
-                Err(fault) => self.clocks.sources[index].fault = Some(fault),
+                Err(fault) => self.clocks.readers[index].fault = Some(fault),
             }
             let mut published = self.clocks.closed;
             while let Some(closed) = self.clocks.close_next() {
@@ -136,9 +139,10 @@ impl Rehearsal {
         }
     }
 
-    fn add(&mut self, source: usize, mut batch: RecordBatch) {
+    /// Adds records of a reader.
+    fn add(&mut self, reader: usize, mut batch: RecordBatch) {
         self.copies.take_out(&mut batch);
-        self.judge.add(source, &batch.records);
+        self.judge.add(self.clocks.readers[reader].source, &batch.records);
         self.tally.add(&batch.records);
     }
 
@@ -147,8 +151,8 @@ impl Rehearsal {
         self.copies.forget(closed.epoch);
         let is_new = self.judge.close(closed.due, &closed.counters);
         if self.has_looked && is_new && self.problems.is_empty() {
-            let surveys: Vec<&RowSurvey> = readers.iter().map(SourceReader::survey).collect();
-            self.problems = self.judge.judge(&surveys);
+            let surveys = self.surveys(readers);
+            self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>());
             self.note_stop(published);
         }
     }
@@ -156,7 +160,8 @@ impl Rehearsal {
     /// Judges the first rows, once.
     fn look(&mut self, readers: &[SourceReader]) {
         if !std::mem::replace(&mut self.has_looked, true) {
-            self.problems = self.judge.look(&seen(readers), self.copies.found());
+            let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
+            self.problems = self.judge.look(&seen(&counters, &surveys), self.copies.found());
             self.note_stop(0);
         }
     }
@@ -168,6 +173,22 @@ impl Rehearsal {
         }
     }
 
+    /// Returns what the rows of each source hold.
+    fn surveys(&self, readers: &[SourceReader]) -> Vec<RowSurvey> {
+        let survey = |source| sum_surveys(self.clocks.readers_of(source).map(|reader| &readers[reader]));
+        (0..self.sources).take_while(|_| !readers.is_empty()).map(survey).collect()
+    }
+
+    /// Returns what became of the rows of each source.
+    fn row_counters(&self, readers: &[SourceReader]) -> Vec<RowCounters> {
+        let sum = |source| {
+            let mut sum = RowCounters::default();
+            self.clocks.readers_of(source).for_each(|reader| sum += *readers[reader].counters());
+            sum
+        };
+        (0..self.sources).take_while(|_| !readers.is_empty()).map(sum).collect()
+    }
+
     fn end(mut self, readers: &[SourceReader], fault: Option<SourceError>) -> DryRun {
         if fault.is_some() {
             let published = if self.has_looked { self.clocks.closed } else { 0 };
@@ -175,8 +196,9 @@ impl Rehearsal {
         }
         self.look(readers);
         let left_out = self.judge.entities().map(EntityCut::left_out);
+        let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
         let mut problems = self.problems;
-        for problem in self.judge.sum_up(&seen(readers), self.copies.found()) {
+        for problem in self.judge.sum_up(&seen(&counters, &surveys), self.copies.found()) {
             if !problems.iter().any(|found| found.is_same(&problem)) {
                 problems.push(problem);
             }
@@ -190,7 +212,7 @@ impl Rehearsal {
         }
         DryRun {
             counters: self.counters,
-            survey: sum_surveys(readers),
+            survey: sum_surveys(readers.iter()),
             tally: self.tally,
             left_out,
             closed: self.clocks.closed,
@@ -203,13 +225,14 @@ impl Rehearsal {
 }
 
 /// Returns what was seen of the rows of each source.
-fn seen(readers: &[SourceReader]) -> Vec<SourceRows<'_>> {
-    readers.iter().map(SourceRows::of).collect()
+fn seen<'s>(counters: &[RowCounters], surveys: &'s [RowSurvey]) -> Vec<SourceRows<'s>> {
+    counters.iter().zip(surveys).map(|(&counters, survey)| SourceRows::new(counters, survey)).collect()
 }
 
-/// Returns what the rows of all sources hold.
-fn sum_surveys(readers: &[SourceReader]) -> RowSurvey {
-    let mut sum = RowSurvey::default();
-    readers.iter().for_each(|reader| sum.merge(reader.survey()));
+/// Returns what the rows of several readers hold.
+fn sum_surveys<'r>(readers: impl Iterator<Item = &'r SourceReader>) -> RowSurvey {
+    let mut surveys = readers.map(SourceReader::survey);
+    let mut sum = surveys.next().cloned().unwrap_or_default();
+    surveys.for_each(|more| sum.merge(more));
     sum
 }

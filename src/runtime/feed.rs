@@ -26,7 +26,7 @@ use crate::state::IngestJournal;
 
 use super::copies::DuplicateFilter;
 use super::preflight::{ClosedEpochs, RowGuard};
-use super::resume::EpochResume;
+use super::resume::{EpochResume, SourceResume};
 
 /// Most batches that wait for a worker.
 pub(super) const WAITING_BATCHES: usize = 8;
@@ -195,7 +195,8 @@ impl RecordDealer {
             let delivered = match event {
                 Ok(SourceEvent::Batch(batch)) => self.batch(0, batch),
                 Ok(SourceEvent::Mark(EpochMark { epoch, due, rows, resume })) => {
-                    let (counters, resumes) = (vec![reader.unjudged()], vec![resume]);
+                    let resumes = vec![SourceResume { source: 0, resume }];
+                    let counters = vec![reader.unjudged()];
                     let closed = ClosedEpochs { epoch, due, rows, counters, resumes, judged: None };
                     self.close(closed, &[reader.survey()])
                 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::resume::TaggedPosition;
 use super::{RunError, RunOptions};
-use crate::connect::FileLists;
 use crate::connect::journal::{Intake, JournalSession, JournalSessions};
+use crate::connect::{CommitListener, FileLists, MOST_PARTITIONS, Partitions};
+use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{ResumePoint, SourceError, SourceReader, shape};
 use crate::state::{Position, Store};
@@ -50,27 +51,127 @@ fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
 }
 
 /// Readers of a pipeline's sources, and the threads that copy one of them into a journal.
-pub(super) type OpenSources = (Vec<SourceReader>, Option<Intake>);
+pub(super) type OpenSources = (Vec<SourceReaders>, Option<Intake>);
+
+/// The readers of a source: one, or one for each partition.
+pub(super) struct SourceReaders {
+    pub(super) readers: Vec<SourceReader>,
+    /// Its partitions, if it has any; more may be found later.
+    pub(super) partitions: Option<Arc<dyn Partitions>>,
+}
+
+impl SourceReaders {
+    /// Notes that an earlier run has judged the rows up to the end of this epoch.
+    pub(super) fn judged_through(self, epoch: u64) -> Self {
+        let readers = self.readers.into_iter().map(|reader| reader.judged_through(epoch)).collect();
+        SourceReaders { readers, ..self }
+    }
+
+    /// Returns the only reader of a run, if no other may follow.
+    pub(super) fn only(mut sources: Vec<Self>) -> Result<SourceReader, Vec<Self>> {
+        match &mut sources[..] {
+            [SourceReaders { readers, partitions: None }] if readers.len() == 1 => {
+                readers.pop().ok_or_else(Vec::new)
+            }
+            _ => Err(sources),
+        }
+    }
+
+    /// Opens the partitions of a source at their `recorded` positions; `None` if it has none.
+    pub(super) fn of_partitions(
+        (pipeline, number): (&Pipeline, usize),
+        control: &Control,
+        recorded: &[ResumePoint],
+        committed: u64,
+    ) -> Result<Option<Self>, SourceError> {
+        let source = &pipeline.sources[number];
+        let (shape, known) = (shape(pipeline, source), recorded.len() as u32);
+        let Some(partitions) = source.input.source().open_partitions(&shape, control, known) else {
+            return Ok(None);
+        };
+        let mut opened = SourceReaders { readers: Vec::new(), partitions: Some(partitions) };
+        opened.readers = opened.found((pipeline, number), control, (0, recorded), committed)?;
+        Ok(Some(opened))
+    }
+
+    /// Opens the partitions from `first` on: those of `recorded` positions, and others that have
+    /// been found, whose rows of closed epochs are late.
+    pub(super) fn found(
+        &self,
+        (pipeline, number): (&Pipeline, usize),
+        control: &Control,
+        (first, recorded): (u32, &[ResumePoint]),
+        closed: u64,
+    ) -> Result<Vec<SourceReader>, SourceError> {
+        let Some(partitions) = self.partitions.as_ref().filter(|all| all.number() > first) else {
+            return Ok(Vec::new());
+        };
+        let open = |partition: u32| {
+            let start = Position { part: partition, ..Position::START };
+            let new = ResumePoint { position: start, late_from: 0, ..ResumePoint::START };
+            let resume = recorded.get(partition as usize).copied().unwrap_or(new);
+            let (origin, source) = (partitions.open(partition), &pipeline.sources[number]);
+            let reader = SourceReader::over(origin, (pipeline, source), control, resume, closed)?;
+            Ok(reader.among(rank(pipeline, number, partition)))
+        };
+        (first..partitions.number()).map(open).collect()
+    }
+}
+
+/// Returns the number of a reader among all that a run may have, and their number.
+fn rank(pipeline: &Pipeline, source: usize, partition: u32) -> (u64, u64) {
+    let sources = pipeline.sources.len() as u64;
+    let partitions = if pipeline.has_partitions() { u64::from(MOST_PARTITIONS) } else { 1 };
+    (source as u64 + sources * u64::from(partition), sources * partitions)
+}
+
+/// Opens a source from its beginning, for a run that keeps nothing.
+pub(super) fn from_start(
+    pipeline: &Pipeline,
+    number: usize,
+    control: &Control,
+) -> Result<SourceReaders, SourceError> {
+    if let Some(opened) = SourceReaders::of_partitions((pipeline, number), control, &[], 0)? {
+        return Ok(opened);
+    }
+    let read = (pipeline, &pipeline.sources[number]);
+    let reader = SourceReader::controlled(read, control, ResumePoint::START, 0)?;
+    let readers = vec![reader.among(rank(pipeline, number, 0))];
+    Ok(SourceReaders { readers, partitions: None })
+}
+
+/// Returns who learns the positions of each source after a commit.
+pub(super) fn listeners(pipeline: &Pipeline, control: &Control) -> Vec<(usize, Box<dyn CommitListener>)> {
+    let listener = |source: &Source| source.input.source().commit_listener(control);
+    let listeners = pipeline.sources.iter().map(listener).enumerate();
+    listeners.filter_map(|(source, listener)| Some((source, listener?))).collect()
+}
 
 /// Opens the sources at the positions of the last committed epoch.
 pub(super) fn sources(
     pipeline: &Pipeline,
     store: &Store,
-    recorded: Option<Vec<TaggedPosition>>,
+    recorded: Option<Vec<Vec<TaggedPosition>>>,
     committed: u64,
     options: &RunOptions,
 ) -> Result<OpenSources, RunError> {
     let journaled = pipeline.sources.iter().any(|source| source.journal);
-    let has_journal = recorded.iter().flatten().any(TaggedPosition::is_journal) || store.has_ingest()?;
+    let has_journal =
+        recorded.iter().flatten().flatten().any(TaggedPosition::is_journal) || store.has_ingest()?;
     if has_journal && !journaled {
         return Err(RunError::JournalOff);
     }
     let opening = SourceOpener { pipeline, store, committed, options };
     let (mut readers, mut taking) = (Vec::new(), None);
     for (number, source) in pipeline.sources.iter().enumerate() {
-        let recorded = recorded.as_ref().and_then(|recorded| recorded.get(number).copied());
-        let (reader, taken) = opening.source(source, number, recorded)?;
-        readers.push(reader.among((number as u64, pipeline.sources.len() as u64)));
+        let recorded = recorded.as_ref().map_or(&[][..], |recorded| &recorded[number]);
+        if let Some(opened) = opening.partitions(number, recorded)? {
+            readers.push(opened);
+            continue;
+        }
+        let (reader, taken) = opening.source(source, number, recorded.first().copied())?;
+        let reader = reader.among(rank(pipeline, number, 0));
+        readers.push(SourceReaders { readers: vec![reader], partitions: None });
         taking = taking.or(taken);
     }
     Ok((readers, taking))
@@ -85,6 +186,21 @@ struct SourceOpener<'a> {
 }
 
 impl SourceOpener<'_> {
+    fn partitions(
+        &self,
+        number: usize,
+        recorded: &[TaggedPosition],
+    ) -> Result<Option<SourceReaders>, RunError> {
+        let source = &self.pipeline.sources[number];
+        if source.input.source().partitioning().is_none() {
+            return Ok(None);
+        }
+        recorded.first().map_or(Ok(()), |first| is_position_in(source.tag(), first.partition))?;
+        let recorded: Vec<ResumePoint> = recorded.iter().map(|recorded| recorded.resume).collect();
+        let read = (self.pipeline, number);
+        Ok(SourceReaders::of_partitions(read, &self.options.control, &recorded, self.committed)?)
+    }
+
     fn source(
         &self,
         source: &Source,

@@ -20,12 +20,11 @@ use zeroize::Zeroizing;
 use super::positions::PartitionPositions;
 use super::resume::{EpochResume, options};
 use super::{RunError, RunOptions};
-use crate::connect::journal;
+use crate::connect::{CommitListener, journal};
 use crate::ledger::{Book, LedgerRequest, confirm_room, enter};
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::publication::{Calibration, MomentPublication, Publication, PublicationError};
-use crate::source::ResumePoint;
 use crate::state::{
     CommittedEpoch, Enrolment, IngestJournal, RecoveredState, SourcePosition, StateError, Store,
 };
@@ -140,8 +139,10 @@ impl RunStart {
 /// The store behind the commit operator, and the ingest journal if the source has one.
 pub(super) struct Journal {
     store: Store,
-    /// Source tag stored with each position.
-    partitions: Vec<u32>,
+    /// Source tags stored with positions.
+    tags: Vec<u32>,
+    /// Who learns the positions of a source after each commit.
+    listeners: Vec<(usize, Box<dyn CommitListener>)>,
     ingest: Option<Arc<IngestJournal>>,
     /// Histories of entities after the committed epochs, if entities are protected.
     histories: Option<EntityHistories>,
@@ -162,7 +163,7 @@ impl CommitLog<EpochExtra> for Journal {
             .iter()
             .map(|epoch| {
                 let positions = match (resumes(epoch).next(), &self.embedded) {
-                    (Some(resume), _) => resume.positions(&self.partitions)?,
+                    (Some(resume), _) => resume.positions(&self.tags)?,
                     (None, Some(embedded)) => embedded.after(epoch.released.epoch)?,
                     (None, None) => Vec::new(),
                 };
@@ -190,13 +191,14 @@ impl CommitLog<EpochExtra> for Journal {
             self.checkpoint(epoch)?;
         }
         self.advance(since)?;
-        let journaled = self.partitions.iter().position(|&partition| partition == u32::from(journal::TAG));
-        let last = epochs
-            .last()
-            .zip(journaled)
-            .and_then(|(epoch, source)| resumes(epoch).flat_map(|resume| &resume.sources).nth(source));
-        if let (Some(ingest), Some(ResumePoint { position, .. })) = (&self.ingest, last) {
-            ingest.committed(self.store.committed(), *position)?;
+        let Some(last) = epochs.last().and_then(|epoch| resumes(epoch).next()) else { return Ok(()) };
+        for (source, listener) in &mut self.listeners {
+            listener.committed(last.of_source(*source).collect());
+        }
+        let journaled = self.tags.iter().position(|&tag| tag == u32::from(journal::TAG));
+        let position = journaled.and_then(|source| last.of_source(source).next());
+        if let Some((ingest, position)) = self.ingest.as_ref().zip(position) {
+            ingest.committed(self.store.committed(), position)?;
         }
         Ok(())
     }
@@ -206,12 +208,17 @@ impl Journal {
     /// `histories`: of the entities after the epochs in the store.
     pub(super) fn new(
         store: Store,
-        (partitions, ingest): (Vec<u32>, Option<Arc<IngestJournal>>),
+        (tags, ingest): (Vec<u32>, Option<Arc<IngestJournal>>),
         histories: Option<EntityHistories>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (embedded, checkpointed) = (None, None);
-        Journal { store, partitions, ingest, histories, embedded, metrics, checkpointed }
+        let (embedded, checkpointed, listeners) = (None, None, Vec::new());
+        Journal { store, tags, listeners, ingest, histories, embedded, metrics, checkpointed }
+    }
+
+    /// Reports the positions of sources after each commit.
+    pub(super) fn reporting(self, listeners: Vec<(usize, Box<dyn CommitListener>)>) -> Self {
+        Journal { listeners, ..self }
     }
 
     /// Commits the positions of an embedder's partitions with each epoch.

@@ -1,4 +1,5 @@
-//! Merges several sources: decides which clocks count, and which records are late.
+//! Merges several sources, and the partitions of a source: decides which clocks count, and which
+//! records are late.
 //!
 //! Each source is read on a thread of its own, with its own clock c, which closes its epochs up to
 //! e(c). Let A be the **active** sources, neither ended nor idle. Epochs are closed up to
@@ -12,6 +13,11 @@
 //! not waited for can deliver records of epochs up to w. They are late: they join epoch w + 1 or
 //! are dropped, as the pipeline says.
 //!
+//! **Partitions** are read like sources: e(c) of a source with partitions is the least of those
+//! that are active, or without one the largest of all. They have an idle time of their own. One
+//! that is found while the run goes on begins after the epochs that are closed: its rows of these
+//! are late. It is found before any epoch closes by a row of a connection that has seen it.
+//!
 //! Idleness depends on this machine's clock, which a later reader can't reproduce. So the number of
 //! each source's next row is recorded with each epoch ([`ResumePoint::late_from`]). Among the rows
 //! after the recorded position, those before that number have counted if their epoch is closed;
@@ -21,6 +27,7 @@
 //! A source whose clock is far ahead of w is paused, which bounds memory. While the first rows are
 //! [looked](super::preflight) at, so is one that has delivered its share of them.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Select, Sender, TryRecvError, bounded};
@@ -30,6 +37,7 @@ use tracing::debug;
 
 use super::copies::retain;
 use super::feed::{PATIENCE, ReadOutcome, RecordDealer};
+use super::ingest::SourceReaders;
 use super::preflight::LOOK_ROWS;
 use super::progress::MergeProgress;
 use crate::check::SourceRows;
@@ -54,7 +62,11 @@ struct SourceMessage {
 
 /// State of merging.
 pub(super) struct Merge {
+    pipeline: Pipeline,
+    /// The sources, without their readers.
+    sources: Vec<SourceReaders>,
     clocks: MergeProgress,
+    compares_all: bool,
     late: LatePolicy,
     horizon: u64,
     /// Whether a source may never send another row.
@@ -62,56 +74,103 @@ pub(super) struct Merge {
     /// Whether the next row of a source may take long to arrive.
     is_live: bool,
     control: Control,
-    /// Late records of each source while it was not waited for.
+    /// Late records of each reader while it was not waited for.
     late_records: Vec<RowCounters>,
 }
 
 impl Merge {
-    /// Merges the sources of a pipeline after the last committed epoch.
-    pub(super) fn new(pipeline: &Pipeline, committed: u64, control: &Control) -> Self {
+    /// Merges the sources of a pipeline after the last committed epoch. `compares_all` compares the
+    /// values of all rows with their bounds.
+    pub(super) fn new(pipeline: &Pipeline, committed: u64, compares_all: bool, control: &Control) -> Self {
         let late = match &pipeline.epochs.schedule {
             Schedule::ByTime(by) => by.late,
             Schedule::ByCount(_) => LatePolicy::Fold,
         };
         Merge {
-            clocks: MergeProgress::new(pipeline, committed),
+            pipeline: pipeline.clone(),
+            sources: Vec::new(),
+            clocks: MergeProgress::new(committed),
+            compares_all,
             late,
             horizon: pipeline.epochs.schedule.horizon(),
             is_endless: pipeline.sources.iter().any(Source::goes_on),
             is_live: false,
             control: control.clone(),
-            late_records: vec![RowCounters::default(); pipeline.sources.len()],
+            late_records: Vec::new(),
         }
     }
 
     /// Reads all sources to their ends and deals their events.
-    pub(super) fn deal(mut self, mut readers: Vec<SourceReader>, mut dealer: RecordDealer) -> ReadOutcome {
-        for (clock, reader) in self.clocks.sources.iter_mut().zip(&mut readers) {
-            clock.begin(reader);
-            self.is_live |= reader.is_live();
+    pub(super) fn deal(mut self, mut sources: Vec<SourceReaders>, mut dealer: RecordDealer) -> ReadOutcome {
+        let mut readers = Vec::new();
+        for (number, source) in sources.iter_mut().enumerate() {
+            self.begin(number, std::mem::take(&mut source.readers), &mut readers, &dealer);
         }
-        let mut sources: Vec<SourceThread> =
-            readers.into_iter().map(|reader| SourceThread::of(reader, dealer.fault())).collect();
-        while self.step(&mut sources, &mut dealer) {}
-        let rows: Vec<_> = (0..sources.len()).map(|number| self.seen(number, &sources)).collect();
-        dealer.outcome(&rows, self.sum_counters(&sources))
+        self.sources = sources;
+        while self.step(&mut readers, &mut dealer) {}
+        let surveys: Vec<_> = (0..self.sources.len()).map(|source| self.survey(source, &readers)).collect();
+        let rows = surveys.iter().enumerate();
+        let rows = rows.map(|(source, survey)| SourceRows::new(self.counters(source, &readers), survey));
+        dealer.outcome(&rows.collect::<Vec<_>>(), self.sum_counters(&readers))
     }
 
-    /// Returns what was seen of the rows of a source.
-    fn seen<'s>(&self, number: usize, sources: &'s [SourceThread]) -> SourceRows<'s> {
-        let mut counters = sources[number].counters;
-        counters += self.late_records[number];
-        SourceRows::new(counters, &sources[number].survey)
+    /// Begins to read with more readers of a source.
+    fn begin(
+        &mut self,
+        source: usize,
+        more: Vec<SourceReader>,
+        readers: &mut Vec<SourceThread>,
+        dealer: &RecordDealer,
+    ) {
+        for reader in more {
+            let mut reader = if self.compares_all { reader.comparing_all() } else { reader };
+            self.is_live |= reader.is_live();
+            self.clocks.add(&self.pipeline, source).begin(&mut reader);
+            self.late_records.push(RowCounters::default());
+            readers.push(SourceThread::of(reader, dealer.fault()));
+        }
     }
 
-    fn sum_counters(&self, sources: &[SourceThread]) -> RowCounters {
+    /// Begins to read partitions that were found since. Returns whether to go on.
+    fn grow(&mut self, readers: &mut Vec<SourceThread>, dealer: &mut RecordDealer) -> bool {
+        for source in 0..self.sources.len() {
+            let first = self.clocks.readers_of(source).count() as u32;
+            let read = (&self.pipeline, source);
+            let found = self.sources[source].found(read, &self.control, (first, &[]), self.clocks.closed);
+            match found {
+                Ok(found) => self.begin(source, found, readers, dealer),
+                Err(fault) => return dealer.refuse(fault),
+            }
+        }
+        true
+    }
+
+    /// Returns what became of the rows of a source.
+    fn counters(&self, source: usize, readers: &[SourceThread]) -> RowCounters {
+        let mut counters = RowCounters::default();
+        for number in self.clocks.readers_of(source) {
+            counters += readers[number].counters;
+            counters += self.late_records[number];
+        }
+        counters
+    }
+
+    /// Returns what the rows of a source hold.
+    fn survey<'s>(&self, source: usize, readers: &'s [SourceThread]) -> Cow<'s, RowSurvey> {
+        let mut own = self.clocks.readers_of(source).map(|number| &*readers[number].survey);
+        let mut survey = own.next().map_or_else(Cow::default, Cow::Borrowed);
+        own.for_each(|more| survey.to_mut().merge(more));
+        survey
+    }
+
+    fn sum_counters(&self, readers: &[SourceThread]) -> RowCounters {
         let mut sum = RowCounters::default();
-        (0..sources.len()).for_each(|number| sum += self.seen(number, sources).counters);
+        (0..self.sources.len()).for_each(|source| sum += self.counters(source, readers));
         sum
     }
 
     /// Deals one event, or finds an idle source; returns whether to go on.
-    fn step(&mut self, sources: &mut [SourceThread], dealer: &mut RecordDealer) -> bool {
+    fn step(&mut self, sources: &mut Vec<SourceThread>, dealer: &mut RecordDealer) -> bool {
         if dealer.has_block() {
             let mut awaited = self.clocks.awaited(dealer.is_looking());
             let waits = awaited.all(|number| sources[number].messages.is_empty());
@@ -126,20 +185,23 @@ impl Merge {
             None if dealer.fault().is_raised() => false,
             None => !(self.is_live && dealer.holds_epochs()) || dealer.end_look(),
         };
-        if !goes_on {
+        if !goes_on || !self.grow(sources, dealer) {
             return false;
         }
-        for (source, clock) in sources.iter().zip(&mut self.clocks.sources) {
-            let silent = clock.patience.is_some_and(|patience| source.is_silent(patience));
-            let idle = silent && clock.next_row >= clock.recorded_row && clock.fault.is_none();
+        for (source, clock) in sources.iter().zip(&mut self.clocks.readers) {
+            let is_due = clock.next_row >= clock.recorded_row && clock.fault.is_none();
+            let idle = clock.patience.idleness(|patience| is_due && source.is_silent(patience));
             if std::mem::replace(&mut clock.idle, idle) != idle {
-                debug!(source = clock.name, idle, "whether its clock counts has changed");
+                debug!(source = clock.name, ?idle, "whether its clock counts has changed");
             }
         }
         while let Some(mut closed) = self.clocks.close_next() {
-            closed.counters.iter_mut().zip(&self.late_records).for_each(|(own, &late)| *own += late);
-            let surveys: Vec<&RowSurvey> = sources.iter().map(|source| &*source.survey).collect();
-            if !dealer.close(closed, &surveys) {
+            for (clock, &late) in self.clocks.readers.iter().zip(&self.late_records) {
+                closed.counters[clock.source] += late;
+            }
+            let surveys: Vec<_> =
+                (0..self.sources.len()).map(|source| self.survey(source, sources)).collect();
+            if !dealer.close(closed, &surveys.iter().map(Cow::as_ref).collect::<Vec<_>>()) {
                 return false;
             }
         }
@@ -151,7 +213,7 @@ impl Merge {
         {
             return dealer.end_look() && dealer.refuse(fault);
         }
-        if self.clocks.closed >= self.horizon || self.clocks.sources.iter().all(|source| source.ended) {
+        if self.clocks.closed >= self.horizon || self.clocks.readers.iter().all(|source| source.ended) {
             return dealer.end();
         }
         true
@@ -184,7 +246,7 @@ impl Merge {
             dealer.fault().raise("the reader of a source has stopped without saying why");
             return false;
         };
-        let clock = &mut self.clocks.sources[number];
+        let clock = &mut self.clocks.readers[number];
         clock.next_row = next_row;
         clock.count(&counters, unjudged);
         (sources[number].last, sources[number].counters) = (Instant::now(), counters);
@@ -196,12 +258,14 @@ impl Merge {
                 true
             }
             Ok(SourceEvent::Batch(mut batch)) => {
+                let source = clock.source;
                 self.judge(&mut batch, number);
                 if is_surveyed {
-                    dealer.survey(number, self.seen(number, sources));
+                    let survey = self.survey(source, sources);
+                    dealer.survey(source, SourceRows::new(self.counters(source, sources), &survey));
                 }
                 dealer.update_counters(self.sum_counters(sources));
-                dealer.batch(number, batch)
+                dealer.batch(source, batch)
             }
             Ok(SourceEvent::Mark(mark)) => {
                 clock.advance(mark, self.clocks.closed);

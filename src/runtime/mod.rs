@@ -59,7 +59,7 @@ use crate::source::{RowCounters, SourceError};
 use crate::state::{Enrolment, RecoveredState, StateError};
 use cluster::execute;
 use feed::{WorkerFeed, channels};
-use ingest::{OpenSources, sources as open_sources};
+use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
 use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
@@ -228,13 +228,12 @@ pub fn run(
         Preflight::Off => false,
     };
     let reading = readers.map(|readers| {
-        let readers = readers.into_iter().map(|reader| reader.judged_through(judged));
-        let comparing = readers.map(|reader| if compares_all { reader.comparing_all() } else { reader });
-        let mut readers: Vec<_> = comparing.collect();
-        let merge = Merge::new(pipeline, committed, &options.control);
-        std::thread::Builder::new().name("source".into()).spawn(move || match readers.pop() {
-            Some(reader) if readers.is_empty() => dealer.deal(reader),
-            last => merge.deal(readers.into_iter().chain(last).collect(), dealer),
+        let readers: Vec<_> =
+            readers.into_iter().map(|readers: SourceReaders| readers.judged_through(judged)).collect();
+        let merge = Merge::new(pipeline, committed, compares_all, &options.control);
+        std::thread::Builder::new().name("source".into()).spawn(move || match SourceReaders::only(readers) {
+            Ok(reader) => dealer.deal(if compares_all { reader.comparing_all() } else { reader }),
+            Err(readers) => merge.deal(readers, dealer),
         })
     });
     let reading =
@@ -338,8 +337,10 @@ fn open(
     let committed = start.first_epoch - 1;
     let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
     let ingest = taking.as_ref().map(Intake::ingest);
-    let partitions = pipeline.sources.iter().map(Source::tag).collect();
-    let journal = Journal::new(store, (partitions, ingest), histories, Arc::clone(&options.metrics));
+    let tags = pipeline.sources.iter().map(Source::tag).collect();
+    let listeners = ingest::listeners(pipeline, &options.control);
+    let journal = Journal::new(store, (tags, ingest), histories, Arc::clone(&options.metrics));
+    let journal = journal.reporting(listeners);
     Ok((FirstWorker { start, journal, judged }, (readers, taking)))
 }
 

@@ -23,10 +23,11 @@
 
 use hushflow_operators::{Entity, EntityHistory};
 
+use super::resume::SourceResume;
 use crate::check::{JudgeState, Problem, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
-use crate::source::{RecordBatch, ResumePoint, RowCounters, RowSurvey};
+use crate::source::{RecordBatch, RowCounters, RowSurvey};
 
 /// Rows of each source that are looked at.
 pub(super) const LOOK_ROWS: u64 = 4096;
@@ -42,8 +43,8 @@ pub(super) struct ClosedEpochs {
     /// What became of these rows of each source, except for copies and for rows that an earlier run
     /// has judged.
     pub(super) counters: Vec<RowCounters>,
-    /// The position at which each source resumes.
-    pub(super) resumes: Vec<ResumePoint>,
+    /// The position at which each source, or each of its partitions, resumes.
+    pub(super) resumes: Vec<SourceResume>,
     /// The state of the judge, if a run that resumes judges its rows.
     pub(super) judged: Option<Box<JudgeState>>,
 }
@@ -51,7 +52,7 @@ pub(super) struct ClosedEpochs {
 /// Judges the rows of a run.
 pub(super) struct RowGuard {
     judge: RowJudge,
-    /// Whether there are several sources, of which the merge says when enough rows were looked at.
+    /// Whether several clocks are merged, where the merge says when enough rows were looked at.
     is_merging: bool,
     control: Control,
     /// Whether rows after the look are judged too.
@@ -94,7 +95,7 @@ impl RowGuard {
             let mut guard = RowGuard {
                 is_first,
                 judge: RowJudge::new(pipeline, committed, histories, judged),
-                is_merging: pipeline.has_several_sources(),
+                is_merging: pipeline.has_several_sources() || pipeline.has_partitions(),
                 control: control.clone(),
                 goes_on: pipeline.preflight == Preflight::Stop,
                 look: is_first.then(|| FirstLook::new(pipeline.sources.len())),

@@ -1,26 +1,30 @@
-//! Progress of several sources: how far the clock of each has come, which epochs all of them have
-//! closed, and what became of the rows up to there.
+//! Progress of several sources, or of the partitions of a source: how far the clock of each reader
+//! has come, which epochs all of them have closed, and what became of the rows up to there.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::preflight::{ClosedEpochs, LOOK_ROWS};
+use super::resume::SourceResume;
 use super::source::EPOCHS_AHEAD;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{EpochMark, ResumePoint, RowCounters, SourceError, SourceReader};
 
-/// Progress of each source and of all together.
+/// Progress of each reader and of all together.
 pub(super) struct MergeProgress {
-    pub(super) sources: Vec<SourceProgress>,
+    /// Those of a source in the order of its partitions.
+    pub(super) readers: Vec<ReaderProgress>,
     /// Epochs up to this one are closed.
     pub(super) closed: u64,
 }
 
-/// Progress of a source.
-pub(super) struct SourceProgress {
+/// Progress of the reader of a source or of a partition.
+pub(super) struct ReaderProgress {
+    /// Index of its source.
+    pub(super) source: usize,
     pub(super) name: String,
     /// Silence after which it is idle.
-    pub(super) patience: Option<Duration>,
+    pub(super) patience: Patience,
     /// Its own clock has closed the epochs up to this one.
     pub(super) closed: u64,
     /// Marks of epochs still open, with the counters at each; `resume` is the position of the last
@@ -36,19 +40,52 @@ pub(super) struct SourceProgress {
     pub(super) next_row: u64,
     /// Row that an earlier run had reached. The merge waits for the source up to there.
     pub(super) recorded_row: u64,
-    pub(super) idle: bool,
+    pub(super) idle: Idleness,
     pub(super) ended: bool,
     /// Why it can't be read further. Its clock still counts.
     pub(super) fault: Option<SourceError>,
 }
 
-impl SourceProgress {
-    /// State before the first event, after the last committed epoch.
-    fn new(name: &str, patience: Option<Duration>, committed: u64) -> Self {
-        SourceProgress {
+/// How long a reader may be silent before it is idle.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Patience {
+    /// That of other partitions of its source.
+    partitions: Option<Duration>,
+    /// That of other sources.
+    sources: Option<Duration>,
+}
+
+impl Patience {
+    fn of(source: &Source) -> Self {
+        let partitioning = source.input.source().partitioning();
+        Patience { partitions: partitioning.map(|partitioning| partitioning.idle), sources: source.idle }
+    }
+
+    /// Returns who no longer waits for a reader, by whether it is silent for a time.
+    pub(super) fn idleness(self, is_silent: impl Fn(Duration) -> bool) -> Idleness {
+        let [partition, source] =
+            [self.partitions, self.sources].map(|patience| patience.is_some_and(&is_silent));
+        Idleness { partition, source }
+    }
+}
+
+/// Who no longer waits for a reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Idleness {
+    /// Other partitions of its source.
+    partition: bool,
+    /// Other sources.
+    source: bool,
+}
+
+impl ReaderProgress {
+    /// State before the first event, after the closed epochs.
+    fn new(source: usize, name: &str, patience: Patience, closed: u64) -> Self {
+        ReaderProgress {
+            source,
             name: name.into(),
             patience,
-            closed: committed,
+            closed,
             marks: VecDeque::new(),
             resume: ResumePoint::START,
             rows: 0,
@@ -56,7 +93,7 @@ impl SourceProgress {
             rows_read: 0,
             next_row: 0,
             recorded_row: 0,
-            idle: false,
+            idle: Idleness::default(),
             ended: false,
             fault: None,
         }
@@ -66,10 +103,6 @@ impl SourceProgress {
     pub(super) fn begin(&mut self, reader: &mut SourceReader) {
         (self.resume, self.next_row) = (reader.here(), reader.next_row());
         self.recorded_row = reader.late_from();
-    }
-
-    fn is_active(&self) -> bool {
-        !self.idle && !self.ended
     }
 
     /// Records what became of its rows up to its latest event: of those that this run has read, and
@@ -115,18 +148,32 @@ impl SourceProgress {
 }
 
 impl MergeProgress {
-    /// State before the first event, after the last committed epoch.
-    pub(super) fn new(pipeline: &Pipeline, committed: u64) -> Self {
-        let clock = |source: &Source| SourceProgress::new(&source.name, source.idle, committed);
-        MergeProgress { sources: pipeline.sources.iter().map(clock).collect(), closed: committed }
+    /// State without readers, after the last committed epoch.
+    pub(super) fn new(committed: u64) -> Self {
+        MergeProgress { readers: Vec::new(), closed: committed }
+    }
+
+    /// Adds a reader of a source, of its next partition if it has any.
+    pub(super) fn add(&mut self, pipeline: &Pipeline, source: usize) -> &mut ReaderProgress {
+        let Source { name, .. } = &pipeline.sources[source];
+        let patience = Patience::of(&pipeline.sources[source]);
+        let reader = ReaderProgress::new(source, name, patience, self.closed);
+        self.readers.push(reader);
+        let last = self.readers.len() - 1;
+        &mut self.readers[last]
+    }
+
+    /// Returns the readers of a source.
+    pub(super) fn readers_of(&self, source: usize) -> impl Iterator<Item = usize> {
+        (0..self.readers.len()).filter(move |&reader| self.readers[reader].source == source)
     }
 
     /// Takes why the run must stop: a source can't be read further, and all epochs that its clock
     /// has closed are closed. The number of published epochs then depends on the rows alone. A
     /// silent source may never close them; `is_silent` stops the run all the same.
     pub(super) fn take_fault(&mut self, is_silent: bool) -> Option<SourceError> {
-        let is_over = |source: &&mut SourceProgress| is_silent || source.closed <= self.closed;
-        let mut failed = self.sources.iter_mut().filter(|source| source.fault.is_some());
+        let is_over = |source: &&mut ReaderProgress| is_silent || source.closed <= self.closed;
+        let mut failed = self.readers.iter_mut().filter(|source| source.fault.is_some());
         failed.find(is_over)?.fault.take()
     }
 
@@ -135,8 +182,8 @@ impl MergeProgress {
     pub(super) fn awaited(&self, is_looking: bool) -> impl Iterator<Item = usize> {
         let reach = self.closed.saturating_add(EPOCHS_AHEAD);
         let most_rows = if is_looking { LOOK_ROWS } else { u64::MAX };
-        (0..self.sources.len()).filter(move |&number| {
-            let source = &self.sources[number];
+        (0..self.readers.len()).filter(move |&number| {
+            let source = &self.readers[number];
             let goes_on = !source.ended && source.fault.is_none();
             goes_on && source.closed <= reach && source.rows_read < most_rows
         })
@@ -145,13 +192,28 @@ impl MergeProgress {
     /// Returns the source to read next: of the awaited ones, the one whose clock is furthest
     /// behind.
     pub(super) fn slowest(&self, is_looking: bool) -> Option<usize> {
-        self.awaited(is_looking).min_by_key(|&source| self.sources[source].closed)
+        self.awaited(is_looking).min_by_key(|&source| self.readers[source].closed)
     }
 
     /// Returns the last epoch that may be closed now.
     fn due(&self) -> u64 {
-        let active = self.sources.iter().filter(|source| source.is_active()).map(|source| source.closed);
-        active.min().or_else(|| self.sources.iter().map(|source| source.closed).max()).unwrap_or(0)
+        let sources = self.readers.iter().map(|reader| reader.source + 1).max().unwrap_or(0);
+        let active = (0..sources).filter(|&source| self.waits_for(source)).map(|source| self.due_of(source));
+        active.min().or_else(|| (0..sources).map(|source| self.due_of(source)).max()).unwrap_or(0)
+    }
+
+    /// Whether other sources wait for a source.
+    fn waits_for(&self, source: usize) -> bool {
+        let mut readers = self.readers_of(source).map(|reader| &self.readers[reader]);
+        readers.any(|reader| !reader.ended && !reader.idle.source)
+    }
+
+    /// Returns the last epoch that may be closed by the clocks of a source.
+    fn due_of(&self, source: usize) -> u64 {
+        let readers = || self.readers_of(source).map(|reader| &self.readers[reader]);
+        let active = readers().filter(|reader| !reader.ended && !reader.idle.partition);
+        let closed = active.map(|reader| reader.closed).min();
+        closed.or_else(|| readers().map(|reader| reader.closed).max()).unwrap_or(0)
     }
 
     /// Closes the next epochs with the same resume positions.
@@ -160,17 +222,24 @@ impl MergeProgress {
         if due <= self.closed {
             return None;
         }
-        let marks = self.sources.iter().filter_map(|source| source.marks.front());
+        let marks = self.readers.iter().filter_map(|source| source.marks.front());
         let epoch = marks.map(|(mark, _)| mark.epoch).fold(due, u64::min);
-        let resumes = self.sources.iter().map(|source| source.resume_after(epoch)).collect();
-        let rows = |source: &SourceProgress| source.closing(epoch).map_or(source.rows, |(mark, _)| mark.rows);
-        let rows = self.sources.iter().map(rows).sum();
+        let sources = self.readers.iter().map(|reader| reader.source + 1).max().unwrap_or(0);
+        let mut counters = vec![RowCounters::default(); sources];
+        let mut resumes = Vec::with_capacity(self.readers.len());
+        for reader in &self.readers {
+            counters[reader.source] += reader.counters_at(epoch);
+            resumes.push(SourceResume { source: reader.source, resume: reader.resume_after(epoch) });
+        }
+        // Partitions that were found later come behind those of other sources.
+        resumes.sort_by_key(|resume| resume.source);
+        let rows = |source: &ReaderProgress| source.closing(epoch).map_or(source.rows, |(mark, _)| mark.rows);
+        let rows = self.readers.iter().map(rows).sum();
         // Not what other marks close that happen to be known already.
-        let closing = self.sources.iter().filter_map(|source| source.closing(epoch));
+        let closing = self.readers.iter().filter_map(|source| source.closing(epoch));
         let due = closing.map(|(mark, _)| mark.due).min().unwrap_or(epoch);
-        let counters = self.sources.iter().map(|source| source.counters_at(epoch)).collect();
         self.closed = epoch;
-        self.sources.iter_mut().for_each(|source| source.pass(epoch));
+        self.readers.iter_mut().for_each(|source| source.pass(epoch));
         Some(ClosedEpochs { epoch, due, rows, counters, resumes, judged: None })
     }
 }
@@ -181,8 +250,8 @@ mod tests {
     use crate::state::Position;
 
     fn clocks(number: usize) -> MergeProgress {
-        let clock = |number: usize| SourceProgress::new(&number.to_string(), None, 0);
-        MergeProgress { sources: (0..number).map(clock).collect(), closed: 0 }
+        let clock = |number: usize| ReaderProgress::new(number, "", Patience::default(), 0);
+        MergeProgress { readers: (0..number).map(clock).collect(), closed: 0 }
     }
 
     impl MergeProgress {
@@ -191,8 +260,8 @@ mod tests {
         fn mark(&mut self, source: usize, epoch: u64, row: u64, next_row: u64) {
             let position = Position::new(0, row);
             let resume = ResumePoint { position, ..ResumePoint::START };
-            self.sources[source].next_row = next_row;
-            self.sources[source]
+            self.readers[source].next_row = next_row;
+            self.readers[source]
                 .advance(EpochMark { epoch, due: epoch, resume, rows: 100 * row }, self.closed);
         }
 
@@ -200,7 +269,7 @@ mod tests {
         fn close_all(&mut self) -> Vec<(u64, Vec<(u64, u64)>)> {
             std::iter::from_fn(|| self.close_next())
                 .map(|ClosedEpochs { epoch, resumes, .. }| {
-                    let position = |resume: &ResumePoint| (resume.position.offset, resume.late_from);
+                    let position = |at: &SourceResume| (at.resume.position.offset, at.resume.late_from);
                     (epoch, resumes.iter().map(position).collect())
                 })
                 .collect()
@@ -225,19 +294,49 @@ mod tests {
         let mut clocks = clocks(2);
         clocks.mark(0, 4, 40, 41);
         clocks.mark(1, 1, 10, 15);
-        clocks.sources[1].idle = true;
+        clocks.readers[1].idle.source = true;
         // After epoch 1 its last known position is used, and its rows from 15 on are late.
         assert_eq!(clocks.close_all(), [(1, vec![(40, 41), (10, 15)]), (4, vec![(40, 41), (10, 15)])]);
-        clocks.sources[1].idle = false;
+        clocks.readers[1].idle.source = false;
         clocks.mark(0, 9, 90, 91);
         clocks.mark(1, 3, 30, 35);
         assert!(clocks.due() == 3 && clocks.close_all().is_empty());
         clocks.mark(1, 6, 60, 65);
         assert_eq!(clocks.close_all(), [(6, vec![(90, 91), (60, 65)])]);
-        clocks.sources[1].ended = true;
+        clocks.readers[1].ended = true;
         assert_eq!(clocks.close_all(), [(9, vec![(90, 91), (60, 65)])]);
-        clocks.sources[0].ended = true;
+        clocks.readers[0].ended = true;
         assert!(clocks.close_all().is_empty());
+    }
+
+    /// Readers 0 and 1 are partitions of one source, reader 2 is another source.
+    #[test]
+    fn idle_partitions_delay_only_their_own_source() {
+        let mut clocks = clocks(3);
+        (clocks.readers[1].source, clocks.readers[2].source) = (0, 1);
+        clocks.mark(0, 4, 40, 41);
+        clocks.mark(2, 9, 90, 91);
+        assert!(clocks.close_all().is_empty());
+        clocks.readers[1].idle.partition = true;
+        assert_eq!(clocks.close_all(), [(4, vec![(40, 41), (0, 0), (90, 91)])]);
+        // Without an active partition, the source's furthest clock counts, and still holds others.
+        clocks.readers[0].idle.partition = true;
+        assert!(clocks.due() == 4 && clocks.close_all().is_empty());
+        clocks.readers[1].idle.partition = false;
+        clocks.mark(1, 6, 60, 65);
+        assert_eq!(clocks.close_all(), [(6, vec![(40, 41), (60, 65), (90, 91)])]);
+        clocks.readers[0].ended = true;
+        clocks.readers[1].ended = true;
+        assert_eq!(clocks.close_all(), [(9, vec![(40, 41), (60, 65), (90, 91)])]);
+    }
+
+    /// A partition that is found late belongs to the first source.
+    #[test]
+    fn positions_are_in_the_order_of_sources() {
+        let mut clocks = clocks(2);
+        clocks.readers.push(ReaderProgress::new(0, "", Patience::default(), 0));
+        (0..3).for_each(|reader| clocks.mark(reader, 1, 10 * reader as u64, 50));
+        assert_eq!(clocks.close_all(), [(1, vec![(0, 50), (20, 50), (10, 50)])]);
     }
 
     #[test]
@@ -245,7 +344,7 @@ mod tests {
         let mut clocks = clocks(2);
         clocks.mark(0, 2, 20, 21);
         clocks.mark(1, 7, 70, 71);
-        clocks.sources.iter_mut().for_each(|source| source.ended = true);
+        clocks.readers.iter_mut().for_each(|source| source.ended = true);
         assert_eq!(clocks.close_all(), [(2, vec![(20, 21), (70, 71)]), (7, vec![(20, 21), (70, 71)])]);
     }
 

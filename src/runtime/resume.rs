@@ -5,17 +5,25 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 use crate::check::JudgeState;
-use crate::connect::{files, journal};
+use crate::connect::{files, journal, kafka};
 use crate::source::ResumePoint;
 use crate::state::{Position, RecoveredState, SourcePosition};
 
 /// Where a run resumes after an epoch.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct EpochResume {
-    /// The position of each source.
-    pub(super) sources: Vec<ResumePoint>,
+    /// The position of each source, or of each of its partitions, in the order of the sources.
+    pub(super) sources: Vec<SourceResume>,
     /// The state of the judge, if it goes on after the first rows.
     pub(super) judged: Option<Box<JudgeState>>,
+}
+
+/// Where a source, or one of its partitions, resumes.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) struct SourceResume {
+    /// Index of the source.
+    pub(super) source: usize,
+    pub(super) resume: ResumePoint,
 }
 
 /// Number in place of a source tag that marks the state of the judge of rows.
@@ -35,20 +43,39 @@ impl TaggedPosition {
         self.partition == u32::from(journal::TAG)
     }
 
-    /// Returns the positions of the last committed epoch, one for each of `sources` sources; `None`
-    /// before the first epoch.
-    pub(super) fn of(recovered: &RecoveredState, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
+    /// Returns whether it belongs to the source of the position before it.
+    fn is_further_partition(&self) -> bool {
+        self.partition & 0xff == u32::from(kafka::TAG) && self.resume.position.part > 0
+    }
+
+    /// Returns the positions of the last committed epoch: for each of `sources` sources one, or one
+    /// for each of its partitions; `None` before the first epoch.
+    pub(super) fn of(recovered: &RecoveredState, sources: usize) -> Result<Option<Vec<Vec<Self>>>, RunError> {
         let positions = of_sources(&recovered.positions);
         if positions.is_empty() {
             return Ok(None);
         }
-        let read = |recorded: &SourcePosition| {
-            Some(TaggedPosition { resume: resume_point(recorded)?, partition: recorded.partition })
-        };
-        let recorded: Option<Vec<_>> = positions.iter().map(read).collect();
-        let recorded = recorded.filter(|recorded| recorded.len() == sources);
-        recorded.map(Some).ok_or(RunError::Checkpoint)
+        let grouped = by_source(positions).filter(|grouped| grouped.len() == sources);
+        grouped.map(Some).ok_or(RunError::Checkpoint)
     }
+}
+
+/// Groups positions by their sources; `None` if they can't be read.
+fn by_source(positions: &[SourcePosition]) -> Option<Vec<Vec<TaggedPosition>>> {
+    let mut sources: Vec<Vec<TaggedPosition>> = Vec::new();
+    for recorded in positions {
+        let position = TaggedPosition { resume: resume_point(recorded)?, partition: recorded.partition };
+        if position.is_further_partition() {
+            let first = sources.last_mut().filter(|first| {
+                first[0].partition == position.partition
+                    && first.len() == position.resume.position.part as usize
+            });
+            first?.push(position);
+        } else {
+            sources.push(vec![position]);
+        }
+    }
+    Some(sources)
 }
 
 /// Returns the positions of the sources among those of an epoch.
@@ -73,22 +100,27 @@ pub fn journaled(positions: &[SourcePosition]) -> Option<Position> {
 
 /// Returns, for each source that follows files, the number of its list and the number of its file.
 pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
-    let positions = of_sources(positions);
-    let first = u64::from(positions.len() > 1);
-    let followed =
-        (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
-    followed.filter_map(|(source, position)| Some((source, resume_point(position)?.position.part))).collect()
+    let sources = by_source(of_sources(positions)).unwrap_or_default();
+    let first = u64::from(sources.len() > 1);
+    let positions = (first..).zip(sources.iter().map(|partitions| partitions[0]));
+    let followed = positions.filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
+    followed.map(|(source, position)| (source, position.resume.position.part)).collect()
 }
 
 impl EpochResume {
-    /// Encodes the position of each source, with its source tag, and the state of the judge.
-    pub(super) fn positions(&self, partitions: &[u32]) -> Result<Vec<SourcePosition>, bincode::Error> {
-        let sources = self.sources.iter().zip(partitions);
-        let sources = sources.map(|(resume, &partition)| recorded(resume, partition));
+    /// Encodes the position of each source, with the source's tag, and the state of the judge.
+    pub(super) fn positions(&self, tags: &[u32]) -> Result<Vec<SourcePosition>, bincode::Error> {
+        let sources = self.sources.iter().map(|at| recorded(&at.resume, tags[at.source]));
         let judged = self.judged.iter().map(|state| {
             Ok(SourcePosition { partition: JUDGE, offset: 0, payload: options().serialize(state)? })
         });
         sources.chain(judged).collect()
+    }
+
+    /// Returns the positions of a source.
+    pub(super) fn of_source(&self, source: usize) -> impl Iterator<Item = Position> {
+        let own = self.sources.iter().filter(move |at| at.source == source);
+        own.map(|at| at.resume.position)
     }
 }
 
@@ -115,4 +147,35 @@ pub(super) fn resume_point(recorded: &SourcePosition) -> Option<ResumePoint> {
 /// Encoding of payloads inside the frames of the state.
 pub(super) fn options() -> impl Options {
     DefaultOptions::new().with_fixint_encoding().with_limit(crate::state::MAX_PAYLOAD).reject_trailing_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_belong_to_the_source_before_them() {
+        let [files, followed, one, other] = [0, u32::from(files::FOLLOWED), 0x1206, 0x3406];
+        let check = |entries: &[(u32, u32)], expected: Option<&[usize]>| {
+            let position = |&(tag, part): &(u32, u32)| {
+                let position = Position::new(part, 7);
+                recorded(&ResumePoint { position, ..ResumePoint::START }, tag).unwrap()
+            };
+            let positions: Vec<_> = entries.iter().map(position).collect();
+            let found = by_source(&positions).map(|sources| sources.iter().map(Vec::len).collect());
+            assert_eq!(found, expected.map(<[usize]>::to_vec), "{entries:?}");
+            positions
+        };
+        check(&[(files, 3), (files, 5)], Some(&[1, 1]));
+        check(&[(one, 0), (one, 1), (one, 2)], Some(&[3]));
+        // Topics with the same name, of two clusters.
+        check(&[(one, 0), (one, 1), (one, 0), (one, 1)], Some(&[2, 2]));
+        for wrong in
+            [&[(one, 1)][..], &[(one, 0), (one, 2)], &[(one, 0), (other, 1)], &[(files, 0), (one, 1)]]
+        {
+            check(wrong, None);
+        }
+        let positions = check(&[(one, 0), (one, 1), (followed, 9)], Some(&[2, 1]));
+        assert_eq!(super::followed(&positions), [(2, 9)]);
+    }
 }

@@ -1,21 +1,22 @@
-//! A partition of a Kafka topic, read and written by librdkafka: the only client here that is not
-//! our own.
+//! A client of a Kafka topic, read and written by librdkafka: the only client here that is not our
+//! own.
 //!
-//! The partition is assigned, not subscribed to: no group selects the partitions, and no offset is
-//! committed to the server. Only committed transactions are read. Transaction markers and aborted
-//! messages have offsets too, so offsets rise by more than one. The client reconnects by itself.
-//! After any reported error a new client is created, which then checks what the partition still
-//! has.
+//! A partition is assigned, not subscribed to: no group selects the partitions. Only committed
+//! transactions are read. Transaction markers and aborted messages have offsets too, so offsets may
+//! rise by more than one. The client reconnects by itself. After any reported error a new client is
+//! created. A server refuses to read from an offset that the partition does not have, and then the
+//! reader asks what it has.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use rdkafka::config::ClientConfig;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::security::{ConnectionNotes, secure};
 use super::topic::Topic;
 use crate::connect::error::{RequestError, passing, refusal};
 use crate::control::Control;
@@ -24,30 +25,36 @@ use crate::control::Control;
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 const SLICE: Duration = Duration::from_secs(1);
 
-/// Limits of the client's queue: number of messages, and KiB, to which one answer of 1 MiB may add.
-const WAITING_MESSAGES: &str = "10000";
-const WAITING_KIB: &str = "16384";
+/// Limits of the queues of the clients of a topic together: number of messages, and KiB, to which
+/// one answer of 1 MiB may add for each client.
+const WAITING_MESSAGES: u32 = 10_000;
+const WAITING_KIB: u32 = 16_384;
+
+/// Most notes of the client library that are taken at once.
+const MOST_NOTES: usize = 100;
 
 /// Milliseconds that the server waits for a message.
 const WAIT: &str = "250";
 
 /// Client settings shared by sources and sinks.
-pub(super) fn config(topic: &Topic) -> ClientConfig {
+pub(super) fn config(topic: &Topic, control: &Control) -> Result<ClientConfig, RequestError> {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", &topic.address)
+        .set("bootstrap.servers", &topic.server.address)
         .set("client.id", "hushflow")
         .set("socket.keepalive.enable", "true")
         .set("socket.timeout.ms", "10000")
-        .set("reconnect.backoff.max.ms", "5000");
-    config
+        .set("reconnect.backoff.max.ms", "5000")
+        .set_log_level(RDKafkaLogLevel::Error);
+    secure(&mut config, topic, control)?;
+    Ok(config)
 }
 
-/// Reader of a partition.
-pub(super) struct PartitionConsumer {
-    pub(super) topic: Topic,
-    consumer: BaseConsumer,
-    partition: i32,
+/// Client that asks for the partitions of a topic and reads one of them.
+pub(super) struct TopicConsumer {
+    topic: Topic,
+    consumer: BaseConsumer<ConnectionNotes>,
+    notes: ConnectionNotes,
 }
 
 /// Result of a poll.
@@ -56,11 +63,16 @@ pub(super) enum PollResult<'a> {
     /// All available messages have been read.
     End,
     Nothing,
+    /// The partition does not have the offset to read.
+    OutOfRange,
 }
 
-impl PartitionConsumer {
-    pub(super) fn open(topic: &Topic, control: &Control) -> Result<Self, RequestError> {
-        let consumer: BaseConsumer = config(topic)
+impl TopicConsumer {
+    /// Creates a client, one of several that share the memory for messages that wait.
+    pub(super) fn open(topic: &Topic, sharing: u32, control: &Control) -> Result<Self, RequestError> {
+        let share = |all: u32, least: u32| (all / sharing.max(1)).max(least).to_string();
+        let notes = ConnectionNotes::default();
+        let consumer = config(topic, control)?
             // The client requires a name, but we never join the group.
             .set("group.id", "hushflow")
             .set("enable.auto.commit", "false")
@@ -69,20 +81,28 @@ impl PartitionConsumer {
             .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true")
             .set("check.crcs", "true")
-            .set("queued.min.messages", WAITING_MESSAGES)
-            .set("queued.max.messages.kbytes", WAITING_KIB)
+            .set("queued.min.messages", share(WAITING_MESSAGES, 100))
+            .set("queued.max.messages.kbytes", share(WAITING_KIB, 256))
             .set("fetch.wait.max.ms", WAIT)
             // Check a full queue again soon.
             .set("fetch.queue.backoff.ms", "10")
-            .create()
-            .map_err(|error| trouble(topic, &error))?;
-        let mut reader = PartitionConsumer { topic: topic.clone(), consumer, partition: 0 };
-        let partitions = reader.ask(control, |reader, patience| {
-            let metadata = reader.consumer.fetch_metadata(Some(&topic.stream), patience)?;
+            .create_with_context(notes.clone())
+            .map_err(|error| trouble(topic, &notes, &error))?;
+        Ok(TopicConsumer { topic: topic.clone(), consumer, notes })
+    }
+
+    /// Returns the number of partitions of the topic.
+    pub(super) fn partitions(&self, control: &Control) -> Result<u32, RequestError> {
+        let number = self.ask(control, |client, patience| {
+            let metadata = client.consumer.fetch_metadata(Some(&client.topic.stream), patience)?;
             Ok(metadata.topics().first().map_or(0, |found| found.partitions().len()))
         })?;
-        reader.partition = chosen(topic, partitions)?;
-        Ok(reader)
+        // A server that has just started may not know the topic yet.
+        if number == 0 { Err(passing("the topic is not there")) } else { Ok(number as u32) }
+    }
+
+    fn trouble(&self, error: &KafkaError) -> RequestError {
+        trouble(&self.topic, &self.notes, error)
     }
 
     /// Asks the server until it answers, the run is stopped or patience ends.
@@ -93,28 +113,43 @@ impl PartitionConsumer {
     ) -> Result<T, RequestError> {
         let begun = Instant::now();
         loop {
-            match question(self, SLICE) {
-                Err(_) if control.keep_waiting(begun, PATIENCE).is_ok() => {}
-                answer => return answer.map_err(|error| trouble(&self.topic, &error)),
+            let answer = question(self, SLICE);
+            if answer.is_err() {
+                self.listen();
+                if self.notes.refusal().is_none() && control.keep_waiting(begun, PATIENCE).is_ok() {
+                    continue;
+                }
+            }
+            return answer.map_err(|error| self.trouble(&error));
+        }
+    }
+
+    /// Takes what the client library has to say. Messages are dropped: none are read meanwhile.
+    fn listen(&self) {
+        for _ in 0..MOST_NOTES {
+            if self.consumer.poll(Duration::ZERO).is_none() {
+                return;
             }
         }
     }
 
-    /// Returns the first available offset, and the one after the last.
-    pub(super) fn ends(&self, control: &Control) -> Result<(u64, u64), RequestError> {
-        let (first, end) = self.ask(control, |reader, patience| {
-            reader.consumer.fetch_watermarks(&reader.topic.stream, reader.partition, patience)
+    /// Returns the first available offset of a partition, and the one after the last.
+    pub(super) fn ends(&self, partition: u32, control: &Control) -> Result<(u64, u64), RequestError> {
+        let (first, end) = self.ask(control, |client, patience| {
+            client.consumer.fetch_watermarks(&client.topic.stream, partition as i32, patience)
         })?;
         Ok((first.max(0) as u64, end.max(0) as u64))
     }
 
-    /// Starts reading at this offset.
-    pub(super) fn begin(&self, offset: u64) -> Result<(), RequestError> {
-        let offset = i64::try_from(offset).map_err(|_| passing("the offset is beyond all others"))?;
+    /// Starts reading a partition at this offset, or at the first available one.
+    pub(super) fn begin(&self, partition: u32, offset: Option<u64>) -> Result<(), RequestError> {
+        let offset = offset.map(i64::try_from).transpose();
+        let offset = offset.map_err(|_| passing("the offset is beyond all others"))?;
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&self.topic.stream, self.partition, Offset::Offset(offset))
+        let offset = offset.map_or(Offset::Beginning, Offset::Offset);
+        list.add_partition_offset(&self.topic.stream, partition as i32, offset)
             .and_then(|()| self.consumer.assign(&list))
-            .map_err(|error| trouble(&self.topic, &error))
+            .map_err(|error| self.trouble(&error))
     }
 
     /// Returns the next message, waiting at most `patience`.
@@ -123,35 +158,21 @@ impl PartitionConsumer {
             None => Ok(PollResult::Nothing),
             Some(Ok(message)) => Ok(PollResult::Message(message)),
             Some(Err(KafkaError::PartitionEOF(_))) => Ok(PollResult::End),
-            Some(Err(error)) => Err(trouble(&self.topic, &error)),
+            Some(Err(error)) => match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
+                    Ok(PollResult::OutOfRange)
+                }
+                _ => Err(self.trouble(&error)),
+            },
         }
     }
 }
 
-/// Selects the partition to read of a topic with this number of partitions.
-fn chosen(topic: &Topic, partitions: usize) -> Result<i32, RequestError> {
-    match (topic.partition, partitions) {
-        // A server that has just started may not know the topic yet.
-        (_, 0) => Err(passing("the topic is not there")),
-        (None, 1) => Ok(0),
-        (None, _) => Err(refusal(
-            topic.name(),
-            &format!(
-                "the topic has {partitions} partitions, between which there is no order: name one, as partition = 0"
-            ),
-        )),
-        (Some(partition), _) => match i32::try_from(partition) {
-            Ok(number) if (partition as usize) < partitions => Ok(number),
-            _ => Err(refusal(
-                topic.name(),
-                &format!("the topic has {partitions} partitions, numbered from 0: there is no {partition}"),
-            )),
-        },
+/// Converts an error of the client, with its words or with what it has said before.
+pub(super) fn trouble(topic: &Topic, notes: &ConnectionNotes, error: &KafkaError) -> RequestError {
+    if let Some(reason) = notes.refusal() {
+        return refusal(topic.name(), &reason);
     }
-}
-
-/// Converts an error of the client, with its words.
-pub(super) fn trouble(topic: &Topic, error: &KafkaError) -> RequestError {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::NotImplemented) => refusal(
             topic.name(),
@@ -159,30 +180,5 @@ pub(super) fn trouble(topic: &Topic, error: &KafkaError) -> RequestError {
         ),
         Some(code) => RequestError::Passing(io::Error::other(code.to_string())),
         None => passing(error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_partition_is_read() {
-        let check = |partition, partitions, expected: Result<i32, &str>| {
-            let topic = Topic { address: "h:9092".into(), stream: "s".into(), partition };
-            let found = chosen(&topic, partitions);
-            match (&found, expected) {
-                (Ok(found), Ok(expected)) => assert_eq!(*found, expected),
-                (Err(RequestError::Passing(error)), Err(part)) => assert!(error.to_string().contains(part)),
-                (Err(RequestError::Refused { problem, .. }), Err(part)) => assert!(problem.contains(part)),
-                _ => panic!("{partition:?} of {partitions}: {found:?}"),
-            }
-        };
-        check(None, 1, Ok(0));
-        check(Some(2), 3, Ok(2));
-        check(None, 0, Err("not there"));
-        check(None, 3, Err("partition = 0"));
-        check(Some(3), 3, Err("there is no 3"));
-        check(Some(u32::MAX), 3, Err("there is no 4294967295"));
     }
 }

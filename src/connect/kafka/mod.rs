@@ -1,42 +1,106 @@
-//! Kafka: a topic with one record per message, of which one partition is read. The client is a C
-//! library, behind the feature `kafka`.
+//! Kafka: a topic with one record per message. All partitions are read, or a chosen one. The client
+//! is a C library, behind the feature `kafka`.
 
 #[cfg(feature = "kafka")]
 mod connection;
 #[cfg(feature = "kafka")]
+mod group;
+#[cfg(feature = "kafka")]
+mod partitions;
+#[cfg(feature = "kafka")]
 mod reader;
+#[cfg(feature = "kafka")]
+mod registry;
+mod sasl;
+#[cfg(feature = "kafka")]
+mod security;
 #[cfg(feature = "kafka")]
 mod topic;
 #[cfg(feature = "kafka")]
 mod writer;
 
+use super::security::{TLS_CLIENT_FIELDS, TLS_FIELDS, USER_FIELDS, VARIABLE};
 use super::{STREAM, System};
 use crate::document::definition::{FieldDefinition, FieldType};
+use crate::security::SecretFields;
+use sasl::SASL;
 #[cfg(feature = "kafka")]
 use topic::{sink, source};
 #[cfg(not(feature = "kafka"))]
 use without::{sink, source};
 
+/// Source tag of the partitions of a topic: the low byte.
+pub(crate) const TAG: u8 = 6;
+
+const REGISTRY_PASSWORD: SecretFields =
+    SecretFields { variable: "registry_password_env", file: "registry_password_file" };
+
+const SCHEMES: &[&str] = &["kafka"];
+
 pub(super) const SYSTEM: System = System {
-    schemes: &["kafka"],
+    schemes: SCHEMES,
     path: "kafka://host:port",
     full_path: "kafka://host[:port]",
     has_fields: false,
     journaling: super::Journaling::Never,
-    tags: &[6],
+    tags: &[TAG],
     source_fields: &[
         STREAM,
         FieldDefinition::optional(
             "partition",
-            FieldType::Count { least: 0, most: u32::MAX as u64 },
-            "the topic must have only one",
+            FieldType::Count { least: 0, most: i32::MAX as u64 },
+            "all partitions, new ones too",
             "0",
-            "Partition of the topic to read.",
+            "The only partition of the topic to read.",
+        ),
+        FieldDefinition::with_default(
+            "partition_idle",
+            FieldType::Duration { least: 1 },
+            "\"30s\"",
+            "\"5m\"",
+            "After this time without a row, the other partitions no longer wait for a partition.",
+        ),
+        SASL,
+        FieldDefinition::optional(
+            "registry",
+            FieldType::Text,
+            "messages have no schema",
+            "\"http://127.0.0.1:8081\"",
+            "Schema registry of messages in Avro, or in JSON with the number of a schema before it.",
+        ),
+        FieldDefinition::optional(
+            "registry_user",
+            FieldType::Text,
+            "the registry asks for no user",
+            "\"hushflow\"",
+            "User of the registry.",
+        ),
+        FieldDefinition::optional(
+            REGISTRY_PASSWORD.variable,
+            VARIABLE,
+            "no password",
+            "\"REGISTRY_PASSWORD\"",
+            "Environment variable that holds the password for the registry.",
+        ),
+        FieldDefinition::optional(
+            REGISTRY_PASSWORD.file,
+            FieldType::Text,
+            "no password",
+            "\"registry.password\"",
+            "File that holds the password for the registry, in one line.",
+        ),
+        FieldDefinition::optional(
+            "group",
+            FieldType::Text,
+            "no offsets are stored",
+            "\"hushflow-flights\"",
+            "Consumer group under which the offsets of committed epochs are stored, for Kafka's own tools to show.",
         ),
     ],
     source: Some(source),
-    sink_fields: &[STREAM],
+    sink_fields: &[STREAM, SASL],
     sink: Some(sink),
+    security: &[(TLS_FIELDS, SCHEMES), (TLS_CLIENT_FIELDS, SCHEMES), (USER_FIELDS, SCHEMES)],
     ..System::NONE
 };
 

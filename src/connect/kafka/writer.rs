@@ -1,17 +1,27 @@
-//! Writes to a Kafka topic with one partition: one message per line, with `epoch-line` as its key.
+//! Writes to a Kafka topic: one message per line, with the line's key as its own, and `epoch-line`
+//! in the header `id`.
 //!
-//! Lines are written in transactions, under one transactional id per topic. Opening the sink takes
-//! the id over: the server aborts another writer's open transaction and refuses its later writes.
-//! Only then does the sink look for the last committed message, after which it resumes. So readers
-//! of committed messages never see a line twice, even if a writer was killed or its messages are
-//! still in flight.
+//! The key chooses the partition, by the hash that Kafka's own clients use. So the lines of a key
+//! are in order, and whoever writes by the same key finds them in the same partition. Lines without
+//! a key share one partition.
+//!
+//! Lines are written in transactions over all partitions, under one transactional id per topic.
+//! Opening the sink takes the id over: the server aborts another writer's open transaction and
+//! refuses its later writes. Only then does the sink look for the last committed message of each
+//! partition. Ids rise within a partition, and a transaction ends before the next one begins, so
+//! every line up to the highest id found is there, and the sink resumes after it. So readers of
+//! committed messages never see a line twice, even if a writer was killed or its messages are still
+//! in flight.
 
 use std::time::Duration;
 
-use rdkafka::message::Message;
+use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use super::connection::{PATIENCE, PartitionConsumer, PollResult, config, trouble};
+use serde::Deserialize;
+
+use super::connection::{PATIENCE, PollResult, TopicConsumer, config, trouble};
+use super::security::ConnectionNotes;
 use super::topic::Topic;
 
 use crate::connect::error::{RequestError, foreign};
@@ -22,38 +32,51 @@ use crate::control::Control;
 /// Maximum size in bytes of a message that the client accepts; the server has its own limit.
 const LARGEST: &str = "67108864";
 
-/// Distance from the end at which the search for the last message begins: the message and the
-/// marker of its transaction.
+/// Header of a message that holds its id.
+const ID: &str = "id";
+
+/// Distance from the end of a partition at which the search for its last message begins: the
+/// message and the marker of its transaction.
 const BACK: u64 = 2;
 
 pub(super) struct TopicWriter {
     topic: Topic,
     control: Control,
-    producer: Option<BaseProducer>,
+    producer: Option<BaseProducer<ConnectionNotes>>,
+    notes: ConnectionNotes,
 }
 
 impl TopicWriter {
     pub(super) fn new(topic: &Topic, control: &Control) -> Self {
-        TopicWriter { topic: topic.clone(), control: control.clone(), producer: None }
+        TopicWriter {
+            topic: topic.clone(),
+            control: control.clone(),
+            producer: None,
+            notes: ConnectionNotes::default(),
+        }
     }
 }
 
 impl ServerWriter for TopicWriter {
     fn open(&mut self) -> Result<(EntryId, Option<EpochStamp>), RequestError> {
         self.producer = None;
-        let topic = &self.topic;
-        let refused = |error| trouble(topic, &error);
-        let producer: BaseProducer = config(topic)
+        self.notes = ConnectionNotes::default();
+        let (topic, notes) = (&self.topic, &self.notes);
+        let refused = |error| trouble(topic, notes, &error);
+        let producer: BaseProducer<ConnectionNotes> = config(topic, &self.control)?
             .set("transactional.id", format!("hushflow-{}", topic.stream))
             .set("message.max.bytes", LARGEST)
-            .create()
+            .set("partitioner", "murmur2")
+            .create_with_context(notes.clone())
             .map_err(refused)?;
-        producer.init_transactions(PATIENCE).map_err(refused)?;
+        producer.init_transactions(PATIENCE).map_err(|error| {
+            // What the client library has to say about it.
+            producer.poll(Duration::ZERO);
+            refused(error)
+        })?;
         let last = last(topic, &self.control)?;
         self.producer = Some(producer);
-        let Some((key, line)) = last else { return Ok(((0, 0), None)) };
-        let (id, mark) = read(&key, &line).ok_or_else(|| foreign(self.topic.name()))?;
-        Ok((id, Some(mark)))
+        Ok(last.map_or(((0, 0), None), |(id, mark)| (id, Some(mark))))
     }
 
     fn send(
@@ -62,11 +85,13 @@ impl ServerWriter for TopicWriter {
         acknowledge: &mut dyn FnMut(EntryId),
     ) -> Result<(), RequestError> {
         let Some(producer) = &self.producer else { return Err(malformed_answer().into()) };
-        let refused = |error| trouble(&self.topic, &error);
+        let refused = |error| trouble(&self.topic, &self.notes, &error);
         producer.begin_transaction().map_err(refused)?;
         for &(id, line) in lines {
-            let key = format_id(id);
-            let record = BaseRecord::to(&self.topic.stream).partition(0).key(&key).payload(line);
+            let (id, key) = (format_id(id), key(line));
+            let headers = OwnedHeaders::new().insert(Header { key: ID, value: Some(&id) });
+            let record = BaseRecord::to(&self.topic.stream).payload(line).headers(headers);
+            let record = key.iter().fold(record, |record, key| record.key(key.as_str()));
             producer.send(record).map_err(|(error, _)| refused(error))?;
             producer.poll(Duration::ZERO);
         }
@@ -76,44 +101,72 @@ impl ServerWriter for TopicWriter {
     }
 }
 
-/// Key and line of a message.
-type KeyedMessage = (Vec<u8>, Vec<u8>);
+/// Returns the key of a line, if it has one.
+fn key(line: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct KeyedLine {
+        key: Option<String>,
+    }
+    serde_json::from_str::<KeyedLine>(line).ok()?.key
+}
 
-/// Finds the last message. The end of the partition may hold transaction markers and aborted
-/// messages, so the search starts further and further back.
-fn last(topic: &Topic, control: &Control) -> Result<Option<KeyedMessage>, RequestError> {
+/// A line as found in a topic.
+type WrittenLine = (EntryId, EpochStamp);
+
+/// Returns the last line of all partitions.
+fn last(topic: &Topic, control: &Control) -> Result<Option<WrittenLine>, RequestError> {
+    let partitions = TopicConsumer::open(topic, 1, control)?.partitions(control)?;
+    let mut last: Option<WrittenLine> = None;
+    for partition in 0..partitions {
+        let found = last_of(topic, partition, control)?;
+        last = last.into_iter().chain(found).max_by_key(|&(id, _)| id);
+    }
+    Ok(last)
+}
+
+/// Finds the last line of a partition. Its end may hold transaction markers and aborted messages,
+/// so the search starts further and further back.
+fn last_of(topic: &Topic, partition: u32, control: &Control) -> Result<Option<WrittenLine>, RequestError> {
     let mut back = BACK;
     loop {
-        let reader = PartitionConsumer::open(topic, control)?;
-        let (first, end) = reader.ends(control)?;
+        let reader = TopicConsumer::open(topic, 1, control)?;
+        let (first, end) = reader.ends(partition, control)?;
         let begin = end.saturating_sub(back).max(first);
-        let message = if begin < end { last_from(&reader, begin)? } else { None };
-        if message.is_some() || begin == first {
-            return Ok(message);
+        let line = if begin < end { last_from(topic, &reader, (partition, begin))? } else { None };
+        if line.is_some() || begin == first {
+            return Ok(line);
         }
         back = back.saturating_mul(8);
     }
 }
 
-/// Returns the last message from this offset on.
-fn last_from(reader: &PartitionConsumer, begin: u64) -> Result<Option<KeyedMessage>, RequestError> {
-    reader.begin(begin)?;
+/// Returns the last line of a partition from this offset on.
+fn last_from(
+    topic: &Topic,
+    reader: &TopicConsumer,
+    (partition, offset): (u32, u64),
+) -> Result<Option<WrittenLine>, RequestError> {
+    reader.begin(partition, Some(offset))?;
     let mut last = None;
     loop {
         match reader.poll(PATIENCE)? {
             PollResult::Message(message) => {
-                let part = |part: Option<&[u8]>| part.unwrap_or_default().to_vec();
-                last = Some((part(message.key()), part(message.payload())));
+                let headers = message.headers().into_iter().flat_map(Headers::iter);
+                let id = headers.filter(|header| header.key == ID).find_map(|header| header.value);
+                let line = read(id.unwrap_or_default(), message.payload().unwrap_or_default());
+                last = Some(line.ok_or_else(|| foreign(topic.name()))?);
             }
             PollResult::End => return Ok(last),
-            PollResult::Nothing => return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+            PollResult::Nothing | PollResult::OutOfRange => {
+                return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            }
         }
     }
 }
 
 /// Returns the id of a message and the mark of its line, if a sink wrote it.
-fn read(key: &[u8], line: &[u8]) -> Option<(EntryId, EpochStamp)> {
-    let (id, mark) = (parse_id(key).ok()?, EpochStamp::of(line)?);
+fn read(id: &[u8], line: &[u8]) -> Option<WrittenLine> {
+    let (id, mark) = (parse_id(id).ok()?, EpochStamp::of(line)?);
     (id.0 == mark.epoch).then_some((id, mark))
 }
 
@@ -125,6 +178,8 @@ mod tests {
     fn only_messages_of_a_sink_are_read() {
         let line = br#"{"epoch":3,"generation":1,"chain":"0a"}"#;
         assert_eq!(read(b"3-7", line).map(|(id, mark)| (id, mark.epoch)), Some(((3, 7), 3)));
+        assert!(key(r#"{"epoch":3,"key":"JFK \"x\""}"#).is_some_and(|key| key == "JFK \"x\""));
+        assert!(key(r#"{"epoch":3}"#).is_none() && key("{").is_none());
         assert!(read(b"4-7", line).is_none() && read(b"", line).is_none() && read(b"3-7", b"{}").is_none());
     }
 }

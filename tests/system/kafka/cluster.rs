@@ -1,46 +1,100 @@
 //! A cluster of one broker in this process, with a feature of real brokers that it lacks:
-//! transaction markers.
+//! transaction markers. And a broker in a process of its own.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::message::Message;
+use rdkafka::message::{Headers, Message as _};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::harness::await_until;
+use crate::servers::{free_port, installed};
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A message.
+pub(super) struct Message {
+    pub(super) partition: i32,
+    /// Its header `id`.
+    pub(super) id: Vec<u8>,
+    pub(super) key: Vec<u8>,
+    pub(super) payload: Vec<u8>,
+}
+
 pub(super) struct KafkaCluster {
-    mock: MockCluster<'static, DefaultProducerContext>,
+    address: String,
+    server: BrokerProcess,
+}
+
+enum BrokerProcess {
+    /// The test cluster of the client library, in this process.
+    Mock(MockCluster<'static, DefaultProducerContext>),
+    /// Tansu, an independent server.
+    Tansu { program: PathBuf, child: Child },
 }
 
 impl KafkaCluster {
     /// Makes a cluster with these topics and partition counts.
     pub(super) fn new(topics: &[(&str, i32)]) -> Self {
-        let cluster = KafkaCluster { mock: MockCluster::new(1).expect("a cluster") };
+        let mock = MockCluster::new(1).expect("a cluster");
+        let (address, server) = (mock.bootstrap_servers(), BrokerProcess::Mock(mock));
+        let cluster = KafkaCluster { address, server };
         topics.iter().for_each(|(topic, partitions)| cluster.create(topic, *partitions));
         cluster
     }
 
+    /// Starts Tansu with these topics; `None` if it is not installed.
+    pub(super) fn tansu(topics: &[(&str, i32)]) -> Option<Self> {
+        let program = installed("tansu")?;
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = Command::new(&program);
+        let url = format!("tcp://{address}");
+        command.args(["broker", "--listener-url", &url, "--advertised-listener-url", &url]);
+        command.args(["--storage-engine", "memory://tansu/"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("a server starts");
+        await_until("the server listens", || TcpStream::connect(&address).is_ok());
+        let cluster = KafkaCluster { address, server: BrokerProcess::Tansu { program, child } };
+        topics.iter().for_each(|(topic, partitions)| cluster.create(topic, *partitions));
+        Some(cluster)
+    }
+
     pub(super) fn create(&self, topic: &str, partitions: i32) {
-        self.mock.create_topic(topic, partitions, 1).expect("a topic");
+        match &self.server {
+            BrokerProcess::Mock(mock) => mock.create_topic(topic, partitions, 1).expect("a topic"),
+            BrokerProcess::Tansu { program, .. } => {
+                let mut command = Command::new(program);
+                command.args(["topic", "create", topic, "--broker", &format!("tcp://{}", self.address)]);
+                command.args(["--partitions", &partitions.to_string()]).stdout(Stdio::null());
+                assert!(command.status().expect("a command").success());
+            }
+        }
     }
 
     pub(super) fn address(&self) -> String {
-        self.mock.bootstrap_servers()
+        self.address.clone()
     }
 
     pub(super) fn down(&self) {
-        self.mock.broker_down(1).expect("a broker goes");
+        self.mock().broker_down(1).expect("a broker goes");
     }
 
     pub(super) fn up(&self) {
-        self.mock.broker_up(1).expect("a broker comes");
+        self.mock().broker_up(1).expect("a broker comes");
+    }
+
+    fn mock(&self) -> &MockCluster<'static, DefaultProducerContext> {
+        match &self.server {
+            BrokerProcess::Mock(mock) => mock,
+            BrokerProcess::Tansu { .. } => panic!("the server has no such command"),
+        }
     }
 
     fn config(&self) -> ClientConfig {
@@ -66,24 +120,34 @@ impl KafkaCluster {
         producer.flush(PATIENCE).expect("the broker answers");
     }
 
-    /// The keys and payloads of all messages in partition 0.
-    pub(super) fn messages(&self, topic: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn consumer(&self, group: &str) -> BaseConsumer {
         let mut config = self.config();
-        let consumer: BaseConsumer =
-            config.set("group.id", "test").set("enable.partition.eof", "true").create().expect("a consumer");
-        let (first, end) = consumer.fetch_watermarks(topic, 0, PATIENCE).expect("the broker answers");
-        if first == end {
-            return Vec::new();
-        }
+        config.set("group.id", group).set("enable.partition.eof", "true").create().expect("a consumer")
+    }
+
+    /// The committed messages of a topic, partition by partition.
+    pub(super) fn messages(&self, topic: &str) -> Vec<Message> {
+        let metadata =
+            self.consumer("test").fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
+        let partitions = metadata.topics()[0].partitions().len() as i32;
+        (0..partitions).flat_map(|partition| self.messages_of(topic, partition)).collect()
+    }
+
+    fn messages_of(&self, topic: &str, partition: i32) -> Vec<Message> {
+        let consumer = self.consumer("test");
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(topic, 0, Offset::Offset(first)).expect("an offset");
+        list.add_partition_offset(topic, partition, Offset::Beginning).expect("an offset");
         consumer.assign(&list).expect("an assignment");
         let mut found = Vec::new();
         loop {
             match consumer.poll(PATIENCE).expect("the broker answers") {
                 Ok(message) => {
                     let part = |part: Option<&[u8]>| part.unwrap_or_default().to_vec();
-                    found.push((part(message.key()), part(message.payload())));
+                    let id =
+                        message.headers().and_then(|headers| headers.iter().find(|found| found.key == "id"));
+                    let id = part(id.and_then(|header| header.value));
+                    let (key, payload) = (part(message.key()), part(message.payload()));
+                    found.push(Message { partition, id, key, payload });
                 }
                 Err(KafkaError::PartitionEOF(_)) => return found,
                 Err(error) => panic!("{error}"),
@@ -91,13 +155,25 @@ impl KafkaCluster {
         }
     }
 
-    /// Appends `number` markers of committed transactions: they take offsets, and no consumer sees
-    /// them.
-    pub(super) fn mark(&self, topic: &str, number: usize) {
+    /// The offsets of a consumer group in the first partitions of a topic.
+    pub(super) fn offsets(&self, group: &str, topic: &str, partitions: i32) -> Vec<Option<i64>> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_range(topic, 0, partitions - 1);
+        let found = self.consumer(group).committed_offsets(list, PATIENCE).expect("the broker answers");
+        let offset = |partition| match found.find_partition(topic, partition).map(|found| found.offset()) {
+            Some(Offset::Offset(offset)) => Some(offset),
+            _ => None,
+        };
+        (0..partitions).map(offset).collect()
+    }
+
+    /// Appends `number` markers of committed transactions to a partition: they take offsets, and no
+    /// consumer sees them.
+    pub(super) fn mark(&self, (topic, partition): (&str, u32), number: usize) {
         let mut stream = TcpStream::connect(self.address()).expect("the broker listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         for _ in 0..number {
-            stream.write_all(&sized(&produce(topic, &marker()))).expect("the broker listens");
+            stream.write_all(&sized(&produce(topic, partition, &marker()))).expect("the broker listens");
             let mut length = [0; 4];
             stream.read_exact(&mut length).expect("the broker answers");
             let mut answer = vec![0; u32::from_be_bytes(length) as usize];
@@ -105,6 +181,15 @@ impl KafkaCluster {
             // After the number of the request, the topic and the partition.
             let error = &answer[4 + 4 + 2 + topic.len() + 4 + 4..][..2];
             assert_eq!(error, [0, 0], "the broker refuses a marker");
+        }
+    }
+}
+
+impl Drop for KafkaCluster {
+    fn drop(&mut self) {
+        if let BrokerProcess::Tansu { child, .. } = &mut self.server {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
@@ -118,12 +203,12 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// A request of kind 0 (produce), version 3, with records for partition 0.
-fn produce(topic: &str, records: &[u8]) -> Vec<u8> {
+/// A request of kind 0 (produce), version 3, with records for a partition.
+fn produce(topic: &str, partition: u32, records: &[u8]) -> Vec<u8> {
     let head = [&[0, 0, 0, 3, 0, 0, 0, 1], &text("test")[..]].concat();
     let no_transaction = [0xff, 0xff];
     let (acknowledged_by_all, timeout) = ([0xff, 0xff], 5000_u32.to_be_bytes());
-    let (one, partition) = (1_u32.to_be_bytes(), 0_u32.to_be_bytes());
+    let (one, partition) = (1_u32.to_be_bytes(), partition.to_be_bytes());
     [
         &head[..],
         &no_transaction,
