@@ -102,6 +102,16 @@ pub(crate) trait Entries: Send {
 
     /// Whether the next entry can be read without waiting. May return false for an entry that can.
     fn is_at_hand(&self) -> bool;
+
+    /// Whether entries are known to be there that can't be read yet, so the stream is not idle.
+    fn is_behind(&self) -> bool {
+        false
+    }
+
+    /// Returns the number of the last entry for messages, before this position.
+    fn line(&self, position: Position) -> u64 {
+        position.offset
+    }
 }
 
 /// The identity of a named stream in a database or a partition.
@@ -181,7 +191,9 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
                 }
                 Ok(None) => {
                     self.backoff.reset();
-                    if self.control.is_over(self.activity.last()) {
+                    if self.entries.as_ref().is_some_and(|entries| entries.is_behind()) {
+                        self.activity.note();
+                    } else if self.control.is_over(self.activity.last()) {
                         break;
                     }
                 }
@@ -207,7 +219,8 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
     }
 
     fn line(&self) -> u64 {
-        self.position().0
+        let position = self.position;
+        self.entries.as_ref().map_or(position.offset, |entries| entries.line(position))
     }
 
     fn is_at_hand(&self) -> bool {

@@ -9,9 +9,9 @@
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
-//! - Those that need a feature of their name, or `otel`: `kafka`, `telemetry`.
-//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `probes`,
-//!   `web`, `elsewhere`, `serving`.
+//! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `telemetry`.
+//! - Readers and sinks: `following`, `sinks`, `tables`, `stream_sinks`, `readers`, `watching`,
+//!   `probes`, `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`, `pressure`, `limits`.
 //! - Leaks: `oracle`.
@@ -63,6 +63,8 @@ mod output;
 mod packed;
 mod parquet;
 mod pca;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod pressure;
 mod probes;
 mod readers;
@@ -79,6 +81,8 @@ mod sockets;
 mod spending;
 mod statistics;
 mod stream_sinks;
+#[cfg(feature = "parquet")]
+mod tables;
 #[cfg(feature = "otel")]
 mod telemetry;
 mod terminal;
