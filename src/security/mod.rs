@@ -10,6 +10,7 @@
 mod acceptor;
 #[cfg(feature = "tls")]
 mod certificates;
+#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "only TLS fails in these ways"))]
 mod error;
 mod secret;
 mod settings;
@@ -19,7 +20,9 @@ mod tls;
 
 #[cfg(feature = "tls")]
 pub(crate) use acceptor::TlsAcceptor;
-pub(crate) use error::{SecurityError, TlsProblem};
+pub(crate) use error::SecurityError;
+#[cfg(feature = "tls")]
+pub(crate) use error::TlsProblem;
 pub(crate) use secret::{SecretFields, SecretReference};
 pub(crate) use settings::TlsIdentity;
 pub use settings::{TlsClient, TlsServer};

@@ -46,7 +46,6 @@ pub(super) const SYSTEM: System = System {
         (TOKEN_FIELDS, SCHEMES),
         (KEY_FIELDS, SCHEMES),
     ],
-    ..System::NONE
 };
 
 const SCHEMES: &[&str] = &["nats"];

@@ -49,7 +49,6 @@ pub(super) const SYSTEM: System = System {
     ],
     sink: Some(sink),
     security: &[(TLS_FIELDS, SCHEMES), (TLS_CLIENT_FIELDS, SCHEMES), (USER_FIELDS, SCHEMES)],
-    ..System::NONE
 };
 
 const SCHEMES: &[&str] = &["redis"];
