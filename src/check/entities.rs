@@ -15,7 +15,7 @@ const LEAST_RECORDS: u64 = 20;
 pub struct EntityCut {
     limits: EntityLimits,
     histories: ByEntity<EntityHistory>,
-    /// The records of open epochs by entity: their number, and each key with its own if that counts.
+    /// The records of open epochs by entity: their number, and that of each key if keys count.
     open: BTreeMap<u64, ByEntity<(u64, Vec<(u32, u64)>)>>,
     /// The last epoch that is published, and the last one whose records are counted.
     committed: u64,

@@ -81,8 +81,8 @@ impl Interval {
         (self.upper - x).max(x - self.lower)
     }
 
-    /// Cuts the interval to `bounds`. It keeps at least what they hold within `reach` of an end that
-    /// it passes, so an interval beyond the bounds becomes neither a point nor empty.
+    /// Cuts the interval to `bounds`. It keeps at least what they hold within `reach` of an end
+    /// that it passes, so an interval beyond the bounds becomes neither a point nor empty.
     ///
     /// No truth is lost, because the bounds contain it. With a `reach` of z deviations of the
     /// estimate's noise, an interval that is wholly beyond an end misses only truths from which the

@@ -198,8 +198,8 @@ fn limits_that_leave_out_most_records_are_reported_by_a_run() {
     assert!(warn().run(&["--counters"]).succeeded().err.contains(words));
 }
 
-/// Three entities count in the first 250 of 300 epochs. Then nothing counts, and the run stops as it
-/// does for other faults. So does one that is started again, which has their histories.
+/// Three entities count in the first 250 of 300 epochs. Then nothing counts, and the run stops as
+/// it does for other faults. So does one that is started again, which has their histories.
 #[test]
 fn limits_that_leave_out_all_later_records_stop_a_run() {
     let data = sensor(300, 20, |_, _| {});
