@@ -7,10 +7,9 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use hushflow::estimates::{ESTIMATORS, EstimateView, Intervals, LogFacts, ViewEstimator};
+use hushflow::estimates::{ESTIMATORS, EstimateView, FieldValue, Intervals, LogFacts, ViewEstimator};
 use hushflow::follow::{EpochEstimates, Follower, StopFlag, Subject};
-use hushflow::lines::{LineWriter, OutputFormat};
-use hushflow::mechanism::epochs::Schedule;
+use hushflow::lines::{LineWriter, OutputFormat, records};
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::workload::Workload;
@@ -26,9 +25,6 @@ use crate::interrupt::{SIGNALS, interruptible};
 
 /// Epochs that a follower reads ahead of its caller.
 const AHEAD: usize = 16;
-
-/// Fields of a line that are words, even if they are empty.
-const WORDS: [&str; 2] = ["quality", "refusal"];
 
 /// What to show of a log.
 #[derive(FromPyObject)]
@@ -151,31 +147,26 @@ struct Columns {
 
 impl Columns {
     fn push(&mut self, subject: &Subject, epoch: &EpochEstimates) {
-        let parameters = subject.parameters();
-        for found in &epoch.estimates {
-            self.epochs.push(found.epoch as i64);
-            if let Schedule::ByTime(by) = &parameters.epochs.schedule {
-                self.starts.push(by.start_of(found.epoch).unwrap_or(i64::MAX));
-            }
-            self.keys.push(parameters.key_name(found.key).into());
-            let moments = found.estimate.moments();
-            let counts =
-                moments.map(|moments| [("count", moments.count()), ("count_noise", moments.noise.count)]);
-            let counts = counts.into_iter().flatten();
-            let counts = counts.map(|(name, count)| (name.to_owned(), count.to_string()));
-            let fields = found.estimate.csv_titles().into_iter().zip(found.estimate.csv());
-            for (place, (name, text)) in counts.chain(fields).enumerate() {
+        for record in records(subject, epoch) {
+            self.epochs.push(record.epoch as i64);
+            self.starts.extend(record.start);
+            self.keys.push(record.key);
+            for (place, field) in record.fields.into_iter().enumerate() {
                 if self.others.len() == place {
-                    let empty = match WORDS.contains(&name.as_str()) {
-                        true => Column::Words(Vec::new()),
-                        false => Column::Numbers(Vec::new()),
+                    let empty = match &field.value {
+                        FieldValue::Word(_) => Column::Words(Vec::new()),
+                        FieldValue::Number(_) => Column::Numbers(Vec::new()),
                     };
-                    self.others.push((name, empty));
+                    self.others.push((field.title(), empty));
                 }
-                match &mut self.others[place].1 {
-                    // An empty field is a number that is not known.
-                    Column::Numbers(numbers) => numbers.push(text.parse().unwrap_or(f64::NAN)),
-                    Column::Words(words) => words.push(text),
+                match (&mut self.others[place].1, field.value) {
+                    (Column::Numbers(numbers), FieldValue::Number(number)) => {
+                        numbers.push(number.unwrap_or(f64::NAN));
+                    }
+                    (Column::Words(words), FieldValue::Word(word)) => words.push(word),
+                    // A field's kind doesn't change.
+                    (Column::Numbers(numbers), _) => numbers.push(f64::NAN),
+                    (Column::Words(words), _) => words.push(String::new()),
                 }
             }
         }

@@ -65,6 +65,16 @@ pub(crate) trait Entries: Send {
 
     /// Whether the next entry can be read without waiting. May return false for an entry that can.
     fn is_at_hand(&self) -> bool;
+
+    /// Whether entries are known to be there that can't be read yet, so the stream is not idle.
+    fn is_behind(&self) -> bool {
+        false
+    }
+
+    /// Returns the number of the last entry for messages, before this position.
+    fn line(&self, position: Position) -> u64 {
+        position.offset
+    }
 }
 
 /// The identity of a named stream in a database or a partition.
@@ -142,7 +152,12 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
                     self.backoff.reset();
                     return Ok(RowOutcome::Row);
                 }
-                Ok(None) => self.backoff.reset(),
+                Ok(None) => {
+                    self.backoff.reset();
+                    if self.entries.as_ref().is_some_and(|entries| entries.is_behind()) {
+                        self.last = Instant::now();
+                    }
+                }
                 Err(RequestError::Passing(error) | RequestError::Gone(error)) => self.pause(&error),
                 Err(RequestError::NoStream) => self.pause(&io::Error::other("the stream is not there")),
                 Err(RequestError::Insecure(error)) => {
@@ -165,7 +180,8 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
     }
 
     fn line(&self) -> u64 {
-        self.position().0
+        let position = self.position;
+        self.entries.as_ref().map_or(position.offset, |entries| entries.line(position))
     }
 
     fn is_at_hand(&self) -> bool {

@@ -13,7 +13,7 @@ use crate::time::TimeFormat;
 const FORMATS: &[Word<Format>] = &[
     word("csv", Format::COMMAS, "Values with a header row, separated by commas or another delimiter."),
     word("ndjson", Format::Ndjson, "One JSON object per line or message."),
-    word("fields", Format::Fields, "Entries of Redis with named fields."),
+    word("fields", Format::Fields, "Entries of Redis with named fields, and rows of PostgreSQL."),
     word("parquet", Format::Parquet, "Parquet files."),
 ];
 
@@ -21,7 +21,7 @@ const FORMATS: &[Word<Format>] = &[
 pub(crate) const FORMAT: FieldDefinition = FieldDefinition::optional(
     "format",
     FieldType::Words(|| forms(FORMATS)),
-    "by the extension of the files; `fields` for Redis, `ndjson` for other brokers",
+    "by the extension of the files; `fields` for Redis and PostgreSQL, `ndjson` for other brokers",
     "\"csv\"",
     "How rows are written.",
 );

@@ -8,7 +8,7 @@
 //! A source implements [`SourceConfig`]: it opens an [`Origin`], which delivers bytes or rows from
 //! a [`Position`] on. A source that can't be read again is copied into the [`journal`], which is an
 //! origin too. [`crate::format`] cuts bytes into rows, whatever their origin. A sink implements
-//! [`SinkConfig`]: it opens a [`LineOutlet`].
+//! [`SinkConfig`]: it opens an [`Outlet`].
 //!
 //! **Security.** [`security`] reads the fields for secrets and TLS that systems share. A path never
 //! holds a secret.
@@ -40,6 +40,7 @@ pub(crate) mod journal;
 mod kafka;
 mod nats;
 mod origin;
+mod postgres;
 mod redis;
 mod security;
 mod socket;
@@ -66,7 +67,7 @@ pub(crate) use origin::{
     SourceConfig,
 };
 use security::{SecurityOffer, refuse_secret};
-pub(crate) use writer::{EpochStamp, HttpEndpoint, LineOutlet, OutletContent, SinkConfig, SinkTarget};
+pub(crate) use writer::{EpochStamp, HttpEndpoint, Outlet, OutletContent, SinkConfig, SinkTarget};
 
 /// All systems.
 static SYSTEMS: &[System] = &[
@@ -76,6 +77,7 @@ static SYSTEMS: &[System] = &[
     redis::SYSTEM,
     nats::SYSTEM,
     kafka::SYSTEM,
+    postgres::SYSTEM,
     events::SYSTEM,
 ];
 

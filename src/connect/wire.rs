@@ -13,7 +13,7 @@ use crate::document::Section;
 use crate::security::{Link, TlsClient};
 use crate::tcp::{connect, keep_alive};
 
-/// Maximum silence of a server that should answer; after that it counts as lost.
+/// Usual maximum silence of a server that should answer; after that it counts as lost.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Maximum length of a line in bytes.
@@ -22,6 +22,8 @@ const LINE_LIMIT: usize = 1 << 16;
 pub(crate) struct ServerConnection {
     link: Link,
     control: Control,
+    /// Maximum silence of a server that should answer.
+    patience: Duration,
     bytes: Zeroizing<Vec<u8>>,
     /// Bytes read but not consumed: `bytes[at..end]`.
     at: usize,
@@ -38,7 +40,7 @@ impl ServerConnection {
         socket.set_write_timeout(Some(GLANCE))?;
         keep_alive(socket)?;
         let bytes = Zeroizing::new(vec![0; LINE_LIMIT]);
-        Ok(ServerConnection { link, control: control.clone(), bytes, at: 0, end: 0 })
+        Ok(ServerConnection { link, control: control.clone(), patience: SILENCE, bytes, at: 0, end: 0 })
     }
 
     /// Encrypts the connection to the server at `address` from now on.
@@ -53,6 +55,12 @@ impl ServerConnection {
         let begun = Instant::now();
         let link = self.link.secured(tls, address, || self.control.keep_waiting(begun, SILENCE))?;
         Ok(ServerConnection { link, ..self })
+    }
+
+    /// Waits longer for an answer.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        ServerConnection { patience, ..self }
     }
 
     pub(crate) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -74,7 +82,7 @@ impl ServerConnection {
     fn wait_after(&self, error: io::Error, begun: Instant) -> io::Result<()> {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
-                self.control.keep_waiting(begun, SILENCE)
+                self.control.keep_waiting(begun, self.patience)
             }
             _ => Err(error),
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 pub(super) use super::wire::EntryId;
 use super::{DynamicEq, RequestError};
 use crate::control::Control;
+use crate::estimates::EstimateRecord;
 use crate::security::TlsServer;
 
 /// A sink as named in a pipeline. No other writer may use its destination.
@@ -27,8 +28,10 @@ pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
 
 /// The target of a sink.
 pub(crate) enum SinkTarget {
-    /// Lines are written.
-    Outlet(Box<dyn LineOutlet>),
+    /// JSON lines are written.
+    Lines(Box<dyn Outlet<[u8]>>),
+    /// Records are written as a table.
+    Records(Box<dyn Outlet<[EstimateRecord]>>),
     /// Events are served at this address to anyone who connects.
     Events(HttpEndpoint),
 }
@@ -41,14 +44,18 @@ pub(crate) struct HttpEndpoint {
     pub(crate) tls: Option<TlsServer>,
 }
 
-/// A destination of lines.
-pub(crate) trait LineOutlet: Send {
+/// A destination of epochs, as lines or as records.
+pub(crate) trait Outlet<C: ?Sized>: Send {
     /// Opens the destination, for the first time or again after an error, and returns its content.
     fn open(&mut self) -> Result<OutletContent, RequestError>;
 
-    /// Writes the lines of the epoch after the last whole one, skipping those that are already
-    /// there.
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), RequestError>;
+    /// Writes the epoch after the last whole one, skipping what is already there.
+    fn append(&mut self, epoch: &EpochStamp, content: &C) -> Result<(), RequestError>;
+
+    /// Writes what it holds back, once everything published has been appended.
+    fn settle(&mut self) -> Result<(), RequestError> {
+        Ok(())
+    }
 }
 
 /// Contents of an outlet before anything is written.
@@ -111,11 +118,11 @@ pub(super) struct StreamOutlet<W> {
 
 impl<W: ServerWriter + 'static> StreamOutlet<W> {
     pub(super) fn target(writer: W) -> SinkTarget {
-        SinkTarget::Outlet(Box::new(StreamOutlet { writer, last: (0, 0), done: None }))
+        SinkTarget::Lines(Box::new(StreamOutlet { writer, last: (0, 0), done: None }))
     }
 }
 
-impl<W: ServerWriter> LineOutlet for StreamOutlet<W> {
+impl<W: ServerWriter> Outlet<[u8]> for StreamOutlet<W> {
     fn open(&mut self) -> Result<OutletContent, RequestError> {
         let (last, mark) = self.writer.open()?;
         self.last = last;
@@ -125,9 +132,9 @@ impl<W: ServerWriter> LineOutlet for StreamOutlet<W> {
         Ok(OutletContent { whole, last: mark })
     }
 
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), RequestError> {
+    fn append(&mut self, stamp: &EpochStamp, lines: &[u8]) -> Result<(), RequestError> {
         let before = self.last;
-        let ids = numbered(lines).map(|(number, line)| ((epoch, number), line));
+        let ids = numbered(lines).map(|(number, line)| ((stamp.epoch, number), line));
         for batch in batches(ids.filter(|&(id, _)| id > before)) {
             self.writer.send(&batch, &mut |id| self.last = id)?;
         }

@@ -39,8 +39,8 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::quality;
 use super::{
-    Averages, Band, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimatorKind, LogFacts, Plot,
-    Reading, ScaledView, SecondAverage, TwoAverages, ViewEstimator, number,
+    Averages, Band, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimateField, EstimatorKind,
+    FieldPart, LogFacts, Plot, Reading, ScaledView, SecondAverage, TwoAverages, ViewEstimator,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Range};
@@ -252,15 +252,15 @@ struct AdamEstimate {
 /// What to read of a column.
 type ColumnReader<T> = fn(&AdamColumn) -> T;
 
-/// Numbers of a column by name, in the order of CSV.
-const NUMBERS: [(&str, ColumnReader<f64>); 7] = [
-    ("first_moment", |column| column.first.0),
-    ("first_moment_noise", |column| column.first.1),
-    ("second_moment", |column| column.second.0),
-    ("second_moment_noise", |column| column.second.1),
-    ("floored_second_moment", |column| column.floored),
-    ("update", |column| column.update.0),
-    ("update_noise", |column| column.update.1),
+/// Numbers of a column by statistic.
+const NUMBERS: [(&str, FieldPart, ColumnReader<f64>); 7] = [
+    ("first_moment", FieldPart::Value, |column| column.first.0),
+    ("first_moment", FieldPart::Noise, |column| column.first.1),
+    ("second_moment", FieldPart::Value, |column| column.second.0),
+    ("second_moment", FieldPart::Noise, |column| column.second.1),
+    ("floored_second_moment", FieldPart::Value, |column| column.floored),
+    ("update", FieldPart::Value, |column| column.update.0),
+    ("update", FieldPart::Noise, |column| column.update.1),
 ];
 
 /// Cells of a column by title.
@@ -295,21 +295,20 @@ impl Estimate for AdamEstimate {
             ("floor", floor.into()),
         ];
         object.extend(settings.map(|(name, value)| (name.into(), value)));
-        object.extend(NUMBERS.map(|(name, value)| {
+        object.extend(NUMBERS.map(|(statistic, part, value)| {
             let columns = self.scaled.columns.iter().cloned();
-            (name.into(), columns.zip(self.numbers(value).map(Value::from)).collect())
+            let name = EstimateField::number(statistic, part, &[], None::<f64>).title();
+            (name, columns.zip(self.numbers(value).map(Value::from)).collect())
         }));
     }
 
-    fn csv_titles(&self) -> Vec<String> {
-        let columns = &self.scaled.columns;
-        let of = |(name, _): (&'static str, _)| columns.iter().map(move |column| format!("{name}_{column}"));
-        NUMBERS.into_iter().flat_map(of).chain(["quality".into()]).collect()
-    }
-
-    fn csv(&self) -> Vec<String> {
-        let numbers = NUMBERS.into_iter().flat_map(|(_, value)| self.numbers(value).map(number));
-        numbers.chain(self.quality().map(String::from)).collect()
+    fn fields(&self) -> Vec<EstimateField> {
+        let of = |(statistic, part, value)| {
+            let columns = self.scaled.columns.iter().zip(self.numbers(value));
+            columns.map(move |(column, number)| EstimateField::number(statistic, part, &[column], number))
+        };
+        let numbers = NUMBERS.into_iter().flat_map(of);
+        numbers.chain([EstimateField::word("quality", self.quality())]).collect()
     }
 
     fn titles(&self) -> Vec<String> {

@@ -12,8 +12,8 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
-use super::gaussian::{csv_titles, ends, lowered, quality, within_bounds};
-use super::{CORRELATION, COUNTS, Cell, ColumnScales, Estimate, Reading, ScaledView, number, pairs};
+use super::gaussian::{ends, lowered, quality, within_bounds};
+use super::{CORRELATION, COUNTS, Cell, ColumnScales, Estimate, EstimateField, Reading, ScaledView, pairs};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
 pub(super) fn columnwise<'a>(moments: &'a Moments, scaled: &ScaledView) -> Option<ColumnwiseMoments<'a>> {
@@ -241,29 +241,22 @@ impl Estimate for ColumnwiseEstimate {
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
 
-    fn csv_titles(&self) -> Vec<String> {
+    fn fields(&self) -> Vec<EstimateField> {
         let columns = &self.scaled.columns;
-        let of = |prefix: &'static str| columns.iter().map(move |column| format!("{prefix}_{column}"));
-        let pairs: Vec<_> = self.pairs().collect();
-        of("count").chain(of("count_noise")).chain(csv_titles(columns, &pairs)).collect()
-    }
-
-    fn csv(&self) -> Vec<String> {
         let all = 0..self.columns.len();
-        let counts: Vec<_> = all.clone().map(|column| Some(self.column_count(column))).collect();
-        let means: Vec<_> = all.clone().map(|column| self.mean(column)).collect();
-        let covariances: Vec<_> = self.pairs().map(|pair| self.covariance(pair)).collect();
-        let mut fields = Vec::new();
-        for list in [counts, means, covariances] {
-            fields.extend(list.iter().map(|pair| number(pair.map(|(value, _)| value))));
-            fields.extend(list.iter().map(|pair| number(pair.map(|(_, noise)| noise))));
-        }
-        fields.extend(self.quality().map(String::from));
-        let means = all.map(|column| self.mean_interval(column));
-        let all: Vec<_> = means.chain(self.pairs().map(|pair| self.covariance_interval(pair))).collect();
-        fields.extend(all.iter().map(|interval| number(interval.map(|interval| interval.lower))));
-        fields.extend(all.iter().map(|interval| number(interval.map(|interval| interval.upper))));
-        fields
+        let count = |column: usize| {
+            EstimateField::noisy("count", &[&columns[column]], Some(self.column_count(column)))
+        };
+        let mean = |column: usize| {
+            EstimateField::all("mean", &[&columns[column]], self.mean(column), self.mean_interval(column))
+        };
+        let covariance = |pair: (usize, usize)| {
+            let of = [columns[pair.0].as_str(), columns[pair.1].as_str()];
+            EstimateField::all("covariance", &of, self.covariance(pair), self.covariance_interval(pair))
+        };
+        let numbers = all.clone().flat_map(count).chain(all.flat_map(mean));
+        let numbers = numbers.chain(self.pairs().flat_map(covariance));
+        numbers.chain([EstimateField::word("quality", self.quality())]).collect()
     }
 
     fn legend(&self) -> String {

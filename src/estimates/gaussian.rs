@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::by_column::ColumnwiseEstimate;
 use super::{
     Averages, Band, CORRELATION, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate,
-    EstimatorKind, OneAverage, Plot, Reading, ScaledView, ViewEstimator, number, pairs,
+    EstimateField, EstimatorKind, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -199,28 +199,20 @@ impl Estimate for GaussianEstimate {
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
 
-    fn csv_titles(&self) -> Vec<String> {
-        csv_titles(&self.scaled.columns, &self.pairs())
-    }
-
-    fn csv(&self) -> Vec<String> {
-        let (columns, pairs) = (self.scaled.columns.len(), self.pairs());
-        let mut fields: Vec<String> = match &self.density {
-            Ok(Density { mean, mean_noise, covariance, covariance_noise, .. }) => {
-                let means = mean.iter().chain(mean_noise).copied();
-                let matrices = [covariance, covariance_noise].into_iter();
-                let entries = matrices.flat_map(|matrix| pairs.iter().map(|&pair| matrix[pair]));
-                means.chain(entries).map(|number| number.to_string()).collect()
-            }
-            Err(_) => vec![String::new(); 2 * (columns + pairs.len())],
+    fn fields(&self) -> Vec<EstimateField> {
+        let (density, intervals, columns) =
+            (self.density.as_ref().ok(), self.intervals(), &self.scaled.columns);
+        let mean = |i: usize| {
+            let found = density.map(|density| (density.mean[i], density.mean_noise[i]));
+            EstimateField::all("mean", &[&columns[i]], found, intervals.mean(i))
         };
-        fields.extend(self.quality().map(String::from));
-        let intervals = self.intervals();
-        let means = (0..columns).map(|column| intervals.mean(column));
-        let all: Vec<_> = means.chain(pairs.iter().map(|&pair| intervals.covariance(pair))).collect();
-        fields.extend(all.iter().map(|interval| number(interval.map(|interval| interval.lower))));
-        fields.extend(all.iter().map(|interval| number(interval.map(|interval| interval.upper))));
-        fields
+        let covariance = |(i, j): (usize, usize)| {
+            let found = density.map(|density| (density.covariance[(i, j)], density.covariance_noise[(i, j)]));
+            EstimateField::all("covariance", &[&columns[i], &columns[j]], found, intervals.covariance((i, j)))
+        };
+        let means = (0..columns.len()).flat_map(mean);
+        let numbers = means.chain(self.pairs().into_iter().flat_map(covariance));
+        numbers.chain([EstimateField::word("quality", self.quality())]).collect()
     }
 
     fn legend(&self) -> String {
@@ -293,19 +285,6 @@ impl Estimate for GaussianEstimate {
     fn count_cell(&self) -> Option<Cell> {
         Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval(), COUNTS))
     }
-}
-
-/// Titles of the fields of a CSV line: estimates, their noise, the quality and both ends.
-pub(super) fn csv_titles(columns: &[String], pairs: &[(usize, usize)]) -> Vec<String> {
-    let of = |what: &[&str]| -> Vec<String> {
-        let of_means =
-            what.iter().flat_map(|what| columns.iter().map(move |column| format!("mean{what}_{column}")));
-        let of_pairs = what.iter().flat_map(|what| {
-            pairs.iter().map(move |&(i, j)| format!("covariance{what}_{}_{}", columns[i], columns[j]))
-        });
-        of_means.chain(of_pairs).collect()
-    };
-    [of(&["", "_noise"]), vec!["quality".into()], of(&["_lower"]), of(&["_upper"])].concat()
 }
 
 /// Intervals in the units of the columns.

@@ -9,6 +9,7 @@
 mod adam;
 mod by_column;
 mod chart;
+mod fields;
 mod gaussian;
 mod moments;
 mod pca;
@@ -31,6 +32,7 @@ use crate::document::definition::{FieldDefinition, Form, Presence};
 use crate::document::{Document, Field, Section};
 
 pub use chart::{Band, CORRELATION, ChartGroup, ChartSeries, Plot, Reading, Spread};
+pub use fields::{EstimateField, EstimateRecord, FieldPart, FieldValue, StatisticRow};
 pub use gaussian::quality;
 pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
@@ -353,11 +355,8 @@ pub trait Estimate: fmt::Debug + Send + Sync {
     /// Adds the fields of a JSON line.
     fn json(&self, object: &mut Map<String, Value>);
 
-    /// Titles of the fields of a CSV line.
-    fn csv_titles(&self) -> Vec<String>;
-
-    /// Fields of a CSV line.
-    fn csv(&self) -> Vec<String>;
+    /// The fields of a CSV line or a table. Their names do not depend on their values.
+    fn fields(&self) -> Vec<EstimateField>;
 
     /// The meaning of ± in a table.
     fn legend(&self) -> String {
@@ -431,11 +430,6 @@ impl Cell {
 /// Returns the pairs of different columns, the smaller index first.
 pub(crate) fn pairs(columns: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..columns).flat_map(move |first| (first + 1..columns).map(move |second| (first, second)))
-}
-
-/// Formats a number for CSV; empty if it is unknown or infinite.
-fn number(value: Option<f64>) -> String {
-    value.filter(|value| value.is_finite()).map_or_else(String::new, |value| value.to_string())
 }
 
 #[cfg(test)]

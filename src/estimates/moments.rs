@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::columnwise;
 use super::{
-    Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimatorKind, OneAverage, Plot, Reading,
-    ScaledView, ViewEstimator,
+    Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, OneAverage, Plot,
+    Reading, ScaledView, ViewEstimator,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -116,26 +116,12 @@ impl Estimate for MomentsEstimate {
         }
     }
 
-    fn csv_titles(&self) -> Vec<String> {
-        let columns = &self.scaled.columns;
-        let mut titles: Vec<_> = columns.iter().map(|column| format!("first_{column}")).collect();
-        titles.push("first_noise".into());
-        let prefix = if self.squares_epoch_sums() { "squared_sum" } else { "second" };
-        let pair = |((i, j), _): ((usize, usize), f64)| format!("{prefix}_{}_{}", columns[i], columns[j]);
-        titles.extend(self.squares().map(pair));
-        if !self.moments.second().is_empty() {
-            titles.extend([format!("{prefix}_noise"), format!("{prefix}_off_diagonal_noise")]);
-        }
-        titles
-    }
-
-    fn csv(&self) -> Vec<String> {
-        let noise = self.moments.noise;
-        let mut numbers = self.moments.first().to_vec();
-        numbers.push(noise.first);
-        numbers.extend(self.moments.second());
-        numbers.extend(second_noise(&self.moments));
-        numbers.iter().map(f64::to_string).collect()
+    fn fields(&self) -> Vec<EstimateField> {
+        let first = self.moments.first().iter().map(|&sum| Some((sum, self.moments.noise.first)));
+        let statistic = if self.squares_epoch_sums() { "squared_sum" } else { "second" };
+        let first = self.scaled.columns.iter().zip(first);
+        let first = first.flat_map(|(column, found)| EstimateField::noisy("first", &[column], found));
+        first.chain(second_fields(statistic, &self.scaled.columns, self.squares(), &self.moments)).collect()
     }
 
     fn titles(&self) -> Vec<String> {
@@ -155,11 +141,18 @@ impl Estimate for MomentsEstimate {
     }
 }
 
-/// Noise of second moments on and off the diagonal, where they are known.
-fn second_noise(moments: &Moments) -> impl Iterator<Item = f64> {
+/// The fields of second moments and their noise, on and off the diagonal.
+fn second_fields(
+    statistic: &'static str,
+    columns: &[String],
+    squares: impl Iterator<Item = ((usize, usize), f64)>,
+    moments: &Moments,
+) -> impl Iterator<Item = EstimateField> {
     let noise = moments.noise.second;
-    let levels = [noise, noise * FRAC_1_SQRT_2];
-    levels.into_iter().filter(|_| !moments.second().is_empty())
+    squares.flat_map(move |((i, j), square)| {
+        let level = if i == j { noise } else { noise * FRAC_1_SQRT_2 };
+        EstimateField::noisy(statistic, &[&columns[i], &columns[j]], Some((square, level)))
+    })
 }
 
 /// Titles of the cells of each kind, and of squares where they are known.
@@ -261,27 +254,18 @@ impl Estimate for ColumnwiseMomentsEstimate {
         }
     }
 
-    fn csv_titles(&self) -> Vec<String> {
-        let columns = &self.scaled.columns;
-        let of = |prefix: &str| columns.iter().map(|column| format!("{prefix}_{column}")).collect::<Vec<_>>();
-        let mut titles = [of("count"), vec!["count_noise_of_columns".into()], of("first")].concat();
-        titles.push("first_noise".into());
-        titles.extend(self.squares().map(|((i, j), _)| format!("second_{}_{}", columns[i], columns[j])));
-        if !self.moments.second().is_empty() {
-            titles.extend(["second_noise", "second_off_diagonal_noise"].map(String::from));
-        }
-        titles
-    }
-
-    fn csv(&self) -> Vec<String> {
+    fn fields(&self) -> Vec<EstimateField> {
         let ColumnwiseSums { counts, first, noise, .. } = &self.sums;
-        let mut numbers = counts.clone();
-        numbers.push(noise.count);
-        numbers.extend(first);
-        numbers.push(noise.first);
-        numbers.extend(self.squares().map(|(_, sum)| sum));
-        numbers.extend(second_noise(&self.moments));
-        numbers.iter().map(f64::to_string).collect()
+        let columns = &self.scaled.columns;
+        let of = |statistic, sums: &[f64], noise| {
+            let found = columns.iter().zip(sums);
+            let field = |(column, &sum): (&String, &f64)| {
+                EstimateField::noisy(statistic, &[column], Some((sum, noise)))
+            };
+            found.flat_map(field).collect::<Vec<_>>()
+        };
+        let numbers = of("count", counts, noise.count).into_iter().chain(of("first", first, noise.first));
+        numbers.chain(second_fields("second", columns, self.squares(), &self.moments)).collect()
     }
 
     fn titles(&self) -> Vec<String> {

@@ -12,9 +12,7 @@ use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
 use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments};
 use hushflow_mechanism::estimate::density::DensityError;
 use hushflow_mechanism::estimate::intervals::Interval;
-use hushflow_mechanism::estimate::principal::{
-    Direction, PrincipalComponent, PrincipalComponents, PrincipalOf,
-};
+use hushflow_mechanism::estimate::principal::{PrincipalComponent, PrincipalComponents, PrincipalOf};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::view::Moments;
 use serde_json::{Map, Value, json};
@@ -22,8 +20,8 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
-    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, Estimate, EstimatorKind, Flag, LogFacts,
-    OneAverage, Plot, Reading, ScaledView, ViewEstimator, number,
+    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart,
+    Flag, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
@@ -274,46 +272,25 @@ impl Estimate for PcaEstimate {
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
 
-    fn csv_titles(&self) -> Vec<String> {
-        let of = |place: usize| {
-            let numbers =
-                ["eigenvalue", "eigenvalue_noise", "eigenvalue_lower", "eigenvalue_upper", "angle_degrees"];
-            let numbers = numbers.map(|name| format!("{name}_{place}"));
-            let coordinates = ["direction", "direction_noise"].into_iter().flat_map(move |name| {
-                self.scaled.columns.iter().map(move |column| format!("{name}_{place}_{column}"))
-            });
-            numbers.into_iter().chain(coordinates)
-        };
-        let others = ["total_variance", "total_variance_noise", "quality"].map(String::from);
-        (1..=self.pca.number).flat_map(of).chain(others).collect()
-    }
-
-    fn csv(&self) -> Vec<String> {
-        let columns = self.scaled.columns.len();
-        let of = |component: Option<&PrincipalComponent>| {
+    fn fields(&self) -> Vec<EstimateField> {
+        let of = |(component, place): (Option<&PrincipalComponent>, usize)| {
+            let place = place.to_string();
+            let found = component.map(|component| (component.eigenvalue, component.noise));
             let interval = component.map(|component| component.interval);
-            let numbers = [
-                component.map(|component| component.eigenvalue),
-                component.map(|component| component.noise),
-                interval.map(|interval| interval.lower),
-                interval.map(|interval| interval.upper),
-                degrees(component),
-            ];
+            let angle =
+                EstimateField::number("angle_degrees", FieldPart::Value, &[&place], degrees(component));
             let direction = component.and_then(|component| component.direction.as_ref());
-            let values = |of: fn(&Direction) -> &[f64]| {
-                (0..columns)
-                    .map(|column| direction.map(|direction| of(direction)[column]))
-                    .collect::<Vec<_>>()
+            let coordinate = |(column, index): (&String, usize)| {
+                let found = direction.map(|direction| (direction.vector[index], direction.noise[index]));
+                EstimateField::noisy("direction", &[&place, column], found)
             };
-            let coordinates = [
-                values(|direction| direction.vector.as_slice()),
-                values(|direction| direction.noise.as_slice()),
-            ];
-            numbers.into_iter().chain(coordinates.concat()).map(number).collect::<Vec<_>>()
+            let coordinates = self.scaled.columns.iter().zip(0..).flat_map(coordinate);
+            let numbers = EstimateField::all("eigenvalue", &[&place], found, interval);
+            numbers.into_iter().chain([angle]).chain(coordinates).collect::<Vec<_>>()
         };
-        let total = [self.total().map(|total| total.0), self.total().map(|total| total.1)].map(number);
-        let word = self.quality().map(String::from);
-        self.components().flat_map(of).chain(total).chain(word).collect()
+        let components = self.components().zip(1..).flat_map(of);
+        let total = EstimateField::noisy("total_variance", &[], self.total());
+        components.chain(total).chain([EstimateField::word("quality", self.quality())]).collect()
     }
 
     fn legend(&self) -> String {

@@ -55,8 +55,8 @@ use serde_json::{Map, Value, json};
 
 use super::gaussian::{ends, quality};
 use super::{
-    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimatorKind, Flag,
-    LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator, number,
+    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimateField,
+    EstimatorKind, FieldPart, Flag, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
 };
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
@@ -291,7 +291,7 @@ struct LeastSquaresEstimate {
 }
 
 impl LeastSquaresEstimate {
-    fn of_line(&self, value: impl Fn(&RegressionLine) -> f64) -> Option<f64> {
+    fn of_line<T>(&self, value: impl Fn(&RegressionLine) -> T) -> Option<T> {
         self.line.as_ref().ok().map(value)
     }
 
@@ -345,34 +345,20 @@ impl Estimate for LeastSquaresEstimate {
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
 
-    fn csv_titles(&self) -> Vec<String> {
-        let of = |what: &str| {
-            let slopes = self.names.iter().map(|name| format!("coefficient{what}_{name}"));
-            [format!("intercept{what}")].into_iter().chain(slopes).collect::<Vec<_>>()
+    fn fields(&self) -> Vec<EstimateField> {
+        let found = |index: usize| self.of_line(|line| (line.coefficients[index], line.noise[index]));
+        let slope = |(name, index): (&String, usize)| {
+            EstimateField::all("coefficient", &[name], found(index), self.interval(index))
         };
-        let others = ["ridge", "residual_variance", "residual_variance_noise", "quality"];
-        [of(""), of("_noise"), others.map(String::from).to_vec(), of("_lower"), of("_upper")].concat()
-    }
-
-    fn csv(&self) -> Vec<String> {
-        let all = |value: &dyn Fn(usize) -> Option<f64>| {
-            (0..=self.names.len()).map(|index| number(value(index))).collect::<Vec<_>>()
-        };
-        let of_line = |value: fn(&RegressionLine) -> f64| number(self.of_line(value));
-        let others = [
-            of_line(|line| line.ridge),
-            of_line(|line| line.residual.0),
-            of_line(|line| line.residual.1),
-            self.quality().unwrap_or_default().into(),
-        ];
-        [
-            all(&|index| self.of_line(|line| line.coefficients[index])),
-            all(&|index| self.of_line(|line| line.noise[index])),
-            others.to_vec(),
-            all(&|index| Some(self.interval(index)?.lower)),
-            all(&|index| Some(self.interval(index)?.upper)),
-        ]
-        .concat()
+        let residual = self.of_line(|line| line.residual);
+        let ridge = self.of_line(|line| line.ridge);
+        EstimateField::all("intercept", &[], found(0), self.interval(0))
+            .into_iter()
+            .chain(self.names.iter().zip(1..).flat_map(slope))
+            .chain([EstimateField::number("ridge", FieldPart::Value, &[], ridge)])
+            .chain(EstimateField::noisy("residual_variance", &[], residual))
+            .chain([EstimateField::word("quality", self.quality())])
+            .collect()
     }
 
     fn legend(&self) -> String {

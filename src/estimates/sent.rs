@@ -6,7 +6,7 @@ use hushflow_mechanism::view::Moments;
 use serde_json::{Map, Value};
 
 use super::gaussian::ends;
-use super::{Cell, number};
+use super::{Cell, EstimateField, FieldPart};
 
 /// What every share in percent lies in.
 const PERCENT: Interval = Interval { lower: 0.0, upper: 100.0 };
@@ -27,10 +27,6 @@ impl SentRecords {
 
     /// Meaning of the cell of a table.
     pub const LEGEND: &str = "counted %: share of the records of entities in the epochs in which they count";
-
-    /// Titles of the fields of a CSV line.
-    pub const CSV_TITLES: [&str; 5] =
-        ["sent", "sent_noise", "counted_share", "counted_share_lower", "counted_share_upper"];
 
     /// Estimates both, with intervals at this level; `None` where the log does not release the
     /// number.
@@ -55,10 +51,12 @@ impl SentRecords {
     }
 
     /// Fields of a CSV line.
-    pub fn csv(&self) -> [String; 5] {
+    pub fn fields(&self) -> impl Iterator<Item = EstimateField> {
         let Share { estimate, interval } = self.counted;
-        [Some(self.number), Some(self.noise), estimate, Some(interval.lower), Some(interval.upper)]
-            .map(number)
+        EstimateField::noisy("sent", &[], Some((self.number, self.noise)))
+            .into_iter()
+            .chain([EstimateField::number("counted_share", FieldPart::Value, &[], estimate)])
+            .chain(EstimateField::ends("counted_share", &[], Some(interval)))
     }
 
     /// The cell of a table: the share in percent.

@@ -42,7 +42,7 @@
 //!     let totals = released.to_stream(scope).estimates(0, &publication, &view, |_key| true, Fault::new());
 //!     totals.inspect(move |total| {
 //!         assert_eq!(total.key, keys);
-//!         println!("{}: {:?}", total.epoch, total.estimate.csv());
+//!         println!("{}: {:?}", total.epoch, total.estimate.fields());
 //!     });
 //! });
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -62,7 +62,10 @@ pub(crate) enum RowField {
     #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet has them"))]
     Number(f64),
     /// A time not given as text, in microseconds since 1970.
-    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet has them"))]
+    #[cfg_attr(
+        not(any(feature = "parquet", feature = "postgres")),
+        allow(dead_code, reason = "only Parquet and PostgreSQL have them")
+    )]
     Time(i64),
     /// Present but unusable.
     Defective(Defect),

@@ -3,6 +3,7 @@
 //! A [`LineWriter`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
 //! epoch. It writes the fields that identify the line; the [`Estimate`] writes the others.
 
+mod record;
 mod style;
 mod table;
 
@@ -13,13 +14,14 @@ use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Estimate, SentRecords};
+use crate::estimates::{Cell, Estimate, EstimateField, SentRecords};
 use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
 use crate::state::HistoryStamp;
 use crate::time::epoch_start;
 use table::{TableLayout, TableRow, TableSizes};
 
+pub use record::records;
 pub use style::TableStyle;
 
 /// Output format of a view.
@@ -91,15 +93,8 @@ impl LineWriter {
         out: &mut impl Write,
     ) -> io::Result<usize> {
         let heads = !std::mem::replace(&mut self.headed, true);
-        let KeyEstimate { view, epoch, key, estimate } = estimate;
-        let line = EstimateLine {
-            subject: &self.subject,
-            view: *view,
-            epoch: *epoch,
-            key: *key,
-            estimate: &**estimate,
-            longest_key: self.longest_key,
-        };
+        let line =
+            EstimateLine { longest_key: self.longest_key, ..EstimateLine::new(&self.subject, estimate) };
         let header = match &self.format {
             OutputFormat::Table(style) if heads => line.table_header(style) + "\n",
             OutputFormat::Csv if heads => line.csv_header() + "\n",
@@ -126,7 +121,13 @@ struct EstimateLine<'a> {
     longest_key: usize,
 }
 
-impl EstimateLine<'_> {
+impl<'a> EstimateLine<'a> {
+    fn new(subject: &'a Subject, found: &'a KeyEstimate) -> Self {
+        let KeyEstimate { view, epoch, key, estimate } = found;
+        let estimate = &**estimate;
+        EstimateLine { subject, view: *view, epoch: *epoch, key: *key, estimate, longest_key: 0 }
+    }
+
     fn key(&self) -> &str {
         self.subject.parameters().key_name(self.key)
     }
@@ -179,27 +180,15 @@ impl EstimateLine<'_> {
     }
 
     fn csv_header(&self) -> String {
-        let (by, counts): (_, &[_]) = match self.estimate.moments() {
-            Some(_) => ("view", &["count", "count_noise"]),
-            None => ("estimator", &[]),
-        };
-        let sent = self.sent().map_or(&[][..], |_| &SentRecords::CSV_TITLES);
-        let titles = ["epoch", "start", "key", by].into_iter().chain(counts.iter().chain(sent).copied());
-        csv_line(titles.map(String::from).chain(self.estimate.csv_titles()))
+        let record = self.record();
+        let titles = ["epoch", "start", "key", record.by].into_iter().map(String::from);
+        csv_line(titles.chain(record.fields.iter().map(EstimateField::title)))
     }
 
     fn csv(&self) -> String {
-        let by = match &self.subject.publication {
-            Publication::Windows(windows) => windows.estimator().to_string(),
-            Publication::Moments(_) => self.view().into(),
-        };
-        let mut fields = vec![self.epoch.to_string(), self.start(), self.key().into(), by];
-        if let Some(moments) = self.estimate.moments() {
-            fields.extend([moments.count(), moments.noise.count].map(|number| number.to_string()));
-            fields.extend(self.sent().iter().flat_map(SentRecords::csv));
-        }
-        fields.extend(self.estimate.csv());
-        csv_line(fields)
+        let record = self.record();
+        let fields = [self.epoch.to_string(), self.start(), record.key, record.view];
+        csv_line(fields.into_iter().chain(record.fields.iter().map(EstimateField::text)))
     }
 
     fn table_header(&self, style: &TableStyle) -> String {
@@ -231,7 +220,7 @@ impl EstimateLine<'_> {
         }
     }
 
-    fn layout<'a>(&self, style: &'a TableStyle, header: &TableRow<'_>) -> TableLayout<'a> {
+    fn layout<'s>(&self, style: &'s TableStyle, header: &TableRow<'_>) -> TableLayout<'s> {
         let sizes = TableSizes {
             horizon: self.subject.horizon(),
             longest_key: self.longest_key,

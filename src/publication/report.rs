@@ -8,7 +8,7 @@ use hushflow_estimators::mean::{MeanAnswer, MeanError, MeanMethod, MeanRefusal, 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Estimate};
+use crate::estimates::{Cell, Estimate, EstimateField, FieldPart};
 
 /// The report of a mean.
 #[derive(Clone, Debug, Serialize)]
@@ -128,8 +128,9 @@ fn unanswered(error: &dyn Error) -> Map<String, Value> {
     Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": error.to_string() }))])
 }
 
-/// The matrices of a covariance, in the order of CSV.
-const MATRICES: [&str; 2] = ["covariance", "covariance_noise"];
+/// The matrices of a covariance.
+const MATRICES: [(&str, FieldPart); 2] =
+    [("covariance", FieldPart::Value), ("covariance_noise", FieldPart::Noise)];
 
 /// The estimate of a window, as it is in the log. CSV has its numbers, or the reason why there is
 /// none; JSON has the rest too (parts, measurements).
@@ -142,14 +143,18 @@ pub(super) struct WindowReport {
 }
 
 impl WindowReport {
-    /// Fields with one number per window.
-    fn numbers(&self) -> [&'static str; 3] {
-        if self.is_covariance { ["rows", "rows_noise", "measured_pairs"] } else { ["rows", "kept", "spent"] }
+    /// Fields with one number per window, and what they hold of which statistic.
+    fn numbers(&self) -> [(&'static str, &'static str, FieldPart); 3] {
+        let value = |name| (name, name, FieldPart::Value);
+        match self.is_covariance {
+            true => [value("rows"), ("rows_noise", "rows", FieldPart::Noise), value("measured_pairs")],
+            false => [value("rows"), value("kept"), value("spent")],
+        }
     }
 
-    /// Fields with one number per column.
-    fn lists(&self) -> [&'static str; 2] {
-        if self.is_covariance { ["mean", "mean_noise"] } else { ["mean", "noise"] }
+    /// The field with the noise of the means.
+    fn mean_noise(&self) -> &'static str {
+        if self.is_covariance { "mean_noise" } else { "noise" }
     }
 
     /// Pairs of columns, each once, in the order of a matrix' upper triangle.
@@ -173,32 +178,27 @@ impl Estimate for WindowReport {
         object.extend(self.fields.clone());
     }
 
-    fn csv_titles(&self) -> Vec<String> {
-        let columns = &self.columns;
-        let mut titles = self.numbers().map(String::from).to_vec();
-        for list in self.lists() {
-            titles.extend(columns.iter().map(|column| format!("{list}_{column}")));
-        }
-        for name in MATRICES {
-            titles.extend(self.pairs().map(|(i, j)| format!("{name}_{}_{}", columns[i], columns[j])));
-        }
-        titles.push("refusal".into());
-        titles
-    }
-
-    fn csv(&self) -> Vec<String> {
-        let number = |value: Option<&Value>| {
-            value.filter(|value| value.is_number()).map_or_else(String::new, Value::to_string)
+    fn fields(&self) -> Vec<EstimateField> {
+        let number = |statistic, part, of: &[&str], value: Option<&Value>| {
+            EstimateField::number(statistic, part, of, value.and_then(Value::as_f64))
         };
-        let mut fields = self.numbers().map(|name| number(self.fields.get(name))).to_vec();
-        for list in self.lists() {
-            fields.extend((0..self.columns.len()).map(|index| number(self.listed(list, index))));
-        }
-        for name in MATRICES {
-            fields.extend(self.pairs().map(|(i, j)| number(self.listed(name, i).and_then(|row| row.get(j)))));
-        }
-        fields.push(self.refusal().unwrap_or_default().into());
-        fields
+        let of_rows = self
+            .numbers()
+            .into_iter()
+            .map(|(name, statistic, part)| number(statistic, part, &[], self.fields.get(name)));
+        let mean = |(index, column): (usize, &String)| {
+            [("mean", FieldPart::Value), (self.mean_noise(), FieldPart::Noise)]
+                .map(|(list, part)| number("mean", part, &[column], self.listed(list, index)))
+        };
+        let means = self.columns.iter().enumerate().flat_map(mean);
+        let entry = |(i, j): (usize, usize)| {
+            MATRICES.map(|(name, part)| {
+                let value = self.listed(name, i).and_then(|row| row.get(j));
+                number("covariance", part, &[&self.columns[i], &self.columns[j]], value)
+            })
+        };
+        let numbers = of_rows.chain(means).chain(self.pairs().flat_map(entry));
+        numbers.chain([EstimateField::word("refusal", self.refusal())]).collect()
     }
 
     fn titles(&self) -> Vec<String> {

@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{LineReader, SinkInput};
+use super::{EpochReader, SinkInput, as_lines};
 use crate::connect::HttpEndpoint;
 use crate::follow::{FollowError, StopFlag};
 use crate::http::{ComputeTurn, EventWriter, HttpAnswer, HttpError, HttpRequest, HttpServer, HttpStatus};
@@ -145,10 +145,14 @@ impl EventStream {
     }
 
     /// Reads on in the log, up to the limits of a turn; `None` if there is nothing new.
-    fn read_batch(&self, reader: &mut Option<LineReader>) -> Result<Option<EventBatch>, FollowError> {
+    fn read_batch(
+        &self,
+        reader: &mut Option<EpochReader<Vec<u8>>>,
+    ) -> Result<Option<EventBatch>, FollowError> {
         let _turn = ComputeTurn::wait();
         if reader.is_none() {
-            *reader = LineReader::open(&self.input, OutputFormat::Json, &self.keys)?;
+            let lines = as_lines(&self.input.subject, OutputFormat::Json);
+            *reader = EpochReader::open(&self.input, lines, &self.keys)?;
         }
         let Some(reader) = reader else { return Ok(None) };
         let (before, mut bytes, mut events) = (reader.last(), 0, Vec::new());
@@ -157,9 +161,9 @@ impl EventStream {
                 break;
             }
             let Some(epoch) = reader.next(|epoch, newest| self.is_due(epoch, newest))? else { break };
-            if !epoch.lines.is_empty() {
-                bytes += epoch.lines.len();
-                let lines = String::from_utf8_lossy(&epoch.lines).trim_end().to_owned();
+            if !epoch.content.is_empty() {
+                bytes += epoch.content.len();
+                let lines = String::from_utf8_lossy(&epoch.content).trim_end().to_owned();
                 events.push((epoch.mark.epoch, lines));
             }
         }

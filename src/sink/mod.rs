@@ -13,9 +13,10 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::connect::{EpochStamp, RequestError};
-use crate::follow::{FollowError, Follower, Subject, open_log};
+use crate::estimates::EstimateRecord;
+use crate::follow::{EpochEstimates, FollowError, Follower, Subject, open_log};
 use crate::http::HttpError;
-use crate::lines::{LineWriter, OutputFormat};
+use crate::lines::{LineWriter, OutputFormat, records};
 use crate::state::StateError;
 
 pub use crate::connect::standard::StandardOutput;
@@ -31,25 +32,43 @@ pub struct SinkInput {
     pub subject: Arc<Subject>,
 }
 
-/// Reads a log as lines, epoch by epoch from the first.
-struct LineReader {
+/// Reads a log epoch by epoch from the first, as lines or as records.
+struct EpochReader<C> {
     follower: Follower,
-    writer: LineWriter,
+    encode: Encode<C>,
 }
 
-/// The lines of an epoch.
-struct EpochLines {
+/// Turns the estimates of an epoch into what a sink writes.
+type Encode<C> = Box<dyn FnMut(&EpochEstimates) -> C + Send>;
+
+/// What a sink writes of an epoch.
+struct EpochContent<C> {
     mark: EpochStamp,
-    /// The lines of all views and keys, each with its line end.
-    lines: Vec<u8>,
+    /// The lines or records of all views and keys.
+    content: C,
 }
 
-impl LineReader {
+/// Writes lines, each with its line end.
+fn as_lines(subject: &Subject, format: OutputFormat) -> Encode<Vec<u8>> {
+    let mut writer = LineWriter::new(subject, format);
+    Box::new(move |epoch| {
+        let mut lines = Vec::new();
+        writer.write(epoch, &mut lines).expect("memory takes every line");
+        lines
+    })
+}
+
+/// Makes the records of a table.
+fn as_records(subject: &Arc<Subject>) -> Encode<Vec<EstimateRecord>> {
+    let subject = Arc::clone(subject);
+    Box::new(move |epoch| records(&subject, epoch))
+}
+
+impl<C> EpochReader<C> {
     /// Opens the log; `None` if no run has begun it yet. Empty `keys` mean all.
-    fn open(input: &SinkInput, format: OutputFormat, keys: &[u32]) -> Result<Option<Self>, StateError> {
+    fn open(input: &SinkInput, encode: Encode<C>, keys: &[u32]) -> Result<Option<Self>, StateError> {
         let Some(reader) = open_log(&input.directory)? else { return Ok(None) };
-        let follower = Follower::new(reader, &input.subject, keys);
-        Ok(Some(LineReader { follower, writer: LineWriter::new(&input.subject, format) }))
+        Ok(Some(EpochReader { follower: Follower::new(reader, &input.subject, keys), encode }))
     }
 
     /// Returns the last epoch that was read.
@@ -57,14 +76,16 @@ impl LineReader {
         self.follower.last()
     }
 
-    /// Returns the next epoch if it has been published, without lines if it is not
+    /// Returns the next epoch if it has been published, without content if it is not
     /// [selected](Follower::next).
-    fn next(&mut self, select: impl FnOnce(u64, bool) -> bool) -> Result<Option<EpochLines>, FollowError> {
+    fn next(
+        &mut self,
+        select: impl FnOnce(u64, bool) -> bool,
+    ) -> Result<Option<EpochContent<C>>, FollowError> {
         let Some(epoch) = self.follower.next(select)? else { return Ok(None) };
-        let mut lines = Vec::new();
-        self.writer.write(&epoch, &mut lines).expect("memory takes every line");
         let (generation, chain) = (epoch.stamp.generation, epoch.stamp.chain.short());
-        Ok(Some(EpochLines { mark: EpochStamp { epoch: epoch.number, generation, chain }, lines }))
+        let mark = EpochStamp { epoch: epoch.number, generation, chain };
+        Ok(Some(EpochContent { mark, content: (self.encode)(&epoch) }))
     }
 }
 

@@ -4,6 +4,7 @@
 //! slow or unreachable destination blocks nothing and catches up later. A restarted sink continues
 //! after what its destination holds, which must belong to the log's own history.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -11,11 +12,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::events::EventServer;
-use super::{EpochLines, LineReader, SinkError, SinkInput};
+use super::{Encode, EpochContent, EpochReader, SinkError, SinkInput, as_lines, as_records};
 use crate::connect::standard::StandardWriter;
-use crate::connect::{LineOutlet, OutletContent, SinkTarget};
+use crate::connect::{Outlet, OutletContent, SinkTarget};
 use crate::control::{Backoff, Control};
-use crate::follow::{FollowError, StopFlag};
+use crate::follow::{FollowError, StopFlag, Subject};
 use crate::http::HttpError;
 use crate::lines::OutputFormat;
 use crate::pipeline::Sink;
@@ -62,8 +63,12 @@ impl SinkThread {
     ) -> Result<Self, SinkError> {
         let (stop, control) = (StopFlag::default(), control.with_grace(GRACE));
         let thread = match sink.target().target(&control) {
-            SinkTarget::Outlet(outlet) => {
-                carry(sink.target().name(), outlet, input, OutputFormat::Json, &stop, control)
+            SinkTarget::Lines(outlet) => {
+                let encode = |subject: &Arc<Subject>| as_lines(subject, OutputFormat::Json);
+                carry(sink.target().name(), outlet, input, encode, &stop, control)
+            }
+            SinkTarget::Records(outlet) => {
+                carry(sink.target().name(), outlet, input, as_records, &stop, control)
             }
             SinkTarget::Events(endpoint) => {
                 let flag = stop.clone();
@@ -86,7 +91,8 @@ impl SinkThread {
     pub fn print(input: SinkInput, format: OutputFormat, since: u64) -> Result<Self, SinkError> {
         let (stop, taken) = (StopFlag::default(), Arc::new(AtomicU64::new(0)));
         let outlet = Box::new(StandardWriter::after(since, Arc::clone(&taken)));
-        let thread = carry("standard output".into(), outlet, input, format, &stop, Control::new())?;
+        let encode = move |subject: &Arc<Subject>| as_lines(subject, format.clone());
+        let thread = carry("standard output".into(), outlet, input, encode, &stop, Control::new())?;
         Ok(SinkThread { stop, thread, taken })
     }
 
@@ -167,36 +173,37 @@ fn serve_events(
     })
 }
 
-/// Starts the thread of a sink that lines are written to. `name` is for messages.
-fn carry(
+/// Starts the thread of a sink that epochs are written to. `name` is for messages.
+fn carry<C: ToOwned + ?Sized + 'static>(
     name: String,
-    outlet: Box<dyn LineOutlet>,
+    outlet: Box<dyn Outlet<C>>,
     input: SinkInput,
-    format: OutputFormat,
+    encode: impl Fn(&Arc<Subject>) -> Encode<C::Owned> + Send + 'static,
     stop: &StopFlag,
     control: Control,
 ) -> Result<JoinHandle<Result<(), SinkError>>, SinkError> {
     let stop = stop.clone();
     spawn(move || {
-        Carrier { input, format, name, outlet, reader: None, content: None, pending: None }
+        let encode = Box::new(encode);
+        Carrier { input, encode, name, outlet, reader: None, content: None, pending: None }
             .run(&stop, &control)
     })
 }
 
 /// An outlet, and how far it is written.
-struct Carrier {
+struct Carrier<C: ToOwned + ?Sized> {
     input: SinkInput,
-    format: OutputFormat,
+    encode: Box<dyn Fn(&Arc<Subject>) -> Encode<C::Owned>>,
     /// The sink's name for messages.
     name: String,
-    outlet: Box<dyn LineOutlet>,
-    reader: Option<LineReader>,
+    outlet: Box<dyn Outlet<C>>,
+    reader: Option<EpochReader<C::Owned>>,
     content: Option<OutletContent>,
     /// The epoch that was read last, until it is written.
-    pending: Option<EpochLines>,
+    pending: Option<EpochContent<C::Owned>>,
 }
 
-impl Carrier {
+impl<C: ToOwned + ?Sized> Carrier<C> {
     fn run(mut self, stop: &StopFlag, control: &Control) -> Result<(), SinkError> {
         let (mut backoff, mut failures) = (Backoff::default(), 0);
         let mut ended: Option<Instant> = None;
@@ -207,7 +214,10 @@ impl Carrier {
             }
             let written = stop.wait(Duration::MAX, || {
                 let written = self.write_next()?;
-                (backoff, failures) = (Backoff::default(), 0);
+                // Epochs before the last one that is there don't show that the history is the same.
+                if self.content.as_ref().is_some_and(|content| content.last.is_none()) {
+                    (backoff, failures) = (Backoff::default(), 0);
+                }
                 Ok(written)
             });
             match written {
@@ -255,7 +265,10 @@ impl Carrier {
             if self.pending.is_none() {
                 self.pending = reader.next(|epoch, _| epoch > content.whole)?;
             }
-            let Some(EpochLines { mark, lines }) = &self.pending else { return Ok(None) };
+            let Some(EpochContent { mark, content: written }) = &self.pending else {
+                self.outlet.settle().map_err(|trouble| SinkError::of(&self.name, trouble))?;
+                return Ok(None);
+            };
             if let Some(found) = content.last.as_ref().filter(|found| !found.agrees(mark)) {
                 let epoch = found.epoch;
                 self.reader = None;
@@ -263,7 +276,7 @@ impl Carrier {
             }
             let is_new = mark.epoch > content.whole;
             if is_new {
-                let written = self.outlet.append(mark.epoch, lines);
+                let written = self.outlet.append(mark, written.borrow());
                 written.map_err(|trouble| SinkError::of(&self.name, trouble))?;
                 content.whole = mark.epoch;
                 content.last.take_if(|found| found.epoch <= mark.epoch);
@@ -287,7 +300,8 @@ impl Carrier {
 
     /// Reads the log from its first epoch again, once a run has begun it.
     fn reopen(&mut self) -> Result<(), FollowError> {
-        (self.reader, self.pending) = (LineReader::open(&self.input, self.format.clone(), &[])?, None);
+        let encode = (self.encode)(&self.input.subject);
+        (self.reader, self.pending) = (EpochReader::open(&self.input, encode, &[])?, None);
         Ok(())
     }
 

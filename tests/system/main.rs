@@ -9,9 +9,9 @@
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
-//! - Kafka, which needs its feature: `kafka`.
-//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
-//!   `elsewhere`, `serving`.
+//! - Kafka and PostgreSQL, which need their features: `kafka`, `postgres`.
+//! - Readers and sinks: `following`, `sinks`, `tables`, `stream_sinks`, `readers`, `watching`,
+//!   `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`, `pressure`, `limits`.
 //! - Leaks: `oracle`.
@@ -62,6 +62,8 @@ mod output;
 mod packed;
 mod parquet;
 mod pca;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod pressure;
 mod readers;
 mod recovery;
@@ -77,6 +79,8 @@ mod sockets;
 mod spending;
 mod statistics;
 mod stream_sinks;
+#[cfg(feature = "parquet")]
+mod tables;
 mod terminal;
 mod tidy;
 mod tls;

@@ -60,8 +60,8 @@ fn components_are_computed_in_every_form() {
 
     let csv = tailed(&["--format", "csv"]);
     let header = "epoch,start,key,view,count,count_noise,eigenvalue_1,eigenvalue_noise_1,eigenvalue_lower_1,\
-        eigenvalue_upper_1,angle_degrees_1,direction_1_x,direction_1_y,direction_1_w,direction_noise_1_x,\
-        direction_noise_1_y,direction_noise_1_w,eigenvalue_2,";
+        eigenvalue_upper_1,angle_degrees_1,direction_1_x,direction_noise_1_x,direction_1_y,direction_noise_1_y,\
+        direction_1_w,direction_noise_1_w,eigenvalue_2,";
     assert!(csv.starts_with(header), "{csv}");
     assert!(csv.lines().all(|line| line.split(',').count() == 31), "{csv}");
     let table = tailed(&[]);

@@ -1,7 +1,8 @@
-//! Files as sources, listed or followed, and files of JSON lines as sinks.
+//! Files as sources, listed or followed, and files of JSON lines and tables as sinks.
 
 mod follow;
 mod listed;
+mod tables;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -12,8 +13,9 @@ use super::{
     SystemSection, TextField,
 };
 use crate::control::Control;
-use crate::document::definition::{FieldDefinition, FieldType};
+use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
 use crate::format::Format;
+use tables::TableFormat;
 
 /// Position tag of listed files.
 pub(super) const TAG: u8 = 0;
@@ -33,16 +35,35 @@ pub(super) const SYSTEM: System = System {
         "Whether files that grow, and new ones of the directory or pattern in `path`, are read as they come.",
     )],
     source: Some(source),
-    sink_fields: &[FieldDefinition::optional(
-        "rotate",
-        FieldType::Form("a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\"", super::SIZE),
-        "the file grows without limit",
-        "\"100 epochs\"",
-        "When a new file is started.",
-    )],
+    sink_fields: &[
+        FieldDefinition::with_default(
+            "format",
+            FieldType::Words(|| forms(FORMATS)),
+            "\"ndjson\"",
+            "\"parquet\"",
+            "What is written.",
+        ),
+        FieldDefinition::optional(
+            "rotate",
+            FieldType::Form("a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\"", super::SIZE),
+            "a file of lines grows without limit; a file of a table has 100 epochs",
+            "\"100 epochs\"",
+            "When a new file is started.",
+        ),
+    ],
     sink: Some(sink),
     ..System::NONE
 };
+
+/// What a sink writes: lines, or tables in a format.
+const FORMATS: &[Word<Option<TableFormat>>] = &[
+    word("ndjson", None, "A file of JSON lines."),
+    word("parquet", Some(TableFormat::Parquet), "A directory of Parquet files, each of a range of epochs."),
+    word("arrow", Some(TableFormat::Arrow), "The same in Arrow's IPC format (Feather)."),
+];
+
+/// Epochs in a file of a table.
+const TABLE_EPOCHS: u64 = 100;
 
 /// Listed files, read one after the other as one stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,6 +83,15 @@ struct ReleaseFile {
     path: PathBuf,
     /// `rotate`: when a new file is started.
     rotate: Option<Rotation>,
+}
+
+/// A directory of tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RangeDirectory {
+    directory: PathBuf,
+    format: TableFormat,
+    /// `rotate`: the number of epochs in a file.
+    epochs: u64,
 }
 
 /// When a file is full.
@@ -207,6 +237,9 @@ fn agrees(pattern: &[char], name: &[char]) -> bool {
 
 fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
     let rotate = settings.section.form("rotate", rotation);
+    if let Some(format) = settings.section.word("format", FORMATS).flatten() {
+        return table_sink(settings, format, rotate);
+    }
     let path = settings
         .section
         .text("path")?
@@ -214,6 +247,35 @@ fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
             Path::new(path).extension().is_some_and(|end| end == "ndjson" || end == "jsonl")
         })?;
     Some(Arc::new(ReleaseFile { path: settings.base.join(path.value), rotate }))
+}
+
+fn table_sink(
+    settings: &SystemSection<'_, '_>,
+    format: TableFormat,
+    rotate: Option<Rotation>,
+) -> Option<Arc<dyn SinkConfig>> {
+    if let Some(missing) = format.missing() {
+        settings.section.refuse("format", missing);
+        return None;
+    }
+    let epochs = match rotate {
+        None => TABLE_EPOCHS,
+        Some(Rotation::Epochs(epochs)) => epochs,
+        Some(Rotation::Bytes(_)) => {
+            settings
+                .section
+                .refuse("rotate", "a file of a table has a number of epochs, such as \"100 epochs\"");
+            return None;
+        }
+    };
+    let directory = settings.base.join(settings.path.value);
+    if directory.is_file() {
+        settings
+            .path
+            .report("expected a directory, such as \"out/releases\", which is made if it is missing");
+        return None;
+    }
+    Some(Arc::new(RangeDirectory { directory, format, epochs }))
 }
 
 fn rotation(text: &str) -> Option<Rotation> {
@@ -234,7 +296,17 @@ impl SinkConfig for ReleaseFile {
     }
 
     fn target(&self, _control: &Control) -> SinkTarget {
-        SinkTarget::Outlet(Box::new(writer::ReleaseFileWriter::new(self.clone())))
+        SinkTarget::Lines(Box::new(writer::ReleaseFileWriter::new(self.clone())))
+    }
+}
+
+impl SinkConfig for RangeDirectory {
+    fn name(&self) -> String {
+        self.directory.display().to_string()
+    }
+
+    fn target(&self, _control: &Control) -> SinkTarget {
+        SinkTarget::Records(Box::new(tables::RangeWriter::new(self.clone())))
     }
 }
 

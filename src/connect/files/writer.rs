@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{ReleaseFile, Rotation};
-use crate::connect::{EpochStamp, LineOutlet, OutletContent, RequestError};
+use crate::connect::{EpochStamp, Outlet, OutletContent, RequestError};
 use crate::whole;
 
 /// The files of a sink, and the position up to which they are written.
@@ -84,13 +84,13 @@ impl ReleaseFileWriter {
     }
 }
 
-impl LineOutlet for ReleaseFileWriter {
+impl Outlet<[u8]> for ReleaseFileWriter {
     fn open(&mut self) -> Result<OutletContent, RequestError> {
         Ok(self.begin()?)
     }
 
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), RequestError> {
-        Ok(self.write(epoch, lines)?)
+    fn append(&mut self, stamp: &EpochStamp, lines: &[u8]) -> Result<(), RequestError> {
+        Ok(self.write(stamp.epoch, lines)?)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::connect::{LineOutlet, OutletContent, RequestError};
+use crate::connect::{EpochStamp, Outlet, OutletContent, RequestError};
 
 /// Unbuffered standard output that waits for its reader, even if the descriptor is non-blocking.
 #[derive(Clone, Copy, Debug)]
@@ -49,13 +49,13 @@ impl StandardWriter {
     }
 }
 
-impl LineOutlet for StandardWriter {
+impl Outlet<[u8]> for StandardWriter {
     fn open(&mut self) -> Result<OutletContent, RequestError> {
         Ok(OutletContent { whole: self.since, last: None })
     }
 
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), RequestError> {
-        self.since = epoch;
+    fn append(&mut self, stamp: &EpochStamp, lines: &[u8]) -> Result<(), RequestError> {
+        self.since = stamp.epoch;
         StandardOutput.write_all(lines).map_err(RequestError::Gone)?;
         self.taken.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -235,9 +235,8 @@ fn noise_that_hides_the_columns_leaves_no_interval() {
     lost.json(&mut line);
     assert!(line["intercept"].is_null() && line["coefficients"]["x1"].is_null());
     assert!(lost.cells().unwrap_err().contains("count"));
-    for found in [found, lost] {
-        assert_eq!(found.csv().len(), found.csv_titles().len());
-    }
+    let titles = |found: &dyn Estimate| found.fields().iter().map(EstimateField::title).collect::<Vec<_>>();
+    assert_eq!(titles(&*found), titles(&*lost));
 }
 
 #[test]

@@ -68,7 +68,12 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ("[source]", scheme, key) if scheme.ends_with("://") => {
             let format = if key == "field" { ", format = 'ndjson'" } else { "" };
             let more = required("[source]", scheme) + format + companions(scheme, key, value);
-            vec![format!("source = {{ path = '{scheme}h'{more}")]
+            let what = match (scheme, key) {
+                ("postgres://", "table" | "query") => "/d'",
+                ("postgres://", _) => "/d', table = 't'",
+                _ => "'",
+            };
+            vec![format!("source = {{ path = '{scheme}h{what}{more}")]
         }
         ("[source]", ..) => vec![own("source = { path = 'a.csv'")],
         ("[[sources]]", group, key) => {
@@ -152,8 +157,12 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ("[[views]]", ..) => vec![own("views = [{ name = 'v', workload = 'prefix'")],
         ("[[sinks]]", scheme, key) if scheme.ends_with("://") => {
             let more = required("[[sinks]]", scheme) + companions(scheme, key, value);
-            let port = if scheme.contains("-listen") { ":1" } else { "" };
-            vec![format!("sinks = [{{ path = '{scheme}h{port}'{more}")]
+            let rest = match scheme {
+                "postgres://" => "/d",
+                _ if scheme.contains("-listen") => ":1",
+                _ => "",
+            };
+            vec![format!("sinks = [{{ path = '{scheme}h{rest}'{more}")]
         }
         ("[[sinks]]", ..) => vec![own("sinks = [{ path = 'out.ndjson'")],
         ("[state]", ..) => vec![own("state = { directory = 's'")],
