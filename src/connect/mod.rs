@@ -64,7 +64,7 @@ pub(crate) use error::{RequestError, io_error};
 pub(crate) use formats::{AllowedFormats, DELIMITER, FORMAT, HEADER, RecordFormat, TIME_FORMAT};
 pub(crate) use origin::{
     CommitListener, FileLists, HeaderlessFile, Journaling, MOST_PARTITIONS, OpenFile, Origin, OriginRequest,
-    Partitioning, Partitions, ReadExtent, ReadPart, SourceConfig,
+    Partitions, ReadExtent, ReadPart, SourceConfig,
 };
 use security::{SecurityOffer, refuse_secret};
 pub(crate) use writer::{EpochStamp, HttpEndpoint, Outlet, OutletContent, SinkConfig, SinkTarget};

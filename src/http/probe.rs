@@ -53,7 +53,10 @@ pub fn ask(
             Ok(0) => break,
             Ok(length) => bytes.extend_from_slice(&piece[..length]),
             Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
             Err(error) => return Err(error),
         }
     }

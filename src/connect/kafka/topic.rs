@@ -10,12 +10,12 @@ use super::sasl::Mechanism;
 use super::security::mechanism;
 use super::writer;
 use crate::connect::entries::{identity, origin};
-use crate::connect::origin::CommitListener;
+use crate::connect::origin::{CommitListener, Partitioning};
 use crate::connect::wire::{BrokerServer, stream};
 use crate::connect::writer::StreamOutlet;
 use crate::connect::{
-    AllowedFormats, Origin, OriginRequest, Partitioning, Partitions, SinkConfig, SinkTarget, SourceConfig,
-    SourceError, SystemSection, report_broker,
+    AllowedFormats, Origin, OriginRequest, Partitions, SinkConfig, SinkTarget, SourceConfig, SourceError,
+    SystemSection, report_broker,
 };
 use crate::control::Control;
 use crate::format::Format;

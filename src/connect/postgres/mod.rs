@@ -31,6 +31,7 @@ pub(super) const SYSTEM: System = System {
     path: "postgres://host:port/database",
     full_path: "postgres://host[:port]/database",
     has_fields: true,
+    journaling: super::Journaling::Never,
     tags: &[9],
     source_fields: &[
         FieldDefinition::optional(
