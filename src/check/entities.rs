@@ -130,8 +130,8 @@ impl EntityCut {
 }
 
 fn problem() -> Problem {
-    let message = "the limits of entities leave out most records, which don't count: raise participations in [entity], or lengthen \
-        epochs and let more records of an entity count in each";
+    let message = "the limits of entities leave out most records, which don't count: raise participations or \
+        records_per_epoch in [entity], or lengthen epochs";
     Problem::new("entity limits", false, message)
 }
 

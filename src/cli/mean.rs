@@ -183,7 +183,8 @@ impl MeanSummary {
             _ => String::new(),
         };
         if let Some(why) = &self.found.refusal {
-            text += &format!("No mean: {}.\n", why.message);
+            text +=
+                &format!("No mean: {}. What was asked is spent: the refusal is an answer.\n", why.message);
         }
         if self.found.mean.is_some() {
             text += "noise: standard deviation of the noise alone. It does not cover what clipping and \

@@ -123,7 +123,7 @@ pub enum SourceError {
     /// The part of a file that an earlier run has read has changed.
     #[error(
         "{}: the file has changed before the place where the last run stopped (part {part}, byte {offset}): rows would count \
-         twice or never; restore what was read and change only what comes after it, or begin a new state directory, which \
+         twice or never; restore what was read and mend only what comes after that byte, or begin a new state directory, which \
          spends again", path.display()
     )]
     Changed {

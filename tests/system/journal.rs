@@ -365,7 +365,7 @@ fn invalid_settings_are_explained() {
     check(
         &journal.replacen("journal", "missing = 'reject'\njournal", 1),
         &[],
-        &["source.journal", "can't be corrected"],
+        &["source.missing", "can't be corrected"],
     );
     check(&stream.pipeline("-", ""), &["--acknowledge", "-"], &["journal = true"]);
     check(&journal, &["--acknowledge", "-"], &["add --quiet"]);

@@ -23,7 +23,9 @@ pub enum MeanRefusal {
         column: usize,
     },
     /// No bin of distances has enough pairs.
-    #[error("the scale of column {column} can't be estimated from so few records: give it with the question")]
+    #[error(
+        "the scale of column {column}, counted from 0, can't be estimated from these records at this budget: state it, or raise epsilon"
+    )]
     Scale {
         /// Index of the column, from 0.
         column: usize,

@@ -15,6 +15,9 @@ const NARROW: f64 = 0.02;
 /// of clipped ones is: not nearly all of them.
 const LONG_STRETCH: std::ops::Range<f64> = 0.02..0.9;
 
+/// Shares of the values of a column at which clipped ones are noted.
+const CLIPPED: std::ops::RangeInclusive<f64> = 0.05..=0.5;
+
 impl CheckReport<'_> {
     /// Returns them, in sentences.
     pub(super) fn notes(&self) -> Vec<String> {
@@ -72,6 +75,16 @@ impl CheckReport<'_> {
             ));
         }
         for (column, values) in self.columns().map(|(survey, column)| (column, &survey.values)) {
+            let clipped = values.below.values + values.above.values;
+            // From half of the values on it is a problem.
+            if CLIPPED.contains(&(clipped as f64 / values.all.max(1) as f64)) {
+                notes.push(format!(
+                    "{} of the values of {:?} are beyond its bounds and would be clipped, which moves its mean: wider bounds \
+                     clip fewer, with more noise",
+                    percent(clipped, values.all),
+                    column.name
+                ));
+            }
             for (stretch, bound) in [(values.below.longest, "below"), (values.above.longest, "above")] {
                 if LONG_STRETCH.contains(&(stretch.values as f64 / values.all.max(1) as f64)) {
                     notes.push(format!(

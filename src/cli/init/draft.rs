@@ -37,6 +37,11 @@ pub(super) struct Draft {
 impl Draft {
     /// Checks what the file can tell: that the columns exist and hold what they are for.
     pub(super) fn check(&self, profile: &FileProfile) -> Result<(), CliError> {
+        if self.participations.is_some() && self.entity.is_none() {
+            return Err(CliError::usage(
+                "--participations limits a person or a device: name its column with --unit, or leave it out",
+            ));
+        }
         let values = self.columns.iter().map(|column| (&column.name, Some(ColumnKind::Number)));
         let times =
             [&self.time, &self.arrival].into_iter().flatten().map(|name| (name, Some(ColumnKind::Time)));

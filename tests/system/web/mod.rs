@@ -281,7 +281,7 @@ simulation.seed = 1
 #[test]
 fn a_stalled_reader_delays_neither_the_run_nor_other_readers() {
     let lab = Lab::new();
-    let (pipeline, csv) = plain(&lab, 24, 1500, 10);
+    let (pipeline, csv) = plain(&lab, 24, 1600, 10);
     let state = lab.path("state");
     let mut run = run(&pipeline, &state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
     let (begin, rest) = csv.split_at(csv.len() / 10);
@@ -303,8 +303,8 @@ fn a_stalled_reader_delays_neither_the_run_nor_other_readers() {
         wait(run).succeeded();
         following.join().expect("the follower gets to the end")
     });
-    assert_eq!(releases(&state).len(), 150);
-    assert!(following.iter().map(|event| event.0).eq(1..=150));
+    assert_eq!(releases(&state).len(), 160);
+    assert!(following.iter().map(|event| event.0).eq(1..=160));
     let sent: usize = following.iter().map(|event| event.1.len()).sum();
     // Linux lets the sender's buffer grow to 4 MiB.
     assert!(sent > 9 << 19, "{sent} bytes fit no connection");
