@@ -10,13 +10,16 @@ use super::recent::{Recent, Share, Tally};
 /// Records from which their share means anything.
 const LEAST_RECORDS: u64 = 20;
 
+/// The number of an entity's records, and that of each key.
+type EntityRecords = (u64, Vec<(u32, u64)>);
+
 /// The records that go beyond what their entities may contribute. Private.
 #[derive(Clone)]
 pub struct EntityCut {
     limits: EntityLimits,
     histories: ByEntity<EntityHistory>,
     /// The records of open epochs by entity: their number, and that of each key if keys count.
-    open: BTreeMap<u64, ByEntity<(u64, Vec<(u32, u64)>)>>,
+    open: BTreeMap<u64, ByEntity<EntityRecords>>,
     /// The last epoch that is published, and the last one whose records are counted.
     committed: u64,
     counted: u64,

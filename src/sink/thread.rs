@@ -190,10 +190,13 @@ fn carry<C: ToOwned + ?Sized + 'static>(
     })
 }
 
+/// Makes the encoder of a log.
+type EncoderOf<T> = Box<dyn Fn(&Arc<Subject>) -> Encode<T>>;
+
 /// An outlet, and how far it is written.
 struct Carrier<C: ToOwned + ?Sized> {
     input: SinkInput,
-    encode: Box<dyn Fn(&Arc<Subject>) -> Encode<C::Owned>>,
+    encode: EncoderOf<C::Owned>,
     /// The sink's name for messages.
     name: String,
     outlet: Box<dyn Outlet<C>>,

@@ -42,7 +42,6 @@ pub(super) const SYSTEM: System = System {
     path: "kafka://host:port",
     full_path: "kafka://host[:port]",
     has_fields: false,
-    journaling: super::Journaling::Never,
     tags: &[TAG],
     source_fields: &[
         STREAM,

@@ -2,6 +2,9 @@
 
 use super::{END_OF_INPUT, Mistake};
 
+/// Changes a line.
+type LineFault<'f> = &'f dyn Fn(&str) -> String;
+
 /// A row of a sensor: event, arrival, key and value.
 type Row = (String, String, &'static str, String);
 
@@ -266,7 +269,7 @@ fn without_the_operators_word_a_private_threshold_decides_nothing() {
     for (fallen, code, published) in [(0, 0, 60), (110, 0, 60), (200, 1, 0)] {
         // Six blocks of twenty are a tenth of 1200 rows; the last one needs eleven bad rows.
         let threshold = 100 + 11 + 20 * (fallen / 200);
-        let faults: [(&dyn Fn(&str) -> String, &str); 2] =
+        let faults: [(LineFault<'_>, &str); 2] =
             [(&unlisted, "unlisted keys"), (&clipped, "values out of bounds")];
         for (spoil, kind) in faults {
             let [below, above] = [threshold - 1, threshold].map(|bad| world(fallen, bad, spoil, kind));

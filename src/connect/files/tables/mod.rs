@@ -228,7 +228,10 @@ mod tests {
             by: "view",
             view: "v".into(),
             private: true,
-            fields: vec![mean((epoch % 2 == 0).then_some(0.5)), EstimateField::word("quality", Some("good"))],
+            fields: vec![
+                mean(epoch.is_multiple_of(2).then_some(0.5)),
+                EstimateField::word("quality", Some("good")),
+            ],
         }
     }
 
