@@ -5,6 +5,11 @@
 //! last epochs of its range; it is then replaced as a whole. So after a kill every epoch is in one
 //! file, once: a restarted sink rewrites the newest range from the log, with the same content.
 
+#![cfg_attr(
+    not(any(feature = "parquet", feature = "arrow")),
+    allow(dead_code, unused_variables, reason = "no format is built")
+)]
+
 #[cfg(feature = "arrow")]
 mod arrow;
 mod columns;
