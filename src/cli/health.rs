@@ -55,6 +55,11 @@ pub(crate) fn execute(arguments: &HealthArguments) -> Result<(), CliError> {
         return Err(CliError::usage("the flags of TLS are for https://HOST:PORT"));
     }
     let address = address.trim_end_matches('/');
+    if address.contains(['@', '/', '?', '#']) {
+        return Err(CliError::usage(
+            "expected HOST:PORT or https://HOST:PORT, without a user, a secret or a path",
+        ));
+    }
     let url = format!("{}://{address}{path}", if tls.is_some() { "https" } else { "http" });
     let (is_good, answer) = ask(address, tls.as_ref(), path, arguments.patience)
         .map_err(|error| CliError::failed(format!("{url}: {error}")))?;

@@ -268,10 +268,15 @@ pub(super) fn refuse_secret(path: &TextField<'_>) -> bool {
 }
 
 /// Whether a path is an address with a part before `@`, or with a query or fragment. No system
-/// needs these, and a secret may have any name there. Paths of files may hold any character.
+/// needs these, and a secret may have any name there. Paths of files may hold any character, but
+/// `:` before `@` is an address without its scheme.
 pub(crate) fn holds_secret(path: &str) -> bool {
-    let Some((scheme, rest)) = path.split_once("://") else { return false };
-    !scheme.starts_with("unix") && rest.contains(['@', '?', '#'])
+    match path.split_once("://") {
+        Some((scheme, rest)) => {
+            !scheme.starts_with("unix") && (rest.contains(['@', '?', '#']) || rest.contains("%40"))
+        }
+        None => path.split_once('@').is_some_and(|(before, _)| before.contains(':')),
+    }
 }
 
 #[cfg(test)]
@@ -281,13 +286,24 @@ mod tests {
     #[test]
     fn an_address_with_a_secret_is_refused_for_every_scheme_and_not_quoted() {
         for scheme in ["tcp", "redis", "rediss", "nats", "kafka", "postgres", "http-listen", "ftp"] {
-            for rest in ["u:hidden@h:1", ":hidden@h:1", "hidden@h:1", "h:1?password=hidden", "h:1#hidden"] {
+            for rest in [
+                "u:hidden@h:1",
+                ":hidden@h:1",
+                "hidden@h:1",
+                "h:1?password=hidden",
+                "h:1#hidden",
+                "u%40hidden",
+            ] {
                 let path = format!("path = '{scheme}://{rest}', stream = 's', format = 'ndjson'");
                 let refused = [source_of(&path).unwrap_err(), sink_of(&path).unwrap_err()];
                 let expected =
                     |message: &String| message.contains("password_file") && !message.contains("hidden");
                 assert!(refused.iter().all(expected), "{path}: {refused:?}");
             }
+        }
+        for path in ["redis:/u:hidden@h:1", "u:hidden@h:1"] {
+            let refused = source_of(&format!("path = '{path}', format = 'csv'")).unwrap_err();
+            assert!(refused.contains("password_file") && !refused.contains("hidden"), "{refused}");
         }
         let listed = source_of("path = ['a.csv', 'tcp://u:hidden@h:1'], format = 'csv'").unwrap_err();
         assert!(!listed.contains("hidden"), "{listed}");

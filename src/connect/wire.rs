@@ -116,6 +116,12 @@ impl ServerConnection {
         self.at < self.end
     }
 
+    /// Returns the next byte, if it was received.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn next_byte(&self) -> Option<u8> {
+        self.bytes[self.at..self.end].first().copied()
+    }
+
     /// Reads the next line into `line`, without its end.
     pub(crate) fn line(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
         line.clear();

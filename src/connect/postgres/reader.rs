@@ -28,6 +28,9 @@ use crate::time::parse_time;
 /// Rows of a batch, unless more have its last value.
 const BATCH: u64 = 4096;
 
+/// First byte of the message that is a row.
+const ROW: u8 = b'D';
+
 /// Time between two questions for new rows.
 const WAIT: Duration = Duration::from_millis(250);
 
@@ -49,6 +52,7 @@ pub(super) struct TableReader {
     /// Number of rows that this connection has delivered.
     rows: u64,
     stage: Stage,
+    control: Control,
     /// Buffer for numbers.
     bytes: Vec<u8>,
 }
@@ -93,6 +97,7 @@ impl TableReader {
             skipped,
             rows: 0,
             stage,
+            control: control.clone(),
             bytes: Vec::new(),
         };
         reader.check_server()?;
@@ -179,7 +184,7 @@ impl TableReader {
     fn read_row(&mut self, row: &mut Row) -> Result<Option<i64>, RequestError> {
         loop {
             let message = self.connection.message()?;
-            if message.tag == b'D' {
+            if message.tag == ROW {
                 break;
             }
             self.connection.skip(message)?;
@@ -266,6 +271,9 @@ impl TableReader {
                 }
                 Stage::Settle(upper, open) => {
                     if !open.have_ended(&mut self.connection)? {
+                        if let Some(wait) = open.long_wait() {
+                            self.control.notice(&format!("{}: {wait}", ServerStream::name(&self.source)));
+                        }
                         std::thread::sleep(GLANCE);
                         return Ok(None);
                     }
@@ -306,8 +314,12 @@ impl Entries for TableReader {
         self.advance(row, form.wanted())
     }
 
+    /// What ends a batch is no row. After a full batch, more rows are likely to be there.
     fn is_at_hand(&self) -> bool {
-        matches!(self.stage, Stage::Read(..)) && self.connection.wire.has_more()
+        match self.stage {
+            Stage::Read(_, found) => found >= BATCH || self.connection.wire.next_byte() == Some(ROW),
+            _ => false,
+        }
     }
 
     fn is_behind(&self) -> bool {

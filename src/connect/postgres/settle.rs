@@ -27,6 +27,7 @@
 //! later clock, and a server's clock that is not set back by more than the margin.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use super::connection::DatabaseConnection;
 use crate::connect::RequestError;
@@ -53,13 +54,18 @@ pub(super) struct OpenTransactions {
     open: HashSet<String>,
     /// Whether those are the prepared ones, the last to wait for.
     are_prepared: bool,
+    since: Instant,
+    is_reported: bool,
 }
+
+/// Wait after which it is reported.
+const LONG_WAIT: Duration = Duration::from_secs(10);
 
 impl OpenTransactions {
     /// Lists them (step 2).
     pub(super) fn list(connection: &mut DatabaseConnection, kind: OrderKind) -> Result<Self, RequestError> {
         let open = names(connection, &running(kind))?;
-        Ok(OpenTransactions { kind, open, are_prepared: false })
+        Ok(OpenTransactions { kind, open, are_prepared: false, since: Instant::now(), is_reported: false })
     }
 
     /// Whether all of them have ended (step 3).
@@ -79,6 +85,22 @@ impl OpenTransactions {
             self.open.retain(|transaction| prepared.contains(transaction));
         }
         Ok(self.open.is_empty())
+    }
+}
+
+impl OpenTransactions {
+    /// Returns what the operator is told of a long wait, once.
+    pub(super) fn long_wait(&mut self) -> Option<String> {
+        if self.since.elapsed() < LONG_WAIT || std::mem::replace(&mut self.is_reported, true) {
+            return None;
+        }
+        let (kind, view) = match self.are_prepared {
+            true => ("prepared", "pg_prepared_xacts"),
+            false => ("open", "pg_stat_activity"),
+        };
+        Some(format!(
+            "new rows are read once {kind} transactions have ended, which may hold earlier rows: {view} lists them"
+        ))
     }
 }
 

@@ -79,6 +79,18 @@ fn logged_in(login: &str) -> String {
     }
 }
 
+/// The look at the first rows ends where the table does for now.
+#[test]
+fn a_live_table_is_published_while_it_grows() {
+    let Some(programs) = installed() else { return };
+    let case = TableStream::new(&STREAM, programs);
+    case.server.sql(&case.insert(0, 600));
+    let live = case.start(&case.pipeline(case.server.port, "table = 'rows'\norder = 'id'"), &[]);
+    await_until("closed epochs are published", || !releases(&case.state()).is_empty());
+    stop(&live);
+    wait(live).succeeded();
+}
+
 #[test]
 fn every_row_of_a_table_counts_once_through_crashes_cuts_and_late_commits() {
     let Some(programs) = installed() else { return };
