@@ -64,7 +64,8 @@ fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
         children[victim].kill().expect("a child can be killed");
         let [first, second] = children.map(wait);
         let survivor = [second, first].into_iter().nth(victim).expect("one of two");
-        survivor.failed(1, &["another process of the cluster has ended"]);
+        // Before the run begins, an earlier commit may be published.
+        survivor.failed(1, &["has ended"]);
         assert!(witness.look() < stream.epochs as usize, "the run was killed half-way");
     }
     finish(&mut run(&pipeline, &state, 1)).succeeded();
