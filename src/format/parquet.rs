@@ -260,15 +260,16 @@ const MEND: &str = "write the file with snappy, gzip or lz4, or build with --fea
 
 /// Returns whether pages with this codec can be unpacked.
 fn is_unpacked(codec: Compression) -> bool {
-    match codec {
-        Compression::UNCOMPRESSED
-        | Compression::SNAPPY
-        | Compression::GZIP(_)
-        | Compression::LZ4
-        | Compression::LZ4_RAW => true,
-        Compression::ZSTD(_) => cfg!(feature = "zstd"),
-        _ => false,
-    }
+    let is_packed_by_zstd = matches!(codec, Compression::ZSTD(_));
+    cfg!(feature = "zstd") && is_packed_by_zstd
+        || matches!(
+            codec,
+            Compression::UNCOMPRESSED
+                | Compression::SNAPPY
+                | Compression::GZIP(_)
+                | Compression::LZ4
+                | Compression::LZ4_RAW
+        )
 }
 
 impl FileRows for ParquetRows {
