@@ -53,7 +53,10 @@ impl ClippedValues {
 
     /// Adds records of epochs after `closed`.
     pub(super) fn add(&mut self, records: &Records, closed: u64) {
-        let mut rows = records.values.chunks_exact(self.bounds.len().max(1));
+        if self.bounds.is_empty() {
+            return;
+        }
+        let mut rows = records.values.chunks_exact(self.bounds.len());
         for run in records.epochs.chunk_by(|one, next| one == next) {
             let values = rows.by_ref().take(run.len());
             if run[0] <= closed {

@@ -164,7 +164,13 @@ impl RowJudge {
         self.cut.as_ref()
     }
 
-    /// Follows no more what the limits of entities leave out.
+    /// Stops counting values, which only [`judge`](Self::judge) uses.
+    pub fn forget_values(&mut self) {
+        let none = || ClippedValues::new(std::iter::empty(), None);
+        self.sources.iter_mut().for_each(|source| source.values = none());
+    }
+
+    /// Stops counting what the limits of entities leave out.
     pub fn forget_entities(&mut self) {
         self.cut = None;
     }

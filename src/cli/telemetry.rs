@@ -1,6 +1,6 @@
 //! Export of the log and of spans by OTLP over HTTP.
 //!
-//! What is exported is public, or tells of time and load: a collector may be on another machine.
+//! Only public facts, times and load are exported: a collector may be on another machine.
 //! The reason of a fault can name a private fact, so it has a target of its own,
 //! [`PRIVATE_LOG`](crate::control::PRIVATE_LOG), and stays on standard error.
 //!

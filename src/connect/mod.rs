@@ -130,6 +130,15 @@ impl System {
 /// Reads the section of a source or sink. A function that returns `None` has reported the reason.
 type SectionReader<T> = fn(&SystemSection<'_, '_>) -> Option<Arc<T>>;
 
+/// Reports that this build has no client of a system. The feature that adds it has the name of the
+/// scheme.
+#[cfg(not(all(feature = "kafka", feature = "postgres")))]
+fn without_client<T: ?Sized>(settings: &SystemSection<'_, '_>) -> Option<Arc<T>> {
+    let scheme = settings.scheme;
+    settings.path.report(format!("built without {scheme}://: cargo build --features {scheme}"));
+    None
+}
+
 /// The part of a section that locates its source or sink.
 struct SystemSection<'a, 's> {
     section: &'s Section<'a>,

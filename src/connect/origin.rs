@@ -48,7 +48,7 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns who wants to know the positions of committed epochs, if anyone does.
+    /// Returns a listener for the positions of committed epochs, if the source has one.
     fn commit_listener(&self, _control: &Control) -> Option<Box<dyn CommitListener>> {
         None
     }
@@ -105,9 +105,11 @@ pub(crate) trait Partitions: Send + Sync {
     fn open(&self, partition: u32) -> Box<dyn Origin>;
 }
 
-/// Learns how far a source has been read by committed epochs.
+/// Stores outside of the state directory how far a source has been read.
 pub(crate) trait CommitListener: Send {
-    /// Takes note of the positions after a committed epoch, one for each partition. Never waits.
+    /// Records the public positions of a committed epoch, at most one for each partition: those
+    /// after the rows whose arrival closed it. Never the position to resume from, which is private.
+    /// Never waits.
     fn committed(&mut self, positions: Vec<Position>);
 }
 

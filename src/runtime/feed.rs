@@ -194,8 +194,8 @@ impl RecordDealer {
             self.update_counters(*reader.counters());
             let delivered = match event {
                 Ok(SourceEvent::Batch(batch)) => self.batch(0, batch),
-                Ok(SourceEvent::Mark(EpochMark { epoch, due, rows, resume })) => {
-                    let resumes = vec![SourceResume { source: 0, resume }];
+                Ok(SourceEvent::Mark(EpochMark { epoch, due, rows, resume, read })) => {
+                    let resumes = vec![SourceResume { source: 0, resume, read: Some(read) }];
                     let counters = vec![reader.unjudged()];
                     let closed = ClosedEpochs { epoch, due, rows, counters, resumes, judged: None };
                     self.close(closed, &[reader.survey()])

@@ -140,7 +140,7 @@ pub(super) fn from_start(
     Ok(SourceReaders { readers, partitions: None })
 }
 
-/// Returns who learns the positions of each source after a commit.
+/// Returns the commit listeners, each with the index of its source.
 pub(super) fn listeners(pipeline: &Pipeline, control: &Control) -> Vec<(usize, Box<dyn CommitListener>)> {
     let listener = |source: &Source| source.input.source().commit_listener(control);
     let listeners = pipeline.sources.iter().map(listener).enumerate();

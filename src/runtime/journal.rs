@@ -193,7 +193,7 @@ impl CommitLog<EpochExtra> for Journal {
         self.advance(since)?;
         let Some(last) = epochs.last().and_then(|epoch| resumes(epoch).next()) else { return Ok(()) };
         for (source, listener) in &mut self.listeners {
-            listener.committed(last.of_source(*source).collect());
+            listener.committed(last.read_of(*source).collect());
         }
         let journaled = self.tags.iter().position(|&tag| tag == u32::from(journal::TAG));
         let position = journaled.and_then(|source| last.of_source(source).next());

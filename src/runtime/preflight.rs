@@ -105,6 +105,9 @@ impl RowGuard {
                 fallen: Vec::new(),
             };
             guard.forget_entities(is_first);
+            if !guard.goes_on {
+                guard.judge.forget_values();
+            }
             guard
         })
     }

@@ -9,6 +9,7 @@ use super::resume::SourceResume;
 use super::source::EPOCHS_AHEAD;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{EpochMark, ResumePoint, RowCounters, SourceError, SourceReader};
+use crate::state::Position;
 
 /// Progress of each reader and of all together.
 pub(super) struct MergeProgress {
@@ -31,6 +32,8 @@ pub(super) struct ReaderProgress {
     /// mark before them.
     marks: VecDeque<(EpochMark, RowCounters)>,
     resume: ResumePoint,
+    /// The public position of that mark, once this run has passed one.
+    read: Option<Position>,
     /// Rows up to that mark.
     rows: u64,
     /// The counters at that mark, and those of all rows so far.
@@ -61,7 +64,7 @@ impl Patience {
         Patience { partitions: partitioning.map(|partitioning| partitioning.idle), sources: source.idle }
     }
 
-    /// Returns who no longer waits for a reader, by whether it is silent for a time.
+    /// Returns for whom a reader is idle. `is_silent` tests whether it was silent for a time.
     pub(super) fn idleness(self, is_silent: impl Fn(Duration) -> bool) -> Idleness {
         let [partition, source] =
             [self.partitions, self.sources].map(|patience| patience.is_some_and(&is_silent));
@@ -69,7 +72,7 @@ impl Patience {
     }
 }
 
-/// Who no longer waits for a reader.
+/// For whom a reader is idle, so that they go on without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Idleness {
     /// Other partitions of its source.
@@ -88,6 +91,7 @@ impl ReaderProgress {
             closed,
             marks: VecDeque::new(),
             resume: ResumePoint::START,
+            read: None,
             rows: 0,
             counters: Default::default(),
             rows_read: 0,
@@ -122,6 +126,7 @@ impl ReaderProgress {
     fn pass(&mut self, epoch: u64) {
         while let Some((mark, counters)) = self.marks.front().filter(|(mark, _)| mark.epoch <= epoch) {
             (self.resume, self.rows, self.counters.0) = (mark.resume, mark.rows, *counters);
+            self.read = Some(mark.read);
             self.marks.pop_front();
         }
     }
@@ -135,6 +140,11 @@ impl ReaderProgress {
     fn resume_after(&self, epoch: u64) -> ResumePoint {
         let resume = self.closing(epoch).map_or(self.resume, |(mark, _)| mark.resume);
         ResumePoint { late_from: self.next_row, ..resume }
+    }
+
+    /// Returns the public position up to which it was read after `epoch`.
+    fn read_after(&self, epoch: u64) -> Option<Position> {
+        self.closing(epoch).map(|(mark, _)| mark.read).or(self.read)
     }
 
     /// Returns what became of its rows up to the one that closed `epoch`, or up to its end.
@@ -229,7 +239,8 @@ impl MergeProgress {
         let mut resumes = Vec::with_capacity(self.readers.len());
         for reader in &self.readers {
             counters[reader.source] += reader.counters_at(epoch);
-            resumes.push(SourceResume { source: reader.source, resume: reader.resume_after(epoch) });
+            let (resume, read) = (reader.resume_after(epoch), reader.read_after(epoch));
+            resumes.push(SourceResume { source: reader.source, resume, read });
         }
         // Partitions that were found later come behind those of other sources.
         resumes.sort_by_key(|resume| resume.source);
@@ -247,7 +258,6 @@ impl MergeProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Position;
 
     fn clocks(number: usize) -> MergeProgress {
         let clock = |number: usize| ReaderProgress::new(number, "", Patience::default(), 0);
@@ -261,8 +271,10 @@ mod tests {
             let position = Position::new(0, row);
             let resume = ResumePoint { position, ..ResumePoint::START };
             self.readers[source].next_row = next_row;
-            self.readers[source]
-                .advance(EpochMark { epoch, due: epoch, resume, rows: 100 * row }, self.closed);
+            self.readers[source].advance(
+                EpochMark { epoch, due: epoch, resume, rows: 100 * row, read: position },
+                self.closed,
+            );
         }
 
         /// Returns what can be closed now: the epoch, and the offset and row of each position.

@@ -24,6 +24,8 @@ pub(super) struct SourceResume {
     /// Index of the source.
     pub(super) source: usize,
     pub(super) resume: ResumePoint,
+    /// Position after the last row whose arrival closed epochs in this run. Public.
+    pub(super) read: Option<Position>,
 }
 
 /// Number in place of a source tag that marks the state of the judge of rows.
@@ -117,10 +119,14 @@ impl EpochResume {
         sources.chain(judged).collect()
     }
 
-    /// Returns the positions of a source.
+    /// Returns the positions at which a source resumes. Private: event times decide them.
     pub(super) fn of_source(&self, source: usize) -> impl Iterator<Item = Position> {
-        let own = self.sources.iter().filter(move |at| at.source == source);
-        own.map(|at| at.resume.position)
+        self.sources.iter().filter(move |at| at.source == source).map(|at| at.resume.position)
+    }
+
+    /// Returns the positions up to which a source was read when its clocks closed epochs. Public.
+    pub(super) fn read_of(&self, source: usize) -> impl Iterator<Item = Position> {
+        self.sources.iter().filter(move |at| at.source == source).filter_map(|at| at.read)
     }
 }
 

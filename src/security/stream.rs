@@ -1,8 +1,8 @@
 //! A TCP connection, encrypted or not.
 //!
-//! A read or write makes one step with the socket's own time limit, and reports `WouldBlock` or
-//! `TimedOut` where it has nothing to show for it, as a plain socket does. So a peer that sends one
-//! byte at a time, in a handshake or later, is held to the limits of whoever reads.
+//! A read or write makes one step, within the time limit of the socket. Without progress it returns
+//! `WouldBlock` or `TimedOut`, as a plain socket does. So the time limits of the caller also apply
+//! to a peer that sends one byte at a time, in a handshake or later.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};

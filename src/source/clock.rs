@@ -211,6 +211,6 @@ impl EpochClock {
             None => (self.due, next),
         };
         self.closed = epoch;
-        EpochMark { epoch, due: self.due, resume, rows: self.clock.row }
+        EpochMark { epoch, due: self.due, resume, rows: self.clock.row, read: next.position }
     }
 }

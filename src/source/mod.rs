@@ -111,6 +111,8 @@ pub struct EpochMark {
     /// Rows of the input up to the one that closed the epoch. Public: it depends on arrivals alone,
     /// also after a restart.
     pub rows: u64,
+    /// Position after that row. As public as `rows`, unlike the position to resume from.
+    pub read: Position,
 }
 
 /// Where a source resumes after an epoch.

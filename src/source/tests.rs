@@ -449,7 +449,7 @@ fn row_contents_do_not_affect_delivery_times() {
     };
     let read = |unusable: &[usize], early: &[usize]| {
         let row = |second: usize| {
-            let value = if unusable.contains(&second) { ["?", ""][second % 2] } else { "0.5" };
+            let value = if unusable.contains(&second) { ["N/A", "x.y"][second % 2] } else { "0.5" };
             let event = if early.contains(&second) { second + 2999 } else { second };
             format!("{},{},{value}\n", time(event), time(second))
         };
@@ -463,7 +463,7 @@ fn row_contents_do_not_affect_delivery_times() {
             match event {
                 SourceEvent::Batch(_) => {}
                 SourceEvent::Mark(mark) => {
-                    closed.push((mark.epoch, mark.rows));
+                    closed.push((mark.epoch, mark.rows, mark.read));
                     resumes.push(mark);
                 }
                 SourceEvent::End => break,
@@ -472,7 +472,7 @@ fn row_contents_do_not_affect_delivery_times() {
         for EpochMark { epoch, resume, .. } in resumes {
             let mut later = SourceReader::resume(&pipeline, resume, epoch).unwrap();
             let (_, marks) = drain(&mut later).unwrap();
-            let marks: Vec<_> = marks.into_iter().map(|mark| (mark.epoch, mark.rows)).collect();
+            let marks: Vec<_> = marks.into_iter().map(|mark| (mark.epoch, mark.rows, mark.read)).collect();
             assert!(closed.ends_with(&marks) && marks.len() + epoch as usize == closed.len());
         }
         given.dedup();
@@ -480,7 +480,11 @@ fn row_contents_do_not_affect_delivery_times() {
     };
     let whole: Vec<usize> = (0..6000).collect();
     let plain = read(&[], &[]);
-    assert_eq!(plain.1[0], (1, 3601), "the first epoch is closed by the row that comes 600 s after its end");
+    assert_eq!(
+        (plain.1[0].0, plain.1[0].1),
+        (1, 3601),
+        "the first epoch is closed by the row that comes 600 s after its end"
+    );
     for (unusable, early) in [
         (&[17][..], &[][..]),
         (&[1, 2, 3, 5, 7, 4095, 4096], &[]),

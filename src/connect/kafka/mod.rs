@@ -21,13 +21,13 @@ mod writer;
 
 use super::security::{TLS_CLIENT_FIELDS, TLS_FIELDS, USER_FIELDS, VARIABLE};
 use super::{STREAM, System};
+#[cfg(not(feature = "kafka"))]
+use super::{without_client as sink, without_client as source};
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::security::SecretFields;
 use sasl::SASL;
 #[cfg(feature = "kafka")]
 use topic::{sink, source};
-#[cfg(not(feature = "kafka"))]
-use without::{sink, source};
 
 /// Source tag of the partitions of a topic: the low byte.
 pub(crate) const TAG: u8 = 6;
@@ -103,30 +103,14 @@ pub(super) const SYSTEM: System = System {
     ..System::NONE
 };
 
-/// Replacement in builds without a client.
-#[cfg(not(feature = "kafka"))]
-mod without {
-    use std::sync::Arc;
-
-    use crate::connect::{SinkConfig, SourceConfig, SystemSection};
-
-    const WITHOUT: &str = "built without Kafka: cargo build --features kafka";
-
-    pub(super) fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-        settings.path.report(WITHOUT);
-        None
-    }
-
-    pub(super) fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-        settings.path.report(WITHOUT);
-        None
-    }
+#[cfg(all(test, not(feature = "kafka")))]
+mod tests {
+    use crate::connect::fake::{sink_of, source_of};
 
     #[test]
     fn a_build_without_kafka_reports_it() {
-        use crate::connect::fake::{sink_of, source_of};
         let kafka = "path = 'kafka://h', stream = 's'";
-        assert!(source_of(kafka).is_err_and(|error| error.contains("--features")));
-        assert!(sink_of(kafka).is_err_and(|error| error.contains("--features")));
+        assert!(source_of(kafka).is_err_and(|error| error.contains("--features kafka")));
+        assert!(sink_of(kafka).is_err_and(|error| error.contains("--features kafka")));
     }
 }

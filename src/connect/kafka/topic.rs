@@ -35,11 +35,11 @@ pub(super) struct Topic {
     pub(super) stream: String,
     /// `partition`: the only partition to read.
     pub(super) partition: Option<u32>,
-    /// `partition_idle`: silence after which a partition is no longer waited for.
+    /// `partition_idle`: after this silence of a partition the others go on without it.
     pub(super) idle: Duration,
-    /// `group`: the consumer group that is told how far the topic was read.
+    /// `group`: consumer group under which offsets are stored.
     pub(super) group: Option<String>,
-    /// `registry`: where the schemas of messages are.
+    /// `registry`: server with the schemas of messages.
     pub(super) registry: Option<Registry>,
 }
 

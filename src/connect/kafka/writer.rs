@@ -2,8 +2,8 @@
 //! in the header `id`.
 //!
 //! The key chooses the partition, by the hash that Kafka's own clients use. So the lines of a key
-//! are in order, and whoever writes by the same key finds them in the same partition. Lines without
-//! a key share one partition.
+//! are in order, and in the same partition as messages with that key from other programs. Lines
+//! without a key share one partition.
 //!
 //! Lines are written in transactions over all partitions, under one transactional id per topic.
 //! Opening the sink takes the id over: the server aborts another writer's open transaction and

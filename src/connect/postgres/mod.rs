@@ -20,18 +20,17 @@ mod writer;
 
 use super::System;
 use super::security::{TLS_CLIENT_FIELDS, TLS_FIELDS, USER_FIELDS};
+#[cfg(not(feature = "postgres"))]
+use super::{without_client as sink, without_client as source};
 use crate::document::definition::{FieldDefinition, FieldType};
 #[cfg(feature = "postgres")]
 use section::{sink, source};
-#[cfg(not(feature = "postgres"))]
-use without::{sink, source};
 
 pub(super) const SYSTEM: System = System {
     schemes: SCHEMES,
     path: "postgres://host:port/database",
     full_path: "postgres://host[:port]/database",
     has_fields: true,
-    journaling: super::Journaling::Never,
     tags: &[9],
     source_fields: &[
         FieldDefinition::optional(
@@ -73,26 +72,7 @@ pub(super) const SYSTEM: System = System {
     ],
     sink: Some(sink),
     security: &[(TLS_FIELDS, SCHEMES), (TLS_CLIENT_FIELDS, SCHEMES), (USER_FIELDS, SCHEMES)],
+    ..System::NONE
 };
 
 const SCHEMES: &[&str] = &["postgres"];
-
-/// Replacement in builds without PostgreSQL.
-#[cfg(not(feature = "postgres"))]
-mod without {
-    use std::sync::Arc;
-
-    use crate::connect::{SinkConfig, SourceConfig, SystemSection};
-
-    const WITHOUT: &str = "built without PostgreSQL: cargo build --features postgres";
-
-    pub(super) fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-        settings.path.report(WITHOUT);
-        None
-    }
-
-    pub(super) fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
-        settings.path.report(WITHOUT);
-        None
-    }
-}

@@ -89,7 +89,7 @@ impl OpenTransactions {
 }
 
 impl OpenTransactions {
-    /// Returns what the operator is told of a long wait, once.
+    /// Returns a message about a wait of more than [`LONG_WAIT`], once.
     pub(super) fn long_wait(&mut self) -> Option<String> {
         if self.since.elapsed() < LONG_WAIT || std::mem::replace(&mut self.is_reported, true) {
             return None;
