@@ -2,8 +2,10 @@
 //!
 //! They are written after the commit of an epoch and never read: the positions in the private log
 //! decide where a run resumes. Those are private, because event times and keys decide them. What is
-//! written depends on arrivals alone: the offset after the message that closed the epoch. The group has no members. Servers that are away lose nothing: only
-//! the latest offsets are sent, and sending never delays a run.
+//! written depends on arrivals alone: the offset after the message that closed the epoch.
+//!
+//! The group has no members. Servers that are away lose nothing: only the latest offsets are sent,
+//! and sending never delays a run.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
