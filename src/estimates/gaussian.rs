@@ -108,9 +108,9 @@ pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
 /// The count of a line of the first kind is close above the threshold of its quality, so noise has
 /// a say in which lines these are. Their means are right whatever they are. So among the other
 /// lines of the word, with p the share of the lowered ones and α the error probability of all,
-/// means are wrong with probability α/(1 − p). p was 1.6 % with n at the threshold, and 6 % where 6
-/// % of the lines are above it: 0.1 and 0.3 % less than the level. A line of the second kind misses
-/// its level at that moment, or would but for the reach of the cut; p is at most α/2 for each.
+/// means are wrong with probability α/(1 − p). p was 1.6 % with n at the threshold, and 6 % where
+/// 6 % of the lines are above it: 0.1 and 0.3 % less than the level. A line of the second kind
+/// misses its level, or would without the reach of the cut; p is at most α/2 for each.
 pub(super) fn lowered(word: &'static str, says_nothing: impl FnOnce() -> bool) -> &'static str {
     if word == "good" && says_nothing() { "noise-dominated" } else { word }
 }
@@ -328,7 +328,6 @@ mod tests {
     use super::*;
     use crate::estimates::{EstimateView, LogFacts};
     use hushflow_mechanism::estimate::debias::MomentNoise;
-    use hushflow_mechanism::mechanism::Method;
     use hushflow_mechanism::moments::Layout;
     use hushflow_mechanism::view::SecondMomentSource;
     use hushflow_mechanism::workload::Workload;
@@ -336,15 +335,7 @@ mod tests {
     /// The estimate of 1000 records with this product of two columns, which have a standard
     /// deviation of 0.45.
     fn estimate(product: f64) -> Arc<dyn Estimate> {
-        let log = LogFacts {
-            columns: Some(vec!["x", "y"]),
-            second_moments: SecondMoment::Full,
-            method: Method::Jme,
-            keyed: false,
-            key_bounds: false,
-            by_column: false,
-            epochs: 0,
-        };
+        let log = LogFacts::plain(&["x", "y"], SecondMoment::Full);
         let scales = ColumnScales { centres: vec![0.0; 2], half_widths: vec![1.0; 2] };
         let scaled = ScaledView {
             view: EstimateView::usual(Workload::Prefix, &log),

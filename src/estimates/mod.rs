@@ -102,6 +102,23 @@ pub struct LogFacts<'a> {
     pub epochs: u64,
 }
 
+#[cfg(test)]
+impl LogFacts<'static> {
+    /// A log of one series with these columns.
+    fn plain(columns: &[&'static str], second_moments: SecondMoment) -> Self {
+        let (columns, method) = (Some(columns.to_vec()), Method::Jme);
+        LogFacts {
+            columns,
+            second_moments,
+            method,
+            keyed: false,
+            key_bounds: false,
+            by_column: false,
+            epochs: 0,
+        }
+    }
+}
+
 impl LogFacts<'_> {
     /// Checks that a workload weighs every epoch.
     ///

@@ -9,9 +9,10 @@ use std::time::Duration;
 use crate::harness::{self, Lab, Random, Stream, finish, run, tail, wait};
 use serde_json::Value;
 
-const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
+pub(crate) const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 
-fn case(more: &str) -> (Lab, PathBuf, PathBuf) {
+/// A run with a view and more of a pipeline: its pipeline and state directory.
+pub(crate) fn case(more: &str) -> (Lab, PathBuf, PathBuf) {
     let lab = Lab::new();
     lab.write("data.csv", STREAM.csv());
     let view = "[[views]]\nname = 'so far'\nworkload = 'prefix'\n";

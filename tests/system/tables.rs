@@ -8,18 +8,8 @@ use std::time::Duration;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 
-use crate::harness::{self, Lab, Random, Stream, finish, run, wait};
-
-const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
-
-fn case(more: &str) -> (Lab, PathBuf, PathBuf) {
-    let lab = Lab::new();
-    lab.write("data.csv", STREAM.csv());
-    let view = "[[views]]\nname = 'so far'\nworkload = 'prefix'\n";
-    let pipeline = lab.write("pipeline.toml", STREAM.pipeline("data.csv", &format!("{view}{more}")));
-    let state = lab.path("state");
-    (lab, pipeline, state)
-}
+use crate::harness::{self, Random, finish, run, wait};
+use crate::sinks::case;
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("the sink's folder");

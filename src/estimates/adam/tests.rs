@@ -3,7 +3,6 @@
 
 use super::*;
 use hushflow_mechanism::estimate::density::Density;
-use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::Layout;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::view::SecondMomentSource;
@@ -19,8 +18,7 @@ fn adam(decays: [f64; 2], stability: f64, floor: f64) -> Adam {
 }
 
 fn log(second_moments: SecondMoment) -> LogFacts<'static> {
-    let (method, columns) = (Method::Jme, Some(vec!["x"]));
-    LogFacts { columns, second_moments, method, keyed: false, key_bounds: false, by_column: false, epochs: 0 }
+    LogFacts::plain(&["x"], second_moments)
 }
 
 fn scaled(columns: &[(f64, f64)], indicator_step: Option<f64>) -> Arc<ScaledView> {

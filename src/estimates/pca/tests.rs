@@ -1,7 +1,6 @@
 //! Formats of components, hidden components, correlations by column, and parameters.
 
 use super::*;
-use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
 
@@ -10,15 +9,7 @@ use crate::estimates::{ColumnScales, EstimateView};
 const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
 
 fn log(columns: &'static [&'static str]) -> LogFacts<'static> {
-    LogFacts {
-        columns: Some(columns.to_vec()),
-        second_moments: SecondMoment::Full,
-        method: Method::Jme,
-        keyed: false,
-        key_bounds: false,
-        by_column: false,
-        epochs: 0,
-    }
+    LogFacts::plain(columns, SecondMoment::Full)
 }
 
 /// Columns x and y with the half-widths 10 and 2.

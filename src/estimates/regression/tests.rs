@@ -3,7 +3,6 @@
 use super::*;
 use hushflow_mechanism::estimate::debias::MomentNoise;
 use hushflow_mechanism::estimate::density::Density;
-use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::Layout;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::view::SecondMomentSource;
@@ -27,15 +26,7 @@ fn line_on() -> Regression {
 }
 
 fn log(second_moments: SecondMoment) -> LogFacts<'static> {
-    LogFacts {
-        columns: Some(vec!["x1", "y", "x2"]),
-        second_moments,
-        method: Method::Jme,
-        keyed: false,
-        key_bounds: false,
-        by_column: false,
-        epochs: 0,
-    }
+    LogFacts::plain(&["x1", "y", "x2"], second_moments)
 }
 
 /// Columns of these centres and half-widths.
