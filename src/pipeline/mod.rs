@@ -25,6 +25,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{Purpose, StrategyName};
+use hushflow_mechanism::windows::WindowSpan;
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,7 @@ pub use crate::format::Format;
 pub use builder::PipelineBuilder;
 pub use estimator::WindowEstimator;
 pub(crate) use key_bounds::KeyBounds;
+pub use key_bounds::bounds_by_key;
 pub use source::{Source, SourceClock};
 
 /// A validated pipeline file.
@@ -72,6 +74,8 @@ pub struct Pipeline {
     pub release: Release,
     /// `[release] method`, if it names an estimator of windows; `release` is then unused.
     pub estimator: Option<WindowEstimator>,
+    /// `[release] window`, `stride`: the epochs that an estimator reads together.
+    pub window: WindowSpan,
     /// Path of the strategy, if it is read from a file.
     pub strategy_file: Option<PathBuf>,
     /// `[[views]]`: what readers see; by default one view of the workload of the release.
@@ -173,16 +177,6 @@ impl Column {
     /// Returns the bounds of records of a key.
     pub fn bounds_of(&self, key: &str) -> (f64, f64) {
         self.bounds.get(key).copied().unwrap_or((self.lower, self.upper))
-    }
-}
-
-/// Returns the bounds of each column for each key, or one list for all keys without bounds of their
-/// own.
-pub fn bounds_by_key(columns: &[Column], key: Option<&KeyColumn>) -> Vec<Vec<(f64, f64)>> {
-    let bounds_of = |key: &str| columns.iter().map(|column| column.bounds_of(key)).collect();
-    match key.filter(|_| columns.iter().any(|column| !column.bounds.is_empty())) {
-        Some(key) => key.values.iter().map(|value| bounds_of(value)).collect(),
-        None => vec![columns.iter().map(|column| (column.lower, column.upper)).collect()],
     }
 }
 
@@ -362,6 +356,9 @@ pub struct PublicParameters {
     /// [`Pipeline::estimator`]; absent if moments are released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimator: Option<WindowEstimator>,
+    /// [`Pipeline::window`]; absent if each epoch is a window, or if moments are released.
+    #[serde(default, skip_serializing_if = "WindowSpan::is_each_epoch")]
+    pub window: WindowSpan,
 }
 
 /// Errors of reading a pipeline file.
@@ -491,6 +488,7 @@ impl Pipeline {
             privacy: self.privacy,
             release: self.release.clone(),
             estimator: self.estimator.clone(),
+            window: self.window,
         }
     }
 }
