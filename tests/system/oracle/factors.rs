@@ -46,12 +46,13 @@ pub(super) enum Factor {
     Missing,
     Bounds,
     Sent,
+    Windows,
 }
 
 use Factor as F;
 
 /// The levels of each factor, the default first.
-pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
+pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
     (F::Unit, &["record", "entity"]),
     (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
     // One of the adjacencies to which the guarantee converts: its own, the next one, …
@@ -132,6 +133,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
     // Upper limit of the number of sent records of an entity in an epoch, if that number is
     // released.
     (F::Sent, &["none", "2", "5"]),
+    // Epochs of a window and of a stride, for estimators of windows.
+    (F::Windows, &["each epoch", "3/1", "4/2", "3/3", "growing"]),
 ];
 
 /// Number of methods that sum moments: the first ones. Estimators of means follow, then those of
@@ -266,7 +269,11 @@ impl Case {
     /// Makes the levels compatible.
     fn repaired(mut self) -> Self {
         if self.estimates() {
-            self.set(F::Unit, "record");
+            self.set(F::Sent, "none");
+            if self.is(F::Method, &["resilience"]) {
+                // It protects one record of an entity in a window.
+                self.set(F::Limits, "1/1/1");
+            }
             if self.estimates_means() || self.is(F::Neighbours, &["replace-one"]) {
                 self.set(F::Neighbours, "replace-one-in-place");
             }
@@ -277,6 +284,9 @@ impl Case {
             for factor in [F::Strategy, F::Moments, F::ClipNorm, F::Missing, F::Bounds] {
                 self.levels[factor as usize] = 0;
             }
+        }
+        if !self.estimates() {
+            self.set(F::Windows, "each epoch");
         }
         // A delay line needs several participations.
         if self.is(F::Strategy, &["comb-blt:2"]) {
