@@ -135,3 +135,70 @@ fn each_covariance(
     let largest = least(low, whole.value(), |rho| !is_kept(rho)).next_down();
     if is_kept(largest) { Rho::new(largest) } else { Err(AccountingError::Rho(0.0)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Pipeline;
+    use crate::publication::WindowPublication;
+    use std::path::Path;
+
+    fn publication(release: &str, entity: &str, neighbours: &str) -> WindowPublication {
+        let unit = if entity.is_empty() { "record" } else { "entity" };
+        let text = format!(
+            "name = 'w'\nsource.path = 'a.csv'\ncolumns = [{{ name = 'x', lower = -1, upper = 1 }}, {{ name = 'y', lower = -1, \
+             upper = 1 }}]\nepochs = {{ records = 1000, horizon = 40 }}\n{entity}\n[privacy]\nunit = '{unit}'\nneighbours = \
+             '{neighbours}'\nepsilon = 2\ndelta = 1e-6\n[release]\n{release}"
+        );
+        let pipeline = Pipeline::parse(&text, Path::new("w.toml")).expect("a valid file");
+        WindowPublication::new(pipeline.public_parameters(), true).expect("a budget").expect("windows")
+    }
+
+    const ENTITIES: [&str; 3] = [
+        "",
+        "entity = { column = 'e', participations = 3 }",
+        "entity = { column = 'e', participations = 2, min_separation = 4, records_per_epoch = 3 }",
+    ];
+
+    const SPANS: [&str; 4] = ["", "window = 5", "window = 8\nstride = 2", "window = 'growing'"];
+
+    /// The (ε, δ) of all windows is kept and nearly used up, whatever divides it, and a ledger gets
+    /// no less than that of one window of one record.
+    #[test]
+    fn all_windows_of_a_unit_spend_the_promise() {
+        let (epsilon, delta) = (Epsilon::new(2.0).unwrap(), Delta::new(1e-6).unwrap());
+        let of_mean = "method = 'prime'\ncorruption = 0.1";
+        for (release, neighbours) in [
+            (of_mean, "replace-one-in-place"),
+            ("method = 'pace'", "replace-one-in-place"),
+            ("method = 'ssp'", "zero-out"),
+        ] {
+            for (span, entity) in SPANS.iter().flat_map(|span| ENTITIES.map(|entity| (span, entity))) {
+                let windows = publication(&format!("{release}\n{span}"), entity, neighbours);
+                let charge = windows.charge();
+                let spent = charge.spending().unwrap();
+                let name = format!("{release} {span} {entity}");
+                assert!(spent.delta(epsilon) <= delta.value(), "{name}: {}", spent.delta(epsilon));
+                let used = spent.epsilon(delta).unwrap().value();
+                assert!((1.97..=2.0).contains(&used), "{name}: {used}");
+                assert_eq!((charge.epsilon, charge.delta, charge.epochs), (2.0, 1e-6, 40), "{name}");
+                assert_eq!(charge.unit.entity(), (!entity.is_empty()).then_some("e"), "{name}");
+                assert!(windows.guarantee_holds(), "{name}");
+            }
+        }
+    }
+
+    /// ε of purely private estimates adds up over windows and over the records of a group.
+    #[test]
+    fn pure_privacy_is_divided_evenly() {
+        let tukey = "method = 'tukey'\ncorruption = 0.1\nscale = [1, 1]\nrange = 3";
+        for (span, entity) in SPANS.iter().flat_map(|span| ENTITIES.map(|entity| (span, entity))) {
+            let windows = publication(&format!("{tukey}\n{span}"), entity, "replace-one-in-place");
+            let pure = windows.charge().pure.expect("a pure part");
+            assert!((pure.epsilon - 2.0).abs() < 1e-9, "{span} {entity}: {pure:?}");
+            let WindowEstimate::Mean { question, .. } = windows.window_estimate() else { panic!("a mean") };
+            let each = question.epsilon.value() * windows.overlap().contributions as f64;
+            assert!(each <= 2.0 && each > 1.999, "{span} {entity}: {each}");
+        }
+    }
+}
