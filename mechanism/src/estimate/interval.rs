@@ -76,11 +76,6 @@ impl Interval {
         self.upper - self.lower
     }
 
-    /// Returns the distance from x to the farther end.
-    pub fn reach_from(&self, x: f64) -> f64 {
-        (self.upper - x).max(x - self.lower)
-    }
-
     /// Cuts the interval to `bounds`. It keeps at least what they hold within `reach` of an end
     /// that it passes, so an interval beyond the bounds becomes neither a point nor empty.
     ///

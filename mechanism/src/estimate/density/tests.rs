@@ -101,17 +101,6 @@ fn invalid_densities_are_refused() {
     check(1, &[f64::INFINITY], 1, DensityError::OutOfRange);
 }
 
-#[test]
-fn marginals_keep_their_columns() {
-    let found = estimate(&[10.0, 5.0, -2.5, 10.0, 2.0, 5.0], 0.5);
-    let second = found.marginal(&[1]).unwrap();
-    assert_eq!((second.mean[0], second.mean_noise[0]), (found.mean[1], found.mean_noise[1]));
-    assert_eq!(second.covariance[(0, 0)], found.covariance[(1, 1)]);
-    let swapped = found.marginal(&[1, 0]).unwrap();
-    assert_eq!(swapped.marginal(&[1, 0]), Some(found.clone()));
-    assert_eq!((found.marginal(&[]), found.marginal(&[2])), (None, None));
-}
-
 /// Of 200,000 points all first and second moments lie within 6 standard errors of the
 /// density's, and so do fourth ones along the axes, whose variance is 96: a false alarm has a
 /// probability below 10⁻⁷.

@@ -5,7 +5,6 @@ use crate::estimate::debias::MomentNoise;
 use crate::moments::Layout;
 use crate::reference::{layout, moments, noise, released, sampled};
 use chacha20::ChaCha8Rng;
-use nalgebra::SymmetricEigen;
 use proptest::prelude::*;
 use rand::SeedableRng;
 
@@ -32,7 +31,7 @@ const ONE: CoverageSetting = CoverageSetting {
     variance: 0.1,
     noise: noise(0.0, 5.0, 7.0),
     population: false,
-    releases: 20_000,
+    releases: 6_000,
 };
 
 /// Shares of releases whose intervals contain the truth, and the number of releases behind each
@@ -171,32 +170,6 @@ fn intervals_for_the_population_cover_at_their_level() {
     check(CoverageSetting { count: 200, noise: noise(7.0, 3.0, 4.0), ..five }, 0.005, 0.03);
 }
 
-/// All eigenvalues at once lie within the radius. It is proven, so only the simulation adds chance:
-/// 2,000 releases at a level of 95 % have more than 150 failures with a probability below 10⁻⁷.
-#[test]
-fn eigenvalue_radius_covers_all_eigenvalues() {
-    let five = CoverageSetting { dimension: 5, releases: 1_000, ..ONE };
-    for (seed, noise) in
-        [noise(0.0, 5.0, 7.0), noise(8.0, 5.0, 7.0), noise(0.0, 100.0, 10.0)].into_iter().enumerate()
-    {
-        let setting = CoverageSetting { noise, ..five.clone() };
-        let truth = setting.covariance();
-        let eigenvalues = |matrix: &DMatrix<f64>| {
-            let mut values = SymmetricEigen::new(matrix.clone()).eigenvalues.as_slice().to_vec();
-            values.sort_by(f64::total_cmp);
-            values
-        };
-        let misses = setting.releases(seed as u64).filter(|coordinates| {
-            let moments = NoisyMoments { layout: setting.layout(), coordinates, noise };
-            let intervals = moments.intervals(Confidence::default()).unwrap();
-            let radius = intervals.eigenvalue_radius();
-            let (found, wanted) = (eigenvalues(&intervals.covariance), eigenvalues(&truth));
-            found.iter().zip(&wanted).any(|(found, wanted)| (found - wanted).abs() > radius)
-        });
-        assert!(misses.count() <= 150, "{noise:?}");
-    }
-}
-
 #[test]
 fn without_noise_records_have_points_for_intervals() {
     let setting = CoverageSetting { dimension: 2, noise: noise(0.0, 0.0, 0.0), releases: 1, ..ONE };
@@ -204,12 +177,11 @@ fn without_noise_records_have_points_for_intervals() {
     let moments = NoisyMoments { layout: setting.layout(), coordinates: &coordinates, noise: setting.noise };
     let intervals = moments.intervals(Confidence::default()).unwrap();
     let near = |interval: Interval, truth: f64| {
-        assert!(interval.reach_from(truth) < 1e-12 && interval.contains(truth), "{interval:?} {truth}");
+        assert!(interval.width() < 1e-12 && interval.contains(truth), "{interval:?} {truth}");
     };
     near(intervals.mean(1).unwrap(), intervals.mean[1]);
     near(intervals.covariance(0, 1).unwrap(), intervals.covariance[(0, 1)]);
     near(intervals.standard_deviation(0).unwrap(), intervals.covariance[(0, 0)].sqrt());
-    assert!(intervals.eigenvalue_radius() < 1e-12);
 }
 
 #[test]
@@ -410,7 +382,6 @@ proptest! {
                 let interval = interval.expect("a column of two");
                 prop_assert!(interval.contains(estimate), "{interval:?} {estimate}");
             }
-            prop_assert!(intervals.eigenvalue_radius() >= 0.0);
             if let Some((correlation, interval)) = intervals.correlation(0, 1) {
                 prop_assert!(interval.contains(correlation) && (-1.0..=1.0).contains(&interval.upper));
             }
