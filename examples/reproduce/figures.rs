@@ -341,6 +341,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "slow"]
     fn every_figure_depends_on_its_seed_alone() {
         let directory = tempfile::tempdir().unwrap();
         for figure in Figure::ALL {
@@ -356,6 +357,7 @@ mod tests {
 
     /// Checks all claims except those of Figure 5, which takes too many runs for a test.
     #[test]
+    #[ignore = "slow"]
     fn claims_of_closed_forms_hold() {
         for figure in Figure::ALL.into_iter().filter(|figure| *figure != Figure::Densities) {
             for finding in quick(figure, 1000).findings {

@@ -22,6 +22,7 @@ fn reproduce(arguments: &[&str]) -> Output {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_figure_is_written_judged_and_the_same_for_the_same_seed() {
     let lab = Lab::new();
     let run = |out: &str, seed: &str| {

@@ -357,6 +357,7 @@ fn idle_strangers_block_no_connection() {
 /// Peers of an acknowledging source wait for a number before they send, just like a silent
 /// stranger.
 #[test]
+#[ignore = "slow"]
 fn a_queue_of_silent_strangers_delays_a_waiting_peer_only_briefly() {
     let case = SocketStream::new();
     let (run, address) = case.listen("acknowledge = true", &[]);

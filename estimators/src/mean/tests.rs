@@ -268,6 +268,7 @@ proptest! {
 /// statistic's success bounds μ from below, with each count at 10⁻⁷: a correct mechanism fails with
 /// a chance below 10⁻⁶.
 #[test]
+#[ignore = "slow"]
 fn neighbours_cannot_be_distinguished_better_than_claimed() {
     let (n, runs) = (300, 4_000u64);
     let question = question(MeanMethod::Prime, 8.0, 1e-3, 0.05, 1);

@@ -167,6 +167,7 @@ fn check_form(mechanism: &MatrixMechanism, strategies: &Strategies, workload: &W
 }
 
 #[test]
+#[ignore = "slow"]
 fn noise_covariance_matches_every_method_and_strategy() {
     for method in METHODS {
         for (name, made_for, read_as) in [

@@ -137,6 +137,7 @@ fn check_coverage(level_of_noise: MomentNoise, seed: u64) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn intervals_cover_the_line_of_the_records_at_their_level() {
     check_coverage(noise(1.0, 1.0, 1.4), 1);
     check_coverage(noise(3.0, 3.0, 4.0), 2);
@@ -261,6 +262,7 @@ fn a_formula_names_columns() {
 /// at 93 % to 98 %, and at most 5.2 standard errors beyond: a false alarm has a probability below
 /// 10⁻⁶.
 #[test]
+#[ignore = "slow"]
 fn intervals_cover_lines_of_drawn_streams() {
     let mut random = NoiseSource::Seeded(9).generator(3, 0).unwrap();
     let normal = Density::known(DVector::zeros(21), DMatrix::identity(21, 21)).unwrap().sampler().unwrap();

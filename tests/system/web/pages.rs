@@ -219,6 +219,7 @@ const AMISS: &str = "(() => {
 })()";
 
 #[test]
+#[ignore = "slow"]
 fn nothing_leaves_the_screen_or_stays_blank_at_three_widths() {
     let lab = Lab::new();
     let site = Site::of(&wide(&lab), &[]);
@@ -341,6 +342,7 @@ fn what_is_shown_can_be_downloaded() {
 /// A long log arrives subsampled, and processing and drawing an hour at ten epochs a second is
 /// fast.
 #[test]
+#[ignore = "slow"]
 fn a_browser_keeps_up_with_a_long_log() {
     let lab = Lab::new();
     let (pipeline, csv) = plain(&lab, 5, 5000, 1);
