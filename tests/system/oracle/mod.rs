@@ -34,8 +34,8 @@
 //! sources decides which of two copies counts. Brokers and sockets have separate tests.
 //!
 //! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle -- --include-ignored` runs more
-//! cases, `HUSHFLOW_ORACLE_SEED` chooses others, and `HUSHFLOW_ORACLE_CASE=NAME` repeats one, by the
-//! name that a failure prints. `HUSHFLOW_ORACLE_UNTIL=KIND` stops at the first leak whose kind
+//! cases, `HUSHFLOW_ORACLE_SEED` chooses others, and `HUSHFLOW_ORACLE_CASE=NAME` repeats one, by
+//! the name that a failure prints. `HUSHFLOW_ORACLE_UNTIL=KIND` stops at the first leak whose kind
 //! begins with KIND.
 
 mod distance;
