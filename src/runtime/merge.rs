@@ -136,7 +136,7 @@ impl Merge {
         for source in 0..self.sources.len() {
             let first = self.clocks.readers_of(source).count() as u32;
             let read = (&self.pipeline, source);
-            let found = self.sources[source].found(read, &self.control, (first, &[]), self.clocks.closed);
+            let found = self.sources[source].open_from(read, &self.control, (first, &[]), self.clocks.closed);
             match found {
                 Ok(found) => self.begin(source, found, readers, dealer),
                 Err(fault) => return dealer.refuse(fault),

@@ -12,6 +12,7 @@
 //! published, and the next run resumes after the last committed epoch. In a cluster a fault ends
 //! the process at once, because an orderly exit would leave the other processes waiting.
 
+mod bootstrap;
 mod cluster;
 mod copies;
 mod dry_run;
@@ -20,7 +21,6 @@ mod feed;
 mod ingest;
 mod journal;
 pub mod link;
-mod meeting;
 mod merge;
 mod moments;
 mod positions;
@@ -57,11 +57,11 @@ use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{RowCounters, SourceError};
 use crate::state::{Enrolment, RecoveredState, StateError};
+use bootstrap::{PeerWatch, ProcessLinks, connect_processes};
 use cluster::execute;
 use feed::{WorkerFeed, channels};
 use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
-use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
 use preflight::RowGuard;
 use resume::{TaggedPosition, judged};
@@ -306,7 +306,7 @@ fn find_others(
     // Includes the kind of noise: one process with seeded noise would make all releases
     // non-private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
-    let links = meet(cluster, options.workers, &identity, &options.control)?;
+    let links = connect_processes(cluster, options.workers, &identity, &options.control)?;
     let watch = PeerWatch::begin(&links, cluster.on_fault)?;
     Ok((links, watch))
 }
