@@ -139,5 +139,5 @@ fn main() {
     let spread = (noise.iter().map(|noise| (noise - centre).powi(2)).sum::<f64>() / EPOCHS as f64).sqrt();
     let slower = |(time, noise): (&f64, &f64)| time * (1.0 + 0.05 * (noise - centre).abs() / spread);
     let planted: Vec<f64> = drawing.iter().zip(noise).map(slower).collect();
-    report("control: draws slowed by unusual noise   ", &planted, noise);
+    report("control: draws slowed by unusual noise  ", &planted, noise);
 }
