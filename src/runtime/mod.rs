@@ -1,10 +1,13 @@
 //! Runs a pipeline: the dataflow, the worker loop, and the handling of faults.
 //!
 //! ```text
-//! readers ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─→ both logs
-//!             │          └─────────── release_windows ──────────┤
-//!             └───────── where to resume ───────────────────────┘
+//! readers ─ source ─ (epochs ─ bound) ─ clip ─ accumulate ─ release ─ commit ─→ both logs
+//!              ├─ epochs ─ release_windows ──────────────────────────────┤
+//!              └─ where to resume ───────────────────────────────────────┘
 //! ```
+//!
+//! Entities and windows need records by epoch. Sums do not: `accumulate` adds each record to the
+//! sums of its own epoch.
 //!
 //! A run ends at the commit. [Followers](crate::follow) read its releases from the public log.
 //!
