@@ -146,7 +146,7 @@ fn run(
 
 fn agreement(farthest: f64, effort: Effort) -> FigureFinding {
     FigureFinding::new(
-        "runs err as the closed forms say",
+        "the errors of the runs agree with the closed forms",
         farthest < FAR,
         format!("{} runs at each circle: at most {farthest:.1} standard errors off", effort.circle_runs()),
     )

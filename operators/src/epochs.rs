@@ -17,7 +17,7 @@ pub trait SplitEpochs<'scope> {
     /// time.
     ///
     /// A batch needs one key, one epoch and the same number of values for every record, and an
-    /// entity and a position for all records or for none. Any other batch goes on without keys, and
+    /// entity and a position for all records or for none. Any other batch passes without keys, and
     /// [`Accumulate`](crate::Accumulate) refuses it.
     ///
     /// ```

@@ -35,7 +35,7 @@ pub(super) struct ColumnwiseEstimate {
 }
 
 impl ColumnwiseEstimate {
-    /// Estimates from moments of a log by column; gives the moments back for others.
+    /// Estimates from moments of a log by column. Returns the moments of other logs unchanged.
     pub(super) fn new(moments: Moments, scaled: &Arc<ScaledView>) -> Result<Self, Moments> {
         let Some(by_column) = columnwise(&moments, scaled) else { return Err(moments) };
         let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
@@ -58,7 +58,7 @@ impl ColumnwiseEstimate {
         let density = match (columns.iter().find_map(|column| column.as_ref().err()), projected) {
             (Some(error), _) => Err(*error),
             (None, None) => Err(pair_error(&by_column)),
-            (None, Some(projected)) => Ok(together(&columns, projected, &moments)),
+            (None, Some(projected)) => Ok(joint_density(&columns, projected, &moments)),
         };
         Ok(Self { scaled: Arc::clone(scaled), columns, covariance, density, moments })
     }
@@ -184,8 +184,8 @@ fn pair_error(moments: &ColumnwiseMoments<'_>) -> DensityError {
     error.unwrap_or(DensityError::Eigenvalues)
 }
 
-/// The density of all columns.
-fn together(
+/// Returns the density of all columns.
+fn joint_density(
     columns: &[Result<Density, DensityError>],
     (covariance, covariance_noise): (DMatrix<f64>, DMatrix<f64>),
     moments: &Moments,
@@ -205,11 +205,12 @@ fn together(
     }
 }
 
-/// The first of a value and its noise, or null.
+/// Returns the value of a pair of value and noise, or null.
 fn value(pair: Option<(f64, f64)>) -> Value {
     json!(pair.map(|(value, _)| value))
 }
 
+/// Returns the noise of such a pair, or null.
 fn noise(pair: Option<(f64, f64)>) -> Value {
     json!(pair.map(|(_, noise)| noise))
 }
@@ -238,7 +239,7 @@ impl Estimate for ColumnwiseEstimate {
             ("mean_noise", self.of_columns(|column| noise(self.mean(column)))),
             ("covariance", self.of_pairs(|pair| value(self.covariance(pair)))),
             ("covariance_noise", self.of_pairs(|pair| noise(self.covariance(pair)))),
-            // Entries of different rows: no matrix of them together is projected.
+            // The entries are over different rows, so the matrix is not projected.
             ("projection", Projection::Raw.name().into()),
             ("level", view.intervals.level.into()),
             ("joint", view.intervals.joint.into()),
@@ -338,7 +339,7 @@ impl Estimate for ColumnwiseEstimate {
         }
     }
 
-    /// The word of the first column that is not good.
+    /// Returns the quality of the first column that is not good.
     fn quality(&self) -> Option<&'static str> {
         let mut words = (0..self.columns.len()).map(|column| self.word(column));
         let word = words.find(|word| *word != "good").unwrap_or("good");

@@ -29,7 +29,8 @@ pub struct KeyEstimate {
 
 /// Decodes releases of estimates of windows.
 pub trait DecodeWindows<'scope> {
-    /// Returns the estimate of every key and epoch. A release of anything else raises the fault.
+    /// Returns the estimate of every key and epoch. A release without window estimates raises the
+    /// fault.
     fn decode_windows(
         self,
         publication: WindowPublication,
@@ -45,7 +46,7 @@ impl<'scope> DecodeWindows<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
     ) -> StreamVec<'scope, u64, KeyEstimate> {
         self.flat_map(move |released| {
             let windows = publication.read(&released.to_vec()).unwrap_or_else(|| {
-                fault.raise("it holds no estimates of windows");
+                fault.raise("it holds no window estimates");
                 Vec::new()
             });
             let epoch = released.epoch;
@@ -88,11 +89,11 @@ impl<'scope> Totals<'scope> for StreamVec<'scope, u64, Moments> {
     }
 }
 
-/// Estimates what a view shows.
+/// Computes the estimates of a view.
 pub trait Estimates<'scope> {
     /// Returns the estimates of a view of releases, under every workload that its estimator needs:
     /// of the keys that `select` accepts, or of the total over all keys. `number` is the view's
-    /// number in the estimates. A release that is none of the publication raises the fault.
+    /// number in the estimates. A release that does not fit the publication raises the fault.
     fn estimates(
         self,
         number: usize,
@@ -143,7 +144,7 @@ fn from_one_average(
     })
 }
 
-/// `correlations` are those of the noise of both averages, from the first epoch on.
+/// `correlations` are those between the noise of the two averages, from the first epoch on.
 fn from_two_averages<'scope>(
     moments: StreamVec<'scope, u64, Moments>,
     second: StreamVec<'scope, u64, Moments>,
@@ -153,7 +154,7 @@ fn from_two_averages<'scope>(
 ) -> StreamVec<'scope, u64, KeyEstimate> {
     let mut correlations = (1..).zip(correlations);
     let mut current = (0, 0.0);
-    // Moments of a key and epoch until those under the other average come.
+    // Moments of a key and epoch that wait for those under the other average.
     let mut waiting = HashMap::new();
     let (first, second) = (moments.map(|moments| (false, moments)), second.map(|moments| (true, moments)));
     first.concat(second).flat_map(move |(is_second, moments)| {

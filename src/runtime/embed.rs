@@ -68,7 +68,7 @@
 
 //! # Where to resume
 //! A program that can read its input again from a position numbers its items. Each commit then
-//! records, for every partition of the input, after which item a restart goes on:
+//! records, for every partition of the input, after which item a restart continues:
 //!
 //! ```
 //! # use hushflow::prelude::*;

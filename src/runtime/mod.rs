@@ -1,10 +1,13 @@
 //! Runs a pipeline: the dataflow, the worker loop, and the handling of faults.
 //!
 //! ```text
-//! readers ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─→ both logs
-//!             │          └─────────── release_windows ──────────┤
-//!             └───────── where to resume ───────────────────────┘
+//! readers ─ source ─ (epochs ─ bound) ─ clip ─ accumulate ─ release ─ commit ─→ both logs
+//!              ├─ epochs ─ release_windows ──────────────────────────────┤
+//!              └─ where to resume ───────────────────────────────────────┘
 //! ```
+//!
+//! Entities and windows need records by epoch. Sums do not: `accumulate` adds each record to the
+//! sums of its own epoch.
 //!
 //! A run ends at the commit. [Followers](crate::follow) read its releases from the public log.
 //!
@@ -12,6 +15,7 @@
 //! published, and the next run resumes after the last committed epoch. In a cluster a fault ends
 //! the process at once, because an orderly exit would leave the other processes waiting.
 
+mod bootstrap;
 mod cluster;
 mod copies;
 mod dry_run;
@@ -20,7 +24,6 @@ mod feed;
 mod ingest;
 mod journal;
 pub mod link;
-mod meeting;
 mod merge;
 mod moments;
 mod positions;
@@ -57,11 +60,11 @@ use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{RowCounters, SourceError};
 use crate::state::{Enrolment, RecoveredState, StateError};
+use bootstrap::{PeerWatch, ProcessLinks, connect_processes};
 use cluster::execute;
 use feed::{WorkerFeed, channels};
 use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
-use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
 use preflight::RowGuard;
 use resume::{TaggedPosition, judged};
@@ -306,7 +309,7 @@ fn find_others(
     // Includes the kind of noise: one process with seeded noise would make all releases
     // non-private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
-    let links = meet(cluster, options.workers, &identity, &options.control)?;
+    let links = connect_processes(cluster, options.workers, &identity, &options.control)?;
     let watch = PeerWatch::begin(&links, cluster.on_fault)?;
     Ok((links, watch))
 }

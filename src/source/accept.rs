@@ -8,8 +8,8 @@ use crate::connect::SourceError;
 use crate::format::Defect;
 use crate::pipeline::{KeyBounds, MissingPolicy, Pipeline, RowPolicies, RowPolicy};
 
-const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it is not counted, and neither are more like it; if \
-    time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
+const LEAP: &str = "a row's clock is further ahead than largest_jump allows: this row and others like it are not counted; if the \
+    time is right, stop the run and start it again with a larger largest_jump: the rows will be read again";
 
 /// Number of consecutive rows with a leaping clock after which reading stops, unless the input has
 /// no end.
@@ -44,14 +44,14 @@ impl RowRules {
         }
     }
 
-    /// The bounds of the values of a key.
+    /// Returns the bounds of the values of a key.
     fn bounds_of(&self, key: u32) -> impl Iterator<Item = (f64, f64)> {
         let bounds = self.bounds.iter().enumerate();
         bounds.map(move |(column, &bounds)| self.key_bounds.of(key, column).unwrap_or(bounds))
     }
 }
 
-/// Why a row can't be used: the field, unless it is the whole row, and the defect.
+/// Why a row can't be used: the defect, and the field that has it, unless it is the whole row.
 pub(super) struct UnusableRow {
     slot: Option<usize>,
     defect: Defect,
@@ -130,7 +130,7 @@ impl SourceReader {
         read
     }
 
-    /// Whether the clock value of a row is implausibly far ahead. Such rows are counted.
+    /// Returns whether the clock value of a row is implausibly far ahead, and counts the row if so.
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
         if leaps {

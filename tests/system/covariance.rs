@@ -27,8 +27,8 @@ fn refused(arguments: &[&str], code: i32, message: &str) {
     assert!(err.contains(message), "{arguments:?}: {err}");
 }
 
-/// Rows of four columns between −1 and 1, the second nearly equal to the first, and their second
-/// moments.
+/// Returns rows of four columns between −1 and 1, the second nearly equal to the first, and their
+/// second moments.
 fn sample(rows: usize) -> (String, [[f64; 4]; 4]) {
     let (mut text, mut moments) = (String::from("a,b,c,d\n"), [[0.0; 4]; 4]);
     let mut state = 12345u64;
@@ -141,8 +141,8 @@ fn projections_are_chosen_by_name() {
         assert_eq!(raw["projection"], "raw");
         let entry = |found: &Value, i: usize, j: usize| found["covariance"][i][j].as_f64().unwrap();
         for measured in raw["measurements"].as_array().unwrap() {
-            let place = |end: usize| "abcd".find(measured["columns"][end].as_str().unwrap()).unwrap();
-            let (found, value) = (entry(&raw, place(0), place(1)), measured["value"].as_f64().unwrap());
+            let index = |end: usize| "abcd".find(measured["columns"][end].as_str().unwrap()).unwrap();
+            let (found, value) = (entry(&raw, index(0), index(1)), measured["value"].as_f64().unwrap());
             assert!((found - value).abs() <= 1e-12 * value.abs(), "{found} {value}");
         }
         let [default, nearest] = [report_of(method, &[]), report_of(method, &["--projection", "nearest"])];
@@ -236,12 +236,12 @@ fn a_ledger_adds_up_covariances_and_means() {
         serde_json::from_str::<Value>(&out).unwrap()
     };
     let report = account();
-    let entry = |place: usize, field: &str| report["entries"][place][field].as_f64().unwrap();
-    let squared: Vec<f64> = (0..3).map(|place| entry(place, "mu").powi(2)).collect();
+    let entry = |index: usize, field: &str| report["entries"][index][field].as_f64().unwrap();
+    let squared: Vec<f64> = (0..3).map(|index| entry(index, "mu").powi(2)).collect();
     // 0.35 of ρ may go to selections, which count π; the rest counts 2.
     assert!((squared[0] / (0.01 * (1.3 + 0.35 * std::f64::consts::PI)) - 1.0).abs() < 1e-8, "{report}");
     assert!((squared[1] / 0.02 - 1.0).abs() < 1e-9, "{report}");
-    assert!((0..2).all(|place| (entry(place, "rho") - 0.01).abs() < 1e-15), "{report}");
+    assert!((0..2).all(|index| (entry(index, "rho") - 0.01).abs() < 1e-15), "{report}");
     let all = report["composition"]["mu"].as_f64().unwrap().powi(2);
     assert!((all / squared.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{report}");
     let epsilon = report["composition"]["epsilon"].as_f64().unwrap();

@@ -168,7 +168,7 @@ pub enum TrainingError {
         /// The sampling.
         sampling: Sampling,
     },
-    /// Gradients that are no records of a batch.
+    /// Gradients that do not fit the records of a batch.
     #[error(
         "found {values} values, expected one gradient of {dimension} values for each of at most {most} more records of the step"
     )]

@@ -1,4 +1,4 @@
-//! Data made under one measurement raise the fault under another, in every operator.
+//! Tests that data of one measurement raise the fault in every operator of another.
 
 use super::*;
 use crate::{
@@ -54,7 +54,7 @@ fn columns(clip_norm: f64) -> MeasurementBuilder {
     Measurement::of_columns(mechanism(parameters, Participation::Single), [(-1.0, 1.0)]).keys(9)
 }
 
-/// One like `columns(1.0)`, and others.
+/// Returns the measurement of `columns(1.0)`, and others that differ from it.
 fn measurements() -> (Measurement, Vec<Measurement>) {
     let one = || columns(1.0);
     let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOneInPlace, 1.0);
@@ -112,10 +112,10 @@ fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<St
 fn operators_of_one_measurement_work_together() {
     let (one, others) = measurements();
     assert_eq!(outcome([&one; 4], vec![3]), (vec![1, 2, 3], None));
-    // Rebuilt as in another process, with other times of drawing and saving.
+    // Rebuilt as in another process. Measurements may differ in when they draw noise and save.
     let again = columns(1.0).draw_late().checkpoint_interval(2).build().unwrap();
     assert_eq!(outcome([&one, &again, &one, &again], vec![2]), (vec![1, 2], None));
-    // One begins with a later epoch and lacks the states of its shards.
+    // Leaves out the one with fewer keys, and the one that begins with a later epoch.
     let whole = |other: &&Measurement| other.shards().coordinates() == 27 && other.first_epoch() == 1;
     for other in others.iter().filter(whole) {
         assert_eq!(outcome([other; 4], vec![3]), ((1..=3).collect(), None));

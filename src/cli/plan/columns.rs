@@ -11,7 +11,7 @@ use super::super::{CliError, thousands};
 use super::forecast::{EstimateNoise, Forecast};
 use super::{Objective, PlanArguments, forecast_of_file};
 
-/// In place of a half-width that reaches beyond the bounds.
+/// Printed in place of a half-width that reaches beyond the bounds.
 const UNINFORMATIVE: &str = "all";
 
 /// Expected half-widths of the default intervals of a column, near the middle of its bounds.
@@ -28,7 +28,7 @@ pub(super) struct ColumnForecast {
     /// Absent where releases hold no second moments.
     #[serde(skip_serializing_if = "Option::is_none")]
     variance: Option<EstimateNoise>,
-    /// Half the distance of the bounds.
+    /// Half the distance between the bounds.
     #[serde(skip)]
     half_width: f64,
 }
@@ -70,7 +70,7 @@ pub(super) struct ColumnForecasts {
 }
 
 impl ColumnForecasts {
-    /// Returns `None` where the records of an epoch are not known.
+    /// Returns `None` if the number of records per epoch is unknown.
     pub(super) fn new(forecast: &Forecast, file: &Pipeline, missing: &[MissingShare]) -> Option<Self> {
         let by_column = forecast.problem.by_column;
         let records_per_epoch = forecast.problem.records_per_epoch?;
@@ -169,7 +169,7 @@ impl ColumnForecasts {
     }
 }
 
-/// Checks that the shares are those of columns of which values may be missing.
+/// Checks that each share names a column whose values may be missing.
 pub(super) fn check_shares(shares: &[MissingShare], file: &PublicParameters) -> Result<(), CliError> {
     let unknown = shares.iter().find(|share| !file.columns.iter().any(|column| column.name == share.column));
     match unknown {

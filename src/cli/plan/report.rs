@@ -149,7 +149,7 @@ fn left_out(omissions: &[Omission], best: Option<&Forecast>) -> String {
     lines.concat() + &format!("Add --all to compute those that take long, or {one}\n")
 }
 
-/// Adds the end of a line, and breaks it where no terminal decides.
+/// Wraps a text to the width of the terminal, or to 118 characters, and ends the line.
 fn paragraph(text: &str) -> String {
     wrapped(text, terminal_width().unwrap_or(118)) + "\n"
 }
@@ -272,7 +272,7 @@ fn sent(forecast: &Forecast) -> String {
     ))
 }
 
-/// Formats the cost of count and second moments.
+/// Formats the privacy cost of the count and of second moments.
 fn price(forecast: &Forecast) -> String {
     let JointSensitivity { lambda, count_weight, second_moment_free, count_free, .. } = forecast.sensitivity;
     let free = |free: bool| if free { "free" } else { "not free" };

@@ -138,7 +138,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Why event times are no clock.
+/// Why event times can't be the clock.
 pub(in crate::pipeline) const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record unless [privacy] has neighbours = \
     \"replace-one-in-place\", so it must not decide when epochs close: name an arrival column (arrival = \
     \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";
@@ -152,7 +152,7 @@ pub(in crate::pipeline) const UNMOVED: &str = "no row advances a clock here: lea
 const UNWEIGHTED: &str =
     "this weight is for second moments with method = \"jme\", \"cs\" or \"joint-clip\": leave it out";
 
-/// Returns the methods of moments of which `is_one` holds.
+/// Returns the methods of moments that `is_one` accepts.
 fn methods(is_one: impl Fn(Method) -> bool) -> Vec<&'static str> {
     METHODS.iter().filter(|word| is_one(word.value)).map(|word| word.name).collect()
 }

@@ -1,6 +1,6 @@
-//! Kafka, with the test cluster of its client library. While a run reads or writes, the broker goes
-//! away and the run is killed. The exact sums must equal those of a file, and each release occurs
-//! once. Needs the feature `kafka`.
+//! Tests Kafka with the test cluster of its client library. While a run reads or writes, the broker
+//! fails and the run is killed. The exact sums must equal those of a file, and each release must
+//! occur once. Needs the feature `kafka`.
 
 mod cluster;
 mod front;
