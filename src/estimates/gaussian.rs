@@ -137,7 +137,8 @@ impl GaussianEstimate {
         let confidence = self.scaled.view.confidence(self.moments.epoch);
         let intervals = self.moments.noisy().intervals(confidence).ok();
         let intervals = intervals.map(MomentIntervals::within_bounds);
-        UnitIntervals { scales: self.scaled.scales(self.moments.key), intervals }
+        let density = self.density.as_ref().ok();
+        UnitIntervals { scales: self.scaled.scales(self.moments.key), intervals, density }
     }
 
     fn deviation(&self, column: usize) -> Option<f64> {
@@ -196,7 +197,7 @@ impl Estimate for GaussianEstimate {
             ("covariance_interval", self.by_pair(|pair| ends(intervals.covariance(pair)))),
             ("standard_deviation", self.by_column(|column| json!(self.deviation(column)))),
             ("standard_deviation_interval", self.by_column(|column| ends(deviation(column)))),
-            ("correlation", self.by_pair(|pair| correlation(pair).map(|(value, _)| value).into())),
+            ("correlation", self.by_pair(|pair| correlation(pair).and_then(|found| found.0).into())),
             ("correlation_interval", self.by_pair(|pair| ends(correlation(pair).map(|estimate| estimate.1)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
@@ -252,10 +253,8 @@ impl Estimate for GaussianEstimate {
         let mut cells: Vec<_> = means.chain(deviations).collect();
         if self.is_full() && shown > 1 {
             let correlation = |pair| intervals.correlation(pair);
-            cells.extend(pairs(shown).map(|pair| {
-                correlation(pair)
-                    .map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval))
-            }));
+            cells
+                .extend(pairs(shown).map(|pair| correlation(pair).map_or(Cell::Empty, Cell::of_correlation)));
         }
         Ok(cells)
     }
@@ -266,7 +265,7 @@ impl Estimate for GaussianEstimate {
             CORRELATION => {
                 let found = pairs(self.scaled.columns.len()).nth(index);
                 let found = found.and_then(|pair| intervals.correlation(pair));
-                Reading::within(found.map(|found| found.0), found.map(|found| found.1))
+                Reading::within(found.and_then(|found| found.0), found.map(|found| found.1))
             }
             "sd" => {
                 let variance = intervals.covariance((index, index));
@@ -294,26 +293,30 @@ impl Estimate for GaussianEstimate {
     }
 }
 
-/// Intervals in the units of the columns.
+/// Intervals in the units of the columns. Each contains its estimate: a projection may move one
+/// beyond the interval before it, which then reaches as far. A longer interval holds as often.
 struct UnitIntervals<'a> {
     scales: &'a ColumnScales,
     /// In centred and scaled coordinates; `None` without a density.
     intervals: Option<MomentIntervals<'a>>,
+    density: Option<&'a Density>,
 }
 
 impl UnitIntervals<'_> {
     fn mean(&self, column: usize) -> Option<Interval> {
         let ColumnScales { centres, half_widths } = self.scales;
-        Some(self.intervals.as_ref()?.mean(column)?.to_units(half_widths[column], centres[column]))
+        let interval = self.intervals.as_ref()?.mean(column)?.to_units(half_widths[column], centres[column]);
+        Some(self.density.map_or(interval, |density| interval.with(density.mean[column])))
     }
 
     fn covariance(&self, (i, j): (usize, usize)) -> Option<Interval> {
         let widths = &self.scales.half_widths;
-        Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(widths[i] * widths[j], 0.0))
+        let interval = self.intervals.as_ref()?.covariance(i, j)?.to_units(widths[i] * widths[j], 0.0);
+        Some(self.density.map_or(interval, |density| interval.with(density.covariance[(i, j)])))
     }
 
     /// `None` if only diagonal moments are known.
-    fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
+    fn correlation(&self, (i, j): (usize, usize)) -> Option<(Option<f64>, Interval)> {
         self.intervals.as_ref()?.correlation(i, j)
     }
 }
