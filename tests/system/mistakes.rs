@@ -161,6 +161,9 @@ fn a_run_refuses_what_check_reports() {
         } else {
             let ended = ended.succeeded();
             assert_eq!(mistake.published() > 0, kind.is_empty(), "{replaced:?}: {}", ended.err);
+            let release = mistake.report().1["release"].to_string();
+            let word = if kind.is_empty() { "and spend once" } else { "publish nothing and spend nothing" };
+            assert!(release.contains(word), "{release}");
             assert_eq!(ended.err.contains("The source has no row"), !kind.is_empty(), "{}", ended.err);
         }
     }
@@ -427,6 +430,13 @@ fn a_falling_clock_stops_a_first_run() {
     let (code, report) = mistake.check();
     assert!(code == Some(4) && report.contains("\"kind\":\"falling clock\""), "{report}");
     mistake.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
+    // Its first row is further ahead than a clock may jump, but the file is the same mistake.
+    let long = rows(12_000, usize::MAX);
+    let reversed: String =
+        long.lines().skip(1).collect::<Vec<_>>().into_iter().rev().map(|line| format!("{line}\n")).collect();
+    let newest_first = Mistake::new(&format!("{header}\n{reversed}"), &[warn]);
+    assert!(newest_first.check().1.contains("\"kind\":\"falling clock\""));
+    newest_first.run(&[]).failed(1, &["newest rows first", "nothing was published or spent"]);
     let files = |first: usize, end: usize| {
         let mistake = Mistake::new("", &[warn, ("'data.csv'", "['late.csv', 'early.csv']")]);
         for (name, part) in [("early.csv", 0..first), ("late.csv", first..end)] {
