@@ -335,27 +335,82 @@ mod tests {
     use hushflow_mechanism::view::SecondMomentSource;
     use hushflow_mechanism::workload::Workload;
 
-    /// The estimate of 1000 records with this product of two columns, which have a standard
-    /// deviation of 0.45.
-    fn estimate(product: f64) -> Arc<dyn Estimate> {
+    /// The estimate of 1000 records of two columns with a mean of 0, these squares and this
+    /// product. By column their indicators are one apart, and no value is missing.
+    fn estimate_of(
+        squares: [f64; 2],
+        product: f64,
+        covariance: Projection,
+        by_column: bool,
+    ) -> Arc<dyn Estimate> {
         let log = LogFacts::plain(&["x", "y"], SecondMoment::Full);
         let scales = ColumnScales { centres: vec![0.0; 2], half_widths: vec![1.0; 2] };
         let scaled = ScaledView {
-            view: EstimateView::usual(Workload::Prefix, &log),
+            view: EstimateView { covariance, ..EstimateView::usual(Workload::Prefix, &log) },
             columns: ["x", "y"].map(String::from).to_vec(),
             key_scales: vec![scales],
-            indicator_step: None,
+            indicator_step: by_column.then_some(1.0),
+        };
+        let (dimension, coordinates) = match by_column {
+            true => {
+                let first = [1000.0, 0.0, 0.0, 500.0, 500.0];
+                let second = [squares[0], product, 0.0, 0.0, squares[1], 0.0, 0.0, 250.0, 250.0, 250.0];
+                (4, [&first[..], &second].concat())
+            }
+            false => (2, vec![1000.0, 0.0, 0.0, squares[0], product, squares[1]]),
         };
         let moments = Moments {
             epoch: 1,
             key: 0,
-            coordinates: vec![1000.0, 0.0, 0.0, 200.0, product, 200.0],
-            layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
+            coordinates,
+            layout: Layout { dimension, second: SecondMoment::Full, sent: None },
             noise: MomentNoise { count: 0.0, first: 5.0, second: 10.0 },
             source: SecondMomentSource::Released,
             sent_noise: 0.0,
         };
         Gaussian.estimate(moments, &Arc::new(scaled))
+    }
+
+    fn estimate(product: f64) -> Arc<dyn Estimate> {
+        estimate_of([200.0; 2], product, Projection::Floor, false)
+    }
+
+    /// A projection moves estimates, most where noise made a variance negative.
+    #[test]
+    fn every_interval_contains_its_estimate() {
+        let contains = |value: &Value, interval: &Value, what: &str| {
+            let [value, lower, upper] =
+                [value, &interval[0], &interval[1]].map(|number| number.as_f64().unwrap());
+            assert!(lower <= value && value <= upper, "{what}: {value} in {lower} to {upper}");
+        };
+        for by_column in [false, true] {
+            for covariance in [Projection::Floor, Projection::Nearest, Projection::Shrink, Projection::Raw] {
+                for squares in [[-30.0, -15.0], [-40.0, 200.0], [5.0, 100.0], [200.0, 900.0]] {
+                    for product in [-190.0, -20.0, 0.0, 60.0, 300.0] {
+                        let mut line = Map::new();
+                        estimate_of(squares, product, covariance, by_column).json(&mut line);
+                        let what = format!("{by_column} {covariance} {squares:?} {product}");
+                        for (i, name) in ["x", "y"].into_iter().enumerate() {
+                            contains(&line["mean"][name], &line["mean_interval"][name], &what);
+                            let deviation = &line["standard_deviation"][name];
+                            contains(deviation, &line["standard_deviation_interval"][name], &what);
+                            assert!(
+                                covariance == Projection::Raw || deviation.as_f64() > Some(0.0),
+                                "{what}"
+                            );
+                            for j in 0..2 {
+                                let entry = &line["covariance"][i][j];
+                                contains(entry, &line["covariance_interval"][i][j], &what);
+                                let correlation = &line["correlation"][i][j];
+                                if !correlation.is_null() {
+                                    contains(correlation, &line["correlation_interval"][i][j], &what);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

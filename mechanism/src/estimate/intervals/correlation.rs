@@ -22,10 +22,10 @@
 //!
 //!   because n dσᵢᵢ = dSᵢᵢ − 2mᵢ dsᵢ + (mᵢ² − σᵢᵢ) dn.
 //!
-//! - All of this is of first order. The relative noise of a variance is at most 1/(2z) by the rule,
-//!   a quarter at 95 %. The first term that is left out is ρ/8 times the square of the difference of
-//!   both relative errors, at most 0.016ρ on average, beside a noise of ρ̂ of at least 0.18 at the
-//!   threshold.
+//! - All of this is of first order. The relative noise of a variance is at most 1/(2z) by the
+//!   rule, a quarter at 95 %. The first term that is left out is ρ/8 times the square of the
+//!   difference of both relative errors, at most 0.016ρ on average, beside a noise of ρ̂ of at
+//!   least 0.18 at the threshold.
 
 use super::{Interval, IntervalSubject, MomentIntervals, UNIT, settle};
 use crate::estimate::selection::{Selection, hybrid_quantiles};
@@ -37,8 +37,8 @@ pub(in crate::estimate) const CLEAR: f64 = 2.0;
 
 impl MomentIntervals<'_> {
     /// Returns the estimated correlation of two columns and its interval. There is no estimate, and
-    /// the interval is [−1, 1], if a variance does not stand out of its noise. `None` if there is no
-    /// such pair or if only diagonal moments are known.
+    /// the interval is [−1, 1], if a variance does not stand out of its noise. `None` if there is
+    /// no such pair or if only diagonal moments are known.
     pub fn correlation(&self, i: usize, j: usize) -> Option<(Option<f64>, Interval)> {
         self.entry(i, j)?;
         if i == j {
