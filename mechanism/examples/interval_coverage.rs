@@ -128,7 +128,9 @@ fn setting(
         entry("variance", intervals.covariance(0, 0), variance);
         if dimension > 1 {
             entry("covariance", intervals.covariance(0, 1), correlation * variance);
-            entry("correlation", intervals.correlation(0, 1).map(|found| found.1), correlation);
+            if let Some((Some(_), interval)) = intervals.correlation(0, 1) {
+                entry("correlation", Some(interval), correlation);
+            }
         }
     }
     for (name, (held, all)) in counts {

@@ -49,6 +49,7 @@ impl Problem {
     pub fn of_fault(fault: &SourceError) -> Self {
         let (kind, public) = match fault {
             SourceError::Leap { .. } => ("leaping clock", true),
+            SourceError::NewestFirst { .. } => ("falling clock", true),
             SourceError::BeforeStart { .. } => ("before the start", true),
             SourceError::AfterHorizon { .. } => ("after the horizon", true),
             SourceError::NoClock { .. } => ("no clock", true),

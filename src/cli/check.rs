@@ -140,7 +140,9 @@ fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Re
         |kind, message: String| found.push(Problem { stops: true, ..Problem::new(kind, true, message) });
     let header = publication.header()?;
     let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
-    if earlier.is_some_and(|earlier| *earlier.header() != header) {
+    // A run that was refused leaves a log without a release, which the next run begins anew.
+    let has_release = |mut earlier: PublicReader| !matches!(earlier.next_frame(), Ok(None));
+    if earlier.is_some_and(|earlier| *earlier.header() != header && has_release(earlier)) {
         add(
             "another state",
             format!(
@@ -166,6 +168,9 @@ impl CheckReport<'_> {
             None if self.problems.is_empty() => Ok(()),
             None => match self.problems.iter().find(|problem| problem.stops) {
                 Some(_) => Err(CliError::refused("a run would stop: see the problems above")),
+                None if self.run.is_empty() => Err(CliError::refused(
+                    "there is no row, so a run would publish nothing and spend nothing",
+                )),
                 None => Err(CliError::refused(
                     "a run would spend its budget on a source that does not fit the pipeline file: see the problems above",
                 )),

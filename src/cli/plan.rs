@@ -368,6 +368,9 @@ pub(super) struct ComparisonTable {
     /// Its forecast in the units of the columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_file: Option<ColumnForecasts>,
+    /// Those of all strategies, if there is a pipeline file and the records of an epoch are known.
+    #[serde(skip)]
+    in_units: Option<Vec<ColumnForecasts>>,
 }
 
 /// Returns a flag that the first SIGINT or SIGTERM sets; the second one ends the process.
@@ -422,7 +425,9 @@ fn compared(
     strategies.iter_mut().for_each(|forecast| forecast.factorization.bound(bound.as_ref().ok().copied()));
     let objective = plan.purpose.objective;
     strategies.sort_by(|a, b| a.error(objective).total_cmp(&b.error(objective)));
-    Ok(ComparisonTable { strategies, omissions, no_lower_bound: bound.err(), in_file, of_file })
+    let in_units = |forecast| ColumnForecasts::new(forecast, file?, &arguments.missing_share);
+    let in_units = strategies.iter().map(in_units).collect();
+    Ok(ComparisonTable { strategies, omissions, no_lower_bound: bound.err(), in_file, of_file, in_units })
 }
 
 /// Returns why a strategy is left out of a comparison, or an error that ends it.

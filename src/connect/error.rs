@@ -56,6 +56,16 @@ pub enum SourceError {
         /// Days that a larger jump must have.
         days: u64,
     },
+    /// The clock begins far ahead and goes back from row to row.
+    #[error(
+        "{}:{line}: from here on the clock goes back from row to row, so the file has its newest rows first, and the first of them would close all epochs: sort the rows by the column of the clock, the oldest first", path.display()
+    )]
+    NewestFirst {
+        /// The file.
+        path: PathBuf,
+        /// The line where the first of these rows begins.
+        line: u64,
+    },
     /// The clock has not reached the first epoch at the end of the input.
     #[error(
         "{}: the last row comes before the first epoch, by the clock in column {column:?}, so no row counts: correct start in \
@@ -157,6 +167,7 @@ impl SourceError {
             SourceError::AfterHorizon { .. }
                 | SourceError::BeforeStart { .. }
                 | SourceError::Leap { .. }
+                | SourceError::NewestFirst { .. }
                 | SourceError::NoClock { .. }
                 | SourceError::Rejected { .. }
         )

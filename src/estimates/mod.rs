@@ -420,12 +420,9 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// Returns the cell of a correlation; its ends if nothing is known of it.
-    fn of_correlation(value: f64, interval: Interval) -> Self {
-        match interval {
-            CORRELATIONS => Cell::Range(-1.0, 1.0),
-            interval => Self::of_interval(value, interval, CORRELATIONS),
-        }
+    /// Returns the cell of a correlation, which is empty if it is not shown.
+    fn of_correlation((shown, interval): (Option<f64>, Interval)) -> Self {
+        shown.map_or(Cell::Empty, |value| Self::of_interval(value, interval, CORRELATIONS))
     }
 
     /// Returns the cell of a value with its interval: its ends if one side is much longer, or if a

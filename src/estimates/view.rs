@@ -261,8 +261,7 @@ impl Intervals {
 
     /// The meaning of ± in a table, of correlations too.
     pub(super) fn legend(&self, has_correlations: bool) -> String {
-        let of_correlations =
-            if has_correlations { "; a wide one of a correlation holds less often" } else { "" };
+        let of_correlations = if has_correlations { "; -: hidden by noise" } else { "" };
         format!(
             "half-width of the {} % confidence interval for {} (a to b: its ends){of_correlations}",
             self.level * 100.0,

@@ -187,7 +187,11 @@ impl SourceReader {
             LEAPS_IN_A_ROW.. => "many rows in a row are",
             _ => "the last rows are",
         };
-        let (line, jump) = self.epochs.first_leap().map_or((0, 0), |first| (first.line, first.jump));
+        let first = self.epochs.first_leap();
+        let (line, jump) = first.map_or((0, 0), |first| (first.line, first.jump));
+        if first.is_some_and(|first| first.goes_back()) {
+            return SourceError::NewestFirst { path: self.rows.name(), line };
+        }
         // One day more, because later rows may be slightly out of order.
         let days = jump.unsigned_abs().div_ceil(DAY) + 1;
         SourceError::Leap { path: self.rows.name(), line, rows, since, days }

@@ -96,7 +96,7 @@ impl Interval {
     }
 
     /// Extends the interval to contain x; unbounded if an end is NaN.
-    pub(super) fn with(self, x: f64) -> Self {
+    pub fn with(self, x: f64) -> Self {
         match self.lower.is_nan() || self.upper.is_nan() {
             true => Self::UNBOUNDED,
             false => Interval { lower: self.lower.min(x), upper: self.upper.max(x) },

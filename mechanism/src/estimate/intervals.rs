@@ -35,6 +35,8 @@ use std::f64::consts::SQRT_2;
 
 mod correlation;
 
+pub(super) use correlation::CLEAR;
+
 /// What coordinates of records, and correlations, lie in.
 const UNIT: Interval = Interval { lower: -1.0, upper: 1.0 };
 

@@ -33,6 +33,13 @@ pub(super) struct ColumnForecast {
     half_width: f64,
 }
 
+impl ColumnForecast {
+    fn name(&self) -> String {
+        let ColumnForecast { column, key, .. } = self;
+        key.as_ref().map_or_else(|| column.clone(), |key| format!("{column} of {key}"))
+    }
+}
+
 /// The share of the records that lack a value of a column, as an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::cli) struct MissingShare {
@@ -115,6 +122,15 @@ impl ColumnForecasts {
         })
     }
 
+    /// Returns each column with the half-width for its mean after the last epoch.
+    pub(super) fn last_means(&self) -> impl Iterator<Item = (String, String)> {
+        self.columns.iter().map(|column| {
+            let reach = column.mean.last_epoch;
+            let reach = if reach < column.half_width { number(reach) } else { UNINFORMATIVE.into() };
+            (column.name(), reach)
+        })
+    }
+
     /// Formats a line for each column.
     pub(super) fn text(&self) -> String {
         let (last, level) = (thousands(self.horizon), self.level * 100.0);
@@ -131,8 +147,8 @@ impl ColumnForecasts {
             false => UNINFORMATIVE.into(),
         };
         let row = |forecast: &ColumnForecast| {
-            let ColumnForecast { column, key, missing_share, mean, variance, half_width } = forecast;
-            let mut name = key.as_ref().map_or_else(|| column.clone(), |key| format!("{column} of {key}"));
+            let ColumnForecast { missing_share, mean, variance, half_width, .. } = forecast;
+            let mut name = forecast.name();
             if let Some(share) = missing_share.filter(|share| *share > 0.0) {
                 name += &format!(", {} % missing", number(share * 100.0));
             }

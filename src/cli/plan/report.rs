@@ -10,7 +10,7 @@ use super::super::thousands;
 use super::ComparisonTable;
 use super::advice::SecondMomentAdvice;
 use super::columns::ColumnForecasts;
-use super::forecast::{Forecast, ForecastNoise, JointSensitivity};
+use super::forecast::{EstimateNoise, Forecast, ForecastNoise, JointSensitivity};
 
 /// Formats the forecast of one strategy in full.
 pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {
@@ -21,41 +21,63 @@ pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) ->
         .concat()
 }
 
-/// Title of the column that is empty where the records of an epoch are not known.
+/// Title of the means in the unit of the records, where no file names columns. It is empty where
+/// the records of an epoch are not known.
 const MEAN: &str = "mean ±";
+
+/// Most columns of a file whose means are compared.
+const COMPARED_MEANS: usize = 4;
 
 /// Formats one line for each strategy, the best first, and why others are left out.
 pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
-    let ComparisonTable { strategies, omissions, no_lower_bound, in_file, of_file } = table_of_all;
+    let ComparisonTable { strategies, omissions, no_lower_bound, in_file, of_file, in_units } = table_of_all;
     let Some(best) = strategies.first() else {
         return ["No strategy applies to these parameters.\n", &left_out(omissions, None)].concat();
     };
-    let titles =
-        ["strategy", "rmse", "loss", "largest error", MEAN, "first ±", "second ±", "bytes", "products"];
-    let row = |forecast: &Forecast| {
+    // The mean of each strategy and column of the file, or of no file.
+    let means: Vec<Vec<(String, String)>> = match in_units {
+        Some(in_units) => in_units.iter().map(|of| of.last_means().take(COMPARED_MEANS).collect()).collect(),
+        None => {
+            let of = |noise: EstimateNoise| number(noise.last_epoch);
+            let mean = |forecast: &Forecast| forecast.noise.mean_noise.map_or("-".into(), of);
+            strategies.iter().map(|forecast| vec![(String::new(), mean(forecast))]).collect()
+        }
+    };
+    let title = |(name, _): &(String, String)| match name.is_empty() {
+        true => MEAN.to_owned(),
+        false => format!("mean {name} ±"),
+    };
+    let mean_titles: Vec<String> = means[0].iter().map(title).collect();
+    let row = |(forecast, means): (&Forecast, &Vec<(String, String)>)| {
         let mark = if in_file.as_ref() == Some(&forecast.strategy) { " *" } else { "" };
-        let mean = forecast.noise.mean_noise.map_or("-".into(), |noise| number(noise.last_epoch));
         let noise = &forecast.noise.last_noise;
         let cost = |amount: Option<usize>| amount.map_or("-".into(), |amount| thousands(amount as u64));
-        vec![
+        let figures = [
             format!("{}{mark}", forecast.strategy),
             number(forecast.factorization.error.rmse),
             forecast.factorization.loss_excess.map_or("-".into(), excess),
             number(forecast.factorization.error.max_error),
-            mean,
+        ];
+        let costs = [
             number(noise.first),
             noise.second.map_or("-".into(), number),
             cost(forecast.cost.memory_per_coordinate),
             cost(forecast.cost.multiplications_per_step),
-        ]
+        ];
+        figures.into_iter().chain(means.iter().map(|(_, mean)| mean.clone())).chain(costs).collect()
     };
-    let mut rows: Vec<_> =
-        [titles.map(String::from).to_vec()].into_iter().chain(strategies.iter().map(row)).collect();
+    let titles = ["strategy", "rmse", "loss", "largest error"].into_iter();
+    let titles = titles.chain(mean_titles.iter().map(String::as_str));
+    let titles = titles.chain(["first ±", "second ±", "bytes", "products"]).map(String::from).collect();
+    let rows_of_all = strategies.iter().zip(&means).map(row);
+    let mut rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows_of_all).collect();
     let mut order = vec!["products", "bytes", "second ±", "first ±", "largest error", "loss"];
-    let is_empty = strategies.iter().all(|forecast| forecast.noise.mean_noise.is_none());
+    let is_empty = means.iter().flatten().all(|(_, mean)| mean == "-");
     if is_empty {
         order.insert(0, MEAN);
     }
+    // Of several means the first one stays.
+    order.extend(mean_titles.iter().skip(1).rev().map(String::as_str));
     let mut narrowed = fit_columns(&mut rows, terminal_width(), &order);
     narrowed.retain(|title| title != MEAN || !is_empty);
     let narrowed = match narrowed.is_empty() {
@@ -75,10 +97,18 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
         (None, Some(reason)) => format!("Loss: {reason}.\n"),
         (None, None) => String::new(),
     };
-    let meaning = paragraph(
-        "rmse and largest error: for a noise multiplier of 1, records added or removed. ±: standard deviation of the noise after \
-         the last epoch. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not run.",
-    );
+    let (of_means, scaled) = match in_units {
+        Some(_) => (
+            "Mean ±: half-width of the 95 % interval, in the units of the column. Other ±",
+            ", in scaled columns",
+        ),
+        None => ("±", ""),
+    };
+    let meaning = paragraph(&format!(
+        "rmse and largest error: for a noise multiplier of 1, records added or removed. {of_means}: standard deviation of the noise \
+         after the last epoch{scaled}. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not \
+         run."
+    ));
     let legend = format!(
         "\n{narrowed}{meaning}{}{bound}{}{}{}See one in full with --strategy {}.\n",
         if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },
