@@ -66,7 +66,7 @@ pub(crate) use origin::{
     CommitListener, FileLists, HeaderlessFile, Journaling, MOST_PARTITIONS, OpenFile, Origin, OriginRequest,
     Partitions, ReadExtent, ReadPart, SourceConfig,
 };
-use security::{SecurityOffer, refuse_secret};
+use security::{SecurityOffer, quotable, refuse_secret};
 pub(crate) use writer::{EpochStamp, HttpEndpoint, Outlet, OutletContent, SinkConfig, SinkTarget};
 
 /// All systems.
@@ -260,7 +260,7 @@ impl Input {
                 "-" => {
                     "found \"-\" among files: standard input must be the only path, as path = \"-\"".into()
                 }
-                _ => format!("found {:?} among files: {ALONE}", path.value),
+                _ => format!("found {} among files: {ALONE}", quotable(path.value)),
             });
             return None;
         }
@@ -382,8 +382,8 @@ const ALONE: &str = "a socket or a broker must be the only path, as path = \"tcp
 fn report_source(path: &TextField<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.source.is_some() && !system.path.is_empty());
     path.report(format!(
-        "found {:?}, expected a file, or {}",
-        path.value,
+        "found {}, expected a file, or {}",
+        quotable(path.value),
         listed(others.map(|system| system.path.into()), "or")
     ));
 }
@@ -393,15 +393,19 @@ fn report_sink(path: &TextField<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.sink.is_some() && !system.path.is_empty());
     let others = listed(others.map(|system| system.path.into()), "or");
     path.report(format!(
-        "found {:?}, expected a file such as \"out/releases.ndjson\", or {others}",
-        path.value
+        "found {}, expected a file such as \"out/releases.ndjson\", or {others}",
+        quotable(path.value)
     ));
 }
 
 /// Reports a broker path that can't be parsed.
 fn report_broker(path: &TextField<'_>) {
     let forms = SYSTEMS.iter().map(|system| system.full_path).filter(|form| !form.is_empty());
-    path.report(format!("found {:?}, expected {}", path.value, listed(forms.map(String::from), "or")));
+    path.report(format!(
+        "found {}, expected {}",
+        quotable(path.value),
+        listed(forms.map(String::from), "or")
+    ));
 }
 
 /// `a, b and c`.
