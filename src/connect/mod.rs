@@ -42,6 +42,7 @@ mod nats;
 mod origin;
 mod postgres;
 mod redis;
+mod s3;
 mod security;
 mod socket;
 pub(crate) mod standard;
@@ -78,6 +79,7 @@ static SYSTEMS: &[System] = &[
     nats::SYSTEM,
     kafka::SYSTEM,
     postgres::SYSTEM,
+    s3::SYSTEM,
     events::SYSTEM,
 ];
 
@@ -132,7 +134,7 @@ type SectionReader<T> = fn(&SystemSection<'_, '_>) -> Option<Arc<T>>;
 
 /// Reports that this build has no client of a system. The feature that adds it has the name of the
 /// scheme.
-#[cfg(not(all(feature = "kafka", feature = "postgres")))]
+#[cfg(not(all(feature = "kafka", feature = "postgres", feature = "s3")))]
 fn without_client<T: ?Sized>(settings: &SystemSection<'_, '_>) -> Option<Arc<T>> {
     let scheme = settings.scheme;
     settings.path.report(format!("built without {scheme}://: cargo build --features {scheme}"));
@@ -357,6 +359,11 @@ impl<T: Any + PartialEq> DynamicEq for T {
     fn equals(&self, other: &dyn Any) -> bool {
         other.downcast_ref::<T>() == Some(self)
     }
+}
+
+/// Whether positions with this tag number files by a list in the state directory.
+pub(crate) fn has_list(tag: u32) -> bool {
+    tag == u32::from(files::FOLLOWED) || [s3::TAG, s3::PARQUET].contains(&(tag as u8))
 }
 
 /// Splits a path into scheme and rest.
