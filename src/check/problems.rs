@@ -54,6 +54,7 @@ impl Problem {
             SourceError::AfterHorizon { .. } => ("after the horizon", true),
             SourceError::NoClock { .. } => ("no clock", true),
             SourceError::Rejected { .. } => ("rejected row", false),
+            SourceError::Unreached(_) => ("unreachable source", true),
             _ => ("unreadable source", true),
         };
         Problem { stops: true, ..Problem::new(kind, public, fault.to_string()) }

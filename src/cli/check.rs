@@ -15,6 +15,7 @@ use hushflow::ledger::LedgerHome;
 use hushflow::pipeline::{Pipeline, Source};
 use hushflow::publication::Publication;
 use hushflow::runtime::{DryRun, DryRunLimits, RunOptions, confirm_budget, dry_run};
+use hushflow::source::SourceError;
 use hushflow::state::PublicReader;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
@@ -30,6 +31,9 @@ const ENDLESS_ROWS: u64 = 100_000;
 /// Silence after which a source without an end is not read further.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// How long to wait for a server that is away, or that holds rows back.
+const SERVER_PATIENCE: Duration = Duration::from_secs(10);
+
 /// A state directory that does not exist.
 const NO_STATE: &str = "/nonexistent/state";
 
@@ -44,7 +48,7 @@ read until it is silent, at most 100,000 rows; nothing is acknowledged. A socket
 records as received. SIGINT ends the reading and prints what was seen.
 
 Exit status: 0 if a run would publish what the pipeline file describes, 4 if it would stop, or if the source does not \
-fit the file, 1 if the source can't be read, 2 for a bad pipeline file.
+fit the file, 1 if the source can't be read, 2 for a bad pipeline file, 5 if its server could not be reached.
 
 Examples:
   hushflow check examples/flights.toml
@@ -57,7 +61,7 @@ pub(crate) struct CheckArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rows: Option<u64>,
     /// Stop reading when no rows have arrived for this long, for sources without an end [default:
-    /// 1s]
+    /// 1s]. A server that is away, or that holds rows back, is waited for ten seconds at least
     #[arg(long, value_name = "DURATION", value_parser = patience)]
     until_idle: Option<Duration>,
     /// State directory of the run, if it exists; overrides the one in the pipeline file
@@ -123,8 +127,10 @@ fn limits(
 ) -> Result<DryRunLimits, CliError> {
     let endless = pipeline.sources.iter().any(Source::goes_on);
     let silence = arguments.until_idle.or(endless.then_some(SILENCE));
-    let control =
-        Control::new().until_idle(silence).on_notice(move |notice| progress.interrupt(|| warn(notice)));
+    let control = Control::new()
+        .until_idle(silence)
+        .wait_for_servers(SERVER_PATIENCE.max(silence.unwrap_or_default()))
+        .on_notice(move |notice| progress.interrupt(|| warn(notice)));
     for signal in [SIGINT, SIGTERM] {
         register_conditional_default(signal, control.stop_flag())
             .and_then(|_| register(signal, control.stop_flag()))
@@ -163,6 +169,7 @@ impl CheckReport<'_> {
     fn verdict(&self) -> Result<(), CliError> {
         let DryRun { fault, .. } = self.run;
         match fault {
+            Some(fault @ SourceError::Unreached(_)) => Err(CliError::unreached(fault.to_string())),
             Some(fault) if fault.is_unreadable() => Err(CliError::failed(fault.to_string())),
             Some(_) => Err(CliError::refused("a run would stop: see the problem above")),
             None if self.problems.is_empty() => Ok(()),

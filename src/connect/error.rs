@@ -1,4 +1,5 @@
-//! Errors of sources and systems. No message holds a value of a row.
+//! Errors of sources and systems. No message holds a value of a row, or the position to resume
+//! from: event times and keys decide it, so it is private.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -119,6 +120,9 @@ pub enum SourceError {
         /// The problem.
         problem: String,
     },
+    /// A server was never reached, or held all rows back.
+    #[error("nothing was read: {0}")]
+    Unreached(String),
     /// A server's stream has lost entries that a run had read or was still to read.
     #[error(
         "{}: the stream {loss}: records are lost there; restore the stream, or go on without them in a new state \
@@ -132,30 +136,23 @@ pub enum SourceError {
     },
     /// The part of a file that an earlier run has read has changed.
     #[error(
-        "{}: the file has changed before the place where the last run stopped (part {part}, byte {offset}): rows would count \
-         twice or never; restore what was read and mend only what comes after that byte, or begin a new state directory, which \
-         spends again", path.display()
+        "{}: the file has changed before the place where the last run stopped: rows would count twice or never; restore what was \
+         read and only append to it, or begin a new state directory, which spends again", path.display()
     )]
     Changed {
         /// The file.
         path: PathBuf,
-        /// Its number among the source's files, from 0.
-        part: u32,
-        /// Offset of the position to resume from.
-        offset: u64,
     },
     /// A file ends before the position to resume from.
     #[error(
-        "{}: the file has {found} bytes but was read up to byte {offset} before: \
-         it was cut or replaced, restore it to resume", path.display()
+        "{}: the file has {found} bytes, fewer than were read before: it was cut or replaced, restore it to resume",
+        path.display()
     )]
     Shrunk {
         /// The file.
         path: PathBuf,
         /// Its number of bytes.
         found: u64,
-        /// Offset of the position to resume from.
-        offset: u64,
     },
 }
 

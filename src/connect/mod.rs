@@ -42,6 +42,7 @@ mod nats;
 mod origin;
 mod postgres;
 mod redis;
+mod s3;
 mod security;
 mod socket;
 pub(crate) mod standard;
@@ -66,7 +67,7 @@ pub(crate) use origin::{
     CommitListener, FileLists, HeaderlessFile, Journaling, MOST_PARTITIONS, OpenFile, Origin, OriginRequest,
     Partitions, ReadExtent, ReadPart, SourceConfig,
 };
-use security::{SecurityOffer, refuse_secret};
+use security::{SecurityOffer, quotable, refuse_secret};
 pub(crate) use writer::{EpochStamp, HttpEndpoint, Outlet, OutletContent, SinkConfig, SinkTarget};
 
 /// All systems.
@@ -78,6 +79,7 @@ static SYSTEMS: &[System] = &[
     nats::SYSTEM,
     kafka::SYSTEM,
     postgres::SYSTEM,
+    s3::SYSTEM,
     events::SYSTEM,
 ];
 
@@ -132,7 +134,7 @@ type SectionReader<T> = fn(&SystemSection<'_, '_>) -> Option<Arc<T>>;
 
 /// Reports that this build has no client of a system. The feature that adds it has the name of the
 /// scheme.
-#[cfg(not(all(feature = "kafka", feature = "postgres")))]
+#[cfg(not(all(feature = "kafka", feature = "postgres", feature = "s3")))]
 fn without_client<T: ?Sized>(settings: &SystemSection<'_, '_>) -> Option<Arc<T>> {
     let scheme = settings.scheme;
     settings.path.report(format!("built without {scheme}://: cargo build --features {scheme}"));
@@ -260,7 +262,7 @@ impl Input {
                 "-" => {
                     "found \"-\" among files: standard input must be the only path, as path = \"-\"".into()
                 }
-                _ => format!("found {:?} among files: {ALONE}", path.value),
+                _ => format!("found {} among files: {ALONE}", quotable(path.value)),
             });
             return None;
         }
@@ -359,6 +361,11 @@ impl<T: Any + PartialEq> DynamicEq for T {
     }
 }
 
+/// Whether positions with this tag number files by a list in the state directory.
+pub(crate) fn has_list(tag: u32) -> bool {
+    tag == u32::from(files::FOLLOWED) || [s3::TAG, s3::PARQUET].contains(&(tag as u8))
+}
+
 /// Splits a path into scheme and rest.
 fn parts(path: &str) -> (&str, &str) {
     match path {
@@ -382,8 +389,8 @@ const ALONE: &str = "a socket or a broker must be the only path, as path = \"tcp
 fn report_source(path: &TextField<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.source.is_some() && !system.path.is_empty());
     path.report(format!(
-        "found {:?}, expected a file, or {}",
-        path.value,
+        "found {}, expected a file, or {}",
+        quotable(path.value),
         listed(others.map(|system| system.path.into()), "or")
     ));
 }
@@ -393,15 +400,19 @@ fn report_sink(path: &TextField<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.sink.is_some() && !system.path.is_empty());
     let others = listed(others.map(|system| system.path.into()), "or");
     path.report(format!(
-        "found {:?}, expected a file such as \"out/releases.ndjson\", or {others}",
-        path.value
+        "found {}, expected a file such as \"out/releases.ndjson\", or {others}",
+        quotable(path.value)
     ));
 }
 
 /// Reports a broker path that can't be parsed.
 fn report_broker(path: &TextField<'_>) {
     let forms = SYSTEMS.iter().map(|system| system.full_path).filter(|form| !form.is_empty());
-    path.report(format!("found {:?}, expected {}", path.value, listed(forms.map(String::from), "or")));
+    path.report(format!(
+        "found {}, expected {}",
+        quotable(path.value),
+        listed(forms.map(String::from), "or")
+    ));
 }
 
 /// `a, b and c`.

@@ -68,6 +68,8 @@ pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn Fn
         }
     }
     let fault = rehearsal.read(&mut readers, progress).err();
+    let unreached = limits.control.unreached();
+    let fault = fault.or((!unreached.is_empty()).then(|| SourceError::Unreached(unreached.join("; "))));
     readers.iter_mut().enumerate().for_each(|(number, reader)| rehearsal.add(number, reader.take_batch()));
     rehearsal.end(&readers, fault)
 }

@@ -101,6 +101,9 @@ pub enum RunError {
     /// The source can't be opened.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The run was stopped before a server of its source could be reached.
+    #[error("nothing was read: {0}")]
+    Unreached(String),
     /// The encoder can't resume from its saved state.
     #[error(transparent)]
     Release(#[from] ReleaseError),
@@ -274,6 +277,10 @@ pub fn run(
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let cut_off = taking.map_or(Ok(0), Intake::finish)?;
     let counters = RowCounters { cut_off, ..read.counters };
+    let unreached = options.control.unreached();
+    if options.control.is_stopped() && !unreached.is_empty() {
+        return Err(RunError::Unreached(with_progress(&unreached.join("; "), options)));
+    }
     read.notices.iter().for_each(|notice| options.control.private_notice(notice));
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);

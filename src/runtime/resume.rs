@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 use crate::check::JudgeState;
-use crate::connect::{files, journal, kafka};
+use crate::connect::{has_list, journal, kafka};
 use crate::source::ResumePoint;
 use crate::state::{Position, RecoveredState, SourcePosition};
 
@@ -105,7 +105,7 @@ pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let sources = by_source(of_sources(positions)).unwrap_or_default();
     let first = u64::from(sources.len() > 1);
     let positions = (first..).zip(sources.iter().map(|partitions| partitions[0]));
-    let followed = positions.filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
+    let followed = positions.filter(|(_, position)| has_list(position.partition));
     followed.map(|(source, position)| (source, position.resume.position.part)).collect()
 }
 

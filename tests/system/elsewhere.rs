@@ -46,7 +46,7 @@ fn readers_need_the_public_directory_alone() {
     let lab = Lab::on_disk();
     lab.write("data.csv", STREAM.csv());
     let pipeline = lab.write("p.toml", STREAM.pipeline("data.csv", ""));
-    let (state, public) = (lab.path("state"), lab.path("public"));
+    let (state, public) = (lab.path("state"), lab.path("above/it/public"));
     let command = run(&pipeline, &state, 1);
     // As in a systemd service with UMask=0077.
     let mut closed = Command::new("sh");

@@ -9,7 +9,7 @@
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
-//! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `telemetry`.
+//! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `s3`, `telemetry`.
 //! - Readers and sinks: `following`, `sinks`, `tables`, `stream_sinks`, `readers`, `watching`,
 //!   `probes`, `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
@@ -71,6 +71,8 @@ mod readers;
 mod recovery;
 mod refusals;
 mod reproduction;
+#[cfg(feature = "s3")]
+mod s3;
 mod secrecy;
 mod seeds;
 mod servers;

@@ -2,7 +2,7 @@
 
 mod follow;
 mod listed;
-mod tables;
+pub(super) mod tables;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ struct RangeDirectory {
 
 /// When a file is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rotation {
+pub(super) enum Rotation {
     /// After this number of epochs.
     Epochs(u64),
     /// Before the file exceeds this number of bytes; a single epoch may exceed it.
@@ -214,7 +214,7 @@ impl FollowedDirectory {
 
 /// Whether `name` matches a pattern of `*` and `?`. On a mismatch, the last `*` matches one more
 /// character.
-fn agrees(pattern: &[char], name: &[char]) -> bool {
+pub(super) fn agrees(pattern: &[char], name: &[char]) -> bool {
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
         match pattern.get(p) {
@@ -278,7 +278,7 @@ fn table_sink(
     Some(Arc::new(RangeDirectory { directory, format, epochs }))
 }
 
-fn rotation(text: &str) -> Option<Rotation> {
+pub(super) fn rotation(text: &str) -> Option<Rotation> {
     let units = [("epochs", 0), ("epoch", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
     units.iter().find_map(|&(unit, shift)| {
         let number: u64 = text.strip_suffix(unit)?.trim().parse().ok().filter(|&number| number > 0)?;

@@ -113,7 +113,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
     (F::Clock, &["records", "arrival", "late folded", "late dropped", "end-of-input", "event-time"]),
     // With "back", the clock falls back for the last rows: far enough for a warning to everyone.
     (F::Jump, &["any", "limited", "back"]),
-    (F::Source, &["file", "two files", "two sources", "stdin", "journal"]),
+    // The last level needs a server of PostgreSQL: only [`database`](super::database) tries it.
+    (F::Source, &["file", "two files", "two sources", "stdin", "journal", "postgres"]),
     (F::Format, &["csv", "ndjson"]),
     (F::Keys, &["none", "three"]),
     (F::Moments, &["full", "diagonal", "none"]),
@@ -122,7 +123,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
     (F::Copies, &["none", "by id"]),
     (F::Restart, &["none", "grown", "torn", "killed"]),
     (F::Workers, &["1", "2", "3", "two processes"]),
-    (F::Watch, &["quiet", "json", "csv", "sink", "log info", "log debug", "metrics"]),
+    (F::Watch, &["quiet", "json", "csv", "sink", "log info", "log debug", "metrics", "table"]),
     (F::Values, &["plain", "odd", "huge"]),
     (F::Pair, &["extreme", "random"]),
     (F::Horizon, &["4", "7", "12"]),
@@ -217,6 +218,7 @@ impl Case {
             F::Method if random.below(3) > 0 => random.below(MOMENTS as u64) as usize,
             // Thousands of rows take longer.
             F::Rows => usize::from(random.below(12) == 0),
+            F::Source => random.below(levels.len() as u64 - 1) as usize,
             _ => random.below(levels.len() as u64) as usize,
         };
         let levels = FACTORS.iter().map(level).collect();
@@ -327,6 +329,10 @@ impl Case {
         }
         if self.is(F::Source, &["two sources"]) && self.is(F::Clock, &["records"]) {
             self.set(F::Source, "two files");
+        }
+        // The text of CSV is what the table holds.
+        if self.is(F::Source, &["postgres"]) {
+            self.set(F::Format, "csv");
         }
         if self.is(F::Rows, &["many"]) {
             self.set(F::Horizon, "4");

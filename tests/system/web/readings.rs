@@ -113,6 +113,13 @@ fn readings_of_all_keys_are_one_series_and_ranges_are_kept() {
     let names: Vec<_> = all["keys"].as_array().expect("keys").iter().map(|key| key["key"].clone()).collect();
     assert_eq!(names, ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "all"]);
     assert_eq!(site.readings("of=sd")["of"], json!(["sd:a"]), "one series of all keys");
+    let searched = |text: &str| -> Vec<Value> {
+        let found = site.readings(&format!("q={text}"));
+        found["keys"].as_array().expect("keys").iter().map(|key| key["key"].clone()).collect()
+    };
+    assert_eq!(searched("K3"), ["k3"]);
+    assert_eq!(searched("k").len(), 7);
+    assert!(searched("nowhere").is_empty());
     let of_one = |query: &str| site.readings(&format!("key=k4&of=sd&{query}"));
     assert_eq!(of_one("")["of"], json!(["sd:a", "sd:b", "sd:c", "sd:d", "sd:e"]));
     assert_eq!(of_one("from=5&to=7")["epochs"], json!([5, 6, 7]));
