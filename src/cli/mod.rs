@@ -19,6 +19,7 @@ pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
+pub(crate) mod query;
 pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod serve;
@@ -81,6 +82,8 @@ enum Command {
     Calibrate(calibrate::CalibrateArguments),
     /// Estimate the covariance of a file's rows
     Covariance(covariance::CovarianceArguments),
+    /// Answer linear queries over a histogram with the least total noise
+    Query(query::QueryArguments),
     /// Show the privacy budget that all pipelines have spent on the same data
     Ledger(ledger::LedgerArguments),
     /// Create a key file for cluster links and the senders of a source
@@ -111,6 +114,7 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Health(arguments) => health::execute(arguments),
         Command::Calibrate(arguments) => calibrate::execute(arguments),
         Command::Covariance(arguments) => covariance::execute(arguments),
+        Command::Query(arguments) => query::execute(arguments),
         Command::Plan(arguments) => plan::execute(arguments),
         Command::Optimize(arguments) => optimize::execute(arguments),
         Command::Ledger(arguments) => ledger::execute(arguments),
@@ -288,6 +292,7 @@ status_of! {
     hushflow::mechanism::accounting::AccountingError => 2,
     hushflow::estimators::covariance::CovarianceError => 2,
     hushflow::estimators::mean::MeanError => 2,
+    hushflow::estimators::query::QueryError => 2,
     hushflow::mechanism::noise::EntropyError => 1,
     hushflow::follow::FollowError => 1,
     hushflow::format::FormatError => 1,

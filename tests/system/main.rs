@@ -2,7 +2,7 @@
 //! because linking is most of the cost of a test; `cargo test --test system kills` runs one module
 //! of it.
 //!
-//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`,
+//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `audit`, `reproduction`,
 //!   `estimates`, `adam`, `pca`, `densities`, `weights`, `output`, `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
 //!   `workers`, `statistics`.
@@ -67,6 +67,7 @@ mod pca;
 mod postgres;
 mod pressure;
 mod probes;
+mod query;
 mod readers;
 mod recovery;
 mod refusals;

@@ -279,6 +279,30 @@ pub(super) fn add_noise<R: CryptoRng + ?Sized>(
     Ok(noisy.collect())
 }
 
+/// Adds exact noise to the distinct entries of Σ qqᵀ, in the order of [`Layout::second_entries`],
+/// with the rest of the budget: of deviation τ = Δ/√(2ρ) on the diagonal and τ/√2 off it, for Δ in
+/// the Frobenius norm. The proof is in [`shrunk`](super::shrunk).
+pub(super) fn add_matrix_noise<R: CryptoRng + ?Sized>(
+    budget: &mut CovarianceBudget,
+    dimension: usize,
+    values: &[i128],
+    sensitivity: f64,
+    rng: &mut R,
+) -> Result<Vec<Noisy>, CovarianceError> {
+    let rho = budget.spend(BudgetPurpose::Matrix, budget.left())?;
+    let deviation = sensitivity / (2.0 * rho).sqrt() * (1.0 + MARGIN);
+    let on = DiscreteGaussian::new(NoiseScale::at_least(deviation)?);
+    let off = DiscreteGaussian::new(NoiseScale::at_least(deviation / 2f64.sqrt() * (1.0 + MARGIN))?);
+    let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
+    let noisy = layout.second_entries().zip(values).map(|((i, j), value)| {
+        let gaussian = if i == j { &on } else { &off };
+        let mut noise = [0];
+        gaussian.fill(rng, &mut noise);
+        Noisy { value: value.wrapping_add(noise[0]), deviation: gaussian.scale().sigma() }
+    });
+    Ok(noisy.collect())
+}
+
 /// Applies [`add_noise`] to one integer.
 pub(super) fn measure<R: CryptoRng + ?Sized>(
     budget: &mut CovarianceBudget,

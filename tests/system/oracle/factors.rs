@@ -74,6 +74,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
             "auto",
             "tukey",
             "resilience",
+            "shrunk",
             "pace",
             "ssp",
             "ssp-tight",
