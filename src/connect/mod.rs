@@ -29,15 +29,15 @@
 //! out: name the server that holds the stream, or a proxy in front of it. Kafka's protocol is too
 //! large for a client of our own: its client is librdkafka, behind the feature `kafka`.
 
-pub(crate) mod entries;
+mod entries;
 mod error;
 mod events;
 #[cfg(test)]
 mod fake;
-pub(crate) mod files;
+mod files;
 mod formats;
 pub(crate) mod journal;
-pub(crate) mod kafka;
+mod kafka;
 mod nats;
 mod origin;
 mod postgres;
@@ -47,7 +47,7 @@ mod security;
 mod socket;
 pub(crate) mod standard;
 mod wire;
-pub(crate) mod writer;
+mod writer;
 
 use std::any::Any;
 use std::fmt;
@@ -99,7 +99,7 @@ pub(crate) struct System {
     /// Whether its records can be read only once, and so are kept in a journal.
     journaling: Journaling,
     /// Tags of its positions in the private log, different from those of every other system.
-    tags: &'static [u8],
+    tags: &'static [PositionTag],
     /// Fields of `[source]` that belong to it.
     source_fields: &'static [FieldDefinition],
     /// Reads a source, if it can be one.
@@ -127,6 +127,38 @@ impl System {
         sink: None,
         security: &[],
     };
+}
+
+/// The tag of a system's positions in the private log.
+#[derive(Clone, Copy)]
+struct PositionTag {
+    number: u8,
+    parts: PositionParts,
+}
+
+/// What [`Position::part`](crate::state::Position) counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum PositionParts {
+    /// Files in the order of the pipeline file, or nothing.
+    InOrder,
+    /// Files of a list in the state directory.
+    Listed,
+    /// Partitions, each with a position of its own.
+    Partitions,
+}
+
+impl PositionParts {
+    /// Returns the meaning of parts in positions with this tag.
+    pub(crate) fn of(tag: u32) -> Self {
+        let number = tag & u32::from(u8::MAX);
+        let mut tags = SYSTEMS.iter().flat_map(|system| system.tags);
+        let own = tags.find(|own| u32::from(own.number) == number);
+        own.map_or(PositionParts::InOrder, |own| own.parts)
+    }
+
+    const fn tag(self, number: u8) -> PositionTag {
+        PositionTag { number, parts: self }
+    }
 }
 
 /// Reads the section of a source or sink. A function that returns `None` has reported the reason.
@@ -283,7 +315,7 @@ impl Input {
     /// stream's identity, if it is a stream. The server's address is not part of the tag, because a
     /// server may move.
     pub(crate) fn tag(&self, format: Format) -> u32 {
-        let kind = u32::from(self.system.tags[self.source.kind(format)]);
+        let kind = u32::from(self.system.tags[self.source.kind(format)].number);
         let Some(identity) = self.source.identity() else { return kind };
         let digest = Sha256::digest(identity);
         let [a, b, c, ..] = *digest.first_chunk::<4>().expect("a digest has 32 bytes");
@@ -361,11 +393,6 @@ impl<T: Any + PartialEq> DynamicEq for T {
     }
 }
 
-/// Whether positions with this tag number files by a list in the state directory.
-pub(crate) fn has_list(tag: u32) -> bool {
-    tag == u32::from(files::FOLLOWED) || [s3::TAG, s3::PARQUET].contains(&(tag as u8))
-}
-
 /// Splits a path into scheme and rest.
 fn parts(path: &str) -> (&str, &str) {
     match path {
@@ -430,7 +457,7 @@ mod tests {
     fn every_tag_and_every_scheme_is_of_one_system() {
         // Standard input has the tag of files: its position is the clock alone.
         let tagged = SYSTEMS.iter().filter(|system| !system.schemes.contains(&"-"));
-        let mut tags: Vec<u8> = tagged.flat_map(|system| system.tags).copied().collect();
+        let mut tags: Vec<u8> = tagged.flat_map(|system| system.tags).map(|tag| tag.number).collect();
         tags.push(journal::TAG);
         tags.sort_unstable();
         assert!(tags.windows(2).all(|pair| pair[0] != pair[1]), "{tags:?}");

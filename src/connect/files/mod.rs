@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
-    AllowedFormats, Origin, OriginRequest, SinkConfig, SinkTarget, SourceConfig, SourceError, System,
-    SystemSection, TextField,
+    AllowedFormats, Origin, OriginRequest, PositionParts, PositionTag, SinkConfig, SinkTarget, SourceConfig,
+    SourceError, System, SystemSection, TextField,
 };
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
 use crate::format::Format;
 use tables::TableFormat;
 
-/// Position tag of listed files.
-pub(super) const TAG: u8 = 0;
-/// Position tag of followed files, which are numbered in the state directory's list.
-pub(crate) const FOLLOWED: u8 = 2;
-/// Position tag of listed Parquet files: a row group, and a row in it.
-const PARQUET: u8 = 5;
+/// Tag of files that the pipeline file lists.
+pub(super) const TAG: PositionTag = PositionParts::InOrder.tag(0);
+/// Tag of files that are followed.
+const FOLLOWED: PositionTag = PositionParts::Listed.tag(2);
+/// Tag of listed Parquet files, with a row group and a row in it.
+const PARQUET: PositionTag = PositionParts::InOrder.tag(5);
 
 pub(super) const SYSTEM: System = System {
     schemes: &[""],

@@ -14,17 +14,17 @@ mod writer;
 
 use super::files::tables::TABLE_FORMATS;
 use super::security::{TLS_ROOTS, USER_FIELDS};
-use super::{SIZE, System};
+use super::{PositionParts, PositionTag, SIZE, System};
 #[cfg(not(feature = "s3"))]
 use super::{without_client as sink, without_client as source};
 use crate::document::definition::{FieldDefinition, FieldType, forms};
 #[cfg(feature = "s3")]
 use bucket::{sink, source};
 
-/// Position tag of text objects, which are numbered in the state directory's list: the low byte.
-pub(crate) const TAG: u8 = 10;
-/// The same of Parquet objects: a row group, and a row in it.
-pub(crate) const PARQUET: u8 = 11;
+/// Tag of text objects.
+const TEXT: PositionTag = PositionParts::Listed.tag(10);
+/// Tag of Parquet objects, with a row group and a row in it.
+const PARQUET: PositionTag = PositionParts::Listed.tag(11);
 
 const SCHEMES: &[&str] = &["s3"];
 
@@ -32,7 +32,7 @@ pub(super) const SYSTEM: System = System {
     schemes: SCHEMES,
     path: "s3://bucket/folder/*.csv",
     has_fields: false,
-    tags: &[TAG, PARQUET],
+    tags: &[TEXT, PARQUET],
     source_fields: &[
         FieldDefinition::with_default(
             "follow",
