@@ -208,7 +208,7 @@ mod tests {
             "s3://l/a.csv",
             "s3://a b/a.csv",
             "s3://logs/*/a.csv",
-            "s3://logs//a.csv",
+            "s3://logs/./a.csv",
         ] {
             assert!(name(&format!("'{path}'")).is_err_and(|error| error.contains("s3://bucket")), "{path}");
         }
