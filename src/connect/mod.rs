@@ -484,7 +484,7 @@ mod tests {
         let source = fake::source_of("path = 'ftp://h', format = 'csv'").unwrap_err();
         check(
             source,
-            ["found \"ftp://h\", expected a file, or tcp://host:port, ", ", nats://host:port", " or "],
+            ["found \"ftp://…\", expected a file, or tcp://host:port, ", ", nats://host:port", " or "],
         );
         let sink = fake::sink_of("path = 'ftp://h'").unwrap_err();
         check(sink, ["expected a file such as", "nats://host:port, ", " or http-listen://address:port"]);

@@ -112,7 +112,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 fn rows_of_objects_count_once_through_kills_and_cuts() {
     let Some(server) = ObjectServer::start() else { return };
     let case = ObjectStream::new();
-    server.put("in/1.csv", &case.csv(0..1000));
+    server.put("in/1%20%231%2B.csv", &case.csv(0..1000));
     server.put("in/2.csv.gz", &gzip(&case.csv(1000..2000)));
     server.put("in/.3.csv", b"hidden");
     server.put("in/more/4.csv", b"in a folder of its own");
@@ -134,7 +134,7 @@ fn rows_of_objects_count_once_through_kills_and_cuts() {
         run(&pipeline, &case.state(), 2).args(["--until-idle", "8s"]).spawn().expect("the run starts");
     // What has been read may be deleted.
     await_until("rows are published", || releases(&case.state()).len() >= 28);
-    server.request("DELETE", "/logs/in/1.csv", b"");
+    server.request("DELETE", "/logs/in/1%20%231%2B.csv", b"");
     server.put("in/5.csv", &case.csv(3000..4000));
     let ended = wait(child).succeeded();
     assert!(!ended.err.contains(SECRET), "{}", ended.err);

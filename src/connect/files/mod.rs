@@ -333,7 +333,7 @@ mod tests {
         for (source, part) in [
             ("path = 'log/*.csv'", "add follow = true"),
             ("path = '/', format = 'csv'", "add follow = true"),
-            ("path = '-', format = 'csv', follow = true", "is for files: leave it out"),
+            ("path = '-', format = 'csv', follow = true", "leave it out"),
         ] {
             assert!(source_of(source).is_err_and(|error| error.contains(part)), "{source}");
         }

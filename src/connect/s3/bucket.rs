@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::client::BucketClient;
+use super::client::{BucketClient, is_address, is_visible};
 use super::{reader, writer};
 use crate::connect::files::tables::{RangeWriter, TABLE_FORMATS, TableFormat};
 use crate::connect::files::{Rotation, agrees, rotation};
@@ -64,8 +64,7 @@ impl Bucket {
             }
         }
         let endpoint = section.text("endpoint").and_then(|endpoint| {
-            let is_url = ["http://", "https://"].iter().any(|scheme| endpoint.value.starts_with(scheme));
-            if !is_url || holds_secret(endpoint.value) {
+            if !is_address(endpoint.value) || holds_secret(endpoint.value) {
                 endpoint
                     .report("expected the address of a store, such as \"https://host:9000\", without a user");
                 return None;
@@ -74,6 +73,12 @@ impl Bucket {
         });
         if section.has("endpoint") && endpoint.is_none() {
             return None;
+        }
+        for key in ["user", "region"] {
+            if let Some(text) = section.text(key).filter(|text| !is_visible(text.value)) {
+                text.report("expected letters, digits and signs, without blanks");
+                return None;
+            }
         }
         let region = section.text("region").map(|region| region.value.into());
         let roots = section.text("tls_roots").map(|path| settings.base.join(path.value));
@@ -203,7 +208,7 @@ mod tests {
             "s3://l/a.csv",
             "s3://a b/a.csv",
             "s3://logs/*/a.csv",
-            "s3://logs//a.csv",
+            "s3://logs/./a.csv",
         ] {
             assert!(name(&format!("'{path}'")).is_err_and(|error| error.contains("s3://bucket")), "{path}");
         }
@@ -213,6 +218,10 @@ mod tests {
         };
         check("endpoint = 'https://u:hidden@h'", "without a user");
         check("endpoint = 'h:9000'", "https://host:9000");
+        check("endpoint = 'https://h:hidden'", "https://host:9000");
+        check("endpoint = 'https://'", "https://host:9000");
+        check("region = 'a b'", "without blanks");
+        check("user = 'ü', password_env = 'P'", "without blanks");
         check("user = 'u'", "password_file");
         check("password_env = 'P'", "add user");
         assert!(sink_of("path = 's3://logs/out', rotate = '5 MiB'").is_err());

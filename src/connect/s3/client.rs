@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{
     Certificate, ClientOptions, GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload,
@@ -107,6 +107,15 @@ impl BucketClient {
             options = options.with_no_system_certificates(true);
             options = found.into_iter().fold(options, ClientOptions::with_root_certificate);
         }
+        // The client panics on text that is no header, or no address.
+        let value = |key| builder.get_config_value(&key).unwrap_or_default();
+        let plain = [AmazonS3ConfigKey::AccessKeyId, AmazonS3ConfigKey::Token, AmazonS3ConfigKey::Region];
+        let is_plain = plain.into_iter().all(|key| is_visible(&value(key)));
+        let endpoint = value(AmazonS3ConfigKey::Endpoint);
+        if !is_plain || !(endpoint.is_empty() || is_address(&endpoint)) {
+            let problem = "the access key, its token, the region or the endpoint of the environment (AWS_…) can't be used";
+            return Err(refusal(self.name.clone(), problem));
+        }
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let store = builder.with_bucket_name(name).with_client_options(options).with_retry(retry).build();
         let store = store.map_err(|error| refusal(self.name.clone(), &innermost(&error).to_string()))?;
@@ -142,7 +151,7 @@ impl BucketClient {
 
     /// Lists the objects of a folder, without those of folders in it, in the order of their keys.
     pub(super) fn list(&mut self, folder: &str) -> Result<Vec<FoundObject>, RequestError> {
-        let folder = (!folder.is_empty()).then(|| Path::from(folder));
+        let folder = (!folder.is_empty()).then(|| self.path(folder)).transpose()?;
         let listed = self.ask(async |store| store.list_with_delimiter(folder.as_ref()).await);
         let listed = match listed {
             Err(ObjectError::Missing) => return Err(RequestError::NoStream),
@@ -175,13 +184,13 @@ impl BucketClient {
         let if_match = (!tag.is_empty()).then(|| tag.to_owned());
         let range = Some(GetRange::Bounded(start..start.saturating_add(length)));
         let options = GetOptions { if_match, range, ..GetOptions::default() };
-        let key = Path::from(key);
+        let key = self.path(key)?;
         self.ask(async |store| store.get_opts(&key, options).await?.bytes().await)
     }
 
     /// Returns an object and its tag.
     pub(super) fn whole(&mut self, key: &str) -> Result<(Bytes, String), ObjectError> {
-        let key = Path::from(key);
+        let key = self.path(key)?;
         self.ask(async |store| {
             let found = store.get_opts(&key, GetOptions::default()).await?;
             let tag = found.meta.e_tag.clone().unwrap_or_default();
@@ -200,9 +209,14 @@ impl BucketClient {
             None => PutMode::Create,
             Some(tag) => PutMode::Update(UpdateVersion { e_tag: Some(tag.into()), version: None }),
         };
-        let (key, payload) = (Path::from(key), PutPayload::from(bytes));
+        let (key, payload) = (self.path(key)?, PutPayload::from(bytes));
         let put = self.ask(async |store| store.put_opts(&key, payload, PutOptions::from(mode)).await)?;
         Ok(put.e_tag.unwrap_or_default())
+    }
+
+    /// A key as it is, without encoding it once more.
+    fn path(&self, key: &str) -> Result<Path, RequestError> {
+        Path::parse(key).map_err(|error| refusal(self.name.clone(), &error.to_string()))
     }
 
     /// Explains an error of the client.
@@ -238,6 +252,17 @@ impl BucketClient {
         let words: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
         passing(words)
     }
+}
+
+/// Whether a text can stand in the head of a request.
+pub(super) fn is_visible(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Whether a text is the address of a store.
+pub(super) fn is_address(text: &str) -> bool {
+    let is_http = |url: reqwest::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    is_visible(text) && reqwest::Url::parse(text).is_ok_and(is_http)
 }
 
 /// The error, and what has caused it.

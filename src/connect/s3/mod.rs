@@ -72,7 +72,10 @@ pub(super) const SYSTEM: System = System {
 
 const ENDPOINT: FieldDefinition = FieldDefinition::optional(
     "endpoint",
-    FieldType::Text,
+    FieldType::Form(
+        "the address of a store, such as \"https://host:9000\", without a user",
+        "^https?://[^/@?#]+",
+    ),
     "the service of AWS in the region",
     "\"https://minio.example.org:9000\"",
     "Address of an object store. One with http:// is not encrypted.",
