@@ -7,7 +7,7 @@ use crate::harness::{Lab, hushflow};
 use serde_json::Value;
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = hushflow(&[&["query"], arguments].concat()).output().unwrap();
+    let Output { status, stdout, stderr } = hushflow([&["query"], arguments].concat()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
 }
