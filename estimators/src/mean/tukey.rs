@@ -199,11 +199,8 @@ fn planar(vectors: &[i128]) -> usize {
         if upper { (x, y, true) } else { (-x, -y, false) }
     };
     let turn = |a: &(i128, i128, bool), b: &(i128, i128, bool)| (a.1 * b.0).cmp(&(a.0 * b.1));
-    let mut lines = by_approximate_angle(vectors.chunks_exact(2).map(line).collect());
-    // Nearly always they are sorted already, so that exact comparisons are few.
-    if !lines.is_sorted_by(|a, b| turn(a, b) != Ordering::Greater) {
-        lines.sort_unstable_by(turn);
-    }
+    let mut lines: Vec<_> = vectors.chunks_exact(2).map(line).collect();
+    lines.sort_unstable_by(turn);
     let mut inside = lines.iter().filter(|line| line.2).count();
     let lesser = |inside: usize| inside.min(lines.len() - inside);
     let mut least = lesser(inside);
@@ -213,20 +210,6 @@ fn planar(vectors: &[i128]) -> usize {
         least = least.min(lesser(inside));
     }
     least
-}
-
-/// Sorts lines in the upper half plane by their angles, except for rounding: in floating point,
-/// which is several times as fast as exact products.
-fn by_approximate_angle(lines: Vec<(i128, i128, bool)>) -> Vec<(i128, i128, bool)> {
-    // −x/(|x| + y) rises with the angle. Its bits are ordered as the numbers are once 3 is added.
-    let key = |&(x, y, _): &(i128, i128, bool)| {
-        let (x, y) = (x as f64, y as f64);
-        (3.0 - x / (x.abs() + y)).to_bits()
-    };
-    let mut keys: Vec<(u64, usize)> =
-        lines.iter().enumerate().map(|(position, line)| (key(line), position)).collect();
-    keys.sort_unstable();
-    keys.into_iter().map(|(_, position)| lines[position]).collect()
 }
 
 #[cfg(test)]

@@ -43,8 +43,8 @@ const LARGEST_COUNT: u64 = 1 << 40;
 /// Largest number of cells: the optimum takes minutes.
 pub const MOST_CELLS: usize = 2048;
 
-/// Seconds that the optimum of [`MOST_CELLS`] cells takes, to ten per cent of the gap.
-const SECONDS_AT_MOST: f64 = 450.0;
+/// Seconds that the optimum of [`MOST_CELLS`] cells takes.
+const SECONDS_AT_MOST: f64 = 150.0;
 
 /// Relative margin by which deviations are raised.
 const MARGIN: f64 = 1e-12;
@@ -301,13 +301,13 @@ mod tests {
             }
         }
         let proved = event.mu(1e-7);
-        assert!(proved <= 1.0 && proved >= 0.9, "{proved}");
+        assert!((0.9..=1.0).contains(&proved), "{proved}");
     }
 
     #[test]
     fn what_cannot_be_answered_is_refused() {
         let error = QueryMechanism::new(QueryWorkload::AllRanges(8192)).unwrap_err();
-        assert!(error.to_string().contains("480 minutes"), "{error}");
+        assert!(error.to_string().contains("160 minutes"), "{error}");
         assert!(matches!(QueryMechanism::new(QueryWorkload::Prefixes(0)), Err(QueryError::Empty)));
         let zero = QueryMechanism::new(QueryWorkload::Matrix(DMatrix::zeros(2, 3)));
         assert!(matches!(zero, Err(QueryError::Optimum(OptimizeError::Zero))));
