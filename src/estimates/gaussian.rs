@@ -14,13 +14,14 @@ use serde_json::{Map, Value, json};
 use super::by_column::ColumnwiseEstimate;
 use super::{
     Averages, Band, CORRELATION, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate,
-    EstimateField, EstimatorKind, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
+    EstimateField, EstimatorKind, HistogramNeed, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Mean and covariance, in the units of the columns",
     needs: SecondMoment::Diagonal,
+    histograms: HistogramNeed::None,
     own_workloads: false,
     flag: None,
     fields: &[],
@@ -342,15 +343,18 @@ mod tests {
             columns: ["x", "y"].map(String::from).to_vec(),
             key_scales: vec![scales],
             indicator_step: None,
+            histograms: Vec::new(),
+            bins_every_record: true,
         };
         let moments = Moments {
             epoch: 1,
             key: 0,
             coordinates: vec![1000.0, 0.0, 0.0, 200.0, product, 200.0],
-            layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
+            layout: Layout::new(2, SecondMoment::Full),
             noise: MomentNoise { count: 0.0, first: 5.0, second: 10.0 },
             source: SecondMomentSource::Released,
             sent_noise: 0.0,
+            bin_noise: 0.0,
         };
         Gaussian.estimate(moments, &Arc::new(scaled))
     }
