@@ -66,7 +66,7 @@ impl BatchRules {
         }
         let is_column = |name: &str| pipeline.columns.iter().any(|column| column.name == name);
         if let Some(other) = pipeline.histograms.iter().find(|histogram| !is_column(&histogram.column)) {
-            return Err(Failure::parameter(&format!(
+            return Err(Failure::parameter(format!(
                 "histograms: {:?} is not one of the columns; only `hushflow run` reads others",
                 other.column
             )));

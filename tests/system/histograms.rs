@@ -181,7 +181,9 @@ fn a_tree_of_bins_lowers_the_noise_of_distributions() {
 #[test]
 fn a_row_counts_in_the_bins_of_what_it_has() {
     let lab = Lab::new();
-    let line = |place: usize| format!("{},{},t{}\n", if place % 4 == 0 { "" } else { "0.3" }, 0.1, place % 2);
+    let line = |place: usize| {
+        format!("{},{},t{}\n", if place.is_multiple_of(4) { "" } else { "0.3" }, 0.1, place % 2)
+    };
     lab.write("data.csv", String::from("x,y,text\n") + &(0..4000).map(line).collect::<String>());
     for (missing, expected, all) in
         [("skip", [0.0, 3000.0], [1000.0, 2000.0]), ("by-column", [0.0, 3000.0], [2000.0, 2000.0])]

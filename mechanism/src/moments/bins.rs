@@ -43,9 +43,7 @@ pub struct Histogram {
 
 /// Edges that bound no bins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the edges of a histogram must be ascending finite numbers, at least three for two bins, and at most 2^20"
-)]
+#[error("the edges of a histogram must be ascending finite numbers, at least two, and at most 2^20")]
 pub struct HistogramError;
 
 impl Histogram {
@@ -53,11 +51,11 @@ impl Histogram {
     /// belongs to the bin whose lower edge it has reached.
     ///
     /// # Errors
-    /// [`HistogramError`] unless the edges are finite and ascending, at least 3 and at most 2²⁰.
+    /// [`HistogramError`] unless the edges are finite and ascending, at least 2 and at most 2²⁰.
     pub fn new(column: usize, edges: Vec<f64>) -> Result<Self, HistogramError> {
         let ascend = edges.windows(2).all(|pair| pair[0] < pair[1]);
         let is_valid =
-            ascend && (3..=1 << 20).contains(&edges.len()) && edges.iter().all(|edge| edge.is_finite());
+            ascend && (2..=1 << 20).contains(&edges.len()) && edges.iter().all(|edge| edge.is_finite());
         if is_valid { Ok(Self { column, edges }) } else { Err(HistogramError) }
     }
 
@@ -71,7 +69,7 @@ impl Histogram {
         &self.edges
     }
 
-    /// Returns the number of bins, at least 2.
+    /// Returns the number of bins, at least 1.
     pub fn bins(&self) -> u32 {
         self.edges.len() as u32 - 1
     }
@@ -90,7 +88,7 @@ mod tests {
 
     #[test]
     fn edges_ascend_and_are_finite() {
-        for edges in [vec![], vec![0.0, 1.0], vec![0.0, 2.0, 1.0], vec![0.0, 1.0, f64::NAN]] {
+        for edges in [vec![], vec![1.0], vec![0.0, 2.0, 1.0], vec![0.0, 1.0, f64::NAN]] {
             assert_eq!(Histogram::new(0, edges), Err(HistogramError));
         }
         let histogram = Histogram::new(3, vec![0.0, 1.0, 2.0]).unwrap();

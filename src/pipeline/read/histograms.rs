@@ -76,10 +76,6 @@ fn histogram<'a>(
                     value.report(format!("the value {:?} {PADDED}", value.value));
                 }
             }
-            if values.len() < 2 {
-                section.report("one value alone is no histogram: list at least two");
-                return None;
-            }
             HistogramBins::Values(values.iter().map(|value| value.value.into()).collect())
         }
         (None, None, None) => {
