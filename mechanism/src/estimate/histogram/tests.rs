@@ -31,6 +31,10 @@ fn exact_bins_have_exact_estimates() {
         assert!((quantile(0.3).position - 2.5).abs() < 1e-12);
         assert_eq!(quantile(0.75), QuantileEstimate { position: 3.5, edges: [3, 4] });
     }
+    let alone = NoisyHistogram::new(&[9.0], 1.0, None);
+    assert_eq!(alone.shares(RECORDS)[0].estimate, Some(1.0));
+    assert_eq!(alone.distribution(RECORDS).unwrap().values, [1.0]);
+    assert_eq!(alone.quantile(0.5, RECORDS).unwrap(), QuantileEstimate { position: 0.5, edges: [0, 1] });
     let nothing = NoisyHistogram::new(&[0.0, 0.0], 0.0, None);
     assert_eq!(nothing.shares(RECORDS)[0], Share { estimate: None, interval: SHARES });
     assert_eq!((nothing.distribution(RECORDS), nothing.quantile(0.5, RECORDS)), (None, None));
@@ -113,14 +117,24 @@ struct Coverage {
     width: f64,
 }
 
-/// Simulates `runs` releases of `records` records, whose bins they fall into by `shares`.
-fn coverage(
-    shares: &[f64],
+/// Releases of a simulation.
+#[derive(Clone, Copy)]
+struct Releases<'a> {
+    /// The shares of the bins, and the number of records.
+    shares: &'a [f64],
     records: f64,
+    branching: Option<usize>,
+    /// Deviations of the noise of a bin, and of the count if it is known.
     noise: (f64, Option<f64>),
     population: bool,
-    runs: u32,
-) -> Coverage {
+    /// Whether bins are fine beside the noise, and bands are left out.
+    fine: bool,
+}
+
+const RELEASES: u32 = 12_000;
+
+fn coverage(releases: Releases<'_>) -> Coverage {
+    let Releases { shares, records, branching, noise, population, fine } = releases;
     let mut random = ChaCha8Rng::seed_from_u64(17);
     let bins = shares.len();
     let subject = match population {
@@ -142,7 +156,7 @@ fn coverage(
     };
     let cumulative = of(shares);
     let mut found = Coverage::default();
-    for _ in 0..runs {
+    for _ in 0..RELEASES {
         let mut exact: Vec<f64> = shares.iter().map(|share| share * records).collect();
         if population {
             exact.fill(0.0);
@@ -151,9 +165,14 @@ fn coverage(
                 exact[cumulative.partition_point(|&sum| sum <= drawn).min(bins - 1)] += 1.0;
             }
         }
-        let noisy: Vec<f64> = exact.iter().map(|count| count + noise.0 * normal(&mut random)).collect();
+        let mut nodes = exact.clone();
+        for (level, _) in tree_levels(bins, branching).iter().enumerate().skip(1) {
+            let width = branching.unwrap_or(bins).pow(level as u32);
+            nodes.extend(exact.chunks(width).map(|group| group.iter().sum::<f64>()));
+        }
+        let noisy: Vec<f64> = nodes.iter().map(|count| count + noise.0 * normal(&mut random)).collect();
         let count = noise.1.map(|deviation| (records + deviation * normal(&mut random), deviation));
-        let histogram = NoisyHistogram::new(&noisy, noise.0, count);
+        let histogram = NoisyHistogram::of_tree(&noisy, bins, branching, noise.0, count);
         let truth = if population { shares.to_vec() } else { exact.iter().map(|n| n / records).collect() };
         let distribution_of_truth = of(&truth);
         let share_of = |holds: usize| holds as f64 / bins as f64;
@@ -162,12 +181,13 @@ fn coverage(
         let intervals = histogram.shares(confidence);
         let held = intervals.iter().zip(&truth).filter(|(share, truth)| share.interval.contains(**truth));
         found.shares += share_of(held.count());
-        let distribution = histogram.distribution(confidence).unwrap();
         let slack = |interval: &Interval, truth: f64| {
             interval.lower <= truth + 1e-12 && interval.upper >= truth - 1e-12
         };
-        let holds =
-            distribution.band.iter().zip(&distribution_of_truth).all(|(band, &truth)| slack(band, truth));
+        let holds = fine || {
+            let band = histogram.distribution(confidence).unwrap().band;
+            band.iter().zip(&distribution_of_truth).all(|(band, &truth)| slack(band, truth))
+        };
         found.band += f64::from(u8::from(holds));
         for (held, q) in found.quantiles.iter_mut().zip([0.5, 0.9]) {
             let bin = distribution_of_truth.partition_point(|&value| value < q - 1e-12);
@@ -176,7 +196,7 @@ fn coverage(
             found.width += (upper - lower) as f64;
         }
     }
-    let runs = f64::from(runs);
+    let runs = f64::from(RELEASES);
     found.quantiles.iter_mut().for_each(|held| *held /= runs);
     let Coverage { counts, shares, band, quantiles, width } = found;
     Coverage {
@@ -188,10 +208,12 @@ fn coverage(
     }
 }
 
-/// Monte Carlo with 4,000 releases a case. A coverage of 95 % is found outside of 93 to 97 % with
-/// probability below 1e-8, by the normal tail at 5.8 deviations. An interval of a count or a share
-/// that is cut at 0 can miss on one side alone, so it holds up to 97.5 %. Quantiles hold at least
-/// at their level, and at it where bins are fine beside the noise.
+/// Monte Carlo with 12,000 releases a case, which errs with a deviation of 0.2 points, and 0.4 with
+/// that of a band's critical value. So a coverage of 95 % is found outside of 93 to 97 % with
+/// probability below 1e-6 (5 deviations). An interval that is cut at 0 or 1 can miss on one side
+/// alone, so counts, shares and bands of tails hold up to 97.5 %. Quantiles hold at least at their
+/// level, and at it where bins are fine beside the noise. Bands of fine bins take long, and are left
+/// out.
 #[test]
 fn intervals_hold_as_often_as_their_level_says() {
     let even = |bins: usize| vec![1.0 / bins as f64; bins];
@@ -200,19 +222,37 @@ fn intervals_hold_as_often_as_their_level_says() {
         let sum: f64 = weights.iter().sum();
         weights.iter().map(|weight| weight / sum).collect()
     };
-    for (shares, records, noise, population, fine) in [
-        (even(2), 1000.0, (20.0, None), false, false),
-        (even(20), 2000.0, (15.0, Some(15.0)), false, false),
-        (even(200), 20_000.0, (60.0, Some(40.0)), false, true),
-        (skewed.clone(), 3000.0, (20.0, None), false, false),
-        (skewed.clone(), 3000.0, (5.0, Some(5.0)), true, false),
-        (even(200), 400.0, (0.5, Some(0.5)), true, true),
+    let (even20, even24, even200) = (even(20), even(24), even(200));
+    let flat = Releases {
+        shares: &even20,
+        records: 2000.0,
+        branching: None,
+        noise: (15.0, Some(15.0)),
+        population: false,
+        fine: false,
+    };
+    let of_skewed = Releases { shares: &skewed, records: 3000.0, noise: (20.0, None), ..flat };
+    let of_fine = Releases { shares: &even200, fine: true, ..flat };
+    for releases in [
+        flat,
+        Releases { shares: &even(2), records: 1000.0, noise: (20.0, None), ..flat },
+        of_skewed,
+        Releases { noise: (5.0, Some(5.0)), population: true, ..of_skewed },
+        Releases { shares: &even24, branching: Some(5), ..flat },
+        Releases { records: 20_000.0, noise: (60.0, Some(40.0)), ..of_fine },
+        Releases { records: 400.0, noise: (0.5, Some(0.5)), population: true, ..of_fine },
     ] {
-        let found = coverage(&shares, records, noise, population, 4000);
-        let case = format!("{} {records} {noise:?} {population}", shares.len());
-        for (what, held) in [("counts", found.counts), ("shares", found.shares), ("band", found.band)] {
-            let most = if what == "band" { 0.97 } else { 0.985 };
-            assert!((0.93..=most).contains(&held), "{case}: {what} hold in {held}");
+        let found = coverage(releases);
+        let Releases { shares, records, branching, noise, population, fine } = releases;
+        let case = format!("{} {records} {branching:?} {noise:?} {population}", shares.len());
+        // The last shares of this one are lost in the noise.
+        let is_cut = shares == &skewed[..];
+        let of_band = if is_cut { 0.985 } else { 0.97 };
+        for (what, held, most) in
+            [("counts", found.counts, 0.985), ("shares", found.shares, 0.985), ("band", found.band, of_band)]
+        {
+            let is_left_out = fine && what == "band";
+            assert!(is_left_out || (0.93..=most).contains(&held), "{case}: {what} hold in {held}");
         }
         for held in found.quantiles {
             let most = if fine { 0.97 } else { 1.0 };
