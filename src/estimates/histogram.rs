@@ -277,6 +277,7 @@ impl Estimate for HistogramsEstimate {
             ("level", intervals.level.into()),
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
+            ("count_interval", ends(Some(self.moments.noisy().count_interval(intervals.level)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
@@ -328,6 +329,11 @@ impl Estimate for HistogramsEstimate {
             SHARE => Reading::within(own.shares[bin].estimate, Some(own.shares[bin].interval)),
             _ => Reading::within(Some(own.noisy.counts()[bin]), Some(self.count_interval(own, bin))),
         }
+    }
+
+    fn count_cell(&self) -> Option<Cell> {
+        let interval = self.moments.noisy().count_interval(self.scaled.view.intervals.level);
+        Some(Cell::of_interval(self.moments.count().max(0.0), interval, COUNTS))
     }
 
     fn quality(&self) -> Option<&'static str> {

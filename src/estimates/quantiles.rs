@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::gaussian::ends;
 use super::histogram::{COLUMN, column, each, quality, shown};
 use super::{
-    Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart, Flag,
-    HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
+    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart,
+    Flag, HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType};
@@ -175,6 +175,7 @@ impl Estimate for QuantilesEstimate {
             ("level", intervals.level.into()),
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
+            ("count_interval", ends(Some(self.moments.noisy().count_interval(intervals.level)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
@@ -214,6 +215,11 @@ impl Estimate for QuantilesEstimate {
     fn reading(&self, _group: &str, index: usize) -> Reading {
         let quantile = self.found.get(index).and_then(|found| found.quantile);
         Reading::within(quantile.map(|(value, _)| value), quantile.map(|(_, interval)| interval))
+    }
+
+    fn count_cell(&self) -> Option<Cell> {
+        let interval = self.moments.noisy().count_interval(self.scaled.view.intervals.level);
+        Some(Cell::of_interval(self.moments.count().max(0.0), interval, COUNTS))
     }
 
     fn quality(&self) -> Option<&'static str> {
