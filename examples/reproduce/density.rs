@@ -26,7 +26,7 @@ use hushflow::plot::{LegendCorner, Panel, PlotPoint, PlotSeries, PlotStyle};
 
 const DIMENSION: usize = 5;
 
-const LAYOUT: Layout = Layout { dimension: DIMENSION, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(DIMENSION, SecondMoment::Full);
 
 /// Default floor.
 const FLOOR: f64 = 0.01;

@@ -253,6 +253,7 @@ pub(crate) fn in_place(
         noise_multiplier,
         second_moment_weight,
         count_weight: None,
+        bin_weight: None,
     };
     MatrixMechanism::new(parameters, strategy.clone())
 }
@@ -260,7 +261,7 @@ pub(crate) fn in_place(
 /// The layout of a few coordinates that represent all `dimension`: see
 /// [`simulate`](super::simulate).
 pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
-    Layout { dimension: dimension.min(2), second, sent: None }
+    Layout::new(dimension.min(2), second)
 }
 
 /// Maximum distance of a circle from its expectation, in standard errors. The probability that one

@@ -39,7 +39,7 @@ const PARTS: usize = 10;
 
 /// The 99.9th percentile of χ² with 81 degrees of freedom, as bits of mutual information.
 const CHANCE: f64 = 126.083 / (2.0 * std::f64::consts::LN_2 * EPOCHS as f64);
-const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(8, SecondMoment::Full);
 
 /// A shard, and the deviations of its noise.
 fn shard() -> (ReleaseShard, Vec<f64>) {
@@ -51,6 +51,7 @@ fn shard() -> (ReleaseShard, Vec<f64>) {
         noise_multiplier: 4.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let strategy = build("identity", &Workload::Prefix, Some(EPOCHS as u64)).expect("a strategy");
     let mechanism = MatrixMechanism::new(parameters, strategy).expect("a mechanism");

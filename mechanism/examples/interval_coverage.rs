@@ -82,7 +82,7 @@ fn setting(
     random: &mut ChaCha8Rng,
     shares: &mut BTreeMap<(&'static str, &'static str), Share>,
 ) -> Result<(), Box<dyn Error>> {
-    let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(dimension, SecondMoment::Full);
     let noise = MomentNoise {
         count: if private_count { SUM_NOISE * (2.0 / dimension as f64).sqrt() } else { 0.0 },
         first: SUM_NOISE,

@@ -106,7 +106,7 @@ mod tests {
         };
         timely::execute_directly(move |worker| {
             let fault = Fault::new();
-            let layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
+            let layout = Layout::new(2, SecondMoment::Full);
             let measurement = vectors(Method::Jme, layout, Neighbours::ReplaceOne).build().unwrap();
             let raised = fault.clone();
             let probe = worker.dataflow::<u64, _, _>(|scope| {

@@ -10,7 +10,7 @@ use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
-use hushflow::mechanism::moments::{Layout, SecondMoment};
+use hushflow::mechanism::moments::{Bins, Layout, SecondMoment};
 use hushflow::mechanism::optimize::loss_bound;
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
@@ -233,10 +233,11 @@ impl PlanArguments {
         let workload = scheduled(workload, self.schedule.as_deref(), horizon)?;
         let second = self.moments.or_else(|| Some(privacy?.second_moments));
         let neighbours = self.neighbours.or_else(|| Some(privacy?.neighbours));
+        let dimension = file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len());
         let layout = Layout {
-            dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
-            second: second.unwrap_or(SecondMoment::Full),
             sent: file.and_then(|file| file.entity.as_ref()?.limits.sent_limit),
+            bins: file.map_or(Bins::NONE, PublicParameters::bins),
+            ..Layout::new(dimension, second.unwrap_or(SecondMoment::Full))
         };
         let clip_norm = self.clip_norm.or_else(|| Some(privacy?.clip_norm)).unwrap_or(1.0);
         let by_column = file.is_some_and(PublicParameters::by_column);
@@ -259,6 +260,7 @@ impl PlanArguments {
             neighbours: neighbours.unwrap_or(Neighbours::ReplaceOne),
             clip_norm,
             second_moment_weight: self.second_moment_weight.or_else(|| privacy?.second_moment_weight),
+            bin_weight: privacy.and_then(|privacy| privacy.histogram_weight),
             keys: file.map_or(1, keys),
             records_at_once: file.map_or(1, PublicParameters::records_at_once),
             budget: self.budget(privacy)?,

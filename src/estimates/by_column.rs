@@ -69,7 +69,7 @@ impl ColumnwiseEstimate {
 
     /// Pairs of columns whose second moment is known, in the order of moments.
     fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
-        let layout = Layout { dimension: self.columns.len(), second: self.moments.layout.second, sent: None };
+        let layout = Layout::new(self.columns.len(), self.moments.layout.second);
         layout.second_entries()
     }
 

@@ -14,13 +14,14 @@ use serde_json::{Map, Value, json};
 use super::by_column::ColumnwiseEstimate;
 use super::{
     Averages, Band, CORRELATION, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate,
-    EstimateField, EstimatorKind, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
+    EstimateField, EstimatorKind, HistogramNeed, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Mean and covariance, in the units of the columns",
     needs: SecondMoment::Diagonal,
+    histograms: HistogramNeed::None,
     own_workloads: false,
     flag: None,
     fields: &[],
@@ -350,6 +351,8 @@ mod tests {
             columns: ["x", "y"].map(String::from).to_vec(),
             key_scales: vec![scales],
             indicator_step: by_column.then_some(1.0),
+            histograms: Vec::new(),
+            bins_every_record: true,
         };
         let (dimension, coordinates) = match by_column {
             true => {
@@ -363,10 +366,11 @@ mod tests {
             epoch: 1,
             key: 0,
             coordinates,
-            layout: Layout { dimension, second: SecondMoment::Full, sent: None },
+            layout: Layout::new(dimension, SecondMoment::Full),
             noise: MomentNoise { count: 0.0, first: 5.0, second: 10.0 },
             source: SecondMomentSource::Released,
             sent_noise: 0.0,
+            bin_noise: 0.0,
         };
         Gaussian.estimate(moments, &Arc::new(scaled))
     }

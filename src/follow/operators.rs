@@ -82,7 +82,7 @@ impl<'scope> Totals<'scope> for StreamVec<'scope, u64, Moments> {
             let mut total = total.take_if(|_| is_last)?;
             let root = f64::from(keys).sqrt();
             let MomentNoise { count, first, second } = &mut total.noise;
-            let deviations = [count, first, second, &mut total.sent_noise];
+            let deviations = [count, first, second, &mut total.sent_noise, &mut total.bin_noise];
             deviations.into_iter().for_each(|deviation| *deviation *= root);
             Some(Moments { key: keys, ..total })
         })

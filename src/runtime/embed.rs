@@ -215,7 +215,7 @@ impl Publisher {
         WantedRecords {
             first_epoch: *first_epoch,
             keys: publication.keys(),
-            columns: publication.parameters().columns.len(),
+            columns: publication.clipper().record_width(),
             has_entities: publication.parameters().entity.is_some(),
             bounds: KeyBounds::new(&publication.parameters().columns, publication.parameters().key.as_ref()),
         }

@@ -102,7 +102,8 @@ impl SourceReader {
             if !self.rules.counts_unusable {
                 return read;
             }
-            self.batch.records.values.resize(start + self.rules.roles.dimension, f64::NAN);
+            let width = self.rules.roles.dimension + self.rules.roles.extra.len();
+            self.batch.records.values.resize(start + width, f64::NAN);
         }
         if self.epochs.clock.row < self.surveyed_rows {
             let row = self.epochs.clock.row;
@@ -233,6 +234,9 @@ impl SourceReader {
             usable += usize::from(!value.is_nan());
             self.batch.records.values.push(value);
         }
+        if usable > 0 {
+            self.read_extra();
+        }
         match unusable {
             Some(row) if usable == 0 => Err(row),
             Some(row) => {
@@ -242,6 +246,19 @@ impl SourceReader {
                 Ok(())
             }
             None => Ok(()),
+        }
+    }
+
+    /// Reads the values for histograms alone. One that is missing, can't be read or is not listed
+    /// is NaN, and never makes a row unusable.
+    fn read_extra(&mut self) {
+        let (row, roles) = (&self.rows.row, &self.rules.roles);
+        for (slot, numbers) in (roles.dimension..).zip(&roles.extra) {
+            let value = match numbers {
+                None => row.number(slot).ok(),
+                Some(numbers) => row.text(slot).ok().and_then(|text| numbers.get(text)).map(|&at| at.into()),
+            };
+            self.batch.records.values.push(value.unwrap_or(f64::NAN));
         }
     }
 

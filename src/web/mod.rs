@@ -66,6 +66,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/chart.js"),
     include_str!("page/overview.js"),
     include_str!("page/detail.js"),
+    include_str!("page/bars.js"),
     include_str!("page/matrix.js"),
     include_str!("page/promise.js"),
     include_str!("page/parquet.js"),

@@ -44,6 +44,7 @@ mod following;
 mod golden;
 mod growing;
 mod harness;
+mod histograms;
 mod holding;
 mod init;
 mod input;

@@ -154,7 +154,7 @@ fn public_count(sample: &CovarianceSample<'_>) -> Result<(), CovarianceError> {
 /// public count, which bounds the error of the search.
 pub(super) fn eigenvalues(sample: &CovarianceSample<'_>) -> Result<Vec<i128>, CovarianceError> {
     public_count(sample)?;
-    let layout = Layout { dimension: sample.dimension(), second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(sample.dimension(), SecondMoment::Full);
     let sums = sample.moments(layout.second)?.to_wide();
     let mut matrix = DMatrix::zeros(sample.dimension(), sample.dimension());
     for ((i, j), &sum) in layout.second_entries().zip(&sums[layout.second()]) {

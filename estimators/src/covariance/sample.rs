@@ -241,7 +241,7 @@ pub(super) fn moments(
     second: SecondMoment,
 ) -> Result<Sums, CovarianceError> {
     let dimension = clipper.dimension();
-    let layout = Layout { dimension, second, sent: None };
+    let layout = Layout::new(dimension, second);
     let mut accumulators = Accumulators::new(layout);
     let mut rows = QuantisedRows::new(dimension);
     for batch in records.chunks(BATCH * dimension) {
@@ -361,7 +361,7 @@ mod tests {
     /// Norms of the difference of two samples' statistics, divided by their sensitivities.
     fn ratios(one: &[f64], other: &[f64], neighbours: Neighbours) -> Vec<f64> {
         let sample = CovarianceSample::new(&BOUNDS, one, neighbours).expect("a sample");
-        let layout = Layout { dimension: 3, second: SecondMoment::Full, sent: None };
+        let layout = Layout::new(3, SecondMoment::Full);
         let difference: Vec<f64> =
             sums(one, neighbours).iter().zip(sums(other, neighbours)).map(|(a, b)| (a - b) as f64).collect();
         let (first, second) = (&difference[layout.first()], &difference[layout.second()]);

@@ -320,7 +320,7 @@ impl ClippedRecords {
 
     /// Exact count, Σq and, if requested, the upper triangle of Σqqᵀ of the kept records.
     pub(super) fn moments(&self, second: SecondMoment) -> Result<Sums, MeanError> {
-        let layout = Layout { dimension: self.dimension(), second, sent: None };
+        let layout = Layout::new(self.dimension(), second);
         let sum = |&(run, marks): &(&QuantisedRows, &Vec<u32>)| {
             let mut accumulators = Accumulators::new(layout);
             accumulators.add(marks, run)?;

@@ -164,12 +164,13 @@ const PLAIN: AuditCase = AuditCase {
 fn audited(case: &AuditCase) -> AuditClaim {
     let parameters = MomentParameters {
         method: case.method,
-        layout: Layout { dimension: case.dimension, second: case.second, sent: None },
+        layout: Layout::new(case.dimension, case.second),
         neighbours: case.neighbours,
         clip_norm: 3.0,
         noise_multiplier: 0.35,
         second_moment_weight: case.second_moment_weight,
         count_weight: None,
+        bin_weight: None,
     };
     let strategy = build(case.strategy, &Workload::Prefix, Some(EPOCHS)).unwrap();
     let participation: Participation = case.participation.parse().unwrap();

@@ -126,7 +126,7 @@ impl<'a> ColumnwiseMoments<'a> {
     /// use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// // Two rows, (4, none) and (6, 1): counts, Σ(y₁, y₂, e₁, e₂), and no second moments.
     /// let coordinates = [2.0, 10.0, 1.0, 1.0, 0.0];
-    /// let layout = Layout { dimension: 4, second: SecondMoment::None, sent: None };
+    /// let layout = Layout::new(4, SecondMoment::None);
     /// let noise = MomentNoise { count: 0.0, first: 0.0, second: 0.0 };
     /// let moments = ColumnwiseMoments::new(NoisyMoments { layout, coordinates: &coordinates, noise }, 1.0)?;
     /// assert_eq!([0, 1].map(|column| moments.column(column).count().0), [2.0, 1.0]);
@@ -162,7 +162,7 @@ impl<'a> ColumnwiseMoments<'a> {
         coordinates.extend(known.then(|| self.product(column, column)));
         let kind = if known { SecondMoment::Diagonal } else { SecondMoment::None };
         SubsetMoments {
-            layout: Layout { dimension: 1, second: kind, sent: None },
+            layout: Layout::new(1, kind),
             coordinates,
             noise: MomentNoise { count: (count / 2.0).hypot(first / self.step), first, second },
         }
@@ -190,7 +190,7 @@ impl<'a> ColumnwiseMoments<'a> {
         let noise = self.moments.noise;
         let product = noise.second / SQRT_2;
         Some(SubsetMoments {
-            layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
+            layout: Layout::new(2, SecondMoment::Full),
             coordinates: vec![count, sums[0], sums[1], squares[0], self.product(i, j), squares[1]],
             noise: MomentNoise {
                 count: (noise.count / 4.0).hypot(noise.first / step / SQRT_2).hypot(product / step / step),
@@ -395,7 +395,7 @@ impl<'a> ColumnwiseMoments<'a> {
     pub fn entries(&self) -> (DMatrix<f64>, DMatrix<f64>) {
         let mut matrix = DMatrix::zeros(self.columns, self.columns);
         let mut noise = matrix.clone();
-        let entries = Layout { dimension: self.columns, second: self.second(), sent: None }.second_entries();
+        let entries = Layout::new(self.columns, self.second()).second_entries();
         for (i, j) in entries {
             let found = if i == j { self.variance(i) } else { self.covariance(i, j).ok() };
             let found = found.unwrap_or(PairCovariance { covariance: f64::NAN, noise: f64::NAN });

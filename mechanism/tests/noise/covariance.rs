@@ -62,12 +62,13 @@ fn parameters(method: Method) -> MomentParameters {
     };
     MomentParameters {
         method,
-        layout: Layout { dimension: 2, second, sent: None },
+        layout: Layout::new(2, second),
         neighbours,
         clip_norm: 3.0,
         noise_multiplier: 1.7,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     }
 }
 

@@ -11,11 +11,12 @@ use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::build;
 use hushflow_mechanism::workload::Workload;
+use std::num::NonZeroU32;
 use std::sync::mpsc;
 use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::vec::ToStream;
 
-const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(1, SecondMoment::Full);
 const HORIZON: u64 = 16;
 
 fn mechanism(parameters: MomentParameters, participation: Participation) -> MatrixMechanism {
@@ -32,6 +33,7 @@ fn parameters(method: Method, layout: Layout, neighbours: Neighbours, clip_norm:
         noise_multiplier: 4.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     }
 }
 
@@ -239,7 +241,7 @@ fn unsuitable_parameters_are_refused() {
 /// The builder cannot omit what a mechanism needs of its clipper.
 #[test]
 fn the_clipper_matches_the_mechanism() {
-    let layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(2, SecondMoment::Full);
     for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
         for method in [Method::Jme, Method::JointClip] {
             let measurement = vectors(method, layout, neighbours).build().unwrap();

@@ -109,11 +109,13 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
          after the last epoch{scaled}. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not \
          run."
     ));
+    let shown =
+        strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.strategy)).unwrap_or(best);
     let legend = format!(
         "\n{narrowed}{meaning}{}{bound}{}{}{}See one in full with --strategy {}.\n",
         if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },
         mean(best, of_file.as_ref()),
-        sent(strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.strategy)).unwrap_or(best)),
+        sent(shown) + &bin(shown),
         left_out(omissions, Some(best)),
         best.strategy,
     );
@@ -252,8 +254,9 @@ fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
     let row = |name: String, noise| [name].into_iter().chain(levels(noise)).collect();
     let titles = ["noise of the view", "count ±", "first ±", "second ±"].into_iter();
     let sent = forecast.noise.first_noise.sent.map(|_| "sent ±");
+    let bin = forecast.noise.first_noise.bin.map(|_| "bin ±");
     vec![
-        titles.chain(sent).map(String::from).collect(),
+        titles.chain(sent).chain(bin).map(String::from).collect(),
         row("epoch 1".into(), &forecast.noise.first_noise),
         row(format!("epoch {}", thousands(forecast.problem.horizon)), &forecast.noise.last_noise),
         row("root mean square".into(), &forecast.noise.rms_noise),
@@ -262,7 +265,11 @@ fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
 
 fn levels(noise: &ForecastNoise) -> impl Iterator<Item = String> {
     let levels = [Some(noise.count), Some(noise.first), noise.second];
-    levels.map(|level| level.map_or("-".into(), number)).into_iter().chain(noise.sent.map(number))
+    levels
+        .map(|level| level.map_or("-".into(), number))
+        .into_iter()
+        .chain(noise.sent.map(number))
+        .chain(noise.bin.map(number))
 }
 
 /// Formats the noise of mean and covariance: in the units of the columns, where a file names them.
@@ -299,6 +306,20 @@ fn sent(forecast: &Forecast) -> String {
     paragraph(&format!(
         "With {}, the number of sent records of a key has noise ± {first} in epoch 1 and ± {last} after the last.",
         forecast.strategy
+    ))
+}
+
+/// Formats the noise of a bin of histograms and its cost, if there are any.
+pub(super) fn bin(forecast: &Forecast) -> String {
+    let noise = [&forecast.noise.first_noise, &forecast.noise.last_noise].map(|noise| noise.bin.map(number));
+    let ([Some(first), Some(last)], Some(growth)) = (noise, forecast.sensitivity.histogram_growth) else {
+        return String::new();
+    };
+    paragraph(&format!(
+        "With {}, each bin of the histograms has noise ± {first} in epoch 1 and ± {last} after the last. Histograms \
+         raise the noise of the moments by {:.1} % ([privacy] histogram_weight).",
+        forecast.strategy,
+        100.0 * (growth - 1.0)
     ))
 }
 

@@ -126,6 +126,22 @@ pub(super) const RULES: &[Rule] = &[
         message: "offsets shift the noise of sums, and this method releases no sums: leave them out",
     },
     Rule {
+        when: &[Is("release.method", Of(estimators))],
+        then: &[Lacks("histograms")],
+        message: "histograms are released beside moments, and this method releases none: leave them out, or choose \
+                  method = \"jme\"",
+    },
+    Rule {
+        when: &[Lacks("histograms")],
+        then: &[Lacks("privacy.histogram_weight")],
+        message: "there are no [[histograms]]: leave it out",
+    },
+    Rule {
+        when: &[Is("entity.several", These(&["average"]))],
+        then: &[Lacks("histograms[].values")],
+        message: "texts have no mean, and several = \"average\" makes the records of a key one: choose \"keep\"",
+    },
+    Rule {
         when: &[Is("release.method", Of(means))],
         then: &[Is("privacy.neighbours", These(&["replace-one-in-place"]))],
         message: "a mean of windows needs neighbours = \"replace-one-in-place\": the number of records in a window must be public",

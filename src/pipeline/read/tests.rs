@@ -192,7 +192,7 @@ fn problems_name_position_and_remedy() {
     check(
         "estimate = \"gaussian\"",
         "estimate = \"guess\"",
-        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\" or \"adam\" or \"regression\" or \"pca\"",
+        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\" or \"adam\" or \"regression\" or \"pca\" or \"histogram\" or \"quantiles\"",
     );
     check(
         "name = \"distance\"",

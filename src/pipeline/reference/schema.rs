@@ -156,6 +156,10 @@ fn value(field: FieldType) -> Value {
         FieldType::Numbers => {
             json!({ "type": "array", "minItems": 1, "items": { "type": "number", "exclusiveMinimum": 0 } })
         }
+        FieldType::Shares => {
+            json!({ "type": "array", "minItems": 1, "items": number(Range::SHARE) })
+        }
+        FieldType::Edges => json!({ "type": "array", "minItems": 3, "items": { "type": "number" } }),
         FieldType::BoundsByKey => {
             let pair =
                 json!({ "type": "array", "minItems": 2, "maxItems": 2, "items": { "type": "number" } });

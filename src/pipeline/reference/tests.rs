@@ -99,6 +99,9 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             own("columns = [{ name = 'x', lower = 0, upper = 1"),
         ],
         ("[[columns]]", ..) => vec![own("columns = [{ name = 'x', lower = 0, upper = 1")],
+        ("[[histograms]]", _, "bins") => vec![own("histograms = [{ column = 'x'")],
+        ("[[histograms]]", _, "values" | "edges") => vec![own("histograms = [{ column = 'h'")],
+        ("[[histograms]]", ..) => vec![own("histograms = [{ column = 'h', edges = [0,1,2]")],
         ("[key]", _, "values_file") => vec![own("key = { column = 'k'")],
         ("[key]", ..) => vec![own("key = { column = 'k', values = ['a']")],
         ("[entity]", ..) => vec![
@@ -121,6 +124,10 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             own("entity = { column = 'user', participations = 4 }\n"),
             own("privacy = { epsilon = 1, delta = 1e-6, unit = 'entity'"),
         ],
+        ("[privacy]", _, "histogram_weight") => vec![
+            own("histograms = [{ column = 'h', edges = [0,1,2] }]\n"),
+            own("privacy = { epsilon = 1, delta = 1e-6"),
+        ],
         ("[privacy]", ..) => vec![own("privacy = { epsilon = 1, delta = 1e-6")],
         ("[release]", group, "range") if group.contains("mean") => {
             vec![own(IN_PLACE), own("release = { method = 'tukey', scale = [1], corruption = 0.1, range = 1")]
@@ -138,6 +145,7 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             let is_alternative = (section.one_of)().iter().any(|field| field == estimate);
             let workload = if is_alternative { "" } else { ", workload = 'prefix'" };
             vec![
+                own("histograms = [{ column = 'age', edges = [0,1,2] }]\n"),
                 own(
                     "columns = [{ name = 'y', lower = 0, upper = 1 }, { name = 'x1', lower = 0, upper = 1 }, { name = 'x2', lower = 0, upper = 1 }]\n",
                 ),

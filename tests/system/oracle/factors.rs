@@ -46,12 +46,13 @@ pub(super) enum Factor {
     Missing,
     Bounds,
     Sent,
+    Histograms,
 }
 
 use Factor as F;
 
 /// The levels of each factor, the default first.
-pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
+pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
     (F::Unit, &["record", "entity"]),
     (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
     // One of the adjacencies to which the guarantee converts: its own, the next one, …
@@ -134,6 +135,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 25] = [
     // Upper limit of the number of sent records of an entity in an epoch, if that number is
     // released.
     (F::Sent, &["none", "2", "5"]),
+    // Of the first column, and also of a text.
+    (F::Histograms, &["none", "bins", "bins and values"]),
 ];
 
 /// Number of methods that sum moments: the first ones. Estimators of means follow, then those of
@@ -277,7 +280,7 @@ impl Case {
             if self.is(F::Columns, &["1"]) || self.is(F::Method, &["tukey"]) {
                 self.set(F::Columns, "2");
             }
-            for factor in [F::Strategy, F::Moments, F::ClipNorm, F::Missing, F::Bounds] {
+            for factor in [F::Strategy, F::Moments, F::ClipNorm, F::Missing, F::Bounds, F::Histograms] {
                 self.levels[factor as usize] = 0;
             }
         }
@@ -291,6 +294,10 @@ impl Case {
         if self.is(F::Unit, &["record"]) {
             self.levels[F::Limits as usize] = 0;
             self.levels[F::Sent as usize] = 0;
+        }
+        // The text is the name of the entity, where that has no other role.
+        if self.is(F::Unit, &["entity"]) && self.is(F::Histograms, &["bins and values"]) {
+            self.set(F::Histograms, "bins");
         }
         if self.is(F::Clock, &["event-time"]) && !self.is(F::Neighbours, &["replace-one-in-place"]) {
             self.set(F::Clock, "arrival");

@@ -48,6 +48,12 @@ impl Case {
                     writeln!(text, "[columns.bounds]\nk0 = [{lower}, {middle}]\nk2 = [{middle}, {upper}]");
             }
         }
+        if !self.is(F::Histograms, &["none"]) {
+            text += "[[histograms]]\ncolumn = 'x'\nbins = 4\n";
+        }
+        if self.is(F::Histograms, &["bins and values"]) {
+            text += "[[histograms]]\ncolumn = 'entity'\nvalues = ['e0', 'e1', 'e2']\n";
+        }
         if self.is(F::Keys, &["three"]) {
             let _ = writeln!(text, "[key]\ncolumn = 'key'\nvalues = {KEYS:?}");
         }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Site, lines, published};
+use super::{Site, lines, published, published_with};
 use crate::harness::Lab;
 
 impl Site {
@@ -43,15 +43,17 @@ fn located(line: &Value, series: &Value, reach: f64) -> [Option<f64>; 3] {
 #[test]
 fn readings_are_the_numbers_of_lines_for_every_estimate() {
     let lab = Lab::new();
-    let state = published(&lab);
+    let state = published_with(&lab, "[[histograms]]\ncolumn = 'a'\nbins = 5\n");
     let site = Site::of(&state, &["--workload", "window:7"]);
     for (estimate, flags) in [
         ("gaussian", &["--workload", "window:7"][..]),
         ("moments", &["--workload", "window:7", "--view", "moments"]),
         ("adam", &["--view", "adam"]),
         ("regression:a~b+c", &["--workload", "window:7", "--regress", "a~b+c"]),
+        ("histogram", &["--workload", "window:7", "--view", "histogram"]),
+        ("quantiles:0.5,0.9", &["--workload", "window:7", "--quantiles", "0.5,0.9"]),
     ] {
-        let named = estimate.replace('+', "%2B");
+        let named = estimate.replace('+', "%2B").replace(',', "%2C");
         let (_, about) = site.get(&format!("/about?estimate={named}"), "");
         let about: Value = serde_json::from_str(&about).expect("JSON");
         let reach = about["reach"].as_f64().expect("a number");

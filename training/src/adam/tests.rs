@@ -51,12 +51,13 @@ fn mechanism(
 ) -> MatrixMechanism {
     let parameters = MomentParameters {
         method,
-        layout: Layout { dimension, second: SecondMoment::Diagonal, sent: None },
+        layout: Layout::new(dimension, SecondMoment::Diagonal),
         neighbours: Neighbours::ReplaceOneInPlace,
         clip_norm: CLIP_NORM,
         noise_multiplier: 3.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let participation = participation.parse().unwrap();
     MatrixMechanism::with_participation(parameters, strategies.clone(), participation, STEPS).unwrap()
@@ -462,10 +463,8 @@ fn invalid_settings_are_refused() {
     assert_eq!(adam.push([&[0i64; 2][..]], [&[0i64][..]]), Err(AdamError::Length { found: 1, expected: 2 }));
     adam.push([&[0i64; 2][..]], [&[0i128; 2][..]]).unwrap();
     assert_eq!(adam.push([&[0i64; 2][..]], [&[0i128; 2][..]]), Err(AdamError::PastHorizon { horizon: 1 }));
-    let parameters = MomentParameters {
-        layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
-        ..*both.moments().parameters()
-    };
+    let parameters =
+        MomentParameters { layout: Layout::new(2, SecondMoment::Full), ..*both.moments().parameters() };
     let full = MatrixMechanism::with_participation(parameters, strategies.clone(), "1".parse().unwrap(), 3);
     assert!(matches!(
         setting(1).check_release(&full.unwrap()),

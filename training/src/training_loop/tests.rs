@@ -105,12 +105,13 @@ fn setup(method: Method, draw_late: bool) -> TrainingSetup {
 fn setup_of(source: NoiseSource, method: Method, strategies: Strategies, draw_late: bool) -> TrainingSetup {
     let parameters = MomentParameters {
         method,
-        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal, sent: None },
+        layout: Layout::new(DIMENSION, SecondMoment::Diagonal),
         neighbours: Neighbours::ReplaceOneInPlace,
         clip_norm: 1.0,
         noise_multiplier: 0.1,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let mechanism = MatrixMechanism::with_participation(parameters, strategies, Participation::Single, STEPS);
     let measurement = Measurement::of_vectors(mechanism.unwrap()).shards_at_most(5).noise(source);

@@ -10,7 +10,7 @@ use rand_distr::{Distribution, StandardNormal, Uniform};
 fn released(records: &[[f64; 3]], second: SecondMoment) -> (Layout, Vec<f64>, f64) {
     let clip_norm = Clipper::norm_with_indicators(3f64.sqrt());
     let clipper = Clipper::new(&[(-1.0, 1.0); 3], clip_norm).unwrap().with_indicators().unwrap();
-    let layout = Layout { dimension: clipper.width(), second, sent: None };
+    let layout = Layout::new(clipper.width(), second);
     let mut rows = QuantisedRows::new(clipper.width());
     clipper.quantise_all(&records.concat(), &mut rows).unwrap();
     let mut accumulators = Accumulators::new(layout);

@@ -8,7 +8,7 @@ use rand::SeedableRng;
 
 fn estimate(coordinates: &[f64], deviation: f64) -> Density {
     let dimension = if coordinates.len() == 3 { 1 } else { 2 };
-    let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(dimension, SecondMoment::Full);
     let noise = MomentNoise { count: 0.0, first: deviation, second: deviation };
     NoisyMoments { layout, coordinates, noise }.density().unwrap()
 }

@@ -148,7 +148,7 @@ const PARSER_RULES: [(&str, &[&str]); 7] = [
     ("upper is above lower", &["lower", "upper"]),
     ("the file exists", &["values_file", "offsets"]),
     ("the database of time zones has the name", &["timezone"]),
-    ("the column is listed", &["target", "on"]),
+    ("the column is listed", &["target", "on", "column"]),
     ("there are as many columns", &["components"]),
     // Editors pass a date without quotes as a string.
     (
