@@ -159,7 +159,6 @@ pub(super) fn options() -> impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::files;
 
     #[test]
     fn partitions_belong_to_the_source_before_them() {

@@ -293,7 +293,7 @@ pub(super) fn add_matrix_noise<R: CryptoRng + ?Sized>(
     let deviation = sensitivity / (2.0 * rho).sqrt() * (1.0 + MARGIN);
     let on = DiscreteGaussian::new(NoiseScale::at_least(deviation)?);
     let off = DiscreteGaussian::new(NoiseScale::at_least(deviation / 2f64.sqrt() * (1.0 + MARGIN))?);
-    let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(dimension, SecondMoment::Full);
     let noisy = layout.second_entries().zip(values).map(|((i, j), value)| {
         let gaussian = if i == j { &on } else { &off };
         let mut noise = [0];
