@@ -113,7 +113,7 @@ fn heavy_tails_are_no_corruption() {
 }
 
 /// The check of PRIME-ht sees a shift of 1.5 in 20 columns, with a budget at which the noise of
-/// Chebyshev's ball hid it (error 0.333, the plain mean's).
+/// Chebyshev's ball would hide it. The error of the plain mean is 0.333.
 #[test]
 fn a_shift_in_many_columns_is_filtered_for_heavy_tails() {
     let rows = mixture(100_000, 20, 0.05, normal);
