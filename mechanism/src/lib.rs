@@ -24,4 +24,5 @@ pub mod sensitivity;
 pub mod series;
 pub mod strategy;
 pub mod view;
+pub mod windows;
 pub mod workload;

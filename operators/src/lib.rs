@@ -55,8 +55,8 @@ pub use timely;
 
 pub use accumulate::Accumulate;
 pub use bound::{
-    BoundEntities, BoundOutput, BoundedRecords, ByEntity, Entity, EntityHasher, EntityHistory, EntityLimits,
-    RepeatPolicy,
+    BoundEntities, BoundOutput, BoundPlan, BoundedRecords, ByEntity, Entity, EntityHasher, EntityHistory,
+    EntityLimits, RepeatPolicy,
 };
 pub use clip::Clip;
 pub use closing::{ClosedEpoch, EveryEpoch, Fault, OpenEpochs, map_or_fault};
@@ -68,4 +68,4 @@ pub use measurement::{
 pub use records::{PartialSums, QuantisedRecords, Records, ReleasedEpoch, ShardRelease};
 pub use release::{ReleaseMoments, shard_owner};
 pub use view::{Densities, DensityEstimate, Views};
-pub use windows::{ReleaseWindows, Windows};
+pub use windows::{ReleaseWindows, WindowEntities, WindowRows, Windows};

@@ -130,18 +130,17 @@ pub struct ShardRelease {
 }
 
 impl ShardRelease {
-    /// Wraps public numbers as the release of a shard without sums in one epoch, with an empty
-    /// state if a checkpoint is due.
+    /// Wraps public numbers as the release of a shard in one epoch, with private integers in place
+    /// of its sums.
     pub(crate) fn of_numbers(
         measurement: MeasurementId,
-        shard: u32,
-        first: u64,
+        (shard, first): (u32, u64),
         numbers: Vec<i128>,
-        checkpoint: bool,
+        private: Sums,
+        state: Option<Zeroizing<Vec<u8>>>,
     ) -> Self {
         let values = Released::released_before(numbers);
-        let state = checkpoint.then(Zeroizing::default);
-        ShardRelease { measurement, shard, first, sums: vec![Sums::zero(0)], values, state }
+        ShardRelease { measurement, shard, first, sums: vec![private], values, state }
     }
 
     /// The epochs that it releases.

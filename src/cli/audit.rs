@@ -14,12 +14,14 @@ use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
 use hushflow::mechanism::strategy::StrategyName;
 use hushflow::pipeline::Pipeline;
-use hushflow::publication::{MomentPublication, PublicationError, chosen};
+use hushflow::publication::{MomentPublication, PublicationError, WindowPublication, chosen};
 use serde::Serialize;
 
 use super::output::{ProgressCounter, SearchStatus};
 use super::output::{number, print_json, print_wrapped, table};
 use super::{CliError, number_in, thousands};
+
+mod windows;
 
 /// Default number of epochs.
 const EPOCHS: u64 = 64;
@@ -47,6 +49,9 @@ Columns of the table:
   odd        share of released integers whose lowest bit is set: 50 %
              unless the noise is not integer noise
 
+For a file that releases estimates of windows there is one pair: a unit with records as far apart as the estimator lets \
+them be, in all windows that hold it. The share is smaller, because an estimator spends its budget on several steps.
+
 An audit that finds nothing is no proof. It tries only these pairs, while proofs cover all. It covers the first --epochs \
 epochs. It knows the columns, keys and noise of this file, but not your source, disk or network. It does test that the \
 running code is what was proved: it finds planted faults such as half of the noise, 2 % too little noise, noise used \
@@ -63,10 +68,11 @@ Examples:
 pub(crate) struct AuditArguments {
     /// The pipeline file
     pipeline: PathBuf,
-    /// Runs of each canary, half of them with each stream
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 1_000_000)]
+    /// Runs of each canary, half of them with each stream [default: 1000000; for estimates of
+    /// windows 20000]
+    #[arg(long, short = 'n', value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(AuditSettings::LEAST_TRIALS..))]
-    runs: u64,
+    runs: Option<u64>,
     /// Joint confidence of all bounds
     #[arg(long, short, value_name = "C", default_value_t = 0.999, allow_hyphen_values = true)]
     #[arg(value_parser = number_in(confidence))]
@@ -79,9 +85,21 @@ pub(crate) struct AuditArguments {
     /// [default: as in the file]
     #[arg(long, value_name = "KxB", allow_hyphen_values = true)]
     participation: Option<Participation>,
+    /// For estimates of windows: rows of one key in an epoch [default: so many that windows are not
+    /// refused]
+    #[arg(long, value_name = "R", value_parser = records)]
+    records: Option<usize>,
     /// Print one JSON object, with all digits
     #[arg(long)]
     json: bool,
+}
+
+/// Default number of runs.
+const RUNS: u64 = 1_000_000;
+
+fn records(text: &str) -> Result<usize, &'static str> {
+    let records = text.parse().ok().filter(|records| (1..=1 << 24).contains(records));
+    records.ok_or("expected a whole number from 1 to 16777216")
 }
 
 fn confidence(value: f64) -> Result<f64, &'static str> {
@@ -114,6 +132,14 @@ struct AuditReport {
 /// Audits and prints the findings; fails if the claim is exceeded.
 pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     let pipeline = Pipeline::load(&arguments.pipeline)?;
+    if let Some(publication) = WindowPublication::new(pipeline.public_parameters(), true)? {
+        return windows::execute(arguments, &publication);
+    }
+    if arguments.records.is_some() {
+        return Err(CliError::usage(
+            "--records is for estimates of windows, and this file releases moments: leave it out",
+        ));
+    }
     let of_file = pipeline.public_parameters().participation();
     let participation = arguments.participation.unwrap_or(of_file);
     let (publication, mechanism) = mechanism(&pipeline, participation, of_file)?;
@@ -122,7 +148,7 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     let audited = AuditClaim::new(&mechanism, participation, epochs, publication.keys(), claim)?;
     let canaries = canaries(&audited)?;
     let settings = AuditSettings {
-        trials: arguments.runs,
+        trials: arguments.runs.unwrap_or(RUNS),
         false_alarm: 1.0 - arguments.confidence,
         canaries: canaries.len(),
     };
@@ -152,7 +178,7 @@ fn report(
         participation,
         horizon: publication.horizon(),
         epochs: audited.epochs,
-        runs: arguments.runs,
+        runs: arguments.runs.unwrap_or(RUNS),
         confidence: arguments.confidence,
         ok: findings.iter().all(|finding| finding.violations.is_empty()),
         share: findings.iter().map(|finding| finding.share(audited.epsilon)).fold(0.0, f64::max),

@@ -38,6 +38,7 @@ use columns::ColumnForecasts;
 pub(super) use columns::{MissingShare, forecast_of_means};
 use forecast::{Forecast, RequestedBudget, StreamPlan};
 use windows::WindowPlan;
+pub(super) use windows::refusal;
 
 mod advice;
 mod columns;
@@ -313,8 +314,10 @@ fn records_per_epoch(file: &PublicParameters) -> Option<f64> {
 /// Prints the forecast of one strategy, or compares all.
 pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let file = arguments.pipeline.as_deref().map(Pipeline::load).transpose()?;
-    if let Some(plan) = file.as_ref().map(WindowPlan::of).transpose()?.flatten() {
-        return Ok(if arguments.json { print_json(&plan) } else { print_wrapped(&plan.text()) }?);
+    let windows = file.as_ref().map(|file| WindowPlan::of(file, arguments.records_per_epoch)).transpose()?;
+    if let (Some(plan), Some(file)) = (windows.flatten(), &file) {
+        let columns: Vec<String> = file.columns.iter().map(|column| column.name.clone()).collect();
+        return Ok(if arguments.json { print_json(&plan) } else { print_wrapped(&plan.text(&columns)) }?);
     }
     let parameters = file.as_ref().map(Pipeline::public_parameters);
     if let Some(parameters) = &parameters {

@@ -26,6 +26,7 @@ use super::crash::end_process;
 use super::ledger::print_uncounted_note;
 use super::log::LogArguments;
 use super::output::print_message;
+use super::plan::refusal;
 use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, thousands};
 
@@ -162,6 +163,9 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     }
     if let Some(warning) = large_delta(pipeline.privacy.delta, None) {
         warn(&warning);
+    }
+    if let Some(refusal) = refusal(&pipeline).map_err(wrong)? {
+        warn(&format!("every window will be refused: {refusal}"));
     }
     let publication = Publication::of_pipeline(&pipeline, &options.state, &mut |_| ()).map_err(wrong)?;
     let subject = Subject { publication: publication.clone(), views: pipeline.views.clone() };

@@ -17,7 +17,7 @@ use hushflow::publication::Publication;
 use hushflow::security::TlsServer;
 use hushflow::sink::{SinkInput, SinkThread, TakenAddress};
 use hushflow::state::{PublicReader, StateError};
-use hushflow::web::{Page, PageContents};
+use hushflow::web::{Page, PageContents, WindowPageContents};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
@@ -133,7 +133,8 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
         None => await_horizon(&mut reader, input.subject.horizon(), &stop).map_err(CliError::from),
         Some(address) => {
             page_contents(input.directory.clone(), &input.subject, &[], &[]).and_then(|contents| {
-                let contents = PageContents { ready_within: arguments.ready_within, ..contents };
+                let mut contents = contents;
+                contents.ready_within(arguments.ready_within);
                 serve_page(address, contents, tls.as_ref(), reader, &stop)
             })
         }
@@ -153,18 +154,37 @@ fn await_horizon(reader: &mut PublicReader, horizon: u64, stop: &StopFlag) -> Re
     Ok(())
 }
 
+/// A page of either kind of log.
+pub(super) enum ServedContents {
+    Moments(Box<PageContents>),
+    Windows(Box<WindowPageContents>),
+}
+
+impl ServedContents {
+    /// Sets the longest time from one epoch to the next at which the page is ready.
+    fn ready_within(&mut self, within: Option<Duration>) {
+        match self {
+            Self::Moments(contents) => contents.ready_within = within,
+            Self::Windows(contents) => contents.ready_within = within,
+        }
+    }
+}
+
 /// Serves a page of the log that `reader` reads until `stop` is set.
 ///
 /// # Errors
 /// Fails if the address can't be bound or the log can't be read.
 pub(super) fn serve_page(
     address: &str,
-    contents: PageContents,
+    contents: ServedContents,
     tls: Option<&TlsServer>,
     mut reader: PublicReader,
     stop: &StopFlag,
 ) -> Result<(), CliError> {
-    let page = Page::serve(contents, address, tls)?;
+    let page = match contents {
+        ServedContents::Moments(contents) => Page::serve(*contents, address, tls)?,
+        ServedContents::Windows(contents) => Page::serve_windows(*contents, address, tls)?,
+    };
     let mut read_on = |patience| {
         while let Poll::Ready(Some(release)) = stop.wait(patience, || reader.next_frame())? {
             page.set_published(release.epoch);
@@ -181,35 +201,38 @@ pub(super) fn serve_page(
 /// keys.
 ///
 /// # Errors
-/// Fails if the log holds no moments.
+/// Fails if a log of moments has no view.
 pub(super) fn page_contents(
     directory: PathBuf,
     subject: &Subject,
     workloads: &[Workload],
     keys: &[u32],
-) -> Result<PageContents, CliError> {
-    let Publication::Moments(publication) = &subject.publication else {
-        return Err(CliError::usage(
-            "this log holds estimates of windows, and pages show only moments: use tail without --web",
-        ));
-    };
-    let (view, more_views) =
-        subject.views.split_first().ok_or_else(|| CliError::usage("a page needs a view: name one"))?;
-    let key = if view.total { Some(publication.keys()) } else { keys.first().copied() };
+) -> Result<ServedContents, CliError> {
     let ledger = {
         let directory = directory.clone();
         Box::new(move || ledger::public_account(&directory))
     };
-    Ok(PageContents {
+    let publication = match &subject.publication {
+        Publication::Moments(publication) => publication.clone(),
+        Publication::Windows(publication) => {
+            let (publication, key) = (publication.clone(), keys.first().copied());
+            let contents = WindowPageContents { directory, publication, key, ledger, ready_within: None };
+            return Ok(ServedContents::Windows(Box::new(contents)));
+        }
+    };
+    let (view, more_views) =
+        subject.views.split_first().ok_or_else(|| CliError::usage("a page needs a view: name one"))?;
+    let key = if view.total { Some(publication.keys()) } else { keys.first().copied() };
+    Ok(ServedContents::Moments(Box::new(PageContents {
         directory,
-        publication: publication.clone(),
+        publication,
         view: view.clone(),
         more_views: more_views.to_vec(),
         workloads: workloads.to_vec(),
         key,
         ledger,
         ready_within: None,
-    })
+    })))
 }
 
 /// Returns the control by which the first signal stops the followers; the second signal ends the

@@ -79,6 +79,10 @@ pub(crate) struct TailArguments {
     /// log]
     #[arg(long, value_parser = plan::read_workload)]
     workload: Vec<Workload>,
+    /// Weight the steps of the workload by learning rates, as plan does: constant:W, linear:W or
+    /// cosine:W, with W steps of warm-up, or file:PATH (CSV). For prefix and momentum
+    #[arg(long, value_name = "SHAPE:W", conflicts_with = "web")]
+    schedule: Option<String>,
     /// The first epoch to show
     #[arg(long, default_value_t = 1, value_name = "EPOCH")]
     since: u64,
@@ -92,12 +96,13 @@ pub(crate) struct TailArguments {
     /// Show the total over all keys, named all, instead of each key
     #[arg(long, conflicts_with = "key")]
     total: bool,
-    /// How to turn a noisy estimate into a covariance: floor, nearest, shrink or raw
-    #[arg(long, default_value_t, value_name = "PROJECTION")]
-    covariance: Projection,
-    /// Confidence level of the intervals
-    #[arg(long, default_value_t = 0.95, value_parser = number_in(level))]
-    level: f64,
+    /// How to turn a noisy estimate into a covariance: floor, nearest, shrink or raw [default:
+    /// floor]
+    #[arg(long, value_name = "PROJECTION")]
+    covariance: Option<Projection>,
+    /// Confidence level of the intervals [default: 0.95]
+    #[arg(long, value_parser = number_in(level))]
+    level: Option<f64>,
     /// Make the intervals of a line hold jointly at the confidence level, instead of each on its
     /// own
     #[arg(long)]
@@ -143,8 +148,10 @@ impl EstimatorArgument {
         estimator.flag.as_ref().map_or("view", |flag| flag.name)
     }
 
-    fn is_given(&self) -> bool {
-        self.chosen.is_some() || !self.numbers.is_empty()
+    /// Returns the flag that was given, if any.
+    fn given(&self) -> Option<String> {
+        let chosen = self.chosen.as_ref().map(|(estimator, _)| Self::flag_of(estimator));
+        chosen.or(self.numbers.first().map(|(name, _)| *name)).map(|name| format!("--{name}"))
     }
 
     /// Returns the estimator, or the usual one of the log.
@@ -272,14 +279,11 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     let mut subject = Subject::from_header(reader.header(), Vec::new())?;
     match &subject.publication {
         Publication::Windows(publication) => {
-            let weighs = arguments.estimator.is_given() || arguments.squares.is_some() || arguments.total;
-            let judged = arguments.sample.is_some() || arguments.scores.is_requested();
-            if weighs || judged || arguments.web.is_some() {
-                let flags = ESTIMATORS.iter().filter_map(|estimator| estimator.flag.as_ref());
-                let flags: String = flags.map(|flag| format!(" --{},", flag.name)).collect();
+            if let Some(flag) = given_for_moments(arguments) {
                 return Err(CliError::usage(format!(
-                    "this log holds estimates of windows ({}): --view,{flags} --squares, --total, --sample, --held-out, --truth and \
-                     --web are for moments; choose a table, --json or --format csv",
+                    "{flag} is for logs of moments, and this log holds estimates of windows ({}), which can't be weighed, added up \
+                     or turned into another: leave it out; --key, --since, --last, --follow, --columns, --format, --json and \
+                     --web apply",
                     publication.estimator()
                 )));
             }
@@ -299,6 +303,27 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
         }
     }
     Ok(subject)
+}
+
+/// Returns the first given flag that changes what a view of moments shows.
+fn given_for_moments(arguments: &TailArguments) -> Option<String> {
+    let TailArguments { estimator, squares, workload, total, joint, population, sample, scores, .. } =
+        arguments;
+    let flags = [
+        ("--workload", !workload.is_empty()),
+        ("--schedule", arguments.schedule.is_some()),
+        ("--squares", squares.is_some()),
+        ("--total", *total),
+        ("--covariance", arguments.covariance.is_some()),
+        ("--level", arguments.level.is_some()),
+        ("--joint", *joint),
+        ("--population", *population),
+        ("--missing-at-random", arguments.missing_at_random),
+        ("--sample", sample.is_some()),
+        ("--held-out or --truth", scores.is_requested()),
+    ];
+    let given = flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag.to_owned());
+    estimator.given().or(given)
 }
 
 /// Returns the view of the flags, after checking that the log supports it.
@@ -327,7 +352,9 @@ fn view(
         Some(Squares::Raw) => SquareBias::Kept,
         _ => SquareBias::Removed,
     };
-    let TailArguments { covariance, level, joint, population, missing_at_random, total, .. } = *arguments;
+    let TailArguments { joint, population, missing_at_random, total, .. } = *arguments;
+    let (covariance, level) =
+        (arguments.covariance.unwrap_or_default(), arguments.level.unwrap_or(Intervals::default().level));
     if missing_at_random && !log.by_column {
         return Err(CliError::usage(
             "--missing-at-random: all rows of this log are complete, so it assumes nothing: leave it out",
@@ -335,6 +362,13 @@ fn view(
     }
     let intervals = Intervals { level, joint, population, missing_at_random };
     let chosen = arguments.workload.first().cloned();
+    let chosen = match &arguments.schedule {
+        None => chosen,
+        schedule => {
+            let plain = chosen.unwrap_or_else(|| released.clone());
+            Some(plan::scheduled(plain, schedule.as_deref(), log.epochs)?)
+        }
+    };
     let workload = EstimateView::workload_of(&*estimator, chosen, released, log);
     let workload = workload.map_err(|problem| CliError::usage(format!("--workload: {problem}")))?;
     let name = EstimateView::usual_name(&workload);

@@ -29,8 +29,8 @@ pub struct KeyEstimate {
 
 /// Decodes releases of estimates of windows.
 pub trait DecodeWindows<'scope> {
-    /// Returns the estimate of every key and epoch. A release without window estimates raises the
-    /// fault.
+    /// Returns the estimate of every key and window, at its last epoch. A release of anything else
+    /// raises the fault.
     fn decode_windows(
         self,
         publication: WindowPublication,
@@ -45,8 +45,8 @@ impl<'scope> DecodeWindows<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
         fault: Fault,
     ) -> StreamVec<'scope, u64, KeyEstimate> {
         self.flat_map(move |released| {
-            let windows = publication.read(&released.to_vec()).unwrap_or_else(|| {
-                fault.raise("it holds no window estimates");
+            let windows = publication.read(released.epoch, &released.to_vec()).unwrap_or_else(|| {
+                fault.raise("it holds no estimates of windows");
                 Vec::new()
             });
             let epoch = released.epoch;

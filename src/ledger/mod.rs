@@ -38,6 +38,7 @@ use hushflow_mechanism::accounting::discrete::{self, Discreteness};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::windows::WindowOverlap;
 use serde::{Deserialize, Serialize};
 
 /// Spending of a pipeline with all releases of one state directory.
@@ -197,6 +198,34 @@ impl Charge {
             rho: None,
             pure: None,
         }
+    }
+
+    /// Returns the charge of all windows that a unit is in, from that of one record in one window
+    /// ([`hushflow_mechanism::windows`]). ε and δ stay those of the window.
+    ///
+    /// # Errors
+    /// [`AccountingError`] if all windows together give no guarantee.
+    pub fn over_windows(self, overlap: &WindowOverlap) -> Result<Self, AccountingError> {
+        if overlap.is_single() {
+            return Ok(self);
+        }
+        let widened = |sigma: f64| sigma / overlap.factor * (1.0 - MARGIN);
+        let sigma = NoiseMultiplier::new(widened(self.noise_multiplier))?;
+        let is_pure = self.pure.is_some() && self.total_variation == f64::MIN_POSITIVE;
+        let total_variation = match is_pure {
+            true => self.total_variation,
+            false => overlap.total_variation(self.discreteness()?, sigma.mu())?.total_variation(),
+        };
+        let squared = overlap.factor.powi(2) * (1.0 + MARGIN);
+        let rho = self
+            .rho
+            .map(|rho| RhoSpending { gaussian: rho.gaussian * squared, selection: rho.selection * squared });
+        // ε of a group of records and of several windows adds up.
+        let pure = self.pure.map(|pure| PureSpending {
+            epsilon: pure.epsilon * overlap.contributions as f64 * (1.0 + MARGIN),
+            noise_multiplier: pure.noise_multiplier.map(widened),
+        });
+        Ok(Self { noise_multiplier: sigma.value(), total_variation, rho, pure, ..self })
     }
 
     /// Returns the neighbour relation of its guarantee.

@@ -25,6 +25,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{Purpose, StrategyName};
+use hushflow_mechanism::windows::WindowSpan;
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,8 @@ pub struct Pipeline {
     pub release: Release,
     /// `[release] method`, if it names an estimator of windows; `release` is then unused.
     pub estimator: Option<WindowEstimator>,
+    /// `[release] window`, `stride`: the epochs that an estimator reads together.
+    pub window: WindowSpan,
     /// Path of the strategy, if it is read from a file.
     pub strategy_file: Option<PathBuf>,
     /// `[[views]]`: what readers see; by default one view of the workload of the release.
@@ -346,6 +349,9 @@ pub struct PublicParameters {
     /// [`Pipeline::estimator`]; absent if moments are released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimator: Option<WindowEstimator>,
+    /// [`Pipeline::window`]; absent if each epoch is a window, or if moments are released.
+    #[serde(default, skip_serializing_if = "WindowSpan::is_each_epoch")]
+    pub window: WindowSpan,
 }
 
 /// Errors of reading a pipeline file.
@@ -476,6 +482,7 @@ impl Pipeline {
             privacy: self.privacy,
             release: self.release.clone(),
             estimator: self.estimator.clone(),
+            window: self.window,
         }
     }
 }

@@ -21,6 +21,7 @@ use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
+use hushflow_mechanism::windows::WindowSpan;
 
 use super::fields::{NEIGHBOURS, PIPELINE, SECOND_MOMENTS};
 use super::{Column, EntityUnit, KeyColumn, MissingPolicy, Pipeline, Privacy, Sink, of_records};
@@ -52,8 +53,13 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let entity = entity::entity(section, &mut roles);
     let dimension = columns.as_ref().map_or(1, Vec::len);
     let named = estimator::named(section);
-    let estimator = named
-        .map(|named| required(section, "release", |section| estimator::estimator(section, named, dimension)));
+    let estimator = named.map(|named| {
+        required(section, "release", |section| {
+            let estimator = estimator::estimator(section, named, dimension);
+            let window = estimator::window(section);
+            Some((estimator?, window?))
+        })
+    });
     let release = match named {
         Some(_) => Some(Some(ReleaseSection::new(Some(StrategyName::default())))),
         None => optional(section, "release", |section| release::release(section, base)),
@@ -88,9 +94,9 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     section.finish(true);
     let sources::SourceSections { sources, rows, preflight, id } = sources?;
     let (state_directory, state) = state?.unwrap_or_default();
-    let estimator = match estimator {
-        Some(estimator) => Some(estimator?),
-        None => None,
+    let (estimator, window) = match estimator {
+        Some(estimator) => estimator.map(|(estimator, window)| (Some(estimator), window))?,
+        None => (None, WindowSpan::default()),
     };
     let (entity, epochs) = (entity?, epochs?);
     let release = release?.unwrap_or_else(|| ReleaseSection::new(None));
@@ -111,6 +117,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         privacy: privacy?,
         release,
         estimator,
+        window,
         strategy_file,
         views: views?,
         sinks: sinks?,

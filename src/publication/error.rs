@@ -1,10 +1,12 @@
 //! Why parameters allow no publication.
 
 use hushflow_estimators::covariance::CovarianceError;
+use hushflow_estimators::mean::MeanMethod;
 use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::mechanism::{MechanismError, Method};
 use hushflow_mechanism::moments::{ClipError, HistogramError};
 use hushflow_mechanism::strategy::{MatrixError, StrategyError};
+use hushflow_mechanism::windows::WindowSpan;
 use hushflow_operators::MeasurementError;
 use thiserror::Error;
 
@@ -73,6 +75,22 @@ pub enum PublicationError {
         "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
     )]
     Promise,
+    /// No window ends within the horizon.
+    #[error(
+        "release.window: no window of {span} ends within a horizon of {horizon}: choose a longer horizon, or a shorter window or stride"
+    )]
+    NoWindow {
+        /// The windows.
+        span: WindowSpan,
+        /// Number of epochs.
+        horizon: u64,
+    },
+    /// A method without a proof for several records of a unit in one window.
+    #[error(
+        "release.method: {0} protects one record of an entity in a window, and here a window may hold several: choose \
+         records_per_epoch = 1 and windows in which an entity takes part once, or another method such as prime-ht"
+    )]
+    SeveralRecords(MeanMethod),
     /// The estimator refuses its parameters.
     #[error("release: {0}")]
     Covariance(#[from] CovarianceError),

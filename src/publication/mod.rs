@@ -6,6 +6,8 @@
 mod error;
 mod moments;
 pub mod report;
+mod window_audit;
+mod window_budget;
 mod windows;
 
 use std::path::Path;
@@ -17,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::PublicationError;
 pub use moments::{Calibration, MomentPublication, with_indicators};
+pub use window_audit::{WindowAudit, WindowFinding};
 pub use windows::{WindowEstimate, WindowPublication};
 
 use crate::ledger::Charge;

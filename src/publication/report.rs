@@ -8,7 +8,9 @@ use hushflow_estimators::mean::{MeanAnswer, MeanError, MeanMethod, MeanRefusal, 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Estimate, EstimateField, FieldPart};
+use crate::estimates::{
+    Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, FieldPart, Plot, Reading, Spread,
+};
 
 /// The report of a mean.
 #[derive(Clone, Debug, Serialize)]
@@ -172,6 +174,25 @@ impl WindowReport {
     }
 }
 
+/// Group of the chart of each column: means, or variances.
+const MEANS: &str = "mean";
+const VARIANCES: &str = "variance";
+
+/// Returns what the page draws of these reports.
+pub(super) fn plot(columns: &[String], is_covariance: bool) -> Plot {
+    let series = |(index, column): (usize, &String)| {
+        let (value, noise) = match is_covariance {
+            true => (json!(["covariance", index, index]), json!(["covariance_noise", index, index])),
+            false => (json!(["mean", index]), json!(["noise", index])),
+        };
+        ChartSeries { name: column.clone(), value, band: Band::Noise(noise) }
+    };
+    let (name, title) = if is_covariance { (VARIANCES, "Variance") } else { (MEANS, "Mean") };
+    let series = columns.iter().enumerate().map(series).collect();
+    let groups = vec![ChartGroup { name, title: title.into(), series }];
+    Plot { band: "the estimate without noise".into(), groups, matrix: false }
+}
+
 impl Estimate for WindowReport {
     fn json(&self, object: &mut Map<String, Value>) {
         object.insert("columns".into(), self.columns.to_vec().into());
@@ -199,6 +220,19 @@ impl Estimate for WindowReport {
         };
         let numbers = of_rows.chain(means).chain(self.pairs().flat_map(entry));
         numbers.chain([EstimateField::word("refusal", self.refusal())]).collect()
+    }
+
+    fn reading(&self, group: &str, index: usize) -> Reading {
+        let of_matrix = |name| self.listed(name, index).and_then(|row| row.get(index)?.as_f64());
+        let (value, noise) = match group {
+            VARIANCES => (of_matrix("covariance"), of_matrix("covariance_noise")),
+            MEANS => {
+                let [value, noise] = ["mean", "noise"].map(|name| self.listed(name, index));
+                (value.and_then(Value::as_f64), noise.and_then(Value::as_f64))
+            }
+            _ => (None, None),
+        };
+        Reading { value, spread: Spread::Noise(noise.unwrap_or(f64::INFINITY)) }
     }
 
     fn titles(&self) -> Vec<String> {

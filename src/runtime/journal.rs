@@ -54,10 +54,10 @@ pub(super) enum EpochExtra {
 }
 
 /// Encoder states by shard, as in checkpoints.
-type ShardStates = Vec<(u32, Zeroizing<Vec<u8>>)>;
+pub(super) type ShardStates = Vec<(u32, Zeroizing<Vec<u8>>)>;
 
 /// Decodes a checkpoint, with entities if they are protected.
-fn restored(
+pub(super) fn restored(
     bytes: &[u8],
     limits: Option<EntityLimits>,
 ) -> Result<(ShardStates, Option<EntityHistories>), bincode::Error> {

@@ -59,7 +59,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{RowCounters, SourceError};
-use crate::state::{Enrolment, RecoveredState, StateError};
+use crate::state::{Enrolment, StateError};
 use bootstrap::{PeerWatch, ProcessLinks, connect_processes};
 use cluster::execute;
 use feed::{WorkerFeed, channels};
@@ -341,8 +341,7 @@ fn open(
     let judged = if judges { judged(&recovered)? } else { None };
     let (start, histories) = match publication {
         Publication::Moments(moments) => RunStart::recover(moments, recovered, pipeline.noise)?,
-        // A window leaves no state.
-        Publication::Windows(_) => (RunStart::after(last_committed(recovered)?), None),
+        Publication::Windows(publication) => windows::recover(publication, recovered)?,
     };
     let committed = start.first_epoch - 1;
     let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
@@ -352,12 +351,6 @@ fn open(
     let journal = Journal::new(store, (tags, ingest), histories, Arc::clone(&options.metrics));
     let journal = journal.reporting(listeners);
     Ok((FirstWorker { start, journal, judged }, (readers, taking)))
-}
-
-/// The last epoch in the logs; 0 before the first.
-fn last_committed(mut recovered: RecoveredState) -> Result<u64, RunError> {
-    let checkpointed = recovered.checkpoint.map_or(0, |checkpoint| checkpoint.epoch);
-    Ok(recovered.replay.try_fold(checkpointed, |_, frame| frame.map(|frame| frame.epoch))?)
 }
 
 /// Shared parts of every dataflow of a run.

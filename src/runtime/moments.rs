@@ -1,7 +1,7 @@
 //! The dataflow of a pipeline that releases moments, from the source to the commit.
 
 use hushflow_operators::{
-    Accumulate, BoundEntities, Clip, Commit, CommitLog, Fault, Measurement, Records, ReleaseMoments,
+    Accumulate, BoundEntities, Clip, Commit, CommitLog, Entity, Fault, Measurement, Records, ReleaseMoments,
     ReleasedEpoch, SplitEpochs, map_or_fault,
 };
 use timely::dataflow::StreamVec;
@@ -77,6 +77,15 @@ pub(super) struct RecordStreams<'scope> {
     pub(super) ends: StreamVec<'scope, u64, u64>,
 }
 
+/// Returns the entities that take part in an epoch as data to store with it.
+pub(super) fn admitted<'scope>(
+    entities: StreamVec<'scope, u64, Vec<Entity>>,
+    fault: &Fault,
+) -> StreamVec<'scope, u64, (u64, EpochExtra)> {
+    let admitted = |epoch, entities| Ok([(epoch, EpochExtra::Admitted(entities))]);
+    map_or_fault(entities, Pipeline, "Admitted", fault.clone(), admitted)
+}
+
 /// Builds the operators from records to committed epochs.
 pub(super) fn release<'scope>(
     RecordStreams { records, mut marks, ends }: RecordStreams<'scope>,
@@ -88,8 +97,7 @@ pub(super) fn release<'scope>(
     // Equal on every worker, because it follows from public parameters.
     let clipped = if has_entities {
         let bounded = records.epochs().bound(measurement, fault.clone());
-        let admitted = |epoch, entities| Ok([(epoch, EpochExtra::Admitted(entities))]);
-        marks = marks.concat(map_or_fault(bounded.admitted, Pipeline, "Admitted", fault.clone(), admitted));
+        marks = marks.concat(admitted(bounded.admitted, fault));
         bounded.records.clip(measurement, fault.clone())
     } else {
         records.clip(measurement, fault.clone())

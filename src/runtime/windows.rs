@@ -2,7 +2,7 @@
 //!
 //! A committed epoch is never estimated again: its numbers are in the log. An uncommitted epoch was
 //! not seen by anyone, and its records are read again from the position of the last committed
-//! epoch. A window leaves no state, so nothing is restored.
+//! epoch. The rows of committed epochs that later windows contain are in the private log.
 //!
 //! An estimate may take minutes. A stopped run abandons it ([`until_stopped`]), and the next run
 //! makes it.
@@ -14,16 +14,59 @@ use crate::control::Control;
 use crossbeam::channel::{RecvTimeoutError, bounded};
 use std::sync::Arc;
 
-use hushflow_operators::{Commit, CommitLog, ReleaseWindows, SplitEpochs};
+use hushflow_operators::{BoundEntities, Commit, CommitLog, Entity, ReleaseWindows, SplitEpochs, WindowRows};
 use timely::dataflow::operators::vec::Map as _;
-use timely::dataflow::operators::{Inspect, Probe};
+use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
 use zeroize::Zeroizing;
 
-use super::journal::{EpochExtra, Journal};
+use super::journal::{EntityHistories, EpochExtra, Journal, RunStart, restored};
+use super::moments::admitted;
 use super::source::{EPOCHS_AHEAD, SourceStart, source};
-use super::{CHECKPOINT_INTERVAL, NAP, RunContext};
+use super::{CHECKPOINT_INTERVAL, NAP, RunContext, RunError};
 use crate::publication::WindowPublication;
+use crate::state::RecoveredState;
+
+/// Restores the rows that later windows contain, and the histories of entities, after all committed
+/// epochs: from the checkpoint, and the frames committed after it.
+pub(super) fn recover(
+    publication: &WindowPublication,
+    recovered: RecoveredState,
+) -> Result<(RunStart, Option<EntityHistories>), RunError> {
+    let parameters = publication.parameters();
+    let (columns, span) = (parameters.columns.len(), publication.span());
+    let limits = parameters.entity.as_ref().map(|entity| entity.limits);
+    let mut histories = limits.map(EntityHistories::new);
+    let mut held: Vec<WindowRows> = (0..parameters.keys()).map(|_| WindowRows::new(columns)).collect();
+    let mut committed = 0;
+    if let Some(checkpoint) = recovered.checkpoint {
+        let states;
+        (states, histories) = restored(&checkpoint.bytes, limits).map_err(|_| RunError::Checkpoint)?;
+        for (key, state) in states {
+            let rows = held.get_mut(key as usize).ok_or(RunError::Checkpoint)?;
+            *rows = WindowRows::restored(columns, &state).ok_or(RunError::Checkpoint)?;
+        }
+        committed = checkpoint.epoch;
+    }
+    for frame in recovered.replay {
+        let frame = frame?;
+        let mut kept = &frame.sums[..];
+        if !kept.is_empty() {
+            let replayed = held.iter_mut().try_for_each(|rows| rows.replay(frame.epoch, &mut kept));
+            replayed.filter(|()| kept.is_empty()).ok_or(RunError::Checkpoint)?;
+        }
+        let needed = span.first_needed_after(frame.epoch);
+        held.iter_mut().for_each(|rows| rows.drop_before(needed));
+        if let Some(histories) = &mut histories {
+            let admitted = frame.admitted.as_ref().ok_or(RunError::Checkpoint)?;
+            histories.advance(frame.epoch, admitted.iter().copied().map(Entity))?;
+        }
+        committed = frame.epoch;
+    }
+    let states = (0..).zip(held.iter().map(WindowRows::save)).collect();
+    let known = histories.as_ref().map(EntityHistories::to_vec).unwrap_or_default();
+    Ok((RunStart { states, histories: known, ..RunStart::after(committed) }, histories))
+}
 
 /// Builds the dataflow of one worker.
 pub(super) fn build(
@@ -33,13 +76,11 @@ pub(super) fn build(
     journal: Option<Journal>,
 ) {
     let RunContext { noise, feed, fault, control, start, committed, last } = run;
-    let estimate = match publication.window_estimate() {
-        Ok(estimate) => Arc::new(estimate),
-        Err(error) => return fault.raise(error),
-    };
+    let estimate = Arc::new(publication.window_estimate().clone());
     let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
     let (first_epoch, number, control) = (start.first_epoch, worker.index(), control.clone());
-    let windows = publication.windows(first_epoch, CHECKPOINT_INTERVAL);
+    let (states, histories) = (start.states.clone(), start.histories.clone());
+    let windows = publication.windows(first_epoch, CHECKPOINT_INTERVAL, states, histories);
     worker.dataflow::<u64, _, _>(|scope| {
         let sources = source(
             scope,
@@ -49,21 +90,24 @@ pub(super) fn build(
             committed.clone(),
             fault.clone(),
         );
-        sources
-            .records
-            .epochs()
-            .release_windows(sources.ends, &windows, fault.clone(), move |epoch, key, rows| {
-                let (estimate, rows) = (Arc::clone(&estimate), Zeroizing::new(rows.to_vec()));
-                let generator = noise.generator(epoch, key.into());
-                let mut generator = generator.map_err(|error| error.to_string())?;
-                until_stopped(&control, move || Ok(estimate.numbers(&rows, &mut generator)))
-            })
-            .commit(
-                sources.marks.map(|(epoch, resume)| (epoch, EpochExtra::Resume(resume))),
-                &windows,
-                log,
-                fault.clone(),
-            )
+        let answer = move |epoch, key: u32, rows: &[f64]| {
+            let (estimate, rows) = (Arc::clone(&estimate), Zeroizing::new(rows.to_vec()));
+            let generator = noise.generator(epoch, key.into());
+            let mut generator = generator.map_err(|error| error.to_string())?;
+            until_stopped(&control, move || Ok(estimate.numbers(&rows, &mut generator)))
+        };
+        let records = sources.records.epochs();
+        let mut marks = sources.marks.map(|(epoch, resume)| (epoch, EpochExtra::Resume(resume)));
+        let released = match windows.entities {
+            None => records.release_windows(sources.ends, &windows, fault.clone(), answer),
+            Some(_) => {
+                let bounded = records.bound(&windows, fault.clone());
+                marks = marks.concat(admitted(bounded.admitted, fault));
+                bounded.records.release_windows(sources.ends, &windows, fault.clone(), answer)
+            }
+        };
+        released
+            .commit(marks, &windows, log, fault.clone())
             .inspect(move |released| last.set(released.epoch + 1))
             .probe_with(committed);
     });

@@ -27,6 +27,7 @@ mod about;
 mod choice;
 mod promise;
 mod readings;
+mod windows;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -46,8 +47,10 @@ use crate::security::TlsServer;
 use crate::sink::{Backlog, EventStream, SinkInput};
 use choice::{Offer, SeriesChoice};
 use readings::{EpochRange, KeptDocuments, ReadingsQuery};
+use windows::WindowPageHandler;
 
 pub use crate::http::HttpError;
+pub use windows::WindowPageContents;
 
 /// Maximum number of past events for a client, give or take one.
 pub const BACKLOG: u64 = 4000;
@@ -117,16 +120,44 @@ impl Page {
     /// # Errors
     /// [`HttpError`] if it cannot listen there, or can't use the certificate.
     pub fn serve(contents: PageContents, address: &str, tls: Option<&TlsServer>) -> Result<Self, HttpError> {
+        let (horizon, within) = (contents.publication.horizon(), contents.ready_within);
+        Self::answered(horizon, within, address, tls, |progress| {
+            let offer = Offer::new(&contents);
+            let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), progress };
+            move |request| handler.answer(request)
+        })
+    }
+
+    /// Serves window estimates, as [`serve`](Self::serve) does.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub fn serve_windows(
+        contents: WindowPageContents,
+        address: &str,
+        tls: Option<&TlsServer>,
+    ) -> Result<Self, HttpError> {
+        let horizon = contents.publication.parameters().epochs.schedule.horizon();
+        Self::answered(horizon, contents.ready_within, address, tls, |progress| {
+            let handler = WindowPageHandler::new(contents, progress);
+            move |request| handler.answer(request)
+        })
+    }
+
+    fn answered<H: Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static>(
+        horizon: u64,
+        within: Option<Duration>,
+        address: &str,
+        tls: Option<&TlsServer>,
+        handler: impl FnOnce(Arc<PageProgress>) -> H,
+    ) -> Result<Self, HttpError> {
         let server = HttpServer::bind(address, tls)?;
         let progress = Arc::<PageProgress>::default();
-        if let Some(within) = contents.ready_within {
+        if let Some(within) = within {
             progress.readiness.set_deadline(within);
         }
-        let horizon = contents.publication.horizon();
         let page = Self { url: server.url(), horizon, progress: Arc::clone(&progress) };
-        let offer = Offer::new(&contents);
-        let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), progress };
-        server.serve(move |request| handler.answer(request))?;
+        server.serve(handler(progress))?;
         Ok(page)
     }
 
@@ -150,6 +181,23 @@ impl Page {
     }
 }
 
+impl PageProgress {
+    fn published(&self) -> u64 {
+        self.published.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns a file of the page.
+fn static_document(path: &str) -> Option<HttpAnswer> {
+    let (kind, text) = match path {
+        "/" => ("text/html; charset=utf-8", PAGE),
+        "/page.js" => ("text/javascript; charset=utf-8", SCRIPT),
+        "/page.css" => ("text/css; charset=utf-8", STYLE),
+        _ => return None,
+    };
+    Some(HttpAnswer::Document(kind, text.into()))
+}
+
 /// Answers requests for a page.
 struct PageHandler {
     contents: PageContents,
@@ -164,25 +212,23 @@ impl PageHandler {
             return probed;
         }
         let answered = match request.path.as_str() {
-            "/" => Ok(HttpAnswer::Document("text/html; charset=utf-8", PAGE.into())),
-            "/page.js" => Ok(HttpAnswer::Document("text/javascript; charset=utf-8", SCRIPT.into())),
-            "/page.css" => Ok(HttpAnswer::Document("text/css; charset=utf-8", STYLE.into())),
             "/about" => self.about(request).map(|about| json_document(about.to_string())),
             "/readings" => self.readings(request),
             "/events" => {
                 let stream = self.stream(request);
                 stream.map(|stream| HttpAnswer::Events(Box::new(move |events| stream.send(events))))
             }
-            _ => {
-                let why = "there is no such page: go to /".into();
-                return HttpAnswer::Refused(HttpStatus::NotFound, why);
+            path => {
+                return static_document(path).unwrap_or_else(|| {
+                    HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /".into())
+                });
             }
         };
         answered.unwrap_or_else(|why| HttpAnswer::Refused(HttpStatus::BadRequest, why))
     }
 
     fn published(&self) -> u64 {
-        self.progress.published.load(Ordering::Relaxed)
+        self.progress.published()
     }
 
     /// Returns the readings that a client requests, or why they are refused.
@@ -200,11 +246,7 @@ impl PageHandler {
             };
             series.truncate(1);
         }
-        let epoch = |name: &str| {
-            let parsed = request.get(name).map(str::parse::<u64>).transpose();
-            parsed.map_err(|_| format!("{name}: expected a whole number"))
-        };
-        let range = EpochRange { from: epoch("from")?, to: epoch("to")?, last: epoch("last")? };
+        let range = EpochRange::of_request(request)?;
         let estimate = view.estimator.parameter(&scaled.columns);
         let (kind, workload) = (view.estimator.name(), &view.workload);
         let names: Vec<_> = series.iter().map(|choice| choice.name.as_str()).collect();

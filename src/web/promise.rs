@@ -7,7 +7,6 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use serde_json::{Value, json};
 
 use crate::pipeline::PublicParameters;
-use crate::publication::MomentPublication;
 
 /// The protected unit: single records, or entities within their limits.
 pub(super) fn unit(parameters: &PublicParameters) -> Value {
@@ -25,11 +24,10 @@ pub(super) fn unit(parameters: &PublicParameters) -> Value {
 
 /// States the guarantee in one sentence, for readers who know no differential privacy: the
 /// definition itself, P(conclusion) ≤ e^ε P'(conclusion) + δ, rounded against the publisher.
-pub(super) fn in_plain_words(publication: &MomentPublication) -> String {
-    if !publication.is_private() {
+pub(super) fn in_plain_words(parameters: &PublicParameters, is_private: bool) -> String {
+    if !is_private {
         return "These numbers protect nobody: their noise was drawn from a known seed.".into();
     }
-    let parameters = publication.parameters();
     let privacy = &parameters.privacy;
     let whose = match &parameters.entity {
         None => "any one record".to_owned(),
@@ -86,11 +84,10 @@ fn grouped(number: u64) -> String {
     text
 }
 
-pub(super) fn guarantee(publication: &MomentPublication) -> String {
-    if !publication.is_private() {
+pub(super) fn guarantee(parameters: &PublicParameters, is_private: bool) -> String {
+    if !is_private {
         return "Nothing: the noise was drawn from a seed.".into();
     }
-    let parameters = publication.parameters();
     let privacy = &parameters.privacy;
     let (what, limits) = match &parameters.entity {
         None => (of_record(privacy.neighbours).to_owned(), String::new()),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::choice::SeriesChoice;
 use crate::follow::{EpochEstimates, FollowError, Follower, Subject, open_log};
-use crate::http::ComputeTurn;
+use crate::http::{ComputeTurn, HttpRequest};
 
 /// Readings in a document.
 const READINGS: u64 = 6000;
@@ -53,6 +53,15 @@ pub(super) struct EpochRange {
 }
 
 impl EpochRange {
+    /// Reads `from`, `to` and `last`.
+    pub(super) fn of_request(request: &HttpRequest) -> Result<Self, String> {
+        let epoch = |name: &str| {
+            let parsed = request.get(name).map(str::parse::<u64>).transpose();
+            parsed.map_err(|_| format!("{name}: expected a whole number"))
+        };
+        Ok(EpochRange { from: epoch("from")?, to: epoch("to")?, last: epoch("last")? })
+    }
+
     /// Returns the ends in a log of `published` epochs.
     fn ends(self, published: u64) -> (u64, u64) {
         let to = self.to.unwrap_or(published).min(published);
@@ -117,6 +126,10 @@ impl ReadingColumns {
     }
 
     fn push(&mut self, query: &ReadingsQuery, epoch: &EpochEstimates) {
+        // No window of several epochs ends with this one.
+        if epoch.estimates.is_empty() {
+            return;
+        }
         self.epochs.push(epoch.number);
         for found in &epoch.estimates {
             let Some(at) = query.keys.iter().position(|key| *key == found.key) else { continue };

@@ -4,8 +4,8 @@
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `audit`, `reproduction`,
 //!   `estimates`, `adam`, `pca`, `densities`, `weights`, `output`, `examples`, `init`.
-//! - Releases: `methods`, `by_column`, `windows`, `window_columns`, `entities`, `totals`,
-//!   `workers`, `statistics`.
+//! - Releases: `methods`, `by_column`, `windows`, `overlapping`, `window_columns`, `entities`,
+//!   `totals`, `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
@@ -61,6 +61,7 @@ mod methods;
 mod mistakes;
 mod oracle;
 mod output;
+mod overlapping;
 mod packed;
 mod parquet;
 mod pca;

@@ -8,7 +8,7 @@
 
 use super::budget::MeanBudget;
 use super::range::{CENTRE_ERROR, HALF_BIN, winners};
-use super::{COUNT_DEVIATIONS, MeanAnswer, MeanError, Question, StepCost, error, release, resilience};
+use super::{MeanAnswer, MeanError, Question, StepCost, error, least_count, release, resilience};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon};
 use hushflow_mechanism::noise::NoiseGenerator;
 
@@ -34,10 +34,9 @@ pub(super) fn estimate(
     let mut budget = MeanBudget::new(first.0, first.1)?;
     let (records, columns) = (rows.len() / scales.len(), scales.len() as f64);
     let deviation = release::count_deviation(columns, budget.whole());
-    let needed = (4.0 * COUNT_DEVIATIONS * deviation).ceil();
-    if (records as f64) < needed {
-        let noise = deviation / records as f64;
-        return Err(MeanError::TooFew { rows: records, noise, needed: needed.min(9e18) as usize });
+    let needed = least_count(deviation);
+    if records < needed {
+        return Err(MeanError::TooFew { rows: records, noise: deviation / records as f64, needed });
     }
     let rest = Question { epsilon, delta, range: Some(CENTRE_ERROR * HALF_BIN), ..question.clone() };
     // Refuse before anything is spent.

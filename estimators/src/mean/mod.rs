@@ -446,13 +446,36 @@ fn check(rows: &[f64], columns: usize, question: &Question) -> Result<(), MeanEr
 
 fn check_count(records: usize, columns: usize, budget: &MeanBudget) -> Result<(), MeanError> {
     let deviation = release::count_deviation(columns as f64, Shares::RANGE * budget.whole());
-    let needed = (4.0 * COUNT_DEVIATIONS * deviation).ceil();
-    if (records as f64) < needed {
-        return Err(MeanError::TooFew {
-            rows: records,
-            noise: deviation / records as f64,
-            needed: needed.min(9e18) as usize,
-        });
+    let needed = least_count(deviation);
+    if records < needed {
+        return Err(MeanError::TooFew { rows: records, noise: deviation / records as f64, needed });
     }
     Ok(())
+}
+
+/// Returns the least number of rows for counts with noise of this deviation.
+fn least_count(deviation: f64) -> usize {
+    (4.0 * COUNT_DEVIATIONS * deviation).ceil().min(9e18) as usize
+}
+
+/// Returns the least number of rows of a table that the method does not refuse as too few. It
+/// follows from public numbers, so a budget can be planned with it.
+///
+/// # Errors
+/// [`MeanError`] for a budget without an answer.
+pub fn rows_needed(columns: usize, question: &Question) -> Result<usize, MeanError> {
+    let of_counts = |epsilon, delta, share: f64| {
+        let squared_mu = share * MeanBudget::new(epsilon, delta)?.whole();
+        Ok(least_count(release::count_deviation(columns as f64, squared_mu)))
+    };
+    match (question.method, question.range) {
+        (MeanMethod::Tukey, _) => Ok(1),
+        // A share α of the rows must hold more than one.
+        (MeanMethod::Resilience, Some(_)) => Ok((1.0 / question.corruption).floor().min(9e18) as usize + 1),
+        (MeanMethod::Resilience, None) => {
+            let [(epsilon, delta), _] = located::shares(question.epsilon, question.delta)?;
+            of_counts(epsilon, delta, 1.0)
+        }
+        _ => of_counts(question.epsilon, question.delta, Shares::RANGE),
+    }
 }

@@ -156,8 +156,8 @@ fn history_after(
     admitted.collect()
 }
 
-/// Passes the records of admitted entities, without the entities, once all admissions of the epoch
-/// are known.
+/// Passes the records of admitted entities, without the entities but with positions, once all
+/// admissions of the epoch are known.
 pub(super) fn pass<'scope>(
     closed: StreamVec<'scope, u64, ClosedBuffer>,
     admitted: StreamVec<'scope, u64, Vec<Entity>>,
@@ -198,8 +198,9 @@ fn give_batches(
 ) {
     let room = || Records::with_room(BATCH.min(admitted.len()), columns.len());
     let mut batch = room();
-    buffer.for_each(admitted, columns, |key, row| {
+    buffer.for_each(admitted, columns, |position, key, row| {
         batch.keys.push(key);
+        batch.positions.push(position);
         batch.epochs.push(epoch);
         batch.values.extend_from_slice(row);
         if batch.len() == BATCH {

@@ -73,13 +73,13 @@ impl ClosedBuffer {
         &self.entities
     }
 
-    /// Passes key and values of every record of the admitted entities to a callback. Admitted
-    /// entities must ascend.
+    /// Passes position, key and values of every record of the admitted entities to a callback. A
+    /// mean has the position of its first record. Admitted entities must ascend.
     pub(super) fn for_each(
         &self,
         admitted: &[Entity],
         bounds: &[(f64, f64)],
-        mut give: impl FnMut(u32, &[f64]),
+        mut give: impl FnMut(u64, u32, &[f64]),
     ) {
         let admitted = common(&self.entities, admitted);
         let most = self.limits.records_per_epoch;
@@ -88,7 +88,7 @@ impl ClosedBuffer {
                 let pass = first(admitted.map(|at| &chains[at]), slots, most);
                 let rows = values.chunks_exact(bounds.len());
                 let passed = slots.iter().zip(rows).zip(pass).filter(|(_, pass)| *pass);
-                passed.for_each(|((slot, row), _)| give(slot.key, row));
+                passed.for_each(|((slot, row), _)| give(slot.position, slot.key, row));
             }
             ClosedRecords::Means(sums) => {
                 admitted.for_each(|at| give_means(&sums[at], most, bounds, &mut give))
@@ -257,10 +257,10 @@ impl KeyMeans {
 }
 
 /// Passes on the means of the first keys.
-fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl FnMut(u32, &[f64])) {
+fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl FnMut(u64, u32, &[f64])) {
     for sum in keys.iter().take(most as usize) {
         let mut mean = sum.mean(bounds);
-        give(sum.key, &mean);
+        give(sum.first, sum.key, &mean);
         mean.zeroize();
     }
 }
@@ -316,7 +316,7 @@ mod tests {
         for entity in closed.entities() {
             // With another entity that has no records.
             let admitted = [*entity, Entity(u128::MAX)];
-            closed.for_each(&admitted, &bounds, |key, row| passed.push((entity.0, key, row[0].to_bits())));
+            closed.for_each(&admitted, &bounds, |_, key, row| passed.push((entity.0, key, row[0].to_bits())));
         }
         passed.sort();
         passed
@@ -363,7 +363,7 @@ mod tests {
             let rows = rows.iter().zip(0..);
             rows.for_each(|(row, position)| buffer.add(Entity(1), position, 0, row, &bounds));
             let mut passed = Vec::new();
-            buffer.close().for_each(&[Entity(1)], &bounds, |_, row| passed.push(row.to_vec()));
+            buffer.close().for_each(&[Entity(1)], &bounds, |_, _, row| passed.push(row.to_vec()));
             let [row] = &passed[..] else { panic!("one mean") };
             // The sign of a NaN means nothing.
             let same =

@@ -220,7 +220,8 @@ impl EntityLimits {
     }
 }
 
-/// Records that passed [`BoundEntities`]. Private, like all records.
+/// Records that passed [`BoundEntities`], with their positions and without their entities. Private,
+/// like all records.
 #[derive(Clone)]
 pub struct BoundedRecords {
     pub(crate) measurement: MeasurementId,
@@ -245,6 +246,21 @@ impl Deref for BoundedRecords {
     }
 }
 
+/// What [`BoundEntities`] needs to know. Made from the [`Measurement`] or
+/// [`Windows`](crate::Windows) of the releases.
+#[derive(Clone)]
+pub struct BoundPlan {
+    pub(crate) id: MeasurementId,
+    /// `None` if single records are protected.
+    pub(crate) setup: Option<BoundSetup>,
+}
+
+impl From<&Measurement> for BoundPlan {
+    fn from(measurement: &Measurement) -> Self {
+        Self { id: measurement.id(), setup: measurement.bound_setup() }
+    }
+}
+
 /// Output of [`BoundEntities`].
 pub struct BoundOutput<'scope> {
     /// The records that pass, sent once their epoch has closed.
@@ -258,7 +274,8 @@ pub trait BoundEntities<'scope> {
     /// Passes at most m records of each entity in each of at most k epochs, at least b epochs
     /// apart. The head of this module's source states the rule and proves its sensitivity. Records
     /// must come at the time of their epoch, with entities and positions. A batch without them
-    /// raises the fault, as does a measurement that protects no entities.
+    /// raises the fault. `plan` is the [`Measurement`] of the release, or its
+    /// [`Windows`](crate::Windows); one that protects no entities raises the fault.
     ///
     /// An entity with two records in epoch 1 and one in each of the next two; it may take part in
     /// every other epoch:
@@ -294,18 +311,19 @@ pub trait BoundEntities<'scope> {
     /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [(1, vec![0.5]), (3, vec![0.75])]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    fn bound(self, measurement: &Measurement, fault: Fault) -> BoundOutput<'scope>;
+    fn bound(self, plan: impl Into<BoundPlan>, fault: Fault) -> BoundOutput<'scope>;
 }
 
 impl<'scope> BoundEntities<'scope> for StreamVec<'scope, u64, Records> {
-    fn bound(self, measurement: &Measurement, fault: Fault) -> BoundOutput<'scope> {
-        let setup = measurement.bound_setup().unwrap_or_else(|| {
+    fn bound(self, plan: impl Into<BoundPlan>, fault: Fault) -> BoundOutput<'scope> {
+        let BoundPlan { id, setup } = plan.into();
+        let setup = setup.unwrap_or_else(|| {
             fault.raise("records are to be bounded under a measurement that protects no entities: give it their limits");
             BoundSetup { limits: EntityLimits::LEAST, by_column: false, dimension: 0, columns: Arc::default(), histories: Arc::default(), first_epoch: 1 }
         });
         let gathered = gather(address(self, setup.columns.len(), fault.clone()), &setup, fault.clone());
         let admitted = admitted(gathered.present, &setup, fault.clone());
-        let records = pass(gathered.closed, admitted.clone(), setup.columns, measurement.id(), fault);
+        let records = pass(gathered.closed, admitted.clone(), setup.columns, id, fault);
         BoundOutput { records, admitted }
     }
 }

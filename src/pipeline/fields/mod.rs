@@ -17,7 +17,7 @@ use crate::document::rules::Rule;
 pub(super) use epochs::NO_CLOCK;
 pub(super) use epochs::{CLOCK, LATE, WEEKDAYS};
 pub(super) use privacy::{NEIGHBOURS, SECOND_MOMENTS, SEVERAL, UNIT};
-pub(super) use release::METHODS;
+pub(super) use release::{GROWING, METHODS, MOST_EPOCHS};
 #[cfg(test)]
 pub(super) use rules::PRIVATE_EVENT_TIME;
 pub(super) use rules::{LATE_COPIES, UNMOVED};

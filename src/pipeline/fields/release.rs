@@ -61,6 +61,7 @@ pub(super) static RELEASE: SectionDefinition = SectionDefinition {
             group("methods that release moments", METHODS.iter().map(|word| word.name).collect(), MOMENTS),
             group("robust means (method = \"auto\", \"prime\", …)", means(), MEANS),
             group("covariances (method = \"pace\", \"ssp\", …)", covariances(), COVARIANCES),
+            group("robust means and covariances", estimators(), WINDOWS),
         ]
     },
     rules: &[
@@ -192,6 +193,35 @@ const COVARIANCES: &[Field] = &[Field::optional(
     "Share of the budget for a private mean, about which the covariance is taken.",
 )
 .costs("It takes this share of the budget from the covariance.")];
+
+/// Word of `window` for all epochs so far.
+pub(in crate::pipeline) const GROWING: &str = "growing";
+
+fn growing() -> Vec<Form> {
+    vec![Form { usage: GROWING.into(), about: "All epochs so far, each time that their number has doubled." }]
+}
+
+/// Most epochs of a window or a stride.
+pub(in crate::pipeline) const MOST_EPOCHS: u64 = u32::MAX as u64;
+
+const WINDOWS: &[Field] = &[
+    Field::optional(
+        "window",
+        FieldType::Either(&[FieldType::Words(growing), FieldType::Count { least: 1, most: MOST_EPOCHS }]),
+        "as many as `stride`",
+        "7",
+        "The last epochs that are estimated together. Their rows stay in the private log, with mode 0600.",
+    )
+    .costs("A record is in every window that contains its epoch, and the budget is divided among these."),
+    Field::with_default(
+        "stride",
+        FieldType::Count { least: 1, most: MOST_EPOCHS },
+        "1",
+        "7",
+        "Epochs from one window to the next, at most `window`; for `window = \"growing\"`, epochs of the first.",
+    )
+    .costs("A larger one has fewer windows, each with more of the budget. With stride = window none overlap."),
+];
 
 fn scales() -> Vec<Form> {
     vec![

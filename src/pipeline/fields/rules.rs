@@ -15,7 +15,7 @@ pub(super) const RULES: &[Rule] = &[
         message: "unit = \"entity\" needs a section [entity] with column = \"user\" and participations = 10",
     },
     Rule {
-        when: &[IsNot("privacy.unit", These(&["entity"])), IsNot("release.method", Of(estimators))],
+        when: &[IsNot("privacy.unit", These(&["entity"]))],
         then: &[Lacks("entity")],
         message: "a section [entity] needs unit = \"entity\" in [privacy]: add it there",
     },
@@ -112,8 +112,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         when: &[Is("release.method", Of(estimators))],
-        then: &[Lacks("entity")],
-        message: "estimates of windows protect single records: leave [entity] out, or release moments",
+        then: &[Lacks("entity.sent_limit")],
+        message: "the number of sent records is released beside moments, and this method releases none: leave it out",
     },
     Rule {
         when: &[Is("release.method", Of(estimators))],

@@ -1,10 +1,14 @@
 //! Reads the section `[release]` if its method is an estimator of windows.
 
+use std::num::NonZeroU64;
+
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::{self, Scale};
+use hushflow_mechanism::windows::WindowSpan;
 
 use crate::document::Section;
 use crate::pipeline::WindowEstimator;
+use crate::pipeline::fields::{GROWING, MOST_EPOCHS};
 
 /// An estimator named by `method`.
 #[derive(Clone, Copy)]
@@ -20,6 +24,27 @@ pub(super) fn named(root: &Section<'_>) -> Option<EstimatorMethod> {
     let name = section.peek_text("method")?;
     let mean = name.parse().ok().map(EstimatorMethod::Mean);
     mean.or_else(|| name.parse().ok().map(EstimatorMethod::Covariance))
+}
+
+/// Reads which epochs a window contains, and when windows end.
+pub(super) fn window(section: &Section<'_>) -> Option<WindowSpan> {
+    let stride = match section.has("stride") {
+        false => NonZeroU64::MIN,
+        true => NonZeroU64::new(section.count("stride")?.value)?,
+    };
+    if section.peek_text("window") == Some(GROWING) {
+        section.get("window");
+        return Some(WindowSpan::Growing { first: stride });
+    }
+    if !section.has("window") {
+        return Some(WindowSpan::Sliding { length: stride, stride });
+    }
+    let expected = format!(
+        "a whole number from 1 to {MOST_EPOCHS}, at least stride = {stride}, or rows would be in no window; or \"{GROWING}\""
+    );
+    let fits = |length: &u64| (stride.get()..=MOST_EPOCHS).contains(length);
+    let length = section.count("window")?.filter(&expected, fits)?;
+    Some(WindowSpan::Sliding { length: NonZeroU64::new(length.value)?, stride })
 }
 
 /// Reads the section.

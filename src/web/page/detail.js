@@ -91,8 +91,10 @@ function drawFacts(state) {
   const facts = line === undefined ? [["epoch", "–", "epoch"]] : [
     ["newest epoch", `${line.epoch} of ${about.horizon}`, "epoch", line.epoch],
     ...(about.start === null ? [] : [["from", startOf(line.epoch).replace("T", " ").replace(" 00:00:00Z", ""), "start"]]),
-    [line.workload === "prefix" ? "records that counted" : "weight of records that counted",
-      format(line.count, line.count_noise * about.reach), "count", line.count],
+    line.estimator !== undefined
+      ? ["records in the window", isNumber(line.rows) ? format(line.rows, (line.rows_noise ?? 0) * about.reach) : "–", "count", line.rows]
+      : [line.workload === "prefix" ? "records that counted" : "weight of records that counted",
+        format(line.count, line.count_noise * about.reach), "count", line.count],
     ["quality", (line.quality ?? "as released").replace(/-/g, " "), "quality", line.quality ?? "good"],
     ["run", line.generation, "generation"],
     ["chain", line.chain, "chain"],

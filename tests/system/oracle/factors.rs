@@ -47,6 +47,7 @@ pub(super) enum Factor {
     Bounds,
     Sent,
     Histograms,
+    Windows,
 }
 
 use Factor as F;
@@ -137,6 +138,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
     (F::Sent, &["none", "2", "5"]),
     // Of the first column, and also of a text.
     (F::Histograms, &["none", "bins", "bins and values"]),
+    // Epochs of a window and of a stride, for estimators of windows.
+    (F::Windows, &["each epoch", "3/1", "4/2", "3/3", "growing"]),
 ];
 
 /// Number of methods that sum moments: the first ones. Estimators of means follow, then those of
@@ -272,7 +275,11 @@ impl Case {
     /// Makes the levels compatible.
     fn repaired(mut self) -> Self {
         if self.estimates() {
-            self.set(F::Unit, "record");
+            self.set(F::Sent, "none");
+            if self.is(F::Method, &["resilience"]) {
+                // It protects one record of an entity in a window.
+                self.set(F::Limits, "1/1/1");
+            }
             if self.estimates_means() || self.is(F::Neighbours, &["replace-one"]) {
                 self.set(F::Neighbours, "replace-one-in-place");
             }
@@ -283,6 +290,9 @@ impl Case {
             for factor in [F::Strategy, F::Moments, F::ClipNorm, F::Missing, F::Bounds, F::Histograms] {
                 self.levels[factor as usize] = 0;
             }
+        }
+        if !self.estimates() {
+            self.set(F::Windows, "each epoch");
         }
         // A delay line needs several participations.
         if self.is(F::Strategy, &["comb-blt:2"]) {

@@ -156,11 +156,12 @@ impl Case {
                 _ => ("0.01", ""),
             };
             return format!(
-                "[release]\nmethod = '{method}'\ncorruption = {corruption}\nscale = [{scales}]\n{range}"
+                "[release]\nmethod = '{method}'\ncorruption = {corruption}\nscale = [{scales}]\n{range}{}",
+                self.windows()
             );
         }
         if self.estimates() {
-            return format!("[release]\nmethod = '{method}'\n");
+            return format!("[release]\nmethod = '{method}'\n{}", self.windows());
         }
         let strategy = &self[F::Strategy];
         // Optimisers fit any weights, those of files and schedules too.
@@ -171,6 +172,14 @@ impl Case {
             _ => "'prefix'",
         };
         format!("[release]\nmethod = '{method}'\nstrategy = '{strategy}'\nworkload = {workload}\n")
+    }
+
+    fn windows(&self) -> String {
+        match self[F::Windows].split_once('/') {
+            Some((window, stride)) => format!("window = {window}\nstride = {stride}\n"),
+            None if self.is(F::Windows, &["growing"]) => "window = 'growing'\n".into(),
+            None => String::new(),
+        }
     }
 
     /// A lower-triangular matrix with entries of both signs, for `file:dense.csv`.

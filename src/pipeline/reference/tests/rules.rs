@@ -129,9 +129,11 @@ const SPOILT: &[&[(&str, &str)]] = &[
         (
             DELTA,
             "delta = 1e-6\nneighbours = \"replace-one-in-place\"\nunit = \"entity\"\n[entity]\ncolumn = \"tailnum\"\n\
-             participations = 3",
+             participations = 3\nsent_limit = 9",
         ),
     ],
+    &[WINDOWS, (VIEW, ""), PLACE, ("corruption = 0.1", "corruption = 0.1\nwindow = \"shrinking\"")],
+    &[(STRATEGY, "window = 2")],
     // [[views]] and [[sinks]]
     &[("workload = \"average\"", "")],
     &[(GAUSSIAN, "estimate = \"regression\"")],
@@ -164,6 +166,18 @@ const VALID: &[&[(&str, &str)]] = &[
     &[WINDOWS, (VIEW, ""), PLACE],
     &[WINDOWS, (VIEW, ""), PLACE, ("method = \"auto\"", "method = \"tukey\"\nrange = 10\nscale = [1, 1]")],
     &[(STRATEGY, "method = \"ssp\"\ncentre = 0.1"), (VIEW, ""), PLACE, ("workload = \"prefix\"\n", "")],
+    &[WINDOWS, (VIEW, ""), PLACE, ("corruption = 0.1", "corruption = 0.1\nwindow = 4\nstride = 2")],
+    &[WINDOWS, (VIEW, ""), PLACE, ("corruption = 0.1", "corruption = 0.1\nstride = 2")],
+    &[WINDOWS, (VIEW, ""), PLACE, ("corruption = 0.1", "corruption = 0.1\nwindow = \"growing\"\nstride = 2")],
+    &[
+        WINDOWS,
+        (VIEW, ""),
+        (
+            DELTA,
+            "delta = 1e-6\nneighbours = \"replace-one-in-place\"\nunit = \"entity\"\n[entity]\ncolumn = \"tailnum\"\n\
+             participations = 3",
+        ),
+    ],
 ];
 
 const PATH: &str = "path = \"flights_jan2013.csv\"";

@@ -1,0 +1,137 @@
+//! The budget of one window, so that all windows that hold a unit spend that of the pipeline.
+//!
+//! A record is in several windows if they overlap, and an entity has several records. The charge of
+//! all of them follows from that of one record in one window
+//! ([`Charge::over_windows`], proof in [`hushflow_mechanism::windows`]). This is the search for the
+//! largest budget of one window whose charge keeps the promise. Without overlap, and for single
+//! records, a window has the whole budget.
+
+use hushflow_estimators::covariance::CovarianceMethod;
+use hushflow_estimators::mean::{MeanMethod, Question};
+use hushflow_mechanism::accounting::composition::Spending;
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, Rho, least};
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::windows::WindowOverlap;
+
+use super::windows::{WindowEstimate, bounds};
+use super::{PublicationError, guarantee};
+use crate::ledger::Charge;
+use crate::pipeline::{PublicParameters, WindowEstimator};
+
+/// Largest share of δ for total variation, where it is divided.
+const VARIATION_SHARE: f64 = 1.0 / 16.0;
+
+/// Most halvings of a window's δ.
+const HALVINGS: i32 = 200;
+
+/// Slightly less than 1, so that parts do not exceed the whole.
+const ROUNDED_DOWN: f64 = 1.0 - 1e-12;
+
+/// Returns the estimate of one window with its share of the budget, and the charge of all windows.
+pub(super) fn divided(
+    parameters: &PublicParameters,
+    estimator: &WindowEstimator,
+    overlap: &WindowOverlap,
+    private: bool,
+) -> Result<(WindowEstimate, Charge), PublicationError> {
+    let promise = guarantee(parameters)?;
+    // Only its privacy matters here.
+    let source = if private { NoiseSource::System } else { NoiseSource::Seeded(0) };
+    let columns = parameters.columns.len();
+    let (estimate, charge) = match estimator {
+        WindowEstimator::Mean { method, corruption, scale, range } => {
+            if *method == MeanMethod::Resilience && overlap.steps > 1 {
+                return Err(PublicationError::SeveralRecords(*method));
+            }
+            let of = |(epsilon, delta): (Epsilon, Delta)| {
+                let name = parameters.name.clone();
+                Charge::of_mean(name, (*method, range.is_some()), (epsilon, delta), source)?
+                    .over_windows(overlap)
+            };
+            let each = match method {
+                _ if overlap.is_single() => promise,
+                MeanMethod::Tukey | MeanMethod::Resilience => evenly(promise, overlap)?,
+                _ => each_mean(promise, overlap, |epsilon, delta| of((epsilon, delta)))?,
+            };
+            let (epsilon, delta) = each;
+            let (method, corruption, scale, range) = (*method, *corruption, scale.clone(), *range);
+            let question = Question { method, epsilon, delta, corruption, scale, range };
+            (WindowEstimate::Mean { question, columns }, of(each)?)
+        }
+        WindowEstimator::Covariance { method, centre } => {
+            let neighbours = parameters.privacy.neighbours;
+            let of = |rho: Rho| {
+                let spending = method.spending(columns, rho)?;
+                let name = (parameters.name.clone(), *method);
+                let charge = Charge::of_covariance(name, &spending, promise, neighbours, source)?;
+                Ok::<_, PublicationError>(charge.over_windows(overlap)?)
+            };
+            let rho = each_covariance(*method, columns, promise, overlap, of)?;
+            let (method, centre, bounds) = (*method, *centre, bounds(parameters));
+            (WindowEstimate::Covariance { method, centre, rho, neighbours, bounds }, of(rho)?)
+        }
+    };
+    let unit = parameters.adjacency().unit;
+    let within = parameters.entity.as_ref().map_or_else(Vec::new, |entity| entity.within.clone());
+    let (epsilon, delta) = (promise.0.value(), promise.1.value());
+    let epochs = parameters.epochs.schedule.horizon();
+    Ok((estimate, Charge { unit, within, epsilon, delta, epochs, ..charge }))
+}
+
+/// Divides (ε, δ) by basic composition: ε of all windows and of all records of a group adds up.
+fn evenly(
+    (epsilon, delta): (Epsilon, Delta),
+    overlap: &WindowOverlap,
+) -> Result<(Epsilon, Delta), AccountingError> {
+    let share = ROUNDED_DOWN / overlap.contributions as f64;
+    Ok((Epsilon::new(epsilon.value() * share)?, Delta::new(delta.value() * share)?))
+}
+
+/// Whether the charge of all windows keeps the promise.
+fn keeps(spent: Spending, (epsilon, delta): (Epsilon, Delta)) -> bool {
+    spent.delta(epsilon) <= delta.value()
+}
+
+/// Returns the largest ε of a window, at the largest δ whose total variation takes a small part of
+/// the whole δ.
+fn each_mean(
+    promise: (Epsilon, Delta),
+    overlap: &WindowOverlap,
+    charge: impl Fn(Epsilon, Delta) -> Result<Charge, AccountingError>,
+) -> Result<(Epsilon, Delta), AccountingError> {
+    let (epsilon, delta) = (promise.0.value(), promise.1.value());
+    let low = epsilon / overlap.contributions as f64 / 64.0;
+    for halvings in 0..HALVINGS {
+        let each = Delta::new(delta * ROUNDED_DOWN / overlap.windows as f64 * 0.5_f64.powi(halvings))?;
+        let spent = |epsilon: f64| charge(Epsilon::new(epsilon)?, each)?.spending();
+        let is_kept = |epsilon: f64| spent(epsilon).is_ok_and(|spent| keeps(spent, promise));
+        let largest = least(low, 4.0 * epsilon, |epsilon| !is_kept(epsilon)).next_down();
+        let Ok(spent) = spent(largest) else { continue };
+        let variation = (1.0 + epsilon.exp()) * spent.total_variation();
+        if keeps(spent, promise) && variation <= VARIATION_SHARE * delta {
+            return Ok((Epsilon::new(largest)?, each));
+        }
+    }
+    Err(AccountingError::DiscretenessExceedsDelta { cost: 1.0, delta })
+}
+
+/// Returns the largest ρ of a window.
+fn each_covariance(
+    method: CovarianceMethod,
+    columns: usize,
+    promise: (Epsilon, Delta),
+    overlap: &WindowOverlap,
+    charge: impl Fn(Rho) -> Result<Charge, PublicationError>,
+) -> Result<Rho, AccountingError> {
+    let whole = method.rho_for(columns, promise).ok_or(AccountingError::Rho(0.0))?;
+    if overlap.is_single() {
+        return Ok(whole);
+    }
+    let is_kept = |rho: f64| {
+        let spent = Rho::new(rho).ok().and_then(|rho| charge(rho).ok()?.spending().ok());
+        spent.is_some_and(|spent| keeps(spent, promise))
+    };
+    let low = whole.value() / (overlap.contributions as f64).powi(2) / 64.0;
+    let largest = least(low, whole.value(), |rho| !is_kept(rho)).next_down();
+    if is_kept(largest) { Rho::new(largest) } else { Err(AccountingError::Rho(0.0)) }
+}
