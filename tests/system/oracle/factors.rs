@@ -53,7 +53,7 @@ pub(super) enum Factor {
 use Factor as F;
 
 /// The levels of each factor, the default first.
-pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
+pub(super) const FACTORS: [(Factor, &[&str]); 27] = [
     (F::Unit, &["record", "entity"]),
     (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
     // One of the adjacencies to which the guarantee converts: its own, the next one, …
