@@ -52,7 +52,7 @@ fn csv_byte_records_alone(bencher: divan::Bencher<'_, '_>) {
     });
 }
 
-/// The flights with four columns.
+/// Returns a pipeline over the flights with four columns.
 fn pipeline() -> Pipeline {
     let files = vec![format!("{:?}", flights()); COPIES].join(", ");
     let columns =
@@ -79,7 +79,7 @@ fn source_reader(bencher: divan::Bencher<'_, '_>) {
     });
 }
 
-/// From the file to the public log, by this many workers and the reader's thread.
+/// Runs from the file to the public log, with this many workers and the reader's thread.
 #[divan::bench(args = [1, 2])]
 fn whole_pipeline(bencher: divan::Bencher<'_, '_>, workers: usize) {
     let pipeline = pipeline();
@@ -97,7 +97,7 @@ fn whole_pipeline(bencher: divan::Bencher<'_, '_>, workers: usize) {
 /// Total number of batches for the operators.
 const BATCHES: usize = 64;
 
-/// From batches in memory to a log that keeps nothing, by this many workers.
+/// Runs from batches in memory to a log that keeps nothing, with this many workers.
 #[divan::bench(args = [1, 2], consts = [32, 64])]
 fn operators<const DIMENSION: usize>(bencher: divan::Bencher<'_, '_>, workers: usize) {
     let publication = wide(DIMENSION);
@@ -114,7 +114,7 @@ fn operators<const DIMENSION: usize>(bencher: divan::Bencher<'_, '_>, workers: u
     });
 }
 
-/// One epoch of records of this dimension, in [−1, 1].
+/// Returns a publication of one epoch of records of this dimension, in [−1, 1].
 fn wide(dimension: usize) -> MomentPublication {
     let columns: String =
         (0..dimension).map(|i| format!("[[columns]]\nname = 'x{i}'\nlower = -1\nupper = 1\n")).collect();

@@ -1,7 +1,7 @@
-//! Whole runs of the binary on streams of eight columns, for minutes: the latency of an epoch,
+//! Runs the binary for minutes on streams of eight columns and measures the latency of epochs,
 //! memory over time, and the cost of 100,000 keys.
 //!
-//! Run `cargo bench --bench streams -- latency memory keys`, or some of the three.
+//! Run `cargo bench --bench streams -- latency memory keys`, or with only some of the three names.
 //! `HUSHFLOW_SECONDS` and `HUSHFLOW_RECORDS` set the length of the first two. `docs/benchmarks.md`
 //! lists results. The state is on the disk of the build directory.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 const COLUMNS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// Number of rows, which are made once and sent repeatedly.
+/// Number of rows, which are generated once and sent repeatedly.
 const ROWS: usize = 100_000;
 
 fn main() {
@@ -45,17 +45,19 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// 100,000 records a second into a socket, ten epochs a second of 1,000 keys.
+/// Sends 100,000 records a second into a socket, in ten epochs a second, with 1,000 keys.
 fn latency(seconds: u64) {
-    const A_MILLISECOND: usize = 100;
-    const AN_EPOCH: usize = 10_000;
+    // Numbers of records.
+    const PER_MILLISECOND: usize = 100;
+    const PER_EPOCH: usize = 10_000;
     let directory = BenchDirectory::new();
     let socket = directory.path("socket");
     let source = format!("unix-listen://{}", socket.display());
-    let epochs = seconds * 1000 * A_MILLISECOND as u64 / AN_EPOCH as u64;
-    let run = directory.run(&pipeline(&source, 1000, AN_EPOCH, epochs), 1);
+    let epochs = seconds * 1000 * PER_MILLISECOND as u64 / PER_EPOCH as u64;
+    let run = directory.run(&pipeline(&source, 1000, PER_EPOCH, epochs), 1);
     let lines = rows(1000);
-    let ends = lines.match_indices('\n').map(|(at, _)| at + 1).skip(A_MILLISECOND - 1).step_by(A_MILLISECOND);
+    let ends = lines.match_indices('\n').map(|(at, _)| at + 1);
+    let ends = ends.skip(PER_MILLISECOND - 1).step_by(PER_MILLISECOND);
     let cuts: Vec<usize> = std::iter::once(0).chain(ends).collect();
     let mut peer = retry(|| UnixStream::connect(&socket).ok());
     peer.write_all(header().as_bytes()).expect("the run listens");
@@ -67,11 +69,11 @@ fn latency(seconds: u64) {
         thread::sleep((begin + Duration::from_millis(tick)).saturating_duration_since(Instant::now()));
         let before = Instant::now();
         peer.write_all(&lines.as_bytes()[cuts[at]..cuts[at + 1]]).expect("the run listens");
-        if ((tick as usize + 1) * A_MILLISECOND).is_multiple_of(AN_EPOCH) {
+        if ((tick as usize + 1) * PER_MILLISECOND).is_multiple_of(PER_EPOCH) {
             sent.push(before);
         }
     }
-    let rate = (seconds * 1000 * A_MILLISECOND as u64) as f64 / begin.elapsed().as_secs_f64();
+    let rate = (seconds * 1000 * PER_MILLISECOND as u64) as f64 / begin.elapsed().as_secs_f64();
     let mut delays: Vec<Duration> =
         seen.iter().take(sent.len()).map(|(epoch, seen)| seen - sent[epoch as usize - 1]).skip(10).collect();
     delays.sort();
@@ -87,12 +89,14 @@ fn latency(seconds: u64) {
     run.stop();
 }
 
-/// Records through a pipe as fast as the run reads them; resident memory at powers of ten.
+/// Sends records through a pipe as fast as the run reads them, and prints resident memory at powers
+/// of ten.
 fn memory(records: u64) {
-    const AN_EPOCH: usize = 1_000_000;
+    /// Number of records.
+    const PER_EPOCH: usize = 1_000_000;
     let directory = BenchDirectory::new();
-    // One epoch more, so that the last record does not end the run.
-    let mut run = directory.run(&pipeline("-", 1000, AN_EPOCH, records.div_ceil(AN_EPOCH as u64) + 1), 1);
+    // Another epoch, so that the last record does not end the run.
+    let mut run = directory.run(&pipeline("-", 1000, PER_EPOCH, records.div_ceil(PER_EPOCH as u64) + 1), 1);
     let mut input = run.child.stdin.take().expect("a pipe");
     input.write_all(header().as_bytes()).expect("the run reads");
     let lines = rows(1000);
@@ -108,17 +112,18 @@ fn memory(records: u64) {
     run.wait();
 }
 
-/// Five epochs of 100,000 keys from a file, then a restart after them.
+/// Publishes five epochs of 100,000 keys from a file, then starts the finished run again.
 fn keys() {
-    const AN_EPOCH: usize = 500_000;
+    /// Number of records.
+    const PER_EPOCH: usize = 500_000;
     const EPOCHS: usize = 5;
     let directory = BenchDirectory::new();
     let lines = rows(ROWS);
-    fs::write(directory.path("data.csv"), header() + &lines.repeat(AN_EPOCH * EPOCHS / ROWS))
+    fs::write(directory.path("data.csv"), header() + &lines.repeat(PER_EPOCH * EPOCHS / ROWS))
         .expect("there is room");
-    for again in ["", " again, for nothing"] {
+    for again in ["", " again, nothing to do:"] {
         let begin = Instant::now();
-        let run = directory.run(&pipeline("data.csv", ROWS, AN_EPOCH, EPOCHS as u64), 2);
+        let run = directory.run(&pipeline("data.csv", ROWS, PER_EPOCH, EPOCHS as u64), 2);
         let seen = watch(directory.state());
         let peak = run.wait_and_watch();
         let times = seen
@@ -153,7 +158,7 @@ fn header() -> String {
     format!("key,{}\n", COLUMNS.join(","))
 }
 
-/// Rows without a header, with keys in scattered order.
+/// Returns rows without a header, with keys in scattered order.
 fn rows(keys: usize) -> String {
     let mut rows = String::new();
     for row in 0..ROWS {
@@ -227,14 +232,14 @@ struct BenchRun {
 }
 
 impl BenchRun {
-    /// Returns a value of the process from `/proc`; empty after its end.
+    /// Returns a value of the process from `/proc`, or an empty text after its end.
     fn memory(&self, name: &str) -> String {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(|line| line[1..].trim().to_owned()).unwrap_or_default()
     }
 
-    /// Returns the peak of resident memory.
+    /// Waits for the end of the run and returns its peak resident memory.
     fn wait_and_watch(mut self) -> String {
         let mut peak = String::new();
         loop {

@@ -53,13 +53,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!(
-        "\nThe difference between the private numbers and those in bounds is noise. The rest, the price of public bounds, comes"
+        "\nThe private numbers differ from those in bounds by noise. Those in bounds differ from the true ones because a few"
     );
-    println!("from the few delays beyond them: the longest is 21 hours.");
+    println!("delays are beyond the public bounds: the longest is 21 hours.");
     Ok(())
 }
 
-/// Name, private value and standard deviation of its noise (to first order where not exact).
+/// Returns names, private values and standard deviations of their noise (to first order where not
+/// exact).
 fn statistics(density: &Density) -> [(&'static str, f64, f64); 5] {
     let (mean, covariance) = (&density.mean, &density.covariance);
     let deviation = |i: usize| covariance[(i, i)].sqrt();
@@ -74,8 +75,8 @@ fn statistics(density: &Density) -> [(&'static str, f64, f64); 5] {
     ]
 }
 
-/// The same statistics of the file, with delays clipped to bounds. Not private: only for comparison
-/// in this example.
+/// Returns the same statistics of the file, with delays clipped to bounds. Not private: only for
+/// comparison in this example.
 fn truth(airport: &str, bounds: [(f64, f64); 2]) -> Result<[f64; 5], Box<dyn Error>> {
     let mut reader = csv::Reader::from_path(Path::new(EXAMPLES).join("data/flights_jan2013.csv"))?;
     let [mut n, mut x, mut y, mut xx, mut xy, mut yy] = [0.0; 6];

@@ -55,7 +55,7 @@ fn send(address: &str, header: &str, rows: &[&str], rate: f64, safe: &AtomicUsiz
             connection.write_all((part.join("\n") + "\n").as_bytes())?;
             thread::sleep(Duration::from_secs_f64(part.len() as f64 / rate));
         }
-        // Until the last row is acknowledged or the connection ends.
+        // Wait until the last row is acknowledged or the connection ends.
         while !reader.is_finished() {
             thread::sleep(Duration::from_millis(20));
         }

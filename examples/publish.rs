@@ -68,7 +68,7 @@ fn to_nats(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
             match line.split(' ').next() {
                 Some("MSG") => return answers.next().ok_or(io::ErrorKind::UnexpectedEof)?,
                 Some("HMSG") => {
-                    return Err(io::Error::other("JetStream is not there: start nats-server -js"));
+                    return Err(io::Error::other("JetStream is not enabled: start nats-server -js"));
                 }
                 Some("-ERR") => return Err(io::Error::other(line)),
                 _ => {}
@@ -79,9 +79,9 @@ fn to_nats(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
     let create = format!("PUB $JS.API.STREAM.CREATE.flights answer {}\r\n{config}\r\n", config.len());
     let hello = "CONNECT {\"verbose\":false,\"headers\":true,\"no_responders\":true}\r\nSUB answer 1\r\n";
     connection.write_all(format!("{hello}{create}").as_bytes())?;
-    let made = answer()?;
-    if made.contains("\"error\"") {
-        return Err(io::Error::other(made));
+    let created = answer()?;
+    if created.contains("\"error\"") {
+        return Err(io::Error::other(created));
     }
     let mut new = 0;
     for (batch, first) in rows.chunks(500).zip((1..).step_by(500)) {

@@ -4,7 +4,7 @@
 //! The first table holds, for every strategy that a comparison includes, how far its total squared
 //! error is above a proven lower bound, for several workloads, horizons and participations; and its
 //! bytes of state and the nanoseconds of encoding a step, both per coordinate. `docs/strategies.md`
-//! carries it.
+//! contains it.
 //!
 //! Then the example recomputes Tables 1 and 6 of "Multi-Epoch Matrix Factorization Mechanisms"
 //! (Choquette-Choo et al., 2023). Table 1 lists the total squared error of prefix sums over 2000
@@ -120,7 +120,7 @@ fn main() -> Fallible<()> {
         Some("--quick") => (true, true),
         Some("--losses") => (false, false),
         Some(other) => {
-            return Err(format!("`{other}` is no option; expected --quick, --losses or nothing").into());
+            return Err(format!("unknown option `{other}`: expected --quick, --losses or nothing").into());
         }
     };
     losses(quick)?;
@@ -206,7 +206,7 @@ fn losses(quick: bool) -> Fallible<()> {
     Ok(())
 }
 
-/// Formats a ratio with four digits, but no more than four behind the point.
+/// Formats a ratio with four decimals below 10, one below 100, and none above.
 fn as_ratio(ratio: f64) -> String {
     match ratio {
         _ if ratio < 10.0 => format!("{ratio:.4}"),
@@ -215,7 +215,7 @@ fn as_ratio(ratio: f64) -> String {
     }
 }
 
-/// Mean time of encoding a step, per coordinate.
+/// Returns the mean time of encoding a step, per coordinate.
 fn encoding_nanoseconds(strategy: &dyn Strategy, horizon: u64) -> f64 {
     let steps = horizon.min(MEASURED);
     let mut encoder = strategy.encoder(COORDINATES);
@@ -230,7 +230,7 @@ fn encoding_nanoseconds(strategy: &dyn Strategy, horizon: u64) -> f64 {
     begin.elapsed().as_nanos() as f64 / (steps as f64 * COORDINATES as f64)
 }
 
-/// Prints Table 1. Returns whether all of it agrees.
+/// Prints Table 1. Returns whether all rows agree with the paper.
 fn table_1(quick: bool) -> Fallible<bool> {
     println!("Table 1: prefix, {STEPS} steps, participation {PARTICIPATION}\n");
     println!("{:35}{:>7}{:>12}{:>14}  sensitivity", "mechanism", "paper", "loss", "by Thm 2.1");
@@ -285,7 +285,7 @@ fn spectral_bound(matrix: &Matrix, participation: Participation) -> f64 {
     schedule.count() as f64 * schedule.starts().map(norm_squared).fold(0.0, f64::max)
 }
 
-/// Prints Table 6. Returns whether all of it agrees.
+/// Prints Table 6. Returns whether all rows agree with the paper.
 fn table_6() -> Fallible<bool> {
     println!("\nTable 6: 6 steps, participation 3x2, root of the loss\n");
     println!("{:15}{:>6}{:>9}{:>14}{:>10}", "workload", "Eq.", "paper", "root of loss", "gap");

@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Densities of a station under a workload, day by day, from the public log alone.
+/// Returns the densities of a station under a workload, day by day, from the public log alone.
 fn densities(state: &Path, workload: &Workload) -> Result<BTreeMap<Date, Density>, Box<dyn Error>> {
     let mut log = PublicReader::open(state)?;
     let publication = MomentPublication::from_header(log.header())?;
@@ -84,8 +84,8 @@ fn cell(density: &Density, column: usize) -> String {
     format!("{:10.2} ± {:5.2}", density.mean[column], density.mean_noise[column])
 }
 
-/// The raw wind at the station: day in New York's standard time, and speed. Not private: only for
-/// comparison in this example.
+/// Returns the raw wind at the station: day in New York's standard time, and speed. Not private:
+/// only for comparison in this example.
 fn raw_wind() -> Result<Vec<(Date, f64)>, Box<dyn Error>> {
     let mut reader = csv::Reader::from_path(Path::new(EXAMPLES).join("data/weather_nyc2013.csv"))?;
     let mut wind = Vec::new();
@@ -99,7 +99,7 @@ fn raw_wind() -> Result<Vec<(Date, f64)>, Box<dyn Error>> {
     Ok(wind)
 }
 
-/// Mean over the days of the window that ends on `last`.
+/// Returns the mean over the days of the window that ends on `last`.
 fn mean_of_window(raw: &[(Date, f64)], last: Date) -> Result<f64, jiff::Error> {
     let first = last.checked_sub(jiff::Span::new().days(WINDOW - 1))?;
     let window: Vec<f64> =

@@ -1,10 +1,11 @@
 //! Communication between a run and its caller while it runs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +32,10 @@ pub struct Control {
     /// True until a source is opened.
     preparing: Arc<AtomicBool>,
     until_idle: Option<Duration>,
+    /// How long a server may keep a source waiting before its first row.
+    server_patience: Option<Duration>,
+    /// Servers that no source has reached yet, and why.
+    unreached: Arc<Mutex<BTreeMap<String, String>>>,
     /// How long an answer is still waited for when the run is stopped.
     grace: Duration,
     notice: Option<Notice>,
@@ -47,6 +52,8 @@ impl Default for Control {
             stop: Arc::default(),
             preparing,
             until_idle: None,
+            server_patience: None,
+            unreached: Arc::default(),
             grace: Duration::ZERO,
             notice: None,
             private_notice: None,
@@ -64,6 +71,12 @@ impl Control {
     /// ended.
     pub fn until_idle(self, patience: Option<Duration>) -> Self {
         Control { until_idle: patience, ..self }
+    }
+
+    /// Sets how long to wait for a server that can't be reached, or that holds rows back. By
+    /// default a source waits until the run is stopped.
+    pub fn wait_for_servers(self, patience: Duration) -> Self {
+        Control { server_patience: Some(patience), ..self }
     }
 
     /// Calls `listener` with notices that do not end the run: a server is away, a peer was refused.
@@ -105,6 +118,27 @@ impl Control {
     /// Returns whether the run is stopped.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Returns the servers of sources that were never reached, each with the last failure.
+    pub fn unreached(&self) -> Vec<String> {
+        let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        unreached.iter().map(|(name, problem)| format!("{name}: {problem}")).collect()
+    }
+
+    /// Notes the last attempt to reach a server that was never reached before: why it failed, or
+    /// `None` for success.
+    pub(crate) fn note_attempt(&self, name: &str, problem: Option<&str>) {
+        let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        match problem {
+            Some(problem) => drop(unreached.insert(name.into(), problem.into())),
+            None => drop(unreached.remove(name)),
+        }
+    }
+
+    /// Whether to give up waiting for a server, which began at `since`.
+    pub(crate) fn gives_up(&self, since: Instant) -> bool {
+        self.server_patience.is_some_and(|patience| since.elapsed() >= patience)
     }
 
     pub(crate) fn notice(&self, message: &str) {

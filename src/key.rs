@@ -112,7 +112,7 @@ impl SharedKey {
     /// Reads a key file.
     ///
     /// # Errors
-    /// [`KeyError`] if it can't be read, is no key file, or others may read or write it.
+    /// [`KeyError`] if it can't be read, is not a key file, or others may read or write it.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::Read { path: path.into(), source };
         let form = || KeyError::Form { path: path.into() };

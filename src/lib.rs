@@ -87,6 +87,7 @@ mod document;
 pub mod estimates;
 pub mod follow;
 pub mod format;
+pub mod histogram;
 mod http;
 pub mod key;
 pub mod ledger;

@@ -83,7 +83,7 @@ fn parse_span(text: &str) -> Option<Span> {
 }
 
 /// Returns whether a length of epochs varies, as months and years do, which only a calendar has;
-/// `None` if it is no length.
+/// `None` if it is not a length.
 ///
 /// ```
 /// # use hushflow::time::is_varying_length;

@@ -17,6 +17,8 @@ mkdir -p "$directory/orders"
 # Epoch 1 begins with the first start. Later starts continue the same publication.
 if [ ! -s "$pipeline" ]; then
   sed "s/\"@START@\"/\"$(ago 5)\"/" "$(dirname "$0")/orders.toml" > "$pipeline.new"
+  # Sinks of a variant of the demonstration.
+  [ -z "${SINKS:-}" ] || cat "$(dirname "$0")/$SINKS.toml" >> "$pipeline.new"
   mv "$pipeline.new" "$pipeline"
 fi
 

@@ -62,7 +62,7 @@ impl CovariancePanel {
         InPlaceRelease::new(self.dimension, 1.0, noise / 2.0)
     }
 
-    /// Error of JME, debiased.
+    /// Returns the error of debiased JME.
     fn joint(&self, entries: SecondEntries, noise: f64) -> f64 {
         let rows = (1..=self.steps).map(|t| (t as f64).powf(-0.5));
         joint_covariance_error(entries, self.dimension, 1.0, self.release(noise).joint(), rows).debiased
@@ -78,7 +78,7 @@ impl CovariancePanel {
         MethodComparison { joint, post_processing: self.post_processed(noise) }
     }
 
-    /// JME and debiased PP.
+    /// Returns circles of JME and debiased PP.
     fn circles(&self) -> Result<Vec<Circle<2>>, ReproductionError> {
         let circle = |&noise: &f64| {
             Ok(Circle {
@@ -90,8 +90,8 @@ impl CovariancePanel {
         CIRCLES.iter().map(circle).collect()
     }
 
-    /// Error of debiased PP for records that change their sign: their mean is 0 at even steps and
-    /// 1/t at odd ones.
+    /// Returns the error of debiased PP for records that change their sign at every step: their
+    /// mean is 0 at even steps and 1/t at odd ones.
     fn alternating(&self, noise: f64) -> f64 {
         let error = self.post_processed(noise);
         let t = || (1..=self.steps).map(|t| t as f64);
@@ -115,8 +115,8 @@ impl CovariancePanel {
         Ok(stream.run(Quantity::Covariance, self.runs(), self.effort.seed)?.second)
     }
 
-    /// Number of runs. Most of the error comes from the first few steps, so the mean of the runs
-    /// approaches a normal distribution slowly.
+    /// Returns the number of runs. Most of the error comes from the first few steps, so the mean of
+    /// the runs approaches a normal distribution slowly.
     fn runs(&self) -> u32 {
         self.effort.runs.max(1000)
     }
@@ -131,7 +131,7 @@ impl CovariancePanel {
     fn findings(&self, circles: &[Circle<2>]) -> Vec<FigureFinding> {
         let farthest = farthest(circles);
         let agreement = FigureFinding::new(
-            format!("{}: runs err as Theorems 4.1 and 4.2 say", self.title),
+            format!("{}: the errors of the runs agree with Theorems 4.1 and 4.2", self.title),
             farthest < FAR,
             format!("{} runs at each circle: at most {farthest:.1} standard errors off", self.runs()),
         );
@@ -152,7 +152,7 @@ impl CovariancePanel {
             format!("{}: JME is better in high privacy", self.title),
             joint <= high && rival < joint,
             format!(
-                "surely from σ = {joint:.2} on, PP up to σ = {rival:.2} (0: nowhere); error of PP over that of JME: {:.3} at \
+                "certainly from σ = {joint:.2} on, PP up to σ = {rival:.2} (0: nowhere); error of PP over that of JME: {:.3} at \
                  σ = {low}, {:.3} at σ = {high}",
                 ratio(low),
                 ratio(high)

@@ -1,5 +1,5 @@
 //! Reproduces the figures of "Continual Release Moment Estimation with Differential Privacy" with
-//! the mechanisms that run here.
+//! the mechanisms of this project.
 //!
 //! | figure | shows | file |
 //! |---|---|---|
@@ -127,7 +127,7 @@ impl FigureFinding {
     }
 }
 
-/// Why a figure can't be made.
+/// Why a figure can't be reproduced.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ReproductionError {
@@ -230,13 +230,13 @@ fn significant(value: f64) -> String {
     format!("{value:.6e}")
 }
 
-/// `count` numbers from `low` to `high`, evenly spaced in their logarithms.
+/// Returns `count` numbers from `low` to `high`, evenly spaced in their logarithms.
 pub(crate) fn geometric(low: f64, high: f64, count: usize) -> impl Iterator<Item = f64> + Clone {
     let last = (count - 1).max(1) as f64;
     (0..count).map(move |i| low * (high / low).powf(i as f64 / last))
 }
 
-/// A mechanism in the paper's setting: records are replaced in place, counts are public.
+/// Returns a mechanism in the paper's setting: records are replaced in place, counts are public.
 pub(crate) fn in_place(
     method: Method,
     layout: Layout,
@@ -253,6 +253,7 @@ pub(crate) fn in_place(
         noise_multiplier,
         second_moment_weight,
         count_weight: None,
+        bin_weight: None,
     };
     MatrixMechanism::new(parameters, strategy.clone())
 }
@@ -260,7 +261,7 @@ pub(crate) fn in_place(
 /// The layout of a few coordinates that represent all `dimension`: see
 /// [`simulate`](super::simulate).
 pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
-    Layout { dimension: dimension.min(2), second, sent: None }
+    Layout::new(dimension.min(2), second)
 }
 
 /// Maximum distance of a circle from its expectation, in standard errors. The probability that one
@@ -282,7 +283,7 @@ pub(crate) fn farthest<const N: usize>(circles: &[Circle<N>]) -> f64 {
     distances.fold(0.0, |far: f64, distance| far.max(distance.abs()))
 }
 
-/// The runs of one method.
+/// Returns the circles of one method.
 pub(crate) fn runs<const N: usize>(
     name: &str,
     colour: usize,
@@ -326,7 +327,7 @@ pub(crate) fn comparison_panel(
     }
 }
 
-/// A circle at the root of a mean, with a bar of four standard errors either way.
+/// Returns a circle at the root of a mean, with a bar of four standard errors either way.
 pub(crate) fn of_estimate(x: f64, RunMean { mean, standard_error }: RunMean) -> PlotPoint {
     let bar = 4.0 * standard_error;
     PlotPoint { x, y: mean.sqrt(), low: (mean - bar).max(0.0).sqrt(), high: (mean + bar).sqrt() }
@@ -341,6 +342,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "slow"]
     fn every_figure_depends_on_its_seed_alone() {
         let directory = tempfile::tempdir().unwrap();
         for figure in Figure::ALL {
@@ -356,6 +358,7 @@ mod tests {
 
     /// Checks all claims except those of Figure 5, which takes too many runs for a test.
     #[test]
+    #[ignore = "slow"]
     fn claims_of_closed_forms_hold() {
         for figure in Figure::ALL.into_iter().filter(|figure| *figure != Figure::Densities) {
             for finding in quick(figure, 1000).findings {

@@ -1,5 +1,5 @@
-//! Reproduces the figures of the paper on joint moment estimation with the mechanisms that run, as
-//! CSV and SVG.
+//! Reproduces the figures of the paper on joint moment estimation with the mechanisms of this
+//! project, as CSV and SVG.
 //!
 //! ```sh
 //! cargo run --release --example reproduce -- figure-2 --out figures
@@ -38,7 +38,7 @@ The figures of \"Continual Release Moment Estimation with Differential Privacy\"
   figure-7   figure-2 for exponential and sliding-window weights
 
 Curves are closed forms; circles, and all of figure-5, are runs of encoder, exact noise, decoder and view. The noise is \
-seeded: the same arguments give the same files. Each figure's claims are judged; docs/reproduction.md shows what came out.")]
+seeded: the same arguments give the same files. The paper's claims are checked; docs/reproduction.md shows the results.")]
 struct ReproductionArguments {
     /// Which figure: figure-1 to figure-5, figure-7, or all
     #[arg(value_name = "FIGURE", value_parser = names())]

@@ -6,8 +6,8 @@
 //! with records that change their sign at every step.
 //!
 //! If all d² entries count, JME has two curves: as published, with separate noise for each entry,
-//! and as it runs, where a symmetric matrix is released. The latter has about half the squared
-//! error.
+//! and as implemented here, where a symmetric matrix is released. The latter has about half the
+//! squared error.
 
 use std::sync::Arc;
 
@@ -126,7 +126,7 @@ impl SecondMomentPanel {
         Ok(Self { title, workload, strategy, steps, dimension, second, effort, error, post_processing })
     }
 
-    /// The release at the paper's σ.
+    /// Returns the release at the paper's σ.
     fn release(&self, noise: f64) -> InPlaceRelease {
         InPlaceRelease::new(self.dimension, 1.0, noise / 2.0).with_column_norm(self.error.sensitivity)
     }
@@ -199,7 +199,7 @@ impl SecondMomentPanel {
         let farthest = farthest(circles);
         vec![
             FigureFinding::new(
-                format!("{}: runs err as the closed forms say", self.title),
+                format!("{}: the errors of the runs agree with the closed forms", self.title),
                 farthest < FAR,
                 format!(
                     "{} runs at each of {CIRCLES:?}: at most {farthest:.1} standard errors off",
@@ -210,7 +210,7 @@ impl SecondMomentPanel {
         ]
     }
 
-    /// The finding for d = 1.
+    /// Returns the finding for d = 1.
     fn always_joint(&self, circles: &[Circle<3>]) -> FigureFinding {
         let (low, high, count) = NOISE;
         let least = geometric(low, high, count)
@@ -227,12 +227,12 @@ impl SecondMomentPanel {
         )
     }
 
-    /// The finding for more dimensions.
+    /// Returns the finding for more dimensions.
     fn crossing(&self, circles: &[Circle<3>]) -> FigureFinding {
         let released = self.comparison(1.0);
         let published = MethodComparison { joint: self.joint(SecondEntries::Independent, 1.0), ..released };
         let (released, published) = (released.crossing(), published.crossing());
-        // Runs agree with the bounds wherever these decide.
+        // The runs must agree with the bounds wherever the bounds decide.
         let agrees = circles.iter().all(|circle| {
             let joint_is_better = circle.found[0].mean < circle.found[2].mean;
             match self.comparison(circle.noise).better() {
@@ -243,7 +243,7 @@ impl SecondMomentPanel {
         });
         let range = |bounds: Bounds| match bounds.upper - bounds.lower {
             gap if gap <= 1e-3 * bounds.upper => format!("{:.3}", bounds.upper),
-            _ => format!("{:.3} to {:.3}, as the data are", bounds.lower, bounds.upper),
+            _ => format!("{:.3} to {:.3}, depending on the data", bounds.lower, bounds.upper),
         };
         let as_published = match self.second {
             SecondMoment::Full => format!("; as published from {}", range(published)),
@@ -252,7 +252,7 @@ impl SecondMomentPanel {
         FigureFinding::new(
             format!("{}: JME is better than debiased PP in high privacy", self.title),
             agrees && released.upper.is_finite(),
-            format!("as it runs from σ = {}{as_published}; runs agree", range(released)),
+            format!("as implemented from σ = {}{as_published}; the runs agree", range(released)),
         )
     }
 }

@@ -248,12 +248,13 @@ mod tests {
             let strategy = build(self.strategy, &self.workload(), Some(self.steps)).unwrap();
             let parameters = MomentParameters {
                 method,
-                layout: Layout { dimension: self.dimension, second: self.second, sent: None },
+                layout: Layout::new(self.dimension, self.second),
                 neighbours: Neighbours::ReplaceOneInPlace,
                 clip_norm: self.clip_norm,
                 noise_multiplier: self.noise_multiplier,
                 second_moment_weight,
                 count_weight: None,
+                bin_weight: None,
             };
             MatrixMechanism::new(parameters, strategy).unwrap()
         }

@@ -131,7 +131,7 @@ fn run(
     strategy: &Arc<dyn Strategy>,
 ) -> Result<SquaredErrors, ReproductionError> {
     let (method, weight) = method.mechanism();
-    let layout = Layout { dimension: DIMENSION, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(DIMENSION, SecondMoment::Full);
     let mechanism = in_place(method, layout, 1.0, 1.0, weight, strategy)?;
     let records = equal_entries(DIMENSION, DIMENSION, (0..STEPS).map(|_| true));
     let stream = SimulatedStream {
@@ -146,7 +146,7 @@ fn run(
 
 fn agreement(farthest: f64, effort: Effort) -> FigureFinding {
     FigureFinding::new(
-        "runs err as the closed forms say",
+        "the errors of the runs agree with the closed forms",
         farthest < FAR,
         format!("{} runs at each circle: at most {farthest:.1} standard errors off", effort.circle_runs()),
     )

@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Reads from a server of Redis or JetStream that sends the input. The reader ends with an answer,
-/// and batches have the form of the pipeline.
+/// Reads from a Redis or JetStream server that sends the input. The reader must end or return an
+/// error, and each record of a batch must have one value.
 ///
 /// The first byte of the input selects the broker (1) and whether earlier rows were read (2).
 pub(crate) fn brokers(input: &[u8]) {
@@ -75,11 +75,11 @@ fn read_events(pipeline: &Pipeline, from: ResumePoint) {
     }
 }
 
-/// More bytes than the buffer of a socket holds would wait for a reader.
+/// Maximum number of bytes that are sent: more would fill the socket's buffer and block.
 const LARGEST: usize = 1 << 16;
 
-/// Sends bytes of a stranger to a process of a cluster: greetings, answers, confirmations and
-/// frames. None is accepted as coming from a process with the key.
+/// Sends bytes from an unknown peer to a process of a cluster: greetings, answers, confirmations
+/// and frames. None may be accepted as coming from a process with the key.
 ///
 /// The first byte of the input selects which of these it is.
 pub(crate) fn greeting(input: &[u8]) {
@@ -115,7 +115,7 @@ fn greeting_of(bytes: &[u8]) -> Greeting {
     }
 }
 
-/// Two processes that greet each other with these numbers.
+/// Returns the sessions of two processes that exchange greetings with these numbers.
 fn sessions(sent: &[u8]) -> [LinkSession; 2] {
     let own = greeting_of(sent);
     let (call, hello) = CallerHandshake::begin(None, &own).expect("entropy");
@@ -132,7 +132,7 @@ fn confirm(sent: &[u8]) {
     assert!(called.open(&padded::<SHORT_FRAME>(sent.get(48..).unwrap_or_default())).is_err());
 }
 
-/// A stranger writes to a link after a frame: only that frame is read.
+/// An unknown peer writes to a link after a valid frame: only that frame is read.
 fn frames(sent: &[u8]) {
     let sent = &sent[..sent.len().min(LARGEST)];
     let [calling, called] = sessions(&[]);

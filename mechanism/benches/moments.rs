@@ -34,7 +34,7 @@ fn quantised(dimension: usize) -> QuantisedRows {
 }
 
 fn full(dimension: usize) -> Accumulators {
-    Accumulators::new(Layout { dimension, second: SecondMoment::Full, sent: None })
+    Accumulators::new(Layout::new(dimension, SecondMoment::Full))
 }
 
 /// The private path without the noise: clip, quantise and sum.

@@ -1,11 +1,11 @@
-//! What the time of a release reveals: correlations and mutual information of the time that an
-//! epoch takes with its noise and with its sums.
+//! Measures what the duration of a release reveals: its correlation and mutual information with the
+//! noise and with the sums of the epoch.
 //!
 //!     cargo bench -p hushflow-mechanism --bench timing
 //!
-//! Noise is drawn before the sums of its epoch are known, so its time can tell nothing about them;
-//! it may tell about the noise. The sums take part only in the encoding. The benchmark prints the
-//! correlation and the mutual information of
+//! Noise is drawn before the sums of its epoch are known, so the duration of the draw reveals
+//! nothing about them. It may reveal something about the noise. The sums take part only in the
+//! encoding. The benchmark prints the correlation and the mutual information of
 //! - the time of a draw and the mean magnitude of the noise drawn,
 //! - the time of a release whose noise is already drawn and the size of the sums, which are 1 to
 //!   80 bits long at random,
@@ -34,12 +34,12 @@ use rand::Rng;
 
 const EPOCHS: usize = 100_000;
 
-/// Parts into which times and others are cut.
+/// Number of equal parts into which the values of each variable are cut.
 const PARTS: usize = 10;
 
 /// The 99.9th percentile of χ² with 81 degrees of freedom, as bits of mutual information.
 const CHANCE: f64 = 126.083 / (2.0 * std::f64::consts::LN_2 * EPOCHS as f64);
-const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(8, SecondMoment::Full);
 
 /// A shard, and the deviations of its noise.
 fn shard() -> (ReleaseShard, Vec<f64>) {
@@ -51,6 +51,7 @@ fn shard() -> (ReleaseShard, Vec<f64>) {
         noise_multiplier: 4.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let strategy = build("identity", &Workload::Prefix, Some(EPOCHS as u64)).expect("a strategy");
     let mechanism = MatrixMechanism::new(parameters, strategy).expect("a mechanism");
@@ -78,7 +79,7 @@ fn correlation(times: &[f64], others: &[f64]) -> f64 {
     product(&times, a, others, b) / (product(&times, a, &times, a) * product(others, b, others, b)).sqrt()
 }
 
-/// In which of [`PARTS`] equal parts each value lies. Of equal values the earlier are the smaller.
+/// Returns in which of [`PARTS`] equal parts each value lies. Ties are ordered by position.
 fn parts(values: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
@@ -89,7 +90,7 @@ fn parts(values: &[f64]) -> Vec<usize> {
     parts
 }
 
-/// In bits.
+/// Returns the mutual information of two variables in bits.
 fn mutual_information(times: &[f64], others: &[f64]) -> f64 {
     let mut cells = [[0_u32; PARTS]; PARTS];
     for (time, other) in parts(times).into_iter().zip(parts(others)) {
@@ -133,11 +134,11 @@ fn main() {
     );
     report("time of the draw, magnitude of the noise", drawing, noise);
     report("time of the release, size of the sums   ", releasing, size);
-    // The measure must be able to see: a draw that is slower by a twentieth for each deviation of
-    // its noise, either way.
+    // A positive control: draws that are slower by 5 % for each standard deviation by which the
+    // magnitude of their noise differs from its mean.
     let centre = noise.iter().sum::<f64>() / EPOCHS as f64;
     let spread = (noise.iter().map(|noise| (noise - centre).powi(2)).sum::<f64>() / EPOCHS as f64).sqrt();
     let slower = |(time, noise): (&f64, &f64)| time * (1.0 + 0.05 * (noise - centre).abs() / spread);
     let planted: Vec<f64> = drawing.iter().zip(noise).map(slower).collect();
-    report("a draw that is slower for noise far off  ", &planted, noise);
+    report("control: draws slowed by unusual noise  ", &planted, noise);
 }

@@ -89,7 +89,7 @@ fn release(
     count: u32,
     random: &mut ChaCha8Rng,
 ) -> Result<(Layout, Vec<f64>, MomentNoise), Box<dyn Error>> {
-    let layout = Layout { dimension: truth.mean.len(), second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(truth.mean.len(), SecondMoment::Full);
     let sampler = truth.sampler().ok_or("the truth is a density")?;
     let mut sums = vec![0.0; layout.coordinates()];
     for _ in 0..count {

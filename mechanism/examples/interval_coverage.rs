@@ -82,7 +82,7 @@ fn setting(
     random: &mut ChaCha8Rng,
     shares: &mut BTreeMap<(&'static str, &'static str), Share>,
 ) -> Result<(), Box<dyn Error>> {
-    let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(dimension, SecondMoment::Full);
     let noise = MomentNoise {
         count: if private_count { SUM_NOISE * (2.0 / dimension as f64).sqrt() } else { 0.0 },
         first: SUM_NOISE,
@@ -128,7 +128,9 @@ fn setting(
         entry("variance", intervals.covariance(0, 0), variance);
         if dimension > 1 {
             entry("covariance", intervals.covariance(0, 1), correlation * variance);
-            entry("correlation", intervals.correlation(0, 1).map(|found| found.1), correlation);
+            if let Some((Some(_), interval)) = intervals.correlation(0, 1) {
+                entry("correlation", Some(interval), correlation);
+            }
         }
     }
     for (name, (held, all)) in counts {

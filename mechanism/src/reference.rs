@@ -145,7 +145,7 @@ pub(crate) const fn noise(count: f64, first: f64, second: f64) -> MomentNoise {
 }
 
 pub(crate) const fn layout(dimension: usize, second: SecondMoment) -> Layout {
-    Layout { dimension, second, sent: None }
+    Layout::new(dimension, second)
 }
 
 pub(crate) fn normal(random: &mut ChaCha8Rng) -> f64 {

@@ -13,7 +13,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::build;
 use hushflow_mechanism::workload::Workload;
 
-const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(8, SecondMoment::Full);
 
 /// A shard; its releases of zero sums are its noise.
 fn shard(source: NoiseSource) -> ReleaseShard {
@@ -25,6 +25,7 @@ fn shard(source: NoiseSource) -> ReleaseShard {
         noise_multiplier: 4.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let strategy = build("identity", &Workload::Prefix, Some(10)).expect("a strategy");
     let mechanism = MatrixMechanism::new(parameters, strategy).expect("a mechanism");

@@ -15,7 +15,7 @@ use timely::dataflow::operators::Input;
 use timely::dataflow::operators::vec::ToStream;
 use timely::dataflow::{InputHandle, StreamVec};
 
-const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(1, SecondMoment::Full);
 const LAST: u64 = 14;
 const KEYS: u32 = 9;
 

@@ -17,7 +17,7 @@ pub trait SplitEpochs<'scope> {
     /// time.
     ///
     /// A batch needs one key, one epoch and the same number of values for every record, and an
-    /// entity and a position for all records or for none. Any other batch goes on without keys, and
+    /// entity and a position for all records or for none. Any other batch passes without keys, and
     /// [`Accumulate`](crate::Accumulate) refuses it.
     ///
     /// ```
@@ -106,7 +106,7 @@ mod tests {
         };
         timely::execute_directly(move |worker| {
             let fault = Fault::new();
-            let layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
+            let layout = Layout::new(2, SecondMoment::Full);
             let measurement = vectors(Method::Jme, layout, Neighbours::ReplaceOne).build().unwrap();
             let raised = fault.clone();
             let probe = worker.dataflow::<u64, _, _>(|scope| {

@@ -9,81 +9,26 @@
 //! any other id. An id is a hash of the measurement's contents, so it is equal on all workers of
 //! all processes.
 
+mod error;
+
+pub use error::MeasurementError;
+
 use crate::{Entity, EntityHistory, EntityLimits, PartialSums, Windows};
-use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError};
-use hushflow_mechanism::moments::{ClipError, Clipper, Layout, Sums};
+use hushflow_mechanism::mechanism::MatrixMechanism;
+use hushflow_mechanism::moments::{Clipper, Histogram, Layout, Sums};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::release::{ReleaseShard, Shards};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::num::NonZeroU32;
 use std::sync::Arc;
-use thiserror::Error;
 use zeroize::Zeroizing;
 
 const CHECKPOINT_INTERVAL: u64 = 64;
 
 /// Encoder states by shard. **Private.**
 pub type EncoderStates = BTreeMap<u32, Zeroizing<Vec<u8>>>;
-
-/// Why a measurement cannot be made.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[non_exhaustive]
-pub enum MeasurementError {
-    /// Unusable bounds.
-    #[error(transparent)]
-    Clip(#[from] ClipError),
-    /// The bounds do not match the mechanism's records.
-    #[error(transparent)]
-    Mechanism(#[from] MechanismError),
-    /// The limits allow entities to take part more often, closer together or with more records at
-    /// once than the noise accounts for.
-    #[error(
-        "the noise is for entities that take part as {participation}, with {records} records at once; the limits allow \
-         {limits:?}: make the mechanism with the participation of the limits, written {}x{}+, and for_records_at_once",
-        limits.participations, limits.min_separation
-    )]
-    Entities {
-        /// The limits.
-        limits: EntityLimits,
-        /// The steps of an entity that the mechanism accounts for.
-        participation: Participation,
-        /// The records of an entity in a step that the mechanism accounts for.
-        records: u32,
-    },
-    /// The limits count other sent records than the noise accounts for.
-    #[error(
-        "the noise is for a sent_limit of {}, the limits of entities have {}: give both the same",
-        or_none(noise),
-        or_none(limits)
-    )]
-    Sent {
-        /// M of the mechanism's layout.
-        noise: Option<NonZeroU32>,
-        /// M of the limits.
-        limits: Option<NonZeroU32>,
-    },
-    /// Without histories after a restart, each entity could take part again from the start.
-    #[error(
-        "a measurement that resumes at epoch {first_epoch} and protects entities needs `histories`, even if they are \
-         empty"
-    )]
-    Histories {
-        /// The first epoch to release.
-        first_epoch: u64,
-    },
-    /// There is no epoch 0.
-    #[error(
-        "the first epoch is 0: epochs are numbered from 1, so give the one after the last that was committed"
-    )]
-    FirstEpoch,
-}
-
-fn or_none(limit: &Option<NonZeroU32>) -> String {
-    limit.map_or("none".into(), |limit| limit.to_string())
-}
 
 /// Identifies the measurement under which data were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,12 +65,13 @@ impl MeasurementId {
 ///
 /// let parameters = MomentParameters {
 ///     method: Method::Jme,
-///     layout: Layout { dimension: 1, second: SecondMoment::Full, sent: None },
+///     layout: Layout::new(1, SecondMoment::Full),
 ///     neighbours: Neighbours::ReplaceOne,
 ///     clip_norm: 1.0,
 ///     noise_multiplier: 4.0,
 ///     second_moment_weight: None,
 ///     count_weight: None,
+///     bin_weight: None,
 /// };
 /// let strategy = build("square-root", &Workload::Prefix, Some(8))?;
 /// let mechanism = MatrixMechanism::new(parameters, strategy)?;
@@ -173,6 +119,7 @@ enum ShardNumber {
 pub struct MeasurementBuilder {
     mechanism: Arc<MatrixMechanism>,
     columns: Option<Arc<[(f64, f64)]>>,
+    histograms: Vec<Histogram>,
     options: MeasurementOptions,
 }
 
@@ -261,6 +208,7 @@ impl Measurement {
         Some(BoundSetup {
             limits,
             by_column: *indicators,
+            dimension: self.0.clipper.dimension(),
             columns: self.0.columns.clone(),
             histories: histories.clone().unwrap_or_default(),
             first_epoch: *first_epoch,
@@ -334,7 +282,7 @@ impl MeasurementBuilder {
             indicators: false,
             histories: None,
         };
-        Self { mechanism, columns, options }
+        Self { mechanism, columns, histograms: Vec::new(), options }
     }
 
     /// Sets the number of keys, 1 by default. Keys are numbered from 0.
@@ -400,6 +348,13 @@ impl MeasurementBuilder {
         self
     }
 
+    /// Counts records in the bins of these histograms beside the moments. A record may have values
+    /// after those of its columns, which only histograms use.
+    pub fn histograms(mut self, histograms: Vec<Histogram>) -> Self {
+        self.histograms = histograms;
+        self
+    }
+
     /// Sets the histories of entities after the epochs released before a restart.
     pub fn histories(mut self, histories: impl Into<Arc<Vec<(Entity, EntityHistory)>>>) -> Self {
         self.options.histories = Some(histories.into());
@@ -411,7 +366,7 @@ impl MeasurementBuilder {
     /// # Errors
     /// [`MeasurementError`] for parameters that do not fit together.
     pub fn build(self) -> Result<Measurement, MeasurementError> {
-        let Self { mechanism, columns, options } = self;
+        let Self { mechanism, columns, histograms, options } = self;
         if options.first_epoch == 0 {
             return Err(MeasurementError::FirstEpoch);
         }
@@ -422,7 +377,7 @@ impl MeasurementBuilder {
             None => Clipper::unscaled(mechanism.layout().dimension, clip_norm)?,
         };
         let clipper = if options.indicators { clipper.with_indicators()? } else { clipper };
-        let clipper = moments.clipper(clipper)?;
+        let clipper = moments.clipper(clipper.with_histograms(histograms))?;
         let (noise, limits) =
             (mechanism.layout().sent, options.entities.and_then(|limits| limits.sent_limit));
         if noise != limits {
@@ -443,11 +398,12 @@ impl MeasurementBuilder {
             ShardNumber::AtMost(most) => Shards::new(keys, layout, most),
             ShardNumber::AtLeast(least) => Shards::at_least(keys, layout, least),
         };
-        let columns = columns.unwrap_or_default();
+        let columns = columns.map(|bounds| with_outer_edges(&bounds, &clipper)).unwrap_or_default();
         let id = MeasurementId::of((
             columns.iter().map(|(lower, upper)| [lower.to_bits(), upper.to_bits()]).collect::<Vec<_>>(),
             (keys, shards.number(), options.source.is_private(), options.first_epoch, options.indicators),
             format!("{:?}", (moments.parameters(), options.entities, mechanism.horizon())),
+            format!("{:?}", clipper.histograms()),
             (moments.sensitivity().to_bits(), mechanism.is_correlated()),
             // The header of a saved encoder has the fingerprint of its strategy.
             [mechanism.strategies().first(), mechanism.strategies().second()].map(|c| c.encoder(1).save()),
@@ -457,13 +413,27 @@ impl MeasurementBuilder {
     }
 }
 
+/// Returns the bounds of all values of a record: of its columns, and the outer edges of values for
+/// histograms alone.
+fn with_outer_edges(bounds: &[(f64, f64)], clipper: &Clipper) -> Arc<[(f64, f64)]> {
+    let mut all = bounds.to_vec();
+    all.resize(clipper.record_width(), (0.0, 1.0));
+    for histogram in clipper.histograms().iter().filter(|histogram| histogram.column() >= bounds.len()) {
+        let edges = histogram.edges();
+        all[histogram.column()] = (edges[0], edges[edges.len() - 1]);
+    }
+    all.into()
+}
+
 /// Parameters of bounding. Equal on every worker, except for the histories.
 #[derive(Clone)]
 pub(crate) struct BoundSetup {
     pub(crate) limits: EntityLimits,
     /// Whether a record without some of its values counts for the mean of the others.
     pub(crate) by_column: bool,
-    /// Public bounds of each column, lower and upper, between which means are computed.
+    /// Number of columns whose values a record needs to count; those after it are for histograms.
+    pub(crate) dimension: usize,
+    /// Public bounds of each value, lower and upper, between which means are computed.
     pub(crate) columns: Arc<[(f64, f64)]>,
     /// Histories after the epochs released before a restart, at least of the entities that the
     /// worker owns ([`Entity::owner`]). Empty at the first start.

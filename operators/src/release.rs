@@ -23,9 +23,9 @@ pub trait ReleaseMoments<'scope> {
     ///
     /// An empty epoch must not be visible, so the operator follows the frontier and does not wait
     /// for data. It follows that of `ends` too, so a source lets both move on together. When the
-    /// input ends, it goes on to the largest epoch that came through `ends`. Once `ends` is closed
-    /// the end is known, and the operator stops there even if its input never ends, as in a loop
-    /// that contains it.
+    /// input ends, it continues to the largest epoch that came through `ends`. Once `ends` is
+    /// closed the end is known, and the operator stops there even if its input never ends, as in a
+    /// loop that contains it.
     ///
     /// The fault is raised by an input that closes without a last epoch, which is a fault of its
     /// source and not the end of the stream. Sums of another measurement raise it too.

@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from ._moments import ContinualMoments
     from ._plan import Comparison, plan
 
-# What works on arrays is imported at its first use: importing numpy takes longer than all the rest.
+# Modules that need numpy are imported at first use: importing it takes longer than all the rest.
 _MODULES = {
     "_estimators": ("CovarianceEstimate", "MeanEstimate", "private_covariance", "robust_mean"),
     "_logs": ("Log", "Release", "RunSummary", "View", "open_log", "run"),
     "_moments": ("ContinualMoments",),
     "_plan": ("Comparison", "plan"),
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 _SUBMODULES = ("noise", "optax", "torch", "training")
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f".{name}", __name__)
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
     return value
 
 

@@ -155,7 +155,7 @@ def private_covariance(
     epsilon: float | None = None,
     delta: float | None = None,
     columns: Sequence[str] | None = None,
-    method: str = "pace",
+    method: str = "shrunk",
     neighbours: Literal["replace-one", "zero-out"] = "replace-one",
     centre: float | None = None,
     missing: Literal["keep", "reject"] = "reject",

@@ -35,6 +35,9 @@ class ContinualMoments(Owned):
     ----------
     columns : mapping from names to bounds
         Public lower and upper bound of each column. Values outside are clipped.
+    histograms : mapping from names of columns to bins, optional
+        Number of bins between the bounds of a column, or their edges. Counts of these bins are
+        released too: read them with estimate="histogram" or "quantiles".
     key, keys : str, sequence of str
         Column of public groups, and all of them. Rows with other keys are left out.
     epsilon, delta : float
@@ -105,6 +108,7 @@ class ContinualMoments(Owned):
         self,
         columns: Mapping[str, tuple[float, float]] | None = None,
         *,
+        histograms: Mapping[str, int | Sequence[float]] | None = None,
         key: str | None = None,
         keys: Sequence[str] | None = None,
         epsilon: float | None = None,
@@ -136,6 +140,7 @@ class ContinualMoments(Owned):
         pipeline: Pipeline | Path | None = None,
     ) -> None:
         self.columns = columns
+        self.histograms = histograms
         self.key = key
         self.keys = keys
         self.epsilon = epsilon
@@ -286,6 +291,9 @@ class ContinualMoments(Owned):
             lower, upper = _bounds(column, bounds)
             lines += ["", "[[columns]]", f"name = {_toml(column)}"]
             lines += [f"lower = {_toml(lower)}", f"upper = {_toml(upper)}"]
+        for column, bins in (self.histograms or {}).items():
+            counts = f"bins = {_toml(bins)}" if isinstance(bins, int) else f"edges = {_toml([float(e) for e in bins])}"
+            lines += ["", "[[histograms]]", f"column = {_toml(column)}", counts]
         for title, fields in tables.items():
             written = [f"{name} = {_toml(value)}" for name, value in fields.items() if value is not None]
             if title == "ledger" and self.budget is not None:

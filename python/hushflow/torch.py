@@ -1,4 +1,4 @@
-"""Training of models of PyTorch, which is imported only by what you pass.
+"""Training of PyTorch models. This module does not import torch.
 
 `PrivateAdam` takes `model.parameters()`. `add_noise` adds correlated noise to any optimizer.
 """
@@ -17,11 +17,11 @@ __all__ = ["PrivateAdam", "add_noise"]
 def add_noise(optimizer: Any, noise: CorrelatedNoise, *, batch_size: int) -> Any:
     """Adds the noise of the next step to the gradients before every step of a torch optimizer.
 
-    The gradients must be sums of clipped gradients divided by `batch_size`; so is the noise. Returns
-    the handle of the hook, whose `remove()` ends it.
+    The gradients must be sums of clipped gradients divided by `batch_size`, as the noise is. Returns
+    the handle of the hook; its `remove()` method removes the hook.
 
-    Raises ParameterError if the optimizer has another number of parameters, or one that has no
-    gradient.
+    Raises ParameterError if the number of parameters is not the dimension of the noise, or if a
+    parameter has no gradient.
     """
     if batch_size < 1:
         raise ParameterError(f"batch_size: found {batch_size}, expected at least 1")
@@ -31,7 +31,7 @@ def add_noise(optimizer: Any, noise: CorrelatedNoise, *, batch_size: int) -> Any
         parameters = _parameters(optimizer)
         _check(parameters, noise)
         if any(parameter.grad is None for parameter in parameters):
-            raise ParameterError("a parameter has no gradient: noise is for all of them, so none is drawn")
+            raise ParameterError("a parameter has no gradient: every one needs it, so no noise was drawn")
         start, values = 0, noise(noise.next_step) / batch_size
         for parameter in parameters:
             own = values[start : start + parameter.numel()].reshape(tuple(parameter.shape))

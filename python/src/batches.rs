@@ -64,6 +64,13 @@ impl BatchRules {
                 "source.id: copies of records are not left out here: only `hushflow run` does this",
             ));
         }
+        let is_column = |name: &str| pipeline.columns.iter().any(|column| column.name == name);
+        if let Some(other) = pipeline.histograms.iter().find(|histogram| !is_column(&histogram.column)) {
+            return Err(Failure::parameter(format!(
+                "histograms: {:?} is not one of the columns; only `hushflow run` reads others",
+                other.column
+            )));
+        }
         Ok(BatchRules {
             names: pipeline.columns.iter().map(|column| column.name.clone()).collect(),
             keys: pipeline.key.as_ref().map(|key| key.values.len() as u32),

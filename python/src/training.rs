@@ -1,4 +1,4 @@
-//! Private Adam for training loops of Python.
+//! Private Adam for training loops in Python.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -112,7 +112,7 @@ impl TrainingPlan {
     }
 }
 
-/// The same steps with batches of this size.
+/// Returns the plan with batches of this size and `steps` steps in each pass.
 fn with_batches(plan: Plan, steps: usize, size: NonZeroU32) -> Plan {
     Plan { records: steps.saturating_mul(size.get() as usize), batch_size: size, ..plan }
 }
@@ -175,7 +175,8 @@ impl PrivateAdam {
         let work = move || {
             let encoded = Strategies::shared(strategy);
             let correlated = encoded.clone().correlated();
-            // Noise that is correlated in integers needs no decoding, where the strategy allows it.
+            // Use noise that is correlated in integers where the strategy allows it: it needs no
+            // decoding.
             let fits = plan.expected_noise(parameters.len(), &correlated, &Workload::Prefix).is_ok();
             let journal = journal.map(|path| Journal::open(&path)).transpose();
             let journal = journal.map_err(|error| failure(error.into()))?;

@@ -49,10 +49,12 @@ impl Problem {
     pub fn of_fault(fault: &SourceError) -> Self {
         let (kind, public) = match fault {
             SourceError::Leap { .. } => ("leaping clock", true),
+            SourceError::NewestFirst { .. } => ("falling clock", true),
             SourceError::BeforeStart { .. } => ("before the start", true),
             SourceError::AfterHorizon { .. } => ("after the horizon", true),
             SourceError::NoClock { .. } => ("no clock", true),
             SourceError::Rejected { .. } => ("rejected row", false),
+            SourceError::Unreached(_) => ("unreachable source", true),
             _ => ("unreadable source", true),
         };
         Problem { stops: true, ..Problem::new(kind, public, fault.to_string()) }

@@ -36,8 +36,10 @@ impl RecordTally {
             let counts = self.epochs.entry(epoch).or_insert_with(|| vec![0; self.keys]);
             counts[key as usize] += 1;
         }
-        let rows = records.values.chunks(self.dimension.max(1));
-        self.centred += rows.filter(|values| values.iter().all(|value| value.is_nan())).count() as u64;
+        // Values for histograms alone follow those of the columns.
+        let rows = records.values.chunks((records.values.len() / records.len().max(1)).max(1));
+        let is_centred = |values: &&[f64]| values.iter().take(self.dimension).all(|value| value.is_nan());
+        self.centred += rows.filter(is_centred).count() as u64;
     }
 
     /// Returns the records of each key.

@@ -15,6 +15,7 @@ use hushflow::ledger::LedgerHome;
 use hushflow::pipeline::{Pipeline, Source};
 use hushflow::publication::Publication;
 use hushflow::runtime::{DryRun, DryRunLimits, RunOptions, confirm_budget, dry_run};
+use hushflow::source::SourceError;
 use hushflow::state::PublicReader;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
@@ -30,6 +31,9 @@ const ENDLESS_ROWS: u64 = 100_000;
 /// Silence after which a source without an end is not read further.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// How long to wait for a server that is away, or that holds rows back.
+const SERVER_PATIENCE: Duration = Duration::from_secs(10);
+
 /// A state directory that does not exist.
 const NO_STATE: &str = "/nonexistent/state";
 
@@ -44,7 +48,7 @@ read until it is silent, at most 100,000 rows; nothing is acknowledged. A socket
 records as received. SIGINT ends the reading and prints what was seen.
 
 Exit status: 0 if a run would publish what the pipeline file describes, 4 if it would stop, or if the source does not \
-fit the file, 1 if the source can't be read, 2 for a bad pipeline file.
+fit the file, 1 if the source can't be read, 2 for a bad pipeline file, 5 if its server could not be reached.
 
 Examples:
   hushflow check examples/flights.toml
@@ -57,7 +61,7 @@ pub(crate) struct CheckArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rows: Option<u64>,
     /// Stop reading when no rows have arrived for this long, for sources without an end [default:
-    /// 1s]
+    /// 1s]. A server that is away, or that holds rows back, is waited for ten seconds at least
     #[arg(long, value_name = "DURATION", value_parser = patience)]
     until_idle: Option<Duration>,
     /// State directory of the run, if it exists; overrides the one in the pipeline file
@@ -123,8 +127,10 @@ fn limits(
 ) -> Result<DryRunLimits, CliError> {
     let endless = pipeline.sources.iter().any(Source::goes_on);
     let silence = arguments.until_idle.or(endless.then_some(SILENCE));
-    let control =
-        Control::new().until_idle(silence).on_notice(move |notice| progress.interrupt(|| warn(notice)));
+    let control = Control::new()
+        .until_idle(silence)
+        .wait_for_servers(SERVER_PATIENCE.max(silence.unwrap_or_default()))
+        .on_notice(move |notice| progress.interrupt(|| warn(notice)));
     for signal in [SIGINT, SIGTERM] {
         register_conditional_default(signal, control.stop_flag())
             .and_then(|_| register(signal, control.stop_flag()))
@@ -140,7 +146,9 @@ fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Re
         |kind, message: String| found.push(Problem { stops: true, ..Problem::new(kind, true, message) });
     let header = publication.header()?;
     let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
-    if earlier.is_some_and(|earlier| *earlier.header() != header) {
+    // A run that was refused leaves a log without a release, which the next run begins anew.
+    let has_release = |mut earlier: PublicReader| !matches!(earlier.next_frame(), Ok(None));
+    if earlier.is_some_and(|earlier| *earlier.header() != header && has_release(earlier)) {
         add(
             "another state",
             format!(
@@ -161,11 +169,15 @@ impl CheckReport<'_> {
     fn verdict(&self) -> Result<(), CliError> {
         let DryRun { fault, .. } = self.run;
         match fault {
+            Some(fault @ SourceError::Unreached(_)) => Err(CliError::unreached(fault.to_string())),
             Some(fault) if fault.is_unreadable() => Err(CliError::failed(fault.to_string())),
             Some(_) => Err(CliError::refused("a run would stop: see the problem above")),
             None if self.problems.is_empty() => Ok(()),
             None => match self.problems.iter().find(|problem| problem.stops) {
                 Some(_) => Err(CliError::refused("a run would stop: see the problems above")),
+                None if self.run.is_empty() => Err(CliError::refused(
+                    "there is no row, so a run would publish nothing and spend nothing",
+                )),
                 None => Err(CliError::refused(
                     "a run would spend its budget on a source that does not fit the pipeline file: see the problems above",
                 )),

@@ -1,6 +1,7 @@
 //! `hushflow covariance`: a private covariance of the rows of a file.
 
 mod regression;
+mod report;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -12,24 +13,21 @@ use hushflow::estimators::covariance::{
 };
 use hushflow::format::table::{MissingRows, Table};
 use hushflow::ledger::Charge;
-use hushflow::lines::{OutputFormat, csv_line};
+use hushflow::lines::OutputFormat;
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::mechanism::sensitivity::Neighbours;
-use hushflow::publication::report;
 use serde_json::{Map, Value, json};
 
 use super::ledger::ChargeArguments;
-use super::output::{number, print, print_json, print_wrapped, table, terminal_width};
+use super::output::{number, print, print_json, print_wrapped};
 use super::{CliError, FormatArgument, number_in};
 use regression::RegressionRequest;
+use report::CovarianceReport;
 
 /// Default δ of the (ε, δ) that is printed for a ρ.
 const TOLD_DELTA: f64 = 1e-6;
-
-/// Largest number of columns for which the text output prints the matrix.
-const SHOWN: usize = 10;
 
 /// Arguments of `hushflow covariance`.
 #[derive(Debug, Args)]
@@ -38,20 +36,21 @@ Every row is a record; the guarantee protects one record. Columns are clipped to
 looking at the data. Without --centre, the answer is the mean product of deviations from the middle of the bounds, not from the mean: \
 add --centre for the covariance about a private mean.
 
-pace measures the diagonal, then in each round one entry that the current estimate fits badly, and completes the matrix. It \
-is best for many columns and small budgets. ssp adds noise to all entries; ssp-tight adds the least noise that hides a record.
+shrunk adds noise to all entries of records that are clipped to a private norm, and shrinks the matrix by what the noise is \
+known to be. pace measures the diagonal, then in each round one entry that the current estimate fits badly, and completes the \
+matrix. ssp adds noise to all entries; ssp-tight adds the least noise that hides a record between the bounds.
 
 Examples:
   hushflow covariance scaled.csv --rho 0.1 --json
   hushflow covariance weather.csv --columns temp,humid --bounds 0:110,0:100 --epsilon 1 --delta 1e-6 --centre --missing skip
-  hushflow covariance scaled.csv --rho 1 --dot graph.dot
+  hushflow covariance scaled.csv --rho 1 --method pace --dot graph.dot
   hushflow covariance scaled.csv --rho 1 --target price --method ssp")]
 pub(crate) struct CovarianceArguments {
     /// CSV file with a header, NDJSON or Parquet, packed or not; - reads standard input
     file: PathBuf,
-    /// Estimation method
-    #[arg(long, default_value = "pace", value_parser = |text: &str| text.parse::<CovarianceMethod>())]
-    method: CovarianceMethod,
+    /// Estimation method; auto is pace if a flag for pace is given, and shrunk otherwise
+    #[arg(long, default_value = "auto", value_parser = method_choice)]
+    method: MethodChoice,
     /// ρ of zero-concentrated differential privacy to spend, above 0
     #[arg(long, value_name = "ρ", allow_hyphen_values = true, value_parser = number_in(Rho::new))]
     rho: Option<Rho>,
@@ -131,6 +130,23 @@ enum CovarianceMissingRows {
     Centre,
 }
 
+/// A method, or `auto`.
+#[derive(Clone, Copy, Debug)]
+enum MethodChoice {
+    Auto,
+    Given(CovarianceMethod),
+}
+
+fn method_choice(text: &str) -> Result<MethodChoice, String> {
+    match text {
+        "auto" => Ok(MethodChoice::Auto),
+        name => name.parse().map(MethodChoice::Given).map_err(|_| {
+            let names = CovarianceMethod::ALL.map(CovarianceMethod::name).join(", ");
+            format!("expected auto, {names}")
+        }),
+    }
+}
+
 /// Reads bounds such as `lo:hi`.
 fn bounds(text: &str) -> Result<(f64, f64), String> {
     let numbers = text.split_once(':').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
@@ -138,10 +154,29 @@ fn bounds(text: &str) -> Result<(f64, f64), String> {
 }
 
 impl CovarianceArguments {
+    /// Returns the method: as given, or by the other arguments.
+    fn method(&self) -> CovarianceMethod {
+        let of_pace = self.dot.is_some() || self.pace_flags().into_iter().any(|(_, given)| given);
+        match self.method {
+            MethodChoice::Given(method) => method,
+            MethodChoice::Auto if of_pace => CovarianceMethod::Pace,
+            MethodChoice::Auto => CovarianceMethod::Shrunk,
+        }
+    }
+
+    /// Flags for [`CovarianceMethod::Pace`] alone, and whether they are given.
+    fn pace_flags(&self) -> [(&'static str, bool); 3] {
+        [
+            ("--diagonal-share", self.diagonal_share.is_some()),
+            ("--selection-share", self.selection_share.is_some()),
+            ("--rounds", self.rounds.is_some()),
+        ]
+    }
+
     fn rho(&self, columns: usize) -> Result<Rho, CliError> {
         match (self.rho, self.epsilon, self.delta) {
             (Some(rho), None, _) => Ok(rho),
-            (None, Some(epsilon), Some(delta)) => match self.method {
+            (None, Some(epsilon), Some(delta)) => match self.method() {
                 CovarianceMethod::Pace => self.pace().rho_for(columns, (epsilon, delta)),
                 method => method.rho_for(columns, (epsilon, delta)),
             }
@@ -203,7 +238,7 @@ impl CovarianceArguments {
 
     /// Returns the projection; `None` for methods that don't measure all entries at once.
     fn projection_taken(&self) -> Option<Projection> {
-        self.projection.or(self.method.measures_at_once().then_some(Projection::Nearest))
+        self.projection.or(self.method().measures_at_once().then_some(Projection::Nearest))
     }
 
     /// Refuses flags that the method does not use, and a budget of 0.
@@ -211,20 +246,15 @@ impl CovarianceArguments {
         if self.epsilon.is_some_and(|epsilon| epsilon.value() == 0.0) {
             return Err(CliError::usage("epsilon is 0, which allows no output: give one above 0"));
         }
-        let pace = [
-            ("--diagonal-share", self.diagonal_share.is_some()),
-            ("--selection-share", self.selection_share.is_some()),
-            ("--rounds", self.rounds.is_some()),
-        ];
-        match (pace.into_iter().find(|(_, given)| *given), self.projection) {
-            (Some((flag, _)), _) if self.method != CovarianceMethod::Pace => Err(CliError::usage(format!(
+        match (self.pace_flags().into_iter().find(|(_, given)| *given), self.projection) {
+            (Some((flag, _)), _) if self.method() != CovarianceMethod::Pace => Err(CliError::usage(format!(
                 "{flag} is for pace, which measures in rounds; {} does not: leave it out",
-                self.method
+                self.method()
             ))),
-            (_, Some(_)) if !self.method.measures_at_once() => Err(CliError::usage(format!(
+            (_, Some(_)) if !self.method().measures_at_once() => Err(CliError::usage(format!(
                 "--projection is for methods that measure all entries at once (ssp, ssp-tight and diagonal); the estimate \
                  of {} is already semidefinite: leave it out",
-                self.method
+                self.method()
             ))),
             _ => Ok(()),
         }
@@ -246,7 +276,7 @@ impl CovarianceArguments {
         let mut budget = CovarianceBudget::new(rho);
         let count = |share| sample.count_clipped(share, &mut budget, &mut generator);
         let clipped = self.count_clipped.map(count).transpose()?;
-        let found = match self.method {
+        let found = match self.method() {
             CovarianceMethod::Pace => self.pace().estimate(sample, budget, &mut generator),
             method => method.estimate(sample, self.centre, budget, &mut generator),
         };
@@ -272,7 +302,7 @@ impl CovarianceArguments {
 
     /// Returns the privacy cost of the estimate.
     fn spending(&self, columns: usize, rho: Rho) -> Result<CovarianceSpending, CovarianceError> {
-        match self.method {
+        match self.method() {
             CovarianceMethod::Pace => self.pace().spending(columns, rho),
             method => method.spending(columns, rho),
         }
@@ -286,7 +316,7 @@ impl CovarianceArguments {
         spending: &CovarianceSpending,
         describe: (Epsilon, Delta),
     ) -> Result<(), CliError> {
-        let name = (name.to_owned(), self.method);
+        let name = (name.to_owned(), self.method());
         let charge = Charge::of_covariance(name, spending, describe, self.neighbours(), self.source())?;
         self.charge.enter(ledger, charge)
     }
@@ -298,7 +328,7 @@ impl CovarianceArguments {
             "unit": "record", "neighbours": self.neighbours(),
         });
         Map::from_iter([
-            ("method".into(), json!(self.method.name())),
+            ("method".into(), json!(self.method().name())),
             ("private".into(), json!(self.source().is_private())),
             ("guarantee".into(), guarantee),
             ("rho".into(), json!(rho.value())),
@@ -323,121 +353,6 @@ impl CovarianceArguments {
 struct CovarianceResult {
     estimate: CovarianceEstimate,
     clipped: Option<(f64, f64)>,
-}
-
-/// The printed answer.
-struct CovarianceReport<'a> {
-    arguments: &'a CovarianceArguments,
-    columns: &'a [String],
-    bounds: &'a [(f64, f64)],
-    rho: Rho,
-    epsilon: Epsilon,
-    delta: Delta,
-    estimate: &'a CovarianceEstimate,
-    clipped: Option<(f64, f64)>,
-    seconds: f64,
-}
-
-impl CovarianceReport<'_> {
-    fn json(&self) -> Value {
-        let mut object = self.arguments.promise(self.rho, (self.epsilon, self.delta));
-        object.extend([
-            ("projection".into(), json!(self.arguments.projection_taken())),
-            ("columns".into(), json!(self.columns)),
-            ("bounds".into(), json!(self.bounds)),
-            ("about".into(), if self.estimate.mean.is_some() { "mean" } else { "middle-of-bounds" }.into()),
-        ]);
-        object.extend(report::covariance(self.estimate, self.columns));
-        if let Some((rows, noise)) = self.clipped {
-            object.extend([("clipped".into(), json!(rows)), ("clipped_noise".into(), json!(noise))]);
-        }
-        object.insert("seconds".into(), json!(self.seconds));
-        Value::Object(object)
-    }
-
-    /// Formats the private mean of each column and the standard deviation of its noise, where there
-    /// is one.
-    fn means(&self) -> String {
-        let Some(mean) = &self.estimate.mean else { return String::new() };
-        let lines = self.columns.iter().zip(mean.values.iter().zip(&mean.deviations));
-        let lines = lines.map(|(name, (value, noise))| vec![name.clone(), number(*value), number(*noise)]);
-        let header = vec!["column".into(), "mean".into(), "noise".into()];
-        table(&std::iter::once(header).chain(lines).collect::<Vec<_>>()) + "\n"
-    }
-
-    /// One line for each entry of the upper triangle. The noise of an entry that was not measured
-    /// is empty.
-    fn csv(&self) -> String {
-        let (estimate, noise) = (self.estimate, self.estimate.noise());
-        let header = ["column_a", "column_b", "covariance", "noise"].map(String::from);
-        let mut text = csv_line(header) + "\n";
-        for (i, one) in self.columns.iter().enumerate() {
-            for (j, other) in self.columns.iter().enumerate().skip(i) {
-                let noise = noise[i][j].map_or_else(String::new, |noise| noise.to_string());
-                let value = estimate.covariance[(i, j)].to_string();
-                text += &(csv_line([one.clone(), other.clone(), value, noise]) + "\n");
-            }
-        }
-        text
-    }
-
-    /// Formats one line for each entry of the upper triangle, for narrow terminals.
-    fn entries(&self) -> String {
-        let (estimate, noise) = (self.estimate, self.estimate.noise());
-        let entry = |(i, j): (usize, usize)| {
-            let value = number(estimate.covariance[(i, j)]);
-            let noise = noise[i][j].map_or_else(String::new, |noise| format!("± {}", number(noise)));
-            vec![format!("{}, {}", self.columns[i], self.columns[j]), value, noise]
-        };
-        let number = self.columns.len();
-        let pairs = (0..number).flat_map(|i| (i..number).map(move |j| (i, j)));
-        table(&pairs.map(entry).collect::<Vec<_>>())
-    }
-
-    fn text(&self) -> String {
-        let estimate = self.estimate;
-        let mut rows = vec![
-            vec!["method".into(), self.arguments.method.name().into()],
-            vec!["rows".into(), number(estimate.rows)],
-            vec!["columns".into(), self.columns.len().to_string()],
-            vec!["measured pairs".into(), estimate.measured_pairs().to_string()],
-        ];
-        if let Some((clipped, noise)) = self.clipped {
-            let describe = format!("{} ± {}", number(clipped), number(noise));
-            rows.push(vec!["rows outside the bounds".into(), describe]);
-        }
-        let mut text = table(&rows) + "\n" + &self.means();
-        if estimate.mean.is_none() {
-            text += "Deviations are from the middle of the bounds, not from the mean: --centre gives the covariance \
-                about the mean.\n";
-        }
-        if self.columns.len() <= SHOWN {
-            let header = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect();
-            let noise = estimate.noise();
-            let lines = self.columns.iter().zip(estimate.covariance.row_iter().zip(&noise));
-            let lines = lines.map(|(name, (row, noise))| {
-                let cells = row.iter().zip(noise).map(|(value, noise)| match noise {
-                    Some(noise) => format!("{} ± {}", number(*value), number(*noise)),
-                    None => number(*value),
-                });
-                std::iter::once(name.clone()).chain(cells).collect()
-            });
-            text += &match estimate.measurements.is_empty() {
-                true => format!(
-                    "{} has added its noise to eigenvalues and directions: no noise of single entries is known. ssp, ssp-tight, pace \
-                     and coinpress measure entries with known noise.\n",
-                    self.arguments.method
-                ),
-                false => "±: standard deviation of the noise; an entry without ± was not measured\n".into(),
-            };
-            let matrix = table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
-            let is_wide = |width| matrix.lines().any(|line| line.chars().count() > width);
-            text += &if terminal_width().is_some_and(is_wide) { self.entries() } else { matrix };
-        } else {
-            text += "The covariance has too many columns to print: use --json or --format csv.\n";
-        }
-        text + &self.arguments.describe(self.rho, (self.epsilon, self.delta))
-    }
 }
 
 /// Estimates and prints the covariance.

@@ -9,6 +9,7 @@ use clap::Args;
 use hushflow::probe::ask;
 use hushflow::security::TlsClient;
 
+use super::tls::with_flags;
 use super::{CliError, run};
 
 /// Arguments of `hushflow health`.
@@ -62,7 +63,7 @@ pub(crate) fn execute(arguments: &HealthArguments) -> Result<(), CliError> {
     }
     let url = format!("{}://{address}{path}", if tls.is_some() { "https" } else { "http" });
     let (is_good, answer) = ask(address, tls.as_ref(), path, arguments.patience)
-        .map_err(|error| CliError::failed(format!("{url}: {error}")))?;
+        .map_err(|error| CliError::failed(format!("{url}: {}", with_flags(&error.to_string()))))?;
     if is_good {
         return Ok(writeln!(stdout(), "{answer}")?);
     }

@@ -31,12 +31,12 @@ use values::{ColumnBounds, ColumnList, KeyBounds, Keys};
 /// Arguments of `hushflow init`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-init looks at the files, proposes columns, keys, clock, epochs and bounds, and asks for each on the terminal. BOUNDS, KEYS \
-AND START ARE PUBLISHED, and the guarantee does not cover them: give what everyone may know, not what the file holds. What \
+init looks at the files, proposes columns, keys, clock, epochs and bounds, and asks for each on the terminal. BOUNDS, KEYS, \
+START AND LENGTH OF EPOCHS ARE PUBLISHED, and the guarantee does not cover them: give what everyone may know, not what the file holds. What \
 init shows of the file is for your eyes alone.
 
-Without a terminal, or with --yes, nothing is asked: --columns, --epsilon and --delta are required, and --time, --start and \
---horizon if the file has times, because init takes none of them from the data. If one is missing, init prints a command to \
+Without a terminal, or with --yes, nothing is asked: --columns, --epsilon and --delta are required, and --time, --start, \
+--epoch and --horizon if the file has times, because init takes none of them from the data. If one is missing, init prints a command to \
 complete. No file is overwritten.
 
 --columns may be repeated. The name of a column may hold blanks and commas: it ends with its bounds. A value of --key with a \
@@ -68,7 +68,7 @@ pub(crate) struct InitArguments {
     #[arg(long, value_name = "VALUE=NAME:LOWER:UPPER", requires = "key", allow_hyphen_values = true)]
     key_bounds: Vec<KeyBounds>,
     /// Column with the time of the event
-    #[arg(long, value_name = "COLUMN", requires_all = ["start", "horizon"])]
+    #[arg(long, value_name = "COLUMN", requires_all = ["start", "epoch", "horizon"])]
     time: Option<String>,
     /// Column with the time when the row arrived, which closes epochs [default: all epochs close at
     /// the end of the input]
@@ -79,7 +79,7 @@ pub(crate) struct InitArguments {
     #[arg(long, value_name = "FORMAT", requires = "time", value_parser = values::time_format)]
     time_format: Option<TimeFormat>,
     /// Length of an epoch, such as 6h, 1d, week or month; without --time, a number of rows
-    /// [default: by the times and the horizon, or a tenth of the rows]
+    /// [default: a tenth of the rows]
     #[arg(long, value_name = "LENGTH", value_parser = values::length_or_rows)]
     epoch: Option<String>,
     /// Time zone of days, weeks and months, and of times without an offset, such as
@@ -100,8 +100,8 @@ pub(crate) struct InitArguments {
     /// protected together
     #[arg(long, value_name = "record|COLUMN")]
     unit: Option<String>,
-    /// Most epochs in which one of them counts, with --unit COLUMN [default: the horizon, at most
-    /// 10]
+    /// Most epochs in which one of them counts, with --unit COLUMN: its later records are left out,
+    /// and more epochs need more noise [default: the horizon]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     participations: Option<u64>,
     /// ε of all releases together
@@ -259,7 +259,7 @@ fn given(
                 [one] => format!("{one} is"),
                 more => format!("{} are", more.join(", ")),
             },
-            proposal.command(arguments, output),
+            proposal.command(profile, arguments, output),
             proposal.remarks(arguments)
         )));
     };
@@ -288,7 +288,7 @@ fn given(
         return Err(CliError::usage(format!(
             "the file has times: name their column with --time, or choose epochs of a number of rows with --epoch.\nThis command would \
              make epochs of {time:?}; its start and horizon are PRIVATE until you have put public knowledge in their place:\n\n{}",
-            proposal.command(arguments, output)
+            proposal.command(profile, arguments, output)
         )));
     }
     for note in draft.notes(profile, &proposal.entities) {
@@ -330,6 +330,10 @@ fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> R
     print_message(&format!("\n{PRIVATE}\n{} of {rows} rows would count{left_out}.", thousands(counted)));
     if 2 * counted < run.counters.rows {
         print_message(&format!("Most would not: hushflow check {} shows why.", output.display()));
+    }
+    let reason = run.problems.iter().find(|problem| problem.stops);
+    if let Some((last, problem)) = run.stops_after.zip(reason) {
+        print_message(&format!("A run would stop after {} epochs: {}.", thousands(last), problem.message));
     }
     let missing = missing_shares(&parameters, profile);
     let flag = |missing: &MissingShare| {

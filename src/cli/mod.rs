@@ -19,6 +19,7 @@ pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
+pub(crate) mod query;
 pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod serve;
@@ -39,7 +40,9 @@ use console::Term;
 use hushflow::lines::{OutputFormat, TableStyle};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::PublicationError;
+use hushflow::runtime::RunError;
 use hushflow::sink::SinkError;
+use hushflow::web::HttpError;
 
 use help::parse;
 
@@ -49,7 +52,7 @@ use help::parse;
 #[command(name = "hushflow", version, arg_required_else_help = true)]
 #[command(after_help = "\
 Exit status: 0 success, 1 failure, 2 wrong usage or a bad pipeline file, 3 an audit found that a claim is exceeded, 4 a check \
-found that a run would stop or publish nothing useful.")]
+found that a run would stop or publish nothing useful, 5 a server of the source could not be reached.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -79,6 +82,8 @@ enum Command {
     Calibrate(calibrate::CalibrateArguments),
     /// Estimate the covariance of a file's rows
     Covariance(covariance::CovarianceArguments),
+    /// Answer linear queries over a histogram with the least total noise
+    Query(query::QueryArguments),
     /// Show the privacy budget that all pipelines have spent on the same data
     Ledger(ledger::LedgerArguments),
     /// Create a key file for cluster links and the senders of a source
@@ -109,6 +114,7 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Health(arguments) => health::execute(arguments),
         Command::Calibrate(arguments) => calibrate::execute(arguments),
         Command::Covariance(arguments) => covariance::execute(arguments),
+        Command::Query(arguments) => query::execute(arguments),
         Command::Plan(arguments) => plan::execute(arguments),
         Command::Optimize(arguments) => optimize::execute(arguments),
         Command::Ledger(arguments) => ledger::execute(arguments),
@@ -234,6 +240,11 @@ impl CliError {
         CliError { status: 4, cause: message.into().into() }
     }
 
+    /// Exit status 5: no server of the source could be reached.
+    pub(crate) fn unreached(message: impl Into<String>) -> Self {
+        CliError { status: 5, cause: message.into().into() }
+    }
+
     /// Adds where a pipeline file says what the error is about.
     fn in_pipeline(self, path: &Path) -> Self {
         let Some(error) = self.cause.downcast_ref::<PublicationError>() else { return self };
@@ -281,14 +292,29 @@ status_of! {
     hushflow::mechanism::accounting::AccountingError => 2,
     hushflow::estimators::covariance::CovarianceError => 2,
     hushflow::estimators::mean::MeanError => 2,
+    hushflow::estimators::query::QueryError => 2,
     hushflow::mechanism::noise::EntropyError => 1,
     hushflow::follow::FollowError => 1,
-    hushflow::runtime::RunError => 1,
     hushflow::format::FormatError => 1,
     hushflow::state::StateError => 1,
     SinkError => 1,
-    hushflow::web::HttpError => 1,
     io::Error => 1,
+}
+
+impl From<RunError> for CliError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Unreached(_) => CliError::unreached(error.to_string()),
+            error => CliError { status: 1, cause: Box::new(error) },
+        }
+    }
+}
+
+impl From<HttpError> for CliError {
+    /// Pages and metrics are secured by flags, and not by fields of a pipeline file.
+    fn from(error: HttpError) -> Self {
+        CliError::failed(tls::with_flags(&error.to_string()))
+    }
 }
 
 /// Returns a parser of a numeric argument whose range `make` checks.

@@ -10,7 +10,7 @@ use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
-use hushflow::mechanism::moments::{Layout, SecondMoment};
+use hushflow::mechanism::moments::{Bins, Layout, SecondMoment};
 use hushflow::mechanism::optimize::loss_bound;
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
@@ -234,10 +234,11 @@ impl PlanArguments {
         let workload = scheduled(workload, self.schedule.as_deref(), horizon)?;
         let second = self.moments.or_else(|| Some(privacy?.second_moments));
         let neighbours = self.neighbours.or_else(|| Some(privacy?.neighbours));
+        let dimension = file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len());
         let layout = Layout {
-            dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
-            second: second.unwrap_or(SecondMoment::Full),
             sent: file.and_then(|file| file.entity.as_ref()?.limits.sent_limit),
+            bins: file.map_or(Bins::NONE, PublicParameters::bins),
+            ..Layout::new(dimension, second.unwrap_or(SecondMoment::Full))
         };
         let clip_norm = self.clip_norm.or_else(|| Some(privacy?.clip_norm)).unwrap_or(1.0);
         let by_column = file.is_some_and(PublicParameters::by_column);
@@ -260,6 +261,7 @@ impl PlanArguments {
             neighbours: neighbours.unwrap_or(Neighbours::ReplaceOne),
             clip_norm,
             second_moment_weight: self.second_moment_weight.or_else(|| privacy?.second_moment_weight),
+            bin_weight: privacy.and_then(|privacy| privacy.histogram_weight),
             keys: file.map_or(1, keys),
             records_at_once: file.map_or(1, PublicParameters::records_at_once),
             budget: self.budget(privacy)?,
@@ -371,6 +373,9 @@ pub(super) struct ComparisonTable {
     /// Its forecast in the units of the columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_file: Option<ColumnForecasts>,
+    /// Those of all strategies, if there is a pipeline file and the records of an epoch are known.
+    #[serde(skip)]
+    in_units: Option<Vec<ColumnForecasts>>,
 }
 
 /// Returns a flag that the first SIGINT or SIGTERM sets; the second one ends the process.
@@ -425,7 +430,9 @@ fn compared(
     strategies.iter_mut().for_each(|forecast| forecast.factorization.bound(bound.as_ref().ok().copied()));
     let objective = plan.purpose.objective;
     strategies.sort_by(|a, b| a.error(objective).total_cmp(&b.error(objective)));
-    Ok(ComparisonTable { strategies, omissions, no_lower_bound: bound.err(), in_file, of_file })
+    let in_units = |forecast| ColumnForecasts::new(forecast, file?, &arguments.missing_share);
+    let in_units = strategies.iter().map(in_units).collect();
+    Ok(ComparisonTable { strategies, omissions, no_lower_bound: bound.err(), in_file, of_file, in_units })
 }
 
 /// Returns why a strategy is left out of a comparison, or an error that ends it.

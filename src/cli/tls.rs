@@ -6,6 +6,7 @@ use clap::Args;
 use hushflow::security::TlsServer;
 
 use super::CliError;
+use super::run::warn;
 
 /// The certificate of pages and metrics.
 #[derive(Debug, Args)]
@@ -35,6 +36,20 @@ impl TlsArguments {
         if !is_served {
             return Err(CliError::usage(format!("--tls-certificate is for what {flag} serves: add {flag}")));
         }
-        Ok(Some(TlsServer::new(certificate, key, self.tls_client_roots.clone())))
+        let server = TlsServer::new(certificate, key, self.tls_client_roots.clone());
+        if let Some(warning) = server.warning() {
+            warn(&with_flags(&warning));
+        }
+        Ok(Some(server))
     }
+}
+
+/// Names the flags in a message about the fields of a pipeline file.
+pub(super) fn with_flags(message: &str) -> String {
+    // No name is a part of another one.
+    ["tls_roots", "tls_client_roots", "tls_certificate", "tls_key", "tls_server_name"]
+        .iter()
+        .fold(message.into(), |message: String, field| {
+            message.replace(field, &format!("--{}", field.replace('_', "-")))
+        })
 }

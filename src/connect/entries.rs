@@ -7,7 +7,8 @@
 //! deduplication (ids of messages or entries).
 //!
 //! Entries are read one by one on demand, so a slow pipeline holds up the connection and needs no
-//! buffer. An unreachable server is retried until it is back; that never ends the stream.
+//! buffer. An unreachable server is retried until it is back or the run is stopped. A check gives
+//! up after a while.
 
 use std::fmt;
 use std::io;
@@ -108,6 +109,11 @@ pub(crate) trait Entries: Send {
         false
     }
 
+    /// Returns why entries that are there can't be read yet.
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the number of the last entry for messages, before this position.
     fn line(&self, position: Position) -> u64 {
         position.offset
@@ -142,6 +148,9 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
             form,
             position,
             entries: None,
+            has_connected: false,
+            has_rows: false,
+            waits_since: Instant::now(),
             backoff: Backoff::default(),
             activity: self.stream.activity(),
         }))))
@@ -155,6 +164,12 @@ struct StreamRows<S> {
     form: EntryParser,
     position: Position,
     entries: Option<Box<dyn Entries>>,
+    /// Whether an attempt to connect has succeeded.
+    has_connected: bool,
+    /// Whether a row was read.
+    has_rows: bool,
+    /// Since when the server has held rows back or was unreachable.
+    waits_since: Instant,
     backoff: Backoff,
     activity: Activity,
 }
@@ -164,18 +179,43 @@ impl<S: ServerStream> StreamRows<S> {
         if self.entries.is_none() {
             self.entries = Some(self.stream.connect(&self.control, self.position)?);
             self.activity.note();
+            if !std::mem::replace(&mut self.has_connected, true) {
+                self.control.note_attempt(&self.stream.name(), None);
+            }
         }
         self.entries.as_mut().map_or(Ok(None), |entries| entries.next(row, &mut self.form))
     }
 
-    /// Drops the connection, and waits before the next attempt.
-    fn pause(&mut self, error: &io::Error) {
+    /// Drops the connection, and waits before the next attempt. Returns whether to make one.
+    fn pause(&mut self, error: &io::Error) -> bool {
         self.entries = None;
+        if !self.has_connected {
+            self.control.note_attempt(&self.stream.name(), Some(&format!("can't be reached: {error}")));
+        }
         if self.backoff.failed() && !self.control.is_stopped() {
             self.control.notice(&format!("{}: {error}; trying again", self.stream.name()));
         }
+        if self.control.gives_up(self.waits_since) {
+            return false;
+        }
         self.control.sleep(self.backoff.pause());
         self.activity.note();
+        true
+    }
+
+    /// Whether to wait on for entries that the server holds back.
+    fn waits_on(&self, entries: &dyn Entries) -> bool {
+        if !self.control.gives_up(self.waits_since) {
+            return true;
+        }
+        let obstacle = entries.obstacle().unwrap_or_else(|| "the server holds rows back".into());
+        match self.has_rows {
+            true => self
+                .control
+                .notice(&format!("{}: {obstacle}; the later ones are left out", self.stream.name())),
+            false => self.control.note_attempt(&self.stream.name(), Some(&obstacle)),
+        }
+        false
     }
 }
 
@@ -185,20 +225,36 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
             match self.next(row) {
                 Ok(Some(position)) => {
                     self.position = position;
+                    self.has_rows = true;
+                    self.waits_since = Instant::now();
                     self.activity.note();
                     self.backoff.reset();
                     return Ok(RowOutcome::Row);
                 }
                 Ok(None) => {
                     self.backoff.reset();
-                    if self.entries.as_ref().is_some_and(|entries| entries.is_behind()) {
+                    if let Some(entries) = self.entries.as_deref().filter(|entries| entries.is_behind()) {
+                        if !self.waits_on(entries) {
+                            break;
+                        }
                         self.activity.note();
-                    } else if self.control.is_over(self.activity.last()) {
+                        continue;
+                    }
+                    self.waits_since = Instant::now();
+                    if self.control.is_over(self.activity.last()) {
                         break;
                     }
                 }
-                Err(RequestError::Passing(error) | RequestError::Gone(error)) => self.pause(&error),
-                Err(RequestError::NoStream) => self.pause(&io::Error::other("the stream is not there")),
+                Err(RequestError::Passing(error) | RequestError::Gone(error)) => {
+                    if !self.pause(&error) {
+                        break;
+                    }
+                }
+                Err(RequestError::NoStream) => {
+                    if !self.pause(&io::Error::other("the stream is not there")) {
+                        break;
+                    }
+                }
                 Err(RequestError::Insecure(error)) => {
                     let (path, problem) = (self.stream.name().into(), error.to_string());
                     return Err(io::Error::other(SourceError::Server { path, problem }));

@@ -1,4 +1,5 @@
-//! Errors of sources and systems. No message holds a value of a row.
+//! Errors of sources and systems. No message holds a value of a row, or the position to resume
+//! from: event times and keys decide it, so it is private.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,16 @@ pub enum SourceError {
         /// Days that a larger jump must have.
         days: u64,
     },
+    /// The clock begins far ahead and goes back from row to row.
+    #[error(
+        "{}:{line}: from here on the clock goes back from row to row, so the file has its newest rows first, and the first of them would close all epochs: sort the rows by the column of the clock, the oldest first", path.display()
+    )]
+    NewestFirst {
+        /// The file.
+        path: PathBuf,
+        /// The line where the first of these rows begins.
+        line: u64,
+    },
     /// The clock has not reached the first epoch at the end of the input.
     #[error(
         "{}: the last row comes before the first epoch, by the clock in column {column:?}, so no row counts: correct start in \
@@ -109,6 +120,9 @@ pub enum SourceError {
         /// The problem.
         problem: String,
     },
+    /// A server was never reached, or held all rows back.
+    #[error("nothing was read: {0}")]
+    Unreached(String),
     /// A server's stream has lost entries that a run had read or was still to read.
     #[error(
         "{}: the stream {loss}: records are lost there; restore the stream, or go on without them in a new state \
@@ -122,30 +136,23 @@ pub enum SourceError {
     },
     /// The part of a file that an earlier run has read has changed.
     #[error(
-        "{}: the file has changed before the place where the last run stopped (part {part}, byte {offset}): rows would count \
-         twice or never; restore what was read and mend only what comes after that byte, or begin a new state directory, which \
-         spends again", path.display()
+        "{}: the file has changed before the place where the last run stopped: rows would count twice or never; restore what was \
+         read and only append to it, or begin a new state directory, which spends again", path.display()
     )]
     Changed {
         /// The file.
         path: PathBuf,
-        /// Its number among the source's files, from 0.
-        part: u32,
-        /// Offset of the position to resume from.
-        offset: u64,
     },
     /// A file ends before the position to resume from.
     #[error(
-        "{}: the file has {found} bytes but was read up to byte {offset} before: \
-         it was cut or replaced, restore it to resume", path.display()
+        "{}: the file has {found} bytes, fewer than were read before: it was cut or replaced, restore it to resume",
+        path.display()
     )]
     Shrunk {
         /// The file.
         path: PathBuf,
         /// Its number of bytes.
         found: u64,
-        /// Offset of the position to resume from.
-        offset: u64,
     },
 }
 
@@ -157,6 +164,7 @@ impl SourceError {
             SourceError::AfterHorizon { .. }
                 | SourceError::BeforeStart { .. }
                 | SourceError::Leap { .. }
+                | SourceError::NewestFirst { .. }
                 | SourceError::NoClock { .. }
                 | SourceError::Rejected { .. }
         )

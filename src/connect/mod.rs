@@ -29,24 +29,25 @@
 //! out: name the server that holds the stream, or a proxy in front of it. Kafka's protocol is too
 //! large for a client of our own: its client is librdkafka, behind the feature `kafka`.
 
-pub(crate) mod entries;
+mod entries;
 mod error;
 mod events;
 #[cfg(test)]
 mod fake;
-pub(crate) mod files;
+mod files;
 mod formats;
 pub(crate) mod journal;
-pub(crate) mod kafka;
+mod kafka;
 mod nats;
 mod origin;
 mod postgres;
 mod redis;
+mod s3;
 mod security;
 mod socket;
 pub(crate) mod standard;
 mod wire;
-pub(crate) mod writer;
+mod writer;
 
 use std::any::Any;
 use std::fmt;
@@ -66,7 +67,7 @@ pub(crate) use origin::{
     CommitListener, FileLists, HeaderlessFile, Journaling, MOST_PARTITIONS, OpenFile, Origin, OriginRequest,
     Partitions, ReadExtent, ReadPart, SourceConfig,
 };
-use security::{SecurityOffer, refuse_secret};
+use security::{SecurityOffer, quotable, refuse_secret};
 pub(crate) use writer::{EpochStamp, HttpEndpoint, Outlet, OutletContent, SinkConfig, SinkTarget};
 
 /// All systems.
@@ -78,6 +79,7 @@ static SYSTEMS: &[System] = &[
     nats::SYSTEM,
     kafka::SYSTEM,
     postgres::SYSTEM,
+    s3::SYSTEM,
     events::SYSTEM,
 ];
 
@@ -97,7 +99,7 @@ pub(crate) struct System {
     /// Whether its records can be read only once, and so are kept in a journal.
     journaling: Journaling,
     /// Tags of its positions in the private log, different from those of every other system.
-    tags: &'static [u8],
+    tags: &'static [PositionTag],
     /// Fields of `[source]` that belong to it.
     source_fields: &'static [FieldDefinition],
     /// Reads a source, if it can be one.
@@ -127,12 +129,44 @@ impl System {
     };
 }
 
+/// The tag of a system's positions in the private log.
+#[derive(Clone, Copy)]
+struct PositionTag {
+    number: u8,
+    parts: PositionParts,
+}
+
+/// What [`Position::part`](crate::state::Position) counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum PositionParts {
+    /// Files in the order of the pipeline file, or nothing.
+    InOrder,
+    /// Files of a list in the state directory.
+    Listed,
+    /// Partitions, each with a position of its own.
+    Partitions,
+}
+
+impl PositionParts {
+    /// Returns the meaning of parts in positions with this tag.
+    pub(crate) fn of(tag: u32) -> Self {
+        let number = tag & u32::from(u8::MAX);
+        let mut tags = SYSTEMS.iter().flat_map(|system| system.tags);
+        let own = tags.find(|own| u32::from(own.number) == number);
+        own.map_or(PositionParts::InOrder, |own| own.parts)
+    }
+
+    const fn tag(self, number: u8) -> PositionTag {
+        PositionTag { number, parts: self }
+    }
+}
+
 /// Reads the section of a source or sink. A function that returns `None` has reported the reason.
 type SectionReader<T> = fn(&SystemSection<'_, '_>) -> Option<Arc<T>>;
 
 /// Reports that this build has no client of a system. The feature that adds it has the name of the
 /// scheme.
-#[cfg(not(all(feature = "kafka", feature = "postgres")))]
+#[cfg(not(all(feature = "kafka", feature = "postgres", feature = "s3")))]
 fn without_client<T: ?Sized>(settings: &SystemSection<'_, '_>) -> Option<Arc<T>> {
     let scheme = settings.scheme;
     settings.path.report(format!("built without {scheme}://: cargo build --features {scheme}"));
@@ -260,7 +294,7 @@ impl Input {
                 "-" => {
                     "found \"-\" among files: standard input must be the only path, as path = \"-\"".into()
                 }
-                _ => format!("found {:?} among files: {ALONE}", path.value),
+                _ => format!("found {} among files: {ALONE}", quotable(path.value)),
             });
             return None;
         }
@@ -281,7 +315,7 @@ impl Input {
     /// stream's identity, if it is a stream. The server's address is not part of the tag, because a
     /// server may move.
     pub(crate) fn tag(&self, format: Format) -> u32 {
-        let kind = u32::from(self.system.tags[self.source.kind(format)]);
+        let kind = u32::from(self.system.tags[self.source.kind(format)].number);
         let Some(identity) = self.source.identity() else { return kind };
         let digest = Sha256::digest(identity);
         let [a, b, c, ..] = *digest.first_chunk::<4>().expect("a digest has 32 bytes");
@@ -382,8 +416,8 @@ const ALONE: &str = "a socket or a broker must be the only path, as path = \"tcp
 fn report_source(path: &TextField<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.source.is_some() && !system.path.is_empty());
     path.report(format!(
-        "found {:?}, expected a file, or {}",
-        path.value,
+        "found {}, expected a file, or {}",
+        quotable(path.value),
         listed(others.map(|system| system.path.into()), "or")
     ));
 }
@@ -393,15 +427,19 @@ fn report_sink(path: &TextField<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.sink.is_some() && !system.path.is_empty());
     let others = listed(others.map(|system| system.path.into()), "or");
     path.report(format!(
-        "found {:?}, expected a file such as \"out/releases.ndjson\", or {others}",
-        path.value
+        "found {}, expected a file such as \"out/releases.ndjson\", or {others}",
+        quotable(path.value)
     ));
 }
 
 /// Reports a broker path that can't be parsed.
 fn report_broker(path: &TextField<'_>) {
     let forms = SYSTEMS.iter().map(|system| system.full_path).filter(|form| !form.is_empty());
-    path.report(format!("found {:?}, expected {}", path.value, listed(forms.map(String::from), "or")));
+    path.report(format!(
+        "found {}, expected {}",
+        quotable(path.value),
+        listed(forms.map(String::from), "or")
+    ));
 }
 
 /// `a, b and c`.
@@ -419,7 +457,7 @@ mod tests {
     fn every_tag_and_every_scheme_is_of_one_system() {
         // Standard input has the tag of files: its position is the clock alone.
         let tagged = SYSTEMS.iter().filter(|system| !system.schemes.contains(&"-"));
-        let mut tags: Vec<u8> = tagged.flat_map(|system| system.tags).copied().collect();
+        let mut tags: Vec<u8> = tagged.flat_map(|system| system.tags).map(|tag| tag.number).collect();
         tags.push(journal::TAG);
         tags.sort_unstable();
         assert!(tags.windows(2).all(|pair| pair[0] != pair[1]), "{tags:?}");
@@ -446,7 +484,7 @@ mod tests {
         let source = fake::source_of("path = 'ftp://h', format = 'csv'").unwrap_err();
         check(
             source,
-            ["found \"ftp://h\", expected a file, or tcp://host:port, ", ", nats://host:port", " or "],
+            ["found \"ftp://…\", expected a file, or tcp://host:port, ", ", nats://host:port", " or "],
         );
         let sink = fake::sink_of("path = 'ftp://h'").unwrap_err();
         check(sink, ["expected a file such as", "nats://host:port, ", " or http-listen://address:port"]);

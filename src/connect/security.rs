@@ -44,13 +44,7 @@ pub(super) static TLS_FIELDS: &[FieldDefinition] = &[
 
 /// Encryption of connections to servers.
 pub(super) static TLS_CLIENT_FIELDS: &[FieldDefinition] = &[
-    FieldDefinition::optional(
-        "tls_roots",
-        FieldType::Text,
-        "the roots that this machine trusts",
-        "\"ca.pem\"",
-        "Roots that may have signed the server's certificate, in PEM; no others are trusted.",
-    ),
+    TLS_ROOTS,
     FieldDefinition::optional(
         "tls_server_name",
         FieldType::Text,
@@ -59,6 +53,14 @@ pub(super) static TLS_CLIENT_FIELDS: &[FieldDefinition] = &[
         "Name that the server's certificate must have.",
     ),
 ];
+
+pub(super) const TLS_ROOTS: FieldDefinition = FieldDefinition::optional(
+    "tls_roots",
+    FieldType::Text,
+    "the roots that this machine trusts",
+    "\"ca.pem\"",
+    "Roots that may have signed the server's certificate, in PEM; no others are trusted.",
+);
 
 /// Encryption of connections that clients open.
 pub(super) static TLS_LISTENING_FIELDS: &[FieldDefinition] = &[FieldDefinition::optional(
@@ -267,6 +269,15 @@ pub(super) fn refuse_secret(path: &TextField<'_>) -> bool {
     is_secret
 }
 
+/// Returns a path for a message. Of an address that can't be parsed only the scheme is quoted,
+/// because a secret may stand where a port or a database should.
+pub(super) fn quotable(path: &str) -> String {
+    match path.split_once("://") {
+        Some((scheme, _)) => format!("\"{scheme}://…\""),
+        None => format!("{path:?}"),
+    }
+}
+
 /// Whether a path is an address with a part before `@`, or with a query or fragment. No system
 /// needs these, and a secret may have any name there. Paths of files may hold any character, but
 /// `:` before `@` is an address without its scheme.
@@ -305,6 +316,15 @@ mod tests {
             let refused = source_of(&format!("path = '{path}', format = 'csv'")).unwrap_err();
             assert!(refused.contains("password_file") && !refused.contains("hidden"), "{refused}");
         }
+        for scheme in ["tcp", "tcp-listen", "redis", "nats", "kafka", "postgres", "http-listen", "ftp"] {
+            for rest in ["h:hidden", "h:1/hidden/", "h:hidden/d"] {
+                let path = format!("path = '{scheme}://{rest}', stream = 's', format = 'ndjson'");
+                let refused = [source_of(&path).unwrap_err(), sink_of(&path).unwrap_err()];
+                assert!(refused.iter().all(|message| !message.contains("hidden")), "{path}: {refused:?}");
+            }
+        }
+        let listed = source_of("path = ['a.csv', 'tcp://h:hidden'], format = 'csv'").unwrap_err();
+        assert!(!listed.contains("hidden"), "{listed}");
         let listed = source_of("path = ['a.csv', 'tcp://u:hidden@h:1'], format = 'csv'").unwrap_err();
         assert!(!listed.contains("hidden"), "{listed}");
         assert!(source_of("path = 'a@b#d.csv', format = 'csv'").is_ok());
@@ -324,6 +344,8 @@ mod tests {
         check("password_env = 'P', password_file = 'p'", "leave one of them out");
         check("password_env = 'hid-den'", "the variable holds the secret");
         check("password = 'hid-den'", "unknown field");
+        check("password_env = ['hid-den']", "expected");
+        check("password_file = { hid-den = 1 }", "expected");
         let error = source_of("path = 'tcp://h:1', format = 'csv', user = 'u'").unwrap_err();
         assert!(error.contains("this field is for"), "{error}");
     }

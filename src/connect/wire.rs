@@ -16,6 +16,9 @@ use crate::tcp::{connect, keep_alive};
 /// Usual maximum silence of a server that should answer; after that it counts as lost.
 const SILENCE: Duration = Duration::from_secs(5);
 
+/// First byte of an alert of TLS, which a server that requires it may answer.
+const TLS_ALERT: u8 = 0x15;
+
 /// Maximum length of a line in bytes.
 const LINE_LIMIT: usize = 1 << 16;
 
@@ -24,6 +27,8 @@ pub(crate) struct ServerConnection {
     control: Control,
     /// Maximum silence of a server that should answer.
     patience: Duration,
+    /// Whether the server has sent anything.
+    has_answered: bool,
     bytes: Zeroizing<Vec<u8>>,
     /// Bytes read but not consumed: `bytes[at..end]`.
     at: usize,
@@ -40,7 +45,8 @@ impl ServerConnection {
         socket.set_write_timeout(Some(GLANCE))?;
         keep_alive(socket)?;
         let bytes = Zeroizing::new(vec![0; LINE_LIMIT]);
-        Ok(ServerConnection { link, control: control.clone(), patience: SILENCE, bytes, at: 0, end: 0 })
+        let (control, patience) = (control.clone(), SILENCE);
+        Ok(ServerConnection { link, control, patience, has_answered: false, bytes, at: 0, end: 0 })
     }
 
     /// Encrypts the connection to the server at `address` from now on.
@@ -69,11 +75,11 @@ impl ServerConnection {
             match self.link.write(bytes) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => (bytes, begun) = (&bytes[written..], Instant::now()),
-                Err(error) => self.wait_after(error, begun)?,
+                Err(error) => self.wait_after(error, begun).map_err(|error| self.ended(error))?,
             }
         }
         while let Err(error) = self.link.flush() {
-            self.wait_after(error, begun)?;
+            self.wait_after(error, begun).map_err(|error| self.ended(error))?;
         }
         Ok(())
     }
@@ -93,14 +99,37 @@ impl ServerConnection {
         let begun = Instant::now();
         loop {
             match self.link.read(&mut self.bytes) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(0) => return Err(self.ended(ErrorKind::UnexpectedEof.into())),
+                Ok(_) if !self.has_answered && self.is_plain() && self.bytes[0] == TLS_ALERT => {
+                    return Err(self.ended(ErrorKind::ConnectionReset.into()));
+                }
                 Ok(read) => {
-                    (self.at, self.end) = (0, read);
+                    (self.at, self.end, self.has_answered) = (0, read, true);
                     return Ok(());
                 }
-                Err(error) => self.wait_after(error, begun)?,
+                Err(error) => self.wait_after(error, begun).map_err(|error| self.ended(error))?,
             }
         }
+    }
+
+    fn is_plain(&self) -> bool {
+        matches!(self.link, Link::Plain(_))
+    }
+
+    /// Explains the end of a plain connection on which the server has said nothing: one that
+    /// requires TLS ends it so.
+    fn ended(&self, error: io::Error) -> io::Error {
+        let is_end = matches!(
+            error.kind(),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof
+        );
+        if !is_end || self.has_answered || !self.is_plain() {
+            return error;
+        }
+        io::Error::new(
+            error.kind(),
+            "the server ended the connection without an answer: if it requires TLS, add tls = true",
+        )
     }
 
     /// Returns the bytes received but not consumed: at least one.

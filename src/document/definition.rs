@@ -86,6 +86,10 @@ pub(crate) enum FieldType {
     Texts,
     /// A list of numbers above 0, one for each column.
     Numbers,
+    /// A list of numbers above 0 and below 1.
+    Shares,
+    /// Ascending numbers, at least three.
+    Edges,
     /// A table of a lower and an upper bound for each key.
     BoundsByKey,
     /// One of these types, which the error message describes.
@@ -182,6 +186,8 @@ impl FieldType {
             Self::Flag => "true or false".into(),
             Self::Texts => "a list of texts".into(),
             Self::Numbers => "a list of numbers above 0, one for each column".into(),
+            Self::Shares => "a list of numbers above 0 and below 1".into(),
+            Self::Edges => "at least three ascending numbers".into(),
             Self::BoundsByKey => "a table of a lower and an upper bound for each key".into(),
             Self::Either(types) => listed(types.iter().map(|value| value.expected())),
             Self::Time => "a date or an RFC 3339 time".into(),

@@ -40,7 +40,7 @@ use super::by_column::columnwise;
 use super::gaussian::quality;
 use super::{
     Averages, Band, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimateField, EstimatorKind,
-    FieldPart, LogFacts, Plot, Reading, ScaledView, SecondAverage, TwoAverages, ViewEstimator,
+    FieldPart, HistogramNeed, LogFacts, Plot, Reading, ScaledView, SecondAverage, TwoAverages, ViewEstimator,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Range};
@@ -49,6 +49,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Averages m and v of Adam, and its update, in the units of the columns",
     needs: SecondMoment::Diagonal,
+    histograms: HistogramNeed::None,
     own_workloads: true,
     flag: None,
     fields: &[

@@ -35,7 +35,7 @@ pub(super) struct ColumnwiseEstimate {
 }
 
 impl ColumnwiseEstimate {
-    /// Estimates from moments of a log by column; gives the moments back for others.
+    /// Estimates from moments of a log by column. Returns the moments of other logs unchanged.
     pub(super) fn new(moments: Moments, scaled: &Arc<ScaledView>) -> Result<Self, Moments> {
         let Some(by_column) = columnwise(&moments, scaled) else { return Err(moments) };
         let ColumnScales { centres, half_widths } = scaled.scales(moments.key);
@@ -58,7 +58,7 @@ impl ColumnwiseEstimate {
         let density = match (columns.iter().find_map(|column| column.as_ref().err()), projected) {
             (Some(error), _) => Err(*error),
             (None, None) => Err(pair_error(&by_column)),
-            (None, Some(projected)) => Ok(together(&columns, projected, &moments)),
+            (None, Some(projected)) => Ok(joint_density(&columns, projected, &moments)),
         };
         Ok(Self { scaled: Arc::clone(scaled), columns, covariance, density, moments })
     }
@@ -69,7 +69,7 @@ impl ColumnwiseEstimate {
 
     /// Pairs of columns whose second moment is known, in the order of moments.
     fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
-        let layout = Layout { dimension: self.columns.len(), second: self.moments.layout.second, sent: None };
+        let layout = Layout::new(self.columns.len(), self.moments.layout.second);
         layout.second_entries()
     }
 
@@ -107,8 +107,13 @@ impl ColumnwiseEstimate {
         Some((density.mean[0], density.mean_noise[0]))
     }
 
-    /// A covariance and its noise.
+    /// A covariance and its noise. A variance is that of the density of its column, which the noise
+    /// leaves above 0.
     fn covariance(&self, pair: (usize, usize)) -> Option<(f64, f64)> {
+        if pair.0 == pair.1 {
+            let density = self.columns[pair.0].as_ref().ok()?;
+            return Some((density.covariance[(0, 0)], density.covariance_noise[(0, 0)]));
+        }
         let (matrix, noise) = &self.covariance;
         Some((matrix[pair], noise[pair])).filter(|_| matrix[pair].is_finite())
     }
@@ -117,7 +122,8 @@ impl ColumnwiseEstimate {
         let ColumnScales { centres, half_widths } = self.scales();
         let moments = self.by_column()?.column(column);
         let interval = moments.noisy().intervals(self.confidence()).ok()?.within_bounds().mean(0)?;
-        Some(interval.to_units(half_widths[column], centres[column]))
+        let interval = interval.to_units(half_widths[column], centres[column]);
+        Some(self.mean(column).map_or(interval, |(mean, _)| interval.with(mean)))
     }
 
     /// The quality of a column.
@@ -139,7 +145,9 @@ impl ColumnwiseEstimate {
             moments.noisy().intervals(self.confidence()).ok()?.within_bounds().covariance(0, other)
         };
         let interval = if i == j { of(by_column.column(i), 0) } else { of(by_column.pair(i, j)?, 1) };
-        Some(interval?.to_units(widths[i] * widths[j], 0.0))
+        let interval = interval?.to_units(widths[i] * widths[j], 0.0);
+        // A projection may move the estimate.
+        Some(self.covariance((i, j)).map_or(interval, |(covariance, _)| interval.with(covariance)))
     }
 
     fn is_covariance_beyond(&self, (i, j): (usize, usize)) -> bool {
@@ -158,7 +166,7 @@ impl ColumnwiseEstimate {
         self.covariance_interval((column, column)).map(Interval::square_root)
     }
 
-    fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
+    fn correlation(&self, (i, j): (usize, usize)) -> Option<(Option<f64>, Interval)> {
         let (view, moments) = (&self.scaled.view, self.by_column()?);
         let heaviest = view.workload.largest_coefficient(self.moments.epoch);
         match view.intervals.missing_at_random && !moments.contradict_random(&[i, j], heaviest) {
@@ -184,8 +192,8 @@ fn pair_error(moments: &ColumnwiseMoments<'_>) -> DensityError {
     error.unwrap_or(DensityError::Eigenvalues)
 }
 
-/// The density of all columns.
-fn together(
+/// Returns the density of all columns.
+fn joint_density(
     columns: &[Result<Density, DensityError>],
     (covariance, covariance_noise): (DMatrix<f64>, DMatrix<f64>),
     moments: &Moments,
@@ -205,11 +213,12 @@ fn together(
     }
 }
 
-/// The first of a value and its noise, or null.
+/// Returns the value of a pair of value and noise, or null.
 fn value(pair: Option<(f64, f64)>) -> Value {
     json!(pair.map(|(value, _)| value))
 }
 
+/// Returns the noise of such a pair, or null.
 fn noise(pair: Option<(f64, f64)>) -> Value {
     json!(pair.map(|(_, noise)| noise))
 }
@@ -238,7 +247,7 @@ impl Estimate for ColumnwiseEstimate {
             ("mean_noise", self.of_columns(|column| noise(self.mean(column)))),
             ("covariance", self.of_pairs(|pair| value(self.covariance(pair)))),
             ("covariance_noise", self.of_pairs(|pair| noise(self.covariance(pair)))),
-            // Entries of different rows: no matrix of them together is projected.
+            // The entries are over different rows, so the matrix is not projected.
             ("projection", Projection::Raw.name().into()),
             ("level", view.intervals.level.into()),
             ("joint", view.intervals.joint.into()),
@@ -249,7 +258,7 @@ impl Estimate for ColumnwiseEstimate {
             ("covariance_interval", self.of_pairs(|pair| ends(self.covariance_interval(pair)))),
             ("standard_deviation", self.of_columns(|column| json!(self.deviation(column)))),
             ("standard_deviation_interval", self.of_columns(|column| ends(self.deviation_interval(column)))),
-            ("correlation", self.of_pairs(|pair| json!(self.correlation(pair).map(|found| found.0)))),
+            ("correlation", self.of_pairs(|pair| json!(self.correlation(pair).and_then(|found| found.0)))),
             ("correlation_interval", self.of_pairs(|pair| ends(self.correlation(pair).map(|found| found.1)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
@@ -319,10 +328,10 @@ impl Estimate for ColumnwiseEstimate {
         let mut cells: Vec<_> = means.chain(counts).chain(deviations).collect();
         if self.is_full() && self.columns.len() > 1 {
             let correlation = |pair| self.correlation(pair);
-            cells.extend(pairs(self.columns.len()).map(|pair| {
-                correlation(pair)
-                    .map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval))
-            }));
+            cells.extend(
+                pairs(self.columns.len())
+                    .map(|pair| correlation(pair).map_or(Cell::Empty, Cell::of_correlation)),
+            );
         }
         Ok(cells)
     }
@@ -331,14 +340,14 @@ impl Estimate for ColumnwiseEstimate {
         match group {
             CORRELATION => {
                 let found = pairs(self.columns.len()).nth(index).and_then(|pair| self.correlation(pair));
-                Reading::within(found.map(|found| found.0), found.map(|found| found.1))
+                Reading::within(found.and_then(|found| found.0), found.map(|found| found.1))
             }
             "sd" => Reading::within(self.deviation(index), self.deviation_interval(index)),
             _ => Reading::within(self.mean(index).map(|mean| mean.0), self.mean_interval(index)),
         }
     }
 
-    /// The word of the first column that is not good.
+    /// Returns the quality of the first column that is not good.
     fn quality(&self) -> Option<&'static str> {
         let mut words = (0..self.columns.len()).map(|column| self.word(column));
         let word = words.find(|word| *word != "good").unwrap_or("good");

@@ -14,13 +14,14 @@ use serde_json::{Map, Value, json};
 use super::by_column::ColumnwiseEstimate;
 use super::{
     Averages, Band, CORRELATION, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate,
-    EstimateField, EstimatorKind, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
+    EstimateField, EstimatorKind, HistogramNeed, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Mean and covariance, in the units of the columns",
     needs: SecondMoment::Diagonal,
+    histograms: HistogramNeed::None,
     own_workloads: false,
     flag: None,
     fields: &[],
@@ -137,7 +138,8 @@ impl GaussianEstimate {
         let confidence = self.scaled.view.confidence(self.moments.epoch);
         let intervals = self.moments.noisy().intervals(confidence).ok();
         let intervals = intervals.map(MomentIntervals::within_bounds);
-        UnitIntervals { scales: self.scaled.scales(self.moments.key), intervals }
+        let density = self.density.as_ref().ok();
+        UnitIntervals { scales: self.scaled.scales(self.moments.key), intervals, density }
     }
 
     fn deviation(&self, column: usize) -> Option<f64> {
@@ -196,7 +198,7 @@ impl Estimate for GaussianEstimate {
             ("covariance_interval", self.by_pair(|pair| ends(intervals.covariance(pair)))),
             ("standard_deviation", self.by_column(|column| json!(self.deviation(column)))),
             ("standard_deviation_interval", self.by_column(|column| ends(deviation(column)))),
-            ("correlation", self.by_pair(|pair| correlation(pair).map(|(value, _)| value).into())),
+            ("correlation", self.by_pair(|pair| correlation(pair).and_then(|found| found.0).into())),
             ("correlation_interval", self.by_pair(|pair| ends(correlation(pair).map(|estimate| estimate.1)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
@@ -252,10 +254,8 @@ impl Estimate for GaussianEstimate {
         let mut cells: Vec<_> = means.chain(deviations).collect();
         if self.is_full() && shown > 1 {
             let correlation = |pair| intervals.correlation(pair);
-            cells.extend(pairs(shown).map(|pair| {
-                correlation(pair)
-                    .map_or(Cell::Empty, |(value, interval)| Cell::of_correlation(value, interval))
-            }));
+            cells
+                .extend(pairs(shown).map(|pair| correlation(pair).map_or(Cell::Empty, Cell::of_correlation)));
         }
         Ok(cells)
     }
@@ -266,7 +266,7 @@ impl Estimate for GaussianEstimate {
             CORRELATION => {
                 let found = pairs(self.scaled.columns.len()).nth(index);
                 let found = found.and_then(|pair| intervals.correlation(pair));
-                Reading::within(found.map(|found| found.0), found.map(|found| found.1))
+                Reading::within(found.and_then(|found| found.0), found.map(|found| found.1))
             }
             "sd" => {
                 let variance = intervals.covariance((index, index));
@@ -294,26 +294,30 @@ impl Estimate for GaussianEstimate {
     }
 }
 
-/// Intervals in the units of the columns.
+/// Intervals in the units of the columns. Each contains its estimate: a projection may move one
+/// beyond the interval before it, which then reaches as far. A longer interval holds as often.
 struct UnitIntervals<'a> {
     scales: &'a ColumnScales,
     /// In centred and scaled coordinates; `None` without a density.
     intervals: Option<MomentIntervals<'a>>,
+    density: Option<&'a Density>,
 }
 
 impl UnitIntervals<'_> {
     fn mean(&self, column: usize) -> Option<Interval> {
         let ColumnScales { centres, half_widths } = self.scales;
-        Some(self.intervals.as_ref()?.mean(column)?.to_units(half_widths[column], centres[column]))
+        let interval = self.intervals.as_ref()?.mean(column)?.to_units(half_widths[column], centres[column]);
+        Some(self.density.map_or(interval, |density| interval.with(density.mean[column])))
     }
 
     fn covariance(&self, (i, j): (usize, usize)) -> Option<Interval> {
         let widths = &self.scales.half_widths;
-        Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(widths[i] * widths[j], 0.0))
+        let interval = self.intervals.as_ref()?.covariance(i, j)?.to_units(widths[i] * widths[j], 0.0);
+        Some(self.density.map_or(interval, |density| interval.with(density.covariance[(i, j)])))
     }
 
     /// `None` if only diagonal moments are known.
-    fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
+    fn correlation(&self, (i, j): (usize, usize)) -> Option<(Option<f64>, Interval)> {
         self.intervals.as_ref()?.correlation(i, j)
     }
 }
@@ -332,27 +336,85 @@ mod tests {
     use hushflow_mechanism::view::SecondMomentSource;
     use hushflow_mechanism::workload::Workload;
 
-    /// The estimate of 1000 records with this product of two columns, which have a standard
-    /// deviation of 0.45.
-    fn estimate(product: f64) -> Arc<dyn Estimate> {
+    /// The estimate of 1000 records of two columns with a mean of 0, these squares and this
+    /// product. By column their indicators are one apart, and no value is missing.
+    fn estimate_of(
+        squares: [f64; 2],
+        product: f64,
+        covariance: Projection,
+        by_column: bool,
+    ) -> Arc<dyn Estimate> {
         let log = LogFacts::plain(&["x", "y"], SecondMoment::Full);
         let scales = ColumnScales { centres: vec![0.0; 2], half_widths: vec![1.0; 2] };
         let scaled = ScaledView {
-            view: EstimateView::usual(Workload::Prefix, &log),
+            view: EstimateView { covariance, ..EstimateView::usual(Workload::Prefix, &log) },
             columns: ["x", "y"].map(String::from).to_vec(),
             key_scales: vec![scales],
-            indicator_step: None,
+            indicator_step: by_column.then_some(1.0),
+            histograms: Vec::new(),
+            bins_every_record: true,
+        };
+        let (dimension, coordinates) = match by_column {
+            true => {
+                let first = [1000.0, 0.0, 0.0, 500.0, 500.0];
+                let second = [squares[0], product, 0.0, 0.0, squares[1], 0.0, 0.0, 250.0, 250.0, 250.0];
+                (4, [&first[..], &second].concat())
+            }
+            false => (2, vec![1000.0, 0.0, 0.0, squares[0], product, squares[1]]),
         };
         let moments = Moments {
             epoch: 1,
             key: 0,
-            coordinates: vec![1000.0, 0.0, 0.0, 200.0, product, 200.0],
-            layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
+            coordinates,
+            layout: Layout::new(dimension, SecondMoment::Full),
             noise: MomentNoise { count: 0.0, first: 5.0, second: 10.0 },
             source: SecondMomentSource::Released,
             sent_noise: 0.0,
+            bin_noise: 0.0,
         };
         Gaussian.estimate(moments, &Arc::new(scaled))
+    }
+
+    fn estimate(product: f64) -> Arc<dyn Estimate> {
+        estimate_of([200.0; 2], product, Projection::Floor, false)
+    }
+
+    /// A projection moves estimates, most where noise made a variance negative.
+    #[test]
+    fn every_interval_contains_its_estimate() {
+        let contains = |value: &Value, interval: &Value, what: &str| {
+            let [value, lower, upper] =
+                [value, &interval[0], &interval[1]].map(|number| number.as_f64().unwrap());
+            assert!(lower <= value && value <= upper, "{what}: {value} in {lower} to {upper}");
+        };
+        for by_column in [false, true] {
+            for covariance in [Projection::Floor, Projection::Nearest, Projection::Shrink, Projection::Raw] {
+                for squares in [[-30.0, -15.0], [-40.0, 200.0], [5.0, 100.0], [200.0, 900.0]] {
+                    for product in [-190.0, -20.0, 0.0, 60.0, 300.0] {
+                        let mut line = Map::new();
+                        estimate_of(squares, product, covariance, by_column).json(&mut line);
+                        let what = format!("{by_column} {covariance} {squares:?} {product}");
+                        for (i, name) in ["x", "y"].into_iter().enumerate() {
+                            contains(&line["mean"][name], &line["mean_interval"][name], &what);
+                            let deviation = &line["standard_deviation"][name];
+                            contains(deviation, &line["standard_deviation_interval"][name], &what);
+                            assert!(
+                                covariance == Projection::Raw || deviation.as_f64() > Some(0.0),
+                                "{what}"
+                            );
+                            for j in 0..2 {
+                                let entry = &line["covariance"][i][j];
+                                contains(entry, &line["covariance_interval"][i][j], &what);
+                                let correlation = &line["correlation"][i][j];
+                                if !correlation.is_null() {
+                                    contains(correlation, &line["correlation_interval"][i][j], &what);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

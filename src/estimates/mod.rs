@@ -8,11 +8,14 @@
 
 mod adam;
 mod by_column;
+mod cell;
 mod chart;
 mod fields;
 mod gaussian;
+mod histogram;
 mod moments;
 mod pca;
+mod quantiles;
 mod regression;
 mod sent;
 mod view;
@@ -30,7 +33,9 @@ use serde_json::{Map, Value};
 
 use crate::document::definition::{FieldDefinition, Form, Presence};
 use crate::document::{Document, Field, Section};
+use crate::histogram::Histogram;
 
+pub use cell::Cell;
 pub use chart::{Band, CORRELATION, ChartGroup, ChartSeries, Plot, Reading, Spread};
 pub use fields::{EstimateField, EstimateRecord, FieldPart, FieldValue, StatisticRow};
 pub use gaussian::quality;
@@ -40,11 +45,15 @@ pub(crate) use view::{VIEW, all_workloads, schedules, views};
 
 /// All estimators. The default of a log is the first one without a flag of its own that the log
 /// supports.
-pub static ESTIMATORS: &[EstimatorKind] =
-    &[gaussian::ESTIMATOR, moments::ESTIMATOR, adam::ESTIMATOR, regression::ESTIMATOR, pca::ESTIMATOR];
-
-/// Ratio of the sides of an interval above which a table shows its ends instead of ±.
-const LOPSIDED: f64 = 1.5;
+pub static ESTIMATORS: &[EstimatorKind] = &[
+    gaussian::ESTIMATOR,
+    moments::ESTIMATOR,
+    adam::ESTIMATOR,
+    regression::ESTIMATOR,
+    pca::ESTIMATOR,
+    histogram::ESTIMATOR,
+    quantiles::ESTIMATOR,
+];
 
 /// What every correlation lies in.
 const CORRELATIONS: Interval = Interval { lower: -1.0, upper: 1.0 };
@@ -60,6 +69,8 @@ pub struct EstimatorKind {
     pub help: &'static str,
     /// Second moments of records without which there is nothing to compute.
     needs: SecondMoment,
+    /// Histograms without which there is nothing to compute.
+    histograms: HistogramNeed,
     /// Whether it brings the workloads of its views ([`ViewEstimator::decays`]).
     own_workloads: bool,
     /// The flag of `tail` that gives all its parameters; none if `tail --view` names it.
@@ -69,6 +80,15 @@ pub struct EstimatorKind {
     /// Reads its parameters from a section of `[[views]]`. A function that returns `None` has
     /// reported why.
     read: fn(&Section<'_>, &LogFacts<'_>) -> Option<Arc<dyn ViewEstimator>>,
+}
+
+/// The histograms that an estimator needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HistogramNeed {
+    None,
+    Any,
+    /// One of a number.
+    Numeric,
 }
 
 /// A flag of `tail`.
@@ -98,6 +118,8 @@ pub struct LogFacts<'a> {
     pub key_bounds: bool,
     /// Whether rows count for the columns that they have (`missing = "by-column"`).
     pub by_column: bool,
+    /// Histograms beside the moments.
+    pub histograms: &'a [Histogram],
     /// Number of epochs; 0 if it is unknown.
     pub epochs: u64,
 }
@@ -114,6 +136,7 @@ impl LogFacts<'static> {
             keyed: false,
             key_bounds: false,
             by_column: false,
+            histograms: &[],
             epochs: 0,
         }
     }
@@ -160,6 +183,16 @@ impl EstimatorKind {
     /// Returns what the log lacks for this estimator and the consequence; `None` if it lacks
     /// nothing.
     pub(crate) fn lacks(&self, log: &LogFacts<'_>) -> Option<(&'static str, &'static str)> {
+        let numeric = log.histograms.iter().any(Histogram::is_numeric);
+        match self.histograms {
+            HistogramNeed::Any if log.histograms.is_empty() => {
+                return Some(("histograms", "so there are no counts of bins"));
+            }
+            HistogramNeed::Numeric if !numeric => {
+                return Some(("histograms of numbers", "so there are no quantiles"));
+            }
+            _ => {}
+        }
         match (self.needs, log.second_moments) {
             (SecondMoment::None, _) | (_, SecondMoment::Full) => None,
             (SecondMoment::Diagonal, SecondMoment::Diagonal) => None,
@@ -322,6 +355,10 @@ pub struct ScaledView {
     /// one by one
     /// ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
     pub indicator_step: Option<f64>,
+    /// The histograms, whose bins follow the moments in this order.
+    pub histograms: Vec<Histogram>,
+    /// Whether each record that counts has a bin in every histogram of one of `columns`.
+    pub bins_every_record: bool,
 }
 
 /// The scaled unit of each column in the column's own unit.
@@ -404,71 +441,7 @@ pub trait Estimate: fmt::Debug + Send + Sync {
     }
 }
 
-/// A cell of a table.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Cell {
-    /// A value and its half-width, which is 0 if the value is exact.
-    Value(f64, f64),
-    /// A value of unknown noise.
-    Plain(f64),
-    /// The ends of an interval that is longer on one side of its value; one may be infinite.
-    Range(f64, f64),
-    /// An upper bound of a value that is not known otherwise.
-    AtMost(f64),
-    /// No number.
-    Empty,
-}
-
-impl Cell {
-    /// Returns the cell of a correlation; its ends if nothing is known of it.
-    fn of_correlation(value: f64, interval: Interval) -> Self {
-        match interval {
-            CORRELATIONS => Cell::Range(-1.0, 1.0),
-            interval => Self::of_interval(value, interval, CORRELATIONS),
-        }
-    }
-
-    /// Returns the cell of a value with its interval: its ends if one side is much longer, or if a
-    /// number that ± covers is not within `bounds`, which contain the interval.
-    fn of_interval(value: f64, interval: Interval, bounds: Interval) -> Self {
-        let (below, above) = (value - interval.lower, interval.upper - value);
-        let reach = below.max(above);
-        let is_cut = interval.lower <= bounds.lower || interval.upper >= bounds.upper;
-        let is_within = value - reach >= bounds.lower && value + reach <= bounds.upper && !is_cut;
-        match reach {
-            _ if interval == Interval::UNBOUNDED => Cell::Plain(value),
-            reach if reach <= f64::MIN_POSITIVE => Cell::Value(value, reach),
-            reach if reach <= LOPSIDED * below.min(above) && is_within => Cell::Value(value, reach),
-            _ => Cell::Range(interval.lower, interval.upper),
-        }
-    }
-}
-
 /// Returns the pairs of different columns, the smaller index first.
 pub(crate) fn pairs(columns: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..columns).flat_map(move |first| (first + 1..columns).map(move |second| (first, second)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plus_or_minus_never_leaves_the_bounds() {
-        let check = |value: f64, (lower, upper): (f64, f64), expected| {
-            let bounds = Interval { lower: 0.0, upper: 60.0 };
-            assert_eq!(Cell::of_interval(value, Interval { lower, upper }, bounds), expected);
-        };
-        check(28.0, (20.0, 37.0), Cell::Value(28.0, 9.0));
-        check(28.0, (0.0, 60.0), Cell::Range(0.0, 60.0));
-        check(28.0, (10.0, 60.0), Cell::Range(10.0, 60.0));
-        check(5.0, (1.0, 10.5), Cell::Range(1.0, 10.5));
-        check(5.0, (1.0, 9.0), Cell::Value(5.0, 4.0));
-        check(28.0, (20.0, 41.0), Cell::Range(20.0, 41.0));
-        check(0.0, (0.0, 0.0), Cell::Value(0.0, 0.0));
-        let cell = |interval| Cell::of_interval(3.0, interval, Interval::UNBOUNDED);
-        let open = Interval { lower: 3.0, upper: f64::INFINITY };
-        assert_eq!(cell(open), Cell::Range(3.0, f64::INFINITY));
-        assert_eq!(cell(Interval::UNBOUNDED), Cell::Plain(3.0));
-    }
 }

@@ -11,14 +11,15 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::columnwise;
 use super::{
-    Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, OneAverage, Plot,
-    Reading, ScaledView, ViewEstimator,
+    Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, HistogramNeed,
+    OneAverage, Plot, Reading, ScaledView, ViewEstimator,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Weighted moments, in centred and scaled coordinates",
     needs: SecondMoment::None,
+    histograms: HistogramNeed::None,
     own_workloads: false,
     flag: None,
     fields: &[],

@@ -21,7 +21,7 @@ use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
     Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart,
-    Flag, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
+    Flag, HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
@@ -30,6 +30,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Leading principal components of the covariance or the correlation",
     needs: SecondMoment::Full,
+    histograms: HistogramNeed::None,
     own_workloads: false,
     flag: Some(Flag {
         name: "pca",
@@ -168,7 +169,7 @@ impl Pca {
 /// The moments of records with the mean 0 and the covariances of pairs.
 fn at_random(by_column: &ColumnwiseMoments<'_>) -> Result<(Layout, Vec<f64>, MomentNoise), DensityError> {
     let columns = by_column.columns();
-    let layout = Layout { dimension: columns, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(columns, SecondMoment::Full);
     let mut count = f64::INFINITY;
     for (i, j) in layout.second_entries() {
         if i == j {

@@ -56,7 +56,8 @@ use serde_json::{Map, Value, json};
 use super::gaussian::{ends, quality};
 use super::{
     Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimateField,
-    EstimatorKind, FieldPart, Flag, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
+    EstimatorKind, FieldPart, Flag, HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView,
+    ViewEstimator,
 };
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::document::{Field, Section};
@@ -71,6 +72,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
     help: "Least squares line of one column on others",
     needs: SecondMoment::Full,
+    histograms: HistogramNeed::None,
     own_workloads: false,
     flag: Some(Flag {
         name: "regress",

@@ -10,7 +10,7 @@ use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
-use super::{ESTIMATORS, EstimatorKind, LogFacts, ViewEstimator, moments};
+use super::{ESTIMATORS, EstimatorKind, HistogramNeed, LogFacts, ViewEstimator, moments};
 use crate::document::Section;
 use crate::document::definition::{
     FieldDefinition, FieldGroup, FieldType, Form, GroupTest, Range, SectionDefinition, Word, forms, word,
@@ -261,8 +261,7 @@ impl Intervals {
 
     /// The meaning of ± in a table, of correlations too.
     pub(super) fn legend(&self, has_correlations: bool) -> String {
-        let of_correlations =
-            if has_correlations { "; a wide one of a correlation holds less often" } else { "" };
+        let of_correlations = if has_correlations { "; -: hidden by noise" } else { "" };
         format!(
             "half-width of the {} % confidence interval for {} (a to b: its ends){of_correlations}",
             self.level * 100.0,
@@ -358,10 +357,13 @@ fn estimator_kind(view: &Section<'_>, log: &LogFacts<'_>) -> Option<&'static Est
         ESTIMATORS.iter().map(|estimator| word(estimator.name, estimator, estimator.help)).collect();
     let estimator = view.word("estimate", &words)?;
     if let Some((what, so)) = estimator.lacks(log) {
-        field.report(format!(
-            "no {what} are released, {so}: choose estimate = \"moments\", or change second_moments and method (pp has second \
-             moments of records only with records = 1)"
-        ));
+        let remedy = match estimator.histograms {
+            HistogramNeed::None => {
+                "change second_moments and method (pp has second moments of records only with records = 1)"
+            }
+            _ => "add one of [[histograms]]",
+        };
+        field.report(format!("no {what} are released, {so}: choose estimate = \"moments\", or {remedy}"));
     }
     Some(estimator)
 }

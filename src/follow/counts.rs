@@ -1,18 +1,18 @@
-//! Whether the counts in a log show any records: a word for everyone about a wrong start, clock or
+//! Finds whether the counts in a log show any records: a public warning of a wrong start, clock or
 //! key list.
 //!
 //! It is read from released integers and public noise levels alone. So it is post-processing, costs
 //! no privacy, and may be printed anywhere.
 //!
-//! **Levels.** Let c be a count over all keys and s the standard deviation of its noise. c can't be
-//! told from zero if |c| ≤ 1.96 s. Without records that holds with probability 0.95. With n records
-//! it holds with probability Φ(1.96 − n/s) at most, which is below 0.05 from n = 3.61 s on. There
-//! are two cases:
+//! **Levels.** Let c be a count over all keys and s the standard deviation of its noise. c is
+//! *faint*, not distinguishable from zero, if |c| ≤ 1.96 s. Without records that holds with
+//! probability 0.95. With n records it holds with probability Φ(1.96 − n/s) at most, which is below
+//! 0.05 from n = 3.61 s on. The warning is for two cases:
 //!
-//! - The count of all epochs together can't be told from zero.
-//! - The counts of most epochs can't, though as many records as there are would show if they were
-//!   spread evenly: their mean is at least 3.61 s. A stream of small epochs is no such case. With
-//!   E ≥ 8 such epochs of full size, most of them fall below with a probability of at most
+//! - The count of all epochs together is faint.
+//! - The counts of most epochs are faint, though their mean is at least 3.61 s: the same number of
+//!   records, evenly spread, would show. A stream of small epochs is not such a case. With E ≥ 8
+//!   epochs of full size, most of them are faint with a probability of at most
 //!   P(Binomial(E, 0.05) > E/2) < 4·10⁻⁵ if their noise is independent.
 
 use std::path::Path;
@@ -29,20 +29,20 @@ const QUANTILE: f64 = 1.96;
 /// Standard deviations of the noise from which a count shows with a probability of 95 %.
 const CLEAR: f64 = QUANTILE + 1.65;
 
-/// Least number of epochs of which most may be empty.
+/// Minimum number of epochs for a warning that most of them are empty.
 const LEAST_EPOCHS: u64 = 8;
 
-/// Most numbers that are read: the work at the end of a run is bounded.
+/// Maximum number of values that are read, to bound the work at the end of a run.
 const MOST_NUMBERS: u64 = 1 << 24;
 
-/// Counts of a log that can't be told from zero.
+/// Counts of a log that can't be distinguished from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaintCounts {
-    /// Epochs whose count can't be told from zero.
+    /// Number of epochs whose count can't be distinguished from zero.
     pub faint: u64,
-    /// All epochs of the log.
+    /// Number of epochs of the log.
     pub epochs: u64,
-    /// Whether their sum can't be told from zero either.
+    /// Whether the sum of all counts can't be distinguished from zero either.
     pub is_sum_faint: bool,
 }
 

@@ -82,18 +82,18 @@ impl<'scope> Totals<'scope> for StreamVec<'scope, u64, Moments> {
             let mut total = total.take_if(|_| is_last)?;
             let root = f64::from(keys).sqrt();
             let MomentNoise { count, first, second } = &mut total.noise;
-            let deviations = [count, first, second, &mut total.sent_noise];
+            let deviations = [count, first, second, &mut total.sent_noise, &mut total.bin_noise];
             deviations.into_iter().for_each(|deviation| *deviation *= root);
             Some(Moments { key: keys, ..total })
         })
     }
 }
 
-/// Estimates what a view shows.
+/// Computes the estimates of a view.
 pub trait Estimates<'scope> {
     /// Returns the estimates of a view of releases, under every workload that its estimator needs:
     /// of the keys that `select` accepts, or of the total over all keys. `number` is the view's
-    /// number in the estimates. A release that is none of the publication raises the fault.
+    /// number in the estimates. A release that does not fit the publication raises the fault.
     fn estimates(
         self,
         number: usize,
@@ -144,7 +144,7 @@ fn from_one_average(
     })
 }
 
-/// `correlations` are those of the noise of both averages, from the first epoch on.
+/// `correlations` are those between the noise of the two averages, from the first epoch on.
 fn from_two_averages<'scope>(
     moments: StreamVec<'scope, u64, Moments>,
     second: StreamVec<'scope, u64, Moments>,
@@ -154,7 +154,7 @@ fn from_two_averages<'scope>(
 ) -> StreamVec<'scope, u64, KeyEstimate> {
     let mut correlations = (1..).zip(correlations);
     let mut current = (0, 0.0);
-    // Moments of a key and epoch until those under the other average come.
+    // Moments of a key and epoch that wait for those under the other average.
     let mut waiting = HashMap::new();
     let (first, second) = (moments.map(|moments| (false, moments)), second.map(|moments| (true, moments)));
     first.concat(second).flat_map(move |(is_second, moments)| {

@@ -1,9 +1,10 @@
-//! Reads the rows of an NDJSON file: one JSON object per line.
+//! Reads the rows of an NDJSON file: one JSON object per line. The field `b` of an object in the
+//! field `a` has the name `a.b`, unless a field has that name itself.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::error::Defect;
@@ -83,15 +84,30 @@ pub(crate) fn names_of(stream: ByteStream) -> io::Result<Vec<String>> {
         if rows.read_line()? != RowOutcome::Row {
             break;
         }
-        let object: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(&rows.text).unwrap_or_default();
-        for name in object.into_iter().map(|(name, _)| name) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
+        add_names("", serde_json::from_slice(&rows.text).unwrap_or_default(), &mut names);
+    }
+    // An object that some rows lack has the names of its fields alone.
+    let is_object =
+        |name: &String| names.iter().any(|other| inside(other, name).is_some_and(|rest| !rest.is_empty()));
+    let objects: Vec<_> = names.iter().map(is_object).collect();
+    Ok(names.into_iter().zip(objects).filter_map(|(name, is_object)| (!is_object).then_some(name)).collect())
+}
+
+/// Adds the names of the fields of an object, which begin with `path`, and of the objects in it.
+fn add_names(path: &str, object: serde_json::Map<String, serde_json::Value>, names: &mut Vec<String>) {
+    for (name, value) in object {
+        let name = format!("{path}{name}");
+        match value {
+            serde_json::Value::Object(inner) => add_names(&(name + "."), inner, names),
+            _ if names.contains(&name) => {}
+            _ => names.push(name),
         }
     }
-    Ok(names)
+}
+
+/// Returns the name of a field within the object that `object` names.
+fn inside<'a>(name: &'a str, object: &str) -> Option<&'a str> {
+    name.strip_prefix(object)?.strip_prefix('.')
 }
 
 /// Reads one object into a row.
@@ -100,17 +116,19 @@ pub(crate) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
     row.fields.clear();
     row.fields.resize(wanted.len(), RowField::Missing);
     let mut json = serde_json::Deserializer::from_slice(text);
-    let object = RowVisitor { wanted, row }.deserialize(&mut json).and_then(|()| json.end());
+    let object = RowVisitor { wanted, path: "", row }.deserialize(&mut json).and_then(|()| json.end());
     row.defect = object.is_err().then_some(Defect::NotAnObject);
 }
 
 /// Copies the wanted fields of an object into a row and skips the others.
-struct RowVisitor<'a> {
+struct RowVisitor<'a, 'r> {
     wanted: &'a [String],
-    row: &'a mut Row,
+    /// What the names of the fields of this object begin with.
+    path: &'a str,
+    row: &'r mut Row,
 }
 
-impl<'de> DeserializeSeed<'de> for RowVisitor<'_> {
+impl<'de> DeserializeSeed<'de> for RowVisitor<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -118,7 +136,7 @@ impl<'de> DeserializeSeed<'de> for RowVisitor<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for RowVisitor<'_> {
+impl<'de> Visitor<'de> for RowVisitor<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,14 +144,23 @@ impl<'de> Visitor<'de> for RowVisitor<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(slot) = map.next_key_seed(FieldIndex(self.wanted))? {
-            match slot {
-                None => drop(map.next_value::<IgnoredAny>()?),
-                Some(slot) => {
+        let (wanted, row) = (self.wanted, self.row);
+        while let Some(found) = map.next_key_seed(WantedName { wanted, path: self.path })? {
+            match found {
+                WantedField::None => drop(map.next_value::<IgnoredAny>()?),
+                WantedField::Inside(path) => {
                     let value = map.next_value::<&RawValue>()?.get();
-                    let first = std::mem::replace(&mut self.row.fields[slot], RowField::Missing);
-                    self.row.fields[slot] = match first {
-                        RowField::Missing => field(value, &mut self.row.text),
+                    if value.starts_with('{') {
+                        let inner = RowVisitor { wanted, path, row: &mut *row };
+                        let read = inner.deserialize(&mut serde_json::Deserializer::from_str(value));
+                        read.map_err(A::Error::custom)?;
+                    }
+                }
+                WantedField::At(slot) => {
+                    let value = map.next_value::<&RawValue>()?.get();
+                    let first = std::mem::replace(&mut row.fields[slot], RowField::Missing);
+                    row.fields[slot] = match first {
+                        RowField::Missing => field(value, &mut row.text),
                         _ => RowField::Defective(Defect::FieldTwice),
                     };
                 }
@@ -143,26 +170,47 @@ impl<'de> Visitor<'de> for RowVisitor<'_> {
     }
 }
 
-/// Index of a field's name among the wanted ones.
-struct FieldIndex<'a>(&'a [String]);
+/// What a field of an object is for.
+enum WantedField<'a> {
+    /// It is the wanted one at this index.
+    At(usize),
+    /// It may be an object that holds wanted ones, whose names begin with this.
+    Inside(&'a str),
+    /// Nothing.
+    None,
+}
 
-impl<'de> DeserializeSeed<'de> for FieldIndex<'_> {
-    type Value = Option<usize>;
+/// Finds the name of a field, in an object with this path, among the wanted ones.
+struct WantedName<'a> {
+    wanted: &'a [String],
+    path: &'a str,
+}
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
+impl<'de, 'a> DeserializeSeed<'de> for WantedName<'a> {
+    type Value = WantedField<'a>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<WantedField<'a>, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for FieldIndex<'_> {
-    type Value = Option<usize>;
+impl<'a> Visitor<'_> for WantedName<'a> {
+    type Value = WantedField<'a>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a field's name")
     }
 
-    fn visit_str<E>(self, name: &str) -> Result<Option<usize>, E> {
-        Ok(self.0.iter().position(|wanted| wanted == name))
+    fn visit_str<E>(self, name: &str) -> Result<WantedField<'a>, E> {
+        let within = |wanted: &'a String| wanted.strip_prefix(self.path);
+        if let Some(slot) = self.wanted.iter().position(|wanted| within(wanted) == Some(name)) {
+            return Ok(WantedField::At(slot));
+        }
+        let path = self.wanted.iter().find_map(|wanted| {
+            let rest = inside(within(wanted)?, name)?;
+            Some(&wanted[..wanted.len() - rest.len()])
+        });
+        Ok(path.map_or(WantedField::None, WantedField::Inside))
     }
 }
 
@@ -180,4 +228,29 @@ fn field(json: &str, text: &mut Vec<u8>) -> RowField {
         _ => return RowField::Defective(Defect::NotScalar),
     }
     RowField::Text(start..text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(line: &str, wanted: &[&str]) -> Vec<Result<String, Defect>> {
+        let (wanted, mut row) = (wanted.iter().map(ToString::to_string).collect::<Vec<_>>(), Row::default());
+        read_object(line.as_bytes(), &wanted, &mut row);
+        let text = |slot| row.text(slot).map(|text| String::from_utf8_lossy(text).into_owned());
+        (0..wanted.len()).map(text).collect()
+    }
+
+    #[test]
+    fn fields_of_inner_objects_have_dotted_names() {
+        let wanted = ["geo.country", "ms", "a.b.c", "geo.city"];
+        let line = r#"{"a":{"b":{"c":7}},"geo":{"x":{"country":"x"},"country":"NO","city":null},"ms":1.5}"#;
+        let missing = Err(Defect::Missing);
+        let ok = |text: &str| Ok(text.to_owned());
+        assert_eq!(texts(line, &wanted), [ok("NO"), ok("1.5"), ok("7"), missing.clone()]);
+        let flat = r#"{"geo.country":"SE","geo":"none","a":{"b":3,"b.c":4},"ms":[1]}"#;
+        assert_eq!(texts(flat, &wanted), [ok("SE"), Err(Defect::NotScalar), ok("4"), missing]);
+        let twice = r#"{"geo":{"country":"NO"},"geo.country":"SE"}"#;
+        assert_eq!(texts(twice, &["geo.country"]), [Err(Defect::FieldTwice)]);
+    }
 }

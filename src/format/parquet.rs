@@ -39,6 +39,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use super::error::{Defect, FormatError};
 use super::io_error;
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
+pub(crate) use disk::RandomAccess;
 use disk::{ColumnPages, PAGE_LIMIT, ParquetFile, ReadFailure};
 use meaning::{ColumnMeaning, find};
 use pages::{CheckedPages, is_within};
@@ -136,8 +137,18 @@ impl ParquetRows {
         wanted: &[String],
     ) -> Result<Self, FormatError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
+        Self::of(Arc::new(file), path, (group, row), wanted)
+    }
+
+    /// Continues at a row, from 1, of a row group of bytes with this name.
+    pub(crate) fn of(
+        bytes: Arc<dyn RandomAccess>,
+        path: &Path,
+        (group, row): (u64, u64),
+        wanted: &[String],
+    ) -> Result<Self, FormatError> {
         let refused = |problem| FormatError::Parquet { path: path.into(), problem };
-        let disk = ParquetFile::new(file).map_err(|source| io_error(path, source))?;
+        let disk = ParquetFile::new(bytes).map_err(|source| io_error(path, source))?;
         let damaged = |_| match disk.failure() {
             Some(ReadFailure::Io(source)) => io_error(path, source),
             _ => refused("it is no Parquet file, or was not written to its end".into()),
@@ -147,7 +158,7 @@ impl ParquetRows {
         let groups = file.num_row_groups();
         let at = usize::try_from(group).ok().filter(|&group| group <= groups);
         let at = at.ok_or_else(|| {
-            refused(format!("it has {groups} row groups but was read up to number {group}"))
+            refused(format!("it has {groups} row groups, fewer than were read before: restore it"))
         })?;
         drop(decoding);
         let wanted = wanted.iter().map(|name| find(&file, path, name)).collect::<Result<_, _>>()?;
@@ -213,9 +224,8 @@ impl ParquetRows {
         }
         let length = self.length(self.group)?;
         if passed > length {
-            let group = self.group;
             return Err(
-                self.refused(format!("row group {group} has {length} rows but was read up to row {passed}"))
+                self.refused("a row group has fewer rows than were read before: restore the file".into())
             );
         }
         let _decoding = DecodingGuard::begin(&self.path);

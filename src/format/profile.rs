@@ -4,7 +4,7 @@
 //! A profile is private: it is for the operator's screen, and nothing in it may be published unless
 //! the operator confirms that it is public knowledge.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
@@ -84,6 +84,8 @@ pub struct ColumnProfile {
     pub words: Option<BTreeMap<String, u64>>,
     /// Distinct values.
     pub distinct: u64,
+    /// The number of distinct values that have each number of rows.
+    repeats: BTreeMap<u64, u64>,
     /// Rows with a word such as `NA`, which stands for a missing number.
     absent_words: u64,
     forms: TimeForms,
@@ -123,7 +125,7 @@ impl FileProfile {
         timed: Option<(&TimeFormat, &[&str])>,
     ) -> Result<Self, FormatError> {
         let mut profile = FileProfile { rows: 0, columns: Vec::new() };
-        let mut distinct_values: Vec<HashSet<u64>> = Vec::new();
+        let mut rows_by_value: Vec<HashMap<u64, u64>> = Vec::new();
         let hasher = RandomState::new();
         for path in paths.iter().map(AsRef::as_ref) {
             if profile.columns.is_empty() {
@@ -134,7 +136,7 @@ impl FileProfile {
                     ColumnProfile { name, words: words.clone(), time_format, ..ColumnProfile::default() }
                 };
                 profile.columns = names(path, format)?.into_iter().map(column).collect();
-                distinct_values.resize_with(profile.columns.len(), HashSet::new);
+                rows_by_value.resize_with(profile.columns.len(), HashMap::new);
             }
             let wanted: Vec<String> = profile.columns.iter().map(|column| column.name.clone()).collect();
             let mut rows = WholeFile::with_format(path, format)?.rows(&wanted)?;
@@ -146,14 +148,15 @@ impl FileProfile {
                 read += 1;
                 if row.defect.is_none() {
                     for (slot, column) in profile.columns.iter_mut().enumerate() {
-                        column.add(&row, slot, &mut distinct_values[slot], &hasher);
+                        column.add(&row, slot, &mut rows_by_value[slot], &hasher);
                     }
                 }
             }
             profile.rows += read;
         }
-        for (column, distinct_values) in profile.columns.iter_mut().zip(&distinct_values) {
-            column.distinct = distinct_values.len() as u64;
+        for (column, rows_by_value) in profile.columns.iter_mut().zip(&rows_by_value) {
+            column.distinct = rows_by_value.len() as u64;
+            rows_by_value.values().for_each(|rows| *column.repeats.entry(*rows).or_default() += 1);
             column.find_time_format();
             if column.numbers.max(column.times) > 0 {
                 column.present -= column.absent_words;
@@ -204,7 +207,7 @@ pub fn ranges_by_key(
 }
 
 impl ColumnProfile {
-    fn add(&mut self, row: &Row, slot: usize, seen: &mut HashSet<u64>, hasher: &RandomState) {
+    fn add(&mut self, row: &Row, slot: usize, seen: &mut HashMap<u64, u64>, hasher: &RandomState) {
         if !row.is_there(slot) || matches!(row.text(slot), Ok([]) | Err(Defect::Missing)) {
             return;
         }
@@ -223,7 +226,7 @@ impl ColumnProfile {
             let (least, greatest) = self.range.unwrap_or((number, number));
             self.falls += u64::from(number < greatest);
             self.range = Some((least.min(number), greatest.max(number)));
-            seen.insert(hasher.hash_one(number.to_bits()));
+            *seen.entry(hasher.hash_one(number.to_bits())).or_default() += 1;
         } else if let Ok(time) = time {
             self.times += 1;
             let (first, last) = self.span.unwrap_or((time, time));
@@ -239,7 +242,7 @@ impl ColumnProfile {
         }
         if let Ok(text) = row.text(slot) {
             if number.is_err() {
-                seen.insert(hasher.hash_one(text));
+                *seen.entry(hasher.hash_one(text)).or_default() += 1;
             }
             let text = String::from_utf8_lossy(text);
             if let Some(words) = &mut self.words {
@@ -250,6 +253,20 @@ impl ColumnProfile {
                 }
             }
         }
+    }
+
+    /// Returns the least number of rows of each value that keeps nine tenths of what `most` rows of
+    /// each would keep.
+    pub fn usual_repeats(&self, most: u64) -> u64 {
+        let kept = |limit: u64| -> u64 {
+            self.repeats.iter().map(|(&rows, &values)| rows.min(limit).saturating_mul(values)).sum()
+        };
+        let (mut low, mut high) = (1, most.max(1));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if 10 * kept(middle) >= 9 * kept(most) { high = middle } else { low = middle + 1 }
+        }
+        low
     }
 
     /// Treats numbers as times if the name and the range suggest it, and texts if most have a known
@@ -318,23 +335,32 @@ impl ColumnProfile {
             || UNITS.contains(&last)
     }
 
-    /// Whether the name is that of a person or device, such as `customer` or `patient_id`.
+    /// Whether the name is that of a person or device, such as `customer`, `patient_id` or
+    /// `user.id`, but not `user.city`.
     pub fn names_unit(&self) -> bool {
-        self.name_parts().iter().any(|part| UNITS.contains(&part.as_str()))
+        let (outer, last) = self.name.rsplit_once('.').unwrap_or(("", &self.name));
+        let is_number = |part: &String| ["id", "uuid", "guid", "key"].contains(&part.as_str());
+        let own = parts(last);
+        let own = if own.iter().all(is_number) { parts(outer) } else { own };
+        own.iter().any(|part| UNITS.contains(&part.as_str()))
     }
 
-    /// Returns the words of the name in lower case, also of one such as `customerId`.
     fn name_parts(&self) -> Vec<String> {
-        let mut spaced = String::new();
-        for character in self.name.chars() {
-            if character.is_uppercase() && spaced.ends_with(char::is_lowercase) {
-                spaced.push(' ');
-            }
-            spaced.push(character);
-        }
-        let parts = spaced.split(|character: char| !character.is_alphanumeric());
-        parts.filter(|part| !part.is_empty()).map(str::to_lowercase).collect()
+        parts(&self.name)
     }
+}
+
+/// Returns the words of a name in lower case, also of one such as `customerId`.
+fn parts(name: &str) -> Vec<String> {
+    let mut spaced = String::new();
+    for character in name.chars() {
+        if character.is_uppercase() && spaced.ends_with(char::is_lowercase) {
+            spaced.push(' ');
+        }
+        spaced.push(character);
+    }
+    let parts = spaced.split(|character: char| !character.is_alphanumeric());
+    parts.filter(|part| !part.is_empty()).map(str::to_lowercase).collect()
 }
 
 /// Length of a date.
@@ -371,6 +397,28 @@ mod tests {
         let column = &FileProfile::of(&[path], Format::COMMAS, None).unwrap().columns[0];
         assert_eq!((column.times, column.local_times), (4, 1));
         assert_eq!(column.offsets, BTreeSet::from(["-05:00".into()]));
+    }
+
+    #[test]
+    fn names_of_units_are_told_from_what_describes_them() {
+        let names_unit = |name: &str| ColumnProfile { name: name.into(), ..Default::default() }.names_unit();
+        assert!(
+            ["customer", "patient_id", "userId", "user.id", "order.customer"].into_iter().all(names_unit)
+        );
+        assert!(!["user.city", "id", "user.geo.code", "usage"].into_iter().any(names_unit));
+    }
+
+    #[test]
+    fn a_few_rows_of_each_value_keep_most_rows() {
+        let repeats = |repeats: &[(u64, u64)]| ColumnProfile {
+            repeats: repeats.iter().copied().collect(),
+            ..ColumnProfile::default()
+        };
+        assert_eq!(repeats(&[(1, 10), (2, 5)]).usual_repeats(365), 2);
+        assert_eq!(repeats(&[(1, 100), (2, 5)]).usual_repeats(365), 1);
+        // Rows beyond the limit would not count anyway.
+        assert_eq!(repeats(&[(60, 100)]).usual_repeats(32), 29);
+        assert_eq!(repeats(&[]).usual_repeats(0), 1);
     }
 
     #[test]

@@ -48,8 +48,8 @@ impl Table {
             Some(columns) => (file.rows(columns)?, columns.to_vec()),
             None => file.all()?,
         };
-        if let Some(name) = (1..columns.len()).find(|&place| columns[..place].contains(&columns[place])) {
-            return Err(FormatError::AskedTwice { column: columns[name].clone() });
+        if let Some(index) = (1..columns.len()).find(|&index| columns[..index].contains(&columns[index])) {
+            return Err(FormatError::AskedTwice { column: columns[index].clone() });
         }
         if columns.iter().all(|name| name.parse::<f64>().is_ok()) {
             return Err(FormatError::HeaderOfNumbers { path: path.into() });
@@ -104,7 +104,7 @@ impl Drop for Table {
     }
 }
 
-/// A table being read.
+/// A table while it is being read.
 struct TableReader<'a> {
     path: &'a Path,
     columns: Vec<String>,

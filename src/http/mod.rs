@@ -4,8 +4,8 @@
 //! Any client may connect, so resources are bounded: the number of connections and their
 //! descriptors ([`places`]), memory (a request has at most 8 KiB), and time. The accepting thread
 //! refuses connections beyond the limit. Every step (a request, an answer, each event) has a
-//! deadline that no byte extends. Existing small servers bound neither connections nor time, so
-//! this one is written here.
+//! deadline that received bytes do not extend. Existing small servers bound neither connections nor
+//! time, so this one is written here.
 
 mod places;
 pub mod probe;

@@ -131,7 +131,7 @@ pub(super) fn host_of(address: &str) -> &str {
     }
 }
 
-/// Decodes percent-encoding and `+`; `None` if the result is no text.
+/// Decodes percent-encoding and `+`. Returns `None` if the result is not UTF-8.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());

@@ -8,11 +8,11 @@ use hushflow_mechanism::accounting::discrete::Discreteness;
 use super::{Book, Budget, ComposedEpsilon, CompositionError};
 
 /// δ of an empty ledger without a budget.
-const USUAL_DELTA: f64 = 1e-6;
+const DEFAULT_DELTA: f64 = 1e-6;
 
 /// Upper bound on the total variation distance between the noise of a pipeline and its ideal; see
 /// docs/privacy.md.
-const USUAL_TOTAL_VARIATION: f64 = 1.0 / (1_u128 << 67) as f64;
+const NOISE_TOTAL_VARIATION: f64 = 1.0 / (1_u128 << 67) as f64;
 
 /// A ledger and its composition.
 pub struct LedgerAccount {
@@ -22,17 +22,18 @@ pub struct LedgerAccount {
     pub adjacency: Adjacency,
     /// δ of the composition.
     pub delta: Delta,
-    /// The spending of all entries, and their ε if it is finite; or why they don't compose.
+    /// The spending of all entries together and their ε if it is finite, or why they don't compose.
     pub composition: Result<(Spending, Option<ComposedEpsilon>), CompositionError>,
 }
 
 impl LedgerAccount {
-    /// Composes the entries, by default at the δ of the budget, else at the largest of an entry.
+    /// Composes the entries. Without `delta`, δ is that of the budget, or else the largest of the
+    /// entries.
     pub fn new(book: Book, adjacency: Adjacency, delta: Option<Delta>) -> Self {
         let largest = book.ledger.entries.iter().map(|entry| entry.charge.delta).reduce(f64::max);
-        let usual = book.ledger.budget.as_ref().map(Budget::delta).or(largest).unwrap_or(USUAL_DELTA);
+        let default = book.ledger.budget.as_ref().map(Budget::delta).or(largest).unwrap_or(DEFAULT_DELTA);
         let delta =
-            delta.or(Delta::new(usual).ok()).expect("a ledger's numbers were checked when it was read");
+            delta.or(Delta::new(default).ok()).expect("a ledger's numbers were checked when it was read");
         let epsilon = book.ledger.epsilon(&adjacency, delta);
         let composition = epsilon.and_then(|epsilon| Ok((book.ledger.composition(&adjacency)?, epsilon)));
         Self { book, adjacency, delta, composition }
@@ -47,7 +48,7 @@ impl LedgerAccount {
     pub fn left(&self) -> Option<f64> {
         let budget = self.book.ledger.budget.as_ref()?;
         let spent = self.book.ledger.composition(&budget.adjacency()).ok()?;
-        let discreteness = Discreteness::of_total_variation(USUAL_TOTAL_VARIATION).ok()?;
+        let discreteness = Discreteness::of_total_variation(NOISE_TOTAL_VARIATION).ok()?;
         budget.left(spent, 1, discreteness, Delta::new(budget.delta()).ok()?)
     }
 

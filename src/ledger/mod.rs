@@ -176,6 +176,30 @@ impl Charge {
         })
     }
 
+    /// Returns the charge of answers to queries over a histogram: one Gaussian mechanism about the
+    /// presence of a record.
+    pub fn of_query(
+        (epsilon, delta): (Epsilon, Delta),
+        (noise_multiplier, discreteness): (NoiseMultiplier, Discreteness),
+        source: NoiseSource,
+    ) -> Self {
+        Self {
+            pipeline: "query".into(),
+            method: "optimal".into(),
+            unit: Unit::Record,
+            within: Vec::new(),
+            neighbours: Neighbours::ZeroOut,
+            private: source.is_private(),
+            epsilon: epsilon.value(),
+            delta: delta.value(),
+            noise_multiplier: noise_multiplier.value(),
+            total_variation: discreteness.total_variation(),
+            epochs: 1,
+            rho: None,
+            pure: None,
+        }
+    }
+
     /// Returns the charge of all windows that a unit is in, from that of one record in one window
     /// ([`hushflow_mechanism::windows`]). ε and δ stay those of the window.
     ///

@@ -350,7 +350,7 @@ fn a_damaged_reservation_refuses_others() {
     assert!(matches!(once, Err(LedgerError::Content { .. })), "{once:?}");
 }
 
-/// A reservation holds its room until its run ends, and is no payment.
+/// A reservation holds its room until its run ends, and is not a payment.
 #[test]
 fn a_reservation_holds_its_room_for_as_long_as_its_run() {
     let outer = tempfile::tempdir().unwrap();

@@ -27,6 +27,9 @@ const QUALITY_TITLE: usize = 9;
 /// word follows on a separate line.
 const KEY: usize = 12;
 
+/// Numbers that a line of a terminal shows, if it has room for them beside the key.
+const WANTED: usize = 2;
+
 /// The fields of a line before its layout.
 pub(super) struct TableRow<'a> {
     pub(super) epoch: &'a str,
@@ -111,14 +114,12 @@ impl<'a> TableLayout<'a> {
         let is_stacked = is_narrow && header.count.is_some();
         let view = if is_narrow { NARROW_VIEW } else { VIEW };
         let room = beside(view, if is_stacked { 0 } else { COUNT + 1 });
-        let quality = match header.quality {
-            None => 0,
-            Some(_) if room >= QUALITY + NARROW_CELL + 1 + sizes.longest_key.min(KEY) => QUALITY,
-            Some(_) => QUALITY_TITLE,
-        };
-        let room = room.saturating_sub(quality);
+        let short = header.quality.map_or(0, |_| QUALITY_TITLE);
+        let is_wide = room >= QUALITY + NARROW_CELL + 1 + sizes.longest_key.min(KEY);
+        let quality = if is_wide { header.quality.map_or(0, |_| QUALITY) } else { short };
         // The width of the key is a quarter of the terminal, less if no cell would fit.
-        let room_beside = |start: Option<usize>| {
+        let room_beside = |quality: usize, start: Option<usize>| {
+            let room = room.saturating_sub(quality);
             let room = start.map_or(room, |start| room.saturating_sub(start + 2));
             let longest = sizes.longest_key.min((width / 4).max(8));
             let key = longest.min(room.saturating_sub(NARROW_CELL + 1)).max(3);
@@ -126,23 +127,35 @@ impl<'a> TableLayout<'a> {
         };
         let total: usize = cells.iter().map(|(_, width)| width + 1).sum();
         let fits = |start: &usize| {
-            let is_enough = room >= start + 2 + NARROW_CELL + 1 + 3;
-            let helps = !style.columns.is_empty() && total > room_beside(Some(*start)).1;
-            let keeps_keys = room_beside(Some(*start)).0 == room_beside(None).0;
-            is_enough && keeps_keys && !(helps && total <= room_beside(None).1)
+            let is_enough = room.saturating_sub(quality) >= start + 2 + NARROW_CELL + 1 + 3;
+            let [beside, without] = [Some(*start), None].map(|start| room_beside(quality, start));
+            let helps = !style.columns.is_empty() && total > beside.1;
+            is_enough && beside.0 == without.0 && !(helps && total <= without.1)
         };
         // A terminal too narrow for the start of epochs, or for the keys beside it, has their
         // numbers alone.
         let start = start.filter(fits);
-        let (key, room) = room_beside(start);
-        let widest = room.saturating_sub(1).max(NARROW_CELL);
-        let mut per_line = chosen.max(1);
-        if total > room && style.columns.is_empty() {
+        let fitting = |&(quality, start): &(usize, Option<usize>)| {
+            let room = room_beside(quality, start).1;
             let ends = cells.iter().scan(0, |end, (_, width)| {
                 *end += width + 1;
                 Some(*end)
             });
-            per_line = ends.take_while(|&end| end <= room).count().max(1);
+            ends.take_while(|&end| end <= room).count()
+        };
+        // So has one on which a second number would not fit otherwise. A long word of quality makes
+        // room for it, too, and follows on a line of its own.
+        let options = [(quality, start), (short, start), (short, None)];
+        let wanted = if style.columns.is_empty() { cells.len().min(WANTED) } else { 0 };
+        let enough = options.iter().find(|option| fitting(option) >= wanted);
+        let most = || options.iter().rev().max_by_key(|option| fitting(option));
+        let &(quality, start) = enough.or_else(most).unwrap_or(&options[0]);
+        let per_line_by_default = fitting(&(quality, start)).max(1);
+        let (key, room) = room_beside(quality, start);
+        let widest = room.saturating_sub(1).max(NARROW_CELL);
+        let mut per_line = chosen.max(1);
+        if total > room && style.columns.is_empty() {
+            per_line = per_line_by_default;
             cells.truncate(per_line);
             cells.iter_mut().for_each(|(_, width)| *width = widest.min(*width));
         } else if total > room {

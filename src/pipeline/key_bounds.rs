@@ -4,7 +4,7 @@
 //! map is applied to one record at a time, before it is clipped, and depends only on that record
 //! and public numbers. A key is public in the release, so readers undo it.
 
-use super::{Column, KeyColumn};
+use super::{Column, KeyColumn, bounds_by_key};
 
 /// Maps the values of each key, between its own bounds, to the bounds of the columns.
 #[derive(Clone, Debug, Default)]
@@ -37,15 +37,5 @@ impl KeyBounds {
             let share = (value.clamp(*own_lower, *own_upper) - own_lower) / (own_upper - own_lower);
             *value = lower + (upper - lower) * share;
         }
-    }
-}
-
-/// Returns the bounds of each column for each key, or one list for all keys without bounds of their
-/// own.
-pub fn bounds_by_key(columns: &[Column], key: Option<&KeyColumn>) -> Vec<Vec<(f64, f64)>> {
-    let bounds_of = |key: &str| columns.iter().map(|column| column.bounds_of(key)).collect();
-    match key.filter(|_| columns.iter().any(|column| !column.bounds.is_empty())) {
-        Some(key) => key.values.iter().map(|value| bounds_of(value)).collect(),
-        None => vec![columns.iter().map(|column| (column.lower, column.upper)).collect()],
     }
 }

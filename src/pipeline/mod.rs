@@ -5,6 +5,7 @@
 //! reports all problems at once, each with its position and a fix.
 
 mod builder;
+mod column;
 mod estimator;
 mod fields;
 mod key_bounds;
@@ -12,7 +13,6 @@ mod read;
 pub mod reference;
 mod source;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::moments::{Bins, SecondMoment};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::estimates::{EstimateView, LogFacts};
+use crate::histogram::Histogram;
 use crate::ledger::Budget;
 use crate::state::StateSettings;
 use crate::strategies::RequestedStrategy;
@@ -41,9 +42,9 @@ pub use crate::connect::{Input, Sink};
 pub use crate::document::PipelineProblem;
 pub use crate::format::Format;
 pub use builder::PipelineBuilder;
+pub use column::{Column, KeyColumn, bounds_by_key};
 pub use estimator::WindowEstimator;
 pub(crate) use key_bounds::KeyBounds;
-pub use key_bounds::bounds_by_key;
 pub use source::{Source, SourceClock};
 
 /// A validated pipeline file.
@@ -61,6 +62,8 @@ pub struct Pipeline {
     pub id: Option<String>,
     /// `[[columns]]`: the coordinates of a record, at least one, with distinct names.
     pub columns: Vec<Column>,
+    /// `[[histograms]]`: counts of records by ranges or values.
+    pub histograms: Vec<Histogram>,
     /// `[key]`: public groups; without it, all records form one group.
     pub key: Option<KeyColumn>,
     /// `[entity]`: entities that are protected as a whole; without it, single records are
@@ -159,36 +162,6 @@ pub enum Preflight {
     Off,
 }
 
-/// One coordinate of a record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Column {
-    /// Name of the column in the source.
-    pub name: String,
-    /// Public lower bound, in the unit of the column.
-    pub lower: f64,
-    /// Public upper bound, above the lower one.
-    pub upper: f64,
-    /// `bounds`: lower and upper bound of keys that have bounds of their own.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub bounds: BTreeMap<String, (f64, f64)>,
-}
-
-impl Column {
-    /// Returns the bounds of records of a key.
-    pub fn bounds_of(&self, key: &str) -> (f64, f64) {
-        self.bounds.get(key).copied().unwrap_or((self.lower, self.upper))
-    }
-}
-
-/// The public groups of records.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyColumn {
-    /// Column that holds the key.
-    pub column: String,
-    /// All keys, at least one, without duplicates. Rows with other keys are counted and skipped.
-    pub values: Vec<String>,
-}
-
 /// Entities that are protected as a whole: all records of one entity, however many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntityUnit {
@@ -246,6 +219,9 @@ pub struct Privacy {
     pub second_moment_weight: Option<f64>,
     /// Which second moments are released.
     pub second_moments: SecondMoment,
+    /// w: weight of all histograms together; ½ by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram_weight: Option<f64>,
 }
 
 /// How moments are made private, and how noise is correlated over time.
@@ -270,6 +246,19 @@ impl PublicParameters {
     /// Whether keys have bounds of their own.
     pub fn has_key_bounds(&self) -> bool {
         self.columns.iter().any(|column| !column.bounds.is_empty())
+    }
+
+    /// Returns the names of the columns.
+    pub fn column_names(&self) -> Vec<&str> {
+        self.columns.iter().map(|column| column.name.as_str()).collect()
+    }
+
+    /// Returns the number of histograms and of all their bins.
+    pub fn bins(&self) -> Bins {
+        let levels: Vec<usize> = self.histograms.iter().flat_map(Histogram::levels).collect();
+        // A release of more values is refused for its width.
+        let number = u32::try_from(levels.iter().sum::<usize>()).unwrap_or(u32::MAX);
+        Bins { histograms: levels.len() as u32, number }
     }
 
     /// Returns the number of keys; 1 without keys.
@@ -301,14 +290,15 @@ impl PublicParameters {
 
     /// Returns what estimators know of the log.
     pub fn log_facts(&self) -> LogFacts<'_> {
-        let PublicParameters { columns, key, epochs, privacy, release, .. } = self;
+        let PublicParameters { key, epochs, privacy, release, .. } = self;
         LogFacts {
-            columns: Some(columns.iter().map(|column| column.name.as_str()).collect()),
+            columns: Some(self.column_names()),
             second_moments: of_records(release.method, privacy.second_moments, Some(epochs)),
             method: release.method,
             keyed: key.is_some(),
             key_bounds: self.has_key_bounds(),
             by_column: self.rows.missing == MissingPolicy::ByColumn,
+            histograms: &self.histograms,
             epochs: epochs.schedule.horizon(),
         }
     }
@@ -342,6 +332,9 @@ pub struct PublicParameters {
     pub id: Option<String>,
     /// [`Pipeline::columns`].
     pub columns: Vec<Column>,
+    /// [`Pipeline::histograms`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histograms: Vec<Histogram>,
     /// [`Pipeline::key`].
     pub key: Option<KeyColumn>,
     /// [`Pipeline::entity`]; absent if single records are protected.
@@ -482,6 +475,7 @@ impl Pipeline {
             sources: several.filter_map(Source::public_clock).collect(),
             id: self.id.clone(),
             columns: self.columns.clone(),
+            histograms: self.histograms.clone(),
             key: self.key.clone(),
             entity: self.entity.clone(),
             epochs: self.epochs.clone(),

@@ -4,6 +4,7 @@
 mod entity;
 mod epochs;
 mod estimator;
+mod histograms;
 mod ledger;
 mod release;
 mod size;
@@ -48,6 +49,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     if let (Some(columns), Some(key)) = (&columns, &key) {
         key_bounds(section, columns, key.as_ref());
     }
+    let histograms = histograms::histograms(section, columns.as_deref(), &mut roles);
     let entity = entity::entity(section, &mut roles);
     let dimension = columns.as_ref().map_or(1, Vec::len);
     let named = estimator::named(section);
@@ -77,6 +79,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
             .as_ref()
             .is_some_and(|columns| columns.iter().any(|column| !column.bounds.is_empty())),
         by_column: sources.as_ref().is_none_or(|sources| sources.rows.missing == MissingPolicy::ByColumn),
+        histograms: histograms.as_deref().unwrap_or_default(),
         epochs: epochs.as_ref().map_or(0, |epochs| epochs.schedule.horizon()),
     };
     let released = release::weighted(section, base, release.as_ref().and_then(Option::as_ref), &log);
@@ -107,6 +110,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         preflight,
         id,
         columns: columns?,
+        histograms: histograms?,
         key: key?,
         entity,
         epochs,
@@ -340,6 +344,7 @@ fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
     let second_moments = section.word("second_moments", SECOND_MOMENTS);
     let clip_norm = section.number("clip_norm").map(|norm| norm.value);
     let second_moment_weight = section.number("second_moment_weight").map(|weight| weight.value);
+    let histogram_weight = section.number("histogram_weight").map(|weight| weight.value);
     Some(Privacy {
         epsilon: epsilon?,
         delta: delta?,
@@ -347,6 +352,7 @@ fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
         clip_norm: clip_norm.unwrap_or((dimension as f64).sqrt()),
         second_moment_weight,
         second_moments: second_moments.unwrap_or(SecondMoment::Full),
+        histogram_weight,
     })
 }
 

@@ -4,7 +4,7 @@ use hushflow_estimators::covariance::CovarianceError;
 use hushflow_estimators::mean::MeanMethod;
 use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::mechanism::{MechanismError, Method};
-use hushflow_mechanism::moments::ClipError;
+use hushflow_mechanism::moments::{ClipError, HistogramError};
 use hushflow_mechanism::strategy::{MatrixError, StrategyError};
 use hushflow_mechanism::windows::WindowSpan;
 use hushflow_operators::MeasurementError;
@@ -33,6 +33,9 @@ pub enum PublicationError {
     /// The errors of the strategy cannot be computed.
     #[error("release: {0}")]
     Matrix(#[from] MatrixError),
+    /// A histogram has no bins.
+    #[error("histograms: {0}")]
+    Histogram(#[from] HistogramError),
     /// The bounds are unusable.
     #[error("columns: {0}")]
     Clip(#[from] ClipError),

@@ -7,7 +7,7 @@ use hushflow_mechanism::accounting::{MARGIN, gaussian};
 use hushflow_mechanism::epochs::{CountSchedule, Schedule};
 use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
-use hushflow_mechanism::moments::{Clipper, Layout};
+use hushflow_mechanism::moments::{Clipper, Histogram, HistogramError, Layout};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::strategy::{Strategy, StrategyChoice, StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise, noise_correlations};
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Publication, PublicationError, check_width, guarantee};
 use crate::estimates::{self, ColumnScales, ScaledView};
+use crate::histogram::of_records;
 use crate::ledger::Charge;
 use crate::pipeline::{PublicParameters, Release, bounds_by_key};
 use crate::state::PublicHeader;
@@ -126,7 +127,8 @@ impl MomentPublication {
         let clipper_of = |bounds: &[(f64, f64)]| -> Result<Clipper, PublicationError> {
             let clipper = Clipper::new(bounds, clip_norm)?;
             let clipper = if parameters.by_column() { clipper.with_indicators()? } else { clipper };
-            Ok(mechanism.moments().clipper(clipper)?)
+            let histograms = histograms(&parameters)?;
+            Ok(mechanism.moments().clipper(clipper.with_histograms(histograms))?)
         };
         let key_scales = bounds_by_key(&parameters.columns, parameters.key.as_ref())
             .iter()
@@ -231,6 +233,7 @@ impl MomentPublication {
             self.parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
         let measurement = Measurement::of_columns(self.mechanism.clone(), bounds);
         let measurement = measurement.keys(self.keys()).noise(source);
+        let measurement = measurement.histograms(self.clipper.histograms().to_vec());
         let measurement =
             if self.parameters.by_column() { measurement.with_indicators() } else { measurement };
         Ok(match &self.parameters.entity {
@@ -282,7 +285,16 @@ impl MomentPublication {
             columns: self.parameters.columns.iter().map(|column| column.name.clone()).collect(),
             key_scales: self.key_scales.clone(),
             indicator_step: self.clipper.indicator_step(),
+            histograms: self.parameters.histograms.clone(),
+            bins_every_record: self.bins_every_record(),
         })
+    }
+
+    /// Whether each record that counts has a bin in every histogram of a column: none can lack a
+    /// value of one.
+    fn bins_every_record(&self) -> bool {
+        let PublicParameters { privacy, .. } = &self.parameters;
+        !self.parameters.by_column() && !privacy.neighbours.counts_are_public()
     }
 
     /// Whether sums over keys are meaningful: not for the method `pp`, nor if keys have bounds of
@@ -331,6 +343,7 @@ fn mechanism(
         noise_multiplier,
         second_moment_weight: privacy.second_moment_weight,
         count_weight: None,
+        bin_weight: privacy.histogram_weight,
     };
     let strategy = strategy(parameters, chosen)?;
     let Some(entity) = &parameters.entity else { return Ok(MatrixMechanism::new(moments, strategy)?) };
@@ -348,9 +361,15 @@ fn vectors(parameters: &PublicParameters) -> Result<(Layout, f64), PublicationEr
         return Err(PublicationError::ByColumn(*method));
     }
     let sent = parameters.entity.as_ref().and_then(|entity| entity.limits.sent_limit);
-    let layout = Layout { dimension: columns.len(), second: privacy.second_moments, sent };
+    let layout =
+        Layout { sent, bins: parameters.bins(), ..Layout::new(columns.len(), privacy.second_moments) };
     let clip_norm = privacy.clip_norm;
     Ok(if parameters.by_column() { with_indicators(layout, clip_norm) } else { (layout, clip_norm) })
+}
+
+/// Returns the histograms of the values of a record.
+fn histograms(parameters: &PublicParameters) -> Result<Vec<Histogram>, HistogramError> {
+    of_records(&parameters.histograms, &parameters.column_names())
 }
 
 /// Returns the layout and the clip norm of records with an indicator beside each value.

@@ -2,7 +2,7 @@
 //! before the dataflow starts.
 //!
 //! Process i listens at its own address, calls every process before it, and is called by those
-//! after it ([`meeting`](super::meeting)). All communication, including the dataflow's own
+//! after it ([`bootstrap`](super::bootstrap)). All communication, including the dataflow's own
 //! exchange, uses encrypted links ([`link`](super::link)).
 
 use std::panic::PanicHookInfo;
@@ -16,7 +16,7 @@ use timely::communication::allocator::zero_copy::initialize::initialize_networki
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 
-use super::meeting::ProcessLinks;
+use super::bootstrap::ProcessLinks;
 use crate::key::SharedKey;
 
 /// Addresses of the processes of a run.

@@ -41,6 +41,13 @@ pub struct DryRun {
     pub problems: Vec<Problem>,
 }
 
+impl DryRun {
+    /// Whether the sources were read to their ends and have no row.
+    pub fn is_empty(&self) -> bool {
+        self.is_whole && self.counters.rows == 0
+    }
+}
+
 /// Reads all sources and reports the number of rows to `progress`.
 ///
 /// Of several sources, the one whose clock is furthest behind is read next. The rows are judged as
@@ -61,6 +68,8 @@ pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn Fn
         }
     }
     let fault = rehearsal.read(&mut readers, progress).err();
+    let unreached = limits.control.unreached();
+    let fault = fault.or((!unreached.is_empty()).then(|| SourceError::Unreached(unreached.join("; "))));
     readers.iter_mut().enumerate().for_each(|(number, reader)| rehearsal.add(number, reader.take_batch()));
     rehearsal.end(&readers, fault)
 }

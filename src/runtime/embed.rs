@@ -68,7 +68,7 @@
 
 //! # Where to resume
 //! A program that can read its input again from a position numbers its items. Each commit then
-//! records, for every partition of the input, after which item a restart goes on:
+//! records, for every partition of the input, after which item a restart continues:
 //!
 //! ```
 //! # use hushflow::prelude::*;
@@ -215,7 +215,7 @@ impl Publisher {
         WantedRecords {
             first_epoch: *first_epoch,
             keys: publication.keys(),
-            columns: publication.parameters().columns.len(),
+            columns: publication.clipper().record_width(),
             has_entities: publication.parameters().entity.is_some(),
             bounds: KeyBounds::new(&publication.parameters().columns, publication.parameters().key.as_ref()),
         }

@@ -6,8 +6,8 @@
 //! died.
 //!
 //! **Blocks.** Closing an epoch costs every operator an activation, and the log a sync. So while
-//! the next row is at hand, closed epochs are reported together: up to [`BLOCK_EPOCHS`] of them, or
-//! those of a millisecond. An epoch that no row follows is reported at once.
+//! the next row is available, closed epochs are reported together: up to [`BLOCK_EPOCHS`] of them,
+//! or those of a millisecond. An epoch that no row follows is reported at once.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -209,7 +209,8 @@ impl RecordDealer {
         }
     }
 
-    /// Returns what is left at the end: the rows of each source, and what became of all of them.
+    /// Returns the outcome at the end: the counters of all rows, and notices about the rows of each
+    /// source.
     pub(super) fn outcome(self, sources: &[SourceRows<'_>], counters: RowCounters) -> ReadOutcome {
         let notices = self.guard.as_ref().map(|guard| guard.private_notices(sources));
         ReadOutcome { counters: self.counted(counters), notices: notices.unwrap_or_default() }
@@ -220,7 +221,7 @@ impl RecordDealer {
         !self.block.closed.is_empty()
     }
 
-    /// Whether they have waited long enough, even if more rows are at hand.
+    /// Whether they have waited long enough, even if more rows are available.
     pub(super) fn is_block_full(&self) -> bool {
         self.block.is_full()
     }
@@ -254,7 +255,7 @@ impl RecordDealer {
         self.guard.as_ref().is_some_and(RowGuard::holds_epochs)
     }
 
-    /// Ends the look at the first rows, if it is not over. Returns whether to go on.
+    /// Ends the look at the first rows, if it is not over. Returns whether to continue.
     pub(super) fn end_look(&mut self) -> bool {
         let closed = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_look);
         self.send_epochs(closed)
@@ -281,7 +282,7 @@ impl RecordDealer {
         false
     }
 
-    /// Ends the look at the first rows once it has seen enough. Returns whether to go on.
+    /// Ends the look at the first rows once it has seen enough. Returns whether to continue.
     fn look_on(&mut self) -> bool {
         !self.guard.as_ref().is_some_and(RowGuard::has_looked) || self.end_look()
     }

@@ -1,5 +1,5 @@
-//! Opens the sources of a run: files and brokers at the recorded position, standard input piped in
-//! again, or a journal.
+//! Opens the sources of a run: files and brokers at the recorded position, standard input from its
+//! beginning, or a journal.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::pipeline::{Pipeline, Source};
 use crate::source::{ResumePoint, SourceError, SourceReader, shape};
 use crate::state::{Position, Store};
 
-/// A listener for the number of safe records. It counts all records that the state directory's
-/// journal has ever made durable, without headers and blank lines. The listener is called once at
-/// the start, before anything is read, so that a sender knows where to continue, and again after
-/// one or more syncs. Each number is greater than the one before.
+/// A listener for the number of durable records: all that the state directory's journal has ever
+/// synced, without headers and blank lines. The listener is called once at the start, before
+/// anything is read, so that a sender knows where to continue, and again after one or more syncs.
+/// Each number is greater than the one before.
 ///
-/// Calls are made on a separate thread, so a slow listener delays nothing and misses numbers.
+/// Calls are made on a separate thread, so a slow listener delays nothing, but may miss numbers.
 ///
 /// ```
 /// use hushflow::runtime::Acknowledge;
@@ -42,7 +42,7 @@ impl fmt::Debug for Acknowledge {
 }
 
 /// Checks that a position with the source tag `recorded` is valid for a source with the tag `now`.
-fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
+fn check_source_tag(now: u32, recorded: u32) -> Result<(), RunError> {
     match now ^ recorded {
         0 => Ok(()),
         differing if differing as u8 == 0 => Err(RunError::OtherStream),
@@ -50,13 +50,13 @@ fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
     }
 }
 
-/// Readers of a pipeline's sources, and the threads that copy one of them into a journal.
+/// Readers of a pipeline's sources, and the threads that copy one source into a journal.
 pub(super) type OpenSources = (Vec<SourceReaders>, Option<Intake>);
 
 /// The readers of a source: one, or one for each partition.
 pub(super) struct SourceReaders {
     pub(super) readers: Vec<SourceReader>,
-    /// Its partitions, if it has any; more may be found later.
+    /// Partitions of the source, if it has any. More may be found later.
     pub(super) partitions: Option<Arc<dyn Partitions>>,
 }
 
@@ -67,7 +67,7 @@ impl SourceReaders {
         SourceReaders { readers, ..self }
     }
 
-    /// Returns the only reader of a run, if no other may follow.
+    /// Returns the reader of a run that has one and can't get more, or else the sources unchanged.
     pub(super) fn only(mut sources: Vec<Self>) -> Result<SourceReader, Vec<Self>> {
         match &mut sources[..] {
             [SourceReaders { readers, partitions: None }] if readers.len() == 1 => {
@@ -90,13 +90,13 @@ impl SourceReaders {
             return Ok(None);
         };
         let mut opened = SourceReaders { readers: Vec::new(), partitions: Some(partitions) };
-        opened.readers = opened.found((pipeline, number), control, (0, recorded), committed)?;
+        opened.readers = opened.open_from((pipeline, number), control, (0, recorded), committed)?;
         Ok(Some(opened))
     }
 
-    /// Opens the partitions from `first` on: those of `recorded` positions, and others that have
-    /// been found, whose rows of closed epochs are late.
-    pub(super) fn found(
+    /// Opens the partitions from `first` on. One with a `recorded` position resumes there. One that
+    /// was found since begins at its start, and its rows of closed epochs are late.
+    pub(super) fn open_from(
         &self,
         (pipeline, number): (&Pipeline, usize),
         control: &Control,
@@ -118,14 +118,14 @@ impl SourceReaders {
     }
 }
 
-/// Returns the number of a reader among all that a run may have, and their number.
+/// Returns the rank of a reader among all that a run may have, and how many these are.
 fn rank(pipeline: &Pipeline, source: usize, partition: u32) -> (u64, u64) {
     let sources = pipeline.sources.len() as u64;
     let partitions = if pipeline.has_partitions() { u64::from(MOST_PARTITIONS) } else { 1 };
     (source as u64 + sources * u64::from(partition), sources * partitions)
 }
 
-/// Opens a source from its beginning, for a run that keeps nothing.
+/// Opens a source from its beginning, for a dry run, which keeps no state.
 pub(super) fn from_start(
     pipeline: &Pipeline,
     number: usize,
@@ -161,20 +161,20 @@ pub(super) fn sources(
     if has_journal && !journaled {
         return Err(RunError::JournalOff);
     }
-    let opening = SourceOpener { pipeline, store, committed, options };
-    let (mut readers, mut taking) = (Vec::new(), None);
+    let opener = SourceOpener { pipeline, store, committed, options };
+    let (mut readers, mut intake) = (Vec::new(), None);
     for (number, source) in pipeline.sources.iter().enumerate() {
         let recorded = recorded.as_ref().map_or(&[][..], |recorded| &recorded[number]);
-        if let Some(opened) = opening.partitions(number, recorded)? {
+        if let Some(opened) = opener.partitions(number, recorded)? {
             readers.push(opened);
             continue;
         }
-        let (reader, taken) = opening.source(source, number, recorded.first().copied())?;
+        let (reader, started) = opener.source(source, number, recorded.first().copied())?;
         let reader = reader.among(rank(pipeline, number, 0));
         readers.push(SourceReaders { readers: vec![reader], partitions: None });
-        taking = taking.or(taken);
+        intake = intake.or(started);
     }
-    Ok((readers, taking))
+    Ok((readers, intake))
 }
 
 /// Inputs needed to open a source.
@@ -195,7 +195,7 @@ impl SourceOpener<'_> {
         if source.input.source().partitioning().is_none() {
             return Ok(None);
         }
-        recorded.first().map_or(Ok(()), |first| is_position_in(source.tag(), first.partition))?;
+        recorded.first().map_or(Ok(()), |first| check_source_tag(source.tag(), first.partition))?;
         let recorded: Vec<ResumePoint> = recorded.iter().map(|recorded| recorded.resume).collect();
         let read = (self.pipeline, number);
         Ok(SourceReaders::of_partitions(read, &self.options.control, &recorded, self.committed)?)
@@ -210,13 +210,14 @@ impl SourceOpener<'_> {
         let (control, committed) = (&self.options.control, self.committed);
         let resume = recorded.map_or(ResumePoint::START, |TaggedPosition { resume, .. }| resume);
         if source.journal {
-            // Records read by earlier runs without a journal are past; only their clock continues.
+            // Records that earlier runs read without a journal are not read again; their clock
+            // continues.
             let in_journal = recorded.as_ref().is_some_and(TaggedPosition::is_journal);
             let resume =
                 if in_journal { resume } else { ResumePoint { position: Position::START, ..resume } };
             return self.journaled(source, resume);
         }
-        recorded.map_or(Ok(()), |recorded| is_position_in(source.tag(), recorded.partition))?;
+        recorded.map_or(Ok(()), |recorded| check_source_tag(source.tag(), recorded.partition))?;
         let number = if self.pipeline.has_several_sources() { number as u64 + 1 } else { 0 };
         let lists = FileLists { store: self.store, number, is_resumed: recorded.is_some() };
         let read = (self.pipeline, source);
@@ -252,13 +253,13 @@ mod tests {
     fn a_position_belongs_to_one_kind_of_source_and_stream() {
         let (file, one, other) = (0, 0x1203, 0x3403);
         for tag in [file, one, other] {
-            assert!(is_position_in(tag, tag).is_ok());
+            assert!(check_source_tag(tag, tag).is_ok());
         }
         for (now, recorded) in [(file, one), (one, file), (one, 0x1204)] {
-            assert!(matches!(is_position_in(now, recorded), Err(RunError::OtherSource)));
+            assert!(matches!(check_source_tag(now, recorded), Err(RunError::OtherSource)));
         }
         for (now, recorded) in [(one, other), (one, 3), (3, one)] {
-            assert!(matches!(is_position_in(now, recorded), Err(RunError::OtherStream)));
+            assert!(matches!(check_source_tag(now, recorded), Err(RunError::OtherStream)));
         }
     }
 }

@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | greeting | caller | 96 | an ephemeral key; encrypted: caller, callee, its run ([`Greeting`]) |
 //! | answer | called | 96 | an ephemeral key; encrypted: the same of the called process |
-//! | confirmation | caller | 19 | a frame: the caller read the answer: its greeting is no replay |
+//! | confirmation | caller | 19 | a frame: the caller read the answer, so it replays nothing |
 //! | verdict | called | 19 | a frame: [`GreetingVerdict`] |
 //!
 //! A greeting made without the key does not decrypt, and its sender is dropped. Greetings name both

@@ -15,7 +15,7 @@
 //!
 //! **Partitions** are read like sources: e(c) of a source with partitions is the least of those
 //! that are active, or without one the largest of all. They have an idle time of their own. One
-//! that is found while the run goes on begins after the epochs that are closed: its rows of these
+//! that is found during the run begins after the epochs that are closed: its rows of these
 //! are late. It is found before any epoch closes by a row of a connection that has seen it.
 //!
 //! Idleness depends on this machine's clock, which a later reader can't reproduce. So the number of
@@ -131,12 +131,12 @@ impl Merge {
         }
     }
 
-    /// Begins to read partitions that were found since. Returns whether to go on.
+    /// Begins to read partitions that were found since. Returns whether to continue.
     fn grow(&mut self, readers: &mut Vec<SourceThread>, dealer: &mut RecordDealer) -> bool {
         for source in 0..self.sources.len() {
             let first = self.clocks.readers_of(source).count() as u32;
             let read = (&self.pipeline, source);
-            let found = self.sources[source].found(read, &self.control, (first, &[]), self.clocks.closed);
+            let found = self.sources[source].open_from(read, &self.control, (first, &[]), self.clocks.closed);
             match found {
                 Ok(found) => self.begin(source, found, readers, dealer),
                 Err(fault) => return dealer.refuse(fault),
@@ -145,7 +145,7 @@ impl Merge {
         true
     }
 
-    /// Returns what became of the rows of a source.
+    /// Returns the outcome of the rows of a source.
     fn counters(&self, source: usize, readers: &[SourceThread]) -> RowCounters {
         let mut counters = RowCounters::default();
         for number in self.clocks.readers_of(source) {
@@ -169,7 +169,7 @@ impl Merge {
         sum
     }
 
-    /// Deals one event, or finds an idle source; returns whether to go on.
+    /// Deals one event, or finds an idle source. Returns whether to continue.
     fn step(&mut self, sources: &mut Vec<SourceThread>, dealer: &mut RecordDealer) -> bool {
         if dealer.has_block() {
             let mut awaited = self.clocks.awaited(dealer.is_looking());

@@ -1,10 +1,13 @@
 //! Runs a pipeline: the dataflow, the worker loop, and the handling of faults.
 //!
 //! ```text
-//! readers ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─→ both logs
-//!             │          └─────────── release_windows ──────────┤
-//!             └───────── where to resume ───────────────────────┘
+//! readers ─ source ─ (epochs ─ bound) ─ clip ─ accumulate ─ release ─ commit ─→ both logs
+//!              ├─ epochs ─ release_windows ──────────────────────────────┤
+//!              └─ where to resume ───────────────────────────────────────┘
 //! ```
+//!
+//! Entities and windows need records by epoch. Sums do not: `accumulate` adds each record to the
+//! sums of its own epoch.
 //!
 //! A run ends at the commit. [Followers](crate::follow) read its releases from the public log.
 //!
@@ -12,6 +15,7 @@
 //! published, and the next run resumes after the last committed epoch. In a cluster a fault ends
 //! the process at once, because an orderly exit would leave the other processes waiting.
 
+mod bootstrap;
 mod cluster;
 mod copies;
 mod dry_run;
@@ -20,7 +24,6 @@ mod feed;
 mod ingest;
 mod journal;
 pub mod link;
-mod meeting;
 mod merge;
 mod moments;
 mod positions;
@@ -57,11 +60,11 @@ use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{RowCounters, SourceError};
 use crate::state::{Enrolment, StateError};
+use bootstrap::{PeerWatch, ProcessLinks, connect_processes};
 use cluster::execute;
 use feed::{WorkerFeed, channels};
 use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
-use meeting::{PeerWatch, ProcessLinks, meet};
 use merge::Merge;
 use preflight::RowGuard;
 use resume::{TaggedPosition, judged};
@@ -98,6 +101,9 @@ pub enum RunError {
     /// The source can't be opened.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The run was stopped before a server of its source could be reached.
+    #[error("nothing was read: {0}")]
+    Unreached(String),
     /// The encoder can't resume from its saved state.
     #[error(transparent)]
     Release(#[from] ReleaseError),
@@ -271,6 +277,10 @@ pub fn run(
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let cut_off = taking.map_or(Ok(0), Intake::finish)?;
     let counters = RowCounters { cut_off, ..read.counters };
+    let unreached = options.control.unreached();
+    if options.control.is_stopped() && !unreached.is_empty() {
+        return Err(RunError::Unreached(with_progress(&unreached.join("; "), options)));
+    }
     read.notices.iter().for_each(|notice| options.control.private_notice(notice));
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);
@@ -306,7 +316,7 @@ fn find_others(
     // Includes the kind of noise: one process with seeded noise would make all releases
     // non-private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
-    let links = meet(cluster, options.workers, &identity, &options.control)?;
+    let links = connect_processes(cluster, options.workers, &identity, &options.control)?;
     let watch = PeerWatch::begin(&links, cluster.on_fault)?;
     Ok((links, watch))
 }

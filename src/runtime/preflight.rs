@@ -4,16 +4,16 @@
 //!
 //! Records are dealt as they come; only the first closed epochs are held back, because nothing is
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.
-//! The look ends after [`LOOK_ROWS`] rows, at the end of the input, or, for rows that come as time
-//! goes on, when an epoch has closed and the next row is not there yet: a live stream is never
-//! delayed by a wait for more rows. Several sources are looked at for [`LOOK_ROWS`] rows each, so
-//! the look does not depend on which one is read first. If one of them is live, the look ends after
-//! a tenth of a second of silence.
+//! The look ends after [`LOOK_ROWS`] rows, at the end of the input, or, in a live stream, when an
+//! epoch has closed and the next row has not arrived: a live stream is never delayed by a wait for
+//! more rows. Of several sources, [`LOOK_ROWS`] rows each are examined, so the look does not depend
+//! on which one is read first. If one of them is live, the look ends after a tenth of a second
+//! without a row.
 //!
 //! Later rows are judged whenever the clock closes epochs, before any of these is published. A run
 //! that stops there first commits the epochs before, each with the state of the judge. The next run
-//! reads the rows after them again, goes on from that state, judges them alike, and publishes no
-//! more either, unless the source was mended.
+//! reads the rows after them again, continues from that state, comes to the same judgement, and
+//! publishes no more either, unless the source was corrected.
 //!
 //! Without it, one later fact is still reported to everyone, because it is public: that the clock
 //! of a first run fell back. What the limits of entities leave out is followed to the end of a
@@ -29,7 +29,7 @@ use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
 use crate::source::{RecordBatch, RowCounters, RowSurvey};
 
-/// Rows of each source that are looked at.
+/// Number of rows of each source that the first look examines.
 pub(super) const LOOK_ROWS: u64 = 4096;
 
 /// Epochs that the clock closes with one mark.
@@ -40,7 +40,7 @@ pub(super) struct ClosedEpochs {
     pub(super) due: u64,
     /// The number of rows of all sources at which their clocks closed it.
     pub(super) rows: u64,
-    /// What became of these rows of each source, except for copies and for rows that an earlier run
+    /// Outcome of these rows of each source, without copies and without rows that an earlier run
     /// has judged.
     pub(super) counters: Vec<RowCounters>,
     /// The position at which each source, or each of its partitions, resumes.
@@ -52,11 +52,11 @@ pub(super) struct ClosedEpochs {
 /// Judges the rows of a run.
 pub(super) struct RowGuard {
     judge: RowJudge,
-    /// Whether several clocks are merged, where the merge says when enough rows were looked at.
+    /// Whether several clocks are merged, where the merge decides when enough rows were examined.
     is_merging: bool,
     control: Control,
     /// Whether rows after the look are judged too.
-    goes_on: bool,
+    judges_later_rows: bool,
     /// The look at the first rows, until it is over.
     look: Option<FirstLook>,
     /// Rows of all sources.
@@ -73,7 +73,7 @@ pub(super) struct RowGuard {
 
 /// A look at the first rows.
 struct FirstLook {
-    /// What became of the rows of each source, and what they hold.
+    /// Outcome and survey of the rows of each source.
     sources: Vec<(RowCounters, RowSurvey)>,
     /// Closed epochs that wait for its end.
     epochs: Vec<ClosedEpochs>,
@@ -97,7 +97,7 @@ impl RowGuard {
                 judge: RowJudge::new(pipeline, committed, histories, judged),
                 is_merging: pipeline.has_several_sources() || pipeline.has_partitions(),
                 control: control.clone(),
-                goes_on: pipeline.preflight == Preflight::Stop,
+                judges_later_rows: pipeline.preflight == Preflight::Stop,
                 look: is_first.then(|| FirstLook::new(pipeline.sources.len())),
                 rows: 0,
                 copies: 0,
@@ -105,7 +105,7 @@ impl RowGuard {
                 fallen: Vec::new(),
             };
             guard.forget_entities(is_first);
-            if !guard.goes_on {
+            if !guard.judges_later_rows {
                 guard.judge.forget_values();
             }
             guard
@@ -114,7 +114,7 @@ impl RowGuard {
 
     /// Forgets what the limits of entities leave out, unless it is still judged.
     fn forget_entities(&mut self, is_judged: bool) {
-        if !self.goes_on && !is_judged {
+        if !self.judges_later_rows && !is_judged {
             self.judge.forget_entities();
         }
     }
@@ -130,7 +130,7 @@ impl RowGuard {
         self.rows = rows;
     }
 
-    /// Notes what became of the first rows of a source, and what they hold.
+    /// Records the outcome and the survey of the first rows of a source.
     pub(super) fn survey(&mut self, source: usize, rows: SourceRows<'_>) {
         if let Some(look) = &mut self.look {
             look.sources[source] = (rows.counters, rows.survey.clone());
@@ -160,20 +160,20 @@ impl RowGuard {
         surveys: &[&RowSurvey],
     ) -> Result<Option<ClosedEpochs>, String> {
         let is_new = self.judge.close(closed.due, &closed.counters);
-        if is_new && self.is_first && !self.goes_on {
+        if is_new && self.is_first && !self.judges_later_rows {
             self.report_fallen();
         }
         if let Some(look) = &mut self.look {
             look.epochs.push(closed);
             return Ok(None);
         }
-        if self.goes_on && is_new {
+        if self.judges_later_rows && is_new {
             let problems = self.judge.judge(surveys);
             if let Some(problem) = problems.iter().find(|problem| problem.stops) {
                 return Err(refusal("among the latest rows, ", problem, "warn"));
             }
         }
-        closed.judged = self.goes_on.then(|| Box::new(self.judge.state()));
+        closed.judged = self.judges_later_rows.then(|| Box::new(self.judge.state()));
         Ok(Some(closed))
     }
 
@@ -204,7 +204,7 @@ impl RowGuard {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
         }
         self.reported = problems;
-        let state = self.goes_on.then(|| Box::new(self.judge.state()));
+        let state = self.judges_later_rows.then(|| Box::new(self.judge.state()));
         epochs.iter_mut().for_each(|closed| closed.judged.clone_from(&state));
         Ok(epochs)
     }
@@ -236,7 +236,7 @@ impl FirstLook {
     }
 }
 
-/// Returns why a run stops, and the `preflight` with which it goes on.
+/// Returns why a run stops, and the `preflight` with which it continues.
 fn refusal(among: &str, problem: &Problem, preflight: &str) -> String {
     let message = &problem.message;
     format!(

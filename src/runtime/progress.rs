@@ -1,5 +1,5 @@
 //! Progress of several sources, or of the partitions of a source: how far the clock of each reader
-//! has come, which epochs all of them have closed, and what became of the rows up to there.
+//! has come, which epochs all of them have closed, and the outcome of the rows up to there.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Patience {
     }
 }
 
-/// For whom a reader is idle, so that they go on without it.
+/// For whom a reader is idle, so that they continue without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Idleness {
     /// Other partitions of its source.
@@ -103,14 +103,14 @@ impl ReaderProgress {
         }
     }
 
-    /// Goes on where its reader does.
+    /// Begins at the position of its reader.
     pub(super) fn begin(&mut self, reader: &mut SourceReader) {
         (self.resume, self.next_row) = (reader.here(), reader.next_row());
         self.recorded_row = reader.late_from();
     }
 
-    /// Records what became of its rows up to its latest event: of those that this run has read, and
-    /// of those that no earlier run has judged.
+    /// Records the number of rows that this run has read up to the latest event, and the outcome of
+    /// those that no earlier run has judged.
     pub(super) fn count(&mut self, counters: &RowCounters, unjudged: RowCounters) {
         self.rows_read = counters.rows;
         self.counters.1 = unjudged;
@@ -147,7 +147,7 @@ impl ReaderProgress {
         self.closing(epoch).map(|(mark, _)| mark.read).or(self.read)
     }
 
-    /// Returns what became of its rows up to the one that closed `epoch`, or up to its end.
+    /// Returns the outcome of its rows up to the one that closed `epoch`, or up to its end.
     fn counters_at(&self, epoch: u64) -> RowCounters {
         match self.closing(epoch) {
             Some((_, counters)) => *counters,

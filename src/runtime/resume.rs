@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 use crate::check::JudgeState;
-use crate::connect::{files, journal, kafka};
+use crate::connect::{PositionParts, journal};
 use crate::source::ResumePoint;
 use crate::state::{Position, RecoveredState, SourcePosition};
 
@@ -47,7 +47,7 @@ impl TaggedPosition {
 
     /// Returns whether it belongs to the source of the position before it.
     fn is_further_partition(&self) -> bool {
-        self.partition & 0xff == u32::from(kafka::TAG) && self.resume.position.part > 0
+        PositionParts::of(self.partition) == PositionParts::Partitions && self.resume.position.part > 0
     }
 
     /// Returns the positions of the last committed epoch: for each of `sources` sources one, or one
@@ -105,7 +105,8 @@ pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let sources = by_source(of_sources(positions)).unwrap_or_default();
     let first = u64::from(sources.len() > 1);
     let positions = (first..).zip(sources.iter().map(|partitions| partitions[0]));
-    let followed = positions.filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
+    let followed =
+        positions.filter(|(_, position)| PositionParts::of(position.partition) == PositionParts::Listed);
     followed.map(|(source, position)| (source, position.resume.position.part)).collect()
 }
 
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn partitions_belong_to_the_source_before_them() {
-        let [files, followed, one, other] = [0, u32::from(files::FOLLOWED), 0x1206, 0x3406];
+        let [files, followed, one, other] = [0, 2, 0x1206, 0x3406];
         let check = |entries: &[(u32, u32)], expected: Option<&[usize]>| {
             let position = |&(tag, part): &(u32, u32)| {
                 let position = Position::new(part, 7);

@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
 
-use super::{SecurityError, TlsClient, TlsIdentity};
+use super::tls::in_words;
+use super::{SecurityError, TlsClient, TlsIdentity, TlsServer};
 
 pub(super) const ROOTS: &str = "tls_roots";
 pub(super) const CLIENT_ROOTS: &str = "tls_client_roots";
@@ -53,6 +56,34 @@ impl TlsClient {
     }
 }
 
+impl TlsServer {
+    /// Returns a warning if the certificate is not valid now: clients will refuse it. A file that
+    /// can't be read is reported where it is used.
+    pub fn warning(&self) -> Option<String> {
+        let (chain, _) = self.identity.load().ok()?;
+        let (certificate, others) = chain.split_first()?;
+        // The dates are judged before any root or name, so the certificate is its own root here.
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(chain.clone());
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().ok()?;
+        let name = ServerName::try_from("localhost").ok()?;
+        let problem = match verifier.verify_server_cert(certificate, others, &name, &[], UnixTime::now()) {
+            Err(TlsError::InvalidCertificate(
+                CertificateError::Expired | CertificateError::ExpiredContext { .. },
+            )) => "has expired",
+            Err(TlsError::InvalidCertificate(
+                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+            )) => "is not valid yet by the clock of this machine",
+            _ => return None,
+        };
+        Some(format!(
+            "the certificate {} of tls_certificate {problem}, so clients refuse it: renew the file, which the next connection reads",
+            self.identity.certificate.display()
+        ))
+    }
+}
+
 impl TlsIdentity {
     /// Reads the chain of certificates and the key.
     pub(super) fn load(
@@ -65,7 +96,7 @@ impl TlsIdentity {
 }
 
 pub(super) fn unfit(error: rustls::Error) -> SecurityError {
-    SecurityError::Identity { fields: "tls_certificate and tls_key", problem: error.to_string() }
+    SecurityError::Identity { fields: "tls_certificate and tls_key", problem: in_words(&error.to_string()) }
 }
 
 /// Reads the roots in a file.

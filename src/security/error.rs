@@ -16,6 +16,9 @@ pub(crate) enum SecurityError {
     Variable { field: &'static str, field_of_file: &'static str },
     #[error("the file {} of {field} can't be read: {source}", path.display())]
     File { field: &'static str, path: PathBuf, source: io::Error },
+    /// The name of a missing file is not repeated: it may be a secret written in the wrong field.
+    #[error("{field} names a file that can't be read: {source}: it holds the secret, and the field its path")]
+    SecretFile { field: &'static str, source: io::Error },
     #[error("{subject} is unusable: expected {expected}")]
     Form { subject: String, expected: &'static str },
     #[error("the file {} of {field} holds no {expected} in PEM (-----BEGIN …-----)", path.display())]
@@ -41,14 +44,28 @@ pub(crate) enum TlsProblem {
     NoCertificate { roots: &'static str },
     #[error("its certificate is for {names}: connect by such a name, or set tls_server_name")]
     WrongName { names: String },
+    #[error(
+        "its certificate names no host in subjectAltName, and no other part of it counts: issue it with subjectAltName = DNS:HOST or \
+         IP:ADDRESS"
+    )]
+    NoName,
     #[error("its certificate has expired or is not valid yet: renew it, or correct the clock")]
     Expired,
-    #[error("its certificate is refused: {0}")]
+    #[error(
+        "its certificate is of X.509 version 1, which says nothing about its use: issue one of version 3, with subjectAltName"
+    )]
+    Version,
+    #[error(
+        "its certificate is that of an authority (CA:TRUE), which no server may present: issue the server a certificate of its own, \
+         or a self-signed one with basicConstraints = CA:FALSE, and name its root with {roots}"
+    )]
+    Authority { roots: &'static str },
+    #[error("its certificate can't be used: {0}")]
     Certificate(String),
     #[error("it requires a client certificate: set tls_certificate and tls_key")]
     CertificateRequired,
     #[error("it refuses our certificate: {0}")]
-    Refused(String),
+    Refused(&'static str),
     #[error(
         "it ended the connection after the handshake: if it requires a client certificate, check tls_certificate and tls_key"
     )]

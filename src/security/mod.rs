@@ -29,3 +29,5 @@ pub use settings::{TlsClient, TlsServer};
 pub(crate) use stream::Link;
 #[cfg(not(feature = "tls"))]
 pub(crate) use tls::TlsAcceptor;
+#[cfg(feature = "s3")]
+pub(crate) use tls::tls_problem;

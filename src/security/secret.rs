@@ -74,12 +74,12 @@ impl fmt::Debug for Secret {
 }
 
 impl fmt::Debug for SecretReference {
-    /// Formats the path of a file, but no variable: someone may have written the secret there.
+    /// Formats the field alone: someone may have written the secret into it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            SecretPlace::Variable(_) => f.write_str(self.fields.variable),
-            SecretPlace::File(path) => write!(f, "{} {path:?}", self.fields.file),
-        }
+        f.write_str(match &self.place {
+            SecretPlace::Variable(_) => self.fields.variable,
+            SecretPlace::File(_) => self.fields.file,
+        })
     }
 }
 
@@ -122,7 +122,10 @@ impl SecretReference {
             }
             SecretPlace::File(path) => path,
         };
-        let failed = |source| SecurityError::File { field: field_of_file, path: path.clone(), source };
+        let failed = |source| match path.symlink_metadata() {
+            Ok(_) => SecurityError::File { field: field_of_file, path: path.clone(), source },
+            Err(_) => SecurityError::SecretFile { field: field_of_file, source },
+        };
         // Opening a pipe without a writer would block.
         let without_waiting = OFlags::NONBLOCK.bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path).map_err(failed)?;

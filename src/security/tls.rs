@@ -101,7 +101,7 @@ impl TlsStream {
         if let Err(error) = self.connection.process_new_packets() {
             // Tells the peer why, if it still listens.
             let _ = self.write_some();
-            return Err(self.failed(self.explained(error)));
+            return Err(self.failed(explained(error, self.roots, self.is_certified)));
         }
         if read == 0 && was_handshaking { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
@@ -143,43 +143,6 @@ impl TlsStream {
         }
         Ok(())
     }
-
-    /// Explains an error in terms of what a person can change.
-    fn explained(&self, error: TlsError) -> TlsProblem {
-        let roots = self.roots;
-        match error {
-            TlsError::InvalidCertificate(problem) => match problem {
-                CertificateError::UnknownIssuer => TlsProblem::UnknownRoot { roots },
-                CertificateError::Expired
-                | CertificateError::ExpiredContext { .. }
-                | CertificateError::NotValidYet
-                | CertificateError::NotValidYetContext { .. } => TlsProblem::Expired,
-                CertificateError::NotValidForNameContext { presented, .. } => {
-                    let names = if presented.is_empty() { "no name".into() } else { presented.join(", ") };
-                    TlsProblem::WrongName { names: names.chars().take(200).collect() }
-                }
-                CertificateError::NotValidForName => TlsProblem::WrongName { names: "other names".into() },
-                other => TlsProblem::Certificate(other.to_string()),
-            },
-            TlsError::NoCertificatesPresented => TlsProblem::NoCertificate { roots },
-            TlsError::AlertReceived(AlertDescription::CertificateRequired) => TlsProblem::CertificateRequired,
-            // What servers of some years ago say instead.
-            TlsError::AlertReceived(
-                AlertDescription::BadCertificate | AlertDescription::HandshakeFailure,
-            ) if !self.is_certified => TlsProblem::CertificateRequired,
-            TlsError::AlertReceived(
-                alert @ (AlertDescription::UnknownCA
-                | AlertDescription::BadCertificate
-                | AlertDescription::UnsupportedCertificate
-                | AlertDescription::CertificateExpired
-                | AlertDescription::CertificateRevoked
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::AccessDenied),
-            ) => TlsProblem::Refused(format!("{alert:?}")),
-            TlsError::InvalidMessage(InvalidMessage::InvalidContentType) => TlsProblem::NotTls,
-            other => TlsProblem::Protocol(other.to_string()),
-        }
-    }
 }
 
 impl Read for TlsStream {
@@ -203,6 +166,111 @@ impl Write for TlsStream {
     fn flush(&mut self) -> io::Result<()> {
         self.flush_all().map_err(|error| self.judged(error))
     }
+}
+
+/// Explains an error in terms of what a person can change. `roots` is the field that names the
+/// roots of the peer's certificate; this end `is_certified` if it has one too.
+fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsProblem {
+    match error {
+        TlsError::InvalidCertificate(problem) => match problem {
+            CertificateError::UnknownIssuer => TlsProblem::UnknownRoot { roots },
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => TlsProblem::Expired,
+            CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+                TlsProblem::NoName
+            }
+            CertificateError::NotValidForNameContext { presented, .. } => {
+                TlsProblem::WrongName { names: presented.join(", ").chars().take(200).collect() }
+            }
+            CertificateError::NotValidForName => TlsProblem::WrongName { names: "other names".into() },
+            CertificateError::BadEncoding => TlsProblem::Certificate("it is damaged".into()),
+            CertificateError::BadSignature => {
+                TlsProblem::Certificate("the key of its issuer has not signed it".into())
+            }
+            // The library of certificates has no type here, only the name of what is wrong.
+            CertificateError::Other(other) => match other.to_string().as_str() {
+                "UnsupportedCertVersion" => TlsProblem::Version,
+                "CaUsedAsEndEntity" => TlsProblem::Authority { roots },
+                name => TlsProblem::Certificate(in_words(name)),
+            },
+            other => TlsProblem::Certificate(in_words(&other.to_string())),
+        },
+        TlsError::NoCertificatesPresented => TlsProblem::NoCertificate { roots },
+        TlsError::AlertReceived(AlertDescription::CertificateRequired) => TlsProblem::CertificateRequired,
+        // What servers of some years ago say instead.
+        TlsError::AlertReceived(AlertDescription::BadCertificate | AlertDescription::HandshakeFailure)
+            if !is_certified =>
+        {
+            TlsProblem::CertificateRequired
+        }
+        TlsError::AlertReceived(
+            alert @ (AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::AccessDenied),
+        ) => TlsProblem::Refused(refusal(alert)),
+        TlsError::InvalidMessage(InvalidMessage::InvalidContentType) => TlsProblem::NotTls,
+        other => TlsProblem::Protocol(in_words(&other.to_string())),
+    }
+}
+
+/// Explains an error of another client of this library, which presents no certificate.
+#[cfg(feature = "s3")]
+pub(crate) fn tls_problem(error: TlsError) -> TlsProblem {
+    explained(error, ROOTS, false)
+}
+
+/// Explains why a peer refuses our certificate.
+fn refusal(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::UnknownCA => {
+            "it does not trust the root that signed it: let it trust that root, or present a certificate of a root that it trusts"
+        }
+        AlertDescription::CertificateExpired => {
+            "it has expired, or is not valid yet by the clock there: renew it"
+        }
+        AlertDescription::CertificateRevoked => "it was revoked: issue another one",
+        AlertDescription::UnsupportedCertificate => {
+            "it is of a kind that is not accepted there: issue one of version 3"
+        }
+        AlertDescription::AccessDenied => "it is valid, but its name is not admitted there",
+        _ => {
+            "it is not valid there: check its name, its root, and that it may be used for this end of a connection"
+        }
+    }
+}
+
+/// Replaces Rust's names in a message of the library by words: `NoCipherSuitesInCommon` by `no
+/// cipher suites in common`.
+pub(super) fn in_words(message: &str) -> String {
+    let is_name = |word: &str| {
+        word.len() > 1
+            && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            && word[1..].bytes().any(|byte| byte.is_ascii_uppercase())
+            && word.bytes().any(|byte| byte.is_ascii_lowercase())
+    };
+    let split = |word: &str| {
+        let mut words = String::new();
+        for c in word.chars() {
+            if c.is_ascii_uppercase() && !words.is_empty() {
+                words.push(' ');
+            }
+            words.push(c.to_ascii_lowercase());
+        }
+        words
+    };
+    // A name may end where its values begin.
+    let words = message.split(' ').map(|word| {
+        let end = word.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(word.len());
+        let (name, rest) = word.split_at(end);
+        if is_name(name) { split(name) + rest } else { word.into() }
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Whether an error only means that nothing has arrived, or that nothing could be sent, in time.

@@ -20,6 +20,7 @@ use crate::follow::{FollowError, StopFlag, Subject};
 use crate::http::HttpError;
 use crate::lines::OutputFormat;
 use crate::pipeline::Sink;
+use crate::security::TlsServer;
 
 /// How often to check whether standard output is read.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -71,6 +72,9 @@ impl SinkThread {
                 carry(sink.target().name(), outlet, input, as_records, &stop, control)
             }
             SinkTarget::Events(endpoint) => {
+                if let Some(warning) = endpoint.tls.as_ref().and_then(TlsServer::warning) {
+                    control.notice(&format!("{}: {warning}", sink.target().name()));
+                }
                 let flag = stop.clone();
                 let listen = move || {
                     EventServer::start(&endpoint, &input, &flag).inspect(|server| announce(server.url()))

@@ -8,8 +8,8 @@ use crate::connect::SourceError;
 use crate::format::Defect;
 use crate::pipeline::{KeyBounds, MissingPolicy, Pipeline, RowPolicies, RowPolicy};
 
-const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it is not counted, and neither are more like it; if \
-    time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
+const LEAP: &str = "a row's clock is further ahead than largest_jump allows: this row and others like it are not counted; if the \
+    time is right, stop the run and start it again with a larger largest_jump: the rows will be read again";
 
 /// Number of consecutive rows with a leaping clock after which reading stops, unless the input has
 /// no end.
@@ -44,14 +44,14 @@ impl RowRules {
         }
     }
 
-    /// The bounds of the values of a key.
+    /// Returns the bounds of the values of a key.
     fn bounds_of(&self, key: u32) -> impl Iterator<Item = (f64, f64)> {
         let bounds = self.bounds.iter().enumerate();
         bounds.map(move |(column, &bounds)| self.key_bounds.of(key, column).unwrap_or(bounds))
     }
 }
 
-/// Why a row can't be used: the field, unless it is the whole row, and the defect.
+/// Why a row can't be used: the defect, and the field that has it, unless it is the whole row.
 pub(super) struct UnusableRow {
     slot: Option<usize>,
     defect: Defect,
@@ -102,7 +102,8 @@ impl SourceReader {
             if !self.rules.counts_unusable {
                 return read;
             }
-            self.batch.records.values.resize(start + self.rules.roles.dimension, f64::NAN);
+            let width = self.rules.roles.dimension + self.rules.roles.extra.len();
+            self.batch.records.values.resize(start + width, f64::NAN);
         }
         if self.epochs.clock.row < self.surveyed_rows {
             let row = self.epochs.clock.row;
@@ -130,7 +131,7 @@ impl SourceReader {
         read
     }
 
-    /// Whether the clock value of a row is implausibly far ahead. Such rows are counted.
+    /// Returns whether the clock value of a row is implausibly far ahead, and counts the row if so.
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
         if leaps {
@@ -187,7 +188,11 @@ impl SourceReader {
             LEAPS_IN_A_ROW.. => "many rows in a row are",
             _ => "the last rows are",
         };
-        let (line, jump) = self.epochs.first_leap().map_or((0, 0), |first| (first.line, first.jump));
+        let first = self.epochs.first_leap();
+        let (line, jump) = first.map_or((0, 0), |first| (first.line, first.jump));
+        if first.is_some_and(|first| first.goes_back()) {
+            return SourceError::NewestFirst { path: self.rows.name(), line };
+        }
         // One day more, because later rows may be slightly out of order.
         let days = jump.unsigned_abs().div_ceil(DAY) + 1;
         SourceError::Leap { path: self.rows.name(), line, rows, since, days }
@@ -229,6 +234,9 @@ impl SourceReader {
             usable += usize::from(!value.is_nan());
             self.batch.records.values.push(value);
         }
+        if usable > 0 {
+            self.read_extra();
+        }
         match unusable {
             Some(row) if usable == 0 => Err(row),
             Some(row) => {
@@ -238,6 +246,19 @@ impl SourceReader {
                 Ok(())
             }
             None => Ok(()),
+        }
+    }
+
+    /// Reads the values for histograms alone. One that is missing, can't be read or is not listed
+    /// is NaN, and never makes a row unusable.
+    fn read_extra(&mut self) {
+        let (row, roles) = (&self.rows.row, &self.rules.roles);
+        for (slot, numbers) in (roles.dimension..).zip(&roles.extra) {
+            let value = match numbers {
+                None => row.number(slot).ok(),
+                Some(numbers) => row.text(slot).ok().and_then(|text| numbers.get(text)).map(|&at| at.into()),
+            };
+            self.batch.records.values.push(value.unwrap_or(f64::NAN));
         }
     }
 

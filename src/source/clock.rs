@@ -37,6 +37,17 @@ pub(super) struct FirstLeap {
     pub(super) line: u64,
     /// The least jump of these rows.
     pub(super) jump: i64,
+    /// The times of the first and the last of these rows.
+    times: (i64, i64),
+    /// Whether the clock never rises from one of these rows to the next.
+    never_rises: bool,
+}
+
+impl FirstLeap {
+    /// Whether the clock goes back from row to row, as in a file with its newest rows first.
+    pub(super) fn goes_back(&self) -> bool {
+        self.never_rises && self.times.1 < self.times.0
+    }
 }
 
 impl EpochClock {
@@ -147,8 +158,12 @@ impl EpochClock {
             return false;
         }
         self.leaps += 1;
-        let first = self.first_leap.get_or_insert(FirstLeap { resume: before, line, jump });
+        let times = (arrival, arrival);
+        let new = FirstLeap { resume: before, line, jump, times, never_rises: true };
+        let first = self.first_leap.get_or_insert(new);
         first.jump = jump.min(first.jump);
+        first.never_rises &= arrival <= first.times.1;
+        first.times.1 = arrival;
         true
     }
 

@@ -26,9 +26,10 @@
 //! an input are read again by the next run.
 //!
 //! **Effects of a row.** A row keeps its position even if it can't be used, and its arrival moves
-//! the clock even if its other fields can't be parsed. So one person's record never moves
-//! another's. Framing and the arrival column belong to the collector and are trusted. A row with a
-//! wrong number of fields does not move the clock, because its fields can't be identified.
+//! the clock even if its other fields can't be parsed. So one person's record never changes the
+//! epoch of another's. Framing and the arrival column belong to the collector and are trusted. A
+//! row with a wrong number of fields does not move the clock, because its fields can't be
+//! identified.
 //!
 //! **Unusable rows** are skipped. If counts are public, a row with a readable key and time but
 //! unreadable values must still count, or the count would reveal it. It is passed on as NaNs, which

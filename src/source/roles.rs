@@ -12,6 +12,7 @@ use crate::format::Format;
 use crate::format::csv::header_row;
 use crate::format::form::RowLayout;
 use crate::format::row::TimeForm;
+use crate::histogram::{HistogramBins, extra_columns};
 use crate::pipeline::{Pipeline, Source};
 use crate::time::time_zone;
 
@@ -19,8 +20,10 @@ use crate::time::time_zone;
 pub(super) struct FieldRoles {
     /// The first fields are the d values.
     pub(super) dimension: usize,
+    /// The next fields are for histograms alone: numbers, or texts by their position in a list.
+    pub(super) extra: Vec<Option<TextNumbers>>,
     /// Field of the key, and the number of each key.
-    pub(super) key: Option<(usize, KeyNumbers)>,
+    pub(super) key: Option<(usize, TextNumbers)>,
     /// Field that identifies the entity, if entities are protected as a whole.
     pub(super) entity: Option<usize>,
     /// Field that identifies copies.
@@ -38,15 +41,20 @@ impl FieldRoles {
     pub(super) fn new(pipeline: &Pipeline, source: &Source) -> (Self, RowLayout) {
         let mut wanted: Vec<String> = pipeline.columns.iter().map(|column| column.name.clone()).collect();
         let dimension = wanted.len();
+        let columns: Vec<&str> = pipeline.columns.iter().map(|column| column.name.as_str()).collect();
+        let extra = extra_columns(&pipeline.histograms, &columns).map(|histogram| {
+            wanted.push(histogram.column.clone());
+            match &histogram.bins {
+                HistogramBins::Edges(_) => None,
+                HistogramBins::Values(values) => Some(numbers(values)),
+            }
+        });
+        let extra = extra.collect();
         let mut slot = |name: &String| {
             wanted.push(name.clone());
             wanted.len() - 1
         };
-        let key = pipeline.key.as_ref().map(|key| {
-            let values =
-                key.values.iter().zip(0..).map(|(value, number)| (value.clone().into_bytes(), number));
-            (slot(&key.column), values.collect())
-        });
+        let key = pipeline.key.as_ref().map(|key| (slot(&key.column), numbers(&key.values)));
         let entity = pipeline.entity.as_ref().map(|entity| slot(&entity.column));
         let time = pipeline.epochs.time.as_ref().map(&mut slot);
         let id = pipeline.id.as_ref().map(&mut slot);
@@ -64,7 +72,7 @@ impl FieldRoles {
             Schedule::ByCount(_) => None,
         };
         let times = TimeForm { format: source.time_format.clone(), zone: zone.unwrap_or(TimeZone::UTC) };
-        (FieldRoles { dimension, key, entity, id, time, clock, times }, shape)
+        (FieldRoles { dimension, extra, key, entity, id, time, clock, times }, shape)
     }
 }
 
@@ -97,9 +105,13 @@ fn half(digest: impl AsRef<[u8]>) -> u128 {
     u128::from_le_bytes(*digest.as_ref().first_chunk().expect("a digest has 32 bytes"))
 }
 
-/// Numbers of the keys. The table's keys are the pipeline's own, so rows can't cause collisions in
-/// it and a simple fast hash suffices.
-pub(super) type KeyNumbers = HashMap<Vec<u8>, u32, BuildHasherDefault<Fnv1a>>;
+fn numbers(texts: &[String]) -> TextNumbers {
+    texts.iter().zip(0..).map(|(text, number)| (text.clone().into_bytes(), number)).collect()
+}
+
+/// Numbers of listed texts, such as keys. The list is the pipeline's own, so rows can't cause
+/// collisions in it and a simple fast hash suffices.
+pub(super) type TextNumbers = HashMap<Vec<u8>, u32, BuildHasherDefault<Fnv1a>>;
 
 /// The 64-bit hash of Fowler, Noll and Vo.
 pub(super) struct Fnv1a(u64);

@@ -70,14 +70,13 @@ impl RowReader {
 
     /// Checks that the bytes that an earlier run read before a position are unchanged.
     pub(super) fn check_unchanged(&mut self, position: Position, recorded: u32) -> Result<(), SourceError> {
-        let Position { part, offset, .. } = position;
         match self.fingerprint(position) {
             Some(found) if found != recorded => {
                 let path = self
                     .origin
                     .read_before(position)
-                    .map_or_else(|| self.origin.name(part), |read| read.path);
-                Err(SourceError::Changed { path, part, offset })
+                    .map_or_else(|| self.origin.name(position.part), |read| read.path);
+                Err(SourceError::Changed { path })
             }
             _ => Ok(()),
         }

@@ -1,9 +1,9 @@
 //! The longest stretches of consecutive rows of a source that don't count. Shares of all rows hide
 //! a source that turns bad in its middle.
 //!
-//! Rows are taken in blocks of [`BLOCK`], and a stretch is a series of blocks in each of which most
-//! rows don't count. Blocks begin at every twentieth row, whatever the rows hold. So the stretch of
-//! rows by the public clock is public.
+//! Rows are taken in blocks of [`BLOCK`], and a stretch is a series of blocks where most rows of
+//! each block don't count. Blocks begin at every twentieth row, whatever the rows hold. So the
+//! stretch of rows by the public clock is public.
 //!
 //! A source may well begin before the first epoch and end after the last one, and rows whose clock
 //! leaps are read again by the next run: none of these are a stretch.
@@ -29,7 +29,7 @@ pub struct Stretches {
 /// The longest stretch so far.
 #[derive(Clone, Copy, Default)]
 pub struct Stretch {
-    /// What became of its rows.
+    /// Outcome of its rows.
     pub counters: RowCounters,
     /// Rows before it.
     pub before: u64,

@@ -140,7 +140,7 @@ impl RowSurvey {
     }
 
     /// Notes a row that can't be used, because of a field unless it is the whole row. The values
-    /// are the first `dimension` fields; all of them are looked at.
+    /// are the first `dimension` fields; all of them are examined.
     pub(super) fn unusable(&mut self, row: &Row, slot: Option<usize>, defect: Defect, dimension: usize) {
         let Some(slot) = slot else {
             self.whole_rows += 1;

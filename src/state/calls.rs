@@ -20,16 +20,20 @@ pub(super) fn openat(directory: impl AsFd, name: &str, flags: OFlags, mode: Mode
     retry_on_intr(|| fs::openat(&directory, name, flags, mode))
 }
 
-/// Creates a directory. Missing parents are created too, with the usual mode, and are durable when
-/// this returns.
-pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<()> {
+/// Creates a directory. Missing parents are created too, and are durable when this returns. They
+/// have the mode `parents` under any umask, or the usual mode without it.
+pub(super) fn make_directory(path: &Path, mode: Mode, parents: Option<Mode>) -> Result<()> {
     match (retry_on_intr(|| fs::mkdir(path, mode)), path.parent()) {
         (Err(Errno::NOENT), Some(parent)) if parent != Path::new("") => {
-            match make_directory(parent, Mode::RWXU | Mode::RWXG | Mode::RWXO) {
-                Err(error) if error != Errno::EXIST => return Err(error),
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            match (
+                make_directory(parent, parents.unwrap_or(Mode::RWXU | Mode::RWXG | Mode::RWXO), parents),
+                parents,
+            ) {
+                (Ok(()), Some(mode)) => fchmod(open(parent, flags, Mode::empty())?, mode)?,
+                (Err(error), _) if error != Errno::EXIST => return Err(error),
                 _ => {}
             }
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let above = parent.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
             fsync(open(above, flags, Mode::empty())?)?;
             retry_on_intr(|| fs::mkdir(path, mode))

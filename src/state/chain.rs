@@ -32,7 +32,7 @@ impl ChainLink {
         Self(hash.finalize().into())
     }
 
-    /// The thirty-two bytes, as frames hold them.
+    /// Returns the thirty-two bytes, as frames store them.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -67,7 +67,7 @@ pub struct HistoryStamp {
     pub chain: ChainLink,
 }
 
-/// How far a log has come, or has been read: last run, epoch and link.
+/// Last run, epoch and link of a log, as far as it has been written or read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LogHead {
     /// 0 before the first.
@@ -79,7 +79,7 @@ pub(super) struct LogHead {
 }
 
 impl LogHead {
-    /// The chain before the first release of a log with this header payload.
+    /// Returns the head of a log with this header payload before its first release.
     pub(super) fn before(header: &[u8]) -> Self {
         Self { generation: 0, epoch: 0, link: ChainLink::of_header(header) }
     }

@@ -207,6 +207,7 @@ fn intact_logs_are_read_without_complaint() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn every_flipped_bit_is_detected_or_repaired() {
     for files in logs() {
         let irreplaceable = irreplaceable(&files);

@@ -19,9 +19,9 @@ use std::path::Path;
 
 /// Name of the only list, and prefix of the names of several.
 const LIST: &str = "followed";
-/// A list while it is being begun.
+/// Name of a list while its header is being written.
 const NEW_LIST: &str = "followed.new";
-/// The most names of a frame.
+/// Maximum number of names in a frame.
 const FRAME_NAMES: usize = 1 << 14;
 
 /// The list of one source, which grows.
@@ -92,7 +92,7 @@ impl FollowedList {
         }
         let file = storage.write(&name)?;
         let content = ListContent::read(&*file, source)?;
-        content.reaches(reached, &*file)?;
+        content.check_reaches(reached, &*file)?;
         if content.length > content.end {
             file.truncate(content.end)?;
         }
@@ -122,18 +122,26 @@ impl FollowedList {
 impl ListContent {
     fn read(file: &dyn StorageFile, source: u64) -> Result<Self, StateError> {
         if !has_file_header(file, FileRole::Followed)? {
-            return Err(damaged(file, 0, "its beginning was on disk before it got its name"));
+            return Err(damaged(
+                file,
+                0,
+                "its beginning was synced before it was renamed, but is not intact",
+            ));
         }
         let (length, end) = (file.length()?, FILE_HEADER_LENGTH as u64);
         let mut found = ListContent { names: Vec::new(), length, end, unproven: end };
         while let FrameRead::Frame(frame) = read_frame(file, found.end, length)? {
             let synced = frame.header.synced_length;
             if frame.header.kind != kind::FOLLOWED || synced < found.unproven || synced > frame.offset {
-                return Err(damaged(file, frame.offset, "no run writes this frame here"));
+                return Err(damaged(file, frame.offset, "this frame cannot follow those before it"));
             }
-            let NamesPayload { source: of, first, names } = frame.decode(file)?;
-            if (of, first) != (source, found.names.len() as u64) {
-                return Err(damaged(file, frame.offset, "the frame is of another list of followed files"));
+            let NamesPayload { source: found_source, first, names } = frame.decode(file)?;
+            if (found_source, first) != (source, found.names.len() as u64) {
+                return Err(damaged(
+                    file,
+                    frame.offset,
+                    "the frame belongs to another list of followed files",
+                ));
             }
             found.names.extend(names);
             (found.end, found.unproven) = (frame.end(), synced);
@@ -145,7 +153,7 @@ impl ListContent {
     }
 
     /// Refuses a list that ends before file number `reached`.
-    fn reaches(&self, reached: Option<u32>, file: &dyn StorageFile) -> Result<(), StateError> {
+    fn check_reaches(&self, reached: Option<u32>, file: &dyn StorageFile) -> Result<(), StateError> {
         let (found, expected) = (self.names.len(), reached.map_or(0, |file| file as usize + 1));
         let short = || StateError::ListShort { path: file.path().to_owned(), found, expected };
         (found >= expected).then_some(()).ok_or_else(short)
@@ -153,8 +161,8 @@ impl ListContent {
 }
 
 /// Checks all lists in the state directory at `path`. `reached` has, for each source that follows
-/// files, its number and the file that holds the last committed position. Takes no lock: a run may
-/// be at work.
+/// files, the number of the source and that of the file with the last committed position. Takes no
+/// lock: a run may be active.
 ///
 /// # Errors
 /// The first problem found.
@@ -167,7 +175,7 @@ pub(super) fn verify_lists(storage: &dyn Storage, reached: &[(u64, u32)]) -> Res
     let stored = names.iter().filter_map(|name| source_of(name)).map(|source| (source, None));
     for (source, reached) in stored.chain(reached.iter().map(|&(source, file)| (source, Some(file)))) {
         match storage.read(&list_name(source))? {
-            Some(file) => ListContent::read(&*file, source)?.reaches(reached, &*file)?,
+            Some(file) => ListContent::read(&*file, source)?.check_reaches(reached, &*file)?,
             None if reached.is_none() => {}
             None => {
                 let (path, expected) =

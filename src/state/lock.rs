@@ -21,9 +21,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for a lock. A killed run holds its lock until the kernel has closed its files. A
+/// Maximum wait for a lock. A killed run holds its lock until the kernel has closed its files. A
 /// child process holds copies of our handles until it executes its program.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Locks the directory at `path`. The lock ends with the returned handle.
 pub(super) fn acquire(path: &Path, directory: &OwnedFd) -> Result<OwnedFd, StateError> {
@@ -38,7 +38,7 @@ pub(super) fn acquire(path: &Path, directory: &OwnedFd) -> Result<OwnedFd, State
 
 /// Locks an open file or directory; `path` is its state directory, for messages.
 pub(super) fn exclude(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
@@ -54,7 +54,7 @@ pub(super) fn exclude(path: &Path, handle: impl AsFd) -> Result<(), StateError> 
     }
 }
 
-/// Refuses unless `path` still leads to the file that `handle` has open.
+/// Checks that `path` still leads to the file that `handle` has open.
 pub(super) fn confirm(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
     let opened = fstat(handle).map_err(|e| refused(path, "identify the open file")(e.into()))?;
     match stat(path) {
@@ -100,7 +100,7 @@ mod tests {
         assert!(matches!(DirectoryStorage::exclusive(&path), Err(StateError::Locked { .. })));
     }
 
-    /// This happens while another thread starts a program.
+    /// A child process holds such a copy until it executes its program.
     #[test]
     fn an_open_copy_of_the_handle_delays_the_lock() {
         let outer = tempfile::tempdir().unwrap();
@@ -110,7 +110,7 @@ mod tests {
         let copy = lock.try_clone().unwrap();
         drop(lock);
         let closed = std::thread::spawn(move || {
-            std::thread::sleep(super::PATIENCE / 10);
+            std::thread::sleep(super::LOCK_TIMEOUT / 10);
             drop(copy);
         });
         assert!(DirectoryStorage::exclusive(&path).is_ok());

@@ -128,7 +128,7 @@ pub(super) fn find_frame(
     Ok(None)
 }
 
-/// Returns whether the bytes from `end` on, which are no frame, had been synced according to a
+/// Returns whether the bytes from `end` on, which form no frame, had been synced according to a
 /// later frame. Otherwise they are the rest of a write that was never acknowledged.
 pub(super) fn is_damaged(file: &dyn StorageFile, end: u64, length: u64) -> Result<bool, StateError> {
     let mut from = end;
@@ -248,7 +248,7 @@ impl FrameAppender {
         Ok(())
     }
 
-    /// Writes zeros, which are no frame, to the `length` bytes behind the end, and checks that
+    /// Writes zeros, which form no frame, to the `length` bytes behind the end, and checks that
     /// [`SPARE`] more bytes are free.
     pub(super) fn reserve(&self, length: u64) -> Result<(), StateError> {
         static ZEROS: [u8; SPARE as usize] = [0; SPARE as usize];

@@ -140,7 +140,11 @@ impl PrivateFacts {
         self.tail = self.judge_tail(file)?;
         let begun = self.segments.last().is_some_and(|segment| segment.number == number);
         if !begun {
-            return Err(damaged(file, self.end, "its beginning was on disk before it got its name"));
+            return Err(damaged(
+                file,
+                self.end,
+                "its beginning was synced before it was renamed, but is not intact",
+            ));
         }
         Ok(())
     }

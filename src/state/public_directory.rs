@@ -38,7 +38,7 @@ pub(super) struct PublicDirectory {
 
 impl PublicDirectory {
     /// Opens and locks the directory at `path` for one writer, whose state directory is `state`.
-    /// Creates it with mode 0755 if missing, and its parents. Refuses it if others can write to it
+    /// Creates it and its parents with mode 0755 if missing. Refuses it if others can write to it
     /// or it lies in the state directory.
     pub(super) fn exclusive(path: &Path, state: &Path) -> Result<Self, StateError> {
         let real = |path: &Path| path.canonicalize().ok();
@@ -48,15 +48,15 @@ impl PublicDirectory {
         if resolved.zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
             return Err(StateError::Inside { path: path.to_owned(), file: "the public directory" });
         }
-        let created = match calls::make_directory(path, Mode::RWXU) {
+        // Readable by others under any umask of the service.
+        let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
+        let created = match calls::make_directory(path, Mode::RWXU, Some(mode)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(error) => return Err(refused(path, "create the directory")(error.into())),
         };
         let directory = Self::shared(path)?;
         if created {
-            // Readable by others under any umask of the service.
-            let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
             calls::fchmod(&directory.handle, mode).map_err(|e| refused(path, "set the mode")(e.into()))?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             calls::openat(&directory.handle, "..", flags, Mode::empty())

@@ -15,7 +15,7 @@ use super::{
 /// How long exact sums stay in the private log after recovery no longer needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumRetention {
-    /// All.
+    /// Those of all epochs.
     All,
     /// Those of the last n epochs.
     Epochs(u64),
@@ -23,7 +23,7 @@ pub enum SumRetention {
     Seconds(u64),
 }
 
-/// Keeps none.
+/// Keeps none of them.
 impl Default for SumRetention {
     fn default() -> Self {
         Self::Epochs(0)
@@ -94,7 +94,7 @@ impl SumRetention {
     }
 }
 
-/// Begins a segment. It gets its name once it is on disk.
+/// Begins a segment: writes its beginning under another name, syncs and renames it.
 pub(super) fn begin_segment(
     storage: &dyn Storage,
     header: &PublicHeader,

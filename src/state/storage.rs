@@ -142,7 +142,7 @@ impl DirectoryStorage {
     /// Opens and locks the directory at `path` for one writer. Creates it and its parents if
     /// missing; refuses it if others have access.
     pub(super) fn exclusive(path: &Path) -> Result<Self, StateError> {
-        match calls::make_directory(path, Mode::RWXU) {
+        match calls::make_directory(path, Mode::RWXU, None) {
             Err(error) if error != rustix::io::Errno::EXIST => {
                 return Err(refused(path, "create the directory")(error.into()));
             }

@@ -19,7 +19,7 @@ pub enum StrategiesError {
     /// Its optimiser finds none.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// The matrix in its file is no strategy.
+    /// The matrix in its file is not a strategy.
     #[error("{}: {source}", path.display())]
     OfFile {
         /// The file.
@@ -75,7 +75,7 @@ pub enum StrategiesError {
         /// The cause.
         source: io::Error,
     },
-    /// It is no strategy file.
+    /// It is not a strategy file.
     #[error("{}: this is no strategy file of this version ({reason}); write one with `hushflow optimize -o FILE`", path.display())]
     FileFormat {
         /// The file.
@@ -97,7 +97,7 @@ pub enum StrategiesError {
         /// The cause.
         source: csv::Error,
     },
-    /// A field is no finite number.
+    /// A field is not a finite number.
     #[error("{}:{line}: field {column} is `{found}`; expected a finite number such as 0.5", path.display())]
     MatrixEntry {
         /// The file.
@@ -127,10 +127,10 @@ pub enum StrategiesError {
         /// The file.
         path: PathBuf,
     },
-    /// The text is no workload.
+    /// The text is not a workload.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The matrix in a file is no workload.
+    /// The matrix in a file is not a workload.
     #[error("{}: {source}", path.display())]
     WorkloadFile {
         /// The file.

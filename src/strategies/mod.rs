@@ -1,4 +1,4 @@
-//! Turns the name of a strategy into one that runs: by a fit, from a file, or by comparing all
+//! Makes the strategy that a name stands for: by a fit, from a file, or by comparing all
 //! strategies.
 
 mod error;

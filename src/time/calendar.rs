@@ -141,7 +141,7 @@ pub(crate) fn calendar(
         return Err(format!("a time zone is for at most {LONGEST} epochs, and the horizon is {horizon}"));
     }
     let mut boundaries: Vec<(i64, i32)> = Vec::new();
-    // Returns whether all boundaries are known. A day that the zone skips is no epoch.
+    // Returns whether all boundaries are known. A day that the zone skips is not an epoch.
     let mut add = |time: jiff::Zoned| {
         let (Some(micros), offset) = (micros(&time), time.offset().seconds()) else {
             return ControlFlow::Continue(());

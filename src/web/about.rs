@@ -35,6 +35,9 @@ impl PageHandler {
         let log = parameters.log_facts();
         plot.matrix &= log.second_moments == SecondMoment::Full && parameters.columns.len() > 1;
         let formula = ESTIMATORS.iter().find(|kind| kind.flag.is_some() && kind.lacks(&log).is_none());
+        let components = ESTIMATORS.iter().find(|kind| {
+            kind.flag.as_ref().is_some_and(|flag| flag.name == "pca") && kind.lacks(&log).is_none()
+        });
         let helps = |name: &str| {
             let kind = name.split(':').next().unwrap_or(name);
             ESTIMATORS.iter().find(|found| found.name == kind).map(|found| found.help)
@@ -73,6 +76,7 @@ impl PageHandler {
             "workloads": workloads.collect::<Vec<_>>(),
             "estimates": estimates.collect::<Vec<_>>(),
             "formula": formula.map(|kind| kind.name),
+            "components": components.map(|kind| kind.name),
             "plot": plot,
             "projection": view.covariance.name(),
             "level": view.intervals.level,

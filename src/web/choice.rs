@@ -89,6 +89,16 @@ impl Offer {
         Ok(keys)
     }
 
+    /// Returns the first keys whose names contain a text, in any case.
+    pub(super) fn search(&self, text: &str, most: u32) -> Vec<u32> {
+        let text = text.to_lowercase();
+        let found = self.keys.iter().filter(|(name, _)| name.to_lowercase().contains(&text));
+        let mut found: Vec<u32> = found.map(|(_, key)| *key).collect();
+        found.sort_unstable();
+        found.truncate(most as usize);
+        found
+    }
+
     /// Returns the estimator of a request.
     pub(super) fn estimator(
         &self,

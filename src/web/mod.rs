@@ -5,7 +5,8 @@
 //! GET /                          the page, with /page.js and /page.css
 //! GET /healthz, /readyz          probes: alive, and an epoch within its deadline
 //! GET /about                     what the log promises and what can be chosen, as one JSON object
-//! GET /readings?of=mean:fare     one series of every key, of at most about 60 epochs
+//! GET /readings?of=mean:fare     one series of every key, of at most about 60 epochs; with q=TEXT
+//!                                of every key whose name contains the text
 //! GET /readings?key=EWR&of=mean  all series of a group, for up to six keys
 //! GET /events?key=EWR            server-sent events: for each epoch the lines of `hushflow tail
 //!                                --json` of these keys; key=all: total over keys
@@ -68,8 +69,10 @@ const SCRIPT: &str = concat!(
     include_str!("page/chart.js"),
     include_str!("page/overview.js"),
     include_str!("page/detail.js"),
+    include_str!("page/bars.js"),
     include_str!("page/matrix.js"),
     include_str!("page/promise.js"),
+    include_str!("page/parquet.js"),
     include_str!("page/download.js"),
     include_str!("page/page.js"),
 );
@@ -237,7 +240,10 @@ impl PageHandler {
         let mut series = SeriesChoice::named(request.get("of"), &plot, &scaled.columns)?;
         let mut keys = self.offer.keys(request)?;
         if keys.is_empty() {
-            keys = self.listed_keys();
+            keys = match request.get("q") {
+                Some(text) => self.offer.search(text, LISTED_KEYS),
+                None => self.listed_keys(),
+            };
             series.truncate(1);
         }
         let range = EpochRange::of_request(request)?;

@@ -79,7 +79,7 @@ impl ReadingsQuery {
         let step = (to + 1 - from).div_ceil(most).max(1);
         let is_due = |epoch: u64| epoch >= from && epoch <= to && (to - epoch).is_multiple_of(step);
         let mut columns = ReadingColumns::new(self);
-        let (mut follower, mut is_over) = (None, published == 0);
+        let (mut follower, mut is_over) = (None, published == 0 || self.keys.is_empty());
         while !is_over {
             let _turn = ComputeTurn::wait();
             if follower.is_none() {

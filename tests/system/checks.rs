@@ -142,9 +142,18 @@ fn a_wrong_clock_stops_a_run_before_it_spends() {
         let state = case.lab.path("state");
         let spent = finish(hushflow(["ledger"]).arg(&state));
         assert!(spent.code == Some(1) || !spent.out.contains("people"), "{to}: {}", spent.out);
-        // The same directory serves the corrected pipeline.
+        // The same directory serves the corrected pipeline, but no other one after a release.
+        let check = || finish(hushflow(["check"]).arg(&case.pipeline).arg("--state").arg(&state));
         case.lab.write("p.toml", RIGHT);
+        check().succeeded();
         case.run().succeeded();
+        case.lab.write("p.toml", RIGHT.replace("upper = 100", "upper = 101"));
+        let other = check();
+        assert!(
+            other.code == Some(4) && other.out.contains("releases with other parameters"),
+            "{}",
+            other.out
+        );
     }
 }
 

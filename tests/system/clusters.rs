@@ -132,6 +132,7 @@ fn killed_processes_across_machines_resume_in_other_numbers() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_machine_that_vanishes_ends_the_others() {
     let Some(machines) = Machines::new(3) else { return };
     let lab = Lab::new();

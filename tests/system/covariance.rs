@@ -27,8 +27,8 @@ fn refused(arguments: &[&str], code: i32, message: &str) {
     assert!(err.contains(message), "{arguments:?}: {err}");
 }
 
-/// Rows of four columns between −1 and 1, the second nearly equal to the first, and their second
-/// moments.
+/// Returns rows of four columns between −1 and 1, the second nearly equal to the first, and their
+/// second moments.
 fn sample(rows: usize) -> (String, [[f64; 4]; 4]) {
     let (mut text, mut moments) = (String::from("a,b,c,d\n"), [[0.0; 4]; 4]);
     let mut state = 12345u64;
@@ -53,7 +53,7 @@ fn the_report_has_the_estimate_and_its_cost() {
     let (text, moments) = sample(2000);
     let (file, dot) = (lab.write("x.csv", text), lab.path("graph.dot"));
     let (file, dot) = (file.to_str().unwrap(), dot.to_str().unwrap());
-    let report = json(&[file, "--rho", "2", "--seed", "1", "--dot", dot]);
+    let report = json(&[file, "--rho", "2", "--seed", "1", "--method", "pace", "--dot", dot]);
     for (i, j) in (0..4).flat_map(|i| (0..4).map(move |j| (i, j))) {
         let value = report["covariance"][i][j].as_f64().unwrap();
         assert!((value - moments[i][j]).abs() < 0.02, "({i}, {j}): {value} {}", moments[i][j]);
@@ -66,8 +66,14 @@ fn the_report_has_the_estimate_and_its_cost() {
     assert!((parts - 2.0).abs() < 1e-7, "{report}");
     let graph = std::fs::read_to_string(dot).unwrap();
     assert!(graph.contains("\"a\" -- \"b\""), "{graph}");
-    assert_eq!(report["covariance"], json(&[file, "--rho", "2", "--seed", "1"])["covariance"]);
-    assert_ne!(report["covariance"], json(&[file, "--rho", "2", "--seed", "2"])["covariance"]);
+    assert_eq!(
+        report["covariance"],
+        json(&[file, "--rho", "2", "--seed", "1", "--method", "pace"])["covariance"]
+    );
+    let usual = json(&[file, "--rho", "2", "--seed", "1"]);
+    assert_eq!((&usual["method"], &usual["parts"]["selection"]), (&"shrunk".into(), &0.1.into()));
+    assert_eq!(json(&[file, "--rho", "2", "--seed", "1", "--rounds", "9"])["method"], "pace");
+    assert_ne!(usual["covariance"], json(&[file, "--rho", "2", "--seed", "2"])["covariance"]);
     let private = json(&[file, "--epsilon", "1", "--delta", "1e-6"]);
     assert_eq!(private["private"], true);
     let epsilon = private["guarantee"]["epsilon"].as_f64().unwrap();
@@ -104,7 +110,7 @@ fn every_method_and_relation_gives_a_matrix_or_its_reason() {
     let lab = Lab::new();
     let file = lab.write("x.csv", sample(200).0);
     let file = file.to_str().unwrap();
-    for method in ["pace", "ssp", "ssp-tight", "diagonal", "adaptive", "separate", "coinpress"] {
+    for method in ["shrunk", "pace", "ssp", "ssp-tight", "diagonal", "adaptive", "separate", "coinpress"] {
         let report = json(&[file, "--method", method, "--rho", "1"]);
         assert_eq!(
             (report["method"].as_str(), report["covariance"].as_array().unwrap().len()),
@@ -141,8 +147,8 @@ fn projections_are_chosen_by_name() {
         assert_eq!(raw["projection"], "raw");
         let entry = |found: &Value, i: usize, j: usize| found["covariance"][i][j].as_f64().unwrap();
         for measured in raw["measurements"].as_array().unwrap() {
-            let place = |end: usize| "abcd".find(measured["columns"][end].as_str().unwrap()).unwrap();
-            let (found, value) = (entry(&raw, place(0), place(1)), measured["value"].as_f64().unwrap());
+            let index = |end: usize| "abcd".find(measured["columns"][end].as_str().unwrap()).unwrap();
+            let (found, value) = (entry(&raw, index(0), index(1)), measured["value"].as_f64().unwrap());
             assert!((found - value).abs() <= 1e-12 * value.abs(), "{found} {value}");
         }
         let [default, nearest] = [report_of(method, &[]), report_of(method, &["--projection", "nearest"])];
@@ -236,12 +242,12 @@ fn a_ledger_adds_up_covariances_and_means() {
         serde_json::from_str::<Value>(&out).unwrap()
     };
     let report = account();
-    let entry = |place: usize, field: &str| report["entries"][place][field].as_f64().unwrap();
-    let squared: Vec<f64> = (0..3).map(|place| entry(place, "mu").powi(2)).collect();
-    // 0.35 of ρ may go to selections, which count π; the rest counts 2.
-    assert!((squared[0] / (0.01 * (1.3 + 0.35 * std::f64::consts::PI)) - 1.0).abs() < 1e-8, "{report}");
+    let entry = |index: usize, field: &str| report["entries"][index][field].as_f64().unwrap();
+    let squared: Vec<f64> = (0..3).map(|index| entry(index, "mu").powi(2)).collect();
+    // 0.05 of ρ goes to a selection, which counts π; the rest counts 2.
+    assert!((squared[0] / (0.01 * (1.9 + 0.05 * std::f64::consts::PI)) - 1.0).abs() < 1e-8, "{report}");
     assert!((squared[1] / 0.02 - 1.0).abs() < 1e-9, "{report}");
-    assert!((0..2).all(|place| (entry(place, "rho") - 0.01).abs() < 1e-15), "{report}");
+    assert!((0..2).all(|index| (entry(index, "rho") - 0.01).abs() < 1e-15), "{report}");
     let all = report["composition"]["mu"].as_f64().unwrap().powi(2);
     assert!((all / squared.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{report}");
     let epsilon = report["composition"]["epsilon"].as_f64().unwrap();

@@ -69,6 +69,13 @@ fn the_demonstration_writes_what_its_pipeline_reads() {
     let report = &checked.succeeded().json()[0];
     assert_eq!(report["rows"], 20, "{report}");
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report}");
+    // The variant with a sink whose password is a secret.
+    let variant = lab.path("variant");
+    let mut with_sink = Command::new("sh");
+    with_sink.arg(deploy("compose/source.sh")).arg(&variant).arg("1").env("SINKS", "redis");
+    assert!(with_sink.status().unwrap().success());
+    let pipeline = Pipeline::load(&variant.join("orders.toml")).expect("a pipeline");
+    assert_eq!(pipeline.sinks.len(), 1);
     // A second start appends, and keeps the beginning.
     assert!(source.status().unwrap().success());
     assert_eq!(text(&spool.join("orders.toml")), written);

@@ -20,7 +20,10 @@ fn binary_for_all(lab: &Lab) -> PathBuf {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
     let copy = lab.path("hushflow");
-    std::fs::copy(env!("CARGO_BIN_EXE_hushflow"), &copy).unwrap();
+    // By another process: a child that is started meanwhile would inherit a handle that may write,
+    // and a file that may be written can't be executed.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_hushflow")).arg(&copy).status().unwrap();
+    assert!(copied.success());
     mode(&copy, 0o755);
     mode(&lab.path(""), 0o755);
     copy
@@ -43,7 +46,7 @@ fn readers_need_the_public_directory_alone() {
     let lab = Lab::on_disk();
     lab.write("data.csv", STREAM.csv());
     let pipeline = lab.write("p.toml", STREAM.pipeline("data.csv", ""));
-    let (state, public) = (lab.path("state"), lab.path("public"));
+    let (state, public) = (lab.path("state"), lab.path("above/it/public"));
     let command = run(&pipeline, &state, 1);
     // As in a systemd service with UMask=0077.
     let mut closed = Command::new("sh");

@@ -115,6 +115,7 @@ fn weather_with_corrupt_readings() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_stream_that_another_process_produces() {
     let (showroom, blocks) = (Showroom::new(), blocks("A stream"));
     let [listens, produces] = &blocks[..] else { panic!("{blocks:?}") };

@@ -56,10 +56,59 @@ fn flags_make_a_pipeline_that_check_and_run_accept() {
     let written = std::fs::read_to_string(&pipeline).expect("the file");
     init(&lab, &FLAGS).failed(2, &["exists, and init never overwrites a file"]);
     assert_eq!(std::fs::read_to_string(&pipeline).expect("the file"), written);
-    let entities =
-        [&FLAGS[..], &["--unit", "tailnum", "--participations", "32", "--output", "aircraft.toml"]].concat();
-    init(&lab, &entities).succeeded();
-    finish(hushflow(["check"]).arg(lab.path("aircraft.toml"))).succeeded();
+}
+
+/// Aircraft fly nearly every day. By default each counts in every epoch, so all epochs come out;
+/// with fewer, `init` says after which epoch a run stops, and it does.
+#[test]
+fn entities_count_in_every_epoch_unless_the_operator_wants_less() {
+    let lab = lab();
+    let aircraft = |name: &str, more: &[&str]| {
+        let flags = [&FLAGS[..], &["--unit", "tailnum", "--output", name], more].concat();
+        (init(&lab, &flags).succeeded().err, lab.path(name))
+    };
+    let (said, usual) = aircraft("usual.toml", &[]);
+    assert!(said.contains("may count in all 32 epochs"), "{said}");
+    let text = std::fs::read_to_string(&usual).expect("the file");
+    assert!(text.contains("participations = 32"), "{text}");
+    finish(hushflow(["check"]).arg(&usual)).succeeded();
+    finish(hushflow(["plan", "--records-per-epoch", "100", "--strategy", "identity"]).arg(&usual))
+        .succeeded();
+    let ended = finish(hushflow(["run", "--json"]).arg(&usual)).succeeded();
+    assert_eq!(ended.json().len(), 96);
+    let tailed = finish(hushflow(["tail", "--json"]).arg(lab.path("usual-state"))).succeeded();
+    assert_eq!(tailed.json().len(), 96);
+    let (said, few) = aircraft("few.toml", &["--participations", "5"]);
+    let last = said.split("A run would stop after ").nth(1).and_then(|rest| rest.split(' ').next());
+    let last: u64 = last.and_then(|last| last.parse().ok()).expect("the last epoch");
+    let ended = finish(hushflow(["run", "--json"]).arg(&few));
+    assert!(ended.code == Some(1) && (1..32).contains(&last), "{said}");
+    assert_eq!(ended.json().len() as u64, 3 * last);
+}
+
+/// Fields of inner objects are columns, keys and units, by dotted names.
+#[test]
+fn nested_objects_are_described_and_counted() {
+    let lab = Lab::new();
+    let row = |row: u32| {
+        let (user, country, day) = (row % 60, ["NO", "SE"][row as usize % 2], 1 + row / 50);
+        format!(
+            "{{\"user\": {{\"id\": \"u{user}\", \"geo\": {{\"country\": \"{country}\"}}}}, \"at\": \"2024-01-{day:02}\", \
+             \"page\": {{\"ms\": {}}}}}\n",
+            row % 90
+        )
+    };
+    lab.write("clicks.ndjson", (0..500).map(row).collect::<String>());
+    let init = |arguments: &[&str]| {
+        finish(hushflow(["init", "clicks.ndjson"]).args(arguments).current_dir(lab.path(".")))
+    };
+    let proposed = ["--columns page.ms:0:90", "--key user.geo.country=NO,SE", "--unit user.id"];
+    init(&["--yes"]).failed(2, &proposed);
+    let columns = ["--columns", "page.ms:0:90", "--key", "user.geo.country=NO,SE", "--unit", "user.id"];
+    let epochs = ["--time", "at", "--start", "2024-01-01", "--epoch", "1d", "--horizon", "10"];
+    init(&[&columns[..], &epochs, &["--epsilon", "1", "--delta", "1e-6"]].concat()).succeeded();
+    let checked = finish(hushflow(["check", "--json"]).arg(lab.path("clicks.toml"))).succeeded().json();
+    assert_eq!(checked[0]["outcomes"]["records"], 500);
 }
 
 #[test]
@@ -80,7 +129,7 @@ fn no_private_value_is_used_without_consent() {
         &lab,
         &["--yes", "--columns", "dep_delay:0:9", "--epsilon", "1", "--delta", "1e-6", "--time", "event_time"],
     )
-    .failed(2, &["--start", "--horizon"]);
+    .failed(2, &["--start", "--epoch", "--horizon"]);
     init(&lab, &["--columns", "delay:0:9", "--epsilon", "1", "--delta", "1e-6"])
         .failed(2, &["has no column \"delay\""]);
     init(&lab, &["--columns", "carrier:0:9", "--epsilon", "1", "--delta", "1e-6"])
@@ -141,10 +190,13 @@ fn lengths_zones_and_names_with_commas_make_valid_pipelines() {
     let columns = ["--columns", "dep_delay:-60:240"];
     let zone = ["--timezone", "America/New_York"];
     for (flags, line) in [
-        (&["32", "--output", "a.toml"][..], "length = \"1d\""),
-        (&["5", "--output", "b.toml"], "length = \"1 week\""),
+        (&["32", "--epoch", "1d", "--output", "a.toml"][..], "length = \"1d\""),
+        (&["5", "--epoch", "1 week", "--output", "b.toml"], "length = \"1 week\""),
         (&["1", "--epoch", "month", "--output", "c.toml"], "length = \"month\""),
-        (&[&["32", "--output", "d.toml"][..], &zone].concat(), "timezone = \"America/New_York\""),
+        (
+            &[&["32", "--epoch", "1d", "--output", "d.toml"][..], &zone].concat(),
+            "timezone = \"America/New_York\"",
+        ),
     ] {
         init(&lab, &[&columns[..], &start, flags, &budget].concat()).succeeded();
         let file = lab.path(flags.iter().find(|flag| flag.ends_with(".toml")).expect("a file"));
@@ -272,7 +324,8 @@ fn parquet_files_make_a_pipeline_that_check_accepts() {
         finish(hushflow(["init", "rows.parquet", "--yes"]).args(flags).current_dir(lab.path(".")))
     };
     init(&[]).failed(2, &["--time event", "--arrival arrival", "--columns a:"]);
-    let time = ["--time", "event", "--arrival", "arrival", "--start", "2020-01-01", "--horizon", "9"];
+    let time = ["--time", "event", "--arrival", "arrival", "--start", "2020-01-01", "--epoch"];
+    let time = [&time[..], &["1 week", "--horizon", "9"]].concat();
     let others = ["--columns", "a:0:9,b:0:9", "--key", "key=Oslo", "--epsilon", "1", "--delta", "1e-6"];
     init(&[&time[..], &others].concat()).succeeded();
     let checked = finish(hushflow(["check", "--json"]).arg(lab.path("rows.toml"))).succeeded().json();
@@ -319,7 +372,8 @@ fn delimiters_times_and_directories_are_found() {
         ("server.log", "x:0:3", "at", 60, &["format = \"ndjson\"", "time_format = \"milliseconds\""]),
         ("months", "x:0:3", "date", 120, &["path = [\"months/a.csv\", \"months/b.csv\"]"]),
     ] {
-        let flags = ["--columns", columns, "--time", time, "--start", "2020-01-01", "--horizon", "31"];
+        let epochs = ["--start", "2020-01-01", "--epoch", "1d", "--horizon", "31"];
+        let flags = [&["--columns", columns, "--time", time][..], &epochs].concat();
         let mut command =
             hushflow(["init", files, "--output", &format!("{files}.toml"), "--epsilon", "8", "--delta"]);
         finish(command.arg("1e-6").args(flags).current_dir(lab.path("."))).succeeded();
@@ -342,7 +396,8 @@ fn decimal_commas_and_swapped_days_are_refused_with_a_remedy() {
         finish(command.args(arguments).args(["--epsilon", "1", "--delta", "1e-6"]).current_dir(lab.path(".")))
     };
     init(&["commas.csv", "--columns", "x:0:9"]).failed(2, &["decimal commas", "write points"]);
-    let time = ["--columns", "x:0:9", "--time", "day", "--start", "2020-01-01", "--horizon", "366"];
+    let epochs = ["--start", "2020-01-01", "--epoch", "1d", "--horizon", "366"];
+    let time = [&["--columns", "x:0:9", "--time", "day"][..], &epochs].concat();
     let swapped = |more: &[&str]| init(&[&["swapped.csv"], &time[..], more].concat());
     swapped(&[]).failed(2, &["may be swapped", "--time-format '%d/%m/%Y'", "--time-format '%m/%d/%Y'"]);
     swapped(&["--time-format", "%m/%d/%Y"]).succeeded();
@@ -403,7 +458,8 @@ fn a_unit_is_proposed_and_identifiers_are_left_out() {
             "--unit record",
         ],
     );
-    let flags = ["--columns", "amount:0:50", "--time", "sold", "--start", "2024-01-01", "--horizon", "30"];
+    let epochs = ["--start", "2024-01-01", "--epoch", "1d", "--horizon", "30"];
+    let flags = [&["--columns", "amount:0:50", "--time", "sold"][..], &epochs].concat();
     let large = [&flags[..], &["--unit", "customer", "--epsilon", "1", "--delta", "0.2"]].concat();
     let warning = "warning: δ = 0.2 is large: it allows that everything about one record in 5 is revealed";
     let made = init(&large).succeeded();

@@ -163,6 +163,7 @@ fn a_run_over_a_named_pipe_hears_a_signal() {
 /// 10⁸ steps in half a gigabyte of address space, including the program and its threads. Row by
 /// row, the power law alone would take half an hour.
 #[test]
+#[ignore = "slow"]
 fn long_horizons_are_planned_in_little_time_and_memory() {
     let workloads = [
         "prefix",
@@ -186,6 +187,7 @@ fn long_horizons_are_planned_in_little_time_and_memory() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn files_read_into_memory_have_a_size_limit() {
     let lab = Lab::new();
     let state = lab.path("state");

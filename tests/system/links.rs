@@ -182,7 +182,7 @@ fn a_kill_during_bootstrap_ends_all_processes_at_once() {
 /// The first process waits for a header. The others connect to it all the same, and it notices when
 /// one of them ends.
 #[test]
-fn a_silent_source_does_not_keep_processes_from_meeting() {
+fn a_silent_source_does_not_keep_processes_from_connecting() {
     let mut case = LinkedRun::new(2);
     let from_file = case.pipeline.clone();
     case.pipeline = case.lab.write("silent.toml", STREAM.pipeline("-", ""));

@@ -2,14 +2,14 @@
 //! because linking is most of the cost of a test; `cargo test --test system kills` runs one module
 //! of it.
 //!
-//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`,
+//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `audit`, `reproduction`,
 //!   `estimates`, `adam`, `pca`, `densities`, `weights`, `output`, `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `windows`, `overlapping`, `window_columns`, `entities`,
 //!   `totals`, `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
-//! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `telemetry`.
+//! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `s3`, `telemetry`.
 //! - Readers and sinks: `following`, `sinks`, `tables`, `stream_sinks`, `readers`, `watching`,
 //!   `probes`, `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
@@ -44,6 +44,7 @@ mod following;
 mod golden;
 mod growing;
 mod harness;
+mod histograms;
 mod holding;
 mod init;
 mod input;
@@ -68,10 +69,13 @@ mod pca;
 mod postgres;
 mod pressure;
 mod probes;
+mod query;
 mod readers;
 mod recovery;
 mod refusals;
 mod reproduction;
+#[cfg(feature = "s3")]
+mod s3;
 mod secrecy;
 mod seeds;
 mod servers;

@@ -144,6 +144,7 @@ fn endless_blanks_are_refused_and_acknowledged_rows_count() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn blank_lines_take_neither_memory_nor_disk() {
     for journal in ["journal = true", "journal = false"] {
         let case = Blanks::new();

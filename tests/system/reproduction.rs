@@ -1,4 +1,4 @@
-//! The example `reproduce`.
+//! Tests the example `reproduce`.
 
 #[path = "../../examples/reproduce/main.rs"]
 #[expect(dead_code, reason = "its unit tests run here; `main` does not")]
@@ -22,7 +22,8 @@ fn reproduce(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_figure_is_written_judged_and_the_same_for_the_same_seed() {
+#[ignore = "slow"]
+fn a_figure_is_written_checked_and_reproducible_from_its_seed() {
     let lab = Lab::new();
     let run = |out: &str, seed: &str| {
         let path = lab.path(out);

@@ -24,7 +24,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// The maximum of each, and the fewest files: some are open for a moment.
+    /// Returns the maximum of each size but the minimum of open files, because some files are open
+    /// only briefly.
     fn most(self, other: Self) -> Self {
         Sample {
             published_bytes: self.published_bytes.max(other.published_bytes),
@@ -34,16 +35,16 @@ impl Sample {
         }
     }
 
-    /// Samples a process; `None` if it has ended.
+    /// Samples a process. Returns `None` if it has ended.
     fn of(process: u32, state: &Path) -> Option<Self> {
-        let place = Path::new("/proc").join(process.to_string());
-        let status = std::fs::read_to_string(place.join("status")).ok()?;
+        let directory = Path::new("/proc").join(process.to_string());
+        let status = std::fs::read_to_string(directory.join("status")).ok()?;
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
         let mut sample = Sample {
             published_bytes: state.join("public.log").metadata().ok()?.len(),
             private_bytes: 0,
             resident_kilobytes: resident.split_ascii_whitespace().next()?.parse().ok()?,
-            files: std::fs::read_dir(place.join("fd")).ok()?.count(),
+            files: std::fs::read_dir(directory.join("fd")).ok()?.count(),
         };
         for entry in std::fs::read_dir(state).ok()?.map_while(Result::ok) {
             if entry.file_name() != "public.log" {
@@ -95,10 +96,10 @@ fn check(samples: &[Sample], published: u64) {
         let part = samples.iter().filter(move |sample| {
             (published * from / 100..published * to / 100).contains(&sample.published_bytes)
         });
-        part.copied().reduce(Sample::most).expect("the run is looked at more often")
+        part.copied().reduce(Sample::most).expect("the run is sampled in each part")
     };
     let (early, late) = (within(10, 55), within(55, 101));
-    let written = writeln!(stderr(), "{} looks; at most {early:?}, then {late:?}", samples.len());
+    let written = writeln!(stderr(), "{} samples; at most {early:?}, then {late:?}", samples.len());
     written.expect("standard error is open");
     assert!(late.resident_kilobytes < early.resident_kilobytes + 2048, "memory grows");
     assert!(late.files <= early.files, "files stay open");

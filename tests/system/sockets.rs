@@ -270,6 +270,30 @@ fn every_source_is_stopped_by_a_signal() {
     }
 }
 
+/// A run that is stopped before it has reached its server has failed, and so has a check after a
+/// while; a run that has reached it has not.
+#[test]
+fn a_server_that_is_never_reached_is_an_error() {
+    let case = SocketStream::new();
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    for (path, more) in
+        [(format!("tcp://{address}"), ""), (format!("redis://{address}"), "stream = 's'\nformat = 'fields'")]
+    {
+        let text = std::fs::read_to_string(case.pipeline(&path, more)).expect("a pipeline");
+        let text = if more.is_empty() { text } else { text.replacen("format = 'csv'\n", "", 1) };
+        let pipeline = case.lab.write("p.toml", text);
+        let run = run(&pipeline, &case.lab.path("unreached"), 1).spawn().expect("the run starts");
+        std::thread::sleep(Duration::from_millis(700));
+        stop(&run);
+        let ended = wait(run);
+        assert!(!ended.err.contains("no row"), "{}", ended.err);
+        ended.failed(5, &[&path, "can't be reached", "refused", "nothing was published or spent"]);
+    }
+    finish(hushflow(["check"]).arg(case.lab.path("p.toml"))).failed(5, &["can't be reached", "refused"]);
+}
+
 #[test]
 fn invalid_settings_are_explained() {
     let case = SocketStream::new();
@@ -357,6 +381,7 @@ fn idle_strangers_block_no_connection() {
 /// Peers of an acknowledging source wait for a number before they send, just like a silent
 /// stranger.
 #[test]
+#[ignore = "slow"]
 fn a_queue_of_silent_strangers_delays_a_waiting_peer_only_briefly() {
     let case = SocketStream::new();
     let (run, address) = case.listen("acknowledge = true", &[]);

@@ -1,6 +1,6 @@
-//! Releases in streams of real brokers, and as server-sent events: after any kill or cut, each line
-//! is there once, in order, as in `tail`, and no reader or broker delays a run. Brokers are
-//! skipped, with a message, if they are not installed.
+//! Tests releases in streams of real brokers and as server-sent events. After any kill or lost
+//! connection, each line of `tail` is there once, in order. No reader or broker delays a run. Tests
+//! of brokers that are not installed are skipped with a message.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -72,7 +72,7 @@ impl SinkStream {
         finish(run(pipeline, &self.state(), 1).args(["--until-idle", "1s"])).succeeded();
     }
 
-    /// The lines that every sink must hold.
+    /// Returns the lines that every sink must hold.
     pub(crate) fn shown(&self) -> Vec<Value> {
         let shown = finish(&mut tail(&self.state(), &[])).succeeded().json();
         assert_eq!(shown.len(), 40 * 7);
@@ -120,12 +120,12 @@ impl SinkStream {
         self.complete(&pipeline);
         let (found, shown) = (lines(server.port), self.shown());
         assert_eq!(found.len(), shown.len());
-        assert!(found == shown, "the stream is not what tail shows");
-        // Another history must not continue in the same stream.
+        assert!(found == shown, "the stream differs from the output of tail");
+        // Another history must not be written to the same stream.
         let other = self.lab.path("other state");
         finish(harness::run(&pipeline, &other, 1).args(["--until-idle", "1s"]))
             .failed(1, &["127.0.0.1", "is not of the history"]);
-        assert!(lines(server.port) == shown, "another history has come into the stream");
+        assert!(lines(server.port) == shown, "another history was written to the stream");
     }
 }
 
@@ -137,7 +137,7 @@ fn json(line: &str) -> Value {
     serde_json::from_str(line).expect("a JSON line")
 }
 
-/// The lines in Redis; their ids identify them.
+/// Returns the lines in Redis, after a check of their ids.
 fn in_redis(port: u16) -> Vec<Value> {
     let texts = Client::new(port).redis_texts(&["XRANGE", "releases", "-", "+"]);
     let entries: Vec<_> = texts.chunks_exact(3).map(|entry| (entry[0].clone(), json(&entry[2]))).collect();
@@ -147,14 +147,14 @@ fn in_redis(port: u16) -> Vec<Value> {
     entries.into_iter().map(|(_, line)| line).collect()
 }
 
-/// The messages in JetStream.
+/// Returns the messages in JetStream.
 fn in_nats(port: u16) -> Vec<Value> {
     let mut client = Client::nats(port);
     let messages = std::iter::successors(Some(1), |number| Some(number + 1));
     messages.map_while(|number| client.nats_message("releases", number)).map(|line| json(&line)).collect()
 }
 
-/// A server that takes connections and never answers is no reason to wait.
+/// A stop does not wait for a server that accepts connections and never answers.
 #[test]
 fn a_stop_does_not_wait_for_a_silent_server() {
     let mut case = SinkStream::new();
@@ -189,7 +189,7 @@ fn jetstream_has_every_line_once() {
 fn lines_that_a_broker_lost_are_written_again_and_foreign_ones_are_left_alone() {
     let Some(program) = installed("redis-server") else { return skipped("redis-server") };
     let mut case = SinkStream::new();
-    // Nobody listens there yet.
+    // No server listens on this port yet.
     let port = free_port();
     let pipeline = case.pipeline(&format!("path = 'redis://127.0.0.1:{port}'\nstream = 'releases'"));
     case.grow(2000);
@@ -201,7 +201,7 @@ fn lines_that_a_broker_lost_are_written_again_and_foreign_ones_are_left_alone() 
     let pipeline = case.pipeline(&format!("path = 'redis://127.0.0.1:{}'\nstream = 'releases'", server.port));
     let live = case.start(&pipeline);
     let mut client = Client::new(server.port);
-    await_until("what was published is written", || in_redis(server.port).len() >= 7 * before);
+    await_until("the published epochs are written", || in_redis(server.port).len() >= 7 * before);
     client.redis(&["DEL", "releases"]);
     stop(&live);
     wait(live).succeeded();
@@ -223,7 +223,7 @@ struct Reader(BufReader<TcpStream>);
 
 impl Reader {
     /// Requests the events after the one with this number.
-    fn ask(address: &str, seen: u64) -> Self {
+    fn request(address: &str, seen: u64) -> Self {
         let last = if seen > 0 { format!("Last-Event-ID: {seen}\r\n") } else { String::new() };
         let stream = send(address, &format!("GET /events HTTP/1.1\r\nHost: localhost\r\n{last}\r\n"));
         let mut reader = Reader(BufReader::new(stream));
@@ -272,12 +272,12 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
     };
     let mut live = case.start(&pipeline);
     let (address, _more) = served(&mut live);
-    let mut reader = Reader::ask(&address, 0);
+    let mut reader = Reader::request(&address, 0);
     // A reader that requests events and reads nothing delays no other reader.
-    let _stalled: Vec<_> = (0..10).map(|_| Reader::ask(&address, 0)).collect();
+    let _stalled: Vec<_> = (0..10).map(|_| Reader::request(&address, 0)).collect();
     case.grow(1500);
     assert_eq!(take(&mut reader, 8), 8);
-    let mut reader = Reader::ask(&address, 8);
+    let mut reader = Reader::request(&address, 8);
     assert_eq!(take(&mut reader, 4), 12);
     live.kill().expect("a child can be killed");
     wait(live);
@@ -285,7 +285,7 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
     let mut live = case.start(&pipeline);
     let (address, _more) = served(&mut live);
     let seen = take(&mut reader, 0);
-    let mut reader = Reader::ask(&address, seen);
+    let mut reader = Reader::request(&address, seen);
     case.grow(1500);
     assert_eq!(take(&mut reader, 20 - seen), 20);
     stop(&live);
@@ -296,10 +296,10 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
     let mut last = last.args(["--until-idle", "1s"]).spawn().expect("the run starts");
     let (address, _more) = served(&mut last);
     let seen = take(&mut reader, 40);
-    let mut reader = Reader::ask(&address, seen);
+    let mut reader = Reader::request(&address, seen);
     assert_eq!(take(&mut reader, 40), 40);
     wait(last).succeeded();
-    assert!(found == case.shown(), "the events are not what tail shows");
+    assert!(found == case.shown(), "the events differ from the output of tail");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_run_whose_address_is_taken_continues_and_listens_once_it_is_free() {
     wait(first).succeeded();
     let expected = format!("http://{address}/events serves the releases as events");
     assert_eq!(lines.find(|line| line.starts_with("http://")), Some(expected));
-    assert_eq!(Reader::ask(&address, 0).next().map(|(number, _)| number), Some(1));
+    assert_eq!(Reader::request(&address, 0).next().map(|(number, _)| number), Some(1));
     stop(&second);
     wait(second).succeeded();
 }

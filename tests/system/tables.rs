@@ -11,7 +11,7 @@ use parquet::record::Field;
 use crate::harness::{self, Random, finish, run, wait};
 use crate::sinks::case;
 
-fn files(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("the sink's folder");
     let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"));
     // A killed run may leave a file under its hidden name.
@@ -21,7 +21,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the header and the rows of all files as CSV.
-fn rows(folder: &Path) -> Vec<Vec<String>> {
+pub(crate) fn rows(folder: &Path) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for path in files(folder) {
         let reader = SerializedFileReader::new(fs::File::open(&path).expect("a file")).expect("Parquet");
@@ -50,7 +50,7 @@ fn rows(folder: &Path) -> Vec<Vec<String>> {
 }
 
 /// Returns the same as `tail` shows it.
-fn shown(state: &Path) -> Vec<Vec<String>> {
+pub(crate) fn shown(state: &Path) -> Vec<Vec<String>> {
     let shown = finish(harness::hushflow(["tail", "--format", "csv"]).arg(state)).succeeded().out;
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(shown.as_bytes());
     let rows = reader.records().map(|row| row.expect("a row").iter().map(String::from).collect());

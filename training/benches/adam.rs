@@ -60,12 +60,13 @@ fn setup(steps: u64, form: impl FnOnce(Strategies) -> Strategies) -> TrainingSet
     let strategy = build_chosen(&chosen, &Workload::Prefix, Some(64)).expect("sound buffers");
     let parameters = MomentParameters {
         method: Method::Jme,
-        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal, sent: None },
+        layout: Layout::new(DIMENSION, SecondMoment::Diagonal),
         neighbours: Neighbours::ReplaceOneInPlace,
         clip_norm: 1.0,
         noise_multiplier: 1.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let participation = "1".parse().expect("a schema");
     let strategies = form(Strategies::shared(strategy));

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use hushflow_mechanism::moments::SecondMoment;
 
-    const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None };
+    const LAYOUT: Layout = Layout::new(3, SecondMoment::Diagonal);
 
     /// Sums and squares of two workers' sums of one record each.
     fn outcome(most: u32, shards: u32) -> Result<Vec<i128>, String> {

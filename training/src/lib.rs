@@ -1,4 +1,4 @@
-//! Private training: a model learns by Adam, and its parameters do not reveal any single record.
+//! Private training with Adam: the parameters of the model do not reveal any single record.
 //!
 //! Gradients are the records of a stream, and the optimiser's steps are its epochs. [`adam`] is the
 //! optimiser as post-processing of releases, and [`Optimise`] its operator. [`training_loop`] feeds
@@ -6,10 +6,10 @@
 //! [`hushflow_operators`].
 //!
 //! A whole run on labelled images ([`data`]) has a model with closed-form gradients per record
-//! ([`model`]), a promise ([`plan`]) and batches, in order or drawn at random ([`sampling`]).
-//! [`train`] keeps it, and [`train_exactly`] does the same without privacy. [`TrainingSteps`] is
-//! for programs with a loop of their own. The scope is small on purpose: enough to train real
-//! models on real images and to compare ways of making Adam private, not a library of tensors.
+//! ([`model`]), a guarantee ([`plan`]) and batches, in order or drawn at random ([`sampling`]).
+//! [`train`] trains under the guarantee, and [`train_exactly`] without privacy. [`TrainingSteps`]
+//! is for programs with a loop of their own. The scope is small on purpose: enough to train real
+//! models on real images and to compare ways of making Adam private, not a tensor library.
 
 pub mod adam;
 mod batch_squares;

@@ -168,7 +168,7 @@ pub enum TrainingError {
         /// The sampling.
         sampling: Sampling,
     },
-    /// Gradients that are no records of a batch.
+    /// Gradients that do not fit the records of a batch.
     #[error(
         "found {values} values, expected one gradient of {dimension} values for each of at most {most} more records of the step"
     )]
@@ -468,12 +468,13 @@ impl TrainingPlan {
         };
         let parameters = MomentParameters {
             method: self.privatisation.method(self.batch_size),
-            layout: Layout { dimension, second: SecondMoment::Diagonal, sent: None },
+            layout: Layout::new(dimension, SecondMoment::Diagonal),
             neighbours: self.neighbours,
             clip_norm: self.clip_norm,
             noise_multiplier,
             second_moment_weight,
             count_weight,
+            bin_weight: None,
         };
         let count = NonZeroU64::from(NonZeroU32::new(passes).unwrap_or(NonZeroU32::MIN));
         let participation = match self.sampling {

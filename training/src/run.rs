@@ -359,6 +359,7 @@ mod tests {
     /// Sampled batches learn the same on any number of workers, spend the promised budget, and
     /// release no number of records.
     #[test]
+    #[ignore = "slow"]
     fn sampled_batches_learn_and_spend_the_promised_budget() {
         use Neighbours::{ReplaceOneInPlace, ZeroOut};
         for (sampling, neighbours, name) in [

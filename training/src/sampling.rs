@@ -20,13 +20,13 @@
 //! - *Independent of everything that is released.* Each draw takes 32 fresh bytes of
 //!   operating-system entropy, as noise does.
 //! - *Secret.* Batches stay in memory, are wiped, and are in no log, error or message. The number
-//!   of records of a step is secret as well: it is conditioned on nowhere in the proofs. Counts are
-//!   released as 0 plus noise, or as 0. A step takes longer for a larger batch. The guarantee does
-//!   not hold against someone who can time the steps.
-//! - *Drawn once.* A step's batch is drawn before its release and never again. Nothing is stored: a
-//!   run that is killed can't be resumed, its draws die with it, and a new run is a new release
-//!   with a budget of its own. (If runs are to be resumed, a Poisson step that is not yet committed
-//!   may be drawn again, because steps are independent. A pass of balls in bins may not: a record
+//!   of records of a step is secret as well: no proof conditions on it. Counts are released as 0
+//!   plus noise, or as 0. A step takes longer for a larger batch. The guarantee does not hold
+//!   against someone who can time the steps.
+//! - *Drawn once.* A step's batch is drawn before its release and never again. Draws are not
+//!   stored. A killed run can't be resumed: its draws are lost, and a new run is a new release with
+//!   a budget of its own. (If runs could be resumed, a Poisson step that is not yet committed could
+//!   be drawn again, because steps are independent. A pass of balls in bins could not: a record
 //!   could take part twice. Its bins would have to be synced with the private state before the
 //!   pass's first commit.)
 //! - *Each record once.* Every record belongs to one worker, for the whole run. Draws of different
@@ -41,7 +41,7 @@ use std::str::FromStr;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// The stream of random numbers that batches take. No shard of a release has this number.
+/// Number of the random stream from which batches are drawn. No shard of a release has it.
 const BATCH_STREAM: u64 = u64::MAX;
 
 /// How records are assigned to steps.
@@ -73,7 +73,7 @@ impl fmt::Display for Sampling {
     }
 }
 
-/// The name of no sampling scheme.
+/// A name that is not one of a sampling scheme.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is no sampling scheme: expected in-order, poisson or balls-in-bins")]
 pub struct SamplingError(String);
@@ -104,12 +104,12 @@ pub(crate) enum Scheme {
 }
 
 impl Batches {
-    /// Whether the number of records in a step is private.
+    /// Returns whether the number of records in a step is private.
     pub(crate) fn have_private_sizes(&self) -> bool {
         !matches!(self.scheme, Scheme::InOrder { .. })
     }
 
-    /// The batches of one worker.
+    /// Returns the batches of one worker.
     pub(crate) fn of_worker(self, worker: usize, workers: usize) -> WorkerBatches {
         WorkerBatches {
             batches: self,
@@ -179,13 +179,14 @@ impl WorkerBatches {
     }
 }
 
-/// Number of 64-bit words that take a record: the probability is at most that of the accounting.
+/// Returns the number of 64-bit words that select a record. It is rounded down, so the probability
+/// is at most the one that is accounted for.
 fn threshold(probability: f64) -> u128 {
     // Exact: a power of two, and a truncation.
     (probability * 2f64.powi(64)) as u128
 }
 
-/// Uniform among 0..`bins`: words of an incomplete last cycle are drawn again.
+/// Draws a uniform number from 0..`bins`. Words of an incomplete last cycle are drawn again.
 fn uniform(generator: &mut NoiseGenerator, bins: NonZeroU64) -> u64 {
     let surplus = (u64::MAX % bins + 1) % bins;
     loop {

@@ -256,7 +256,7 @@ impl TrainingSteps {
         state
     }
 
-    /// Goes on after the state that [`save`](Self::save) returned for the same plan.
+    /// Continues from the state that [`save`](Self::save) returned for the same plan.
     ///
     /// # Errors
     /// [`TrainingError::State`] for a state of another plan. The run must then end.

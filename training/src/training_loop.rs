@@ -37,9 +37,9 @@ pub trait Learner: 'static {
     /// Number type of gradients: `f64` or `f32`.
     type Number: Copy + Into<f64>;
 
-    /// Takes the gradients, at these parameters, of this worker's share of the records of a step.
-    /// Passes one gradient per record, whole, end to end and in any order, to `give`; larger pieces
-    /// are added faster. The last call is for the step after the last one, without records.
+    /// Computes the gradients, at these parameters, of this worker's share of a step's records.
+    /// Passes them to `give`: one whole gradient per record, concatenated, in any order. Larger
+    /// slices are added faster. The last call is for the step after the last one, without records.
     ///
     /// `records` are numbers from 0. **Private** if batches are sampled: they must not reach anyone
     /// else. Each record's gradient must depend on that record and the parameters alone.
@@ -170,7 +170,7 @@ enum StepGradientsError {
     Sums(#[from] ClippedSumsError),
     /// A record without a gradient, or with several.
     #[error(
-        "a learner passed another number of gradients than it had records: it must pass one gradient per record"
+        "a learner passed more or fewer gradients than it had records: it must pass one gradient per record"
     )]
     Gradients,
 }

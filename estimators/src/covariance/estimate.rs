@@ -215,7 +215,7 @@ impl<'a> PreparedSample<'a> {
 
     /// Returns the measurement of every entry, from values and deviations of z² per record.
     pub(super) fn measured(&self, values: &DMatrix<f64>, deviations: &DMatrix<f64>) -> Vec<EntryMeasurement> {
-        let layout = Layout { dimension: values.nrows(), second: SecondMoment::Full, sent: None };
+        let layout = Layout::new(values.nrows(), SecondMoment::Full);
         let entry = |(column, row): (usize, usize)| {
             let units = self.own_units(row, column);
             let (value, deviation) = (values[(row, column)] * units, deviations[(row, column)] * units);
@@ -236,7 +236,7 @@ impl<'a> PreparedSample<'a> {
 
     fn symmetric(&self, noisy: &[Noisy], of: impl Fn(&Noisy) -> f64) -> DMatrix<f64> {
         let dimension = self.sample.dimension();
-        let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
+        let layout = Layout::new(dimension, SecondMoment::Full);
         let mut matrix = DMatrix::zeros(dimension, dimension);
         for ((i, j), noisy) in layout.second_entries().zip(noisy) {
             let value = of(noisy) * self.unit();

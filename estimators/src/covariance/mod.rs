@@ -9,6 +9,8 @@
 //! | [`sample`] | records as integers, exact moments, sensitivities with proofs |
 //! | [`pace`] | PACE-GGM (Ferrando et al. 2026): entries selected and measured one by one |
 //! | [`completion`] | the maximum-entropy matrix that fits measured entries |
+//! | `shrunk` | all entries at once, at a private clipping norm |
+//! | `shrinkage` | estimates from all entries, chosen by their estimated error |
 //! | [`rivals`] | one release of all entries, the diagonal, eigenvalues; CoinPress, AdaptiveCov |
 //! | `project` | other projections of entries measured at once |
 //! | [`spending`] | ρ, spent in parts; the cost of an estimate as one Gaussian mechanism |
@@ -22,6 +24,8 @@ pub mod pace;
 mod project;
 pub mod rivals;
 pub mod sample;
+mod shrinkage;
+mod shrunk;
 pub mod spending;
 
 pub use estimate::{CovarianceEstimate, EntryMeasurement};
@@ -128,6 +132,9 @@ impl CovarianceError {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum CovarianceMethod {
+    /// The whole matrix at a private clipping norm, shrunk by the known noise: towards the
+    /// diagonal, towards few directions, or not at all.
+    Shrunk,
     /// PACE-GGM: the diagonal, then poorly estimated entries one by one.
     Pace,
     /// The whole matrix, with the noise of the paper's baseline.
@@ -148,7 +155,8 @@ pub enum CovarianceMethod {
 
 impl CovarianceMethod {
     /// All methods.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
+        Self::Shrunk,
         Self::Pace,
         Self::Ssp,
         Self::SspTight,
@@ -161,6 +169,7 @@ impl CovarianceMethod {
     /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Shrunk => "shrunk",
             Self::Pace => "pace",
             Self::Ssp => "ssp",
             Self::SspTight => "ssp-tight",
@@ -174,6 +183,9 @@ impl CovarianceMethod {
     /// Describes the method in one line.
     pub fn about(self) -> &'static str {
         match self {
+            Self::Shrunk => {
+                "Covariance with noise on every entry, at a private clipping norm, shrunk by the known noise."
+            }
             Self::Pace => {
                 "Covariance: the diagonal, then the entries that fit badly; for many columns and small budgets."
             }
@@ -215,7 +227,7 @@ impl FromStr for CovarianceMethod {
     type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
-        let expected = "pace, ssp, ssp-tight, diagonal, adaptive, separate or coinpress";
+        let expected = "shrunk, pace, ssp, ssp-tight, diagonal, adaptive, separate or coinpress";
         Self::ALL
             .into_iter()
             .find(|method| method.name() == text)

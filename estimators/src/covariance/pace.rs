@@ -126,7 +126,7 @@ impl<'a> PaceRun<'a> {
         rng: &mut R,
     ) -> Result<Self, CovarianceError> {
         let dimension = start.sample.dimension();
-        let positions = Layout { dimension, second: SecondMoment::Full, sent: None }.second_entries();
+        let positions = Layout::new(dimension, SecondMoment::Full).second_entries();
         let entry = |((column, row), &sum): ((usize, usize), &i128)| EntryAverage {
             row,
             column,

@@ -34,6 +34,7 @@
 
 use super::estimate::{CovarianceEstimate, EntryMeasurement, PreparedSample};
 use super::sample::{CovarianceSample, Noisy, add_noise, matrix_sensitivity, measure, moments};
+use super::shrunk;
 use super::spending::{BudgetPurpose, CovarianceBudget};
 use super::{CovarianceError, CovarianceMethod, nearest_semidefinite};
 use hushflow_mechanism::moments::{Clipper, Layout, RECORD_BITS, SecondMoment};
@@ -63,8 +64,13 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
         public_count(sample)?;
     }
     let start = PreparedSample::new(sample, COUNT_SHARE * budget.left(), centre, &mut budget, rng)?;
+    if method == CovarianceMethod::Shrunk {
+        return shrunk::estimate(start, budget, rng);
+    }
     let MatrixEstimate { covariance, deviations } = match method {
-        CovarianceMethod::Diagonal | CovarianceMethod::Pace => return diagonal(start, budget, rng),
+        CovarianceMethod::Diagonal | CovarianceMethod::Pace | CovarianceMethod::Shrunk => {
+            return diagonal(start, budget, rng);
+        }
         CovarianceMethod::Ssp => triangle(&start, start.sample.matrix_sensitivity(), &mut budget, rng)?,
         CovarianceMethod::SspTight => {
             triangle(&start, start.sample.triangle_sensitivity(), &mut budget, rng)?
@@ -109,7 +115,7 @@ pub(super) fn whole<R: CryptoRng + ?Sized>(
     add_noise(budget, part, second, sensitivity, rng)
 }
 
-fn diagonal<R: CryptoRng + ?Sized>(
+pub(super) fn diagonal<R: CryptoRng + ?Sized>(
     start: PreparedSample<'_>,
     mut budget: CovarianceBudget,
     rng: &mut R,
@@ -148,7 +154,7 @@ fn public_count(sample: &CovarianceSample<'_>) -> Result<(), CovarianceError> {
 /// public count, which bounds the error of the search.
 pub(super) fn eigenvalues(sample: &CovarianceSample<'_>) -> Result<Vec<i128>, CovarianceError> {
     public_count(sample)?;
-    let layout = Layout { dimension: sample.dimension(), second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(sample.dimension(), SecondMoment::Full);
     let sums = sample.moments(layout.second)?.to_wide();
     let mut matrix = DMatrix::zeros(sample.dimension(), sample.dimension());
     for ((i, j), &sum) in layout.second_entries().zip(&sums[layout.second()]) {

@@ -241,7 +241,7 @@ pub(super) fn moments(
     second: SecondMoment,
 ) -> Result<Sums, CovarianceError> {
     let dimension = clipper.dimension();
-    let layout = Layout { dimension, second, sent: None };
+    let layout = Layout::new(dimension, second);
     let mut accumulators = Accumulators::new(layout);
     let mut rows = QuantisedRows::new(dimension);
     for batch in records.chunks(BATCH * dimension) {
@@ -276,6 +276,30 @@ pub(super) fn add_noise<R: CryptoRng + ?Sized>(
         .iter()
         .zip(&noise)
         .map(|(value, noise)| Noisy { value: value.wrapping_add(*noise), deviation });
+    Ok(noisy.collect())
+}
+
+/// Adds exact noise to the distinct entries of Σ qqᵀ, in the order of [`Layout::second_entries`],
+/// with the rest of the budget: of deviation τ = Δ/√(2ρ) on the diagonal and τ/√2 off it, for Δ in
+/// the Frobenius norm. The proof is in [`shrunk`](super::shrunk).
+pub(super) fn add_matrix_noise<R: CryptoRng + ?Sized>(
+    budget: &mut CovarianceBudget,
+    dimension: usize,
+    values: &[i128],
+    sensitivity: f64,
+    rng: &mut R,
+) -> Result<Vec<Noisy>, CovarianceError> {
+    let rho = budget.spend(BudgetPurpose::Matrix, budget.left())?;
+    let deviation = sensitivity / (2.0 * rho).sqrt() * (1.0 + MARGIN);
+    let on = DiscreteGaussian::new(NoiseScale::at_least(deviation)?);
+    let off = DiscreteGaussian::new(NoiseScale::at_least(deviation / 2f64.sqrt() * (1.0 + MARGIN))?);
+    let layout = Layout::new(dimension, SecondMoment::Full);
+    let noisy = layout.second_entries().zip(values).map(|((i, j), value)| {
+        let gaussian = if i == j { &on } else { &off };
+        let mut noise = [0];
+        gaussian.fill(rng, &mut noise);
+        Noisy { value: value.wrapping_add(noise[0]), deviation: gaussian.scale().sigma() }
+    });
     Ok(noisy.collect())
 }
 
@@ -337,7 +361,7 @@ mod tests {
     /// Norms of the difference of two samples' statistics, divided by their sensitivities.
     fn ratios(one: &[f64], other: &[f64], neighbours: Neighbours) -> Vec<f64> {
         let sample = CovarianceSample::new(&BOUNDS, one, neighbours).expect("a sample");
-        let layout = Layout { dimension: 3, second: SecondMoment::Full, sent: None };
+        let layout = Layout::new(3, SecondMoment::Full);
         let difference: Vec<f64> =
             sums(one, neighbours).iter().zip(sums(other, neighbours)).map(|(a, b)| (a - b) as f64).collect();
         let (first, second) = (&difference[layout.first()], &difference[layout.second()]);

@@ -2,13 +2,13 @@
 //! before any record is read. The cost is that of one Gaussian mechanism
 //! ([`bounded_range`](hushflow_mechanism::accounting::bounded_range)).
 //!
-//! **ρ of selections.** Only `pace` and `adaptive` select; the latter once, with an eighth of ρ. A
-//! round of `pace` spends a share of at most β on its selection: it begins with β, and annealing
-//! doubles the selection while it quadruples the measurement. All rounds share what the diagonal
-//! leaves, at most (1 − α)ρ. So on every path selections have at most β(1 − α)ρ, except for the
-//! 10⁻⁹ of ρ by which the last part may be cut, and all parts have at most ρ. Selections weigh more
-//! (π against 2), so μ² is largest for the largest share of selections. A single column needs no
-//! rounds.
+//! **ρ of selections.** Only `pace`, `adaptive` and `shrunk` select. The last two select once, with
+//! an eighth and a twentieth of ρ. A round of `pace` spends a share of at most β on its selection:
+//! it begins with β, and annealing doubles the selection while it quadruples the measurement. All
+//! rounds share what the diagonal leaves, at most (1 − α)ρ. So on every path selections have at
+//! most β(1 − α)ρ, except for the 10⁻⁹ of ρ by which the last part may be cut, and all parts have
+//! at most ρ. Selections weigh more (π against 2), so μ² is largest for the largest share of
+//! selections. A single column needs no rounds.
 //!
 //! **Total variation.** On its grid, no statistic has a smaller sensitivity than Q² ≥ (2²⁰/√d)²
 //! (`sample`; counts and sums have finer grids), and no release has more than ρ. So no σ is below
@@ -27,7 +27,7 @@
 //! [`CovarianceBudget`] is that bound. Sums are rounded up.
 
 use super::rivals::SHARE;
-use super::{CovarianceError, CovarianceMethod, Pace};
+use super::{CovarianceError, CovarianceMethod, Pace, shrunk};
 use hushflow_mechanism::accounting::bounded_range::RhoSpending;
 use hushflow_mechanism::accounting::discrete::Discreteness;
 use hushflow_mechanism::accounting::{
@@ -118,8 +118,9 @@ impl CovarianceMethod {
     pub fn spending(self, dimension: usize, rho: Rho) -> Result<CovarianceSpending, CovarianceError> {
         match self {
             Self::Pace => Pace::default().spending(dimension, rho),
-            Self::Adaptive => {
-                Ok(CovarianceSpending::new(dimension, rho, (SHARE + ROUNDING) * rho.value(), 0.0)?)
+            Self::Adaptive | Self::Shrunk => {
+                let share = if self == Self::Shrunk { shrunk::SHARE } else { SHARE };
+                Ok(CovarianceSpending::new(dimension, rho, (share + ROUNDING) * rho.value(), 0.0)?)
             }
             _ => Ok(CovarianceSpending::new(dimension, rho, 0.0, 0.0)?),
         }
@@ -312,13 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn only_pace_and_adaptive_make_selections() {
+    fn only_three_methods_make_selections() {
         let rho = Rho::new(2.0).unwrap();
         for method in CovarianceMethod::ALL {
             let spending = method.spending(5, rho).unwrap();
             let shares = match method {
                 CovarianceMethod::Pace => [0.35, 0.0],
                 CovarianceMethod::Adaptive => [0.125; 2],
+                CovarianceMethod::Shrunk => [0.05; 2],
                 _ => [0.0; 2],
             };
             let single = method.spending(1, rho).unwrap();

@@ -32,7 +32,7 @@ pub enum MeanRefusal {
     },
     /// More records are outliers than may be corrupted.
     #[error(
-        "filtering took out more than a quarter of the records: they are not what the method assumes, or corruption is higher"
+        "filtering took out more than a quarter of the records and 2.5 times the corruption: they are not what the method assumes, or corruption is higher"
     )]
     TooManyTakenOut,
     /// The records are less resilient than the promised distribution.

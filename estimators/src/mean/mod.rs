@@ -210,6 +210,7 @@ impl Shares {
     const BEFORE: f64 = Self::RANGE + Self::REFINEMENT;
     const ROUNDS: f64 = 0.6;
     const THRESHOLD: f64 = 0.2;
+    const RADIUS: f64 = 0.02;
 }
 
 /// An estimate.
@@ -379,7 +380,11 @@ fn scaled(
         MeanMethod::Balloon => Vec::new(),
         _ => bins.clipping(&ball, scales),
     };
-    let kept = ClippedRecords::new(rows, scales, &ball)?;
+    let kept = ClippedRecords::new(rows, scales, &ball)?.with_corruption(corruption);
+    let kept = match method {
+        MeanMethod::PrimeHt => balloon::tightened(rows, kept, corruption, budget, rng)?,
+        _ => kept,
+    };
     let estimate = match method {
         MeanMethod::Filter => weights::estimate(kept, (tails, corruption), budget, rng),
         MeanMethod::Gaussian => prime::last_mean(&kept, true, budget, rng),

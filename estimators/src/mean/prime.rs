@@ -44,9 +44,6 @@ const HEAVY_EPOCH_ENDS: f64 = 2.0 / 3.0;
 /// A round filters if ⟨M − I, U⟩ exceeds this share of λ_t.
 const WORTH_FILTERING: f64 = 1.0 / 5.5;
 
-/// Minimum kept share of n; below it the estimate is refused.
-const LEAST_KEPT: f64 = 0.75;
-
 /// Minimum number of epochs, and of rounds in an epoch.
 const LEAST_ROUNDS: f64 = 2.0;
 
@@ -113,7 +110,7 @@ impl NormalisedMoments {
             }),
         };
         let share = sums.count / n;
-        if share < LEAST_KEPT {
+        if share < kept.least_kept() {
             Err(MeanRefusal::TooManyTakenOut)
         } else {
             Ok(NormalisedMoments { share, mean, excess })
@@ -224,7 +221,7 @@ pub(super) fn last_mean(
 ) -> Result<MeanEstimate, EstimationStop> {
     let (share, ball, scales) = (budget.left(), kept.ball(), kept.scales());
     let sums = release::sums(kept, ("mean", share), budget, rng)?;
-    if sums.count < LEAST_KEPT * kept.len() as f64 {
+    if sums.count < kept.least_kept() * kept.len() as f64 {
         return Err(MeanRefusal::TooManyTakenOut.into());
     }
     let noise = release::deviation(share) / sums.count * ball.radius;

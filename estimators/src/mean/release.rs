@@ -226,7 +226,14 @@ const BLOCK: usize = 256;
 const KEPT: u32 = 0;
 const TAKEN_OUT: u32 = 1;
 
+/// Share of the records below which filtered ones are refused if at most a tenth may be corrupt.
+const LEAST_KEPT: f64 = 0.75;
+
+/// The same share for any corruption: below it a majority may be corrupt.
+const LEAST_EVER_KEPT: f64 = 0.25;
+
 pub(super) struct ClippedRecords {
+    least_kept: f64,
     ball: ClippingBall,
     scales: Vec<f64>,
     records: usize,
@@ -277,7 +284,20 @@ impl ClippedRecords {
         let runs = in_parallel(&chunks, |rows| quantise(rows)).into_iter().collect::<Result<Vec<_>, _>>()?;
         let marks = runs.iter().map(|run| vec![KEPT; run.len()]).collect();
         let (ball, scales) = (ball.clone(), scales.to_vec());
-        Ok(Self { ball, scales, records: rows.len() / dimension, runs, marks })
+        let records = rows.len() / dimension;
+        Ok(Self { least_kept: LEAST_KEPT, ball, scales, records, runs, marks })
+    }
+
+    /// Lowers the share of the records that a filter must keep: 1 − 2.5α if that is below three
+    /// quarters, because filters remove clean records beside corrupt ones. It only refuses bad
+    /// estimates: no sensitivity depends on it.
+    pub(super) fn with_corruption(self, corruption: f64) -> Self {
+        Self { least_kept: (1.0 - 2.5 * corruption).clamp(LEAST_EVER_KEPT, LEAST_KEPT), ..self }
+    }
+
+    /// Share of the records that a filter must keep.
+    pub(super) fn least_kept(&self) -> f64 {
+        self.least_kept
     }
 
     /// d.
@@ -300,7 +320,7 @@ impl ClippedRecords {
 
     /// Exact count, Σq and, if requested, the upper triangle of Σqqᵀ of the kept records.
     pub(super) fn moments(&self, second: SecondMoment) -> Result<Sums, MeanError> {
-        let layout = Layout { dimension: self.dimension(), second, sent: None };
+        let layout = Layout::new(self.dimension(), second);
         let sum = |&(run, marks): &(&QuantisedRows, &Vec<u32>)| {
             let mut accumulators = Accumulators::new(layout);
             accumulators.add(marks, run)?;

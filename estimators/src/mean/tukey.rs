@@ -252,6 +252,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "slow"]
     fn the_median_is_found_among_corrupted_records() {
         for (columns, records, epsilon, most) in [(1, 400, 1.0, 0.4), (2, 400, 2.0, 0.5), (3, 90, 10.0, 0.8)]
         {

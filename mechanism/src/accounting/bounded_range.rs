@@ -34,8 +34,8 @@
 //!
 //! # Adaptive compositions
 //! **Theorem.** Suppose that on every path the Gaussian mechanisms have ρ_i and the selections ρ_j
-//! such that `Σ 2ρ_i + Σ πρ_j ≤ μ²`, for a number μ that is fixed beforehand. Then all together are
-//! μ-Gaussian-private.
+//! such that `Σ 2ρ_i + Σ πρ_j ≤ μ²`, for a number μ that is fixed beforehand. Then their
+//! composition is μ-Gaussian-private.
 //!
 //! *Proof.* Fix neighbours and the releases so far. By the lemma and Blackwell's theorem a
 //! selection is a random function of one draw of N(0, 1) in one world and of N(√(πρ_j), 1) in the
@@ -162,8 +162,8 @@ mod tests {
             }
         }
 
-        /// Attacks the selection that runs. Scores of neighbours differ by up to Δ each, in the
-        /// worst way or in any other.
+        /// Attacks the implemented selection. Each score of a neighbour differs by up to Δ, in the
+        /// worst direction or in any other.
         #[test]
         fn selections_leak_at_most_their_mu(
             rho in 1e-4..3.0_f64, scores in prop::collection::vec(0..60_i128, 2..6), seed in any::<u64>(), at in 0.0..3.0_f64,

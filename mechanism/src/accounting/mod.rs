@@ -4,8 +4,8 @@
 //! `noise_multiplier` (σ). This module converts between σ and (ε, δ):
 //! - [`gaussian`]: exactly, for continuous noise (also called μ-GDP, μ = 1/σ);
 //! - [`discrete`]: the same, plus the cost of exact noise on a grid;
-//! - [`composition`]: the same for several mechanisms on the same data, about the pairs of streams
-//!   of one [`adjacency`];
+//! - [`composition`]: the same for several mechanisms on the same data, for the neighbours of one
+//!   [`adjacency`];
 //! - [`bounded_range`]: ε-private mechanisms, selections by the exponential mechanism, and
 //!   estimates that select and measure, as one Gaussian mechanism that reveals at least as much;
 //! - [`pld`]: several mechanisms of any kind, by privacy loss distributions;

@@ -23,7 +23,7 @@
 
 use super::{AuditClaim, AuditError};
 use crate::mechanism::{MatrixMechanism, Method, MomentMechanism};
-use crate::moments::{Accumulators, Clipper, Layout, QuantisedRows};
+use crate::moments::{Accumulators, Bins, Clipper, Histogram, Layout, QuantisedRows};
 use crate::noise::NoiseSource;
 use crate::release::{ReleaseShard, Shards};
 use crate::sensitivity::{Neighbours, free_second_weight};
@@ -304,6 +304,7 @@ impl RealPath {
     pub fn new(mechanism: MatrixMechanism) -> Result<Self, AuditError> {
         let parameters = mechanism.moments().parameters();
         let clipper = Clipper::unscaled(parameters.layout.dimension, parameters.clip_norm)?;
+        let clipper = clipper.with_histograms(histograms(parameters.layout.bins));
         let clipper = mechanism.moments().clipper(clipper)?;
         Ok(Self { mechanism, clipper })
     }
@@ -381,4 +382,14 @@ impl AuditSubject for RealPath {
         }
         Ok(epochs)
     }
+}
+
+/// Returns histograms of the first column with these bins, whose first edge parts opposite records.
+fn histograms(bins: Bins) -> Vec<Histogram> {
+    let of = |histogram: u32| {
+        let two = 2 * (bins.histograms - 1);
+        let own = if histogram == 0 { bins.number.saturating_sub(two) } else { 2 };
+        Histogram::new(0, (-1..i64::from(own)).map(|edge| edge as f64).collect())
+    };
+    (0..bins.histograms).filter_map(|histogram| of(histogram).ok()).collect()
 }

@@ -4,7 +4,7 @@
 //! An adversary sees the releases and tries to distinguish the two streams. Its success rate bounds
 //! the privacy loss from below.
 //!
-//! An audit is no proof of privacy: it covers the pairs it tries, and a proof covers all pairs. It
+//! An audit does not prove privacy: it covers the pairs it tries, and a proof covers all pairs. It
 //! shows that what *runs* does what was proved. A clipper that lets too much through, noise that is
 //! slightly too small, noise drawn twice, or noise drawn in floating point makes the worlds
 //! distinguishable. Tests plant each of these faults and check that the audit finds it.

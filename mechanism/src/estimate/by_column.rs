@@ -51,9 +51,9 @@
 use super::debias::{MomentNoise, NoisyMoments};
 use super::density::DensityError;
 use super::interval::{Confidence, Interval, IntervalSubject};
-use super::intervals::{BOUND_TAIL, LEAST_SAMPLE};
+use super::intervals::{BOUND_TAIL, CLEAR, LEAST_SAMPLE};
 use super::projection::{Projection, Spectrum, shrunk};
-use super::selection::{Selection, conditional_quantiles};
+use super::selection::{Selection, hybrid_quantiles};
 use crate::moments::{Layout, SecondMoment};
 use crate::quantile;
 use nalgebra::{DMatrix, DVector};
@@ -126,7 +126,7 @@ impl<'a> ColumnwiseMoments<'a> {
     /// use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// // Two rows, (4, none) and (6, 1): counts, Σ(y₁, y₂, e₁, e₂), and no second moments.
     /// let coordinates = [2.0, 10.0, 1.0, 1.0, 0.0];
-    /// let layout = Layout { dimension: 4, second: SecondMoment::None, sent: None };
+    /// let layout = Layout::new(4, SecondMoment::None);
     /// let noise = MomentNoise { count: 0.0, first: 0.0, second: 0.0 };
     /// let moments = ColumnwiseMoments::new(NoisyMoments { layout, coordinates: &coordinates, noise }, 1.0)?;
     /// assert_eq!([0, 1].map(|column| moments.column(column).count().0), [2.0, 1.0]);
@@ -162,7 +162,7 @@ impl<'a> ColumnwiseMoments<'a> {
         coordinates.extend(known.then(|| self.product(column, column)));
         let kind = if known { SecondMoment::Diagonal } else { SecondMoment::None };
         SubsetMoments {
-            layout: Layout { dimension: 1, second: kind, sent: None },
+            layout: Layout::new(1, kind),
             coordinates,
             noise: MomentNoise { count: (count / 2.0).hypot(first / self.step), first, second },
         }
@@ -190,7 +190,7 @@ impl<'a> ColumnwiseMoments<'a> {
         let noise = self.moments.noise;
         let product = noise.second / SQRT_2;
         Some(SubsetMoments {
-            layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
+            layout: Layout::new(2, SecondMoment::Full),
             coordinates: vec![count, sums[0], sums[1], squares[0], self.product(i, j), squares[1]],
             noise: MomentNoise {
                 count: (noise.count / 4.0).hypot(noise.first / step / SQRT_2).hypot(product / step / step),
@@ -223,12 +223,13 @@ impl<'a> ColumnwiseMoments<'a> {
 
     /// Returns an estimate of the correlation of two columns over the rows that have both, and its
     /// interval, which holds whichever values are missing. The estimate lacks a bias only if values
-    /// are missing at random. `None` if too few rows have both columns.
-    pub fn correlation(&self, i: usize, j: usize, confidence: Confidence) -> Option<(f64, Interval)> {
-        let (estimate, quotient) = self.correlation_at_random(i, j, confidence)?;
-        if i == j || quotient == ALL_CORRELATIONS {
-            return Some((estimate, quotient));
-        }
+    /// are missing at random. There is none, and the interval is [−1, 1], if a variance does not
+    /// stand out of its noise. `None` if too few rows have both columns.
+    pub fn correlation(&self, i: usize, j: usize, confidence: Confidence) -> Option<(Option<f64>, Interval)> {
+        let (shown, quotient) = self.correlation_at_random(i, j, confidence)?;
+        let Some(estimate) = shown.filter(|_| i != j && quotient != ALL_CORRELATIONS) else {
+            return Some((shown, quotient));
+        };
         let z = confidence.normal_quantile();
         let [one, other] = [self.variance_ratio(i, j, z)?, self.variance_ratio(j, i, z)?];
         let factor = |one: f64, other: f64| (one * other).sqrt().recip();
@@ -238,7 +239,7 @@ impl<'a> ColumnwiseMoments<'a> {
         let lower = outward(quotient.lower, quotient.lower < 0.0);
         let upper = outward(quotient.upper, quotient.upper > 0.0);
         let interval = Interval { lower, upper }.with(estimate);
-        Some((estimate, interval.map(|end| end.clamp(-1.0, 1.0))))
+        Some((shown, interval.map(|end| end.clamp(-1.0, 1.0))))
     }
 
     /// Bounds of the variance of a column over the rows that have `other` too, over its variance
@@ -287,18 +288,18 @@ impl<'a> ColumnwiseMoments<'a> {
 
     /// Returns the estimated correlation of two columns and its interval if values are missing at
     /// random: all ρ from which the estimate is at most z standard deviations of its noise away, to
-    /// first order and at that ρ. All of [−1, 1] if a variance may be 0; otherwise z is that given
-    /// that both variances are clear, as for [rows without missing values](super::intervals).
-    /// `None` if too few rows have both columns.
+    /// first order and at that ρ. There is no estimate, and the interval is [−1, 1], unless both
+    /// variances are clear; then z is that given that they are, as for [rows without missing
+    /// values](super::intervals). `None` if too few rows have both columns.
     pub fn correlation_at_random(
         &self,
         i: usize,
         j: usize,
         confidence: Confidence,
-    ) -> Option<(f64, Interval)> {
+    ) -> Option<(Option<f64>, Interval)> {
         let [one, other] = [self.variance(i)?, self.variance(j)?];
         if i == j {
-            return Some((1.0, Interval { lower: 1.0, upper: 1.0 }));
+            return Some((Some(1.0), Interval { lower: 1.0, upper: 1.0 }));
         }
         let PairCovariance { covariance, .. } = self.covariance(i, j).ok()?;
         let deviations = (one.covariance.max(0.0) * other.covariance.max(0.0)).sqrt();
@@ -306,9 +307,13 @@ impl<'a> ColumnwiseMoments<'a> {
         let within = estimate.clamp(-1.0, 1.0);
         let z = confidence.normal_quantile();
         let relative = |of: PairCovariance| of.noise / of.covariance;
+        let least = CLEAR * z;
+        if [one, other].iter().any(|of| of.covariance <= least * of.noise) {
+            return Some((None, ALL_CORRELATIONS));
+        }
         // A quotient beyond [−1, 1] shows rows of the pair that are unlike those of its columns.
-        if estimate != within || [one, other].iter().any(|of| of.covariance <= z * of.noise) {
-            return Some((within, ALL_CORRELATIONS));
+        if estimate != within {
+            return Some((Some(within), ALL_CORRELATIONS));
         }
         let moments = self.pair(i, j)?;
         let (mean, _) = moments.noisy().estimates().ok()?;
@@ -323,9 +328,9 @@ impl<'a> ColumnwiseMoments<'a> {
         let quantiles = |correlation: f64| {
             let given = |of: PairCovariance| {
                 let shared = -correlation * relative(of) / 2.0 / noise(correlation);
-                Selection::exceeding(of.covariance / of.noise - z, shared)
+                Selection::exceeding(of.covariance / of.noise - least, shared)
             };
-            conditional_quantiles(tail, &[given(one), given(other)])
+            hybrid_quantiles(tail, &[given(one), given(other)])
         };
         let records = score(estimate, |correlation| {
             let (down, up) = quantiles(correlation);
@@ -336,14 +341,14 @@ impl<'a> ColumnwiseMoments<'a> {
             IntervalSubject::Population { heaviest } => {
                 let rows = moments.count().0 / heaviest;
                 if rows < LEAST_SAMPLE {
-                    return Some((within, ALL_CORRELATIONS));
+                    return Some((Some(within), ALL_CORRELATIONS));
                 }
                 let reach = z / (rows - 3.0).sqrt();
                 let end = |shift: f64| (within.atanh() + shift).tanh();
                 records.widened(estimate, (within - end(-reach), end(reach) - within))
             }
         };
-        Some((within, interval.with(within).within(ALL_CORRELATIONS, z * noise(within))))
+        Some((Some(within), interval.with(within).within(ALL_CORRELATIONS, z * noise(within))))
     }
 
     /// Covariance matrix of all columns as a [`Projection`] makes it one, and the noise of its
@@ -390,7 +395,7 @@ impl<'a> ColumnwiseMoments<'a> {
     pub fn entries(&self) -> (DMatrix<f64>, DMatrix<f64>) {
         let mut matrix = DMatrix::zeros(self.columns, self.columns);
         let mut noise = matrix.clone();
-        let entries = Layout { dimension: self.columns, second: self.second(), sent: None }.second_entries();
+        let entries = Layout::new(self.columns, self.second()).second_entries();
         for (i, j) in entries {
             let found = if i == j { self.variance(i) } else { self.covariance(i, j).ok() };
             let found = found.unwrap_or(PairCovariance { covariance: f64::NAN, noise: f64::NAN });

@@ -66,7 +66,7 @@ impl NoisyMoments<'_> {
     /// use hushflow_mechanism::estimate::{debias::{MomentNoise, NoisyMoments}, density::Quality};
     /// use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// let density = NoisyMoments {
-    ///     layout: Layout { dimension: 1, second: SecondMoment::Full, sent: None },
+    ///     layout: Layout::new(1, SecondMoment::Full),
     ///     coordinates: &[100.0, 50.0, 125.0],
     ///     noise: MomentNoise { count: 0.0, first: 2.0, second: 3.0 },
     /// }

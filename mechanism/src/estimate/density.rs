@@ -189,22 +189,6 @@ impl Density {
         }
     }
 
-    /// Returns the density of these columns, in this order; `None` if a column does not exist or
-    /// none is given.
-    pub fn marginal(&self, columns: &[usize]) -> Option<Self> {
-        if columns.is_empty() || columns.iter().any(|&column| column >= self.mean.len()) {
-            return None;
-        }
-        let square = |matrix: &DMatrix<f64>| matrix.select_rows(columns).select_columns(columns);
-        Some(Self {
-            mean: self.mean.select_rows(columns),
-            covariance: square(&self.covariance),
-            mean_noise: self.mean_noise.select_rows(columns),
-            covariance_noise: square(&self.covariance_noise),
-            ..*self
-        })
-    }
-
     /// Returns the logarithm of the density at a point (d), per unit of volume; `None` if the
     /// covariance is singular or the point has another dimension.
     pub fn log_density(&self, point: &[f64]) -> Option<f64> {

@@ -76,11 +76,6 @@ impl Interval {
         self.upper - self.lower
     }
 
-    /// Returns the distance from x to the farther end.
-    pub fn reach_from(&self, x: f64) -> f64 {
-        (self.upper - x).max(x - self.lower)
-    }
-
     /// Cuts the interval to `bounds`. It keeps at least what they hold within `reach` of an end
     /// that it passes, so an interval beyond the bounds becomes neither a point nor empty.
     ///
@@ -101,7 +96,7 @@ impl Interval {
     }
 
     /// Extends the interval to contain x; unbounded if an end is NaN.
-    pub(super) fn with(self, x: f64) -> Self {
+    pub fn with(self, x: f64) -> Self {
         match self.lower.is_nan() || self.upper.is_nan() {
             true => Self::UNBOUNDED,
             false => Interval { lower: self.lower.min(x), upper: self.upper.max(x) },

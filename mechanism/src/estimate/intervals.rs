@@ -22,8 +22,6 @@
 //! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is
 //! that of u − w, where u and w are the variances of (x/σᵢ ± y/σⱼ)/√2, independent multiples of χ².
 //! Means need samples that are not small, covariances a population that is about Gaussian.
-//!
-//! Eigenvalues: [`MomentIntervals::eigenvalue_radius`].
 
 use super::ball::EntryMoments;
 use super::debias::NoisyMoments;
@@ -36,6 +34,8 @@ use nalgebra::{DMatrix, DVector};
 use std::f64::consts::SQRT_2;
 
 mod correlation;
+
+pub(super) use correlation::CLEAR;
 
 /// What coordinates of records, and correlations, lie in.
 const UNIT: Interval = Interval { lower: -1.0, upper: 1.0 };
@@ -73,7 +73,7 @@ impl<'a> NoisyMoments<'a> {
     /// use hushflow_mechanism::estimate::intervals::{Confidence, IntervalSubject};
     /// use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// let moments = NoisyMoments {
-    ///     layout: Layout { dimension: 1, second: SecondMoment::Full, sent: None },
+    ///     layout: Layout::new(1, SecondMoment::Full),
     ///     coordinates: &[100.0, 50.0, 125.0],
     ///     noise: MomentNoise { count: 0.0, first: 2.0, second: 3.0 },
     /// };
@@ -218,46 +218,6 @@ impl MomentIntervals<'_> {
     /// Returns the interval of a column's standard deviation.
     pub fn standard_deviation(&self, column: usize) -> Option<Interval> {
         self.covariance(column, column).map(Interval::square_root)
-    }
-
-    /// Returns a bound of the distance of any eigenvalue of the records' covariance, and its
-    /// variance in any direction, from that of the debiased estimate before projection: all at
-    /// once, with at least the level's probability. It is always about records, whatever the
-    /// subject. It is proven for any dimension and noise, so it is conservative.
-    ///
-    /// With f = m̃ − m, the error of Ŝ/n̂ − m̃m̃ᵀ is (E₂ − e₀M)/n̂ − m̃fᵀ − fm̃ᵀ + ffᵀ, and by
-    /// Weyl's inequality no eigenvalue moves by more than its norm. Here `|e₀| ≤ τ₀z` and
-    /// `|f|(n̂ − |e₀|) ≤ |e₁| + |e₀||m̃|`. Also `|e₁| ≤ τ₁(√d + z)`, and the eigenvalues of ±E₂ are
-    /// at most τ₂(√(2d) + z). The reason: a convex function of normal variables exceeds its mean by
-    /// z Lipschitz constants no more often than a normal variable exceeds z (isoperimetry, and the
-    /// median is below the mean), and the largest eigenvalue of E₂ is at most √(2d)τ₂ in the mean
-    /// (Sudakov & Fernique). Each of these five tails takes at most two fifths of one side of the
-    /// level. The shift by debiasing is added.
-    pub fn eigenvalue_radius(&self) -> f64 {
-        let z = quantile::normal(self.tail * 0.4);
-        let moments = self.moments;
-        let (count, noise) = (moments.count(), moments.noise);
-        let dimension = self.mean.len() as f64;
-        let count_error = z * noise.count;
-        if count <= count_error {
-            return f64::INFINITY;
-        }
-        let expected = match moments.layout.second {
-            SecondMoment::Full => (2.0 * dimension).sqrt(),
-            SecondMoment::Diagonal | SecondMoment::None => (2.0 * (2.0 * dimension).ln()).sqrt(),
-        };
-        let second_error = noise.second * (expected + z);
-        let first_error = noise.first * (dimension.sqrt() + z);
-        let mean_norm = self.mean.norm() * (1.0 + (noise.count / count).powi(2) * 2.0);
-        let mean_error = (first_error + count_error * mean_norm) / (count - count_error);
-        let second_norm = moments.coordinates[moments.layout.second()].iter().map(|x| x.abs());
-        let second_norm = SQRT_2 * second_norm.fold(0.0, f64::hypot);
-        let scaled = count_error * (second_norm + second_error) / (count - count_error);
-        let debiasing = (noise.first / count).powi(2)
-            + (noise.count / count).powi(2) * (second_norm / count + 3.0 * mean_norm * mean_norm);
-        let radius =
-            (second_error + scaled) / count + mean_error * (2.0 * mean_norm + mean_error) + debiasing;
-        if radius.is_nan() { f64::INFINITY } else { radius }
     }
 
     fn entry(&self, i: usize, j: usize) -> Option<EntryMoments> {

@@ -13,6 +13,7 @@ mod ball;
 pub mod by_column;
 pub mod debias;
 pub mod density;
+pub mod histogram;
 mod interval;
 pub mod intervals;
 pub mod principal;

@@ -133,7 +133,7 @@ impl NoisyMoments<'_> {
     /// use hushflow_mechanism::estimate::principal::PrincipalOf;
     /// use hushflow_mechanism::moments::{Layout, SecondMoment};
     /// let moments = NoisyMoments {
-    ///     layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
+    ///     layout: Layout::new(2, SecondMoment::Full),
     ///     coordinates: &[1000.0, 0.0, 0.0, 200.0, 90.0, 200.0],
     ///     noise: MomentNoise { count: 0.0, first: 2.0, second: 3.0 },
     /// };

@@ -241,7 +241,7 @@ fn correlated_noise_spends_the_requested_budget_on_every_path() {
             for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
                 for (clip_norm, noise_multiplier) in [(1.0, 0.05), (7.3, 0.9), (123.4, 50.21)] {
                     for method in [Method::Jme, Method::Cs, Method::JointClip, Method::Pp] {
-                        let layout = Layout { dimension, second, sent: None };
+                        let layout = Layout::new(dimension, second);
                         let (second_moment_weight, count_weight) = (None, None);
                         check_correlated(
                             buffers,
@@ -253,6 +253,7 @@ fn correlated_noise_spends_the_requested_budget_on_every_path() {
                                 noise_multiplier,
                                 second_moment_weight,
                                 count_weight,
+                                bin_weight: None,
                             },
                         );
                     }
@@ -265,7 +266,7 @@ fn correlated_noise_spends_the_requested_budget_on_every_path() {
 fn check_all(first: [f64; EPOCHS]) {
     let columns = toeplitz(first);
     let layouts = [1, 2, 3, 5].into_iter().flat_map(|dimension| {
-        [SecondMoment::Full, SecondMoment::Diagonal].map(|second| Layout { dimension, second, sent: None })
+        [SecondMoment::Full, SecondMoment::Diagonal].map(|second| Layout::new(dimension, second))
     });
     for layout in layouts {
         for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
@@ -278,6 +279,7 @@ fn check_all(first: [f64; EPOCHS]) {
                     noise_multiplier,
                     second_moment_weight: None,
                     count_weight: None,
+                    bin_weight: None,
                 };
                 let second_moment_weight = Some(0.3 / (clip_norm * clip_norm));
                 let count_is_private = neighbours != Neighbours::ReplaceOneInPlace;
@@ -352,12 +354,13 @@ fn records_with_missing_values_spend_the_requested_budget() {
             let clip_norm = Clipper::norm_with_indicators((columns as f64).sqrt());
             let parameters = MomentParameters {
                 method,
-                layout: Layout { dimension: 2 * columns, second, sent: None },
+                layout: Layout::new(2 * columns, second),
                 neighbours,
                 clip_norm,
                 noise_multiplier: 0.9,
                 second_moment_weight: None,
                 count_weight: None,
+                bin_weight: None,
             };
             let geometry = MomentGeometry::shared(geometry_of(&matrix));
             let mechanism = MomentMechanism::new(parameters, &geometry).unwrap();

@@ -141,12 +141,13 @@ fn check(coefficients: &IntegerCoefficients, method: Method, neighbours: Neighbo
     {
         let parameters = MomentParameters {
             method,
-            layout: Layout { dimension, second, sent: None },
+            layout: Layout::new(dimension, second),
             neighbours,
             clip_norm: 3.0,
             noise_multiplier: 0.7,
             second_moment_weight: None,
             count_weight: None,
+            bin_weight: None,
         };
         let share = spent(coefficients, parameters, false);
         let case = format!("{method} {neighbours} {dimension} {coefficients:?}: {share}");
@@ -165,12 +166,13 @@ fn records_with_missing_values_of_an_entity() {
         for second in [SecondMoment::Full, SecondMoment::Diagonal, SecondMoment::None] {
             let parameters = MomentParameters {
                 method: Method::Jme,
-                layout: Layout { dimension: 4, second, sent: None },
+                layout: Layout::new(4, second),
                 neighbours,
                 clip_norm: 3.0,
                 noise_multiplier: 0.7,
                 second_moment_weight: None,
                 count_weight: None,
+                bin_weight: None,
             };
             let share = spent(coefficients, parameters, true);
             assert!(share <= 1.0, "exceeded: {share} {parameters:?}");

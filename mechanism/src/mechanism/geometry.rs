@@ -213,6 +213,21 @@ impl MomentGeometry {
         positive("squared sensitivity of the sent records", rounded_up(self.of_running(squared)))
     }
 
+    /// Returns the squared sensitivity of the bins of one histogram alone, rounded up. The theorem
+    /// is at the head of `bins.rs`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] as [`joint`](Self::joint).
+    pub(super) fn bins(&self, neighbours: Neighbours) -> Result<f64, OutOfRange> {
+        let vectors = self.vectors(0)?;
+        let squared = match neighbours {
+            Neighbours::ZeroOut => vectors,
+            Neighbours::ReplaceOneInPlace => 2.0 * vectors,
+            Neighbours::ReplaceOne => self.replaced(0, vectors),
+        };
+        positive("squared sensitivity of the bins of a histogram", rounded_up(self.of_running(squared)))
+    }
+
     /// Returns the squared sensitivity for replaced contributions of norm 1 whose products are at
     /// least 0, from the one for blanked contributions.
     fn replaced(&self, part: usize, vectors: f64) -> f64 {

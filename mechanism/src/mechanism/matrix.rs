@@ -51,12 +51,13 @@ impl Strategies {
     /// # use std::sync::Arc;
     /// # let parameters = MomentParameters {
     /// #     method: Method::Jme,
-    /// #     layout: Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None },
+    /// #     layout: Layout::new(3, SecondMoment::Diagonal),
     /// #     neighbours: Neighbours::ReplaceOneInPlace,
     /// #     clip_norm: 1.0,
     /// #     noise_multiplier: 1.0,
     /// #     second_moment_weight: None,
     /// #     count_weight: None,
+    /// #     bin_weight: None,
     /// # };
     /// let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
     /// let fitted = BufferedParameters { horizon: Some(1000), buffers };
@@ -132,12 +133,13 @@ impl From<Arc<dyn Strategy>> for Strategies {
 ///
 /// let parameters = MomentParameters {
 ///     method: Method::Jme,
-///     layout: Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None },
+///     layout: Layout::new(3, SecondMoment::Diagonal),
 ///     neighbours: Neighbours::ReplaceOneInPlace,
 ///     clip_norm: 1.0,
 ///     noise_multiplier: 1.0,
 ///     second_moment_weight: None,
 ///     count_weight: None,
+///     bin_weight: None,
 /// };
 /// let strategy = |workload: &str| -> Result<_, Box<dyn std::error::Error>> {
 ///     Ok(build("square-root", &workload.parse::<Workload>()?, Some(100))?)

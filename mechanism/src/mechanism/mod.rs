@@ -47,8 +47,10 @@
 
 #[cfg(test)]
 mod attack;
+mod bins;
 #[cfg(test)]
 mod entity_attack;
+mod error;
 mod geometry;
 mod matrix;
 pub mod method;
@@ -58,6 +60,7 @@ mod sent;
 #[cfg(test)]
 mod tests;
 
+pub use error::MechanismError;
 pub use geometry::MomentGeometry;
 pub use matrix::{MatrixMechanism, Strategies};
 pub use method::Method;
@@ -65,12 +68,9 @@ pub use noise::CoordinateNoise;
 use noise::RoundingLoss;
 pub(crate) use parts::{MomentDecoder, MomentEncoder};
 
-use crate::accounting::AccountingError;
-use crate::moments::{ClipError, Clipper, Layout};
-use crate::noise::scale::NoiseScaleError;
+use crate::moments::{Bins, Clipper, Layout};
 use crate::sensitivity::{MomentWeights, Neighbours, OutOfRange, positive, rounded_up};
-use crate::strategy::{Correlation, MatrixError};
-use thiserror::Error;
+use crate::strategy::Correlation;
 
 /// The parameters of a mechanism, except its strategies.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,6 +93,9 @@ pub struct MomentParameters {
     /// κ, above 0, in real units (those of ζ): c = κ²/ζ². `None` selects the method's default. Must
     /// be `None` where counts are public.
     pub count_weight: Option<f64>,
+    /// w, above 0: weight of the bins of all histograms together, in units of ζ². `None` selects
+    /// ½. Must be `None` without histograms.
+    pub bin_weight: Option<f64>,
 }
 
 impl MomentParameters {
@@ -109,13 +112,21 @@ impl MomentParameters {
     pub fn claim(&self, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
         self.check()?;
         let claim = self.method.claim(self, geometry)?;
-        match self.sent_weight() {
-            None => Ok(claim),
-            Some(weight) => {
-                let sent = geometry.sent_records(self.neighbours)?;
-                Ok(JointClaim { squared: rounded_up(claim.squared + weight * sent), ..claim })
-            }
+        let mut squared = claim.squared;
+        if let Some(weight) = self.sent_weight() {
+            squared = rounded_up(squared + weight * geometry.sent_records(self.neighbours)?);
         }
+        if let Some(weight) = self.relative_bin_weight() {
+            let of_one = weight * geometry.bins(self.neighbours)?;
+            squared = rounded_up(squared + rounded_up(of_one * f64::from(self.layout.bins.histograms)));
+        }
+        Ok(JointClaim { squared, ..claim })
+    }
+
+    /// Returns e: the weight of the bins of one histogram (`bins.rs`). `None` without histograms.
+    fn relative_bin_weight(&self) -> Option<f64> {
+        let histograms = f64::from(self.layout.bins.histograms);
+        (histograms > 0.0).then(|| self.bin_weight.unwrap_or(bins::WEIGHT) / histograms)
     }
 
     /// Returns e: the weight of the number of sent records (`sent.rs`). `None` where that is not
@@ -153,6 +164,11 @@ impl MomentParameters {
         if method.needs_second_moments() && layout.second_len() == 0 && layout.dimension > 0 {
             return Err(MechanismError::NoSecondMoments { method });
         }
+        match self.bin_weight {
+            Some(weight) if layout.bins.histograms > 0 => positive("histogram_weight", weight).map(drop)?,
+            Some(bin_weight) => return Err(MechanismError::BinWeight { bin_weight }),
+            None => {}
+        }
         match self.second_moment_weight {
             Some(second_moment_weight) if !(method.weighs_second_moments() && layout.second_len() > 0) => {
                 Err(MechanismError::SecondMomentWeight { method, second_moment_weight })
@@ -162,112 +178,6 @@ impl MomentParameters {
     }
 }
 
-/// Reasons why parameters do not define a mechanism.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[non_exhaustive]
-pub enum MechanismError {
-    /// A number is out of its range.
-    #[error(transparent)]
-    OutOfRange(#[from] OutOfRange),
-    /// A weight for a public count.
-    #[error(
-        "count_weight is {count_weight:?}, but counts are public when records are replaced in place: leave it out, or choose other neighbours"
-    )]
-    CountIsPublic {
-        /// The given weight.
-        count_weight: f64,
-    },
-    /// A weight for second moments with a method that has none.
-    #[error(
-        "second_moment_weight is {second_moment_weight:?}, but the method {method} gives second moments no weight of its own: leave it out, or choose the method jme, cs or joint-clip with second moments"
-    )]
-    SecondMomentWeight {
-        /// The method.
-        method: Method,
-        /// The given weight.
-        second_moment_weight: f64,
-    },
-    /// A method for second moments in a release without any.
-    #[error(
-        "the method {method} makes second moments private, but none are wanted: choose the method jme, or second moments"
-    )]
-    NoSecondMoments {
-        /// The method.
-        method: Method,
-    },
-    /// Two strategies with a method that needs one.
-    #[error(
-        "the method {method} makes first and second moments private together: give them one strategy, or choose the method jme or ime"
-    )]
-    OneStrategy {
-        /// The method.
-        method: Method,
-    },
-    /// Squares of batches without public batch sizes, or with full second moments.
-    #[error(
-        "the method batch-squares needs public batch sizes, and squares single coordinates: choose neighbours replace-one-in-place and diagonal second moments"
-    )]
-    BatchSquares,
-    /// The sampler cannot draw the noise of a moment.
-    #[error("{moment}: {source}")]
-    Scale {
-        /// The moment.
-        moment: &'static str,
-        /// The problem with its noise.
-        source: NoiseScaleError,
-    },
-    /// A clipper with another bound.
-    #[error("the clipper is for {found_dimension} columns and the norm {found_norm}, the mechanism for {} and {clip_norm}: give both the same", layout.dimension)]
-    Clipper {
-        /// ζ of the clipper.
-        found_norm: f64,
-        /// d of the clipper.
-        found_dimension: usize,
-        /// ζ of the mechanism.
-        clip_norm: f64,
-        /// Layout of the mechanism.
-        layout: Layout,
-    },
-    /// A record and its square can't be clipped together.
-    #[error(transparent)]
-    Clip(#[from] ClipError),
-    /// A strategy whose noise can't be correlated ahead of the sums.
-    #[error(
-        "noise can be correlated ahead of the sums for a horizon and buffered Toeplitz strategies, blt:b, whose inverse has no long rows: encode the sums instead"
-    )]
-    Correlation,
-    /// Correlated noise whose rounding error is too large.
-    #[error(
-        "correlating noise ahead of the sums errs by {share:?} of the sensitivity or the noise, more than 0.01: shorten the horizon, or encode the sums instead"
-    )]
-    CorrelationError {
-        /// The larger of the two shares.
-        share: f64,
-    },
-    /// No noise gives the guarantee.
-    #[error(transparent)]
-    Accounting(#[from] AccountingError),
-    /// Noise outside the range of 64 bits.
-    #[error(
-        "the noise of {moment} is out of the range in which it can be correlated ahead of the sums: encode the sums instead"
-    )]
-    CorrelationRange {
-        /// The moment.
-        moment: &'static str,
-    },
-    /// More steps than the strategy has.
-    #[error("the horizon is {horizon} steps, but the strategy ends after {limit}: make it for more steps")]
-    Horizon {
-        /// Requested number of steps.
-        horizon: u64,
-        /// Number of steps of the strategy.
-        limit: u64,
-    },
-    /// The sensitivity of a strategy can't be computed over this horizon.
-    #[error(transparent)]
-    Matrix(#[from] MatrixError),
-}
-
 /// A method's claim: under `weights`, no neighbours move the encoded moments further than
 /// `squared`, excluding the rounding of recursive encoders.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -275,7 +185,7 @@ pub struct JointClaim {
     /// ν and c.
     pub weights: MomentWeights,
     /// Bound of `c‖C₁Δn‖² + ‖C₁Δu‖² + ν‖C₂ΔS‖²` with lengths in units of ζ, rounded up, and of the
-    /// sent records beside them.
+    /// sent records and the bins beside them.
     pub squared: f64,
 }
 
@@ -292,12 +202,13 @@ pub struct JointClaim {
 ///
 /// let parameters = MomentParameters {
 ///     method: Method::Jme,
-///     layout: Layout { dimension: 3, second: SecondMoment::Full, sent: None },
+///     layout: Layout::new(3, SecondMoment::Full),
 ///     neighbours: Neighbours::ReplaceOne,
 ///     clip_norm: 5.0,
 ///     noise_multiplier: 1.0,
 ///     second_moment_weight: None,
 ///     count_weight: None,
+///     bin_weight: None,
 /// };
 /// let identity = MomentGeometry::shared(ColumnGeometry::exact(1.0, 0.0));
 /// let mechanism = MomentMechanism::new(parameters, &identity)?;
@@ -444,6 +355,10 @@ impl MomentMechanism {
         if (clipper.clip_norm(), clipper.width()) != (clip_norm, layout.dimension) {
             let (found_norm, found_dimension) = (clipper.clip_norm(), clipper.width());
             return Err(MechanismError::Clipper { found_norm, found_dimension, clip_norm, layout });
+        }
+        let (found, expected) = (Bins::of(clipper.histograms()), layout.bins);
+        if found != expected {
+            return Err(MechanismError::Bins { found, expected });
         }
         let clipper = if neighbours.counts_are_public() { clipper.counting_unusable() } else { clipper };
         match method {

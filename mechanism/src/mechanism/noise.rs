@@ -146,6 +146,9 @@ pub(super) fn of_encoders(
     let [first, second] = geometry.rounding_squared();
     let weight = weights.second * parameters.method.second_unit(weights).powi(2);
     let counts = weights.count + parameters.sent_weight().unwrap_or(0.0);
+    // The bins that differ are at most 2k for each histogram.
+    let histograms = f64::from(layout.bins.histograms);
+    let counts = counts + histograms * parameters.relative_bin_weight().unwrap_or(0.0);
     let counts_and_first = first * (counts + layout.dimension as f64 * unit);
     let squares = counts_and_first + second * weight * entries * unit * unit;
     (2.0 * geometry.participations() as f64 * squares).sqrt()
@@ -219,6 +222,10 @@ pub(super) fn of_moments(
             Some(weight) => noise("sent records", 0, 1.0, weight * ratio * ratio)?,
             None => exact(),
         });
+    }
+    if let Some(weight) = parameters.relative_bin_weight() {
+        let bin = noise("bins of histograms", 0, 1.0, weight)?;
+        coordinates.extend(iter::repeat_n(bin, layout.bins.number as usize));
     }
     Ok(coordinates)
 }
@@ -311,7 +318,7 @@ mod tests {
     use std::sync::Arc;
 
     const STEPS: u64 = 1000;
-    const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None };
+    const LAYOUT: Layout = Layout::new(3, SecondMoment::Diagonal);
 
     fn strategies() -> Strategies {
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
@@ -328,6 +335,7 @@ mod tests {
             noise_multiplier,
             second_moment_weight: None,
             count_weight: None,
+            bin_weight: None,
         };
         let single = Participation::Single;
         let all = MatrixMechanism::with_participation(parameters, strategies, single, steps).unwrap();

@@ -73,12 +73,13 @@ mod tests {
     fn parameters(method: Method, neighbours: Neighbours, second: SecondMoment) -> MomentParameters {
         MomentParameters {
             method,
-            layout: Layout { dimension: 1, second, sent: NonZeroU32::new(SENT) },
+            layout: Layout { sent: NonZeroU32::new(SENT), ..Layout::new(1, second) },
             neighbours,
             clip_norm: 3.0,
             noise_multiplier: SIGMA * f64::from(COUNTED),
             second_moment_weight: None,
             count_weight: None,
+            bin_weight: None,
         }
     }
 

@@ -15,12 +15,13 @@ use std::{iter, sync::Arc};
 fn parameters(neighbours: Neighbours, dimension: usize) -> MomentParameters {
     MomentParameters {
         method: Method::Jme,
-        layout: Layout { dimension, second: SecondMoment::Full, sent: None },
+        layout: Layout::new(dimension, SecondMoment::Full),
         neighbours,
         clip_norm: 3.0,
         noise_multiplier: 2.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     }
 }
 
@@ -92,7 +93,7 @@ fn noise_levels_are_those_of_one_gaussian_mechanism() {
     let weighted = MomentParameters {
         second_moment_weight: Some(2.0 / 9.0),
         count_weight: Some(3.0),
-        layout: Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None },
+        layout: Layout::new(3, SecondMoment::Diagonal),
         ..replaced
     };
     check(weighted, 4.5 * 8_f64.sqrt());

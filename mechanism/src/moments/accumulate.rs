@@ -13,7 +13,7 @@ use super::clipped::NARROW_RECORDS;
 use super::products::{BLOCK_ROWS, BlockProducts};
 use super::products::{add_record, is_narrow};
 use super::sums::{add, add_runs};
-use super::{IntegerRow, Layout, MomentError, QuantisedRows, Sums};
+use super::{Bins, IntegerRow, Layout, MomentError, QuantisedRows, Sums};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -32,7 +32,7 @@ const PENDING_ROWS: usize = 32;
 /// // ζ = 2²⁰ makes the grid the integers.
 /// Clipper::unscaled(2, 1048576.0)?.quantise_all(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut rows)?;
 ///
-/// let mut accumulators = Accumulators::new(Layout { dimension: 2, second: SecondMoment::Full, sent: None });
+/// let mut accumulators = Accumulators::new(Layout::new(2, SecondMoment::Full));
 /// accumulators.add(&[7, 4, 7], &rows)?;
 /// let sums = accumulators.take();
 /// assert_eq!(**sums[&4].to_wide(), [1, 3, 4, 9, 12, 16]);
@@ -81,8 +81,8 @@ impl KeySums {
     /// Adds narrow records one by one, fewer than [`BLOCK_ROWS`].
     fn add_each(&mut self, rows: &[f64], width: usize, layout: Layout) {
         if self.pending.is_empty() {
-            self.pending.reserve_exact(layout.coordinates());
-            self.pending.resize(layout.coordinates(), 0.0);
+            self.pending.reserve_exact(layout.second().end);
+            self.pending.resize(layout.second().end, 0.0);
         } else if self.pending[Layout::COUNT] as usize + rows.len() / width > BLOCK_ROWS {
             self.sums.resize(layout.coordinates(), 0);
             add_runs(&mut self.sums, [&self.pending[..]].into_iter());
@@ -126,10 +126,15 @@ impl Accumulators {
         let Some(mut rest) = values.filter(|_| keys.len() == run.len()) else {
             return Err(MomentError::Keys { keys: keys.len(), rows: run.len() });
         };
+        let histograms = self.layout.bins.histograms as usize;
+        let mut bins = rows.bins().get(run.start * histograms..).unwrap_or_default();
         for run in keys.chunk_by(PartialEq::eq) {
             let (rows, after) = rest.split_at(run.len() * self.width);
             rest = after;
             self.add_run(run[0], rows);
+            let (of_run, after) = bins.split_at(run.len() * histograms);
+            bins = after;
+            self.add_bins(run[0], of_run);
         }
         Ok(())
     }
@@ -139,8 +144,23 @@ impl Accumulators {
         self.check_width(rows)?;
         if !rows.is_empty() {
             self.add_run(key, rows.values());
+            self.add_bins(key, rows.bins());
         }
         Ok(())
+    }
+
+    /// Adds 1 to each of these bins of a key.
+    fn add_bins(&mut self, key: u32, bins: &[u32]) {
+        if self.layout.bins == Bins::NONE {
+            return;
+        }
+        let (index, positions) = (self.index(key), self.layout.bins());
+        let sums = &mut self.keys[index].sums(self.layout)[positions];
+        for &bin in bins {
+            if let Some(sum) = sums.get_mut(bin as usize) {
+                *sum = sum.wrapping_add(1);
+            }
+        }
     }
 
     /// Adds to the number of sent records of a key, if the layout has one.
@@ -250,7 +270,7 @@ impl Accumulators {
     fn add_run(&mut self, key: u32, rows: &[f64]) {
         let (width, layout) = (self.width, self.layout);
         self.records = self.records.map(|records| records + (rows.len() / width.max(1)) as u64);
-        let enough = width * PENDING_ROWS.max(layout.coordinates() / layout.dimension);
+        let enough = width * PENDING_ROWS.max(layout.second().end / layout.dimension);
         let index = self.index(key);
         let key = &mut self.keys[index];
         if rows.len() >= enough {
@@ -272,6 +292,10 @@ impl Accumulators {
         let (found, expected) = (rows.dimension(), self.layout.dimension);
         if found != expected {
             return Err(MomentError::Dimension { found, expected });
+        }
+        let (found, expected) = (rows.bins().len(), rows.len() * self.layout.bins.histograms as usize);
+        if found != expected {
+            return Err(MomentError::Bins { found, expected });
         }
         if !rows.is_empty() {
             let (found, expected) = (rows.width(), self.width);

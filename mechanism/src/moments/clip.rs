@@ -13,7 +13,7 @@ use super::indicators::{self, NORM_SQUARED};
 use super::jointly::quantise_jointly;
 use super::products::squared_norm;
 use super::rows::round_ties_even;
-use super::{QuantisedRows, RECORD_BITS, RecordError};
+use super::{Histogram, QuantisedRows, RECORD_BITS, RecordError};
 use crate::numbers;
 
 /// Integer norm of a record of norm ζ.
@@ -92,6 +92,9 @@ pub struct Clipper {
     joint_weight: Option<f64>,
     /// Whether a row holds an indicator beside each value.
     indicates: bool,
+    /// The histograms, and the number of values after the d columns that only they use.
+    histograms: Vec<Histogram>,
+    extra: usize,
 }
 
 impl Clipper {
@@ -138,6 +141,8 @@ impl Clipper {
             counts_unusable: false,
             joint_weight: None,
             indicates: false,
+            histograms: Vec::new(),
+            extra: 0,
         })
     }
 
@@ -192,6 +197,26 @@ impl Clipper {
         }
     }
 
+    /// Returns the same clipper, except that each record is also assigned to a bin of each of these
+    /// histograms. A record may have values after those of the d columns, for histograms alone;
+    /// they are never clipped, and may be missing (not finite). The theorem is at the head of
+    /// `mechanism/bins.rs`.
+    pub fn with_histograms(self, histograms: Vec<Histogram>) -> Self {
+        let width = histograms.iter().map(|histogram| histogram.column() + 1).max().unwrap_or(0);
+        let extra = width.saturating_sub(self.dimension());
+        Self { histograms, extra, ..self }
+    }
+
+    /// Returns the histograms.
+    pub fn histograms(&self) -> &[Histogram] {
+        &self.histograms
+    }
+
+    /// Returns the number of values of a record: d, and those for histograms alone.
+    pub fn record_width(&self) -> usize {
+        self.dimension() + self.extra
+    }
+
     /// Returns the norm of a row whose values have this norm and whose indicators have half of it:
     /// ζ√(5/4).
     pub fn norm_with_indicators(clip_norm: f64) -> f64 {
@@ -235,7 +260,10 @@ impl Clipper {
     /// Returns whether records only have to be scaled and rounded: columns have no bounds, and
     /// squares are not clipped jointly.
     pub(super) fn is_plain(&self) -> bool {
-        self.limit.is_infinite() && self.joint_weight.is_none() && !self.indicates
+        self.limit.is_infinite()
+            && self.joint_weight.is_none()
+            && !self.indicates
+            && self.histograms.is_empty()
     }
 
     /// Returns the factor that brings a record of this squared norm onto the grid. `None` unless
@@ -248,11 +276,25 @@ impl Clipper {
 
     /// Appends one record to `rows`, which stay unchanged on error.
     pub fn quantise(&self, record: &[f64], rows: &mut QuantisedRows) -> Result<(), RecordError> {
-        if record.len() != self.dimension() || rows.dimension() != self.width() {
+        if record.len() != self.record_width() || rows.dimension() != self.width() {
             return Err(self.other_length(record.len(), rows));
         }
+        let is_usable = self.quantise_columns(&record[..self.dimension()], rows)?;
+        let bins = self.histograms.iter().scan(0, |start, histogram| {
+            let bin = histogram.bin(record[histogram.column()]).filter(|_| is_usable);
+            let bin = bin.map_or(QuantisedRows::NO_BIN, |bin| *start + bin);
+            *start += histogram.bins();
+            Some(bin)
+        });
+        rows.push_bins(bins);
+        Ok(())
+    }
+
+    /// Appends the columns of one record to `rows`. Returns whether they could be used: false for a
+    /// record that counts as the centre.
+    fn quantise_columns(&self, record: &[f64], rows: &mut QuantisedRows) -> Result<bool, RecordError> {
         if self.indicates {
-            return indicators::quantise(self, record, rows, self.counts_unusable);
+            return indicators::quantise(self, record, rows, self.counts_unusable).map(|()| true);
         }
         let row = rows.push(self.scaled(record), self.joint_weight.is_some())?;
         let quantised = match self.joint_weight {
@@ -260,10 +302,10 @@ impl Clipper {
             Some(weight) => quantise_jointly(row, self.clip_norm, weight),
         };
         match quantised {
-            Some(()) => Ok(()),
+            Some(()) => Ok(true),
             None if self.counts_unusable => {
                 row.fill(0.0);
-                Ok(())
+                Ok(false)
             }
             None => {
                 rows.pop();
@@ -273,7 +315,8 @@ impl Clipper {
     }
 
     fn other_length(&self, found: usize, rows: &QuantisedRows) -> RecordError {
-        RecordError::Length { found, dimension: rows.dimension() * self.dimension() / self.width() }
+        let dimension = rows.dimension() * self.dimension() / self.width() + self.extra;
+        RecordError::Length { found, dimension }
     }
 
     /// The values of a record in centred and scaled units, between their bounds; NaN unless finite.
@@ -291,13 +334,13 @@ impl Clipper {
     ///
     /// With [`counting_unusable`](Self::counting_unusable) none is left out.
     pub fn quantise_all(&self, records: &[f64], rows: &mut QuantisedRows) -> Result<Vec<usize>, RecordError> {
-        let dimension = self.dimension();
-        if !records.len().is_multiple_of(dimension) || rows.dimension() != self.width() {
+        let width = self.record_width();
+        if !records.len().is_multiple_of(width) || rows.dimension() != self.width() {
             return Err(self.other_length(records.len(), rows));
         }
-        rows.reserve(records.len() / dimension, self.joint_weight.is_some());
+        rows.reserve(records.len() / width, self.joint_weight.is_some());
         let mut left_out = Vec::new();
-        for (position, record) in records.chunks_exact(dimension).enumerate() {
+        for (position, record) in records.chunks_exact(width).enumerate() {
             match self.quantise(record, rows) {
                 Err(RecordError::NotFinite) => left_out.push(position),
                 quantised => quantised?,

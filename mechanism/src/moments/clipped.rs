@@ -52,7 +52,7 @@ pub enum ClippedSumsError {
 /// use hushflow_mechanism::moments::{ClippedSums, Clipper, Layout, SecondMoment};
 /// use std::sync::Arc;
 ///
-/// let layout = Layout { dimension: 2, second: SecondMoment::Diagonal, sent: None };
+/// let layout = Layout::new(2, SecondMoment::Diagonal);
 /// let clipper = Clipper::unscaled(2, 1.0)?.counting_unusable();
 /// let mut sums = ClippedSums::new(Arc::new(clipper), layout);
 /// assert_eq!(sums.add(&[0.5f32, -0.25, f32::NAN, 0.0])?, 1);
@@ -341,7 +341,7 @@ mod tests {
             let unscaled = Clipper::unscaled(dimension, clip_norm).unwrap();
             let bounded = Clipper::new(&vec![(-1.0, 2.0); dimension], clip_norm).unwrap();
             for second in [SecondMoment::Full, SecondMoment::Diagonal, SecondMoment::None] {
-                let layout = Layout { dimension, second, sent: None };
+                let layout = Layout::new(dimension, second);
                 check(&unscaled, layout, &records);
                 check(&unscaled.clone().counting_unusable(), layout, &records);
                 check(&unscaled.clone().jointly(0.5).unwrap(), layout, &records);
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn long_records_end_in_the_ball() {
         for dimension in [COLUMNS - 1, COLUMNS, 2 * COLUMNS + 13] {
-            let layout = Layout { dimension, second: SecondMoment::Diagonal, sent: None };
+            let layout = Layout::new(dimension, SecondMoment::Diagonal);
             let entry = (1048576.0 / (dimension as f64).sqrt()).floor() + 0.6;
             let records = [vec![entry; dimension], vec![-entry; dimension], vec![0.01; dimension]].concat();
             check(&Clipper::unscaled(dimension, 1048576.0).unwrap(), layout, &records);
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn single_precision_values_are_converted_exactly() {
         let clipper = Clipper::unscaled(3, 1.0).unwrap();
-        let layout = Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None };
+        let layout = Layout::new(3, SecondMoment::Diagonal);
         let records = [0.1f32, -3e38, 1e-40, 0.3, 0.2, -0.7];
         let mut sums = ClippedSums::new(Arc::new(clipper.clone()), layout);
         sums.add(&records).unwrap();
@@ -375,7 +375,7 @@ mod tests {
     /// Sums that are still borrowed are not overwritten.
     #[test]
     fn shared_sums_are_copied_before_a_change() {
-        let layout = Layout { dimension: 1, second: SecondMoment::None, sent: None };
+        let layout = Layout::new(1, SecondMoment::None);
         let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(1, 1.0).unwrap()), layout);
         sums.add(&[1.0]).unwrap();
         let rows = sums.take(std::iter::once(0..2));
@@ -387,7 +387,7 @@ mod tests {
     /// Adds one record more than fits 64 bits.
     #[test]
     fn sums_of_many_records_are_exact() {
-        let layout = Layout { dimension: 1, second: SecondMoment::Diagonal, sent: None };
+        let layout = Layout::new(1, SecondMoment::Diagonal);
         let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(1, 1.0).unwrap()), layout);
         sums.add(&vec![-1.0f32; NARROW_RECORDS as usize + 1]).unwrap();
         let count = NARROW_RECORDS as i128 + 1;
@@ -399,7 +399,7 @@ mod tests {
     fn the_width_of_sums_does_not_depend_on_values() {
         let odd = [0.5, 0.0, 1e-308, 5e-324, 1e160, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
         for second in [SecondMoment::Full, SecondMoment::Diagonal, SecondMoment::None] {
-            let layout = Layout { dimension: 2, second, sent: None };
+            let layout = Layout::new(2, second);
             for clipper in
                 [Clipper::unscaled(2, 1.0).unwrap(), Clipper::unscaled(2, 1.0).unwrap().counting_unusable()]
             {
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn records_of_another_length_are_refused() {
-        let layout = Layout { dimension: 3, second: SecondMoment::None, sent: None };
+        let layout = Layout::new(3, SecondMoment::None);
         let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(3, 1.0).unwrap()), layout);
         let refused = sums.add(&[1.0; 4]);
         assert_eq!(refused, Err(RecordError::Length { found: 4, dimension: 3 }.into()));
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn a_hidden_count_is_zero_and_nothing_else_changes() {
         for second in [SecondMoment::Diagonal, SecondMoment::Full] {
-            let layout = Layout { dimension: 2, second, sent: None };
+            let layout = Layout::new(2, second);
             let clipper = Arc::new(Clipper::unscaled(2, 1.0).unwrap());
             let mut plain = ClippedSums::new(clipper.clone(), layout);
             let mut hiding = ClippedSums::new(clipper, layout).hiding_count();

@@ -2,6 +2,7 @@
 //!
 //! 1. A [`Clipper`] turns a record into a row of [`QuantisedRows`]: integers q ≈ z·2²⁰/ζ of squared
 //!    norm at most 2⁴⁰.
+//!    Beside it stands the bin of each histogram ([`Histogram`]) into which the record falls.
 //! 2. [`Accumulators`] add the rows of each key and epoch into [`Sums`].
 //! 3. Sums of several workers are merged.
 //!
@@ -9,6 +10,7 @@
 //! of Σqqᵀ is ζ²·2⁻⁴⁰.
 
 mod accumulate;
+mod bins;
 mod clip;
 mod clipped;
 mod indicators;
@@ -18,6 +20,7 @@ pub(crate) mod rows;
 mod sums;
 
 pub use accumulate::Accumulators;
+pub use bins::{Bins, Histogram, HistogramError};
 pub use clip::{ClipError, Clipper};
 pub use clipped::{ClippedSums, ClippedSumsError};
 pub use products::squared_norm;
@@ -46,7 +49,7 @@ pub enum SecondMoment {
 
 /// Positions of the count, the first and the second moments of one key in a flat vector of
 /// coordinates: `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or nothing | sent or
-/// nothing]`.
+/// nothing | bins, histogram by histogram, or nothing]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Number of columns d, at least 1.
@@ -56,15 +59,23 @@ pub struct Layout {
     /// M, if the number of records that entities sent is the last coordinate: an entity adds at
     /// most M to an epoch.
     pub sent: Option<NonZeroU32>,
+    /// The bins of histograms.
+    #[serde(default)]
+    pub bins: Bins,
 }
 
 impl Layout {
     /// Position of the count.
     pub const COUNT: usize = 0;
 
+    /// Returns the layout of the moments of `dimension` columns alone.
+    pub const fn new(dimension: usize, second: SecondMoment) -> Self {
+        Self { dimension, second, sent: None, bins: Bins::NONE }
+    }
+
     /// Returns the number of coordinates of one key.
     pub fn coordinates(&self) -> usize {
-        1 + self.dimension + self.second_len() + usize::from(self.sent.is_some())
+        self.bins().end
     }
 
     /// Returns the number of second-moment coordinates.
@@ -89,6 +100,12 @@ impl Layout {
     /// Returns the position of the number of sent records.
     pub fn sent(&self) -> Option<usize> {
         self.sent.map(|_| self.second().end)
+    }
+
+    /// Returns the positions of the bins of all histograms.
+    pub fn bins(&self) -> Range<usize> {
+        let start = self.second().end + usize::from(self.sent.is_some());
+        start..start + self.bins.number as usize
     }
 
     /// Returns the layout of count and first moments of the same records.

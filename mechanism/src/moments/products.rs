@@ -165,7 +165,7 @@ const COLUMNS: usize = 9;
 
 /// Returns whether each record is added at once to all sums of its key.
 pub(super) fn is_narrow(layout: Layout) -> bool {
-    layout.coordinates() <= COORDINATES
+    layout.second().end <= COORDINATES
 }
 
 /// Adds a record to sums in the order of a narrow layout. First moments come from its first d

@@ -48,12 +48,18 @@ pub struct QuantisedRows {
     /// Whether records have two rows.
     joint: bool,
     values: Vec<f64>,
+    /// The bin of each record in each histogram, record by record: its position among the bins of
+    /// all histograms, or [`NO_BIN`](Self::NO_BIN).
+    bins: Vec<u32>,
 }
 
 impl QuantisedRows {
+    /// No bin: the value is missing.
+    pub(super) const NO_BIN: u32 = u32::MAX;
+
     /// Starts without rows, for `dimension` columns each.
     pub fn new(dimension: usize) -> Self {
-        Self { dimension, joint: false, values: Vec::new() }
+        Self { dimension, joint: false, values: Vec::new(), bins: Vec::new() }
     }
 
     /// Returns the number of columns d.
@@ -64,6 +70,16 @@ impl QuantisedRows {
     /// Returns all rows, row-major, in units of ζ·2⁻²⁰.
     pub fn values(&self) -> &[f64] {
         &self.values
+    }
+
+    /// Returns the bins of all records, record by record: as many of each as there are histograms.
+    pub(super) fn bins(&self) -> &[u32] {
+        &self.bins
+    }
+
+    /// Appends the bins of the last record.
+    pub(super) fn push_bins(&mut self, bins: impl Iterator<Item = u32>) {
+        self.bins.extend(bins);
     }
 
     /// Returns the values of one record: d, or 2d for records that were clipped together with their
@@ -85,6 +101,7 @@ impl QuantisedRows {
     /// Clears the rows and keeps the memory.
     pub fn clear(&mut self) {
         self.values.clear();
+        self.bins.clear();
     }
 
     /// Makes room for more records.
@@ -120,6 +137,7 @@ impl QuantisedRows {
 impl Drop for QuantisedRows {
     fn drop(&mut self) {
         self.values.zeroize();
+        self.bins.zeroize();
     }
 }
 

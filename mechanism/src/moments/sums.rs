@@ -33,6 +33,14 @@ pub enum MomentError {
         /// Values of the earlier records.
         expected: usize,
     },
+    /// Rows with bins of other histograms.
+    #[error("found {found} bins of records where {expected} were expected: clip all with one clipper")]
+    Bins {
+        /// Bins of the rows.
+        found: usize,
+        /// The number of rows times that of histograms.
+        expected: usize,
+    },
     /// The number of keys differs from the number of rows.
     #[error("found {keys} keys for {rows} rows: leave out the keys of rejected records")]
     Keys {
@@ -43,7 +51,7 @@ pub enum MomentError {
     },
 }
 
-numbers!(enum MomentError { 0 Dimension { found, expected }, 1 Width { found, expected }, 2 Keys { keys, rows } });
+numbers!(enum MomentError { 0 Dimension { found, expected }, 1 Width { found, expected }, 2 Keys { keys, rows }, 3 Bins { found, expected } });
 
 /// Exact sums of a run of coordinates, in the order of [`Layout`](super::Layout) and in units of
 /// ζ·2⁻²⁰ (first moments) and its square.

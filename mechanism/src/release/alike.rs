@@ -15,7 +15,7 @@ use crate::view::View;
 use crate::workload::Workload;
 use std::sync::Arc;
 
-const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal, sent: None };
+const LAYOUT: Layout = Layout::new(3, SecondMoment::Diagonal);
 const EPOCHS: u64 = 3;
 
 fn mechanisms() -> [MatrixMechanism; 2] {
@@ -27,6 +27,7 @@ fn mechanisms() -> [MatrixMechanism; 2] {
         noise_multiplier: 2.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
     let fitted = BufferedParameters { horizon: Some(EPOCHS), buffers };

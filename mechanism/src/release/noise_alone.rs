@@ -121,7 +121,7 @@ impl NoiseStream {
         let NoiseStreamParameters { dimension, clip_norm, participation, horizon, neighbours, .. } =
             parameters;
         // The method pp releases first moments alone.
-        let layout = Layout { dimension, second: SecondMoment::Diagonal, sent: None };
+        let layout = Layout::new(dimension, SecondMoment::Diagonal);
         let moments = MomentParameters {
             method: Method::Pp,
             layout,
@@ -130,6 +130,7 @@ impl NoiseStream {
             noise_multiplier: parameters.noise_multiplier,
             second_moment_weight: None,
             count_weight: (!neighbours.counts_are_public()).then(|| UNREAD_COUNT.sqrt() * clip_norm),
+            bin_weight: None,
         };
         let made =
             |strategies| MatrixMechanism::with_participation(moments, strategies, participation, horizon);

@@ -98,12 +98,12 @@ mod tests {
     use crate::moments::SecondMoment;
     use proptest::{prop_assert, prop_assert_eq, proptest};
 
-    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
+    const LAYOUT: Layout = Layout::new(2, SecondMoment::Full);
 
     proptest! {
         #[test]
         fn shards_are_a_partition_in_order(keys in 1u32..200, dimension in 1usize..12, at_most in 1u32..100) {
-            let shards = Shards::new(keys, Layout { dimension, second: SecondMoment::Full, sent: None }, at_most);
+            let shards = Shards::new(keys, Layout::new(dimension, SecondMoment::Full), at_most);
             prop_assert!(shards.number() <= at_most);
             let mut next = 0;
             for shard in 0..shards.number() {
@@ -120,7 +120,7 @@ mod tests {
 
         #[test]
         fn the_usual_shards_are_few_for_few_coordinates(dimension in 1usize..100_000) {
-            let shards = Shards::of(1, Layout { dimension, second: SecondMoment::None, sent: None });
+            let shards = Shards::of(1, Layout::new(dimension, SecondMoment::None));
             let (number, coordinates) = (u64::from(shards.number()), shards.coordinates());
             prop_assert!(number <= FEW_MANY[1] && number <= coordinates.div_ceil(NARROW));
             prop_assert!(number <= FEW_MANY[0] || number <= coordinates.div_ceil(WIDE));
@@ -129,7 +129,7 @@ mod tests {
 
         #[test]
         fn shards_are_small_or_few(dimension in 1usize..100_000, least in 1u32..100) {
-            let shards = Shards::at_least(1, Layout { dimension, second: SecondMoment::None, sent: None }, least);
+            let shards = Shards::at_least(1, Layout::new(dimension, SecondMoment::None), least);
             let longest = (0..shards.number()).map(|shard| shards.range(shard)).map(|run| run.end - run.start).max();
             prop_assert!(longest <= Some(NEAR_COORDINATES));
             prop_assert!(u64::from(shards.number()) >= u64::from(least).min(shards.coordinates()));

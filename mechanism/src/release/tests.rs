@@ -10,7 +10,7 @@ use crate::strategy::build;
 use crate::workload::Workload;
 use std::sync::Arc;
 
-const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(2, SecondMoment::Full);
 
 fn parameters(neighbours: Neighbours) -> MomentParameters {
     MomentParameters {
@@ -21,6 +21,7 @@ fn parameters(neighbours: Neighbours) -> MomentParameters {
         noise_multiplier: 2.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     }
 }
 

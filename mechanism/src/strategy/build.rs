@@ -150,7 +150,7 @@ pub enum StrategyError {
 ///
 /// # Errors
 /// As [`build_chosen`], and [`StrategyError::Unknown`] and [`StrategyError::Number`] for a text
-/// that is no name.
+/// that is not a name of a strategy.
 pub fn build(
     name: &str,
     workload: &Workload,

@@ -298,7 +298,7 @@ pub trait Decoder: Send {
     /// The numbers that later steps need, beside the number of steps.
     fn save(&self) -> Vec<f64>;
 
-    /// Goes on after `steps` steps with the numbers that [`save`](Self::save) returned then.
+    /// Continues after `steps` steps with the numbers that [`save`](Self::save) returned then.
     ///
     /// # Errors
     /// [`StepError::State`] if there can't be so many steps or numbers; the state is then

@@ -332,6 +332,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "slow"]
     fn samples_of_a_power_law_skip_rows() {
         let buffers = [(0.4, 0.95, 0.3), (0.1, 1.2, 0.25)];
         let buffer = |(growth, decay, weight)| PowerLawBuffer { growth, decay, weight };

@@ -87,6 +87,8 @@ pub struct Moments {
     pub source: SecondMomentSource,
     /// Noise level of the number of sent records; 0 where that is exact or not released.
     pub sent_noise: f64,
+    /// Noise level of each bin of histograms; 0 without histograms.
+    pub bin_noise: f64,
 }
 
 impl Moments {
@@ -99,6 +101,11 @@ impl Moments {
     /// `None` where it is not released.
     pub fn sent(&self) -> Option<(f64, f64)> {
         Some((self.coordinates[self.layout.sent()?], self.sent_noise))
+    }
+
+    /// Weighted numbers of records in the bins of all histograms, histogram by histogram.
+    pub fn bins(&self) -> &[f64] {
+        &self.coordinates[self.layout.bins()]
     }
 
     /// Weighted Σx, one entry per column.
@@ -132,9 +139,9 @@ pub struct View {
     layout: Layout,
     /// Real value of one unit of each released coordinate of a key.
     units: Vec<f64>,
-    /// Noise of one release, before decoding, and that of the sent records.
+    /// Noise of one release, before decoding, and that of the sent records and of a bin.
     noise: MomentNoise,
-    sent_noise: f64,
+    beside: [f64; 2],
     levels: Arc<ViewNoise>,
     decoder: MomentDecoder,
     squares: Option<SquaredIncrements>,
@@ -168,7 +175,7 @@ impl View {
                 first,
                 second: released.second().next().map_or(0.0, deviation),
             },
-            sent_noise: released.sent().map_or(0.0, deviation),
+            beside: [released.sent(), released.bins().next()].map(|at| at.map_or(0.0, deviation)),
             decoder: mechanism.decoder(keys),
             squares,
             workload: levels.workload().state(keys as usize * layout.coordinates()),
@@ -201,7 +208,7 @@ impl View {
             return Err(ViewError::Length { found: values.len(), expected: self.released.len() });
         }
         let epoch = self.next_epoch();
-        let (noise, sent_noise) = self.noise_of(epoch as usize - 1)?;
+        let (noise, [sent_noise, bin_noise]) = self.noise_of(epoch as usize - 1)?;
         let units = self.units.iter().cycle();
         for ((real, &integer), &unit) in self.released.iter_mut().zip(values).zip(units) {
             *real = to_real(integer) * unit;
@@ -225,10 +232,11 @@ impl View {
             noise: MomentNoise { second: levels.get(key as usize).copied().unwrap_or(noise.second), ..noise },
             source,
             sent_noise,
+            bin_noise,
         }))
     }
 
-    fn noise_of(&self, epoch: usize) -> Result<(MomentNoise, f64), ViewError> {
+    fn noise_of(&self, epoch: usize) -> Result<(MomentNoise, [f64; 2]), ViewError> {
         let past = ViewError::PastHorizon { horizon: self.levels.horizon() };
         let (first, second) = self.levels.at(epoch).ok_or(past)?;
         let noise = MomentNoise {
@@ -236,7 +244,7 @@ impl View {
             first: self.noise.first * first,
             second: self.noise.second * second,
         };
-        Ok((noise, self.sent_noise * first))
+        Ok((noise, self.beside.map(|noise| noise * first)))
     }
 }
 
@@ -253,12 +261,13 @@ const FIRST_STRETCH: u64 = 4096;
 /// # use hushflow_mechanism::workload::Workload;
 /// # let parameters = MomentParameters {
 /// #     method: Method::Jme,
-/// #     layout: Layout { dimension: 1, second: SecondMoment::Full, sent: None },
+/// #     layout: Layout::new(1, SecondMoment::Full),
 /// #     neighbours: Neighbours::ReplaceOneInPlace,
 /// #     clip_norm: 1.0,
 /// #     noise_multiplier: 1.0,
 /// #     second_moment_weight: None,
 /// #     count_weight: None,
+/// #     bin_weight: None,
 /// # };
 /// let horizon = 10_000_000;
 /// let strategy = build("identity", &Workload::Prefix, Some(horizon))?;

@@ -119,6 +119,7 @@ impl SquaredIncrements {
             if let (Some(to), Some(from)) = (layout.sent(), narrow.sent()) {
                 increments[to] = key[from];
             }
+            increments[layout.bins()].copy_from_slice(&key[narrow.bins()]);
             for (square, (i, j)) in increments[layout.second()].iter_mut().zip(layout.second_entries()) {
                 *square = sums[i] * sums[j] - if i == j { removed } else { 0.0 };
             }

@@ -11,7 +11,7 @@ use crate::strategy::{COEFFICIENT_BITS, Stamped, Strategy, build};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(1, SecondMoment::Full);
 
 fn parameters(method: Method) -> MomentParameters {
     MomentParameters {
@@ -22,6 +22,7 @@ fn parameters(method: Method) -> MomentParameters {
         noise_multiplier: 1.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     }
 }
 
@@ -148,7 +149,7 @@ fn increments_have_the_covariance_of_the_inverse() {
 /// noise.
 #[test]
 fn squares_agree_with_those_of_epoch_sums() {
-    let layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(2, SecondMoment::Full);
     for second in [SecondMoment::Full, SecondMoment::Diagonal] {
         let strategy = build("square-root", &Workload::Prefix, Some(4)).unwrap();
         let parameters = MomentParameters { layout: Layout { second, ..layout }, ..parameters(Method::Pp) };

@@ -20,7 +20,7 @@ use std::sync::Arc;
 const KEYS: usize = 3;
 const SIGMA: f64 = 0.7;
 const CLIP_NORM: f64 = 3.0;
-const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(1, SecondMoment::Full);
 
 /// The first coefficients of C, exact in units of 2⁻⁴⁰.
 type ToeplitzCoefficients = [f64; LAST as usize];
@@ -51,6 +51,7 @@ impl EntityGuarantee {
             noise_multiplier: SIGMA,
             second_moment_weight: None,
             count_weight: None,
+            bin_weight: None,
         };
         let mechanism = MomentMechanism::new(parameters, &geometry).unwrap();
         let mechanism = mechanism.for_records_at_once(limits.records_per_epoch).unwrap();

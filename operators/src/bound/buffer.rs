@@ -13,10 +13,11 @@ pub(super) enum EpochBuffer {
 impl EpochBuffer {
     /// Returns an empty buffer with room for the expected number of entities.
     pub(super) fn new(setup: &BoundSetup, expected: usize) -> Self {
-        let BoundSetup { limits, by_column, .. } = *setup;
+        let BoundSetup { limits, by_column, dimension, .. } = *setup;
+        let needed = if by_column { 0 } else { dimension };
         match limits.several {
             RepeatPolicy::Keep => Self::First(FirstRecords::new(limits, setup.columns.len(), expected)),
-            RepeatPolicy::Average => Self::Means(KeyMeans { limits, by_column, entities: table(expected) }),
+            RepeatPolicy::Average => Self::Means(KeyMeans { limits, needed, entities: table(expected) }),
         }
     }
 
@@ -218,8 +219,8 @@ const FRACTION: f64 = (1_u64 << 52) as f64;
 /// fraction of their range, so means do not depend on the order of records.
 pub(super) struct KeyMeans {
     limits: EntityLimits,
-    /// Whether a record without some values counts for the means of the others.
-    by_column: bool,
+    /// Number of first values without one of which a record does not count for the other means.
+    needed: usize,
     entities: ByEntity<Vec<KeySum>>,
 }
 
@@ -243,7 +244,7 @@ impl KeyMeans {
         });
         let sum = &mut keys[at];
         sum.first = sum.first.min(position);
-        if !self.by_column && !row.iter().all(|value| value.is_finite()) {
+        if !row.iter().take(self.needed).all(|value| value.is_finite()) {
             return;
         }
         let columns = sum.counts.iter_mut().zip(&mut sum.sums).zip(row).zip(bounds);
@@ -296,7 +297,8 @@ mod tests {
     use std::sync::Arc;
 
     fn setup(limits: EntityLimits, columns: &[(f64, f64)], by_column: bool) -> BoundSetup {
-        BoundSetup { limits, by_column, columns: columns.into(), histories: Arc::default(), first_epoch: 1 }
+        let (histories, dimension) = (Arc::default(), columns.len());
+        BoundSetup { limits, by_column, dimension, columns: columns.into(), histories, first_epoch: 1 }
     }
 
     fn limits(most: u32, several: RepeatPolicy) -> EntityLimits {

@@ -319,7 +319,7 @@ impl<'scope> BoundEntities<'scope> for StreamVec<'scope, u64, Records> {
         let BoundPlan { id, setup } = plan.into();
         let setup = setup.unwrap_or_else(|| {
             fault.raise("records are to be bounded under a measurement that protects no entities: give it their limits");
-            BoundSetup { limits: EntityLimits::LEAST, by_column: false, columns: Arc::default(), histories: Arc::default(), first_epoch: 1 }
+            BoundSetup { limits: EntityLimits::LEAST, by_column: false, dimension: 0, columns: Arc::default(), histories: Arc::default(), first_epoch: 1 }
         });
         let gathered = gather(address(self, setup.columns.len(), fault.clone()), &setup, fault.clone());
         let admitted = admitted(gathered.present, &setup, fault.clone());

@@ -1,4 +1,4 @@
-//! Data made under one measurement raise the fault under another, in every operator.
+//! Tests that data of one measurement raise the fault in every operator of another.
 
 use super::*;
 use crate::{
@@ -11,11 +11,12 @@ use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::build;
 use hushflow_mechanism::workload::Workload;
+use std::num::NonZeroU32;
 use std::sync::mpsc;
 use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::vec::ToStream;
 
-const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(1, SecondMoment::Full);
 const HORIZON: u64 = 16;
 
 fn mechanism(parameters: MomentParameters, participation: Participation) -> MatrixMechanism {
@@ -32,6 +33,7 @@ fn parameters(method: Method, layout: Layout, neighbours: Neighbours, clip_norm:
         noise_multiplier: 4.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     }
 }
 
@@ -54,7 +56,7 @@ fn columns(clip_norm: f64) -> MeasurementBuilder {
     Measurement::of_columns(mechanism(parameters, Participation::Single), [(-1.0, 1.0)]).keys(9)
 }
 
-/// One like `columns(1.0)`, and others.
+/// Returns the measurement of `columns(1.0)`, and others that differ from it.
 fn measurements() -> (Measurement, Vec<Measurement>) {
     let one = || columns(1.0);
     let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOneInPlace, 1.0);
@@ -112,10 +114,10 @@ fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<St
 fn operators_of_one_measurement_work_together() {
     let (one, others) = measurements();
     assert_eq!(outcome([&one; 4], vec![3]), (vec![1, 2, 3], None));
-    // Rebuilt as in another process, with other times of drawing and saving.
+    // Rebuilt as in another process. Measurements may differ in when they draw noise and save.
     let again = columns(1.0).draw_late().checkpoint_interval(2).build().unwrap();
     assert_eq!(outcome([&one, &again, &one, &again], vec![2]), (vec![1, 2], None));
-    // One begins with a later epoch and lacks the states of its shards.
+    // Leaves out the one with fewer keys, and the one that begins with a later epoch.
     let whole = |other: &&Measurement| other.shards().coordinates() == 27 && other.first_epoch() == 1;
     for other in others.iter().filter(whole) {
         assert_eq!(outcome([other; 4], vec![3]), ((1..=3).collect(), None));
@@ -239,7 +241,7 @@ fn unsuitable_parameters_are_refused() {
 /// The builder cannot omit what a mechanism needs of its clipper.
 #[test]
 fn the_clipper_matches_the_mechanism() {
-    let layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(2, SecondMoment::Full);
     for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
         for method in [Method::Jme, Method::JointClip] {
             let measurement = vectors(method, layout, neighbours).build().unwrap();

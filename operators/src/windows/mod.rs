@@ -85,6 +85,7 @@ impl From<&Windows> for BoundPlan {
         let setup = windows.entities.as_ref().map(|entities| BoundSetup {
             limits: entities.limits,
             by_column: false,
+            dimension: windows.columns,
             columns: Arc::clone(&entities.bounds),
             histories: Arc::clone(&entities.histories),
             first_epoch: windows.first_epoch,

@@ -43,6 +43,9 @@ impl<'a> CheckReport<'a> {
         let least = if run.is_whole || run.stops_after.is_some() { "" } else { "at least " };
         let release = match run.stops_after {
             Some(0) => "A run would stop before it publishes or spends anything.".into(),
+            None if run.is_empty() => {
+                "A run would publish nothing and spend nothing, because there is no row.".into()
+            }
             _ => format!(
                 "A run would publish {least}{} of {} epochs{keys}{} once, for all epochs: (ε, δ) = ({}, {}) for {}.",
                 thousands(published),
@@ -127,7 +130,11 @@ impl<'a> CheckReport<'a> {
             text += &format!("note: {note}\n");
         }
         for problem in &self.problems {
-            let word = if problem.stops { "a run would stop" } else { "a run would go on" };
+            let word = match problem.stops {
+                true => "a run would stop",
+                false if self.run.is_empty() => "a run would end at once",
+                false => "a run would go on",
+            };
             text += &format!("PROBLEM ({word}): {}\n", problem.message);
         }
         if self.problems.is_empty() {

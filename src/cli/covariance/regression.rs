@@ -45,7 +45,7 @@ impl<'a> RegressionRequest<'a> {
     pub(super) fn answer(&self, sample: &CovarianceSample<'_>) -> Result<(), CliError> {
         let mut generator = self.arguments.source().generator(1, 0)?;
         let found = regress(
-            self.arguments.method,
+            self.arguments.method(),
             sample,
             self.target,
             CovarianceBudget::new(self.rho),

@@ -14,7 +14,7 @@ use super::propose::{self, Proposal};
 use super::values::{self, ColumnBounds, KeyBounds, Keys};
 
 const WARNING: &str = "\
-Bounds, keys, start and horizon are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
+Bounds, keys, start, length and number of epochs are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
 such data: what is physically possible, what the form allows, where the offices are. What stands in [brackets] is taken \
 from this file, for your eyes alone. Press Enter only if you would have answered the same without seeing the file.
 ";
@@ -96,7 +96,15 @@ impl<'a> Questions<'a> {
             None => self.unit()?,
         };
         let participations = match (&entity, arguments.participations) {
-            (Some(_), None) => Some(ask("Most epochs in which one of them counts", "10", whole)?),
+            (Some(entity), None) => {
+                let horizon = horizon.unwrap_or(propose::COUNTED_EPOCHS);
+                let usual = self.profile.usual_participations(entity, horizon).to_string();
+                let question = format!(
+                    "Most epochs, of {horizon}, in which one of them counts: its later records are left out, and more epochs need \
+                     more noise"
+                );
+                Some(ask(&question, &usual, whole)?)
+            }
             (_, participations) => participations,
         };
         let epsilon = arguments.epsilon.map_or_else(

@@ -2,14 +2,11 @@
 //! times and missing values.
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
-use hushflow::time::{TimeFormat, epochs_over, is_varying_length, parse_time_in};
+use hushflow::time::{TimeFormat, is_varying_length};
 
 use super::super::CliError;
 use super::propose::{ARRIVALS, COUNTED_EPOCHS, UTC, is_like, quoted};
 use super::values::{ColumnBounds, KeyBounds, Keys};
-
-/// Most epochs in which an entity counts, unless the operator gives another number.
-const PARTICIPATIONS: u64 = 10;
 
 /// What the pipeline file will say.
 #[derive(Clone, Debug)]
@@ -92,28 +89,14 @@ impl Draft {
         }
     }
 
-    /// Fills in the length of epochs and the limits. Months and years need a time zone.
+    /// Fills in the number of rows of an epoch and the limits. Months and years need a time zone.
     pub(super) fn filled(self, profile: &FileProfile) -> Self {
-        let epoch = self.epoch.clone().unwrap_or_else(|| match &self.time {
-            Some(time) => self.usual_length(profile.span_of(time)).unwrap_or("1d").into(),
-            None => profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(),
-        });
+        let rows = || profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string();
+        let epoch = self.epoch.clone().unwrap_or_else(rows);
         let is_varying = self.time.is_some() && is_varying_length(&epoch) == Some(true);
         let timezone = self.timezone.clone().or(is_varying.then(|| UTC.into()));
-        let participations = self.participations.unwrap_or(self.horizon.min(PARTICIPATIONS));
+        let participations = self.participations.unwrap_or(self.horizon);
         Draft { epoch: Some(epoch), timezone, participations: Some(participations), ..self }
-    }
-
-    /// Returns the shortest length by which the epochs of the horizon reach the last time.
-    fn usual_length(&self, span: Option<(i64, i64)>) -> Option<&'static str> {
-        const LENGTHS: [&str; 6] = ["1min", "1h", "1d", "1 week", "1 month", "1 year"];
-        let zone = self.timezone.as_deref().unwrap_or(UTC);
-        let span = span.map(|(first, last)| (parse_time_in(&self.start, zone).unwrap_or(first), last));
-        let reaches = |length: &&&str| {
-            let epochs = span.and_then(|span| epochs_over(span, length, zone));
-            epochs.is_some_and(|(_, epochs)| epochs <= self.horizon)
-        };
-        LENGTHS.iter().find(reaches).copied()
     }
 
     /// States what [`filled`](Self::filled) will choose, and how times are read.
@@ -146,20 +129,24 @@ impl Draft {
         if self.missing.is_none() && profile.lacks_values(self.columns.iter().map(|column| &column.name)) {
             notes.push("many rows lack a value and are skipped; --missing by-column counts them for their other columns".into());
         }
-        match (&self.epoch, &self.time) {
-            (None, Some(time)) => notes.push(match self.usual_length(profile.span_of(time)) {
-                Some(_) => format!(
-                    "without --epoch, an epoch is {epoch}: of a minute, hour, day, week, month and year the shortest by which {} epochs \
-                     reach the last row",
-                    self.horizon
-                ),
-                None => format!("without --epoch, an epoch is {epoch}; {} epochs don't reach the last row", self.horizon),
-            }),
-            (None, None) => notes.push(format!(
+        if let (None, None) = (&self.epoch, &self.time) {
+            notes.push(format!(
                 "without --time and --epoch, an epoch is {epoch} rows in their order, a tenth of the file, and there are {} epochs",
                 self.horizon
-            )),
-            _ => {}
+            ));
+        }
+        if let (Some(entity), None) = (&self.entity, self.participations) {
+            let usual = profile.usual_participations(entity, self.horizon);
+            let fewer = match usual < self.horizon {
+                true => format!(
+                    "; PRIVATE: --participations {usual} would keep nine tenths of the rows of this file, with less noise"
+                ),
+                false => String::new(),
+            };
+            notes.push(format!(
+                "without --participations, each {entity:?} may count in all {} epochs, and the noise covers that{fewer}",
+                self.horizon
+            ));
         }
         if self.timezone.is_none() {
             notes.extend(
@@ -205,6 +192,9 @@ pub(super) trait Times {
     fn time_format(&self, column: Option<&str>) -> Option<TimeFormat>;
     /// The column that may hold the times when rows arrived: by its name, and in order.
     fn arrival(&self) -> Option<&ColumnProfile>;
+    /// The number of epochs, of `horizon`, in which each value of a column needs to count for most
+    /// rows to count, rounded up to one digit.
+    fn usual_participations(&self, column: &str, horizon: u64) -> u64;
     /// Whether a tenth of the rows lack a value of one of these columns.
     fn lacks_values<'a>(&self, columns: impl Iterator<Item = &'a String>) -> bool;
     /// Whether the times of a column belong to a zone other than UTC, in words.
@@ -226,6 +216,13 @@ impl Times for FileProfile {
         times()
             .find(|column| is_like(&column.name, &ARRIVALS) && is_ordered(column))
             .filter(|_| times().count() > 1)
+    }
+
+    fn usual_participations(&self, column: &str, horizon: u64) -> u64 {
+        let column = self.columns.iter().find(|profile| profile.name == column);
+        let usual = column.map_or(horizon, |column| column.usual_repeats(horizon));
+        let step = 10u64.pow(usual.checked_ilog10().unwrap_or(0));
+        usual.div_ceil(step).saturating_mul(step).min(horizon)
     }
 
     fn lacks_values<'a>(&self, mut columns: impl Iterator<Item = &'a String>) -> bool {

@@ -1,6 +1,7 @@
 //! Proposals for a pipeline file from the columns of a file.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile, Ranges};
 use hushflow::time::epochs_over;
@@ -151,7 +152,7 @@ impl Proposal {
     }
 
     /// Returns a command that makes the proposed pipeline, with the flags that are given.
-    pub(super) fn command(&self, arguments: &InitArguments, output: &std::path::Path) -> String {
+    pub(super) fn command(&self, profile: &FileProfile, arguments: &InitArguments, output: &Path) -> String {
         let files: Vec<_> = arguments.files.iter().map(|path| quoted(&path.display().to_string())).collect();
         let mut command =
             format!("hushflow init {} --output {}", files.join(" "), quoted(&output.display().to_string()));
@@ -191,7 +192,11 @@ impl Proposal {
         add("--epoch", arguments.epoch.as_ref().unwrap_or(&self.epoch));
         if let Some(unit) = arguments.unit.as_ref().or(self.entities.first()) {
             add("--unit", unit);
-            arguments.participations.iter().for_each(|number| add("--participations", &number.to_string()));
+            if unit != "record" {
+                let horizon = arguments.horizon.unwrap_or(self.horizon);
+                let usual = || profile.usual_participations(unit, horizon);
+                add("--participations", &arguments.participations.unwrap_or_else(usual).to_string());
+            }
         }
         add("--epsilon", &arguments.epsilon.map_or("1".into(), |epsilon| epsilon.value().to_string()));
         add("--delta", &arguments.delta.map_or("1e-6".into(), |delta| format!("{:e}", delta.value())));

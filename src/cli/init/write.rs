@@ -124,8 +124,9 @@ fn privacy(draft: &Draft) -> String {
     );
     if let Some(column) = &draft.entity {
         file += &format!(
-            "# Each {column:?} counts in at most `participations` epochs, with one record in each. Its other records\n# are left out, and \
-             the published means are those of the records that count.\n[entity]\ncolumn = {}\nparticipations = {}\n\
+            "# Each {column:?} counts in at most `participations` of the epochs, with one record in each. Its other records\n# are left \
+             out, and the published means are those of the records that count. More participations need more\n# noise. With fewer \
+             than the horizon, a run stops once most new records are left out.\n[entity]\ncolumn = {}\nparticipations = {}\n\
              # sent_limit = 20   # publishes which share of the records counted, with up to 20 of each\n\n",
             text(column),
             draft.participations.unwrap_or(1)

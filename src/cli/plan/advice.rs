@@ -30,8 +30,8 @@ pub(super) struct SecondMomentAdvice {
 }
 
 impl SecondMomentAdvice {
-    /// Returns `None` where no second moments are wanted, the strategy does not run, or the sums
-    /// over all pairs of steps would take too long.
+    /// Returns `None` if no second moments are wanted, the strategy can't run, or the sums over all
+    /// pairs of steps would take too long.
     pub(super) fn new(
         plan: &StreamPlan,
         candidate: &Candidate,
@@ -40,7 +40,7 @@ impl SecondMomentAdvice {
         error: &ExpectedError,
     ) -> Option<Self> {
         let steps = plan.purpose.horizon;
-        // Squares of sums are no second moments of columns that rows may lack.
+        // If rows may lack columns, squares of sums are not second moments.
         if plan.by_column {
             return None;
         }

@@ -11,7 +11,7 @@ use super::super::{CliError, thousands};
 use super::forecast::{EstimateNoise, Forecast};
 use super::{Objective, PlanArguments, forecast_of_file};
 
-/// In place of a half-width that reaches beyond the bounds.
+/// Printed in place of a half-width that reaches beyond the bounds.
 const UNINFORMATIVE: &str = "all";
 
 /// Expected half-widths of the default intervals of a column, near the middle of its bounds.
@@ -28,9 +28,16 @@ pub(super) struct ColumnForecast {
     /// Absent where releases hold no second moments.
     #[serde(skip_serializing_if = "Option::is_none")]
     variance: Option<EstimateNoise>,
-    /// Half the distance of the bounds.
+    /// Half the distance between the bounds.
     #[serde(skip)]
     half_width: f64,
+}
+
+impl ColumnForecast {
+    fn name(&self) -> String {
+        let ColumnForecast { column, key, .. } = self;
+        key.as_ref().map_or_else(|| column.clone(), |key| format!("{column} of {key}"))
+    }
 }
 
 /// The share of the records that lack a value of a column, as an argument.
@@ -70,7 +77,7 @@ pub(super) struct ColumnForecasts {
 }
 
 impl ColumnForecasts {
-    /// Returns `None` where the records of an epoch are not known.
+    /// Returns `None` if the number of records per epoch is unknown.
     pub(super) fn new(forecast: &Forecast, file: &Pipeline, missing: &[MissingShare]) -> Option<Self> {
         let by_column = forecast.problem.by_column;
         let records_per_epoch = forecast.problem.records_per_epoch?;
@@ -115,6 +122,15 @@ impl ColumnForecasts {
         })
     }
 
+    /// Returns each column with the half-width for its mean after the last epoch.
+    pub(super) fn last_means(&self) -> impl Iterator<Item = (String, String)> {
+        self.columns.iter().map(|column| {
+            let reach = column.mean.last_epoch;
+            let reach = if reach < column.half_width { number(reach) } else { UNINFORMATIVE.into() };
+            (column.name(), reach)
+        })
+    }
+
     /// Formats a line for each column.
     pub(super) fn text(&self) -> String {
         let (last, level) = (thousands(self.horizon), self.level * 100.0);
@@ -131,8 +147,8 @@ impl ColumnForecasts {
             false => UNINFORMATIVE.into(),
         };
         let row = |forecast: &ColumnForecast| {
-            let ColumnForecast { column, key, missing_share, mean, variance, half_width } = forecast;
-            let mut name = key.as_ref().map_or_else(|| column.clone(), |key| format!("{column} of {key}"));
+            let ColumnForecast { missing_share, mean, variance, half_width, .. } = forecast;
+            let mut name = forecast.name();
             if let Some(share) = missing_share.filter(|share| *share > 0.0) {
                 name += &format!(", {} % missing", number(share * 100.0));
             }
@@ -169,7 +185,7 @@ impl ColumnForecasts {
     }
 }
 
-/// Checks that the shares are those of columns of which values may be missing.
+/// Checks that each share names a column whose values may be missing.
 pub(super) fn check_shares(shares: &[MissingShare], file: &PublicParameters) -> Result<(), CliError> {
     let unknown = shares.iter().find(|share| !file.columns.iter().any(|column| column.name == share.column));
     match unknown {

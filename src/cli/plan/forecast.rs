@@ -7,7 +7,7 @@ use hushflow::mechanism::error::ExpectedError;
 use hushflow::mechanism::mechanism::{
     MechanismError, Method, MomentGeometry, MomentMechanism, MomentParameters,
 };
-use hushflow::mechanism::moments::{Layout, SecondMoment};
+use hushflow::mechanism::moments::{Bins, Layout, SecondMoment};
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::{
     ClaimKind, MomentWeights, Neighbours, OutOfRange, participation_sensitivity,
@@ -39,6 +39,8 @@ pub(super) struct StreamPlan {
     pub(super) neighbours: Neighbours,
     pub(super) clip_norm: f64,
     pub(super) second_moment_weight: Option<f64>,
+    /// Weight of histograms.
+    pub(super) bin_weight: Option<f64>,
     pub(super) keys: u64,
     /// m: the most records that one record or entity has in an epoch. The sensitivity is m times
     /// that of one record.
@@ -72,6 +74,9 @@ pub(super) struct ForecastNoise {
     /// Noise of the number of records that entities sent; absent where it is not released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sent: Option<f64>,
+    /// Noise of a bin of histograms; absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bin: Option<f64>,
 }
 
 /// Standard deviations of the noise of estimates, for records near the centre, in the unit of the
@@ -178,6 +183,9 @@ pub(super) struct JointSensitivity {
     pub(super) rounding: f64,
     pub(super) second_moment_free: bool,
     pub(super) count_free: bool,
+    /// By what factor histograms raise the noise of the moments; absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) histogram_growth: Option<f64>,
 }
 
 /// The privacy budget and the noise multiplier that it requires.
@@ -286,6 +294,7 @@ impl StreamPlan {
             rounding: mechanism.rounding_share(),
             second_moment_free: is_second_free(mechanism, geometry)?,
             count_free: is_count_free(mechanism, geometry)?,
+            histogram_growth: histogram_growth(mechanism, geometry)?,
         })
     }
 
@@ -360,6 +369,7 @@ impl StreamPlan {
             noise_multiplier: near * f64::from(self.records_at_once),
             second_moment_weight: self.second_moment_weight,
             count_weight: None,
+            bin_weight: self.bin_weight,
         };
         let mechanism = MomentMechanism::new(parameters, geometry)?;
         let mechanism = mechanism.for_records_at_once(self.records_at_once)?;
@@ -427,6 +437,20 @@ fn is_count_free(mechanism: &MomentMechanism, geometry: &MomentGeometry) -> Resu
     Ok(mechanism.claim().squared <= without.squared * (1.0 + ROUNDING))
 }
 
+/// Returns by what factor histograms raise the noise of the moments; `None` without any.
+fn histogram_growth(
+    mechanism: &MomentMechanism,
+    geometry: &MomentGeometry,
+) -> Result<Option<f64>, PublicationError> {
+    let parameters = *mechanism.parameters();
+    if parameters.layout.bins == Bins::NONE {
+        return Ok(None);
+    }
+    let layout = Layout { bins: Bins::NONE, ..parameters.layout };
+    let without = MomentParameters { layout, bin_weight: None, ..parameters }.claim(geometry)?;
+    Ok(Some((mechanism.claim().squared / without.squared).sqrt()))
+}
+
 fn out_of_range(error: OutOfRange) -> PublicationError {
     PublicationError::Mechanism(error.into())
 }
@@ -440,5 +464,6 @@ fn noise(mechanism: &MomentMechanism, row_norm: f64) -> ForecastNoise {
         first: deviation(layout.first().start),
         second: layout.second().next().map(deviation),
         sent: layout.sent().map(deviation),
+        bin: layout.bins().next().map(deviation),
     }
 }

@@ -10,7 +10,7 @@ use super::super::thousands;
 use super::ComparisonTable;
 use super::advice::SecondMomentAdvice;
 use super::columns::ColumnForecasts;
-use super::forecast::{Forecast, ForecastNoise, JointSensitivity};
+use super::forecast::{EstimateNoise, Forecast, ForecastNoise, JointSensitivity};
 
 /// Formats the forecast of one strategy in full.
 pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {
@@ -21,41 +21,63 @@ pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) ->
         .concat()
 }
 
-/// Title of the column that is empty where the records of an epoch are not known.
+/// Title of the means in the unit of the records, where no file names columns. It is empty where
+/// the records of an epoch are not known.
 const MEAN: &str = "mean ±";
+
+/// Most columns of a file whose means are compared.
+const COMPARED_MEANS: usize = 4;
 
 /// Formats one line for each strategy, the best first, and why others are left out.
 pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
-    let ComparisonTable { strategies, omissions, no_lower_bound, in_file, of_file } = table_of_all;
+    let ComparisonTable { strategies, omissions, no_lower_bound, in_file, of_file, in_units } = table_of_all;
     let Some(best) = strategies.first() else {
         return ["No strategy applies to these parameters.\n", &left_out(omissions, None)].concat();
     };
-    let titles =
-        ["strategy", "rmse", "loss", "largest error", MEAN, "first ±", "second ±", "bytes", "products"];
-    let row = |forecast: &Forecast| {
+    // The mean of each strategy and column of the file, or of no file.
+    let means: Vec<Vec<(String, String)>> = match in_units {
+        Some(in_units) => in_units.iter().map(|of| of.last_means().take(COMPARED_MEANS).collect()).collect(),
+        None => {
+            let of = |noise: EstimateNoise| number(noise.last_epoch);
+            let mean = |forecast: &Forecast| forecast.noise.mean_noise.map_or("-".into(), of);
+            strategies.iter().map(|forecast| vec![(String::new(), mean(forecast))]).collect()
+        }
+    };
+    let title = |(name, _): &(String, String)| match name.is_empty() {
+        true => MEAN.to_owned(),
+        false => format!("mean {name} ±"),
+    };
+    let mean_titles: Vec<String> = means[0].iter().map(title).collect();
+    let row = |(forecast, means): (&Forecast, &Vec<(String, String)>)| {
         let mark = if in_file.as_ref() == Some(&forecast.strategy) { " *" } else { "" };
-        let mean = forecast.noise.mean_noise.map_or("-".into(), |noise| number(noise.last_epoch));
         let noise = &forecast.noise.last_noise;
         let cost = |amount: Option<usize>| amount.map_or("-".into(), |amount| thousands(amount as u64));
-        vec![
+        let figures = [
             format!("{}{mark}", forecast.strategy),
             number(forecast.factorization.error.rmse),
             forecast.factorization.loss_excess.map_or("-".into(), excess),
             number(forecast.factorization.error.max_error),
-            mean,
+        ];
+        let costs = [
             number(noise.first),
             noise.second.map_or("-".into(), number),
             cost(forecast.cost.memory_per_coordinate),
             cost(forecast.cost.multiplications_per_step),
-        ]
+        ];
+        figures.into_iter().chain(means.iter().map(|(_, mean)| mean.clone())).chain(costs).collect()
     };
-    let mut rows: Vec<_> =
-        [titles.map(String::from).to_vec()].into_iter().chain(strategies.iter().map(row)).collect();
+    let titles = ["strategy", "rmse", "loss", "largest error"].into_iter();
+    let titles = titles.chain(mean_titles.iter().map(String::as_str));
+    let titles = titles.chain(["first ±", "second ±", "bytes", "products"]).map(String::from).collect();
+    let rows_of_all = strategies.iter().zip(&means).map(row);
+    let mut rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows_of_all).collect();
     let mut order = vec!["products", "bytes", "second ±", "first ±", "largest error", "loss"];
-    let is_empty = strategies.iter().all(|forecast| forecast.noise.mean_noise.is_none());
+    let is_empty = means.iter().flatten().all(|(_, mean)| mean == "-");
     if is_empty {
         order.insert(0, MEAN);
     }
+    // Of several means the first one stays.
+    order.extend(mean_titles.iter().skip(1).rev().map(String::as_str));
     let mut narrowed = fit_columns(&mut rows, terminal_width(), &order);
     narrowed.retain(|title| title != MEAN || !is_empty);
     let narrowed = match narrowed.is_empty() {
@@ -75,15 +97,25 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
         (None, Some(reason)) => format!("Loss: {reason}.\n"),
         (None, None) => String::new(),
     };
-    let meaning = paragraph(
-        "rmse and largest error: for a noise multiplier of 1, records added or removed. ±: standard deviation of the noise after \
-         the last epoch. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not run.",
-    );
+    let (of_means, scaled) = match in_units {
+        Some(_) => (
+            "Mean ±: half-width of the 95 % interval, in the units of the column. Other ±",
+            ", in scaled columns",
+        ),
+        None => ("±", ""),
+    };
+    let meaning = paragraph(&format!(
+        "rmse and largest error: for a noise multiplier of 1, records added or removed. {of_means}: standard deviation of the noise \
+         after the last epoch{scaled}. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not \
+         run."
+    ));
+    let shown =
+        strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.strategy)).unwrap_or(best);
     let legend = format!(
         "\n{narrowed}{meaning}{}{bound}{}{}{}See one in full with --strategy {}.\n",
         if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },
         mean(best, of_file.as_ref()),
-        sent(strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.strategy)).unwrap_or(best)),
+        sent(shown) + &bin(shown),
         left_out(omissions, Some(best)),
         best.strategy,
     );
@@ -149,7 +181,7 @@ fn left_out(omissions: &[Omission], best: Option<&Forecast>) -> String {
     lines.concat() + &format!("Add --all to compute those that take long, or {one}\n")
 }
 
-/// Adds the end of a line, and breaks it where no terminal decides.
+/// Wraps a text to the width of the terminal, or to 118 characters, and ends the line.
 fn paragraph(text: &str) -> String {
     wrapped(text, terminal_width().unwrap_or(118)) + "\n"
 }
@@ -222,8 +254,9 @@ fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
     let row = |name: String, noise| [name].into_iter().chain(levels(noise)).collect();
     let titles = ["noise of the view", "count ±", "first ±", "second ±"].into_iter();
     let sent = forecast.noise.first_noise.sent.map(|_| "sent ±");
+    let bin = forecast.noise.first_noise.bin.map(|_| "bin ±");
     vec![
-        titles.chain(sent).map(String::from).collect(),
+        titles.chain(sent).chain(bin).map(String::from).collect(),
         row("epoch 1".into(), &forecast.noise.first_noise),
         row(format!("epoch {}", thousands(forecast.problem.horizon)), &forecast.noise.last_noise),
         row("root mean square".into(), &forecast.noise.rms_noise),
@@ -232,7 +265,11 @@ fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
 
 fn levels(noise: &ForecastNoise) -> impl Iterator<Item = String> {
     let levels = [Some(noise.count), Some(noise.first), noise.second];
-    levels.map(|level| level.map_or("-".into(), number)).into_iter().chain(noise.sent.map(number))
+    levels
+        .map(|level| level.map_or("-".into(), number))
+        .into_iter()
+        .chain(noise.sent.map(number))
+        .chain(noise.bin.map(number))
 }
 
 /// Formats the noise of mean and covariance: in the units of the columns, where a file names them.
@@ -272,7 +309,21 @@ fn sent(forecast: &Forecast) -> String {
     ))
 }
 
-/// Formats the cost of count and second moments.
+/// Formats the noise of a bin of histograms and its cost, if there are any.
+pub(super) fn bin(forecast: &Forecast) -> String {
+    let noise = [&forecast.noise.first_noise, &forecast.noise.last_noise].map(|noise| noise.bin.map(number));
+    let ([Some(first), Some(last)], Some(growth)) = (noise, forecast.sensitivity.histogram_growth) else {
+        return String::new();
+    };
+    paragraph(&format!(
+        "With {}, each bin of the histograms has noise ± {first} in epoch 1 and ± {last} after the last. Histograms \
+         raise the noise of the moments by {:.1} % ([privacy] histogram_weight).",
+        forecast.strategy,
+        100.0 * (growth - 1.0)
+    ))
+}
+
+/// Formats the privacy cost of the count and of second moments.
 fn price(forecast: &Forecast) -> String {
     let JointSensitivity { lambda, count_weight, second_moment_free, count_free, .. } = forecast.sensitivity;
     let free = |free: bool| if free { "free" } else { "not free" };

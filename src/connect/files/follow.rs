@@ -256,7 +256,7 @@ impl GrowingFile {
         let metadata = self.file.metadata().map_err(|source| io_error(&self.path, source))?;
         if metadata.len() < self.read {
             let (path, found) = (self.path.clone(), metadata.len());
-            return Err(SourceError::Shrunk { path, found, offset: self.read });
+            return Err(SourceError::Shrunk { path, found });
         }
         let replaced = fs::metadata(&self.path).is_ok_and(|there| there.ino() != self.inode);
         if replaced { Err(SourceError::Replaced { path: self.path.clone() }) } else { Ok(()) }

@@ -119,14 +119,11 @@ impl Origin for ParquetFiles {
 /// has read as the last line of the file.
 fn resume_at(path: &Path, offset: u64) -> Result<(ByteStream, bool), SourceError> {
     let Some(last) = offset.checked_sub(1) else { return Ok((stream_at(path, 0)?, false)) };
-    let mut stream = stream_at(path, last).map_err(|error| match error {
-        SourceError::Shrunk { path, found, .. } => SourceError::Shrunk { path, found, offset },
-        error => error,
-    })?;
+    let mut stream = stream_at(path, last)?;
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let mut before = [0];
     if stream.read(&mut before).map_err(|source| io_error(path, source))? == 0 {
-        return Err(SourceError::Shrunk { path: path.into(), found: last, offset });
+        return Err(SourceError::Shrunk { path: path.into(), found: last });
     }
     let next = stream.fill_buf().map_err(|source| io_error(path, source))?;
     let is_rest = !is_end(&before[0]) && next.first().is_some_and(|next| !is_end(next));
@@ -154,7 +151,7 @@ pub(super) fn stream_at(path: &Path, offset: u64) -> Result<ByteStream, SourceEr
     let skipped = io::copy(&mut (&mut stream).take(offset), &mut io::sink());
     let found = skipped.map_err(|source| io_error(path, source))?;
     match found < offset {
-        true => Err(SourceError::Shrunk { path: path.into(), found, offset }),
+        true => Err(SourceError::Shrunk { path: path.into(), found }),
         false => Ok(stream),
     }
 }
@@ -165,7 +162,7 @@ pub(super) fn open_at(path: &Path, offset: u64) -> Result<File, SourceError> {
     if offset > 0 {
         let found = file.seek(SeekFrom::End(0)).map_err(|source| io_error(path, source))?;
         if found < offset {
-            return Err(SourceError::Shrunk { path: path.into(), found, offset });
+            return Err(SourceError::Shrunk { path: path.into(), found });
         }
         file.seek(SeekFrom::Start(offset)).map_err(|source| io_error(path, source))?;
     }

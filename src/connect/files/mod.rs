@@ -2,27 +2,27 @@
 
 mod follow;
 mod listed;
-mod tables;
+pub(super) mod tables;
 mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
-    AllowedFormats, Origin, OriginRequest, SinkConfig, SinkTarget, SourceConfig, SourceError, System,
-    SystemSection, TextField,
+    AllowedFormats, Origin, OriginRequest, PositionParts, PositionTag, SinkConfig, SinkTarget, SourceConfig,
+    SourceError, System, SystemSection, TextField,
 };
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
 use crate::format::Format;
 use tables::TableFormat;
 
-/// Position tag of listed files.
-pub(super) const TAG: u8 = 0;
-/// Position tag of followed files, which are numbered in the state directory's list.
-pub(crate) const FOLLOWED: u8 = 2;
-/// Position tag of listed Parquet files: a row group, and a row in it.
-const PARQUET: u8 = 5;
+/// Tag of files that the pipeline file lists.
+pub(super) const TAG: PositionTag = PositionParts::InOrder.tag(0);
+/// Tag of files that are followed.
+const FOLLOWED: PositionTag = PositionParts::Listed.tag(2);
+/// Tag of listed Parquet files, with a row group and a row in it.
+const PARQUET: PositionTag = PositionParts::InOrder.tag(5);
 
 pub(super) const SYSTEM: System = System {
     schemes: &[""],
@@ -96,7 +96,7 @@ struct RangeDirectory {
 
 /// When a file is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rotation {
+pub(super) enum Rotation {
     /// After this number of epochs.
     Epochs(u64),
     /// Before the file exceeds this number of bytes; a single epoch may exceed it.
@@ -214,7 +214,7 @@ impl FollowedDirectory {
 
 /// Whether `name` matches a pattern of `*` and `?`. On a mismatch, the last `*` matches one more
 /// character.
-fn agrees(pattern: &[char], name: &[char]) -> bool {
+pub(super) fn agrees(pattern: &[char], name: &[char]) -> bool {
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
         match pattern.get(p) {
@@ -278,7 +278,7 @@ fn table_sink(
     Some(Arc::new(RangeDirectory { directory, format, epochs }))
 }
 
-fn rotation(text: &str) -> Option<Rotation> {
+pub(super) fn rotation(text: &str) -> Option<Rotation> {
     let units = [("epochs", 0), ("epoch", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
     units.iter().find_map(|&(unit, shift)| {
         let number: u64 = text.strip_suffix(unit)?.trim().parse().ok().filter(|&number| number > 0)?;
@@ -333,7 +333,7 @@ mod tests {
         for (source, part) in [
             ("path = 'log/*.csv'", "add follow = true"),
             ("path = '/', format = 'csv'", "add follow = true"),
-            ("path = '-', format = 'csv', follow = true", "is for files: leave it out"),
+            ("path = '-', format = 'csv', follow = true", "leave it out"),
         ] {
             assert!(source_of(source).is_err_and(|error| error.contains(part)), "{source}");
         }

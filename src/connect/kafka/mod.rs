@@ -20,7 +20,7 @@ mod topic;
 mod writer;
 
 use super::security::{TLS_CLIENT_FIELDS, TLS_FIELDS, USER_FIELDS, VARIABLE};
-use super::{STREAM, System};
+use super::{PositionParts, STREAM, System};
 #[cfg(not(feature = "kafka"))]
 use super::{without_client as sink, without_client as source};
 use crate::document::definition::{FieldDefinition, FieldType};
@@ -28,9 +28,6 @@ use crate::security::SecretFields;
 use sasl::SASL;
 #[cfg(feature = "kafka")]
 use topic::{sink, source};
-
-/// Source tag of the partitions of a topic: the low byte.
-pub(crate) const TAG: u8 = 6;
 
 const REGISTRY_PASSWORD: SecretFields =
     SecretFields { variable: "registry_password_env", file: "registry_password_file" };
@@ -42,7 +39,7 @@ pub(super) const SYSTEM: System = System {
     path: "kafka://host:port",
     full_path: "kafka://host[:port]",
     has_fields: false,
-    tags: &[TAG],
+    tags: &[PositionParts::Partitions.tag(6)],
     source_fields: &[
         STREAM,
         FieldDefinition::optional(

@@ -79,10 +79,10 @@ impl PartitionReader {
         let of = format!("partition {}", self.partition.number);
         match self.next {
             Some(next) if end < next => {
-                lost(name, format!("ends before offset {end} in {of}, but was read up to {}", next - 1))
+                lost(name, format!("ends before offset {end} in {of}, and later messages were read"))
             }
             Some(next) if first > next => {
-                lost(name, format!("begins with offset {first} in {of}, but {next} was to be read next"))
+                lost(name, format!("begins with offset {first} in {of}, after the message to be read next"))
             }
             _ => passing("the server has no such offset"),
         }

@@ -12,7 +12,8 @@ use super::security::{KEY_FIELDS, TLS_CLIENT_FIELDS, TLS_FIELDS, TOKEN_FIELDS, U
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
-    RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemSection, report_broker,
+    PositionParts, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemSection,
+    report_broker,
 };
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType};
@@ -25,7 +26,7 @@ pub(super) const SYSTEM: System = System {
     full_path: "nats://host[:port]",
     has_fields: false,
     journaling: super::Journaling::Never,
-    tags: &[4],
+    tags: &[PositionParts::InOrder.tag(4)],
     source_fields: &[STREAM],
     source: Some(source),
     sink_fields: &[

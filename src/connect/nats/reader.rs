@@ -77,11 +77,11 @@ impl NatsReader {
             return Ok(());
         }
         if last.saturating_add(1) < next {
-            let loss = format!("ends with message {last}, but was read up to {}", next - 1);
+            let loss = format!("ends with message {last}, before the last message that was read");
             return Err(lost(self.connection.stream.name(), loss));
         }
         if first > next {
-            let loss = format!("begins with message {first}, but {next} was to be read next");
+            let loss = format!("begins with message {first}, after the one to be read next");
             return Err(lost(self.connection.stream.name(), loss));
         }
         Ok(())

@@ -18,8 +18,8 @@ mod settle;
 #[cfg(feature = "postgres")]
 mod writer;
 
-use super::System;
 use super::security::{TLS_CLIENT_FIELDS, TLS_FIELDS, USER_FIELDS};
+use super::{PositionParts, System};
 #[cfg(not(feature = "postgres"))]
 use super::{without_client as sink, without_client as source};
 use crate::document::definition::{FieldDefinition, FieldType};
@@ -31,7 +31,7 @@ pub(super) const SYSTEM: System = System {
     path: "postgres://host:port/database",
     full_path: "postgres://host[:port]/database",
     has_fields: true,
-    tags: &[9],
+    tags: &[PositionParts::InOrder.tag(9)],
     source_fields: &[
         FieldDefinition::optional(
             "table",

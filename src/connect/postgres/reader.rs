@@ -326,6 +326,13 @@ impl Entries for TableReader {
         !matches!(self.stage, Stage::Ask(_))
     }
 
+    fn obstacle(&self) -> Option<String> {
+        match &self.stage {
+            Stage::Settle(_, open) => Some(open.obstacle()),
+            _ => None,
+        }
+    }
+
     /// Values of the ordering column are no line numbers, and may be private.
     fn line(&self, _position: Position) -> u64 {
         self.rows

@@ -94,13 +94,18 @@ impl OpenTransactions {
         if self.since.elapsed() < LONG_WAIT || std::mem::replace(&mut self.is_reported, true) {
             return None;
         }
+        Some(self.obstacle())
+    }
+
+    /// Returns a message about the transactions that hold rows back.
+    pub(super) fn obstacle(&self) -> String {
         let (kind, view) = match self.are_prepared {
             true => ("prepared", "pg_prepared_xacts"),
             false => ("open", "pg_stat_activity"),
         };
-        Some(format!(
+        format!(
             "new rows are read once {kind} transactions have ended, which may hold earlier rows: {view} lists them"
-        ))
+        )
     }
 }
 

@@ -11,8 +11,8 @@ use super::security::{TLS_CLIENT_FIELDS, TLS_FIELDS, USER_FIELDS};
 use super::wire::{BrokerServer, stream};
 use super::writer::StreamOutlet;
 use super::{
-    AllowedFormats, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System, SystemSection,
-    report_broker,
+    AllowedFormats, PositionParts, RequestError, STREAM, SinkConfig, SinkTarget, SourceConfig, System,
+    SystemSection, report_broker,
 };
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType};
@@ -25,7 +25,7 @@ pub(super) const SYSTEM: System = System {
     full_path: "redis://host[:port][/database]",
     has_fields: true,
     journaling: super::Journaling::Never,
-    tags: &[3],
+    tags: &[PositionParts::InOrder.tag(3)],
     source_fields: &[
         STREAM,
         FieldDefinition::optional(

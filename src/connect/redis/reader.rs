@@ -68,9 +68,8 @@ impl RedisReader {
             Some(RedisValue::Text(last)) if after(parse_id(last)?) < self.next => Err(lost(
                 self.connection.stream.name(),
                 format!(
-                    "ends with id {}, but was read up to {}",
-                    String::from_utf8_lossy(last),
-                    format_id(before(self.next))
+                    "ends with id {}, before the last entry that was read",
+                    String::from_utf8_lossy(last)
                 ),
             )),
             Some(_) => Ok(()),

@@ -42,6 +42,8 @@ pub(super) struct PeerConnections {
     control: Control,
     peer: CurrentPeer,
     attended: Instant,
+    /// Whether any peer was connected.
+    has_connected: bool,
 }
 
 /// The bytes to and from a peer.
@@ -77,13 +79,18 @@ impl PeerConnections {
     /// If the address can't be listened on, or the key file can't be used.
     pub(super) fn open(socket: &SocketSource, control: &Control) -> io::Result<Self> {
         let door = socket.listens.then(|| PeerListener::open(socket)).transpose()?;
+        if let Some(SocketTls::Listening(tls)) = &socket.tls
+            && let Some(warning) = tls.warning()
+        {
+            control.notice(&format!("{socket}: {warning}"));
+        }
         if socket.expose && !socket.admits_only_some() {
             control.notice(&format!(
                 "{socket}: everybody who reaches this address can write records: give the source a key or tls_client_roots"
             ));
         }
         let (socket, control, peer) = (socket.clone(), control.clone(), CurrentPeer::default());
-        Ok(PeerConnections { socket, door, control, peer, attended: Instant::now() })
+        Ok(PeerConnections { socket, door, control, peer, attended: Instant::now(), has_connected: false })
     }
 
     /// Returns the current peer.
@@ -104,6 +111,7 @@ impl PeerConnections {
     /// `last` for too long.
     pub(super) fn next(&mut self, mut last: Instant) -> Option<PeerConnection> {
         let (mut backoff, name) = (Backoff::default(), self.name());
+        let is_first = !self.has_connected && self.door.is_none();
         while !self.control.is_over(last) {
             let connected = match &mut self.door {
                 Some(door) => door.attend(&self.control, &name).map(|()| door.next()),
@@ -111,9 +119,18 @@ impl PeerConnections {
                     .map(|wire| Some(PeerConnection::trusted(wire))),
             };
             match connected.and_then(|connection| connection.map(PeerConnection::prepared).transpose()) {
-                Ok(Some(connection)) => return Some(connection),
+                Ok(Some(connection)) => {
+                    if is_first {
+                        self.control.note_attempt(&name, None);
+                    }
+                    self.has_connected = true;
+                    return Some(connection);
+                }
                 Ok(None) => self.control.sleep(GLANCE),
                 Err(error) => {
+                    if is_first {
+                        self.control.note_attempt(&name, Some(&format!("can't be reached: {error}")));
+                    }
                     if backoff.failed() {
                         self.control.notice(&format!("{name}: {error}; trying again"));
                     }

@@ -10,7 +10,7 @@ use nalgebra::{DMatrix, DVector};
 
 use crate::estimates::{ESTIMATORS, EstimateView};
 
-const DIAGONAL: Layout = Layout { dimension: 1, second: SecondMoment::Diagonal, sent: None };
+const DIAGONAL: Layout = Layout::new(1, SecondMoment::Diagonal);
 const EXACT: MomentNoise = MomentNoise { count: 0.0, first: 0.0, second: 0.0 };
 
 fn adam(decays: [f64; 2], stability: f64, floor: f64) -> Adam {
@@ -26,12 +26,19 @@ fn scaled(columns: &[(f64, f64)], indicator_step: Option<f64>) -> Arc<ScaledView
     let (centres, half_widths) = columns.iter().copied().unzip();
     let key_scales = vec![ColumnScales { centres, half_widths }];
     let columns = ["x", "y"].map(String::from)[..columns.len()].to_vec();
-    Arc::new(ScaledView { view, columns, key_scales, indicator_step })
+    Arc::new(ScaledView {
+        view,
+        columns,
+        key_scales,
+        indicator_step,
+        histograms: Vec::new(),
+        bins_every_record: true,
+    })
 }
 
 fn moments(layout: Layout, coordinates: Vec<f64>, noise: MomentNoise) -> Moments {
     let (epoch, key, source) = (1, 0, SecondMomentSource::Released);
-    Moments { epoch, key, coordinates, layout, noise, source, sent_noise: 0.0 }
+    Moments { epoch, key, coordinates, layout, noise, source, sent_noise: 0.0, bin_noise: 0.0 }
 }
 
 fn sums([count, first, second]: [f64; 3], noise: MomentNoise) -> ColumnSums {

@@ -6,7 +6,7 @@ use hushflow_mechanism::workload::Workload;
 
 use crate::estimates::{ColumnScales, EstimateView};
 
-const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full, sent: None };
+const LAYOUT: Layout = Layout::new(2, SecondMoment::Full);
 
 fn log(columns: &'static [&'static str]) -> LogFacts<'static> {
     LogFacts::plain(columns, SecondMoment::Full)
@@ -17,7 +17,14 @@ fn scaled() -> Arc<ScaledView> {
     let view = EstimateView::usual(Workload::Prefix, &log(&["x", "y"]));
     let columns = ["x", "y"].map(String::from).to_vec();
     let key_scales = vec![ColumnScales { centres: vec![5.0, 0.0], half_widths: vec![10.0, 2.0] }];
-    Arc::new(ScaledView { view, columns, key_scales, indicator_step: None })
+    Arc::new(ScaledView {
+        view,
+        columns,
+        key_scales,
+        indicator_step: None,
+        histograms: Vec::new(),
+        bins_every_record: true,
+    })
 }
 
 /// 1000 records of mean 0 with the covariance (0.1, 0.04; 0.04, 0.2), in scaled coordinates.
@@ -31,6 +38,7 @@ fn moments(second_noise: f64) -> Moments {
         noise,
         source: SecondMomentSource::Released,
         sent_noise: 0.0,
+        bin_noise: 0.0,
     }
 }
 

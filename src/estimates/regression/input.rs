@@ -1,5 +1,5 @@
-//! The sums from which a line is computed: those of a release, or by column those of rows at the
-//! means of the columns.
+//! The sums from which a regression line is computed. They are those of a release. With
+//! `missing = "by-column"` they follow from the covariances of pairs of columns.
 
 use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
 use hushflow_mechanism::estimate::debias::MIN_COUNT_TO_NOISE;
@@ -15,20 +15,20 @@ use crate::estimates::{ColumnScales, ScaledView};
 /// of the scales.
 pub(super) struct LineInput {
     pub(super) sums: DMatrix<f64>,
-    /// Variances of their noise.
+    /// Variances of the noise of `sums`.
     pub(super) variances: DMatrix<f64>,
-    /// Weight of the records.
+    /// Weighted number of records.
     pub(super) count: f64,
     pub(super) scales: ColumnScales,
 }
 
 impl Regression {
-    /// The columns of `on`, and then the target.
+    /// Returns the columns of `on`, and then the target.
     fn columns(&self) -> Vec<usize> {
         self.on.iter().copied().chain([self.target]).collect()
     }
 
-    /// The input of a line.
+    /// Returns the input of a line.
     pub(super) fn input(&self, moments: &Moments, scaled: &ScaledView) -> Result<LineInput, DensityError> {
         let scales = scaled.scales(moments.key).clone();
         if let Some(by_column) = columnwise(moments, scaled) {
@@ -36,8 +36,8 @@ impl Regression {
                 return Err(DensityError::DifferentRows);
             }
             let input = self.input_by_column(&by_column, scales)?;
-            let heaviest = scaled.view.workload.largest_coefficient(moments.epoch);
-            return match by_column.contradict_random(&self.columns(), heaviest) {
+            let largest_weight = scaled.view.workload.largest_coefficient(moments.epoch);
+            return match by_column.contradict_random(&self.columns(), largest_weight) {
                 true => Err(DensityError::NotMissingAtRandom),
                 false => Ok(input),
             };
@@ -49,7 +49,7 @@ impl Regression {
         Ok(LineInput { sums: self.sums(moments), variances: self.variances(moments), count, scales })
     }
 
-    /// The input from the covariances of pairs, about the means of the columns.
+    /// Returns the input from the covariances of pairs, about the means of the columns.
     fn input_by_column(
         &self,
         moments: &ColumnwiseMoments<'_>,
@@ -84,7 +84,7 @@ impl Regression {
         Ok(LineInput { sums, variances, count, scales })
     }
 
-    /// The sums of products of 1, the columns of `on`, and the target, in this order.
+    /// Returns the sums of products of 1, the columns of `on`, and the target, in this order.
     pub(super) fn sums(&self, moments: &Moments) -> DMatrix<f64> {
         let columns = self.columns();
         let (first, second, dimension) = (moments.first(), moments.second(), moments.layout.dimension);
@@ -99,7 +99,7 @@ impl Regression {
         })
     }
 
-    /// The variances of their noise.
+    /// Returns the variances of the noise of [`sums`](Self::sums).
     fn variances(&self, moments: &Moments) -> DMatrix<f64> {
         let noise = moments.noise;
         DMatrix::from_fn(self.on.len() + 2, self.on.len() + 2, |i, j| match (i, j) {

@@ -1,4 +1,4 @@
-//! Records in Avro, one per message, behind the number of their schema in a registry.
+//! Records in Avro, one per message, prefixed with the number of their schema in a registry.
 //!
 //! A message is the byte 0, the number of its schema as four bytes, and the record in Avro's binary
 //! encoding, without a header. The writer's schema gives the fields; the pipeline's columns are
@@ -6,9 +6,9 @@
 //! a column that a schema lacks is missing in its records.
 //!
 //! The crate `apache-avro` would build a tree of every record, with lists as long as a few bytes
-//! claim, by recursion as deep as the bytes demand. Here a record is passed once: wanted values are
-//! copied, all others are skipped, and steps and depth are bounded. This module does no I/O: the
-//! reader of the messages fetches schemas.
+//! claim, by recursion as deep as the bytes demand. Here a record is scanned once: wanted values
+//! are copied, all others are skipped, and steps and depth are bounded. This module does no I/O:
+//! the reader of the messages fetches schemas.
 
 mod plan;
 mod schema;

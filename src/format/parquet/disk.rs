@@ -29,10 +29,29 @@ const HEADER: usize = 1 << 12;
 /// Upper bound on gzip's compression ratio (it is 1,032).
 const GZIP_RATIO: usize = 1100;
 
+/// Bytes that can be read at any place.
+pub(crate) trait RandomAccess: Send + Sync {
+    /// Number of bytes.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Reads bytes from an offset on; none beyond the end.
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
+}
+
+impl RandomAccess for File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, at)
+    }
+}
+
 /// A file, and the first failure to read it.
 #[derive(Clone)]
 pub(super) struct ParquetFile {
-    file: Arc<File>,
+    file: Arc<dyn RandomAccess>,
     length: u64,
     failure: Arc<Mutex<Option<ReadFailure>>>,
 }
@@ -70,9 +89,9 @@ pub(super) struct HeaderBytes {
 }
 
 impl ParquetFile {
-    pub(super) fn new(file: File) -> io::Result<Self> {
-        let length = file.metadata()?.len();
-        Ok(ParquetFile { file: Arc::new(file), length, failure: Arc::default() })
+    pub(super) fn new(file: Arc<dyn RandomAccess>) -> io::Result<Self> {
+        let length = file.length()?;
+        Ok(ParquetFile { file, length, failure: Arc::default() })
     }
 
     /// Returns the failure of the last read, if it failed.
@@ -219,7 +238,7 @@ mod tests {
     fn pages(bytes: &[u8], codec: Compression) -> ColumnPages {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        ColumnPages::new(&ParquetFile::new(file).unwrap(), codec)
+        ColumnPages::new(&ParquetFile::new(Arc::new(file)).unwrap(), codec)
     }
 
     /// Many small members, which the decoder unpacks one after the other.

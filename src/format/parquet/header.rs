@@ -142,7 +142,7 @@ mod tests {
         for bytes in [
             // The size again, with its field number written in full.
             &[0x15, 0, 0x15, 2, 0x15, 2, 0x05, 4, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0][..],
-            // A size that is no integer, is negative, or has too many bits.
+            // A size that is not an integer, is negative, or has too many bits.
             &[0x15, 0, 0x18, 2, 0x15, 2, 0],
             &[0x15, 0, 0x15, 1, 0x15, 2, 0],
             &[0x15, 0, 0x15, 0x80, 0x80, 0x80, 0x80, 0x20, 0x15, 2, 0],

@@ -189,8 +189,8 @@ fn unreadable_files_are_reported_without_values() {
         let error = ParquetRows::open(&path, position, &wanted(names)).err().unwrap().to_string();
         assert!(error.contains(part), "{error}");
     };
-    check((4, 1), &["double"], "has 3 row groups but was read up to number 4");
-    check((2, 9999), &["double"], "row group 2 has 1500 rows but was read up to row 9998");
+    check((4, 1), &["double"], "has 3 row groups, fewer than were read before");
+    check((2, 9999), &["double"], "fewer rows than were read before");
     check((0, 1), &["Double"], "did you mean \"double\"?");
     for (kind, part) in [
         ("REQUIRED INT96 x", "96 bits"),
@@ -249,7 +249,7 @@ fn panics(bytes: &[u8]) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 256,
+        cases: 64,
         rng_seed: RngSeed::Fixed(1),
         failure_persistence: None,
         ..ProptestConfig::default()

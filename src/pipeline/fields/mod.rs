@@ -3,6 +3,7 @@
 //! estimators in `src/estimates`.
 
 mod epochs;
+mod histograms;
 mod privacy;
 mod release;
 mod rules;
@@ -36,6 +37,11 @@ pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {
         section("source", FieldType::Section(&source::SOURCE), "required, or [[sources]]"),
         section("sources", FieldType::Sections(&source::SOURCES), "required, or [source]"),
         Field { presence: Presence::Required, ..section("columns", FieldType::Sections(&COLUMN), "") },
+        section(
+            "histograms",
+            FieldType::Sections(&histograms::HISTOGRAM),
+            "no counts by ranges or values are released",
+        ),
         section("key", FieldType::Section(&KEY), "all records form one series"),
         section("entity", FieldType::Section(&privacy::ENTITY), "single records are protected"),
         Field { presence: Presence::Required, ..section("epochs", FieldType::Section(&epochs::EPOCHS), "") },

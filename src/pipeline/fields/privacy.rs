@@ -108,6 +108,15 @@ pub(super) static PRIVACY: SectionDefinition = SectionDefinition {
              their noise has the variance of that of the means divided by λ.",
         )
         .costs("A weight above the default takes budget from the means; a smaller one only adds noise to the second moments."),
+        Field::optional(
+            "histogram_weight",
+            FieldType::Number(Range::POSITIVE),
+            "0.5",
+            "0.2",
+            "w: weight of all `[[histograms]]` together in the joint release; with H of them, the noise of a bin has the \
+             variance of that of the count times H/(2w).",
+        )
+        .costs("The noise of the moments grows by √(1 + w/2), 12 % for ½ and 5 % for 0.2; that of the bins falls with the root of w."),
     ],
     ..SectionDefinition::EMPTY
 };

@@ -126,6 +126,22 @@ pub(super) const RULES: &[Rule] = &[
         message: "offsets shift the noise of sums, and this method releases no sums: leave them out",
     },
     Rule {
+        when: &[Is("release.method", Of(estimators))],
+        then: &[Lacks("histograms")],
+        message: "histograms are released beside moments, and this method releases none: leave them out, or choose \
+                  method = \"jme\"",
+    },
+    Rule {
+        when: &[Lacks("histograms")],
+        then: &[Lacks("privacy.histogram_weight")],
+        message: "there are no [[histograms]]: leave it out",
+    },
+    Rule {
+        when: &[Is("entity.several", These(&["average"]))],
+        then: &[Lacks("histograms[].values")],
+        message: "texts have no mean, and several = \"average\" makes the records of a key one: choose \"keep\"",
+    },
+    Rule {
         when: &[Is("release.method", Of(means))],
         then: &[Is("privacy.neighbours", These(&["replace-one-in-place"]))],
         message: "a mean of windows needs neighbours = \"replace-one-in-place\": the number of records in a window must be public",
@@ -138,7 +154,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Why event times are no clock.
+/// Why event times can't be the clock.
 pub(in crate::pipeline) const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record unless [privacy] has neighbours = \
     \"replace-one-in-place\", so it must not decide when epochs close: name an arrival column (arrival = \
     \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";
@@ -152,7 +168,7 @@ pub(in crate::pipeline) const UNMOVED: &str = "no row advances a clock here: lea
 const UNWEIGHTED: &str =
     "this weight is for second moments with method = \"jme\", \"cs\" or \"joint-clip\": leave it out";
 
-/// Returns the methods of moments of which `is_one` holds.
+/// Returns the methods of moments that `is_one` accepts.
 fn methods(is_one: impl Fn(Method) -> bool) -> Vec<&'static str> {
     METHODS.iter().filter(|word| is_one(word.value)).map(|word| word.name).collect()
 }

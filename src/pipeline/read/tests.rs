@@ -115,7 +115,7 @@ fn public_parameters_are_the_same_after_json() {
         let parameters = parse(text).unwrap().public_parameters();
         let json = serde_json::to_string(&parameters).unwrap();
         assert_eq!(serde_json::from_str::<super::super::PublicParameters>(&json).unwrap(), parameters);
-        assert!(!json.contains(".csv"), "paths are no public parameters: {json}");
+        assert!(!json.contains(".csv"), "paths are not public parameters: {json}");
     }
 }
 
@@ -192,7 +192,7 @@ fn problems_name_position_and_remedy() {
     check(
         "estimate = \"gaussian\"",
         "estimate = \"guess\"",
-        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\" or \"adam\" or \"regression\" or \"pca\"",
+        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\" or \"adam\" or \"regression\" or \"pca\" or \"histogram\" or \"quantiles\"",
     );
     check(
         "name = \"distance\"",

@@ -22,7 +22,7 @@ pub fn json_schema() -> Value {
     schema
 }
 
-/// The schema of a table. Fields that only some of these tables have are allowed in all.
+/// Returns the schema of a table. Fields that only some of these tables have are allowed in all.
 fn section(definition: &SectionDefinition) -> Value {
     let mut properties = Map::new();
     for field in groups(definition).into_iter().flat_map(|(_, fields)| fields) {
@@ -49,7 +49,7 @@ fn section(definition: &SectionDefinition) -> Value {
     schema
 }
 
-/// The rules of fields that only some of these tables have or must have.
+/// Returns the rules for fields that only some of these tables have or must have.
 fn group_rules(definition: &SectionDefinition) -> Vec<Value> {
     let groups = (definition.groups)();
     let mut rules = Vec::new();
@@ -82,7 +82,7 @@ fn group_rules(definition: &SectionDefinition) -> Vec<Value> {
     rules
 }
 
-/// The schema of the tables that have a group of fields, if another field says which.
+/// Returns the schema of the tables that have a group of fields, if another field decides.
 fn test(only: &GroupTest) -> Option<Value> {
     match only {
         GroupTest::Any => None,
@@ -99,7 +99,7 @@ fn test(only: &GroupTest) -> Option<Value> {
     }
 }
 
-/// The schema of tables with a field, or with a field of one value: `field = value`.
+/// Returns the schema of tables with a field, or with one value of a field: `field = value`.
 fn alternative(field: &str) -> Value {
     match field.split_once(" = ") {
         None => json!({ "required": [field] }),
@@ -128,7 +128,7 @@ fn property(field: &FieldDefinition) -> Value {
     schema
 }
 
-/// The JSON of a TOML value.
+/// Converts a TOML value to JSON.
 pub(super) fn toml_value(text: &str) -> Value {
     let table: toml::Table = format!("value = {text}").parse().expect("examples of the table are TOML");
     json!(table["value"])
@@ -156,6 +156,10 @@ fn value(field: FieldType) -> Value {
         FieldType::Numbers => {
             json!({ "type": "array", "minItems": 1, "items": { "type": "number", "exclusiveMinimum": 0 } })
         }
+        FieldType::Shares => {
+            json!({ "type": "array", "minItems": 1, "items": number(Range::SHARE) })
+        }
+        FieldType::Edges => json!({ "type": "array", "minItems": 3, "items": { "type": "number" } }),
         FieldType::BoundsByKey => {
             let pair =
                 json!({ "type": "array", "minItems": 2, "maxItems": 2, "items": { "type": "number" } });
@@ -164,7 +168,8 @@ fn value(field: FieldType) -> Value {
         FieldType::Either(types) => {
             json!({ "anyOf": types.iter().map(|value| self::value(*value)).collect::<Vec<_>>() })
         }
-        // A date without quotes is no JSON. Editors pass it as a text, libraries as another type.
+        // JSON has no dates. Editors pass a date without quotes as a string, libraries as another
+        // type.
         FieldType::Time => {
             json!({ "not": { "type": ["array", "boolean", "null", "number", "object"] }, "pattern": TIME })
         }
@@ -173,8 +178,8 @@ fn value(field: FieldType) -> Value {
     }
 }
 
-/// A pattern for a form such as `blt:b`: letters after a colon are numbers, and Greek letters may
-/// have decimals.
+/// Returns a pattern for a form such as `blt:b`. A letter after the colon stands for a whole
+/// number, a Greek letter for any number.
 fn pattern(usage: &str) -> String {
     match usage.split_once([':', '…']) {
         Some((word, "PATH")) => format!("{word}:.+"),

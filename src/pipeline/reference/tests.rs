@@ -42,6 +42,7 @@ fn companions(scheme: &str, key: &str, value: Option<&str>) -> &'static str {
         "tls_certificate" => ", tls = true, tls_key = 'k'",
         "tls_key" => ", tls = true, tls_certificate = 'c'",
         "tls_client_roots" => ", tls = true, tls_certificate = 'c', tls_key = 'k'",
+        "tls_roots" if scheme == "s3://" => "",
         "tls_roots" | "tls_server_name" => ", tls = true",
         "user" => ", password_env = 'P'",
         "password_env" | "password_file" => ", user = 'u'",
@@ -71,6 +72,7 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             let what = match (scheme, key) {
                 ("postgres://", "table" | "query") => "/d'",
                 ("postgres://", _) => "/d', table = 't'",
+                ("s3://", _) => "ts/a.csv'",
                 _ => "'",
             };
             vec![format!("source = {{ path = '{scheme}h{what}{more}")]
@@ -97,6 +99,9 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             own("columns = [{ name = 'x', lower = 0, upper = 1"),
         ],
         ("[[columns]]", ..) => vec![own("columns = [{ name = 'x', lower = 0, upper = 1")],
+        ("[[histograms]]", _, "bins") => vec![own("histograms = [{ column = 'x'")],
+        ("[[histograms]]", _, "values" | "edges") => vec![own("histograms = [{ column = 'h'")],
+        ("[[histograms]]", ..) => vec![own("histograms = [{ column = 'h', edges = [0,1,2]")],
         ("[key]", _, "values_file") => vec![own("key = { column = 'k'")],
         ("[key]", ..) => vec![own("key = { column = 'k', values = ['a']")],
         ("[entity]", ..) => vec![
@@ -119,6 +124,10 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             own("entity = { column = 'user', participations = 4 }\n"),
             own("privacy = { epsilon = 1, delta = 1e-6, unit = 'entity'"),
         ],
+        ("[privacy]", _, "histogram_weight") => vec![
+            own("histograms = [{ column = 'h', edges = [0,1,2] }]\n"),
+            own("privacy = { epsilon = 1, delta = 1e-6"),
+        ],
         ("[privacy]", ..) => vec![own("privacy = { epsilon = 1, delta = 1e-6")],
         ("[release]", group, "range") if group.contains("mean") => {
             vec![own(IN_PLACE), own("release = { method = 'tukey', scale = [1], corruption = 0.1, range = 1")]
@@ -136,6 +145,7 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             let is_alternative = (section.one_of)().iter().any(|field| field == estimate);
             let workload = if is_alternative { "" } else { ", workload = 'prefix'" };
             vec![
+                own("histograms = [{ column = 'age', edges = [0,1,2] }]\n"),
                 own(
                     "columns = [{ name = 'y', lower = 0, upper = 1 }, { name = 'x1', lower = 0, upper = 1 }, { name = 'x2', lower = 0, upper = 1 }]\n",
                 ),
@@ -159,6 +169,7 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             let more = required("[[sinks]]", scheme) + companions(scheme, key, value);
             let rest = match scheme {
                 "postgres://" => "/d",
+                "s3://" => "ts/a",
                 _ if scheme.contains("-listen") => ":1",
                 _ => "",
             };
@@ -207,8 +218,13 @@ fn text_with(section: &SectionDefinition, group: &str, key: &str, value: Option<
     base.map(|line| format!("{line}\n")).chain(lines.iter().cloned()).collect()
 }
 
-/// Whether this build reads and writes Kafka.
+/// Whether this build reads and writes Kafka, and objects.
 const KAFKA: bool = cfg!(feature = "kafka");
+const OBJECTS: bool = cfg!(feature = "s3");
+
+fn is_built(group: &str) -> bool {
+    (KAFKA || group != "kafka://") && (OBJECTS || group != "s3://")
+}
 
 /// Calls `check` with every field that is no section, its section and the kind of section.
 fn every_field(mut check: impl FnMut(&SectionDefinition, &str, &FieldDefinition)) {
@@ -218,7 +234,7 @@ fn every_field(mut check: impl FnMut(&SectionDefinition, &str, &FieldDefinition)
             for field in fields.iter().filter(|field| field.value.section().is_none()) {
                 let schemes = group.split([' ', ',']).filter(|word| word.ends_with("://"));
                 let groups = if is_shared(field) { schemes.collect() } else { vec![group.as_str()] };
-                for group in groups.into_iter().filter(|group| KAFKA || *group != "kafka://") {
+                for group in groups.into_iter().filter(|group| is_built(group)) {
                     check(section, group, field);
                 }
             }
@@ -305,7 +321,7 @@ fn toml_in_the_docs_is_valid() {
                 continue;
             }
             blocks += 1;
-            if block.contains("kafka://") && !KAFKA {
+            if (block.contains("kafka://") && !KAFKA) || (block.contains("s3://") && !OBJECTS) {
                 continue;
             }
             let pipeline = toml::to_string(&within_pipeline(block.parse().unwrap())).unwrap();

@@ -17,19 +17,19 @@ pub struct Record {
 }
 
 impl Record {
-    /// A record of an epoch, with the index of its key in the list of keys, 0 without keys, and
-    /// its columns in order.
+    /// Returns a record of an epoch, with the index of its key in the list of keys (0 without keys)
+    /// and the values of its columns in order.
     pub fn new(epoch: u64, key: u32, values: impl Into<Vec<f64>>) -> Self {
         Self { epoch, key, entity: None, values: values.into() }
     }
 
-    /// The person or other entity to whom the record belongs, where entities are protected.
+    /// Sets the person or other entity to whom the record belongs, if entities are protected.
     pub fn of_entity(self, entity: Entity) -> Self {
         Self { entity: Some(entity), ..self }
     }
 }
 
-/// The records that a publication takes.
+/// Which records a publication accepts.
 pub(super) struct WantedRecords {
     pub(super) first_epoch: u64,
     pub(super) keys: u32,
@@ -39,7 +39,7 @@ pub(super) struct WantedRecords {
 }
 
 impl WantedRecords {
-    /// Whether a batch holds only such records.
+    /// Returns whether a batch holds only records that the publication accepts.
     pub(super) fn fit(&self, records: &Records) -> bool {
         let (rows, entities) = (records.len(), if self.has_entities { records.len() } else { 0 });
         records.epochs.len() == rows
@@ -50,7 +50,7 @@ impl WantedRecords {
             && records.epochs.iter().all(|&epoch| epoch >= self.first_epoch)
     }
 
-    /// Brings values from the bounds of their keys to those of the columns.
+    /// Rescales values from the bounds of their keys to those of the columns.
     pub(super) fn scale(&self, records: &mut Records) {
         let rows = records.values.chunks_exact_mut(self.columns);
         rows.zip(&records.keys).for_each(|(values, &key)| self.bounds.scale(key, values));
@@ -78,8 +78,8 @@ pub(super) fn batches<'scope>(
                             || record.entity.is_some() != wanted.has_entities
                         {
                             fault.raise(
-                                "a record does not have one value for each column, or an entity where \
-                                 entities are protected and only there",
+                                "a record needs one value for each column, and an entity if and only if \
+                                 entities are protected",
                             );
                             return;
                         }

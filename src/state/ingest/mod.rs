@@ -6,8 +6,8 @@
 //! is read or acknowledged. A run continues at the position of the last committed epoch, through
 //! older sessions into its own. Segments completely behind that position are deleted.
 //!
-//! The part of a [`Position`] is the session, and the offset counts its bytes after the header.
-//! Rows don't matter here: inside, each position has the first row.
+//! The part of a [`Position`] is the session, and the offset counts its bytes after the header. The
+//! journal does not use row numbers: its positions keep the first one.
 //!
 //! An [`IngestJournal`] is shared by the threads that append, read and commit. Bytes after the last
 //! synced frame were never acknowledged: the next start cuts them.
@@ -31,7 +31,7 @@ use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// Length at which a segment is followed by another, at the latest.
+/// Length in bytes from which on a segment is followed by another. A limit may make it shorter.
 const SEGMENT_LENGTH: u64 = 16 << 20;
 
 /// Fewest segments in a journal at its limit, so that some can be deleted while others are needed.
@@ -47,7 +47,7 @@ pub struct IngestJournal {
     /// Storage used to delete segments, one thread at a time; locked before `shared`.
     discarding: Mutex<Box<dyn Storage>>,
     segment_length: u64,
-    /// Limit on the bytes of segments; for exceptions see [`room`].
+    /// Limit on the bytes of all segments; for exceptions see [`room`].
     limit: u64,
 }
 
@@ -56,7 +56,7 @@ struct IngestState {
     segments: VecDeque<SegmentExtent>,
     /// The session that this run writes.
     session: u32,
-    /// Head of a segment that would follow everything on disk.
+    /// Head that the next segment would have.
     end: SegmentHead,
     /// The position recorded by the last commit.
     passed: Position,
@@ -74,7 +74,7 @@ struct IngestState {
 /// An existing segment.
 struct SegmentExtent {
     name: SegmentName,
-    /// Bytes of the session before it.
+    /// Bytes of the session before this segment.
     start: u64,
     /// Durable bytes of the file.
     durable: u64,
@@ -106,7 +106,7 @@ impl Store {
         IngestJournal::open(self.storage.share(), from, (segment_length, limit))
     }
 
-    /// Returns whether an earlier run kept a journal here, so its input was new each time.
+    /// Returns whether an earlier run kept a journal here. Its source can't be read again.
     ///
     /// # Errors
     /// If the directory can't be listed.
@@ -154,7 +154,7 @@ impl IngestJournal {
         };
         ingest.discard_before(from)?;
         let mut shared = ingest.shared();
-        shared.holds(from)?;
+        shared.check_continues_at(from)?;
         if let Some(last) = last {
             shared.mend(last)?;
         }
@@ -181,7 +181,7 @@ impl IngestJournal {
 
     /// Begins the next segment to grow.
     fn grow(&self, tail: &mut Option<GrowingSegment>, head: SegmentHead) -> Result<(), StateError> {
-        // Not locked, so readers and commits continue while the disk works.
+        // Nothing is locked while the disk works, so readers and commits continue.
         let storage = self.shared().storage.share();
         let (file, end) = begin(&*storage, &head)?;
         let mut shared = self.shared();
@@ -236,7 +236,7 @@ impl IngestJournal {
             shared.passed = shared.passed.max(position);
         }
         loop {
-            // Not locked during slow file system work, so reading and appending continue.
+            // Nothing is locked while a file is removed, so reading and appending continue.
             let Some(behind) = self.shared().take_behind(position) else { return Ok(()) };
             storage.remove(&behind.file())?;
             // One by one, so no crash leaves a gap.
@@ -274,7 +274,7 @@ impl IngestState {
     }
 
     /// Checks that the journal continues at `from` without a gap.
-    fn holds(&self, from: Position) -> Result<(), StateError> {
+    fn check_continues_at(&self, from: Position) -> Result<(), StateError> {
         let gap = |position: Position| StateError::IngestGap {
             path: self.storage.path().to_owned(),
             session: position.part,

@@ -13,6 +13,8 @@ function queryOf(state, of) {
   if (state.workload) query.set("workload", state.workload);
   for (const key of state.key === null ? [] : [state.key, ...state.vs]) query.append("key", key);
   if (of) query.set("of", of);
+  // The server knows more keys than it lists.
+  if (of && state.key === null && state.q && !about.all_keys_listed) query.set("q", state.q);
   for (const name of ["from", "to", "last"]) if (of && state[name]) query.set(name, state[name]);
   return query;
 }

@@ -70,6 +70,7 @@ function drawDetail(state, of) {
   drawLegend(state, lines);
   drawTrend(state, lines, title);
   drawColumns(state, of);
+  drawBars(state);
   drawMatrix(state, of);
   drawTables(state, of);
 }

@@ -1,4 +1,4 @@
-// Downloads of what is shown: numbers as CSV and JSON, charts as SVG and PNG.
+// Downloads of what is shown: numbers as CSV, Parquet and JSON, charts as SVG and PNG.
 
 /// Attributes that a picture takes along, because a file has no style sheet.
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "font-family", "font-size", "font-weight"];
@@ -106,6 +106,7 @@ function pixels({ text, width, height }) {
 async function fileOf(place, kind) {
   const readings = place === "trend" ? detail.readings : overview.readings;
   if (kind === "csv") return new Blob([csvOf(readings)], { type: "text/csv" });
+  if (kind === "parquet") return parquetOf(readings);
   if (kind === "json") return new Blob([jsonOf(readings)], { type: "application/json" });
   const picture = pictureOf(place);
   if (picture === null) throw new Error("there is no chart yet");
@@ -116,8 +117,8 @@ function buildDownloads() {
   for (const list of document.querySelectorAll(".downloads")) {
     const place = list.dataset.of;
     list.append(element("span", "Download what is shown:"));
-    for (const kind of ["csv", "json", "svg", "png"]) {
-      const button = element("button", kind.toUpperCase(), { type: "button" });
+    for (const kind of ["csv", "parquet", "json", "svg", "png"]) {
+      const button = element("button", kind === "parquet" ? "Parquet" : kind.toUpperCase(), { type: "button" });
       button.addEventListener("click", async () => {
         const state = current();
         const parts = [about.name, place === "trend" ? shownKey(state) : "all-keys", shownSeries(state)];

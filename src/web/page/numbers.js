@@ -76,6 +76,10 @@ function weighting(workload) {
 function estimateTitle(name) {
   const [kind, formula] = name.split(/:(.*)/s);
   const words = { gaussian: "mean and covariance", moments: "weighted sums", adam: "Adam" };
+  if (kind === "pca" && formula) {
+    const [number, of] = formula.split(":");
+    return `${number === "1" ? "first principal component" : `first ${number} principal components`}${of ? ` of the ${of}` : ""}`;
+  }
   return formula ? `regression ${formula}` : words[kind] ?? kind;
 }
 

@@ -2,6 +2,9 @@
 
 let overview = null;
 
+/// Pause in writing after which the server is asked, in milliseconds.
+const PAUSE = 250;
+
 /// Shows all keys under a state.
 async function showOverview(state, of) {
   const query = queryOf({ ...state, key: null }, of);
@@ -25,7 +28,8 @@ async function showOverview(state, of) {
 function refresh(query) {
   const { readings } = overview;
   if (readings.to >= about.horizon) { ended(); return; }
-  status(readings.epochs.length === 0 ? "waiting" : "live", readings.epochs.length === 0 ? "waiting for an epoch" : "live");
+  const isEmpty = readings.epochs.length === 0 && readings.keys.length > 0;
+  status(isEmpty ? "waiting" : "live", isEmpty ? "waiting for an epoch" : "live");
   const { name } = overview;
   again = setTimeout(async () => {
     if (overview?.name !== name) return;
@@ -91,7 +95,9 @@ function drawOverview(state, of) {
   $("overview-title").textContent = `${series.title}${series.name && ` of ${series.name}`}`;
   const span = readings.epochs.length === 0 ? "" : ` Epochs ${readings.from} to ${readings.to}${when(readings.to)}.`;
   const scale = isCommon && common ? ` All charts span ${bound(common[0])} to ${bound(common[1])}.` : " Each chart has a scale of its own.";
-  const missing = about.all_keys_listed ? "" : ` These are the first of ${about.number_of_keys} keys: search for the whole name of another and press Enter.`;
+  const missing = about.all_keys_listed ? "" : state.q
+    ? ` Of ${about.number_of_keys} keys, the first ${about.keys.length} with this text are shown.`
+    : ` These are the first of ${about.number_of_keys} keys: search for a part of the name of another.`;
   $("found").textContent = found.length === all.length ? `${all.length} keys` : `${found.length} of ${all.length} keys`;
   $("overview-hint").textContent = `${span}${scale}${missing} Band: ${about.level * 100} % confidence interval for ${about.plot.band}. ${faintness(of)}` +
     (sort === "change" ? " Change: from the first epoch shown that is not pale; ▲ and ▼ where both intervals do not meet." : "") +
@@ -112,7 +118,13 @@ function noteOf(line, change, isApart) {
 }
 
 function buildOverview() {
-  $("search").addEventListener("input", () => go({ q: $("search").value }, true));
+  let asking = null;
+  $("search").addEventListener("input", () => {
+    clearTimeout(asking);
+    const search = () => go({ q: $("search").value }, true);
+    // The server searches keys that are not listed: it is asked once the reader pauses.
+    if (about.all_keys_listed) search(); else asking = setTimeout(search, PAUSE);
+  });
   $("finding").addEventListener("submit", (event) => {
     event.preventDefault();
     const name = $("search").value;

@@ -17,6 +17,9 @@ function shownSeries(state) {
   return `${group.name}:${group.series[0].name}`;
 }
 
+/// Most principal components that are on offer.
+const MOST_COMPONENTS = 3;
+
 /// Numbers of epochs that can be shown.
 const SPANS = [7, 30, 90, 365];
 
@@ -78,6 +81,11 @@ function drawControls(state, key, of) {
   const estimates = about.estimates.map(({ name }) => ({ value: name, text: estimateTitle(name) }));
   if (!about.estimates.some(({ name }) => name === estimate)) estimates.push({ value: estimate, text: estimateTitle(estimate) });
   if (about.formula !== null && names.length > 1) estimates.push({ value: "+", text: "regression of …" });
+  const most = about.components === null ? 0 : Math.min(names.length, MOST_COMPONENTS);
+  for (let number = 1; number <= most; number++) {
+    const value = `${about.components}:${number}`;
+    if (!estimates.some((known) => known.value === value)) estimates.push({ value, text: estimateTitle(value) });
+  }
   offer($("estimate"), estimates, estimate);
   $("formula").hidden = !estimate.startsWith(`${about.formula}:`);
   drawFormula(estimate, names);
@@ -101,8 +109,8 @@ function drawFormula(estimate, names) {
       return label;
     }));
   }
+  if (!estimate.startsWith(`${about.formula}:`)) return;
   const [, formula] = estimate.split(/:(.*)/s);
-  if (formula === undefined) return;
   const [target, on] = formula.split("~");
   $("target").value = target;
   for (const box of $("regressors").querySelectorAll("input")) box.checked = on.split("+").includes(box.value);

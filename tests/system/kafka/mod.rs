@@ -1,6 +1,6 @@
-//! Kafka, with the test cluster of its client library. While a run reads or writes, the broker goes
-//! away and the run is killed. The exact sums must equal those of a file, and each release occurs
-//! once. Needs the feature `kafka`.
+//! Tests Kafka with the test cluster of its client library. While a run reads or writes, the broker
+//! fails and the run is killed. The exact sums must equal those of a file, and each release must
+//! occur once. Needs the feature `kafka`.
 
 mod cluster;
 mod front;
@@ -354,12 +354,12 @@ fn a_partition_that_lost_messages_is_refused() {
     // This cluster removes everything before the last five megabytes.
     let large = vec![b'x'; 900_000];
     case.cluster.publish(("rows", 0), (0..8).map(|_| Some(large.as_slice())));
-    case.refused(&pipeline, &["begins with offset 100", "in partition 0, but 1000 was to be read next"]);
+    case.refused(&pipeline, &["begins with offset 100", "in partition 0, after the message to be read next"]);
     case.cluster = KafkaCluster::new(&[("rows", 1)]);
     case.publish(("rows", 0), 0, 10);
     case.refused(
         &case.pipeline("rows", ""),
-        &["ends before offset 10 in partition 0, but was read up to 999"],
+        &["ends before offset 10 in partition 0, and later messages were read"],
     );
 }
 

@@ -67,6 +67,7 @@ fn check_consistent(line: &str, found: &Value, bound: f64) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn every_strategy_has_consistent_figures_for_every_workload() {
     let lab = Lab::new();
     let workloads = [

@@ -16,6 +16,7 @@ fn names(lab: &Lab, purpose: &str) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "slow"]
 fn tables_fit_a_screen_and_list_all_strategies() {
     let lab = Lab::new();
     let budget = "--epsilon 1 --delta 1e-6 --records-per-epoch 50";
@@ -40,6 +41,7 @@ fn tables_fit_a_screen_and_list_all_strategies() {
 
 /// Every strategy of the table is compared or left out with a reason.
 #[test]
+#[ignore = "slow"]
 fn a_comparison_names_omitted_strategies_with_the_reason() {
     let lab = Lab::new();
     let purpose = "-w prefix -n 600 --participation 6x100";

@@ -46,13 +46,14 @@ pub(super) enum Factor {
     Missing,
     Bounds,
     Sent,
+    Histograms,
     Windows,
 }
 
 use Factor as F;
 
 /// The levels of each factor, the default first.
-pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
+pub(super) const FACTORS: [(Factor, &[&str]); 27] = [
     (F::Unit, &["record", "entity"]),
     (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
     // One of the adjacencies to which the guarantee converts: its own, the next one, …
@@ -75,6 +76,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
             "auto",
             "tukey",
             "resilience",
+            "shrunk",
             "pace",
             "ssp",
             "ssp-tight",
@@ -114,7 +116,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
     (F::Clock, &["records", "arrival", "late folded", "late dropped", "end-of-input", "event-time"]),
     // With "back", the clock falls back for the last rows: far enough for a warning to everyone.
     (F::Jump, &["any", "limited", "back"]),
-    (F::Source, &["file", "two files", "two sources", "stdin", "journal"]),
+    // The last level needs a server of PostgreSQL: only [`database`](super::database) tries it.
+    (F::Source, &["file", "two files", "two sources", "stdin", "journal", "postgres"]),
     (F::Format, &["csv", "ndjson"]),
     (F::Keys, &["none", "three"]),
     (F::Moments, &["full", "diagonal", "none"]),
@@ -123,7 +126,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
     (F::Copies, &["none", "by id"]),
     (F::Restart, &["none", "grown", "torn", "killed"]),
     (F::Workers, &["1", "2", "3", "two processes"]),
-    (F::Watch, &["quiet", "json", "csv", "sink", "log info", "log debug", "metrics"]),
+    (F::Watch, &["quiet", "json", "csv", "sink", "log info", "log debug", "metrics", "table"]),
     (F::Values, &["plain", "odd", "huge"]),
     (F::Pair, &["extreme", "random"]),
     (F::Horizon, &["4", "7", "12"]),
@@ -133,6 +136,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 26] = [
     // Upper limit of the number of sent records of an entity in an epoch, if that number is
     // released.
     (F::Sent, &["none", "2", "5"]),
+    // Of the first column, and also of a text.
+    (F::Histograms, &["none", "bins", "bins and values"]),
     // Epochs of a window and of a stride, for estimators of windows.
     (F::Windows, &["each epoch", "3/1", "4/2", "3/3", "growing"]),
 ];
@@ -220,6 +225,7 @@ impl Case {
             F::Method if random.below(3) > 0 => random.below(MOMENTS as u64) as usize,
             // Thousands of rows take longer.
             F::Rows => usize::from(random.below(12) == 0),
+            F::Source => random.below(levels.len() as u64 - 1) as usize,
             _ => random.below(levels.len() as u64) as usize,
         };
         let levels = FACTORS.iter().map(level).collect();
@@ -281,7 +287,7 @@ impl Case {
             if self.is(F::Columns, &["1"]) || self.is(F::Method, &["tukey"]) {
                 self.set(F::Columns, "2");
             }
-            for factor in [F::Strategy, F::Moments, F::ClipNorm, F::Missing, F::Bounds] {
+            for factor in [F::Strategy, F::Moments, F::ClipNorm, F::Missing, F::Bounds, F::Histograms] {
                 self.levels[factor as usize] = 0;
             }
         }
@@ -298,6 +304,10 @@ impl Case {
         if self.is(F::Unit, &["record"]) {
             self.levels[F::Limits as usize] = 0;
             self.levels[F::Sent as usize] = 0;
+        }
+        // The text is the name of the entity, where that has no other role.
+        if self.is(F::Unit, &["entity"]) && self.is(F::Histograms, &["bins and values"]) {
+            self.set(F::Histograms, "bins");
         }
         if self.is(F::Clock, &["event-time"]) && !self.is(F::Neighbours, &["replace-one-in-place"]) {
             self.set(F::Clock, "arrival");
@@ -337,6 +347,10 @@ impl Case {
         }
         if self.is(F::Source, &["two sources"]) && self.is(F::Clock, &["records"]) {
             self.set(F::Source, "two files");
+        }
+        // The text of CSV is what the table holds.
+        if self.is(F::Source, &["postgres"]) {
+            self.set(F::Format, "csv");
         }
         if self.is(F::Rows, &["many"]) {
             self.set(F::Horizon, "4");

@@ -48,6 +48,12 @@ impl Case {
                     writeln!(text, "[columns.bounds]\nk0 = [{lower}, {middle}]\nk2 = [{middle}, {upper}]");
             }
         }
+        if !self.is(F::Histograms, &["none"]) {
+            text += "[[histograms]]\ncolumn = 'x'\nbins = 4\n";
+        }
+        if self.is(F::Histograms, &["bins and values"]) {
+            text += "[[histograms]]\ncolumn = 'entity'\nvalues = ['e0', 'e1', 'e2']\n";
+        }
         if self.is(F::Keys, &["three"]) {
             let _ = writeln!(text, "[key]\ncolumn = 'key'\nvalues = {KEYS:?}");
         }
@@ -80,6 +86,9 @@ impl Case {
         if self.is(F::Watch, &["sink"]) {
             text += "[[sinks]]\npath = 'sink.jsonl'\n";
         }
+        if self.is(F::Watch, &["table"]) {
+            text += "[[sinks]]\npath = 'table'\nformat = 'parquet'\nrotate = '3 epochs'\n";
+        }
         // This section comes last, because a world may add offsets to it.
         let _ = writeln!(text, "[simulation]\nseed = {}", self.seed % 1000);
         text
@@ -107,6 +116,9 @@ impl Case {
                 true => ("[[sources]]", format!("name = '{name}'\n")),
                 false => ("[source]", String::new()),
             };
+            if self.is(F::Source, &["postgres"]) {
+                return format!("{title}\n{}{id}{jump}{missing}", super::database::source());
+            }
             let path = if files.len() == 1 { format!("{:?}", files[0]) } else { format!("{files:?}") };
             format!(
                 "{title}\n{name}path = {path}\nformat = '{}'\n{journal}{id}{jump}{missing}",

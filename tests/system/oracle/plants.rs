@@ -114,8 +114,9 @@ fn planted_faults_are_found() {
     fs::write(tree.join("tests/oracle.rs"), PROGRAM).expect("a program");
     let run = |name: &str, test: &str, until: &str| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["test", "--locked"]).args(test.split(' ')).args(["--", "--skip", "plants"]);
+        cargo.args(["test", "--locked"]).args(test.split(' '));
         cargo
+            .args(["--", "--include-ignored", "--skip", "plants"])
             .current_dir(&tree)
             .env("CARGO_TARGET_DIR", folder.join("target"))
             .env("HUSHFLOW_ORACLE_UNTIL", until);

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::Leak;
 use super::factors::{Case, Factor as F};
 use crate::harness::{answer, await_until, finish, hushflow, send, tail};
+use crate::tables;
 
 /// Begins a line of standard error that follows from the releases.
 const FAINT: &str = "warning: the published counts";
@@ -91,6 +92,13 @@ impl Facts {
             settled && last.clone().all(|text| committed(text).is_some_and(|committed| committed >= epochs))
         });
         self.tell(name.into(), scrapes.pop().unwrap_or_default());
+        for probe in ["/healthz", "/readyz"] {
+            let request = format!("GET {probe} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            let (status, body) = answer(send(&address, &request));
+            // The age of an epoch is a time.
+            let body: String = body.chars().filter(|c| !c.is_ascii_digit()).collect();
+            self.tell(format!("{probe} beside {name}"), format!("{status}\n{body}"));
+        }
     }
 
     /// Returns the differences between two worlds in public facts.
@@ -145,6 +153,16 @@ impl Seen {
             facts.tell("lines of the sink".into(), sink.lines().map(shape).collect::<String>());
             facts.following.insert("the sink, to the byte".into(), sink);
         }
+        let table = state.with_file_name("table");
+        if table.is_dir() {
+            facts.tell("files and rows of the table".into(), outline(&table));
+            for path in tables::files(&table) {
+                let bytes = std::fs::read(&path).expect("a file of the table");
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let bytes = bytes.into_iter().map(char::from).collect();
+                facts.following.insert(format!("the table's {name}, to the byte"), bytes);
+            }
+        }
         // It costs a process.
         if case.seed.is_multiple_of(4) {
             let lines = finish(&mut tail(state, &[])).succeeded().out;
@@ -161,6 +179,20 @@ impl Seen {
         let values = frames.into_iter().map(|frame| frame.values).collect();
         Self { facts, header, values, noise_multiplier }
     }
+}
+
+/// The files of a table, their columns, and their rows without what follows from the releases.
+fn outline(table: &Path) -> String {
+    let rows = tables::rows(table);
+    let header = rows.first().cloned().unwrap_or_default();
+    let is_public = |name: &&String| ["epoch", "start", "key", "view", "private"].contains(&name.as_str());
+    let public: Vec<_> = (0..header.len()).filter(|&column| is_public(&&header[column])).collect();
+    let mut text = format!("{:?}\n{}\n", tables::files(table).len(), header.join(","));
+    for row in &rows[1..] {
+        text += &public.iter().map(|&column| row[column].as_str()).collect::<Vec<_>>().join(",");
+        text.push('\n');
+    }
+    text
 }
 
 /// Bytes of a release's values in a frame: a width, and that many bytes for each.

@@ -155,6 +155,7 @@ fn judge(case: &Case, seen: &[Seen; 2]) -> Verdict {
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_same_release_of_other_sums_leaves_no_trace_of_them() {
     SAME_RELEASES.test(USUAL).expect_no_leaks();
 }

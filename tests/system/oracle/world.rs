@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::database;
 use super::factors::{Case, Factor as F};
 use super::pairs::Pair;
 use super::pipeline::{JUMP, LATENESS, LENGTH};
@@ -51,6 +52,7 @@ impl<'a> World<'a> {
             directory: directory.into(),
             facts: Facts::default(),
         };
+        let turn = database::turn(case);
         let offsets_of_simulation = offsets.map_or("", |_| "offsets = 'offsets.csv'\n");
         world.write("pipeline.toml", &(case.pipeline() + offsets_of_simulation));
         world.write("offsets.csv", offsets.unwrap_or_default());
@@ -70,6 +72,7 @@ impl<'a> World<'a> {
                 world.run("the second run", from, world.rows.len());
             }
         }
+        drop(turn);
         let state = world.path("state");
         Seen::of(world.facts, &state, case)
     }
@@ -89,7 +92,9 @@ impl<'a> World<'a> {
     /// Runs over the rows `from..end` to the end.
     fn run(&mut self, name: &str, from: usize, end: usize) {
         let rows = &self.rows[..end];
-        if !self.is_piped() {
+        if self.case.is(F::Source, &["postgres"]) {
+            database::fill(&written(self.case, rows.iter()));
+        } else if !self.is_piped() {
             for (source, files) in self.case.files().iter().enumerate() {
                 let half = if files.len() == 2 { self.rows.len() / 2 } else { 0 };
                 let of_source = |rows: &'a [StreamRow]| rows.iter().filter(move |row| row.source == source);
@@ -159,6 +164,9 @@ impl<'a> World<'a> {
             }
             if self.is_piped() && process == 0 {
                 command.stdin(Stdio::piped());
+            }
+            if self.case.is(F::Source, &["postgres"]) {
+                command.args(["--until-idle", "700ms"]);
             }
             self.spawned(&mut command, process)
         };

@@ -2,7 +2,7 @@
 //! crashes, connections are cut, transactions commit late, and the run is killed. Tests without an
 //! installed server are skipped with a message.
 
-mod server;
+pub(crate) mod server;
 mod sinks;
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use crate::harness::{
-    Ended, Lab, Random, Stream, await_until, finish, releases, run, stop, sums, tail, wait,
+    Ended, Lab, Random, Stream, await_until, finish, hushflow, releases, run, stop, sums, tail, wait,
 };
 use crate::servers::Proxy;
 use server::{PostgresServer, installed};
@@ -89,6 +89,22 @@ fn a_live_table_is_published_while_it_grows() {
     await_until("closed epochs are published", || !releases(&case.state()).is_empty());
     stop(&live);
     wait(live).succeeded();
+}
+
+const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock' AND locktype = 'relation'";
+
+/// A check does not wait for open transactions longer than a while.
+#[test]
+fn a_check_gives_up_on_open_transactions() {
+    let Some(programs) = installed() else { return };
+    let case = TableStream::new(&STREAM, programs);
+    let pipeline = case.pipeline(case.server.port, "table = 'rows'\norder = 'id'");
+    case.server.sql(&case.insert(0, 600));
+    let mut open = case.server.session();
+    open.run("BEGIN");
+    open.run(&case.insert(600, 1));
+    await_until("the transaction has its lock", || case.server.sql(LOCKS) != "0");
+    finish(hushflow(["check"]).arg(&pipeline)).failed(5, &["pg_stat_activity", "nothing was read"]);
 }
 
 #[test]

@@ -128,6 +128,7 @@ fn check(case: ExperimentCase, keys_of_unit: usize, records: [Option<UnitRecord>
 }
 
 #[test]
+#[ignore = "slow"]
 fn values_replaced_by_their_opposite() {
     let records = [Some((0, 0, UPPER)), Some((0, 0, LOWER))];
     check(BASE, 1, records, 1.0);
@@ -136,11 +137,13 @@ fn values_replaced_by_their_opposite() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn moved_to_another_key() {
     check(TWO_COLUMNS, 2, [Some((0, 0, UPPER)), Some((1, 0, UPPER))], 1.0);
 }
 
 #[test]
+#[ignore = "slow"]
 fn moved_to_another_epoch() {
     let records = [Some((0, 0, UPPER)), Some((0, 2, UPPER))];
     check(ExperimentCase { strategy: "identity", ..BASE }, 1, records, 1.0);

@@ -110,6 +110,7 @@ fn square_root_for_a_window() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn neighbours_and_moments_of_other_kinds() {
     let one_column = ExperimentCase { dimension: 1, clip_norm: 1.0, ..BASE };
     let in_place = "replace-one-in-place";
@@ -127,6 +128,7 @@ fn neighbours_and_moments_of_other_kinds() {
 
 /// The methods compared with JME; of PP only its releases.
 #[test]
+#[ignore = "slow"]
 fn other_methods() {
     for method in ["ime", "cs", "pp", "joint-clip"] {
         // Half of the rows are longer than 0.6.
@@ -150,6 +152,7 @@ fn other_methods() {
 
 /// Many keys make a large sample: a level that is off by 3 % would be detected.
 #[test]
+#[ignore = "slow"]
 fn large_samples() {
     check(ExperimentCase { keys: 100, epochs: 8, views: &["average"], ..BASE });
 }

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{certificates, text};
+use rcgen::{BasicConstraints, IsCa};
+
+use super::{Authority, VERSION_1, VERSION_1_KEY, certificates, text};
 use crate::brokers::{BrokerStream, create_stream, skipped, to_nats, to_redis};
 use crate::harness::{await_until, finish, releases, run, stop, sums, wait};
 use crate::servers::{Client, Proxy, Server, installed};
@@ -152,7 +154,7 @@ fn wrong_certificates_and_passwords_of_redis_are_reported() {
     case.fails(&path, &with("'client.key'", "'server.key'"), &["tls_certificate and tls_key don't fit"]);
     case.explains(&path, &with("'client.", "'strange."), "certificate");
     case.fails(&path, &with("password_file = 'password'", "password_file = 'ca.pem'"), &["is unusable"]);
-    case.fails(&path, &with("'password'", "'gone'"), &["gone", "password_file"]);
+    case.fails(&path, &with("'password'", "'hidden-gone'"), &["password_file", "No such file"]);
     case.fails(&path, &with("password_file = 'password'", "password_env = 'HIDDEN'"), &["password_env"]);
     case.lab.write("password", "hidden-but-wrong");
     case.fails(&path, SECURED, &["WRONGPASS"]);
@@ -166,8 +168,25 @@ fn wrong_certificates_and_passwords_of_redis_are_reported() {
     case.fails(&path, SECURED, &["elsewhere.example", "tls_server_name"]);
     set(&mut admin, "expired");
     case.fails(&path, SECURED, &["has expired"]);
+    // Certificates that no client accepts, explained without names of a library.
+    let authority = Authority::new(&case.lab, "ca");
+    authority.issue_unsuitable(&case.lab, "authority", |parameters| {
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    });
+    authority.issue_unsuitable(&case.lab, "nameless", |parameters| parameters.subject_alt_names.clear());
+    case.lab.write("old.pem", VERSION_1);
+    case.lab.write("old.key", VERSION_1_KEY);
+    for (name, part) in [
+        ("authority", "CA:TRUE"),
+        ("nameless", "names no host in subjectAltName"),
+        ("old", "X.509 version 1"),
+    ] {
+        set(&mut admin, name);
+        case.fails(&path, SECURED, &[part]);
+    }
+    set(&mut admin, "server");
     let plain = "user = 'hushflow'\npassword_file = 'password'\n";
-    case.waits(&path, plain, "redis://127.0.0.1");
+    case.waits(&path, plain, "if it requires TLS, add tls = true");
     await_until("a server without TLS has been silent for too long", || begun.elapsed().as_secs() >= 6);
     stop(&silent);
     let errors = wait(silent).err;

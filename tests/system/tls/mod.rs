@@ -48,6 +48,15 @@ impl Authority {
         lab.write(&format!("{name}.key"), key.serialize_pem());
     }
 
+    /// Writes `NAME.pem` and `NAME.key`: a certificate that `change` makes unsuitable for a server.
+    fn issue_unsuitable(&self, lab: &Lab, name: &str, change: impl FnOnce(&mut CertificateParams)) {
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
+        change(&mut parameters);
+        lab.write(&format!("{name}.pem"), parameters.signed_by(&key, &self.issuer).unwrap().pem());
+        lab.write(&format!("{name}.key"), key.serialize_pem());
+    }
+
     /// A client that trusts this authority, with a certificate of this name if it has one.
     fn client(&self, lab: &Lab, certificate: Option<&str>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
@@ -80,6 +89,25 @@ fn certificates(lab: &Lab) -> Authority {
     Authority::new(lab, "stranger").issue(lab, "strange", "client.example", LATER);
     authority
 }
+
+/// A self-signed certificate of X.509 version 1 until the year 2191 (`openssl x509 -req -signkey`
+/// with OpenSSL 3.0, which writes no extensions by default), and its key.
+const VERSION_1: &str = "-----BEGIN CERTIFICATE-----
+MIIBJDCBywIUSAVCtfW2nsy+TIyGuDc53OBe2ZswCgYIKoZIzj0EAwIwFDESMBAG
+A1UEAwwJMTI3LjAuMC4xMCAXDTI2MTEyNzEwNTQwM1oYDzIxOTEwMzA3MTA1NDAz
+WjAUMRIwEAYDVQQDDAkxMjcuMC4wLjEwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC
+AARWxS+s5LlBc/EOD/9MJSLA27HtJ9jv817lH5PlLLlEOUuw9Nx7QbxEMtucSe1Q
+ceEpw+NGkXQATcJ54kKv0qesMAoGCCqGSM49BAMCA0gAMEUCIQCWpmZqHBtrPr3B
+8BwlC28zZK4qHt/lkhFozmWRzkNYZgIgPdvyWQoKG9Spy3rUxl9L9TX7lWy754GO
+dd/cvScCO30=
+-----END CERTIFICATE-----
+";
+const VERSION_1_KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgZYUPIYHGcTOPeOuc
+BRNiLm8rGZ4FNFFwTWjxfq6rtMahRANCAARWxS+s5LlBc/EOD/9MJSLA27HtJ9jv
+817lH5PlLLlEOUuw9Nx7QbxEMtucSe1QceEpw+NGkXQATcJ54kKv0qes
+-----END PRIVATE KEY-----
+";
 
 /// The path of a file as text.
 fn text(path: PathBuf) -> String {

@@ -54,7 +54,11 @@ fn https_serves_metrics_events_and_the_page_while_others_are_silent() {
     let health = |url: &str, arguments: &[&str]| finish(hushflow(["health", url]).args(arguments));
     let url = format!("https://{metrics}");
     assert_eq!(health(&url, &["--tls-roots", &text(lab.path("ca.pem"))]).succeeded().out, "alive\n");
-    health(&url, &[]).failed(1, &["certificate"]);
+    health(&url, &[]).failed(1, &["certificate", "--tls-roots"]);
+    let strangers = text(lab.path("stranger.pem"));
+    let ended = health(&url, &["--tls-roots", &strangers]);
+    assert!(!ended.err.contains("tls_"), "{}", ended.err);
+    ended.failed(1, &["name the root with --tls-roots"]);
     health(metrics, &[]).failed(1, &["use https://"]);
     health(metrics, &["--tls-server-name", "h"]).failed(2, &["https://HOST:PORT"]);
     let mut plain = String::new();
@@ -84,6 +88,27 @@ fn https_serves_metrics_events_and_the_page_while_others_are_silent() {
 }
 
 #[test]
+fn an_expired_certificate_is_a_warning_at_the_start() {
+    let lab = Lab::new();
+    certificates(&lab);
+    let sink = PIPELINE.replace("127.0.0.1:0'\nsource", "127.0.0.1:0'\nsource.tls = true\nsource.tls_certificate = 'expired.pem'\nsource.tls_key = 'expired.key'\nsource");
+    let sink = sink.replace("'server.", "'expired.");
+    let pipeline = text(lab.write("p.toml", sink));
+    let files = [text(lab.path("expired.pem")), text(lab.path("expired.key"))];
+    let mut command =
+        hushflow(["run", &pipeline, "--state", &text(lab.path("state")), "--metrics", "127.0.0.1:0"]);
+    let run = command.args(["--tls-certificate", &files[0], "--tls-key", &files[1]]).spawn().unwrap();
+    await_until("it runs", || lab.path("state/private-000001.log").exists());
+    std::thread::sleep(Duration::from_millis(500));
+    stop(&run);
+    let errors = wait(run).err;
+    let warnings = errors.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(warnings.matches("expired.pem of").count(), 3, "metrics, source and sink: {errors}");
+    assert!(warnings.contains("of --tls-certificate has expired, so clients refuse it"), "{errors}");
+    assert!(warnings.contains("tcp-listen://127.0.0.1:0: the certificate"), "{errors}");
+}
+
+#[test]
 fn a_certificate_that_cannot_be_used_is_refused_at_the_start() {
     let lab = Lab::new();
     certificates(&lab);
@@ -96,7 +121,7 @@ fn a_certificate_that_cannot_be_used_is_refused_at_the_start() {
     };
     for (certificate, key, part) in [
         ("server.pem", "client.key", "don't fit together"),
-        ("gone.pem", "server.key", "can't be read"),
+        ("gone.pem", "server.key", "of --tls-certificate can't be read"),
         ("server.key", "server.key", "no certificate in PEM"),
         ("server.pem", "server.pem", "no private key in PEM"),
     ] {

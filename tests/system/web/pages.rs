@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
 use serde_json::{Value, json};
 
 use super::browser::Browser;
@@ -219,6 +221,7 @@ const AMISS: &str = "(() => {
 })()";
 
 #[test]
+#[ignore = "slow"]
 fn nothing_leaves_the_screen_or_stays_blank_at_three_widths() {
     let lab = Lab::new();
     let site = Site::of(&wide(&lab), &[]);
@@ -320,6 +323,28 @@ fn what_is_shown_can_be_downloaded() {
             ]
         );
     }
+    saved(&mut browser, "trend", "Parquet", "stream-k3-sd_b.parquet");
+    let file = std::fs::File::open(folder.join("stream-k3-sd_b.parquet")).expect("a file");
+    let table = SerializedFileReader::new(file).expect("Parquet");
+    let found: Vec<_> = table.get_row_iter(None).expect("rows").map(|row| row.expect("a row")).collect();
+    assert_eq!(found.len(), 200);
+    for (row, expected) in found.iter().zip(&rows[1..]) {
+        let texts: Vec<String> = row
+            .get_column_iter()
+            .filter(|(name, _)| *name != "start")
+            .map(|(_, field)| match field {
+                Field::Null => String::new(),
+                Field::Str(text) => text.clone(),
+                Field::Double(number) => number.to_string(),
+                other => other.to_string(),
+            })
+            .collect();
+        assert_eq!(texts[..4], [expected[0], expected[2], expected[3], expected[4]], "{row}");
+        for (text, expected) in texts[4..7].iter().zip(&expected[5..8]) {
+            assert_eq!(text.parse::<f64>().ok(), expected.parse().ok(), "{row}");
+        }
+        assert_eq!(texts[7], expected[8]);
+    }
     let svg = String::from_utf8(saved(&mut browser, "trend", "SVG", "stream-k3-sd_b.svg")).expect("text");
     assert!(
         svg.starts_with("<svg")
@@ -338,9 +363,49 @@ fn what_is_shown_can_be_downloaded() {
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 
+/// The server searches the keys that it does not list, and principal components are on offer.
+#[test]
+fn keys_beyond_the_list_are_found_by_a_part_of_their_names() {
+    let lab = Lab::new();
+    let keys: Vec<_> = (0..1200).map(|key| format!("'Station {key:04}'")).collect();
+    let text = format!(
+        "name = 'many'
+source.path = 'many.csv'
+columns = [{{ name = 'x', lower = -1, upper = 1 }}, {{ name = 'y', lower = -1, upper = 1 }}]
+key = {{ column = 'key', values = [{}] }}
+epochs = {{ records = 1200, horizon = 3 }}
+privacy = {{ epsilon = 30, delta = 1e-6 }}
+",
+        keys.join(", ")
+    );
+    let mut csv = "key,x,y\n".to_owned();
+    (0..3600).for_each(|row| writeln!(csv, "Station {:04},0.{},0.5", row % 1200, row % 9).unwrap());
+    lab.write("many.csv", csv);
+    finish(&mut run(&lab.write("many.toml", text), &lab.path("state"), 1)).succeeded();
+    let site = Site::of(&lab.path("state"), &[]);
+    let Some(mut browser) = site.open("#q=station+11") else { return };
+    browser.await_true(&format!("{ENDED} && $('cards').children.length === 100"));
+    let first = browser.evaluate("$('cards').children[0].dataset.name");
+    assert_eq!(first, json!("Station 1100"), "the page lists the first thousand only");
+    browser.evaluate("$('search').value = '1199'; $('search').dispatchEvent(new Event('input')); 1");
+    browser.await_true(&format!("{ENDED} && $('cards').children.length === 1"));
+    browser.evaluate("$('search').value = 'nowhere'; $('search').dispatchEvent(new Event('input')); 1");
+    browser.await_true(&format!("{ENDED} && $('cards').children.length === 0"));
+    browser.evaluate("$('estimate').value = 'pca:2'; $('estimate').dispatchEvent(new Event('change')); 1");
+    browser.await_true(&format!(
+        "{ENDED} && location.hash.includes('pca') && $('of').selectedOptions.length === 1"
+    ));
+    let title = browser.evaluate("$('estimate').selectedOptions[0].textContent");
+    assert_eq!(title, json!("first 2 principal components"));
+    browser.evaluate("location.hash = '#key=Station+1199&estimate=pca:2'; 1");
+    browser.await_true(&format!("{ENDED} && $('columns').children.length === 2"));
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+}
+
 /// A long log arrives subsampled, and processing and drawing an hour at ten epochs a second is
 /// fast.
 #[test]
+#[ignore = "slow"]
 fn a_browser_keeps_up_with_a_long_log() {
     let lab = Lab::new();
     let (pipeline, csv) = plain(&lab, 5, 5000, 1);

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Site, lines, published};
+use super::{Site, lines, published, published_with};
 use crate::harness::Lab;
 
 impl Site {
@@ -43,15 +43,17 @@ fn located(line: &Value, series: &Value, reach: f64) -> [Option<f64>; 3] {
 #[test]
 fn readings_are_the_numbers_of_lines_for_every_estimate() {
     let lab = Lab::new();
-    let state = published(&lab);
+    let state = published_with(&lab, "[[histograms]]\ncolumn = 'a'\nbins = 5\n");
     let site = Site::of(&state, &["--workload", "window:7"]);
     for (estimate, flags) in [
         ("gaussian", &["--workload", "window:7"][..]),
         ("moments", &["--workload", "window:7", "--view", "moments"]),
         ("adam", &["--view", "adam"]),
         ("regression:a~b+c", &["--workload", "window:7", "--regress", "a~b+c"]),
+        ("histogram", &["--workload", "window:7", "--view", "histogram"]),
+        ("quantiles:0.5,0.9", &["--workload", "window:7", "--quantiles", "0.5,0.9"]),
     ] {
-        let named = estimate.replace('+', "%2B");
+        let named = estimate.replace('+', "%2B").replace(',', "%2C");
         let (_, about) = site.get(&format!("/about?estimate={named}"), "");
         let about: Value = serde_json::from_str(&about).expect("JSON");
         let reach = about["reach"].as_f64().expect("a number");
@@ -113,6 +115,13 @@ fn readings_of_all_keys_are_one_series_and_ranges_are_kept() {
     let names: Vec<_> = all["keys"].as_array().expect("keys").iter().map(|key| key["key"].clone()).collect();
     assert_eq!(names, ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "all"]);
     assert_eq!(site.readings("of=sd")["of"], json!(["sd:a"]), "one series of all keys");
+    let searched = |text: &str| -> Vec<Value> {
+        let found = site.readings(&format!("q={text}"));
+        found["keys"].as_array().expect("keys").iter().map(|key| key["key"].clone()).collect()
+    };
+    assert_eq!(searched("K3"), ["k3"]);
+    assert_eq!(searched("k").len(), 7);
+    assert!(searched("nowhere").is_empty());
     let of_one = |query: &str| site.readings(&format!("key=k4&of=sd&{query}"));
     assert_eq!(of_one("")["of"], json!(["sd:a", "sd:b", "sd:c", "sd:d", "sd:e"]));
     assert_eq!(of_one("from=5&to=7")["epochs"], json!([5, 6, 7]));

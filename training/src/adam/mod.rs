@@ -203,7 +203,7 @@ impl Parameters {
         &self.scale
     }
 
-    /// Goes on from these parameters and factors, which an equal run had.
+    /// Continues from these parameters and factors, which an equal run had.
     ///
     /// # Errors
     /// [`AdamError::Length`] for another number of them; then nothing changes.

@@ -143,7 +143,7 @@ impl PrivateAdam {
         all
     }
 
-    /// Goes on after `steps` steps with the numbers that [`save`](Self::save) returned then.
+    /// Continues after `steps` steps with the numbers that [`save`](Self::save) returned then.
     ///
     /// # Errors
     /// [`AdamError::Step`] for other numbers; the optimiser must not be used afterwards.

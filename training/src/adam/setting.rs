@@ -6,7 +6,7 @@ use hushflow_mechanism::workload::Decay;
 use std::num::NonZeroU32;
 use thiserror::Error;
 
-/// Everything about the optimiser that is not part of the release.
+/// Parameters of the optimiser. Those of the release are separate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamSetting {
     /// m, the public number of records in a step. Released sums are divided by it, even if records
@@ -22,7 +22,7 @@ pub struct AdamSetting {
     pub stability: f64,
     /// κ, at least 0: v is floored at this many deviations of its own noise.
     pub floor_deviations: f64,
-    /// How second moments are made if they are not released.
+    /// How second moments are computed if they are not released.
     pub squares: GradientSquares,
     /// Maximum Euclidean norm of an update `α m/(√v + ε)` of all parameters together; longer ones
     /// are scaled down. This is the clipping of updates in Table 4 of the paper.

@@ -51,12 +51,13 @@ fn mechanism(
 ) -> MatrixMechanism {
     let parameters = MomentParameters {
         method,
-        layout: Layout { dimension, second: SecondMoment::Diagonal, sent: None },
+        layout: Layout::new(dimension, SecondMoment::Diagonal),
         neighbours: Neighbours::ReplaceOneInPlace,
         clip_norm: CLIP_NORM,
         noise_multiplier: 3.0,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let participation = participation.parse().unwrap();
     MatrixMechanism::with_participation(parameters, strategies.clone(), participation, STEPS).unwrap()
@@ -82,7 +83,7 @@ fn sums(mechanism: &MatrixMechanism, gradients: &[f64]) -> Vec<i128> {
     sums
 }
 
-/// Returns a function that encodes the sums of one step after another.
+/// Returns a function that encodes the sums of the steps in order.
 fn encoder(mechanism: &MatrixMechanism) -> impl FnMut(&[i128]) -> Vec<i128> {
     let (strategies, begin) = (mechanism.strategies(), mechanism.layout().second().start);
     let mut first = strategies.first().encoder(begin);
@@ -109,9 +110,9 @@ fn streaming_equals_the_closed_form() {
     for t in 1..=50 {
         let mut direction = [0.0];
         adam.step(&gradients[t - 1..t], &squares[t - 1..t], 0.01, &mut direction);
-        let average = |decay, of: &[f64]| {
+        let average = |decay, values: &[f64]| {
             let workload = Workload::Adam(decay);
-            (1..=t).map(|i| workload.coefficient(t as u64, i as u64) * of[i - 1]).sum::<f64>()
+            (1..=t).map(|i| workload.coefficient(t as u64, i as u64) * values[i - 1]).sum::<f64>()
         };
         let [m, v] = [average(setting.first_decay, &gradients), average(setting.second_decay, &squares)];
         let expected = m / (v.max(0.01).sqrt() + 1e-8);
@@ -120,8 +121,8 @@ fn streaming_equals_the_closed_form() {
     }
 }
 
-/// Without noise the decoded optimiser is plain Adam on the batch means, for all strategies; runs
-/// of parameters are independent.
+/// Without noise the decoded optimiser is plain Adam on the batch means, for all strategies. A
+/// range of the parameters can be updated alone.
 #[test]
 fn a_release_without_noise_gives_plain_adam() {
     let mut rng = ChaCha20Rng::seed_from_u64(2);
@@ -269,8 +270,9 @@ fn decoder_rows(strategy: &dyn Strategy, workload: &Workload) -> Vec<Vec<f64>> {
     rows.collect()
 }
 
-/// Two runs differ in one record, at each of its participations: the loss in integers is at most
-/// that of the noise multiplier, and opposite gradients attain it where the bound is exact.
+/// Two runs differ in one record, at each of its participations. The privacy loss, computed in
+/// integers, is at most that of the noise multiplier. Opposite gradients attain it where the bound
+/// is exact.
 #[test]
 fn one_record_changes_a_release_within_its_sensitivity() {
     let mut rng = ChaCha20Rng::seed_from_u64(8);
@@ -329,8 +331,8 @@ struct NeighbouringBatches {
     other: Vec<f64>,
 }
 
-/// The largest ρ of several attacks, in units of the promised one. The record takes part at every
-/// fourth step, or once if it may only once.
+/// Returns the largest ρ over several attacks, divided by the claimed ρ. The record takes part at
+/// every fourth step, or once if `once`.
 fn worst_loss(
     mechanism: &MatrixMechanism,
     once: bool,
@@ -461,10 +463,8 @@ fn invalid_settings_are_refused() {
     assert_eq!(adam.push([&[0i64; 2][..]], [&[0i64][..]]), Err(AdamError::Length { found: 1, expected: 2 }));
     adam.push([&[0i64; 2][..]], [&[0i128; 2][..]]).unwrap();
     assert_eq!(adam.push([&[0i64; 2][..]], [&[0i128; 2][..]]), Err(AdamError::PastHorizon { horizon: 1 }));
-    let parameters = MomentParameters {
-        layout: Layout { dimension: 2, second: SecondMoment::Full, sent: None },
-        ..*both.moments().parameters()
-    };
+    let parameters =
+        MomentParameters { layout: Layout::new(2, SecondMoment::Full), ..*both.moments().parameters() };
     let full = MatrixMechanism::with_participation(parameters, strategies.clone(), "1".parse().unwrap(), 3);
     assert!(matches!(
         setting(1).check_release(&full.unwrap()),

@@ -1,10 +1,11 @@
-//! The loop ends, learns the same on any number of workers and in both forms, and can be replayed.
+//! Tests that the loop ends, learns the same on any number of workers, with encoded sums and with
+//! correlated noise, and can be replayed.
 //!
-//! The last tests train on other gradients with the same releases: noise is shifted by the
-//! difference of the sums. Then the log, the form of its values and the parameters are equal in
-//! both forms, on any number of workers. A step's offsets are known once the earlier steps release
-//! the same values, because only then gradients are taken at the same parameters. So the loop runs
-//! once for each step.
+//! The last tests train on two sets of gradients with equal releases: the noise is shifted by the
+//! difference of the sums. The log, the width of its values and the parameters must then be equal,
+//! with encoded sums and with correlated noise, on any number of workers. Gradients are taken at
+//! equal parameters only if all earlier steps release equal values. So the offsets are found step
+//! by step, by one run of the loop for each.
 
 use super::*;
 use crate::adam::AdamSetting;
@@ -48,7 +49,8 @@ const EXTREME: Replacement = |step, record| match (record as u64 + step) % 9 {
     _ => None,
 };
 
-/// As far as possible in one direction, and in the other; nothing in some steps.
+/// The longest gradients in one direction, and in the opposite one with no usable gradient in some
+/// steps.
 const LONG: Replacement = |_, _| Some(1e200);
 const OPPOSITE: Replacement = |step, _| if step % 3 == 2 { Some(f64::NAN) } else { Some(-1.0) };
 
@@ -103,12 +105,13 @@ fn setup(method: Method, draw_late: bool) -> TrainingSetup {
 fn setup_of(source: NoiseSource, method: Method, strategies: Strategies, draw_late: bool) -> TrainingSetup {
     let parameters = MomentParameters {
         method,
-        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal, sent: None },
+        layout: Layout::new(DIMENSION, SecondMoment::Diagonal),
         neighbours: Neighbours::ReplaceOneInPlace,
         clip_norm: 1.0,
         noise_multiplier: 0.1,
         second_moment_weight: None,
         count_weight: None,
+        bin_weight: None,
     };
     let mechanism = MatrixMechanism::with_participation(parameters, strategies, Participation::Single, STEPS);
     let measurement = Measurement::of_vectors(mechanism.unwrap()).shards_at_most(5).noise(source);
@@ -166,7 +169,7 @@ fn run(workers: usize, records: usize, replacement: Replacement, setup: &Trainin
     TrainingOutcome { steps, releases: commits.try_iter().collect(), fault: fault.reason().map(String::from) }
 }
 
-/// Training brings the parameters closer to the mean of the targets, which is 3/7.
+/// Returns whether training brought the parameters closer to the mean of the targets, 3/7.
 fn has_learned(steps: &ParameterSteps) -> bool {
     let distance =
         |step: usize| steps[step].1.iter().map(|&p| (f64::from_bits(p) - 3.0 / 7.0).abs()).sum::<f64>();
@@ -204,7 +207,7 @@ fn training_with_correlated_noise_is_equal_on_any_number_of_workers() {
     }
 }
 
-/// Parameters from released integers alone.
+/// Returns the parameters that follow from the released integers alone.
 fn replayed(releases: Vec<Vec<i128>>, setup: &TrainingSetup) -> ParameterSteps {
     let (sender, updates) = mpsc::channel();
     let (measurement, adam) = (setup.measurement.clone(), setup.adam);
@@ -229,8 +232,8 @@ fn replayed(releases: Vec<Vec<i128>>, setup: &TrainingSetup) -> ParameterSteps {
     replayed
 }
 
-/// A replay agrees bit for bit in both forms, with the log's integers alone and for any number of
-/// workers.
+/// A replay from the log's integers alone agrees bit for bit, with encoded sums and with correlated
+/// noise, on any number of workers.
 #[test]
 fn a_replay_of_the_log_gives_the_same_parameters() {
     for strategies in [buffered(), buffered().correlated()] {
@@ -291,7 +294,7 @@ fn shifted(is_correlated: bool, offsets: &[Vec<i128>]) -> TrainingSetup {
     setup_of(source, Method::Jme, strategies, true)
 }
 
-/// Offsets with which these gradients release the target.
+/// Returns the noise offsets with which these gradients release `target`.
 fn offsets_for(target: &[Vec<i128>], replacement: Replacement, is_correlated: bool) -> Vec<Vec<i128>> {
     let mut offsets: Vec<Vec<i128>> = Vec::new();
     for (step, target) in target.iter().enumerate() {
@@ -302,7 +305,7 @@ fn offsets_for(target: &[Vec<i128>], replacement: Replacement, is_correlated: bo
     offsets
 }
 
-/// Integers on both sides of ±2^bits where there is noise.
+/// Returns integers on both sides of ±2^bits in the coordinates that have noise.
 fn around(bits: u32, values: &[Vec<i128>], setup: &TrainingSetup) -> Vec<Vec<i128>> {
     let noise = setup.measurement.mechanism().moments().noise().to_vec();
     let integer = |(at, &value): (usize, &i128)| match at % 4 {
@@ -324,7 +327,10 @@ fn check_equal_releases(is_correlated: bool, [one, other]: [Replacement; 2], bit
     });
     let expected = run(1, RECORDS, one, &worlds[0].1);
     assert_eq!(expected.fault, None);
-    assert!(expected.releases.iter().map(|(values, _)| values).eq(&target), "noise was chosen for these");
+    assert!(
+        expected.releases.iter().map(|(values, _)| values).eq(&target),
+        "the offsets give these releases"
+    );
     for workers in [1, 2, 3] {
         for (replacement, setup) in &worlds {
             let outcome = run(workers, RECORDS, *replacement, setup);
@@ -343,8 +349,8 @@ fn equal_releases_of_other_gradients_give_equal_parameters() {
     }
 }
 
-/// Independent noise that is to be correlated fits 64 bits, so releases can be chosen up to 2⁶²
-/// there.
+/// Independent noise fits 64 bits before it is correlated, so releases with correlated noise can
+/// be chosen up to 2⁶².
 #[test]
 fn equal_releases_around_a_width_give_equal_parameters() {
     for (is_correlated, widths) in [(false, &[31, 63, 64, 100][..]), (true, &[31, 53, 61, 62])] {

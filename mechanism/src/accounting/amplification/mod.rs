@@ -75,9 +75,9 @@ use thiserror::Error;
 pub enum RandomParticipation {
     /// In each of its group's steps, independently.
     Poisson {
-        /// Probability of a step.
+        /// Probability of taking part in a step.
         rate: f64,
-        /// Number of steps of a group.
+        /// Number of steps of the group.
         steps: u64,
     },
     /// In one step of each round, uniformly.
@@ -96,7 +96,7 @@ pub enum AmplificationError {
     /// Neighbours that the sampling does not protect.
     #[error("{scheme} does not protect neighbours {neighbours}: choose {expected}")]
     Neighbours {
-        /// The sampling.
+        /// The sampling scheme.
         scheme: &'static str,
         /// The neighbours.
         neighbours: Neighbours,

@@ -32,8 +32,8 @@ fn poisson_sampling_agrees_with_other_accountants() {
     }
 }
 
-/// A record in a release of six steps through a C of bands (1, 0.6, …), in units of its longest
-/// column. Values lie in a plane and rotate with earlier releases.
+/// The part that one record has in a release by a banded C, in units of the longest column. The
+/// record's values are vectors in the plane.
 struct ReleaseScenario {
     participation: RandomParticipation,
     neighbours: Neighbours,
@@ -45,7 +45,7 @@ struct ReleaseScenario {
 }
 
 impl ReleaseScenario {
-    /// Participations of the record's group, with their probabilities.
+    /// Returns all sets of steps in which the record may take part, with their probabilities.
     fn participations(&self) -> Vec<(f64, Vec<bool>)> {
         let all = |number: usize| {
             (0..1_usize << number).map(move |set| (0..number).map(|i| set >> i & 1 == 1).collect())
@@ -139,6 +139,7 @@ impl ReleaseScenario {
 /// Checks that no claim is exceeded, that a fixed direction attains it, and that an accountant with
 /// half of the probability is detected.
 #[test]
+#[ignore = "slow"]
 fn the_audited_divergence_reaches_and_never_exceeds_the_claim() {
     let poisson = RandomParticipation::Poisson { rate: 0.5, steps: 3 };
     let less = RandomParticipation::Poisson { rate: 0.25, steps: 3 };
@@ -166,16 +167,16 @@ fn the_audited_divergence_reaches_and_never_exceeds_the_claim() {
 }
 
 #[test]
-fn replacing_a_record_costs_more_than_blanking_it() {
+fn replacing_a_record_costs_more_than_zeroing_it_out() {
     let participation = RandomParticipation::Poisson { rate: 0.02, steps: 250 };
     let epsilon = |neighbours, noise: f64| {
         let composition = participation.composition(neighbours, sigma(noise)).unwrap();
         composition.epsilon(del(1e-6)).unwrap().high
     };
-    let [blanked, replaced] =
+    let [zeroed, replaced] =
         [Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace].map(|neighbours| epsilon(neighbours, 2.0));
     let halved = epsilon(Neighbours::ZeroOut, 1.0);
-    assert!(blanked < replaced && replaced < halved * 1.05, "{blanked} {replaced} {halved}");
+    assert!(zeroed < replaced && replaced < halved * 1.05, "{zeroed} {replaced} {halved}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rand_distr::{Distribution, StandardNormal, Uniform};
 fn released(records: &[[f64; 3]], second: SecondMoment) -> (Layout, Vec<f64>, f64) {
     let clip_norm = Clipper::norm_with_indicators(3f64.sqrt());
     let clipper = Clipper::new(&[(-1.0, 1.0); 3], clip_norm).unwrap().with_indicators().unwrap();
-    let layout = Layout { dimension: clipper.width(), second, sent: None };
+    let layout = Layout::new(clipper.width(), second);
     let mut rows = QuantisedRows::new(clipper.width());
     clipper.quantise_all(&records.concat(), &mut rows).unwrap();
     let mut accumulators = Accumulators::new(layout);
@@ -77,7 +77,7 @@ fn without_noise_moments_are_those_of_the_rows_that_have_them() {
             near(moments.covariance(i, j).unwrap().covariance, covariance);
             let deviations = [i, j].map(|column| of_rows(&records, &[column]).2.sqrt());
             let (correlation, interval) = moments.correlation_at_random(i, j, Confidence::default()).unwrap();
-            near(correlation, covariance / deviations[0] / deviations[1]);
+            near(correlation.unwrap(), covariance / deviations[0] / deviations[1]);
             near(interval.upper, interval.lower);
         }
     }
@@ -150,10 +150,10 @@ fn intervals_and_noise_hold_under_noise() {
     }
 }
 
-/// Where variances are near their noise, correlations are shown too. At four levels of noise, over
-/// 5,000 releases each, the share of intervals that contain the truth is at least 95 % less five
-/// standard errors, which a correct interval misses at a rate below 10⁻⁶, and less 1 % for terms of
-/// second order.
+/// Where variances are near their noise, some correlations are shown. At four levels of noise, over
+/// 5,000 releases each, the share of these intervals that contain the truth is at least 95 % less
+/// five standard errors, which a correct interval misses at a rate below 10⁻⁶, and less 1 % for
+/// terms of second order.
 #[test]
 fn correlations_hold_where_variances_are_near_their_noise() {
     const RELEASES: usize = 5_000;
@@ -164,7 +164,7 @@ fn correlations_hold_where_variances_are_near_their_noise() {
     let correlation = of_rows(&records, &[0, 1]).2 / (of_columns[0] * of_columns[1]).sqrt();
     for level in [8.0, 15.0, 30.0, 60.0] {
         let noise = MomentNoise { count: 3.0, first: level / 3.0, second: level };
-        let mut held = 0;
+        let (mut held, mut shown) = (0, 0);
         for _ in 0..RELEASES {
             let entries = layout.second_entries().map(|(i, j)| if i == j { level } else { level / SQRT_2 });
             let first = std::iter::repeat_n(noise.first, layout.dimension);
@@ -177,11 +177,14 @@ fn correlations_hold_where_variances_are_near_their_noise() {
             let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
             let moments = ColumnwiseMoments::new(noisy, step).unwrap();
             let found = moments.correlation_at_random(0, 1, Confidence::default());
-            held += usize::from(found.is_none_or(|(_, interval)| interval.contains(correlation)));
+            let Some((Some(_), interval)) = found else { continue };
+            shown += 1;
+            held += i32::from(interval.contains(correlation));
         }
-        let share = held as f64 / RELEASES as f64;
-        let least = 0.95 - 5.0 * (0.95 * 0.05 / RELEASES as f64).sqrt() - 0.01;
-        assert!(share >= least, "{level}: {share}");
+        let share = f64::from(held) / f64::from(shown);
+        let least = 0.95 - 5.0 * (0.95 * 0.05 / f64::from(shown)).sqrt() - 0.01;
+        assert!(level > 20.0 || shown > 100, "{level}: {shown}");
+        assert!(shown < 50 || share >= least, "{level}: {share} of {shown}");
     }
 }
 

@@ -8,7 +8,7 @@ use rand::SeedableRng;
 
 fn estimate(coordinates: &[f64], deviation: f64) -> Density {
     let dimension = if coordinates.len() == 3 { 1 } else { 2 };
-    let layout = Layout { dimension, second: SecondMoment::Full, sent: None };
+    let layout = Layout::new(dimension, SecondMoment::Full);
     let noise = MomentNoise { count: 0.0, first: deviation, second: deviation };
     NoisyMoments { layout, coordinates, noise }.density().unwrap()
 }
@@ -99,17 +99,6 @@ fn invalid_densities_are_refused() {
     check(2, &[1.0, 0.0, 0.5, 1.0], 2, DensityError::Asymmetric);
     check(2, &[1.0, 2.0], 1, DensityError::Shape { found: 2, expected: 4, dimension: 2 });
     check(1, &[f64::INFINITY], 1, DensityError::OutOfRange);
-}
-
-#[test]
-fn marginals_keep_their_columns() {
-    let found = estimate(&[10.0, 5.0, -2.5, 10.0, 2.0, 5.0], 0.5);
-    let second = found.marginal(&[1]).unwrap();
-    assert_eq!((second.mean[0], second.mean_noise[0]), (found.mean[1], found.mean_noise[1]));
-    assert_eq!(second.covariance[(0, 0)], found.covariance[(1, 1)]);
-    let swapped = found.marginal(&[1, 0]).unwrap();
-    assert_eq!(swapped.marginal(&[1, 0]), Some(found.clone()));
-    assert_eq!((found.marginal(&[]), found.marginal(&[2])), (None, None));
 }
 
 /// Of 200,000 points all first and second moments lie within 6 standard errors of the

@@ -59,7 +59,7 @@ fn added(layout: Layout, keys: &[u32], rows: &QuantisedRows) -> BTreeMap<u32, Su
 fn sums_are_exact_on_both_sides_of_every_boundary() {
     for second in [Full, Diagonal] {
         for dimension in [1, 7, 8, 33, 65] {
-            let layout = Layout { dimension, second, sent: None };
+            let layout = Layout::new(dimension, second);
             for count in [1, 31, 32, 33, 255, 257] {
                 let rows = random_rows(dimension, count, 2);
                 check(layout, &vec![3; count], &rows, &added(layout, &vec![3; count], &rows));
@@ -77,7 +77,7 @@ fn blocks_of_the_longest_records_are_exact() {
     for dimension in [1, 8] {
         let mut record = vec![0.0; dimension];
         record[dimension - 1] = -f64::from(length);
-        let layout = Layout { dimension, second: Full, sent: None };
+        let layout = Layout::new(dimension, Full);
         let mut accumulators = Accumulators::new(layout);
         accumulators.add_to_key(0, &quantised(dimension, &record.repeat(count))).unwrap();
         let sums = accumulators.take()[&0].to_wide();
@@ -90,7 +90,7 @@ fn blocks_of_the_longest_records_are_exact() {
 
 #[test]
 fn blocks_with_cancelling_signs_are_exact() {
-    let layout = Layout { dimension: 9, second: Full, sent: None };
+    let layout = Layout::new(9, Full);
     let rows = random_rows(9, 2 * BLOCK_ROWS + 5, 3);
     let keys = vec![0; rows.len()];
     check(layout, &keys, &rows, &added(layout, &keys, &rows));
@@ -100,7 +100,7 @@ fn blocks_with_cancelling_signs_are_exact() {
 #[test]
 fn records_clipped_with_their_squares_have_a_row_for_each_moment() {
     for (dimension, second) in [(1, Full), (3, Full), (9, Full), (40, Full), (9, Diagonal)] {
-        let layout = Layout { dimension, second, sent: None };
+        let layout = Layout::new(dimension, second);
         let clipper = Clipper::unscaled(dimension, 1.0).unwrap().jointly(0.5).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(4);
         let records: Vec<f64> = (0..300 * dimension).map(|_| rng.random_range(-1.0..1.0)).collect();
@@ -120,7 +120,7 @@ fn records_of_two_clippers_do_not_mix() {
     let mut joint = QuantisedRows::new(1);
     let clipper = Clipper::unscaled(1, 1048576.0).unwrap().jointly(1.0).unwrap();
     clipper.quantise(&[1.0], &mut joint).unwrap();
-    let mut accumulators = Accumulators::new(Layout { dimension: 1, second: Full, sent: None });
+    let mut accumulators = Accumulators::new(Layout::new(1, Full));
     accumulators.add_to_key(1, &joint).unwrap();
     let mixed = accumulators.add_to_key(1, &quantised(1, &[1.0]));
     assert_eq!(mixed, Err(MomentError::Width { found: 1, expected: 2 }));
@@ -135,7 +135,7 @@ fn records_of_two_clippers_do_not_mix() {
 fn rows_one_by_one_are_exact_beyond_a_block() {
     let length = (1 << 20) - 1;
     for second in [Full, Diagonal, SecondMoment::None] {
-        let layout = Layout { dimension: 2, second, sent: None };
+        let layout = Layout::new(2, second);
         let rows = quantised(2, &[0.0, f64::from(length)].repeat(2 * (2 * BLOCK_ROWS + 1)));
         let keys: Vec<u32> = (0..rows.len() as u32).map(|row| row % 2).collect();
         let sums = added(layout, &keys, &rows);
@@ -149,7 +149,7 @@ fn rows_one_by_one_are_exact_beyond_a_block() {
 
 #[test]
 fn empty_batches_make_no_keys() {
-    let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full, sent: None });
+    let mut accumulators = Accumulators::new(Layout::new(2, Full));
     accumulators.add(&[], &QuantisedRows::new(2)).unwrap();
     accumulators.add_to_key(1, &QuantisedRows::new(2)).unwrap();
     assert!(accumulators.take().is_empty());
@@ -157,7 +157,7 @@ fn empty_batches_make_no_keys() {
 
 #[test]
 fn batches_that_do_not_fit_are_refused() {
-    let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full, sent: None });
+    let mut accumulators = Accumulators::new(Layout::new(2, Full));
     let (rows, wide) = (quantised(2, &[1.0; 4]), quantised(3, &[1.0; 3]));
     let dimension = Err(MomentError::Dimension { found: 3, expected: 2 });
     assert_eq!(accumulators.add(&[1], &rows), Err(MomentError::Keys { keys: 1, rows: 2 }));
@@ -166,11 +166,8 @@ fn batches_that_do_not_fit_are_refused() {
 }
 
 fn layouts() -> impl Strategy<Value = Layout> {
-    (1..20usize, prop::bool::ANY).prop_map(|(dimension, full)| Layout {
-        dimension,
-        second: if full { Full } else { Diagonal },
-        sent: None,
-    })
+    (1..20usize, prop::bool::ANY)
+        .prop_map(|(dimension, full)| Layout::new(dimension, if full { Full } else { Diagonal }))
 }
 
 proptest! {

@@ -7,13 +7,13 @@
 //! With constant coefficients this is a buffered linear Toeplitz matrix, BLT (Dvijotham, McMahan,
 //! Pillutla, Steinke and Thakurta, "Efficient and near-optimal noise generation for streaming
 //! differential privacy", 2024). A power law, whose decays are powers of time, does the same for
-//! the running average, which looks alike at every time scale. `variable` has coefficients that
+//! the running average, which has no time scale of its own. `variable` has coefficients that
 //! follow both ends of a horizon: the same memory at nearly the error of the best C.
 //!
 //! With b buffers the encoder takes 16 b bytes per coordinate, the decoder 8 b. A step takes b
-//! multiplications per coordinate. All entries of C are at least 0, so no two columns point away
-//! from each other, unless there is a delay line (`periodic`), which takes 16 bytes more per step
-//! of the gap.
+//! multiplications per coordinate. All entries of C are at least 0, so no two columns have a
+//! negative inner product, unless there is a delay line (`periodic`), which takes 16 bytes more per
+//! step of the gap.
 //!
 //! C is the exact real matrix of the rounded coefficients (`steps`). The encoder keeps its buffers
 //! in fixed point; `encoder` bounds the effect of their rounding.

@@ -1,9 +1,9 @@
 //! A directory of tables: files of a range of epochs each, in Parquet or Arrow's IPC format.
 //!
-//! A file is written under a hidden name, synced and renamed, so a reader finds whole files only.
-//! Its name is its range, and its metadata name the last epoch in it. The newest file may lack the
-//! last epochs of its range; it is then replaced as a whole. So after a kill every epoch is in one
-//! file, once: a restarted sink rewrites the newest range from the log, with the same content.
+//! A file is written as a whole, so a reader finds whole files only. Its name is its range, and its
+//! metadata name the last epoch in it. The newest file may lack the last epochs of its range; it is
+//! then replaced as a whole. So after a kill every epoch is in one file, once: a restarted sink
+//! rewrites the newest range from the log, with the same content.
 
 #![cfg_attr(
     not(any(feature = "parquet", feature = "arrow")),
@@ -18,21 +18,40 @@ mod parquet;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use super::RangeDirectory;
 use crate::connect::{EpochStamp, Outlet, OutletContent, RequestError};
+use crate::document::definition::{Word, word};
 use crate::estimates::EstimateRecord;
 use crate::whole;
 use columns::TableColumns;
 
 /// A format of tables in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TableFormat {
+pub(in crate::connect) enum TableFormat {
     Parquet,
     Arrow,
+}
+
+/// Words of formats, for sinks that write tables only.
+pub(in crate::connect) const TABLE_FORMATS: &[Word<TableFormat>] = &[
+    word("parquet", TableFormat::Parquet, "Parquet, with a range of epochs in each object."),
+    word("arrow", TableFormat::Arrow, "The same in Arrow's IPC format (Feather)."),
+];
+
+/// What holds the files of a sink, which are written as a whole.
+pub(in crate::connect) trait TableFolder: Send {
+    /// Opens it, and returns the names of its files.
+    fn open(&mut self) -> Result<Vec<String>, RequestError>;
+
+    /// Returns a file.
+    fn read(&mut self, name: &str) -> Result<Vec<u8>, RequestError>;
+
+    /// Writes a file, in place of one with the same name. It is there as a whole when this returns.
+    fn replace(&mut self, name: &str, bytes: Vec<u8>) -> Result<(), RequestError>;
 }
 
 /// Key of our metadata in a file.
@@ -40,7 +59,7 @@ const METADATA: &str = "hushflow";
 
 impl TableFormat {
     /// Why this build can't write it.
-    pub(super) fn missing(self) -> Option<&'static str> {
+    pub(in crate::connect) fn missing(self) -> Option<&'static str> {
         match self {
             TableFormat::Parquet if !cfg!(feature = "parquet") => {
                 Some("built without Parquet: cargo build --features parquet")
@@ -86,10 +105,11 @@ impl TableFormat {
 }
 
 /// The files of a sink, and the range that is being filled.
-pub(super) struct RangeWriter {
-    sink: RangeDirectory,
-    /// The directory, locked for as long as this sink writes to it.
-    lock: Option<File>,
+pub(in crate::connect) struct RangeWriter {
+    folder: Box<dyn TableFolder>,
+    format: TableFormat,
+    /// Epochs in a file.
+    epochs: u64,
     range: EpochRange,
     columns: TableColumns,
     /// The last epoch in `columns`, until the file holds it.
@@ -126,45 +146,48 @@ impl EpochRange {
 }
 
 impl RangeWriter {
+    /// Writes files of so many epochs to a directory.
     pub(super) fn new(sink: RangeDirectory) -> Self {
-        let range = EpochRange::after(0, sink.epochs);
-        RangeWriter { sink, lock: None, range, columns: TableColumns::default(), unwritten: None, held: 0 }
+        let RangeDirectory { directory, format, epochs } = sink;
+        Self::to(LocalFolder { directory, lock: None }, format, epochs)
+    }
+
+    pub(in crate::connect) fn to(
+        folder: impl TableFolder + 'static,
+        format: TableFormat,
+        epochs: u64,
+    ) -> Self {
+        let (range, columns) = (EpochRange::after(0, epochs), TableColumns::default());
+        RangeWriter { folder: Box::new(folder), format, epochs, range, columns, unwritten: None, held: 0 }
     }
 
     /// Finds the newest file, and begins the range after it, or its own if it isn't full.
-    fn begin(&mut self) -> io::Result<OutletContent> {
-        let folder = &self.sink.directory;
-        fs::create_dir_all(folder)?;
-        // Release our own lock before it is taken again.
-        self.lock = None;
-        self.lock = Some(locked(folder)?);
+    fn begin(&mut self) -> Result<OutletContent, RequestError> {
+        let names = self.folder.open()?;
         (self.columns, self.unwritten, self.held) = (TableColumns::default(), None, 0);
-        let entries = whole::entries(folder)?;
-        let names = entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let newest = names.filter_map(|name| EpochRange::of(&name, self.sink.format)).max();
+        let newest = names.iter().filter_map(|name| EpochRange::of(name, self.format)).max();
         let Some(range) = newest else {
-            self.range = EpochRange::after(0, self.sink.epochs);
+            self.range = EpochRange::after(0, self.epochs);
             return Ok(OutletContent::default());
         };
-        let path = folder.join(range.name(self.sink.format));
+        let name = range.name(self.format);
         // A file that can't be decoded isn't ours either.
-        let text = self.sink.format.metadata(fs::read(&path)?).ok().flatten();
+        let text = self.format.metadata(self.folder.read(&name)?).ok().flatten();
         let last = text.and_then(|text| EpochStamp::of(text.as_bytes()));
         let last = last.filter(|last| (range.first..=range.last).contains(&last.epoch)).ok_or_else(|| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
             io::Error::other(format!(
                 "{name} was not written by this sink: name a directory that is for it alone"
             ))
         })?;
         let is_full = last.epoch == range.last;
-        self.range = if is_full { EpochRange::after(range.last, self.sink.epochs) } else { range };
+        self.range = if is_full { EpochRange::after(range.last, self.epochs) } else { range };
         let whole = if is_full { range.last } else { range.first - 1 };
         self.held = last.epoch;
         Ok(OutletContent { whole, last: Some(last) })
     }
 
     /// Writes the file of the range, as far as it is filled.
-    fn write(&mut self) -> io::Result<()> {
+    fn write(&mut self) -> Result<(), RequestError> {
         let Some(stamp) = self.unwritten.as_ref().filter(|stamp| stamp.epoch >= self.held) else {
             return Ok(());
         };
@@ -172,15 +195,8 @@ impl RangeWriter {
             "epoch": stamp.epoch, "generation": stamp.generation, "chain": stamp.chain,
             "private": self.columns.is_private(),
         });
-        let name = self.range.name(self.sink.format);
-        let (path, hidden) =
-            (self.sink.directory.join(&name), self.sink.directory.join(format!(".{name}.tmp")));
-        let bytes = self.sink.format.encode(&self.columns, metadata.to_string())?;
-        let mut file = File::create(&hidden)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&hidden, &path)?;
-        File::open(&self.sink.directory)?.sync_all()?;
+        let bytes = self.format.encode(&self.columns, metadata.to_string())?;
+        self.folder.replace(&self.range.name(self.format), bytes)?;
         self.unwritten = None;
         Ok(())
     }
@@ -188,7 +204,7 @@ impl RangeWriter {
 
 impl Outlet<[EstimateRecord]> for RangeWriter {
     fn open(&mut self) -> Result<OutletContent, RequestError> {
-        Ok(self.begin()?)
+        self.begin()
     }
 
     fn append(&mut self, stamp: &EpochStamp, records: &[EstimateRecord]) -> Result<(), RequestError> {
@@ -196,14 +212,46 @@ impl Outlet<[EstimateRecord]> for RangeWriter {
         self.unwritten = Some(stamp.clone());
         if stamp.epoch >= self.range.last {
             self.write()?;
-            self.range = EpochRange::after(stamp.epoch, self.sink.epochs);
+            self.range = EpochRange::after(stamp.epoch, self.epochs);
             self.columns = TableColumns::default();
         }
         Ok(())
     }
 
     fn settle(&mut self) -> Result<(), RequestError> {
-        Ok(self.write()?)
+        self.write()
+    }
+}
+
+/// A directory of this machine.
+struct LocalFolder {
+    directory: PathBuf,
+    /// The directory, locked for as long as this sink writes to it.
+    lock: Option<File>,
+}
+
+impl TableFolder for LocalFolder {
+    fn open(&mut self) -> Result<Vec<String>, RequestError> {
+        fs::create_dir_all(&self.directory)?;
+        // Release our own lock before it is taken again.
+        self.lock = None;
+        self.lock = Some(locked(&self.directory)?);
+        let entries = whole::entries(&self.directory)?;
+        Ok(entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+    }
+
+    fn read(&mut self, name: &str) -> Result<Vec<u8>, RequestError> {
+        Ok(fs::read(self.directory.join(name))?)
+    }
+
+    /// Writes it under a hidden name, and renames it once it is durable.
+    fn replace(&mut self, name: &str, bytes: Vec<u8>) -> Result<(), RequestError> {
+        let (path, hidden) = (self.directory.join(name), self.directory.join(format!(".{name}.tmp")));
+        let mut file = File::create(&hidden)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&hidden, &path)?;
+        Ok(File::open(&self.directory)?.sync_all()?)
     }
 }
 

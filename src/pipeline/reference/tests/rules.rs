@@ -51,6 +51,20 @@ const SPOILT: &[&[(&str, &str)]] = &[
         ("[source]\npath = \"flights_jan2013.csv\"", SOURCES),
         ("\"b.csv\"", "\"b.csv\"\njournal_limit = \"1 GiB\""),
     ],
+    // [[histograms]]
+    &[(VIEW, "[[histograms]]\ncolumn = \"distance\"\nbins = 4\nedges = [0, 1, 2]")],
+    &[(VIEW, "[[histograms]]\ncolumn = \"distance\"")],
+    &[(VIEW, "[[histograms]]\ncolumn = \"sex\"\nvalues = [\"f\", \"m\"]\nbranching = 2")],
+    &[(DELTA, "delta = 1e-6\nhistogram_weight = 0.2")],
+    &[WINDOWS, (VIEW, "[[histograms]]\ncolumn = \"distance\"\nbins = 4"), PLACE],
+    &[
+        (DELTA, "delta = 1e-6\nunit = \"entity\""),
+        (
+            VIEW,
+            "[entity]\ncolumn = \"user\"\nparticipations = 2\nseveral = \"average\"\n\
+             [[histograms]]\ncolumn = \"sex\"\nvalues = [\"f\", \"m\"]",
+        ),
+    ],
     // [[columns]]
     &[
         ("[[columns]]\nname = \"distance\"\nlower = 0\nupper = 5000\n", ""),

@@ -23,7 +23,7 @@ fn the_schema_knows_every_example_and_default() {
     });
 }
 
-/// The faults that a schema finds in a pipeline file.
+/// Returns the faults that a schema finds in a pipeline file.
 pub(super) fn faults(schema: &Value, text: &str) -> Vec<String> {
     let table: toml::Table = text.parse().unwrap();
     let mut faults = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn faults(schema: &Value, text: &str) -> Vec<String> {
     faults
 }
 
-/// The JSON of a TOML value; as editors do, dates become texts.
+/// Converts a TOML value to JSON. Dates become strings, as in editors.
 fn json(value: toml::Value) -> Value {
     match value {
         toml::Value::Datetime(time) => time.to_string().into(),
@@ -124,7 +124,7 @@ fn validate(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
 }
 
 /// Values of all types, for fields of another type or range.
-const SPOILT: [&str; 14] = [
+const INVALID_VALUES: [&str; 14] = [
     "true",
     "-1",
     "0",
@@ -141,33 +141,36 @@ const SPOILT: [&str; 14] = [
     "2013-01-01",
 ];
 
-/// Rules that no schema can hold, with the fields to which they apply. The parser alone refuses
+/// Rules that no schema can express, with the fields to which they apply. Only the parser refuses
 /// these values.
-const FOR_THE_PARSER: [(&str, &[&str]); 7] = [
+const PARSER_RULES: [(&str, &[&str]); 7] = [
     ("the extension of a file names its format, unless a field does", &["path"]),
     ("upper is above lower", &["lower", "upper"]),
     ("the file exists", &["values_file", "offsets"]),
     ("the database of time zones has the name", &["timezone"]),
-    ("the column is listed", &["target", "on"]),
+    ("the column is listed", &["target", "on", "column"]),
     ("there are as many columns", &["components"]),
-    // Editors pass a date without quotes as a text.
-    ("a date without quotes is no text", &["largest_jump", "allowed_lateness", "idle", "length", "keep"]),
+    // Editors pass a date without quotes as a string.
+    (
+        "a date without quotes is not a string",
+        &["largest_jump", "allowed_lateness", "idle", "length", "keep"],
+    ),
 ];
 
-/// Returns the rule by which the parser alone may refuse a value of a field.
+/// Returns the rule by which only the parser may refuse a value of a field.
 fn rule(field: &FieldDefinition, value: &str) -> Option<&'static str> {
     let is_date = value == "2013-01-01";
     let of_texts = is_date && matches!(field.value, FieldType::Text | FieldType::Texts);
-    let own = FOR_THE_PARSER.iter().find(|(_, fields)| fields.contains(&field.key));
+    let own = PARSER_RULES.iter().find(|(_, fields)| fields.contains(&field.key));
     let dates =
-        FOR_THE_PARSER.last().filter(|(_, fields)| is_date && (of_texts || fields.contains(&field.key)));
+        PARSER_RULES.last().filter(|(_, fields)| is_date && (of_texts || fields.contains(&field.key)));
     dates.or(own).map(|(rule, _)| *rule)
 }
 
-/// A pipeline with one spoilt field is refused by the schema if and only if the parser refuses it,
-/// except for the [rules](FOR_THE_PARSER) above.
+/// The schema refuses a pipeline with one invalid field if and only if the parser does, except for
+/// the [rules](PARSER_RULES) above.
 #[test]
-fn parser_and_schema_judge_spoilt_fields_alike() {
+fn parser_and_schema_agree_on_invalid_fields() {
     let schema = json_schema();
     let mut differing = Vec::new();
     let (mut compared, mut applied) = (0, BTreeSet::new());
@@ -186,7 +189,7 @@ fn parser_and_schema_judge_spoilt_fields_alike() {
                     .push(format!("{} {group} {what}: parser {parsed:?}, schema {found:?}", section.heading));
             }
         };
-        for value in SPOILT {
+        for value in INVALID_VALUES {
             let text = text_with(section, group, field.key, Some(value));
             let what = format!("{} = {value}", field.key);
             compare(&text, &what, rule(field, value));
@@ -198,7 +201,7 @@ fn parser_and_schema_judge_spoilt_fields_alike() {
         }
     });
     assert!(compared > 1000, "{compared}");
-    assert_eq!(applied.len(), FOR_THE_PARSER.len(), "every rule is needed: {applied:?}");
+    assert_eq!(applied.len(), PARSER_RULES.len(), "every rule is needed: {applied:?}");
     assert!(differing.is_empty(), "{} of {compared}:\n{}", differing.len(), differing.join("\n"));
 }
 

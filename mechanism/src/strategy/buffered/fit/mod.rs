@@ -1,8 +1,8 @@
 //! Fits the buffers of a strategy to a workload, a horizon and a participation schema.
 //!
 //! A fit goes from one buffer to the requested number. It starts from poles spread evenly over the
-//! scales of time, and from the best fit with one buffer less, with a buffer added in each of its
-//! gaps. The best result is kept, or the fit with one buffer less if that is better, so more
+//! scales of time, and from the best fit with one buffer fewer, with a buffer added in each of its
+//! gaps. The best result is kept, or the fit with one buffer fewer if that is better, so more
 //! buffers are never worse. Nothing is random, and nothing depends on the clock or the number of
 //! threads.
 

@@ -198,7 +198,7 @@ fn impossible_fits_are_refused() {
     assert!(error.to_string().contains("`average` alone"), "{error}");
 }
 
-/// The optimum that ignores repeated participation has growing coefficients and is no valid
+/// The optimum that ignores repeated participation has growing coefficients and is not a valid
 /// strategy. According to another program, the optimum with one buffer is 45.496234 at θ = 0.96301
 /// and θ̂ = 0.
 #[test]

@@ -1,10 +1,10 @@
 //! Cluster bootstrap: connects the processes of a run before the dataflow starts.
 //!
 //! Every process calls those before it, each from a separate thread, and is called by those after
-//! it. The called side is one loop over non-blocking connections, so a slow or silent stranger
-//! delays nobody. A caller has five seconds for the handshake, and when too many wait the oldest is
-//! dropped. A caller without the key is dropped and counted. A connected process keeps its number.
-//! If it ends before the dataflow starts, the others end at once.
+//! it. The called side is one loop over non-blocking connections, so a slow or silent caller delays
+//! no other. A caller has five seconds for the handshake. If too many wait, the oldest is dropped.
+//! A caller without the key is dropped and counted. A connected process keeps its number. If it
+//! ends before the dataflow starts, the others end at once.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::iter;
@@ -29,13 +29,13 @@ use crate::key::SharedKey;
 use crate::tcp::{connect, keep_alive};
 
 /// Time limit for the handshake of one connection.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most callers in the handshake. One more drops the oldest.
-const CALLERS: usize = 64;
+/// Maximum number of callers in the handshake. One more drops the oldest.
+const MAX_CALLERS: usize = 64;
 
 /// How often the loop checks for a stop and for processes reached by calls.
-const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// First pause between calls; pauses double up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) type ProcessLinks = Vec<Option<EncryptedLink<TcpStream>>>;
 
 /// Connects to all other processes, unless the run is stopped first. `pipeline` identifies the run.
-pub(super) fn meet(
+pub(super) fn connect_processes(
     cluster: &Cluster,
     workers: usize,
     pipeline: &[u8],
@@ -66,9 +66,9 @@ pub(super) fn meet(
     let (reached, calls) = channel();
     let reasons = (0..process).map(|to| start_call(cluster, own, to, &reached)).collect::<Result<_, _>>()?;
     let links = (0..processes).map(|_| None).collect();
-    let meeting =
-        ClusterBootstrap { cluster, control, own, links, callers: Vec::new(), dropped: 0, odd: None };
-    meeting.attend(&listener, &calls, reasons)
+    let (callers, dropped, last_difference) = (Vec::new(), 0, None);
+    let bootstrap = ClusterBootstrap { cluster, control, own, links, callers, dropped, last_difference };
+    bootstrap.wait_for_all(&listener, &calls, reasons)
 }
 
 fn listen(address: &str) -> io::Result<TcpListener> {
@@ -91,12 +91,12 @@ fn check_addresses(cluster: &Cluster) -> Result<(), ClusterError> {
     Ok(())
 }
 
-/// Returns what differs between another process and the expected one.
+/// Returns what is wrong with another process, if it does not belong to this run.
 fn difference(own: &Greeting, other: &Greeting) -> Option<&'static str> {
     match () {
         () if other.to != own.process => Some("is at another process's address"),
-        () if other.processes != own.processes => Some("is one of another number of processes"),
-        () if other.process >= own.processes => Some("has a number that no process has"),
+        () if other.processes != own.processes => Some("belongs to a cluster of another size"),
+        () if other.process >= own.processes => Some("has a number outside this cluster"),
         () if other.workers != own.workers => Some("has another number of workers"),
         () if other.pipeline != own.pipeline => Some("runs another pipeline"),
         () => None,
@@ -109,7 +109,7 @@ type FailureReason = Arc<Mutex<String>>;
 /// A link to a process, or the reason why there can be none.
 type LinkResult = (usize, Result<EncryptedLink<TcpStream>, ClusterError>);
 
-/// Calls a process from a separate thread until it answers or the meeting is over.
+/// Calls a process from a separate thread until it answers or the bootstrap is over.
 fn start_call(
     cluster: &Cluster,
     own: Greeting,
@@ -123,7 +123,7 @@ fn start_call(
         .name(format!("call-{to}"))
         .spawn(move || {
             if let Some(result) = call(&address, key.as_ref(), Greeting { to: to as u32, ..own }, &wanted) {
-                // A meeting that is over ignores further links.
+                // A bootstrap that is over ignores further links.
                 let _ = reached.send((to, result));
             }
         })
@@ -158,18 +158,18 @@ fn attempt(
     own: &Greeting,
 ) -> io::Result<Result<EncryptedLink<TcpStream>, ClusterError>> {
     let process = own.to as usize;
-    // With a time limit: a machine that is not up yet may not even refuse.
+    // `connect` has a time limit: a host that is down may not even refuse the connection.
     let mut stream = connect(address, &Control::new())?;
     if key.is_none() && !stream.peer_addr()?.ip().is_loopback() {
         return Ok(Err(ClusterError::NoKey { address: address.into() }));
     }
-    let deadline = Instant::now() + HANDSHAKE;
-    stream.set_write_timeout(Some(HANDSHAKE))?;
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let (call, greeting) = CallerHandshake::begin(key, own)?;
     stream.write_all(&greeting)?;
     let answer = read_until(&mut stream, deadline).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => {
-            io::Error::other("it does not take our greeting: do both have the same key and version?")
+            io::Error::other("it refuses our greeting: do both have the same key and version?")
         }
         _ => error,
     })?;
@@ -193,7 +193,7 @@ fn attempt(
         None => return Err(InvalidHandshake.into()),
     }
     info!(process, address, "another process was reached");
-    settle(stream, session).map(Ok)
+    into_link(stream, session).map(Ok)
 }
 
 /// Reads N bytes, in any number of pieces, before a deadline.
@@ -215,8 +215,8 @@ fn read_until<const N: usize>(stream: &mut TcpStream, deadline: Instant) -> io::
     Ok(bytes)
 }
 
-/// Makes a link of a connection after the handshake.
-fn settle(stream: TcpStream, session: LinkSession) -> io::Result<EncryptedLink<TcpStream>> {
+/// Turns a connection into a link after the handshake.
+fn into_link(stream: TcpStream, session: LinkSession) -> io::Result<EncryptedLink<TcpStream>> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
@@ -233,13 +233,13 @@ struct ClusterBootstrap<'a> {
     links: ProcessLinks,
     callers: Vec<Caller>,
     dropped: u64,
-    /// What differed in the last process dropped for a difference.
-    odd: Option<&'static str>,
+    /// What was wrong with the last process that was dropped because it differs.
+    last_difference: Option<&'static str>,
 }
 
 impl ClusterBootstrap<'_> {
     /// Waits until all processes are connected.
-    fn attend(
+    fn wait_for_all(
         mut self,
         listener: &TcpListener,
         calls: &Receiver<LinkResult>,
@@ -258,20 +258,20 @@ impl ClusterBootstrap<'_> {
                 return Err(ClusterError::Stopped);
             }
             if Instant::now() >= deadline {
-                return Err(self.absent(first, missing.len(), &reasons));
+                return Err(self.timeout_error(first, missing.len(), &reasons));
             }
             self.wait(listener)?;
             self.accept(listener);
-            self.hear()?;
+            self.read_callers()?;
         }
     }
 
-    fn absent(&self, process: usize, missing: usize, reasons: &[FailureReason]) -> ClusterError {
+    fn timeout_error(&self, process: usize, missing: usize, reasons: &[FailureReason]) -> ClusterError {
         let seconds = self.cluster.patience.as_secs();
         let Some(reason) = reasons.get(process) else {
-            let reason = match (self.odd, self.dropped) {
+            let reason = match (self.last_difference, self.dropped) {
                 (Some(difference), _) => format!("one that called {difference}"),
-                (None, 0) => "nobody called".into(),
+                (None, 0) => "no process called".into(),
                 (None, dropped) => {
                     format!("{dropped} callers were dropped: do all have the same key and version?")
                 }
@@ -294,7 +294,7 @@ impl ClusterBootstrap<'_> {
 
     /// Accepts new callers.
     fn accept(&mut self, listener: &TcpListener) {
-        for _ in 0..CALLERS {
+        for _ in 0..MAX_CALLERS {
             match listener.accept() {
                 Ok((stream, address)) => {
                     if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
@@ -305,7 +305,7 @@ impl ClusterBootstrap<'_> {
                 // The caller is gone, or no descriptor is left: waiting callers will free some.
                 Err(_) => return thread::sleep(FIRST_PAUSE),
             }
-            if self.callers.len() > CALLERS {
+            if self.callers.len() > MAX_CALLERS {
                 let oldest = self.callers.remove(0);
                 self.drop_caller(&oldest, "too many wait");
             }
@@ -313,13 +313,13 @@ impl ClusterBootstrap<'_> {
     }
 
     /// Reads from the accepted callers.
-    fn hear(&mut self) -> Result<(), ClusterError> {
+    fn read_callers(&mut self) -> Result<(), ClusterError> {
         let mut waiting = Vec::new();
         for mut caller in std::mem::take(&mut self.callers) {
-            match caller.hear(self.cluster.key.as_ref(), &self.own) {
-                Ok(None) if caller.since.elapsed() < HANDSHAKE => waiting.push(caller),
+            match caller.read_handshake(self.cluster.key.as_ref(), &self.own) {
+                Ok(None) if caller.since.elapsed() < HANDSHAKE_TIMEOUT => waiting.push(caller),
                 Ok(None) => self.drop_caller(&caller, "it took too long"),
-                Ok(Some((greeting, session))) => self.judge(caller, greeting, session)?,
+                Ok(Some((greeting, session))) => self.admit(caller, greeting, session)?,
                 Err(reason) => self.drop_caller(&caller, reason),
             }
         }
@@ -328,7 +328,7 @@ impl ClusterBootstrap<'_> {
     }
 
     /// Connects a process that has the key, if it belongs to the run and is new.
-    fn judge(
+    fn admit(
         &mut self,
         caller: Caller,
         other: Greeting,
@@ -347,12 +347,12 @@ impl ClusterBootstrap<'_> {
         match (verdict, difference) {
             (GreetingVerdict::Welcome, _) => {
                 let address = caller.address;
-                match sealed.and_then(|()| settle(caller.stream, session)) {
+                match sealed.and_then(|()| into_link(caller.stream, session)) {
                     Ok(link) => {
                         info!(process, "another process has called");
                         self.links[process] = Some(link);
                     }
-                    Err(error) => warn!(%address, %error, "a process that called was lost again"),
+                    Err(error) => warn!(%address, %error, "the connection to a process that called was lost"),
                 }
             }
             (_, Some(difference)) if self.cluster.key.is_some() => {
@@ -360,7 +360,7 @@ impl ClusterBootstrap<'_> {
             }
             // Without a key it may be any process.
             (_, Some(difference)) => {
-                self.odd = Some(difference);
+                self.last_difference = Some(difference);
                 self.drop_caller(&caller, difference);
             }
             (_, None) => self.drop_caller(&caller, "its number is taken"),
@@ -394,7 +394,7 @@ fn wait_for<'a>(
     let links = linked.iter().map(|(_, link)| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::RDHUP));
     let others = others.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN));
     let mut watched: Vec<PollFd<'_>> = links.chain(others).collect();
-    match poll(&mut watched, Some(&GLANCE)) {
+    match poll(&mut watched, Some(&POLL_INTERVAL)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(ClusterError::Network(error.into())),
     }
@@ -403,7 +403,7 @@ fn wait_for<'a>(
     ended_link.map_or(Ok(()), |(&(process, _), _)| Err(ClusterError::Gone { process }))
 }
 
-/// Ends this process when another one ends, until it is dropped: used while nobody reads the links.
+/// Ends this process when another one ends, until dropped. Used while nothing reads the links.
 pub(super) struct PeerWatch {
     /// The thread ends when this is dropped.
     _wanted: Sender<()>,
@@ -448,7 +448,7 @@ impl Caller {
     }
 
     /// Reads available bytes. Returns the caller's identity once proven, or why it is dropped.
-    fn hear(
+    fn read_handshake(
         &mut self,
         key: Option<&SharedKey>,
         own: &Greeting,
@@ -456,7 +456,7 @@ impl Caller {
         loop {
             let length = if self.answered.is_some() { SHORT_FRAME } else { GREETING };
             match self.stream.read(&mut self.greeting[self.filled..length]) {
-                Ok(0) => return Err("it hung up"),
+                Ok(0) => return Err("it closed the connection"),
                 Ok(read) => self.filled += read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -485,5 +485,5 @@ impl Caller {
 }
 
 #[cfg(test)]
-#[path = "meeting_tests.rs"]
+#[path = "bootstrap_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Processes that connect, and those that do not.
+//! Tests of processes that connect and of those that do not.
 
 use super::*;
 use std::iter;
@@ -23,7 +23,7 @@ struct ProcessThread(JoinHandle<Result<ProcessLinks, String>>);
 
 fn start(cluster: Cluster, workers: usize, pipeline: &'static [u8]) -> ProcessThread {
     ProcessThread(thread::spawn(move || {
-        meet(&cluster, workers, pipeline, &Control::new()).map_err(|error| error.to_string())
+        connect_processes(&cluster, workers, pipeline, &Control::new()).map_err(|error| error.to_string())
     }))
 }
 
@@ -139,13 +139,13 @@ fn absent_processes_are_named() {
 }
 
 #[test]
-fn strangers_delay_no_sender() {
+fn strangers_delay_no_process() {
     for key in [None, Some(&key())] {
         let hosts = free_addresses(2);
         let called = start(cluster(0, &hosts, key, 60), 1, b"p");
         let connect = || iter::repeat_with(|| TcpStream::connect(&hosts[0])).find_map(Result::ok).unwrap();
         // More silent callers than may wait, and some that send bytes.
-        let silent: Vec<_> = (0..2 * CALLERS).map(|_| connect()).collect();
+        let silent: Vec<_> = (0..2 * MAX_CALLERS).map(|_| connect()).collect();
         for says in [&b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"[..], &[0; 24], &[0xff; 1000]] {
             let _ = connect().write_all(says);
         }
@@ -154,7 +154,7 @@ fn strangers_delay_no_sender() {
         let begun = Instant::now();
         let caller = start(cluster(1, &hosts, key, 60), 1, b"p");
         assert_eq!(ends([called, caller]), [Ok(1), Ok(1)]);
-        assert!(begun.elapsed() < Duration::from_secs(30), "nobody waited for the strangers");
+        assert!(begun.elapsed() < Duration::from_secs(30), "no process waited for the strangers");
         drop(silent);
     }
 }
@@ -173,6 +173,6 @@ fn a_stop_ends_the_wait_for_the_others() {
     control.stop();
     for process in [0, 1] {
         let cluster = cluster(process, &hosts, None, 600);
-        assert!(matches!(meet(&cluster, 1, b"p", &control), Err(ClusterError::Stopped)));
+        assert!(matches!(connect_processes(&cluster, 1, b"p", &control), Err(ClusterError::Stopped)));
     }
 }

@@ -1,0 +1,190 @@
+//! Linear queries over the cells of a histogram.
+
+use super::QueryError;
+use hushflow_mechanism::optimize::QuadraticForm;
+use nalgebra::DMatrix;
+
+/// Largest number of entries of a workload that is written out.
+const MOST_ENTRIES: usize = 40_000_000;
+
+/// A workload of linear queries.
+#[derive(Clone, Debug, PartialEq)]
+pub enum QueryWorkload {
+    /// Every single cell.
+    Cells(usize),
+    /// The sums of the first 1, 2, …, n cells.
+    Prefixes(usize),
+    /// The sum of every range of cells.
+    AllRanges(usize),
+    /// Any queries, one in each row.
+    Matrix(DMatrix<f64>),
+}
+
+/// A query as text: `3`, `1-3`, or `query 3` for the rows of a matrix. Cells count from 1.
+pub type QueryName = String;
+
+impl QueryWorkload {
+    /// Returns the marginals of a table with these numbers of values of each attribute: the sums
+    /// over all other attributes, for each set of `order` attributes and each combination of their
+    /// values. The last attribute varies fastest in the order of cells.
+    ///
+    /// # Errors
+    /// [`QueryError::Marginals`] for an order of 0 or more than the attributes, or sizes of 0;
+    /// [`QueryError::TooLarge`] for a workload that is too large to write out.
+    pub fn marginals(sizes: &[usize], order: usize) -> Result<Self, QueryError> {
+        let bad = || QueryError::Marginals { order, attributes: sizes.len() };
+        if order == 0 || order > sizes.len() || sizes.contains(&0) || sizes.len() > 20 {
+            return Err(bad());
+        }
+        let cells = sizes.iter().try_fold(1usize, |all, size| all.checked_mul(*size)).ok_or_else(bad)?;
+        let value = |cell: usize, attribute: usize| {
+            cell / sizes[attribute + 1..].iter().product::<usize>() % sizes[attribute]
+        };
+        let sets = (0u32..1 << sizes.len()).filter(|set| set.count_ones() as usize == order);
+        let mut rows = Vec::new();
+        for set in sets {
+            let members: Vec<usize> = (0..sizes.len()).filter(|a| set >> a & 1 == 1).collect();
+            let combinations: usize = members.iter().map(|a| sizes[*a]).product();
+            let of_cell =
+                |cell: usize| members.iter().fold(0, |index, a| index * sizes[*a] + value(cell, *a));
+            if (rows.len() + combinations).saturating_mul(cells) > MOST_ENTRIES {
+                return Err(QueryError::TooLarge { queries: rows.len() + combinations, cells });
+            }
+            rows.extend((0..combinations).map(|index| {
+                (0..cells).map(|cell| f64::from(u8::from(of_cell(cell) == index))).collect::<Vec<_>>()
+            }));
+        }
+        Ok(Self::Matrix(DMatrix::from_row_slice(rows.len(), cells, &rows.concat())))
+    }
+
+    /// Number of cells n.
+    pub fn cells(&self) -> usize {
+        match self {
+            Self::Cells(n) | Self::Prefixes(n) | Self::AllRanges(n) => *n,
+            Self::Matrix(matrix) => matrix.ncols(),
+        }
+    }
+
+    /// Number of queries.
+    pub fn queries(&self) -> usize {
+        match self {
+            Self::Cells(n) | Self::Prefixes(n) => *n,
+            Self::AllRanges(n) => n * (n + 1) / 2,
+            Self::Matrix(matrix) => matrix.nrows(),
+        }
+    }
+
+    /// V = WᵀW.
+    pub(super) fn form(&self) -> Result<QuadraticForm, QueryError> {
+        let n = self.cells();
+        if n == 0 || self.queries() == 0 {
+            return Err(QueryError::Empty);
+        }
+        Ok(match self {
+            Self::Cells(_) => QuadraticForm::from_matrix(&DMatrix::identity(n, n)),
+            Self::Prefixes(_) => {
+                QuadraticForm::from_matrix(&DMatrix::from_fn(n, n, |i, j| f64::from(u8::from(j <= i))))
+            }
+            Self::AllRanges(_) => QuadraticForm::all_ranges(n),
+            Self::Matrix(matrix) => QuadraticForm::from_matrix(matrix),
+        }?)
+    }
+
+    /// Ranges of cells, from 0, both ends within.
+    fn ranges(&self) -> Box<dyn Iterator<Item = (usize, usize)> + '_> {
+        match self {
+            Self::Cells(n) => Box::new((0..*n).map(|cell| (cell, cell))),
+            Self::Prefixes(n) => Box::new((0..*n).map(|cell| (0, cell))),
+            Self::AllRanges(n) => {
+                Box::new((0..*n).flat_map(move |first| (first..*n).map(move |last| (first, last))))
+            }
+            Self::Matrix(_) => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// The name of each query.
+    pub fn names(&self) -> Vec<QueryName> {
+        match self {
+            Self::Matrix(matrix) => (1..=matrix.nrows()).map(|row| format!("query {row}")).collect(),
+            _ => {
+                let name = |(first, last)| {
+                    if first == last {
+                        format!("{}", first + 1)
+                    } else {
+                        format!("{}-{}", first + 1, last + 1)
+                    }
+                };
+                self.ranges().map(name).collect()
+            }
+        }
+    }
+
+    /// The answers to all queries from values of the cells.
+    pub fn answers(&self, cells: &[f64]) -> Vec<f64> {
+        if let Self::Matrix(matrix) = self {
+            return (matrix * nalgebra::DVector::from_column_slice(cells)).as_slice().to_vec();
+        }
+        let mut sums = vec![0.0];
+        sums.extend(cells.iter().scan(0.0, |sum, cell| {
+            *sum += cell;
+            Some(*sum)
+        }));
+        self.ranges().map(|(first, last)| sums[last + 1] - sums[first]).collect()
+    }
+
+    /// The variance of each answer, from a covariance of the cells.
+    pub(super) fn variances(&self, covariance: &DMatrix<f64>) -> Vec<f64> {
+        if let Self::Matrix(matrix) = self {
+            let product = matrix * covariance;
+            return product.row_iter().zip(matrix.row_iter()).map(|(a, b)| a.dot(&b)).collect();
+        }
+        // Sums over all cells before both ends.
+        let n = self.cells();
+        let mut sums = DMatrix::<f64>::zeros(n + 1, n + 1);
+        for (i, j) in (0..n).flat_map(|j| (0..n).map(move |i| (i, j))) {
+            sums[(i + 1, j + 1)] = covariance[(i, j)] + sums[(i, j + 1)] + sums[(i + 1, j)] - sums[(i, j)];
+        }
+        let variance = |(first, last): (usize, usize)| -> f64 {
+            sums[(last + 1, last + 1)] - 2.0 * sums[(first, last + 1)] + sums[(first, first)]
+        };
+        self.ranges().map(|range| variance(range).max(0.0)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_and_matrices_agree() {
+        let cells = [3.0, 1.0, 4.0, 1.5];
+        let covariance = DMatrix::from_fn(4, 4, |i, j| 1.0 / (1.0 + i as f64 + j as f64));
+        for workload in [QueryWorkload::Cells(4), QueryWorkload::Prefixes(4), QueryWorkload::AllRanges(4)] {
+            let ranges: Vec<_> = workload.ranges().collect();
+            let rows = |i: usize, j: usize| f64::from(u8::from(ranges[i].0 <= j && j <= ranges[i].1));
+            let matrix = QueryWorkload::Matrix(DMatrix::from_fn(ranges.len(), 4, rows));
+            assert_eq!((ranges.len(), workload.names().len()), (workload.queries(), workload.queries()));
+            let pairs = [
+                (workload.answers(&cells), matrix.answers(&cells)),
+                (workload.variances(&covariance), matrix.variances(&covariance)),
+            ];
+            for (one, other) in pairs {
+                assert!(one.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-12), "{one:?} {other:?}");
+            }
+            let gap = workload.form().unwrap().matrix() - matrix.form().unwrap().matrix();
+            assert!(gap.norm() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn marginals_sum_over_the_other_attributes() {
+        let cells: Vec<f64> = (0..6).map(f64::from).collect();
+        let answers = |order| QueryWorkload::marginals(&[2, 3], order).unwrap().answers(&cells);
+        assert_eq!(answers(1), [3.0, 12.0, 3.0, 5.0, 7.0]);
+        assert_eq!(answers(2), cells);
+        for (sizes, order) in [(&[2, 3][..], 0), (&[2, 3], 3), (&[2, 0], 1)] {
+            assert!(matches!(QueryWorkload::marginals(sizes, order), Err(QueryError::Marginals { .. })));
+        }
+        assert!(matches!(QueryWorkload::marginals(&[8000, 2], 1), Err(QueryError::TooLarge { .. })));
+    }
+}
