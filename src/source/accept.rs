@@ -135,7 +135,8 @@ impl SourceReader {
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
         if leaps {
-            if self.counters.leaping_clock == 0 && (self.is_live || self.epochs.has_begun()) {
+            let is_new = (self.is_live || self.epochs.has_begun()) && !self.epochs.reads_again();
+            if is_new && !std::mem::replace(&mut self.has_noticed_leap, true) {
                 self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
             }
             self.counters.leaping_clock += 1;

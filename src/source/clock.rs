@@ -19,6 +19,8 @@ pub(super) struct EpochClock {
     closed: u64,
     /// The last epoch closed by the clock.
     due: u64,
+    /// The last epoch of earlier runs.
+    committed: u64,
     /// Rows of standard input up to this epoch may have been counted by an earlier run.
     pub(super) counted_before: u64,
     /// The row from which on rows of closed epochs are late.
@@ -62,6 +64,7 @@ impl EpochClock {
             arrived: Clock::START.time,
             closed: committed,
             due: (source.schedule.oldest_open(clock) - 1).min(committed),
+            committed,
             counted_before: if restarts { committed } else { 0 },
             late_from: if restarts { u64::MAX } else { resume.late_from },
             firsts: VecDeque::new(),
@@ -88,6 +91,12 @@ impl EpochClock {
     /// The first of these rows.
     pub(super) fn first_leap(&self) -> Option<FirstLeap> {
         self.first_leap
+    }
+
+    /// Whether an earlier run had read the current row when it closed its last epoch. The position
+    /// to resume from follows event times, so how many such rows there are is private.
+    pub(super) fn reads_again(&self) -> bool {
+        self.due < self.committed
     }
 
     /// Whether the first epoch has not begun.

@@ -27,6 +27,8 @@ pub struct SourceReader {
     pub(super) survey: RowSurvey,
     /// Whether more rows may arrive later.
     pub(super) is_live: bool,
+    /// Whether the operator has been told of a row whose clock leaps.
+    pub(super) has_noticed_leap: bool,
     /// Whether to return a batch before a wait, even if it is the only source.
     returns_early: bool,
     /// Number of rows whose values are compared with their bounds.
@@ -118,6 +120,7 @@ impl SourceReader {
             judged: (0, RowCounters::default()),
             survey,
             is_live,
+            has_noticed_leap: false,
             returns_early: false,
             surveyed_rows: SEARCHED_ROWS,
             row_limit: u64::MAX,
