@@ -254,6 +254,14 @@ impl Schedule {
         oldest.max(clock.closed.saturating_add(1)).min(self.horizon().saturating_add(1))
     }
 
+    /// Returns the least time at which a clock has closed this epoch; `None` if times close none.
+    pub fn closing_time(&self, epoch: u64) -> Option<i64> {
+        match self {
+            Schedule::ByTime(by) => Some(by.start_of(epoch.saturating_add(1))?.saturating_add(by.lateness)),
+            Schedule::ByCount(_) => None,
+        }
+    }
+
     /// Returns the last epoch to release when the input ends at `clock`; 0 if none. With a public
     /// clock it is the newest epoch that has begun, without one it is the horizon, because which
     /// epochs hold records is private.

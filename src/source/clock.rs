@@ -55,8 +55,14 @@ impl FirstLeap {
 impl EpochClock {
     /// Starts after the last committed epoch. `restarts` if rows of earlier runs may come again.
     pub(super) fn new(source: &Source, resume: ResumePoint, committed: u64, restarts: bool) -> Self {
-        // Rows of a new standard input are numbered from 0, while the clock never goes back.
-        let clock = if restarts { Clock { row: 0, ..resume.clock } } else { resume.clock };
+        // Rows of a new standard input are numbered from 0, while the clock does not go back before
+        // the end of the last epoch. The clock to resume from follows event times: if it judged
+        // the jumps of rows that come again, these would show in which epochs records lie.
+        let clock = match source.schedule.closing_time(committed).filter(|_| committed > 0) {
+            _ if !restarts => resume.clock,
+            Some(time) => Clock { time, row: 0, closed: committed },
+            None => Clock { row: 0, ..resume.clock },
+        };
         EpochClock {
             schedule: source.schedule.clone(),
             largest_jump: source.largest_jump,
