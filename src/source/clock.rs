@@ -244,3 +244,47 @@ impl EpochClock {
         EpochMark { epoch, due: self.due, resume, rows: self.clock.row, read: next.position }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Pipeline;
+
+    fn source() -> Source {
+        let text = "name = 'n'\nsource.path = '-'\nsource.format = 'csv'\nsource.largest_jump = '100s'\n\
+            columns = [{ name = 'x', lower = 0, upper = 1 }]\nprivacy = { epsilon = 1, delta = 1e-6 }\n\
+            epochs = { time = 'e', arrival = 'a', start = '1970-01-01', length = '10s', horizon = 100 }";
+        Pipeline::parse(text, "p.toml".as_ref()).expect("a valid file").sources.remove(0)
+    }
+
+    /// Positions to resume from that differ in the epochs of records before the third epoch closed.
+    fn resumed(source: &Source, restarts: bool) -> [EpochClock; 2] {
+        [12_000_000, 27_000_000].map(|time| {
+            let clock = Clock { time, ..Clock::START };
+            EpochClock::new(source, ResumePoint { clock, ..ResumePoint::START }, 3, restarts)
+        })
+    }
+
+    #[test]
+    fn a_new_input_begins_at_the_public_end_of_the_last_epoch() {
+        let source = source();
+        for clock in resumed(&source, true) {
+            assert_eq!(clock.clock, Clock { time: 30_000_000, row: 0, closed: 3 });
+            assert!(!clock.reads_again());
+        }
+    }
+
+    #[test]
+    fn rows_are_read_again_up_to_the_one_that_closed_the_last_epoch() {
+        let source = source();
+        for mut clock in resumed(&source, false) {
+            assert!(clock.reads_again());
+            for (arrival, is_old) in [(28, true), (29, true), (31, false), (45, false)] {
+                clock.begin_row();
+                clock.advance(arrival * 1_000_000, &mut RowCounters::default());
+                clock.end_row();
+                assert_eq!(clock.reads_again(), is_old, "{arrival}");
+            }
+        }
+    }
+}
