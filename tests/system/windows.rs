@@ -114,7 +114,7 @@ fn windows_agree_with_the_batch_commands() {
         &["rows", "mean", "noise", "kept", "parts", "spent"],
     );
     let bounds = ["--bounds=-20:120,0:60", "--centre", "0.1", "--missing", "centre"];
-    let covariance = [&["covariance", rows][..], &columns, &bounds].concat();
+    let covariance = [&["covariance", rows, "--method", "pace"][..], &columns, &bounds].concat();
     check(
         COVARIANCE,
         of_command(&covariance),
