@@ -78,6 +78,11 @@ impl TableColumns {
         }
     }
 
+    /// Whether there are no rows.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
     /// Returns the values of a column with this name, or new ones with nulls for the rows so far.
     fn column(&mut self, name: &str, values: impl FnOnce() -> ColumnValues) -> &mut ColumnValues {
         let index = match self.indices.get(name) {

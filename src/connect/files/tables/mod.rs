@@ -186,9 +186,11 @@ impl RangeWriter {
         Ok(OutletContent { whole, last: Some(last) })
     }
 
-    /// Writes the file of the range, as far as it is filled.
+    /// Writes the file of the range, as far as it is filled. Without rows there is none: its columns
+    /// would be unknown.
     fn write(&mut self) -> Result<(), RequestError> {
-        let Some(stamp) = self.unwritten.as_ref().filter(|stamp| stamp.epoch >= self.held) else {
+        let is_new = |stamp: &&EpochStamp| stamp.epoch >= self.held && !self.columns.is_empty();
+        let Some(stamp) = self.unwritten.as_ref().filter(is_new) else {
             return Ok(());
         };
         let metadata = json!({
@@ -346,6 +348,28 @@ mod tests {
             fs::write(directory.join(name(7, 9)), "not ours").unwrap();
             assert!(RangeWriter::new(sink).begin().is_err());
         }
+    }
+
+    /// As those of windows that end after many epochs.
+    #[test]
+    fn a_range_without_rows_has_no_file() {
+        let format = TableFormat::Parquet;
+        if format.missing().is_some() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let sink = RangeDirectory { directory: folder.path().join("out"), format, epochs: 2 };
+        let mut writer = RangeWriter::new(sink.clone());
+        writer.begin().unwrap();
+        for epoch in 1..=6 {
+            let records = [record(epoch, "a")];
+            writer.append(&stamp(epoch), &records[..usize::from(epoch == 3)]).unwrap();
+        }
+        writer.settle().unwrap();
+        assert_eq!(names(&sink.directory), [EpochRange { first: 3, last: 4 }.name(format)]);
+        drop(writer);
+        let found = RangeWriter::new(sink).begin().unwrap();
+        assert_eq!(found, OutletContent { whole: 4, last: Some(stamp(4)) });
     }
 
     #[test]
