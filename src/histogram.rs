@@ -59,6 +59,20 @@ impl Histogram {
         matches!(self.bins, HistogramBins::Edges(_))
     }
 
+    /// Returns the names of its bins, each once: ranges, values, or `1/4` and so on where each key
+    /// has edges of its own.
+    pub(crate) fn labels(&self, by_key: bool) -> Vec<String> {
+        match &self.bins {
+            HistogramBins::Values(values) => values.clone(),
+            HistogramBins::Edges(edges) if by_key => {
+                (1..edges.len()).map(|bin| format!("{bin}/{}", edges.len() - 1)).collect()
+            }
+            HistogramBins::Edges(edges) => {
+                edge_names(edges).windows(2).map(|pair| format!("{}..{}", pair[0], pair[1])).collect()
+            }
+        }
+    }
+
     /// Edges of the bins of a value as records carry it.
     fn edges(&self) -> Cow<'_, [f64]> {
         match &self.bins {
@@ -66,6 +80,34 @@ impl Histogram {
             HistogramBins::Values(values) => (0..=values.len()).map(|edge| edge as f64).collect(),
         }
     }
+}
+
+/// Returns the edges of bins of equal width. Each is rounded once, so that edges that are short
+/// decimals are the numbers that a reader would write.
+pub(crate) fn even_edges(lower: f64, upper: f64, bins: usize) -> Vec<f64> {
+    let all = bins as f64;
+    let edge = |edge: usize| {
+        let sum = lower * (bins - edge) as f64 + upper * edge as f64;
+        match edge {
+            0 => lower,
+            _ if edge == bins => upper,
+            _ if sum.is_finite() => sum / all,
+            // The products leave the range of floating point.
+            _ => lower / all * (bins - edge) as f64 + upper / all * edge as f64,
+        }
+    };
+    (0..=bins).map(edge).collect()
+}
+
+/// Formats edges without the digits of rounding, but with enough to tell neighbours apart.
+fn edge_names(edges: &[f64]) -> Vec<String> {
+    let rounded = |digits: usize| {
+        let name = |edge: &f64| format!("{edge:.digits$e}").parse().unwrap_or(*edge).to_string();
+        edges.iter().map(name).collect::<Vec<_>>()
+    };
+    let mut names = (9..=16).map(rounded);
+    let apart = names.find(|names| names.windows(2).all(|pair| pair[0] != pair[1]));
+    apart.unwrap_or_else(|| edges.iter().map(f64::to_string).collect())
 }
 
 /// Returns the columns that only histograms use, in the order in which records carry them.
@@ -106,4 +148,31 @@ pub(crate) fn of_records(
         grouped.collect::<Vec<_>>()
     };
     histograms.iter().zip(positions).flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_edges_are_what_a_reader_would_write() {
+        let edges = even_edges(0.0, 100.0, 25);
+        assert!(edges.iter().enumerate().all(|(place, &edge)| edge == (4 * place) as f64), "{edges:?}");
+        assert_eq!(even_edges(-2.0, 2.0, 5), [-2.0, -1.2, -0.4, 0.4, 1.2, 2.0]);
+        let wide = even_edges(-8e307, 8e307, 4);
+        assert!(wide.windows(2).all(|pair| pair[0] < pair[1]) && wide[2] == 0.0, "{wide:?}");
+    }
+
+    #[test]
+    fn names_tell_edges_apart() {
+        let labels = |edges: &[f64], by_key| {
+            let bins = HistogramBins::Edges(edges.to_vec());
+            Histogram { column: "x".into(), bins, branching: None }.labels(by_key)
+        };
+        assert_eq!(labels(&[0.1 + 0.2, 1.0, 2.5], false), ["0.3..1", "1..2.5"]);
+        assert_eq!(labels(&[1.0, 1.0 + 1e-12, 2.0], false), ["1..1.000000000001", "1.000000000001..2"]);
+        let next = 1_f64.next_up();
+        assert_eq!(labels(&[1.0, next, 2.0], false)[0], format!("1..{next}"));
+        assert_eq!(labels(&[0.0, 1.0, 2.0], true), ["1/2", "2/2"]);
+    }
 }

@@ -28,5 +28,5 @@ mod tally;
 pub use coverage::{ClosedCoverage, Coverage};
 pub use entities::EntityCut;
 pub use judge::{JudgeState, RowJudge};
-pub use problems::{Extent, Observation, Problem, SourceRows, never_closes, problems};
+pub use problems::{Extent, Observation, Problem, SourceRows, histogram_surveys, never_closes, problems};
 pub use tally::RecordTally;

@@ -21,6 +21,7 @@ use crate::source::{RowCounters, RowSurvey, SourceError, SourceReader};
 
 pub(super) use epochs::is_nearly_empty;
 pub use epochs::never_closes;
+pub use rows::histogram_surveys;
 pub(super) use rows::{beyond_bounds, falling_clock};
 
 /// A problem of a pipeline with its source: a run would publish little or nothing of it.

@@ -351,6 +351,7 @@ mod tests {
             columns: ["x", "y"].map(String::from).to_vec(),
             key_scales: vec![scales],
             indicator_step: by_column.then_some(1.0),
+            keyed_bounds: Vec::new(),
             histograms: Vec::new(),
             bins_every_record: true,
         };

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType};
-use crate::histogram::{Histogram, HistogramBins};
+use crate::histogram::{Histogram, HistogramBins, even_edges};
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
@@ -100,35 +100,22 @@ impl ShownHistogram<'_> {
     /// evenly.
     pub(super) fn edges(&self, scaled: &ScaledView, key: u32) -> Option<Vec<f64>> {
         let HistogramBins::Edges(edges) = &self.of.bins else { return None };
-        let column = scaled.columns.iter().position(|column| *column == self.of.column);
-        let Some(column) = column.filter(|_| scaled.key_scales.len() > 1) else { return Some(edges.clone()) };
+        let Some(column) = self.keyed_column(scaled) else { return Some(edges.clone()) };
         let scales = scaled.scales(key);
         let (centre, half) = (scales.centres[column], scales.half_widths[column]);
-        let last = edges.len() - 1;
-        Some((0..=last).map(|edge| centre + half * (2.0 * edge as f64 / last as f64 - 1.0)).collect())
+        Some(even_edges(centre - half, centre + half, edges.len() - 1))
     }
 
-    /// Returns the names of its bins: edges, values, or numbers where keys have edges of their own.
+    /// Returns the names of its bins.
     fn labels(&self, scaled: &ScaledView) -> Vec<String> {
-        match &self.of.bins {
-            HistogramBins::Values(values) => values.clone(),
-            HistogramBins::Edges(edges) if scaled.key_scales.len() > 1 && !self.is_extra(scaled) => {
-                (1..edges.len()).map(|bin| format!("{bin}/{}", edges.len() - 1)).collect()
-            }
-            HistogramBins::Edges(edges) => {
-                edges.windows(2).map(|pair| format!("{}..{}", short(pair[0]), short(pair[1]))).collect()
-            }
-        }
+        self.of.labels(self.keyed_column(scaled).is_some())
     }
 
-    fn is_extra(&self, scaled: &ScaledView) -> bool {
-        !scaled.columns.contains(&self.of.column)
+    /// Returns the position of its column, if keys have bounds of their own there.
+    fn keyed_column(&self, scaled: &ScaledView) -> Option<usize> {
+        let column = scaled.columns.iter().position(|column| *column == self.of.column)?;
+        scaled.keyed_bounds.get(column).copied().unwrap_or_default().then_some(column)
     }
-}
-
-/// Formats an edge without the digits of rounding.
-fn short(edge: f64) -> String {
-    format!("{edge:.9e}").parse::<f64>().unwrap_or(edge).to_string()
 }
 
 #[derive(Clone, Debug)]
@@ -172,8 +159,10 @@ impl ViewEstimator for Histograms {
 impl OneAverage for Histograms {
     fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
         let shown: Vec<_> = shown(scaled, self.column.as_deref(), false).collect();
-        let bins: usize = shown.iter().map(|histogram| histogram.of.number()).sum();
-        let confidence = each(scaled.view.confidence(moments.epoch), bins);
+        // A count and a share of each bin, a band of each distribution function, and the count.
+        let of = |shown: &ShownHistogram<'_>| 2 * shown.of.number() + usize::from(shown.of.is_numeric());
+        let statements = 1 + shown.iter().map(of).sum::<usize>();
+        let confidence = each(scaled.view.confidence(moments.epoch), statements);
         let own = shown.iter().map(|histogram| {
             let noisy = histogram.noisy(&moments, scaled);
             HistogramEstimate {
@@ -214,7 +203,7 @@ struct HistogramEstimate {
 struct HistogramsEstimate {
     scaled: Arc<ScaledView>,
     moments: Moments,
-    /// Of each interval by itself.
+    /// Of each interval and band by itself.
     confidence: Confidence,
     own: Vec<HistogramEstimate>,
 }
@@ -222,7 +211,7 @@ struct HistogramsEstimate {
 impl HistogramsEstimate {
     fn distribution(&self, own: &HistogramEstimate) -> Option<Distribution> {
         own.edges.as_ref()?;
-        own.noisy.distribution(self.scaled.view.confidence(self.moments.epoch))
+        own.noisy.distribution(self.confidence)
     }
 
     fn count_interval(&self, own: &HistogramEstimate, bin: usize) -> Interval {
@@ -277,7 +266,7 @@ impl Estimate for HistogramsEstimate {
             ("level", intervals.level.into()),
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
-            ("count_interval", ends(Some(self.moments.noisy().count_interval(intervals.level)))),
+            ("count_interval", ends(Some(self.moments.noisy().count_interval(self.confidence.level)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
@@ -332,7 +321,7 @@ impl Estimate for HistogramsEstimate {
     }
 
     fn count_cell(&self) -> Option<Cell> {
-        let interval = self.moments.noisy().count_interval(self.scaled.view.intervals.level);
+        let interval = self.moments.noisy().count_interval(self.confidence.level);
         Some(Cell::of_interval(self.moments.count().max(0.0), interval, COUNTS))
     }
 

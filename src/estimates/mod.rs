@@ -355,6 +355,8 @@ pub struct ScaledView {
     /// one by one
     /// ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
     pub indicator_step: Option<f64>,
+    /// Whether keys have bounds of their own, for each column; those that are not listed have none.
+    pub keyed_bounds: Vec<bool>,
     /// The histograms, whose bins follow the moments in this order.
     pub histograms: Vec<Histogram>,
     /// Whether each record that counts has a bin in every histogram of one of `columns`.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hushflow_mechanism::estimate::histogram::NoisyHistogram;
-use hushflow_mechanism::estimate::intervals::Interval;
+use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
 use serde_json::{Map, Value, json};
@@ -61,10 +61,20 @@ fn read(section: &Section<'_>, log: &LogFacts<'_>) -> Option<Arc<dyn ViewEstimat
         Some(field) => {
             let is_share = |share: &f64| *share > 0.0 && *share < 1.0;
             let quantiles = field.numbers(&expected)?;
-            quantiles.filter(&expected, |all| !all.is_empty() && all.iter().all(is_share))?.value
+            let quantiles = quantiles.filter(&expected, |all| !all.is_empty() && all.iter().all(is_share))?;
+            quantiles.map(|all| distinct(all))?.value
         }
     };
     Some(Arc::new(Quantiles { quantiles, column: column? }))
+}
+
+/// Returns the quantiles, each of which names columns of its own.
+fn distinct(quantiles: &[f64]) -> Result<Vec<f64>, String> {
+    let twice = quantiles.iter().enumerate().find(|(place, q)| quantiles[..*place].contains(q));
+    match twice {
+        Some((_, q)) => Err(format!("the quantile {q} is listed twice: remove one")),
+        None => Ok(quantiles.to_vec()),
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -111,7 +121,9 @@ fn title(column: &str, q: f64) -> String {
 impl OneAverage for Quantiles {
     fn estimate(&self, moments: Moments, scaled: &Arc<ScaledView>) -> Arc<dyn Estimate> {
         let shown: Vec<_> = shown(scaled, self.column.as_deref(), true).collect();
-        let confidence = each(scaled.view.confidence(moments.epoch), shown.len() * self.quantiles.len());
+        // All quantiles and the count.
+        let statements = shown.len() * self.quantiles.len() + 1;
+        let confidence = each(scaled.view.confidence(moments.epoch), statements);
         let (mut found, mut histograms) = (Vec::new(), Vec::new());
         for histogram in &shown {
             let noisy = histogram.noisy(&moments, scaled);
@@ -131,7 +143,7 @@ impl OneAverage for Quantiles {
             histograms.push((noisy, Interval { lower: edges[0], upper: edges[edges.len() - 1] }));
         }
         let (scaled, each) = (Arc::clone(scaled), self.quantiles.len());
-        Arc::new(QuantilesEstimate { scaled, moments, histograms, each, found })
+        Arc::new(QuantilesEstimate { scaled, moments, confidence, histograms, each, found })
     }
 }
 
@@ -146,6 +158,8 @@ struct FoundQuantile {
 struct QuantilesEstimate {
     scaled: Arc<ScaledView>,
     moments: Moments,
+    /// Of each interval by itself.
+    confidence: Confidence,
     /// The histogram of each column, and its outer edges.
     histograms: Vec<(NoisyHistogram, Interval)>,
     /// Number of quantiles of each.
@@ -175,7 +189,7 @@ impl Estimate for QuantilesEstimate {
             ("level", intervals.level.into()),
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
-            ("count_interval", ends(Some(self.moments.noisy().count_interval(intervals.level)))),
+            ("count_interval", ends(Some(self.moments.noisy().count_interval(self.confidence.level)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
@@ -218,7 +232,7 @@ impl Estimate for QuantilesEstimate {
     }
 
     fn count_cell(&self) -> Option<Cell> {
-        let interval = self.moments.noisy().count_interval(self.scaled.view.intervals.level);
+        let interval = self.moments.noisy().count_interval(self.confidence.level);
         Some(Cell::of_interval(self.moments.count().max(0.0), interval, COUNTS))
     }
 

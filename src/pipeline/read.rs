@@ -315,7 +315,7 @@ fn is_padded(key: &str) -> bool {
     key.trim_ascii() != key
 }
 
-const PADDED: &str = "begins or ends with a blank; blanks around keys in rows are ignored, so no row would match: remove \
+const PADDED: &str = "begins or ends with a blank; blanks around values in rows are ignored, so no row would match: remove \
     the blank";
 
 /// Reads one key per line and skips empty lines.

@@ -285,6 +285,7 @@ impl MomentPublication {
             columns: self.parameters.columns.iter().map(|column| column.name.clone()).collect(),
             key_scales: self.key_scales.clone(),
             indicator_step: self.clipper.indicator_step(),
+            keyed_bounds: self.parameters.columns.iter().map(|column| !column.bounds.is_empty()).collect(),
             histograms: self.parameters.histograms.clone(),
             bins_every_record: self.bins_every_record(),
         })

@@ -259,6 +259,7 @@ impl SourceReader {
                 None => row.number(slot).ok(),
                 Some(numbers) => row.text(slot).ok().and_then(|text| numbers.get(text)).map(|&at| at.into()),
             };
+            self.survey.binned(slot, value.is_some());
             self.batch.records.values.push(value.unwrap_or(f64::NAN));
         }
     }

@@ -59,7 +59,7 @@ pub use reader::SourceReader;
 pub(crate) use reader::shape;
 pub use roles::entity;
 pub use stretch::{Stretch, Stretches};
-pub use survey::{ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};
+pub use survey::{BinSurvey, ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};
 pub use values::{BoundSurvey, ValueStretch, ValueSurvey};
 
 /// Maximum number of rows, and so of records, in a batch.

@@ -22,7 +22,8 @@ pub(super) const SEARCHED_ROWS: u64 = 4096;
 /// Private facts about the rows of a source.
 #[derive(Clone, Default)]
 pub struct RowSurvey {
-    /// One for each wanted column: the values first, then key, entity, times and id.
+    /// One for each wanted column: the values first, those for histograms alone, then key, entity,
+    /// times and id.
     pub columns: Vec<ColumnSurvey>,
     /// Number of rows that are unusable as a whole, and the first such defect.
     pub whole_rows: u64,
@@ -62,6 +63,24 @@ pub struct ColumnSurvey {
     pub numeric_times: u64,
     /// Its values beside its bounds.
     pub values: ValueSurvey,
+    /// Rows with and without a bin, if it is for a histogram alone.
+    pub bins: BinSurvey,
+}
+
+/// Rows by whether a histogram has a bin for them.
+#[derive(Clone, Copy, Default)]
+pub struct BinSurvey {
+    /// Rows of which it has one.
+    pub with: u64,
+    /// Rows without a value, or with one that can't be read or is not listed.
+    pub without: u64,
+}
+
+impl BinSurvey {
+    /// All rows.
+    pub fn rows(&self) -> u64 {
+        self.with + self.without
+    }
 }
 
 /// Times of a column, in microseconds since 1970.
@@ -157,6 +176,12 @@ impl RowSurvey {
         }
     }
 
+    /// Notes whether a histogram of a column has a bin for a row.
+    pub(super) fn binned(&mut self, slot: usize, has_bin: bool) {
+        let bins = &mut self.columns[slot].bins;
+        *(if has_bin { &mut bins.with } else { &mut bins.without }) += 1;
+    }
+
     /// Compares the values of a record with their bounds. It is in this row, from 0.
     pub(super) fn values(&mut self, values: &[f64], bounds: impl Iterator<Item = (f64, f64)>, row: u64) {
         for ((column, &value), bounds) in self.columns.iter_mut().zip(values).zip(bounds) {
@@ -177,6 +202,8 @@ impl RowSurvey {
                     own.defect = own.defect.or(column.defect);
                     own.numeric_times += column.numeric_times;
                     own.values.merge(&column.values);
+                    own.bins.with += column.bins.with;
+                    own.bins.without += column.bins.without;
                 }
             }
         }

@@ -144,6 +144,13 @@ fn histograms_are_forecast_and_need_what_they_show() {
     let text =
         finish(hushflow(["plan"]).arg(pipeline(&lab, &format!("{PRIVACY}{HISTOGRAMS}")))).succeeded().out;
     assert!(text.contains("raise the noise of the moments by 11.8 %"), "{text}");
+    let one = hushflow(["plan", "--strategy", "square-root"])
+        .arg(pipeline(&lab, &format!("{PRIVACY}{HISTOGRAMS}")))
+        .output();
+    let text = String::from_utf8(one.expect("hushflow runs").stdout).expect("text");
+    // Lines are wrapped.
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("has standard deviation") && text.contains("moments by 11.8 %"), "{text}");
 
     let check = |more: &str, parts: &[&str]| {
         finish(hushflow(["check"]).arg(pipeline(&lab, more))).failed(2, parts);
@@ -153,6 +160,63 @@ fn histograms_are_forecast_and_need_what_they_show() {
     check(&format!("{PRIVACY}{VIEWS}"), &["histograms are released", "add one of [[histograms]]"]);
     check(&format!("{PRIVACY}[[histograms]]\ncolumn = 'x'\nedges = [1, 2]\n"), &["three ascending"]);
     check(&format!("{PRIVACY}[[histograms]]\ncolumn = 'pay'\nbins = 3\n"), &["give the edges"]);
+}
+
+/// Values that no row has, or edges for a text, leave a histogram empty.
+#[test]
+fn empty_histograms_are_noticed() {
+    let lab = Lab::new();
+    let pipeline = |more: &str| pipeline(&lab, &format!("{PRIVACY}{more}"));
+    let check = |more: &str| finish(hushflow(["check"]).arg(pipeline(more)));
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let good = check(HISTOGRAMS).succeeded().out;
+    assert!(
+        words(&good).contains("40.0 % of the rows fall into no bin of the histogram of \"pay\""),
+        "{good}"
+    );
+    assert!(!good.contains("PROBLEM"), "{good}");
+    for (bins, hint) in [("values = ['Card', 'Cash']", "to the letter"), ("edges = [0, 1, 2]", "for texts")] {
+        let bins = format!("[[histograms]]\ncolumn = 'pay'\n{bins}\n");
+        let found = check(&bins);
+        assert_eq!(found.code, Some(4), "{}{}", found.out, found.err);
+        assert!(words(&found.out).contains("nearly all rows fall into no bin"), "{}", found.out);
+        assert!(words(&found.out).contains(hint), "{}", found.out);
+        // A run stops by the operator's word alone.
+        let text = std::fs::read_to_string(pipeline(&bins)).expect("the pipeline");
+        let text =
+            text.replace("source.path = 'data.csv'", "source = { path = 'data.csv', preflight = 'stop' }");
+        let run =
+            finish(hushflow(["run"]).arg(lab.write("stop.toml", text)).arg("--state").arg(lab.path("stop")));
+        assert!(
+            run.code != Some(0) && words(&run.err).contains("nearly all rows fall into no bin"),
+            "{}",
+            run.err
+        );
+    }
+}
+
+/// All intervals of a line share the level: those of counts, shares, the band, and of the count.
+#[test]
+fn joint_intervals_divide_the_level() {
+    let lab = Lab::new();
+    let state = lab.path("state");
+    let histogram = "[[histograms]]\ncolumn = 'x'\nbins = 8\n";
+    let pipeline = pipeline(&lab, &format!("{PRIVACY}{histogram}"));
+    finish(hushflow(["run"]).arg(pipeline).arg("--state").arg(&state)).succeeded();
+    // 2·8 + 1 + 1 statements at 90 %.
+    let each = (1.0 - 0.1 / 18.0_f64).to_string();
+    let joint = last(&state, &["--view", "histogram", "--level", "0.9", "--joint"]);
+    let apart = last(&state, &["--view", "histogram", "--level", &each]);
+    for field in ["count_interval", "share_interval", "distribution_band"] {
+        let ends = |line: &Value| {
+            let ends = line["histograms"]["x"][field].as_array().expect("intervals");
+            ends.iter().flat_map(|pair| [number(&pair[0]), number(&pair[1])]).collect::<Vec<_>>()
+        };
+        for (joint, apart) in ends(&joint).into_iter().zip(ends(&apart)) {
+            assert!((joint - apart).abs() <= 1e-9 * apart.abs(), "{field}: {joint}, not {apart}");
+        }
+    }
+    near("count", &joint["count_interval"][0], number(&apart["count_interval"][0]), 1e-6);
 }
 
 /// Groups of bins are counted too, and agree with the bins.

@@ -304,7 +304,7 @@ impl RealPath {
     pub fn new(mechanism: MatrixMechanism) -> Result<Self, AuditError> {
         let parameters = mechanism.moments().parameters();
         let clipper = Clipper::unscaled(parameters.layout.dimension, parameters.clip_norm)?;
-        let clipper = clipper.with_histograms(histograms(parameters.layout.bins));
+        let clipper = clipper.with_histograms(histograms(parameters.layout.bins)?);
         let clipper = mechanism.moments().clipper(clipper)?;
         Ok(Self { mechanism, clipper })
     }
@@ -384,12 +384,34 @@ impl AuditSubject for RealPath {
     }
 }
 
-/// Returns histograms of the first column with these bins, whose first edge parts opposite records.
-fn histograms(bins: Bins) -> Vec<Histogram> {
+/// Returns histograms of the first column with these bins, shared out evenly: the noise depends on
+/// their sum alone. The first inner edge parts opposite records.
+fn histograms(bins: Bins) -> Result<Vec<Histogram>, AuditError> {
+    let Bins { histograms, number } = bins;
     let of = |histogram: u32| {
-        let two = 2 * (bins.histograms - 1);
-        let own = if histogram == 0 { bins.number.saturating_sub(two) } else { 2 };
-        Histogram::new(0, (-1..i64::from(own)).map(|edge| edge as f64).collect())
+        let own = number / histograms + u32::from(histogram < number % histograms);
+        Ok(Histogram::new(0, (-1..i64::from(own)).map(|edge| edge as f64).collect())?)
     };
-    (0..bins.histograms).filter_map(|histogram| of(histogram).ok()).collect()
+    (0..histograms).map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text may have one value, and a tree few nodes above its bins.
+    #[test]
+    fn canaries_have_as_many_histograms_and_bins_as_the_mechanism() {
+        for (count, number) in [(0, 0), (1, 1), (2, 2), (3, 4), (3, 10), (20, 20 * 65_536)] {
+            let bins = Bins { histograms: count, number };
+            assert_eq!(Bins::of(&histograms(bins).unwrap()), bins);
+        }
+        // The first of four bins is below 0, the second from 0 on.
+        let parting = histograms(Bins { histograms: 3, number: 10 }).unwrap();
+        assert!(
+            parting.iter().all(|histogram| histogram.bin(-0.5) == Some(0) && histogram.bin(0.5) == Some(1))
+        );
+        // Without a bin for each, they are refused instead of dropped.
+        assert!(histograms(Bins { histograms: 2, number: 1 }).is_err());
+    }
 }

@@ -45,7 +45,7 @@ pub use canary::{Canary, canaries};
 
 use crate::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier, gaussian};
 use crate::mechanism::{MatrixMechanism, MechanismError, Method};
-use crate::moments::{ClipError, MomentError, RecordError};
+use crate::moments::{ClipError, HistogramError, MomentError, RecordError};
 use crate::noise::{EntropyError, NoiseSource};
 use crate::participation::Participation;
 use crate::release::ReleaseError;
@@ -76,6 +76,9 @@ pub enum AuditError {
     /// The clipper is invalid.
     #[error(transparent)]
     Clip(#[from] ClipError),
+    /// The mechanism's histograms are no histograms.
+    #[error(transparent)]
+    Histogram(#[from] HistogramError),
     /// A record can't be clipped.
     #[error(transparent)]
     Record(#[from] RecordError),

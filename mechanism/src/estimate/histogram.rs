@@ -29,8 +29,9 @@
 //! F_k is the share of the first k bins. The intervals of all F_k, k < B, hold together if z is
 //! replaced by the quantile of `max_k |D_k|/√v(F_k)`, where D is the noise of N_k − F_k·T. It
 //! depends on F, but little: F̂ stands in for it. The quantile is that of a fixed sample of noise,
-//! so equal releases have equal bands. F is monotone, so the band may be tightened to monotone
-//! ends: no F that it contained is lost.
+//! so equal releases have equal bands. Above a level of 99.9 %, where the sample is too small, z is
+//! at least that of Bonferroni's inequality over the inner edges. F is monotone, so the band may be
+//! tightened to monotone ends: no F that it contained is lost.
 //!
 //! F̂ is the isotonic regression of N_k/T (pool adjacent violators), and shares of single bins are
 //! those of the nearest counts that are at least 0 and sum to T.

@@ -4,6 +4,7 @@ use hushflow_mechanism::epochs::{ClockSource, Schedule};
 
 use super::{Extent, Observation, Problem, SourceRows, keys};
 use crate::format::Defect;
+use crate::histogram::Histogram;
 use crate::pipeline::{Column, MissingPolicy, Pipeline};
 use crate::source::{BoundSurvey, ColumnSurvey, RowCounters, RowSurvey, Stretch};
 
@@ -41,6 +42,7 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
     if all.extent != Extent::Later && seen.counters.rows >= least {
         found.extend(out_of_bounds(pipeline, seen, least));
         found.extend(swapped_clock(seen.survey, least));
+        found.extend(empty_histograms(pipeline, seen, least));
     }
     if sees_all && found.iter().all(|problem| problem.kind != OUT_OF_BOUNDS) {
         found.extend(stretch_out_of_bounds(pipeline, seen));
@@ -241,6 +243,37 @@ pub(in crate::check) fn beyond_bounds(column: &Column, is_above: bool) -> Proble
         column.name
     );
     Problem::new(OUT_OF_BOUNDS, false, message)
+}
+
+/// Histograms without a bin for nearly all rows. Those of [[columns]] are judged by their values.
+fn empty_histograms(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
+    let surveys = histogram_surveys(pipeline, seen.survey);
+    let is_empty = |(_, survey): &(&Histogram, &ColumnSurvey)| {
+        survey.bins.rows() >= least
+            && survey.bins.without.saturating_mul(10) >= survey.bins.rows().saturating_mul(9)
+    };
+    let problem = |(histogram, _): (&Histogram, &ColumnSurvey)| {
+        let found = match histogram.is_numeric() {
+            true => "a number: edges are for numbers, and values = [\"…\"] for texts",
+            false => "one of its values: compare them with the column, to the letter",
+        };
+        let message = format!(
+            "nearly all rows fall into no bin of the histogram of {:?}, as the column is missing or not {found}",
+            histogram.column
+        );
+        Problem::new("empty histogram", false, message)
+    };
+    surveys.filter(is_empty).map(problem).collect()
+}
+
+/// Returns the histograms of columns that have no other use, with what rows held of these columns.
+pub fn histogram_surveys<'a>(
+    pipeline: &'a Pipeline,
+    survey: &'a RowSurvey,
+) -> impl Iterator<Item = (&'a Histogram, &'a ColumnSurvey)> {
+    let is_column = |name: &str| pipeline.columns.iter().any(|column| column.name == name);
+    let alone = pipeline.histograms.iter().filter(move |histogram| !is_column(&histogram.column));
+    alone.zip(survey.columns.iter().skip(pipeline.columns.len()))
 }
 
 /// A column of which no row of any source has a readable value, though rows count for others.

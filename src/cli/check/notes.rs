@@ -1,5 +1,6 @@
 //! The notes of `hushflow check`: what looks odd, but may be meant.
 
+use hushflow::check::histogram_surveys;
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::pipeline::MissingPolicy;
 
@@ -63,6 +64,17 @@ impl CheckReport<'_> {
                 notes.push(format!(
                     "{} of the rows come {end} epoch and don't count: is {field} in [epochs] right?",
                     percent(count, counters.rows)
+                ));
+            }
+        }
+        for (histogram, survey) in histogram_surveys(self.pipeline, survey) {
+            let bins = survey.bins;
+            if bins.without > 0 {
+                notes.push(format!(
+                    "{} of the rows fall into no bin of the histogram of {:?}, as they lack {}",
+                    percent(bins.without, bins.rows()),
+                    histogram.column,
+                    if histogram.is_numeric() { "a number" } else { "a listed value" }
                 ));
             }
         }

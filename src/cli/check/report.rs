@@ -1,6 +1,6 @@
 //! The operator's screen of `hushflow check`, and the same as JSON.
 
-use hushflow::check::Problem;
+use hushflow::check::{Problem, histogram_surveys};
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::pipeline::{Column, MissingPolicy, Pipeline};
 use hushflow::publication::{Publication, PublicationError};
@@ -311,6 +311,12 @@ impl<'a> CheckReport<'a> {
                 })
             })
             .collect();
+        let histograms: Vec<_> = histogram_surveys(self.pipeline, &seen.survey)
+            .map(|(histogram, survey)| {
+                let bins = survey.bins;
+                json!({ "column": histogram.column, "with_bin": bins.with, "without_bin": bins.without })
+            })
+            .collect();
         let keys: Vec<_> = self
             .key_names()
             .into_iter()
@@ -350,6 +356,7 @@ impl<'a> CheckReport<'a> {
             "outcomes": outcomes,
             "left_out_by_entity_limits": self.run.left_out,
             "columns": columns,
+            "histograms": histograms,
             "keys": keys,
             "unlisted_keys": unlisted,
             "event_times": range(seen.survey.events.range),

@@ -17,8 +17,8 @@ pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) ->
     let strategy = format!("{} for ", word(&forecast.strategy));
     let tables = [&figures(forecast)[..], &noise_levels(forecast)].map(table).join("\n");
     let advice = forecast.second_moment_advice.as_ref().map_or(String::new(), SecondMomentAdvice::text);
-    [strategy, subject(forecast), tables, "\n".into(), mean(forecast, columns), price(forecast), advice]
-        .concat()
+    let (mean, price) = (mean(forecast, columns), price(forecast));
+    [strategy, subject(forecast), tables, "\n".into(), mean, price, bin(forecast), advice].concat()
 }
 
 /// Title of the means in the unit of the records, where no file names columns. It is empty where
@@ -310,13 +310,13 @@ fn sent(forecast: &Forecast) -> String {
 }
 
 /// Formats the noise of a bin of histograms and its cost, if there are any.
-pub(super) fn bin(forecast: &Forecast) -> String {
+fn bin(forecast: &Forecast) -> String {
     let noise = [&forecast.noise.first_noise, &forecast.noise.last_noise].map(|noise| noise.bin.map(number));
     let ([Some(first), Some(last)], Some(growth)) = (noise, forecast.sensitivity.histogram_growth) else {
         return String::new();
     };
     paragraph(&format!(
-        "With {}, each bin of the histograms has noise ± {first} in epoch 1 and ± {last} after the last. Histograms \
+        "With {}, the noise of each bin of the histograms has standard deviation {first} in epoch 1 and {last} after the last. Histograms \
          raise the noise of the moments by {:.1} % ([privacy] histogram_weight).",
         forecast.strategy,
         100.0 * (growth - 1.0)

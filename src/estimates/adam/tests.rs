@@ -31,6 +31,7 @@ fn scaled(columns: &[(f64, f64)], indicator_step: Option<f64>) -> Arc<ScaledView
         columns,
         key_scales,
         indicator_step,
+        keyed_bounds: Vec::new(),
         histograms: Vec::new(),
         bins_every_record: true,
     })

@@ -22,6 +22,7 @@ fn scaled() -> Arc<ScaledView> {
         columns,
         key_scales,
         indicator_step: None,
+        keyed_bounds: Vec::new(),
         histograms: Vec::new(),
         bins_every_record: true,
     })

@@ -40,6 +40,7 @@ fn scaled(intervals: Intervals, units: [(f64, f64); 3]) -> ScaledView {
         columns,
         key_scales,
         indicator_step: None,
+        keyed_bounds: Vec::new(),
         histograms: Vec::new(),
         bins_every_record: true,
     }

@@ -23,7 +23,8 @@ pub(super) static HISTOGRAM: SectionDefinition = SectionDefinition {
             FieldType::Edges,
             "required, or `bins` or `values`",
             "[0, 18, 65, 120]",
-            "Edges of the bins, ascending; a bin holds its lower edge. Values beyond the outer edges fall into the nearest bin.",
+            "At most 65,537 edges of the bins, ascending; a bin holds its lower edge. Values beyond the outer edges fall into \
+             the nearest bin.",
         )
         .costs("The edges are published. Choose them without looking at the data."),
         Field::optional(
@@ -39,7 +40,8 @@ pub(super) static HISTOGRAM: SectionDefinition = SectionDefinition {
             FieldType::Texts,
             "required, or `edges` or `bins`",
             "[\"card\", \"cash\"]",
-            "Values of a text column, one bin for each.",
+            "At most 65,536 values of a text column, one bin for each. A text such as `NA` is a value like others; an empty \
+             text and null are missing.",
         )
         .costs("The list is published, also values without records. Take it from public knowledge, not from the data."),
         Field::optional(
@@ -48,7 +50,7 @@ pub(super) static HISTOGRAM: SectionDefinition = SectionDefinition {
             "the bins alone are counted",
             "8",
             "Also counts groups of so many neighbouring bins, groups of groups, and so on: quantiles and distribution \
-             functions of many bins have less noise.",
+             functions of many bins have less noise. Fewer than the bins.",
         )
         .costs("Each of the L levels counts as a histogram, so the noise of a bin grows by at most √L."),
     ],

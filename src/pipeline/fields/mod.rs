@@ -16,6 +16,7 @@ use crate::document::rules::Rule;
 #[cfg(test)]
 pub(super) use epochs::NO_CLOCK;
 pub(super) use epochs::{CLOCK, LATE, WEEKDAYS};
+pub(super) use histograms::MOST_BINS;
 pub(super) use privacy::{NEIGHBOURS, SECOND_MOMENTS, SEVERAL, UNIT};
 pub(super) use release::{GROWING, METHODS, MOST_EPOCHS};
 #[cfg(test)]

@@ -113,10 +113,13 @@ pub(super) static PRIVACY: SectionDefinition = SectionDefinition {
             FieldType::Number(Range::POSITIVE),
             "0.5",
             "0.2",
-            "w: weight of all `[[histograms]]` together in the joint release; with H of them, the noise of a bin has the \
-             variance of that of the count times H/(2w).",
+            "w: weight of all `[[histograms]]` together in the joint release. With H of them, `method = \"jme\"` and the \
+             default `second_moment_weight`, the noise of a bin has the variance of that of the count times H/(2w).",
         )
-        .costs("The noise of the moments grows by √(1 + w/2), 12 % for ½ and 5 % for 0.2; that of the bins falls with the root of w."),
+        .costs(
+            "With these defaults the noise of the moments grows by √(1 + w/2), 12 % for ½ and 5 % for 0.2; that of the bins \
+             falls with the root of w. `hushflow plan` prints both for any settings.",
+        ),
     ],
     ..SectionDefinition::EMPTY
 };

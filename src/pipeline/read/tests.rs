@@ -212,7 +212,7 @@ fn problems_name_position_and_remedy() {
     check(
         "\"JFK\"",
         "\" JFK\"",
-        "dir/p.toml:19:18: key.values[1]: the key \" JFK\" begins or ends with a blank; blanks around keys in rows are \
+        "dir/p.toml:19:18: key.values[1]: the key \" JFK\" begins or ends with a blank; blanks around values in rows are \
          ignored, so no row would match: remove the blank",
     );
     check("\"JFK\"", "7", "dir/p.toml:19:18: key.values[1]: found 7, expected a text in quotes");
@@ -400,4 +400,64 @@ fn epochs_of_a_time_zone_follow_its_calendar() {
     refused(&tuesday.replace("1 week", "1 day"), "epochs are not weeks");
     refused("start = '2013-01-01', length = '1w', week_starts = 'monday', horizon = 3", "add timezone");
     assert!(epochs(&tuesday.replace("2013-01-01", "2013-01-07")).is_ok());
+}
+
+#[test]
+fn histograms_are_read_or_refused() {
+    let parsed = |fields: &str| parse(&format!("{BY_COUNT}[[histograms]]\n{fields}"));
+    let number = |fields: &str| parsed(fields).map(|pipeline| pipeline.histograms[0].number());
+    assert_eq!(number("column = 'x'\nbins = 65_536"), Ok(65_536));
+    assert_eq!(number("column = 'x'\nbins = 4\nbranching = 3"), Ok(4));
+    let listed = |count: usize| (0..count).map(|number| format!("'{number}',")).collect::<String>();
+    assert_eq!(number(&format!("column = 't'\nvalues = [{}]", listed(65_536))), Ok(65_536));
+    let refused = |fields: &str, expected: &str| {
+        let problems = parsed(fields).err().unwrap_or_default();
+        assert!(problems.starts_with("dir/p.toml:") && problems.contains(expected), "{expected}: {problems}");
+        assert!(expected.starts_with("no bins") || !problems.contains("no bins"), "{problems}");
+    };
+    refused("column = 'x'", "no bins: add edges");
+    for bins in ["1", "0", "-4", "2.5", "'4'", "65_537"] {
+        refused(&format!("column = 'x'\nbins = {bins}"), "expected a whole number from 2 to 65536");
+    }
+    refused(
+        "column = 'x'\nbins = 4\nbranching = 4",
+        "10:13: histograms[0].branching: found 4, expected fewer",
+    );
+    let many = |count: usize| (0..count).map(|edge| format!("{edge},")).collect::<String>();
+    let edges = |count| format!("column = 'e'\nedges = [{}]", many(count));
+    assert_eq!(number(&edges(65_537)), Ok(65_536));
+    refused(&edges(65_538), "65537 bins, expected at most 65536: give fewer edges");
+    refused(&edges(2), "at least three ascending numbers");
+    let values = format!("column = 't'\nvalues = [{}]", listed(65_537));
+    refused(&values, "expected at most 65536: give fewer values");
+    refused("column = 't'\nvalues = ['a ']", "blanks around values in rows");
+    refused("column = 't'\nvalues = ['a', '']", "values[1]");
+    let close = BY_COUNT.replace("upper = 1", "upper = 1e-323");
+    let error = parse(&format!("{close}[[histograms]]\ncolumn = 'x'\nbins = 20")).unwrap_err();
+    assert!(error.contains("9:8: histograms[0].bins: the bounds") && error.contains("fewer bins"), "{error}");
+}
+
+/// Two bins, or a bin and a part of another, never have fields of one name.
+#[test]
+fn bins_with_colliding_names_are_refused() {
+    let parsed = |one: [&str; 2], other: [&str; 2]| {
+        let section = |[column, value]: [&str; 2]| {
+            format!("[[histograms]]\ncolumn = '{column}'\nvalues = ['{value}']\n")
+        };
+        parse(&format!("{BY_COUNT}{}{}", section(one), section(other)))
+    };
+    assert!(parsed(["pay", "card"], ["user", "card"]).is_ok());
+    for (one, other) in [
+        (["pay", "user_c"], ["pay_user", "c"]),
+        (["pay", "c"], ["noise_pay", "c"]),
+        (["pay", "user c"], ["pay user", "c"]),
+    ] {
+        let error = parsed(one, other).unwrap_err();
+        assert!(error.contains("11:10: histograms[1].column: a bin would have the same name"), "{error}");
+    }
+    let view = "[[histograms]]\ncolumn = 'x'\nbins = 4\n[[views]]\nname = 'v'\nworkload = 'prefix'
+estimate = 'quantiles'\nquantiles = ";
+    assert!(parse(&format!("{BY_COUNT}{view}[0.5, 0.9]")).is_ok());
+    let error = parse(&format!("{BY_COUNT}{view}[0.5, 0.9, 0.50]")).unwrap_err();
+    assert!(error.contains("14:13: views[0].quantiles: the quantile 0.5 is listed twice"), "{error}");
 }

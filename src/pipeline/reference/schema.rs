@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::fields::PIPELINE;
+use super::super::fields::{MOST_BINS, PIPELINE};
 use super::{groups, presence};
 use crate::document::LARGEST_WHOLE;
 use crate::document::definition::{
@@ -159,7 +159,10 @@ fn value(field: FieldType) -> Value {
         FieldType::Shares => {
             json!({ "type": "array", "minItems": 1, "items": number(Range::SHARE) })
         }
-        FieldType::Edges => json!({ "type": "array", "minItems": 3, "items": { "type": "number" } }),
+        FieldType::Edges => {
+            let number = json!({ "type": "number" });
+            json!({ "type": "array", "minItems": 3, "maxItems": MOST_BINS + 1, "items": number })
+        }
         FieldType::BoundsByKey => {
             let pair =
                 json!({ "type": "array", "minItems": 2, "maxItems": 2, "items": { "type": "number" } });

@@ -101,6 +101,7 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ("[[columns]]", ..) => vec![own("columns = [{ name = 'x', lower = 0, upper = 1")],
         ("[[histograms]]", _, "bins") => vec![own("histograms = [{ column = 'x'")],
         ("[[histograms]]", _, "values" | "edges") => vec![own("histograms = [{ column = 'h'")],
+        ("[[histograms]]", _, "branching") => vec![own("histograms = [{ column = 'x', bins = 20")],
         ("[[histograms]]", ..) => vec![own("histograms = [{ column = 'h', edges = [0,1,2]")],
         ("[key]", _, "values_file") => vec![own("key = { column = 'k'")],
         ("[key]", ..) => vec![own("key = { column = 'k', values = ['a']")],

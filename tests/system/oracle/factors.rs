@@ -136,8 +136,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 27] = [
     // Upper limit of the number of sent records of an entity in an epoch, if that number is
     // released.
     (F::Sent, &["none", "2", "5"]),
-    // Of the first column, and also of a text.
-    (F::Histograms, &["none", "bins", "bins and values"]),
+    // Of the first column, also of a text, or with groups and another weight.
+    (F::Histograms, &["none", "bins", "bins and values", "tree and weight"]),
     // Epochs of a window and of a stride, for estimators of windows.
     (F::Windows, &["each epoch", "3/1", "4/2", "3/3", "growing"]),
 ];
@@ -305,10 +305,6 @@ impl Case {
             self.levels[F::Limits as usize] = 0;
             self.levels[F::Sent as usize] = 0;
         }
-        // The text is the name of the entity, where that has no other role.
-        if self.is(F::Unit, &["entity"]) && self.is(F::Histograms, &["bins and values"]) {
-            self.set(F::Histograms, "bins");
-        }
         if self.is(F::Clock, &["event-time"]) && !self.is(F::Neighbours, &["replace-one-in-place"]) {
             self.set(F::Clock, "arrival");
         }
@@ -317,6 +313,11 @@ impl Case {
         }
         if !self.is(F::Clock, &["late dropped", "end-of-input"]) {
             self.set(F::Copies, "none");
+        }
+        // The text is the name of the entity or the id, where that has no other role.
+        let has_text = !self.is(F::Unit, &["entity"]) || !self.is(F::Copies, &["by id"]);
+        if !has_text && self.is(F::Histograms, &["bins and values"]) {
+            self.set(F::Histograms, "bins");
         }
         if !self.is(F::Method, &["jme"]) && self.is(F::Moments, &["none"]) {
             self.set(F::Moments, "diagonal");

@@ -16,6 +16,10 @@ pub(super) const LATENESS: i64 = 90;
 /// Limit on jumps of the clock in seconds, if there is one.
 pub(super) const JUMP: i64 = 600;
 
+/// Numbers of entities and of ids that have a bin, from 0: some and most of them.
+const ENTITIES: usize = 3;
+const IDS: usize = 60;
+
 /// The public keys.
 pub(super) const KEYS: [&str; 3] = ["k0", "k1", "k2"];
 
@@ -51,8 +55,17 @@ impl Case {
         if !self.is(F::Histograms, &["none"]) {
             text += "[[histograms]]\ncolumn = 'x'\nbins = 4\n";
         }
+        let has_tree = self.is(F::Histograms, &["tree and weight"]);
+        if has_tree {
+            text += "branching = 2\n";
+        }
         if self.is(F::Histograms, &["bins and values"]) {
-            text += "[[histograms]]\ncolumn = 'entity'\nvalues = ['e0', 'e1', 'e2']\n";
+            let (column, letter, listed) = match self.is(F::Unit, &["entity"]) {
+                true => ("id", 'r', IDS),
+                false => ("entity", 'e', ENTITIES),
+            };
+            let values: Vec<_> = (0..listed).map(|number| format!("{letter}{number}")).collect();
+            let _ = writeln!(text, "[[histograms]]\ncolumn = '{column}'\nvalues = {values:?}");
         }
         if self.is(F::Keys, &["three"]) {
             let _ = writeln!(text, "[key]\ncolumn = 'key'\nvalues = {KEYS:?}");
@@ -78,6 +91,9 @@ impl Case {
         );
         if !self.estimates() {
             let _ = writeln!(text, "second_moments = '{}'", &self[F::Moments]);
+        }
+        if has_tree {
+            text += "histogram_weight = 0.2\n";
         }
         if self.is(F::ClipNorm, &["short"]) {
             text += "clip_norm = 0.5\n";

@@ -10,6 +10,9 @@ use std::sync::OnceLock;
 /// Number of samples: the level of a band errs with a deviation of 0.35 percentage points.
 const SAMPLES: usize = 4000;
 
+/// The level above which the sample has too few numbers beyond its quantile: at most 4.
+const SAMPLED_LEVEL: f64 = 0.999;
+
 /// Number of normal quantiles from which noise is drawn, each as likely.
 const QUANTILES: usize = 4096;
 
@@ -53,7 +56,15 @@ pub(super) fn critical_value(histogram: &NoisyHistogram, values: &[f64], confide
         .collect();
     largest.sort_by(f64::total_cmp);
     let rank = (confidence.level * (SAMPLES + 1) as f64).ceil() as usize;
-    largest[rank.clamp(1, SAMPLES) - 1]
+    let of_sample = largest[rank.clamp(1, SAMPLES) - 1];
+    if confidence.level > SAMPLED_LEVEL { of_sample.max(bonferroni(bins - 1, confidence)) } else { of_sample }
+}
+
+/// Returns z such that intervals of z deviations around `statements` normal numbers hold together
+/// (Bonferroni's inequality).
+fn bonferroni(statements: usize, confidence: Confidence) -> f64 {
+    let level = 1.0 - (1.0 - confidence.level) / statements.max(1) as f64;
+    Confidence { level, ..confidence }.normal_quantile()
 }
 
 /// Draws standard normal numbers.

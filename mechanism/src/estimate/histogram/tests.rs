@@ -262,6 +262,19 @@ fn intervals_hold_as_often_as_their_level_says() {
     }
 }
 
+/// Above 99.9 % the sample has no quantile, so bands are at least Bonferroni's.
+#[test]
+fn bands_of_high_levels_keep_growing() {
+    let histogram = NoisyHistogram::new(&[50.0; 11], 1.0, None);
+    let values = histogram.distribution_values().unwrap();
+    let critical = |level| critical_value(&histogram, &values, Confidence { level, ..RECORDS });
+    for level in [0.9995, 1.0 - 1e-6] {
+        let each = Confidence { level: 1.0 - (1.0 - level) / 10.0, ..RECORDS };
+        assert!(critical(level) >= each.normal_quantile(), "{level}");
+    }
+    assert!(critical(1.0 - 1e-6) > 5.2, "{}", critical(1.0 - 1e-6));
+}
+
 #[test]
 fn equal_releases_have_equal_bands() {
     let mut random = ChaCha8Rng::seed_from_u64(4);
