@@ -134,12 +134,17 @@ impl SourceReader {
     /// Returns whether the clock value of a row is implausibly far ahead, and counts the row if so.
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
-        if leaps {
-            if self.counters.leaping_clock == 0 && (self.is_live || self.epochs.has_begun()) {
-                self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
-            }
-            self.counters.leaping_clock += 1;
+        let (has_begun, is_first) = (self.epochs.has_begun(), self.counters.leaping_clock == 0);
+        // If the first rows leap, the notice waits for one that does not. Without one, an error says
+        // more.
+        let is_due = match leaps {
+            true => is_first && (self.is_live || has_begun),
+            false => !is_first && !self.is_live && !has_begun,
+        };
+        if is_due {
+            self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
         }
+        self.counters.leaping_clock += u64::from(leaps);
         leaps
     }
 
