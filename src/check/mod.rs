@@ -23,10 +23,12 @@ mod entities;
 mod judge;
 mod problems;
 mod recent;
+mod spread;
 mod tally;
 
 pub use coverage::{ClosedCoverage, Coverage};
 pub use entities::EntityCut;
 pub use judge::{JudgeState, RowJudge};
 pub use problems::{Extent, Observation, Problem, SourceRows, histogram_surveys, never_closes, problems};
+pub use spread::EntitySpread;
 pub use tally::RecordTally;

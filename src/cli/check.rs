@@ -136,7 +136,7 @@ fn limits(
             .and_then(|_| register(signal, control.stop_flag()))
             .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
     }
-    Ok(DryRunLimits { rows: arguments.rows.or(endless.then_some(ENDLESS_ROWS)), control })
+    Ok(DryRunLimits { rows: arguments.rows.or(endless.then_some(ENDLESS_ROWS)), control, spread: false })
 }
 
 /// Returns what would stop a run besides its rows: the state directory, or the budget.

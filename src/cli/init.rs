@@ -3,6 +3,7 @@
 
 mod ask;
 mod draft;
+mod limits;
 mod propose;
 mod values;
 mod write;
@@ -15,16 +16,18 @@ use clap::Args;
 use hushflow::format::FormatError;
 use hushflow::format::profile::{ColumnProfile, FileProfile, ranges_by_key};
 use hushflow::mechanism::accounting::{Delta, Epsilon};
+use hushflow::operators::RepeatPolicy;
 use hushflow::pipeline::{Format, Pipeline, PublicParameters};
-use hushflow::runtime::{DryRunLimits, dry_run};
+use hushflow::runtime::DryRunLimits;
 use hushflow::time::TimeFormat;
 
 use super::budget::large_delta;
-use super::output::{RowProgress, print_message};
+use super::output::print_message;
 use super::plan::{MissingShare, forecast_of_means};
 use super::{CliError, PRIVATE, number_in, thousands};
 use ask::Questions;
 use draft::{Draft, Times};
+use limits::{LimitSearch, stops_at_limits};
 use propose::{Proposal, quoted};
 use values::{ColumnBounds, ColumnList, KeyBounds, Keys};
 
@@ -104,6 +107,14 @@ pub(crate) struct InitArguments {
     /// and more epochs need more noise [default: the horizon]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     participations: Option<u64>,
+    /// Most records with which one of them counts in an epoch, with --unit COLUMN; noise is
+    /// proportional to it [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+    records_per_epoch: Option<u64>,
+    /// More records of one of them in an epoch: keep the first ones, or average those of a key to
+    /// one record [default: keep]
+    #[arg(long, value_name = "keep|average", value_parser = values::several)]
+    several: Option<RepeatPolicy>,
     /// ε of all releases together
     #[arg(long, value_name = "ε", value_parser = number_in(Epsilon::new))]
     epsilon: Option<Epsilon>,
@@ -149,24 +160,34 @@ pub(crate) fn execute(arguments: &InitArguments) -> Result<(), CliError> {
             None => "the file has no column of numbers to publish".into(),
         }));
     }
-    let draft = match arguments.yes || !stdin().is_terminal() {
-        true => given(arguments, &profile, &proposal, &output)?,
-        false => Questions::new(&profile, &proposal).draft(arguments)?,
-    };
     let name = output.file_stem().map_or("stream".into(), |stem| stem.to_string_lossy().into_owned());
-    let text = write::pipeline(&name, &paths(&files, &output)?, format, &draft);
+    let paths = paths(&files, &output)?;
+    let text = |draft: &Draft| write::pipeline(&name, &paths, format, draft);
+    let search = |draft: &Draft| {
+        let draft = draft.entity.is_some().then(|| draft.clone().filled(&profile))?;
+        Pipeline::parse(&text(&draft), &output).ok().and_then(LimitSearch::of)
+    };
+    let draft = match arguments.yes || !stdin().is_terminal() {
+        true => given(arguments, &profile, &proposal, &output, &search)?,
+        false => Questions { profile: &profile, proposal: &proposal, search: &search }.draft(arguments)?,
+    };
+    let text = text(&draft);
     let pipeline = Pipeline::parse(&text, &output)
         .map_err(|error| CliError::usage(format!("these answers make no valid pipeline:\n{error}")))?;
-    show_expected(&pipeline, &profile, &output)?;
+    let stops = show_expected(&pipeline, &profile, &output)?;
     if !arguments.yes && stdin().is_terminal() && !ask::confirm(&format!("Write {}?", output.display()))? {
         return Err(CliError::failed("nothing was written"));
     }
     let written = File::create_new(&output).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| CliError::failed(format!("{}: can't be written: {error}", output.display())))?;
     let output = output.display();
+    let run = match stops {
+        true => "A run would stop: mend the file first.".into(),
+        false => format!("  hushflow run {output}      publish"),
+    };
     print_message(&format!(
         "{output} is written. Next:\n  hushflow check {output}    what a run would make of the rows; spends nothing\n  \
-         hushflow plan {output}     other strategies and budgets\n  hushflow run {output}      publish"
+         hushflow plan {output}     other strategies and budgets\n{run}"
     ));
     Ok(())
 }
@@ -241,6 +262,7 @@ fn given(
     profile: &FileProfile,
     proposal: &Proposal,
     output: &Path,
+    search: &dyn Fn(&Draft) -> Option<LimitSearch>,
 ) -> Result<Draft, CliError> {
     let missing: Vec<_> = [
         ("--columns", arguments.columns.is_empty()),
@@ -259,7 +281,7 @@ fn given(
                 [one] => format!("{one} is"),
                 more => format!("{} are", more.join(", ")),
             },
-            proposal.command(profile, arguments, output),
+            proposal.command(profile, arguments, output, search),
             proposal.remarks(arguments)
         )));
     };
@@ -276,6 +298,8 @@ fn given(
         start: arguments.start.clone().unwrap_or_default(),
         horizon: arguments.horizon.unwrap_or(propose::COUNTED_EPOCHS),
         entity: arguments.unit.clone().filter(|unit| unit != "record"),
+        several: arguments.several,
+        records: arguments.records_per_epoch,
         participations: arguments.participations,
         epsilon: epsilon.value(),
         delta: delta.value(),
@@ -288,10 +312,11 @@ fn given(
         return Err(CliError::usage(format!(
             "the file has times: name their column with --time, or choose epochs of a number of rows with --epoch.\nThis command would \
              make epochs of {time:?}; its start and horizon are PRIVATE until you have put public knowledge in their place:\n\n{}",
-            proposal.command(profile, arguments, output)
+            proposal.command(profile, arguments, output, search)
         )));
     }
-    for note in draft.notes(profile, &proposal.entities) {
+    let limits = draft.participations.is_none().then(|| search(&draft)).flatten();
+    for note in draft.notes(profile, &proposal.entities, limits.as_ref()) {
         print_message(&format!("note: {note}"));
     }
     Ok(draft.filled(profile))
@@ -310,11 +335,10 @@ fn missing_shares(parameters: &PublicParameters, profile: &FileProfile) -> Vec<M
     columns.map(of).filter(|missing| (0.01..1.0).contains(&missing.share)).collect()
 }
 
-/// Prints what `plan` expects of the means, for the records that would count.
-fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> Result<(), CliError> {
-    let progress = RowProgress::new();
-    let run = dry_run(pipeline, &DryRunLimits::default(), &mut |rows| progress.update(rows));
-    progress.finish();
+/// Prints what `plan` expects of the means, for the records that would count. Returns whether a run
+/// would stop.
+fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> Result<bool, CliError> {
+    let run = limits::read(pipeline, &DryRunLimits::default());
     let counted = run.tally.records.saturating_sub(run.left_out.unwrap_or(0));
     let parameters = pipeline.public_parameters();
     let cells = f64::from(parameters.keys()) * parameters.epochs.schedule.horizon() as f64;
@@ -335,6 +359,11 @@ fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> R
     if let Some((last, problem)) = run.stops_after.zip(reason) {
         print_message(&format!("A run would stop after {} epochs: {}.", thousands(last), problem.message));
     }
+    if stops_at_limits(&run)
+        && let Some(search) = LimitSearch::of(pipeline.clone())
+    {
+        print_message(&search.remedy());
+    }
     let missing = missing_shares(&parameters, profile);
     let flag = |missing: &MissingShare| {
         format!(" --missing-share {}", quoted(&format!("{}={}", missing.column, missing.share)))
@@ -348,5 +377,5 @@ fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> R
             output.display()
         ));
     }
-    Ok(())
+    Ok(reason.is_some())
 }

@@ -356,6 +356,7 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             ("duplicates, dropped", c.copies),
             ("for epochs closed in an earlier run, dropped", c.already_closed),
             ("cut by a disconnect, dropped", c.cut_off),
+            ("beyond the limits of their entities, or merged into a mean", summary.left_out.unwrap_or(0)),
         ];
         print_message("Rows (exact counts are private: only for the operator):");
         for (outcome, count) in
@@ -387,9 +388,12 @@ fn report_faint_counts(input: &SinkInput, options: &RunOptions, summary: &RunSum
         true => String::new(),
         false => format!(" in {} of {} epochs", counts.faint, counts.epochs),
     };
+    let causes = match publication.parameters().entity {
+        Some(_) => "the start, the clock, the keys or the limits of entities",
+        None => "the start, the clock or the keys",
+    };
     warn(&format!(
-        "the published counts can't be told from zero{part}: the start, the clock or the keys may be wrong; hushflow check {} shows \
-         the rows",
+        "the published counts can't be told from zero{part}: {causes} may be wrong; hushflow check {} shows the rows",
         pipeline.display()
     ));
 }

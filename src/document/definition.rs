@@ -294,6 +294,17 @@ impl SectionDefinition {
         rules: &[],
     };
 
+    /// Returns the headings of the sections inside this one that have a field of this name.
+    pub(crate) fn homes(&self, key: &str) -> Vec<&'static str> {
+        let sections = self.fields.iter().filter_map(|field| field.value.section());
+        sections
+            .flat_map(|section| {
+                let own = section.field(key).map(|_| section.heading);
+                own.into_iter().chain(section.homes(key)).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
     /// Returns the field `key`.
     pub(crate) fn field(&self, key: &str) -> Option<&'static FieldDefinition> {
         let own = self.fields.iter().find(|field| field.key == key);

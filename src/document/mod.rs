@@ -8,7 +8,7 @@
 pub(crate) mod definition;
 pub(crate) mod rules;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
 
@@ -44,11 +44,13 @@ impl fmt::Display for PipelineProblem {
 pub(crate) struct Document<'a> {
     text: &'a str,
     problems: RefCell<Vec<PipelineProblem>>,
+    /// The definition of the whole document, once it is read.
+    root: Cell<Option<&'static SectionDefinition>>,
 }
 
 impl<'a> Document<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        Document { text, problems: RefCell::default() }
+        Document { text, problems: RefCell::default(), root: Cell::default() }
     }
 
     pub(crate) fn parse(&self) -> Option<DeTable<'a>> {
@@ -127,6 +129,7 @@ impl<'a> Section<'a> {
         table: &'a DeTable<'a>,
         definition: &'static SectionDefinition,
     ) -> Self {
+        document.root.set(Some(definition));
         let read_keys = RefCell::default();
         Section { document, table, definition, name: String::new(), span: 0..0, read_keys }
     }
@@ -305,9 +308,10 @@ impl<'a> Section<'a> {
             let message = match (self.definition.field(field), self.definition.kinds_with(field)) {
                 (None, _) => {
                     let keys = self.definition.keys();
-                    let hint = match closest(field, &keys) {
-                        Some(meant) => format!("did you mean {meant}?"),
-                        None => format!("expected one of {}", keys.join(", ")),
+                    let hint = match (self.homes(field), closest(field, &keys)) {
+                        (Some(homes), _) => format!("it belongs to {homes}"),
+                        (None, Some(meant)) => format!("did you mean {meant}?"),
+                        (None, None) => format!("expected one of {}", keys.join(", ")),
                     };
                     format!("unknown field: {hint}")
                 }
@@ -317,6 +321,12 @@ impl<'a> Section<'a> {
             };
             self.document.report(key.span(), &self.dotted(field), message);
         }
+    }
+
+    /// Names the other sections that have a field, if there are one or two.
+    fn homes(&self, field: &str) -> Option<String> {
+        let homes = self.document.root.get()?.homes(field);
+        (1..=2).contains(&homes.len()).then(|| homes.join(" or "))
     }
 
     /// Reports where the rules of the section are broken. Returns the paths of these fields.

@@ -97,6 +97,11 @@ impl ColumnwiseEstimate {
         Some(self.by_column()?.count_interval(column, self.scaled.view.intervals.level))
     }
 
+    /// The count of a column, within its interval.
+    fn shown_count(&self, column: usize) -> Option<f64> {
+        Some(self.count_interval(column)?.nearest(self.column_count(column).0))
+    }
+
     fn pair_count(&self, (i, j): (usize, usize)) -> Option<(f64, f64)> {
         let moments = self.by_column()?;
         Some(if i == j { moments.column(i).count() } else { moments.pair(i, j)?.count() })
@@ -238,7 +243,7 @@ impl Estimate for ColumnwiseEstimate {
         let fields = [
             ("quality", self.quality().into()),
             ("quality_by_column", self.of_columns(word)),
-            ("column_count", self.of_columns(|column| value(Some(self.column_count(column))))),
+            ("column_count", self.of_columns(|column| json!(self.shown_count(column)))),
             ("column_count_noise", self.of_columns(|column| noise(Some(self.column_count(column))))),
             ("column_count_interval", self.of_columns(|column| ends(self.count_interval(column)))),
             ("pair_count", self.of_pairs(|pair| value(self.pair_count(pair)))),
@@ -313,9 +318,8 @@ impl Estimate for ColumnwiseEstimate {
             None => Cell::Empty,
         });
         let counts = shown.clone().map(|column| {
-            let (count, _) = self.column_count(column);
-            self.count_interval(column)
-                .map_or(Cell::Empty, |interval| Cell::of_interval(count.max(0.0), interval, COUNTS))
+            let shown = self.shown_count(column).zip(self.count_interval(column));
+            shown.map_or(Cell::Empty, |(count, interval)| Cell::of_interval(count, interval, COUNTS))
         });
         let deviations = shown.map(|column| {
             match (self.deviation(column), self.deviation_interval(column)) {

@@ -41,7 +41,7 @@ impl SentRecords {
     /// Adds the fields of a JSON line.
     pub fn json(&self, object: &mut Map<String, Value>) {
         let fields = [
-            ("sent", self.number.into()),
+            ("sent", self.interval.nearest(self.number).into()),
             ("sent_noise", self.noise.into()),
             ("sent_interval", ends(Some(self.interval))),
             ("counted_share", self.counted.estimate.into()),

@@ -4,7 +4,7 @@
 //! A profile is private: it is for the operator's screen, and nothing in it may be published unless
 //! the operator confirms that it is public knowledge.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
@@ -84,8 +84,6 @@ pub struct ColumnProfile {
     pub words: Option<BTreeMap<String, u64>>,
     /// Distinct values.
     pub distinct: u64,
-    /// The number of distinct values that have each number of rows.
-    repeats: BTreeMap<u64, u64>,
     /// Rows with a word such as `NA`, which stands for a missing number.
     absent_words: u64,
     forms: TimeForms,
@@ -125,7 +123,7 @@ impl FileProfile {
         timed: Option<(&TimeFormat, &[&str])>,
     ) -> Result<Self, FormatError> {
         let mut profile = FileProfile { rows: 0, columns: Vec::new() };
-        let mut rows_by_value: Vec<HashMap<u64, u64>> = Vec::new();
+        let mut seen: Vec<HashSet<u64>> = Vec::new();
         let hasher = RandomState::new();
         for path in paths.iter().map(AsRef::as_ref) {
             if profile.columns.is_empty() {
@@ -136,7 +134,7 @@ impl FileProfile {
                     ColumnProfile { name, words: words.clone(), time_format, ..ColumnProfile::default() }
                 };
                 profile.columns = names(path, format)?.into_iter().map(column).collect();
-                rows_by_value.resize_with(profile.columns.len(), HashMap::new);
+                seen.resize_with(profile.columns.len(), HashSet::new);
             }
             let wanted: Vec<String> = profile.columns.iter().map(|column| column.name.clone()).collect();
             let mut rows = WholeFile::with_format(path, format)?.rows(&wanted)?;
@@ -148,15 +146,14 @@ impl FileProfile {
                 read += 1;
                 if row.defect.is_none() {
                     for (slot, column) in profile.columns.iter_mut().enumerate() {
-                        column.add(&row, slot, &mut rows_by_value[slot], &hasher);
+                        column.add(&row, slot, &mut seen[slot], &hasher);
                     }
                 }
             }
             profile.rows += read;
         }
-        for (column, rows_by_value) in profile.columns.iter_mut().zip(&rows_by_value) {
-            column.distinct = rows_by_value.len() as u64;
-            rows_by_value.values().for_each(|rows| *column.repeats.entry(*rows).or_default() += 1);
+        for (column, seen) in profile.columns.iter_mut().zip(&seen) {
+            column.distinct = seen.len() as u64;
             column.find_time_format();
             if column.numbers.max(column.times) > 0 {
                 column.present -= column.absent_words;
@@ -207,7 +204,7 @@ pub fn ranges_by_key(
 }
 
 impl ColumnProfile {
-    fn add(&mut self, row: &Row, slot: usize, seen: &mut HashMap<u64, u64>, hasher: &RandomState) {
+    fn add(&mut self, row: &Row, slot: usize, seen: &mut HashSet<u64>, hasher: &RandomState) {
         if !row.is_there(slot) || matches!(row.text(slot), Ok([]) | Err(Defect::Missing)) {
             return;
         }
@@ -226,7 +223,7 @@ impl ColumnProfile {
             let (least, greatest) = self.range.unwrap_or((number, number));
             self.falls += u64::from(number < greatest);
             self.range = Some((least.min(number), greatest.max(number)));
-            *seen.entry(hasher.hash_one(number.to_bits())).or_default() += 1;
+            seen.insert(hasher.hash_one(number.to_bits()));
         } else if let Ok(time) = time {
             self.times += 1;
             let (first, last) = self.span.unwrap_or((time, time));
@@ -242,7 +239,7 @@ impl ColumnProfile {
         }
         if let Ok(text) = row.text(slot) {
             if number.is_err() {
-                *seen.entry(hasher.hash_one(text)).or_default() += 1;
+                seen.insert(hasher.hash_one(text));
             }
             let text = String::from_utf8_lossy(text);
             if let Some(words) = &mut self.words {
@@ -253,20 +250,6 @@ impl ColumnProfile {
                 }
             }
         }
-    }
-
-    /// Returns the least number of rows of each value that keeps nine tenths of what `most` rows of
-    /// each would keep.
-    pub fn usual_repeats(&self, most: u64) -> u64 {
-        let kept = |limit: u64| -> u64 {
-            self.repeats.iter().map(|(&rows, &values)| rows.min(limit).saturating_mul(values)).sum()
-        };
-        let (mut low, mut high) = (1, most.max(1));
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if 10 * kept(middle) >= 9 * kept(most) { high = middle } else { low = middle + 1 }
-        }
-        low
     }
 
     /// Treats numbers as times if the name and the range suggest it, and texts if most have a known
@@ -406,19 +389,6 @@ mod tests {
             ["customer", "patient_id", "userId", "user.id", "order.customer"].into_iter().all(names_unit)
         );
         assert!(!["user.city", "id", "user.geo.code", "usage"].into_iter().any(names_unit));
-    }
-
-    #[test]
-    fn a_few_rows_of_each_value_keep_most_rows() {
-        let repeats = |repeats: &[(u64, u64)]| ColumnProfile {
-            repeats: repeats.iter().copied().collect(),
-            ..ColumnProfile::default()
-        };
-        assert_eq!(repeats(&[(1, 10), (2, 5)]).usual_repeats(365), 2);
-        assert_eq!(repeats(&[(1, 100), (2, 5)]).usual_repeats(365), 1);
-        // Rows beyond the limit would not count anyway.
-        assert_eq!(repeats(&[(60, 100)]).usual_repeats(32), 29);
-        assert_eq!(repeats(&[]).usual_repeats(0), 1);
     }
 
     #[test]

@@ -69,7 +69,8 @@ impl LineWriter {
     pub fn unknown_column(&self, estimate: &KeyEstimate) -> Option<(&str, Vec<String>)> {
         let OutputFormat::Table(style) = &self.format else { return None };
         let titles = titles_of_cells(&*estimate.estimate);
-        Some((style.unknown(&titles)?, titles))
+        let named = [&titles[..], &FIXED_TITLES.map(String::from)].concat();
+        Some((style.unknown(&named)?, titles))
     }
 
     /// Writes the lines of an epoch to `out`.
@@ -176,6 +177,12 @@ impl<'a> EstimateLine<'a> {
             }
         }
         self.estimate.json(&mut object);
+        // Beside an interval, which is at least 0, the count is so too.
+        if object.contains_key("count_interval")
+            && let Some(moments) = self.estimate.moments()
+        {
+            object.insert("count".into(), moments.count().max(0.0).into());
+        }
         Value::Object(object).to_string()
     }
 
@@ -266,6 +273,9 @@ impl<'a> EstimateLine<'a> {
         self.layout(style, &self.titles()).line(&row, reason.as_deref())
     }
 }
+
+/// Titles of what every line has, whichever cells are chosen.
+const FIXED_TITLES: [&str; 7] = ["epoch", "from", "view", "key", "records", "weight", "quality"];
 
 /// Returns the titles of all cells of an estimate.
 fn titles_of_cells(estimate: &dyn Estimate) -> Vec<String> {

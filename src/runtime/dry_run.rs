@@ -5,7 +5,7 @@ use super::copies::DuplicateFilter;
 use super::ingest::{SourceReaders, from_start};
 use super::preflight::ClosedEpochs;
 use super::progress::MergeProgress;
-use crate::check::{EntityCut, Problem, RecordTally, RowJudge, SourceRows};
+use crate::check::{EntityCut, EntitySpread, Problem, RecordTally, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::Pipeline;
 use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
@@ -17,6 +17,8 @@ pub struct DryRunLimits {
     pub rows: Option<u64>,
     /// Ends the reading when stopped, and decides when a source without an end is silent.
     pub control: Control,
+    /// Whether to count the records of each entity in each epoch, which needs memory for them.
+    pub spread: bool,
 }
 
 /// What a run would make of the rows. Private.
@@ -29,6 +31,8 @@ pub struct DryRun {
     pub tally: RecordTally,
     /// Records that the limits of entities leave out, if entities are protected.
     pub left_out: Option<u64>,
+    /// The records of each entity in each epoch, if the limits of the dry run ask for them.
+    pub spread: Option<EntitySpread>,
     /// The last epoch that the clock has closed.
     pub closed: u64,
     /// The last epoch that a run would publish before it stops; none if it does not stop.
@@ -56,6 +60,7 @@ pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn Fn
     let sources: Result<Vec<SourceReaders>, SourceError> =
         (0..pipeline.sources.len()).map(|number| from_start(pipeline, number, &limits.control)).collect();
     let mut rehearsal = Rehearsal::new(pipeline);
+    rehearsal.spread = limits.spread.then(EntitySpread::default);
     let sources = match sources {
         Err(fault) => return rehearsal.end(&[], Some(fault)),
         Ok(sources) => sources,
@@ -79,6 +84,7 @@ struct Rehearsal {
     copies: DuplicateFilter,
     judge: RowJudge,
     tally: RecordTally,
+    spread: Option<EntitySpread>,
     counters: RowCounters,
     /// Number of sources.
     sources: usize,
@@ -95,6 +101,7 @@ impl Rehearsal {
             copies: DuplicateFilter::default(),
             judge: RowJudge::new(pipeline, 0, &[], None),
             tally: RecordTally::new(pipeline),
+            spread: None,
             counters: RowCounters::default(),
             sources: pipeline.sources.len(),
             clocks: MergeProgress::new(0),
@@ -153,6 +160,7 @@ impl Rehearsal {
         self.copies.take_out(&mut batch);
         self.judge.add(self.clocks.readers[reader].source, &batch.records);
         self.tally.add(&batch.records);
+        self.spread.iter_mut().for_each(|spread| spread.add(&batch.records));
     }
 
     /// Closes epochs after those that are `published`.
@@ -217,6 +225,9 @@ impl Rehearsal {
             problems.retain(|problem| !problem.public && problem.kind != "before the start");
             problems.push(Problem::of_fault(fault));
         } else if self.counters.rows == 0 {
+            // Epochs without records and a clock that never moves follow from it.
+            problems.clear();
+            self.stops_after = None;
             problems.push(Problem::new("no rows", true, "the source has no row"));
         }
         DryRun {
@@ -224,6 +235,7 @@ impl Rehearsal {
             survey: sum_surveys(readers.iter()),
             tally: self.tally,
             left_out,
+            spread: self.spread,
             closed: self.clocks.closed,
             stops_after: self.stops_after,
             is_whole: fault.is_none() && readers.iter().all(SourceReader::has_ended),

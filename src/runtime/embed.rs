@@ -120,6 +120,7 @@ use timely::dataflow::{InputHandle, Scope, StreamVec};
 use timely::worker::Worker;
 
 use super::cluster::execute;
+use super::cuts::EntityCuts;
 use super::journal::{EpochExtra, Journal, RunStart, open_store};
 use super::positions::{PARTITIONS, PartitionPositions, PartitionReader, last_item};
 use super::{CHECKPOINT_INTERVAL, NAP, RunError, RunOptions, moments};
@@ -461,7 +462,8 @@ impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Records> {
         });
         let marks = Vec::new().to_stream(scope);
         let streams = moments::RecordStreams { records, marks, ends };
-        moments::release(streams, publisher.wanted().has_entities, measurement, log, fault)
+        let cuts = publisher.wanted().has_entities.then(EntityCuts::default);
+        moments::release(streams, cuts.as_ref(), measurement, log, fault)
             .inspect(move |released| committed.store(released.epoch, Ordering::Relaxed))
     }
 }

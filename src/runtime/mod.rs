@@ -18,6 +18,7 @@
 mod bootstrap;
 mod cluster;
 mod copies;
+mod cuts;
 mod dry_run;
 pub mod embed;
 mod feed;
@@ -62,6 +63,7 @@ use crate::source::{RowCounters, SourceError};
 use crate::state::{Enrolment, StateError};
 use bootstrap::{PeerWatch, ProcessLinks, connect_processes};
 use cluster::execute;
+use cuts::EntityCuts;
 use feed::{WorkerFeed, channels};
 use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
@@ -184,6 +186,10 @@ pub struct RunSummary {
     pub generation: u64,
     /// Row counts; private, for the operator only.
     pub counters: RowCounters,
+    /// Records of the committed epochs that the limits of entities leave out; of several that became
+    /// a mean, all but one. Private. `None` if no entities are protected, or in a cluster, whose
+    /// processes each know a part.
+    pub left_out: Option<u64>,
 }
 
 /// Runs a pipeline until its source ends, and writes its releases to the public log.
@@ -245,11 +251,13 @@ pub fn run(
     let reading =
         reading.transpose().map_err(|error| RunError::Start(format!("no thread for the source: {error}")))?;
     let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
+    let cuts = EntityCuts::default();
     let process = ProcessState {
         publication: publication.clone(),
         noise,
         fault: fault.clone(),
         control: options.control.clone(),
+        cuts: cuts.clone(),
         feed: leads.then_some(feed),
         start: start.clone(),
         lead: Mutex::new(lead),
@@ -285,7 +293,9 @@ pub fn run(
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);
     info!(generation, last_epoch = epochs.end - 1, "the run ended cleanly");
-    Ok(RunSummary { epochs, generation, counters })
+    let has_cuts = pipeline.entity.is_some() && options.cluster.is_none();
+    let left_out = has_cuts.then(|| cuts.up_to(epochs.end - 1));
+    Ok(RunSummary { epochs, generation, counters, left_out })
 }
 
 /// Returns the reason of a fault, and what was published and spent before it, which is public.
@@ -359,6 +369,7 @@ struct RunContext<'a> {
     feed: Option<&'a WorkerFeed>,
     fault: &'a Fault,
     control: &'a Control,
+    cuts: &'a EntityCuts,
     start: RunStart,
     committed: &'a ProbeHandle<u64>,
     /// The epoch after the last one committed.
@@ -371,6 +382,7 @@ struct ProcessState {
     noise: NoiseSource,
     fault: Fault,
     control: Control,
+    cuts: EntityCuts,
     feed: Option<WorkerFeed>,
     /// Known in the first process, which sends it to the others.
     start: Option<RunStart>,
@@ -398,6 +410,7 @@ impl ProcessState {
             feed: self.feed.as_ref(),
             fault: &self.fault,
             control: &self.control,
+            cuts: &self.cuts,
             start,
             committed: &committed,
             last: Rc::clone(&last),

@@ -1,8 +1,8 @@
 //! The dataflow of a pipeline that releases moments, from the source to the commit.
 
 use hushflow_operators::{
-    Accumulate, BoundEntities, Clip, Commit, CommitLog, Entity, Fault, Measurement, Records, ReleaseMoments,
-    ReleasedEpoch, SplitEpochs, map_or_fault,
+    Accumulate, Clip, Commit, CommitLog, Entity, Fault, Measurement, Records, ReleaseMoments, ReleasedEpoch,
+    SplitEpochs, map_or_fault,
 };
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
@@ -10,6 +10,7 @@ use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
 
+use super::cuts::EntityCuts;
 use super::journal::{EpochExtra, Journal};
 use super::source::{SourceStart, SourceStreams, epochs_ahead, source};
 use super::{CHECKPOINT_INTERVAL, RunContext, RunError};
@@ -48,10 +49,10 @@ fn build_measured(
     run: RunContext<'_>,
     journal: Option<Journal>,
 ) {
-    let RunContext { feed, fault, start, committed, last, .. } = run;
+    let RunContext { feed, fault, cuts, start, committed, last, .. } = run;
     let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
     let (number, first_epoch) = (worker.index(), start.first_epoch);
-    let has_entities = publication.parameters().entity.is_some();
+    let cuts = publication.parameters().entity.is_some().then_some(cuts);
     let ahead = epochs_ahead(measurement.shards().coordinates());
     worker.dataflow::<u64, _, _>(|scope| {
         let SourceStreams { records, marks, ends } =
@@ -61,7 +62,7 @@ fn build_measured(
             marks: marks.map(|(epoch, resume)| (epoch, EpochExtra::Resume(resume))),
             ends,
         };
-        release(streams, has_entities, measurement, log, fault)
+        release(streams, cuts, measurement, log, fault)
             .inspect(move |released| last.set(released.epoch + 1))
             .probe_with(committed);
     });
@@ -86,17 +87,18 @@ pub(super) fn admitted<'scope>(
     map_or_fault(entities, Pipeline, "Admitted", fault.clone(), admitted)
 }
 
-/// Builds the operators from records to committed epochs.
+/// Builds the operators from records to committed epochs. Where entities are protected, `cuts`
+/// counts what their limits leave out.
 pub(super) fn release<'scope>(
     RecordStreams { records, mut marks, ends }: RecordStreams<'scope>,
-    has_entities: bool,
+    cuts: Option<&EntityCuts>,
     measurement: &Measurement,
     log: Option<Box<dyn CommitLog<EpochExtra>>>,
     fault: &Fault,
 ) -> StreamVec<'scope, u64, ReleasedEpoch> {
     // Equal on every worker, because it follows from public parameters.
-    let clipped = if has_entities {
-        let bounded = records.epochs().bound(measurement, fault.clone());
+    let clipped = if let Some(cuts) = cuts {
+        let bounded = cuts.bound(records.epochs(), measurement, fault.clone());
         marks = marks.concat(admitted(bounded.admitted, fault));
         bounded.records.clip(measurement, fault.clone())
     } else {

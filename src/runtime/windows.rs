@@ -14,7 +14,7 @@ use crate::control::Control;
 use crossbeam::channel::{RecvTimeoutError, bounded};
 use std::sync::Arc;
 
-use hushflow_operators::{BoundEntities, Commit, CommitLog, Entity, ReleaseWindows, SplitEpochs, WindowRows};
+use hushflow_operators::{Commit, CommitLog, Entity, ReleaseWindows, SplitEpochs, WindowRows};
 use timely::dataflow::operators::vec::Map as _;
 use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
@@ -75,7 +75,7 @@ pub(super) fn build(
     run: RunContext<'_>,
     journal: Option<Journal>,
 ) {
-    let RunContext { noise, feed, fault, control, start, committed, last } = run;
+    let RunContext { noise, feed, fault, control, cuts, start, committed, last } = run;
     let estimate = Arc::new(publication.window_estimate().clone());
     let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
     let (first_epoch, number, control) = (start.first_epoch, worker.index(), control.clone());
@@ -101,7 +101,7 @@ pub(super) fn build(
         let released = match windows.entities {
             None => records.release_windows(sources.ends, &windows, fault.clone(), answer),
             Some(_) => {
-                let bounded = records.bound(&windows, fault.clone());
+                let bounded = cuts.bound(records, &windows, fault.clone());
                 marks = marks.concat(admitted(bounded.admitted, fault));
                 bounded.records.release_windows(sources.ends, &windows, fault.clone(), answer)
             }

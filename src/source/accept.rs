@@ -134,13 +134,18 @@ impl SourceReader {
     /// Returns whether the clock value of a row is implausibly far ahead, and counts the row if so.
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
-        if leaps {
-            let is_new = (self.is_live || self.epochs.has_begun()) && !self.epochs.reads_again();
-            if is_new && !std::mem::replace(&mut self.has_noticed_leap, true) {
-                self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
-            }
-            self.counters.leaping_clock += 1;
+        let has_begun = self.epochs.has_begun();
+        // If the first rows leap, the notice waits for one that does not. Without one, an error says
+        // more.
+        let is_due = match leaps {
+            true => self.is_live || has_begun,
+            false => self.counters.leaping_clock > 0 && !self.is_live && !has_begun,
+        };
+        let is_due = is_due && !self.epochs.reads_again();
+        if is_due && !std::mem::replace(&mut self.has_noticed_leap, true) {
+            self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
         }
+        self.counters.leaping_clock += u64::from(leaps);
         leaps
     }
 

@@ -59,6 +59,45 @@ fn intervals_are_as_wide_as_their_level_requires() {
     assert!((variance[0].as_f64().unwrap().sqrt() - deviation[0].as_f64().unwrap()).abs() < 1e-9);
 }
 
+/// Of keys without records, about half of the released counts are below 0: all of 28 are above with
+/// probability 4·10⁻⁹. No line shows a count outside of its interval; moments are as released.
+#[test]
+fn counts_lie_in_their_intervals() {
+    let lab = Lab::new();
+    let row = |row: u32| format!("u{},a,{},{}\n", row % 40, row % 10, if row % 3 > 0 { "5" } else { "" });
+    lab.write("few.csv", "who,kind,x,y\n".to_owned() + &(0..400).map(row).collect::<String>());
+    let pipeline = lab.write(
+        "few.toml",
+        "name = 'few'
+        source = { path = 'few.csv', missing = 'by-column' }
+        columns = [{ name = 'x', lower = 0, upper = 9 }, { name = 'y', lower = 0, upper = 9 }]
+        key = { column = 'kind', values = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'] }
+        entity = { column = 'who', participations = 4, sent_limit = 3 }
+        epochs = { records = 100, horizon = 4 }
+        privacy = { unit = 'entity', epsilon = 0.5, delta = 1e-6 }
+        simulation.seed = 3",
+    );
+    let state = lab.path("state");
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let shown = |arguments: &[&str]| finish(&mut tail(&state, arguments)).succeeded().json();
+    let within = |count: &Value, interval: &Value| {
+        let [count, lower, upper] = [count, &interval[0], &interval[1]].map(|number| number.as_f64());
+        let (count, upper) = (count.expect("a count"), upper.unwrap_or(f64::INFINITY));
+        assert!(lower.expect("an end") <= count && count <= upper, "{count} is not in {interval}");
+    };
+    let lines = shown(&[]);
+    assert_eq!(lines.len(), 32);
+    for line in &lines {
+        within(&line["count"], &line["count_interval"]);
+        within(&line["sent"], &line["sent_interval"]);
+        for column in ["x", "y"] {
+            within(&line["column_count"][column], &line["column_count_interval"][column]);
+        }
+    }
+    let moments = shown(&["--view", "moments"]);
+    assert!(moments.iter().any(|line| line["count"].as_f64().expect("a count") < 0.0));
+}
+
 #[test]
 fn every_line_says_whether_it_shows_the_data() {
     let lab = Lab::new();

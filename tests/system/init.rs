@@ -1,5 +1,7 @@
 //! `hushflow init` by flags and on a terminal, and the commands of `docs/first-hour.md`.
 
+mod entities;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -56,34 +58,6 @@ fn flags_make_a_pipeline_that_check_and_run_accept() {
     let written = std::fs::read_to_string(&pipeline).expect("the file");
     init(&lab, &FLAGS).failed(2, &["exists, and init never overwrites a file"]);
     assert_eq!(std::fs::read_to_string(&pipeline).expect("the file"), written);
-}
-
-/// Aircraft fly nearly every day. By default each counts in every epoch, so all epochs come out;
-/// with fewer, `init` says after which epoch a run stops, and it does.
-#[test]
-fn entities_count_in_every_epoch_unless_the_operator_wants_less() {
-    let lab = lab();
-    let aircraft = |name: &str, more: &[&str]| {
-        let flags = [&FLAGS[..], &["--unit", "tailnum", "--output", name], more].concat();
-        (init(&lab, &flags).succeeded().err, lab.path(name))
-    };
-    let (said, usual) = aircraft("usual.toml", &[]);
-    assert!(said.contains("may count in all 32 epochs"), "{said}");
-    let text = std::fs::read_to_string(&usual).expect("the file");
-    assert!(text.contains("participations = 32"), "{text}");
-    finish(hushflow(["check"]).arg(&usual)).succeeded();
-    finish(hushflow(["plan", "--records-per-epoch", "100", "--strategy", "identity"]).arg(&usual))
-        .succeeded();
-    let ended = finish(hushflow(["run", "--json"]).arg(&usual)).succeeded();
-    assert_eq!(ended.json().len(), 96);
-    let tailed = finish(hushflow(["tail", "--json"]).arg(lab.path("usual-state"))).succeeded();
-    assert_eq!(tailed.json().len(), 96);
-    let (said, few) = aircraft("few.toml", &["--participations", "5"]);
-    let last = said.split("A run would stop after ").nth(1).and_then(|rest| rest.split(' ').next());
-    let last: u64 = last.and_then(|last| last.parse().ok()).expect("the last epoch");
-    let ended = finish(hushflow(["run", "--json"]).arg(&few));
-    assert!(ended.code == Some(1) && (1..32).contains(&last), "{said}");
-    assert_eq!(ended.json().len() as u64, 3 * last);
 }
 
 /// Fields of inner objects are columns, keys and units, by dotted names.
@@ -254,31 +228,6 @@ fn answered(lab: &Lab, arguments: &str, answers: &str) -> Ended {
     wait(child)
 }
 
-/// A column whose values rows repeat is proposed as the unit, however few they are, and not as the
-/// key.
-#[test]
-fn the_unit_is_asked_for_on_a_terminal() {
-    let lab = Lab::new();
-    let row = |row: u32| format!("P{:02},{},{}\n", row % 12, ["ward", "home"][row as usize % 2], row % 50);
-    lab.write("rows.csv", format!("patient,place,x\n{}", (0..600).map(row).collect::<String>()));
-    let budget = "--columns x:0:50 --epoch 60 --horizon 10 --epsilon 1 --delta 1e-6";
-    for (answer, name, expected) in [("", "usual", "column = \"patient\""), ("record", "single", "[privacy]")]
-    {
-        // The key, its values, the unit, and for each the number of epochs.
-        let number = if answer.is_empty() { "5\n" } else { "" };
-        let answers = format!("\n\n-\n{answer}\n{number}\n");
-        let ended = answered(&lab, &format!("rows.csv {budget} --output {name}.toml"), &answers);
-        let ended = ended.succeeded();
-        let question = "\"patient\" may name a person or a device, and rows repeat its values.";
-        let shown = ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(shown.contains(question) && shown.contains("[patient]:"), "{shown}");
-        assert!(shown.contains("one group (place) [place]:"), "{shown}");
-        let text = std::fs::read_to_string(lab.path(&format!("{name}.toml"))).expect("the file");
-        assert!(text.contains(expected), "{text}");
-        assert_eq!(text.contains("unit = \"entity\""), answer.is_empty(), "{text}");
-    }
-}
-
 #[test]
 fn questions_on_a_terminal_have_defaults() {
     let lab = lab();
@@ -430,44 +379,4 @@ fn keys_have_their_own_bounds_and_missing_values_are_detected() {
     let made = init(&[&["survey.csv"], &columns[..], &budget].concat()).succeeded();
     assert!(made.err.contains("--missing-share income=0.33"), "{}", made.err);
     assert!(made.err.contains("income, 33 % missing"), "{}", made.err);
-}
-
-/// Customers have several rows each: they are proposed as the unit, and numbers that identify are
-/// no columns.
-#[test]
-fn a_unit_is_proposed_and_identifiers_are_left_out() {
-    let lab = Lab::new();
-    let row = |row: u32| {
-        let (customer, hour) = (7000 + row * row % 90, row % 24);
-        format!("{},{customer},2024-01-{:02}T{hour:02}:00:00Z,{}\n", 90_000 - 3 * row, 1 + row / 20, row % 50)
-    };
-    lab.write(
-        "sales.csv",
-        format!("order_no,customer,sold,amount\n{}", (0..600).map(row).collect::<String>()),
-    );
-    let init = |arguments: &[&str]| {
-        finish(hushflow(["init", "sales.csv"]).args(arguments).current_dir(lab.path(".")))
-    };
-    let proposed = init(&["--yes"]);
-    proposed.failed(
-        2,
-        &[
-            "--columns amount:0:50",
-            "--unit customer",
-            "look like identifiers: order_no, customer",
-            "--unit record",
-        ],
-    );
-    let epochs = ["--start", "2024-01-01", "--epoch", "1d", "--horizon", "30"];
-    let flags = [&["--columns", "amount:0:50", "--time", "sold"][..], &epochs].concat();
-    let large = [&flags[..], &["--unit", "customer", "--epsilon", "1", "--delta", "0.2"]].concat();
-    let warning = "warning: δ = 0.2 is large: it allows that everything about one record in 5 is revealed";
-    let made = init(&large).succeeded();
-    assert!(made.err.contains(warning), "{}", made.err);
-    let pipeline = lab.path("sales.toml");
-    for command in ["check", "plan", "run"] {
-        let ended = finish(hushflow([command]).arg(&pipeline).current_dir(lab.path(".")));
-        let printed = ended.out + &ended.err;
-        assert!(printed.contains(warning.trim_start_matches("warning: ")), "{command}: {printed}");
-    }
 }

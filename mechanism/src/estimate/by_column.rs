@@ -311,10 +311,6 @@ impl<'a> ColumnwiseMoments<'a> {
         if [one, other].iter().any(|of| of.covariance <= least * of.noise) {
             return Some((None, ALL_CORRELATIONS));
         }
-        // A quotient beyond [−1, 1] shows rows of the pair that are unlike those of its columns.
-        if estimate != within {
-            return Some((Some(within), ALL_CORRELATIONS));
-        }
         let moments = self.pair(i, j)?;
         let (mean, _) = moments.noisy().estimates().ok()?;
         // The noise of the covariance at the correlation ρ, and that of the variances, as if
@@ -324,6 +320,11 @@ impl<'a> ColumnwiseMoments<'a> {
             let product = moments.noisy().covariance_noise(at, (mean[0], mean[1]), false) / deviations;
             product.hypot(correlation * relative(one).hypot(relative(other)) / 2.0)
         };
+        // A quotient beyond [−1, 1] by more than its noise shows rows of the pair that are unlike
+        // those of its columns.
+        if (estimate - within).abs() > z * noise(within) {
+            return Some((Some(within), ALL_CORRELATIONS));
+        }
         let tail = (1.0 - confidence.level) / 2.0;
         let quantiles = |correlation: f64| {
             let given = |of: PairCovariance| {

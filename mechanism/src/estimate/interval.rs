@@ -95,6 +95,11 @@ impl Interval {
         self.upper < bounds.lower || self.lower > bounds.upper
     }
 
+    /// Returns the point of the interval that is nearest to x.
+    pub fn nearest(self, x: f64) -> f64 {
+        x.max(self.lower).min(self.upper)
+    }
+
     /// Extends the interval to contain x; unbounded if an end is NaN.
     pub fn with(self, x: f64) -> Self {
         match self.lower.is_nan() || self.upper.is_nan() {

@@ -385,6 +385,7 @@ pub(super) fn percent(count: u64, all: u64) -> String {
     match count {
         0 => "0 %".into(),
         _ if share < 0.05 => "< 0.1 %".into(),
+        _ if share > 99.9 && count < all => "> 99.9 %".into(),
         _ => format!("{share:.1} %"),
     }
 }

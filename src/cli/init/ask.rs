@@ -5,13 +5,15 @@ use std::io::{BufRead, Write, stderr, stdin};
 
 use hushflow::format::profile::FileProfile;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
+use hushflow::operators::RepeatPolicy;
 
 use super::super::output::{fit_message, number};
 use super::super::{CliError, number_in, thousands};
 use super::InitArguments;
 use super::draft::{Draft, Times};
+use super::limits::LimitSearch;
 use super::propose::{self, Proposal};
-use super::values::{self, ColumnBounds, KeyBounds, Keys};
+use super::values::{self, ColumnBounds, KeyBounds, Keys, several_word};
 
 const WARNING: &str = "\
 Bounds, keys, start, length and number of epochs are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
@@ -21,15 +23,13 @@ from this file, for your eyes alone. Press Enter only if you would have answered
 
 /// The questions about a file.
 pub(super) struct Questions<'a> {
-    profile: &'a FileProfile,
-    proposal: &'a Proposal,
+    pub(super) profile: &'a FileProfile,
+    pub(super) proposal: &'a Proposal,
+    /// Finds limits of entities.
+    pub(super) search: &'a dyn Fn(&Draft) -> Option<LimitSearch>,
 }
 
-impl<'a> Questions<'a> {
-    pub(super) fn new(profile: &'a FileProfile, proposal: &'a Proposal) -> Self {
-        Questions { profile, proposal }
-    }
-
+impl Questions<'_> {
     /// Asks for everything that no flag gives.
     pub(super) fn draft(&self, arguments: &InitArguments) -> Result<Draft, CliError> {
         show(&format!(
@@ -95,41 +95,12 @@ impl<'a> Questions<'a> {
             Some(unit) => Some(unit.clone()).filter(|unit| unit != "record"),
             None => self.unit()?,
         };
-        let participations = match (&entity, arguments.participations) {
-            (Some(entity), None) => {
-                let horizon = horizon.unwrap_or(propose::COUNTED_EPOCHS);
-                let usual = self.profile.usual_participations(entity, horizon).to_string();
-                let question = format!(
-                    "Most epochs, of {horizon}, in which one of them counts: its later records are left out, and more epochs need \
-                     more noise"
-                );
-                Some(ask(&question, &usual, whole)?)
-            }
-            (_, participations) => participations,
-        };
-        let epsilon = arguments.epsilon.map_or_else(
-            || {
-                ask(
-                    "ε of all releases together: 0.1 is strict, 1 is usual, 10 is weak",
-                    "1",
-                    number_in(Epsilon::new),
-                )
-            },
-            Ok,
-        )?;
-        let delta = arguments.delta.map_or_else(
-            || ask("δ, far below one over the number of people", "1e-6", number_in(Delta::new)),
-            Ok,
-        )?;
-        let key_bounds = match (&arguments.key_bounds[..], &key) {
-            ([], Some(key)) => self.key_bounds(key, &columns)?,
-            (given, _) => given.to_vec(),
-        };
-        let draft = Draft {
+        let by_column = self.proposal.lacks_values.then(|| "by-column".into());
+        let mut draft = Draft {
             columns,
             key,
-            key_bounds,
-            missing: if arguments.missing.is_some() { arguments.missing.clone() } else { self.missing()? },
+            key_bounds: arguments.key_bounds.clone(),
+            missing: arguments.missing.clone().or(by_column),
             time_format: self.profile.time_format(time.as_deref()),
             time,
             arrival,
@@ -138,12 +109,68 @@ impl<'a> Questions<'a> {
             start,
             horizon: horizon.unwrap_or(propose::COUNTED_EPOCHS),
             entity,
-            participations,
-            epsilon: epsilon.value(),
-            delta: delta.value(),
+            several: arguments.several,
+            records: arguments.records_per_epoch,
+            participations: arguments.participations,
+            epsilon: arguments.epsilon.map_or(1.0, Epsilon::value),
+            delta: arguments.delta.map_or(1e-6, Delta::value),
         };
         draft.check(self.profile)?;
+        if draft.entity.is_some() {
+            self.limits(&mut draft)?;
+        }
+        if arguments.epsilon.is_none() {
+            let question = "ε of all releases together: 0.1 is strict, 1 is usual, 10 is weak";
+            draft.epsilon = ask(question, "1", number_in(Epsilon::new))?.value();
+        }
+        if arguments.delta.is_none() {
+            let question = "δ, far below one over the number of people";
+            draft.delta = ask(question, "1e-6", number_in(Delta::new))?.value();
+        }
+        if let ([], Some(key)) = (&arguments.key_bounds[..], &draft.key) {
+            draft.key_bounds = self.key_bounds(key, &draft.columns)?;
+        }
+        if arguments.missing.is_none() {
+            draft.missing = self.missing()?;
+        }
         Ok(draft.filled(self.profile))
+    }
+
+    /// Asks for the limits of entities that no flag gives.
+    fn limits(&self, draft: &mut Draft) -> Result<(), CliError> {
+        let is_given = draft.several.is_some() && draft.records.is_some() && draft.participations.is_some();
+        let search = if is_given { None } else { (self.search)(draft) };
+        let several = match draft.several {
+            Some(several) => several,
+            None => {
+                let usual = search.as_ref().filter(|_| draft.records.is_none()).map(LimitSearch::several);
+                let question = "If one of them has more records in an epoch than count: keep the first ones, or average those of a key \
+                                to one record, their mean";
+                ask(question, several_word(usual.unwrap_or_default()), values::several)?
+            }
+        };
+        let records = match draft.records {
+            Some(records) => records,
+            None => {
+                let usual = search.as_ref().map_or(1, |search| search.records(several));
+                let what = match several {
+                    RepeatPolicy::Keep => "Most records with which one of them counts in an epoch",
+                    RepeatPolicy::Average => "Most keys of which the mean of one of them counts in an epoch",
+                };
+                ask(&format!("{what}: noise is proportional to it"), &usual.to_string(), whole)?
+            }
+        };
+        if draft.participations.is_none() {
+            let horizon = draft.horizon;
+            let usual = search.as_ref().map_or(horizon, |search| search.participations(several, records));
+            let question = format!(
+                "Most epochs, of {horizon}, in which one of them counts: its later records are left out, and more epochs need more \
+                 noise"
+            );
+            draft.participations = Some(ask(&question, &usual.to_string(), whole)?);
+        }
+        (draft.several, draft.records) = (Some(several), Some(records));
+        Ok(())
     }
 
     fn columns(&self) -> Result<Vec<ColumnBounds>, CliError> {

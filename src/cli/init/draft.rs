@@ -2,9 +2,11 @@
 //! times and missing values.
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
+use hushflow::operators::RepeatPolicy;
 use hushflow::time::{TimeFormat, is_varying_length};
 
 use super::super::CliError;
+use super::limits::LimitSearch;
 use super::propose::{ARRIVALS, COUNTED_EPOCHS, UTC, is_like, quoted};
 use super::values::{ColumnBounds, KeyBounds, Keys};
 
@@ -26,6 +28,10 @@ pub(super) struct Draft {
     pub(super) horizon: u64,
     /// Column of the entity, unless records are protected.
     pub(super) entity: Option<String>,
+    pub(super) several: Option<RepeatPolicy>,
+    /// Most records of an entity in an epoch.
+    pub(super) records: Option<u64>,
+    /// Most epochs in which an entity counts.
     pub(super) participations: Option<u64>,
     pub(super) epsilon: f64,
     pub(super) delta: f64,
@@ -34,10 +40,15 @@ pub(super) struct Draft {
 impl Draft {
     /// Checks what the file can tell: that the columns exist and hold what they are for.
     pub(super) fn check(&self, profile: &FileProfile) -> Result<(), CliError> {
-        if self.participations.is_some() && self.entity.is_none() {
-            return Err(CliError::usage(
-                "--participations limits a person or a device: name its column with --unit, or leave it out",
-            ));
+        let limits = [
+            ("--participations", self.participations.is_some()),
+            ("--records-per-epoch", self.records.is_some()),
+            ("--several", self.several.is_some()),
+        ];
+        if let (Some((flag, _)), None) = (limits.iter().find(|(_, is_given)| *is_given), &self.entity) {
+            return Err(CliError::usage(format!(
+                "{flag} limits a person or a device: name its column with --unit, or leave it out"
+            )));
         }
         let values = self.columns.iter().map(|column| (&column.name, Some(ColumnKind::Number)));
         let times =
@@ -95,12 +106,23 @@ impl Draft {
         let epoch = self.epoch.clone().unwrap_or_else(rows);
         let is_varying = self.time.is_some() && is_varying_length(&epoch) == Some(true);
         let timezone = self.timezone.clone().or(is_varying.then(|| UTC.into()));
-        let participations = self.participations.unwrap_or(self.horizon);
-        Draft { epoch: Some(epoch), timezone, participations: Some(participations), ..self }
+        Draft {
+            epoch: Some(epoch),
+            timezone,
+            several: self.several.or(Some(RepeatPolicy::Keep)),
+            records: self.records.or(Some(1)),
+            participations: self.participations.or(Some(self.horizon)),
+            ..self
+        }
     }
 
     /// States what [`filled`](Self::filled) will choose, and how times are read.
-    pub(super) fn notes(&self, profile: &FileProfile, entities: &[String]) -> Vec<String> {
+    pub(super) fn notes(
+        &self,
+        profile: &FileProfile,
+        entities: &[String],
+        limits: Option<&LimitSearch>,
+    ) -> Vec<String> {
         let filled = self.clone().filled(profile);
         let epoch = filled.epoch.unwrap_or_default();
         let mut notes = Vec::new();
@@ -136,13 +158,15 @@ impl Draft {
             ));
         }
         if let (Some(entity), None) = (&self.entity, self.participations) {
-            let usual = profile.usual_participations(entity, self.horizon);
-            let fewer = match usual < self.horizon {
-                true => format!(
-                    "; PRIVATE: --participations {usual} would keep nine tenths of the rows of this file, with less noise"
-                ),
-                false => String::new(),
-            };
+            let (several, records) = (self.several.unwrap_or_default(), self.records.unwrap_or(1));
+            let usual = limits.map(|limits| limits.participations(several, records));
+            let fewer = usual.filter(|&usual| usual < self.horizon).map_or(String::new(), |usual| {
+                format!(
+                    "; PRIVATE: --participations {usual} would keep nine tenths of the rows that count in all {} epochs, with less \
+                     noise",
+                    self.horizon
+                )
+            });
             notes.push(format!(
                 "without --participations, each {entity:?} may count in all {} epochs, and the noise covers that{fewer}",
                 self.horizon
@@ -192,11 +216,10 @@ pub(super) trait Times {
     fn time_format(&self, column: Option<&str>) -> Option<TimeFormat>;
     /// The column that may hold the times when rows arrived: by its name, and in order.
     fn arrival(&self) -> Option<&ColumnProfile>;
-    /// The number of epochs, of `horizon`, in which each value of a column needs to count for most
-    /// rows to count, rounded up to one digit.
-    fn usual_participations(&self, column: &str, horizon: u64) -> u64;
     /// Whether a tenth of the rows lack a value of one of these columns.
     fn lacks_values<'a>(&self, columns: impl Iterator<Item = &'a String>) -> bool;
+    /// Whether times of a column lack an offset from UTC.
+    fn has_local_times(&self, column: &str) -> bool;
     /// Whether the times of a column belong to a zone other than UTC, in words.
     fn zone_note(&self, column: &str) -> Option<String>;
 }
@@ -218,19 +241,16 @@ impl Times for FileProfile {
             .filter(|_| times().count() > 1)
     }
 
-    fn usual_participations(&self, column: &str, horizon: u64) -> u64 {
-        let column = self.columns.iter().find(|profile| profile.name == column);
-        let usual = column.map_or(horizon, |column| column.usual_repeats(horizon));
-        let step = 10u64.pow(usual.checked_ilog10().unwrap_or(0));
-        usual.div_ceil(step).saturating_mul(step).min(horizon)
-    }
-
     fn lacks_values<'a>(&self, mut columns: impl Iterator<Item = &'a String>) -> bool {
         let lacks = |name: &String| {
             let column = self.columns.iter().find(|column| column.name == *name);
             column.is_some_and(|column| 10 * column.numbers < 9 * self.rows)
         };
         columns.any(lacks)
+    }
+
+    fn has_local_times(&self, column: &str) -> bool {
+        self.columns.iter().any(|profile| profile.name == column && profile.local_times > 0)
     }
 
     fn zone_note(&self, column: &str) -> Option<String> {

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile, Ranges};
+use hushflow::mechanism::accounting::{Delta, Epsilon};
+use hushflow::operators::RepeatPolicy;
 use hushflow::time::epochs_over;
 
 use super::super::output::number;
 use super::InitArguments;
-use super::draft::Times;
-use super::values::{ColumnBounds, KeyBounds, Keys, list};
+use super::draft::{Draft, Times};
+use super::limits::LimitSearch;
+use super::values::{ColumnBounds, KeyBounds, Keys, list, several_word};
 
 /// Epochs of a stream without times.
 pub(super) const COUNTED_EPOCHS: u64 = 10;
@@ -151,55 +154,96 @@ impl Proposal {
         remarks
     }
 
+    /// Returns the proposed pipeline, with what the flags give.
+    fn draft(&self, profile: &FileProfile, arguments: &InitArguments) -> Draft {
+        let given = arguments.columns();
+        let columns = if given.is_empty() { self.columns.clone() } else { given };
+        let key = arguments.key.as_ref().or(self.keys.first()).cloned();
+        let own = if arguments.key_bounds.is_empty() { &self.key_bounds } else { &arguments.key_bounds };
+        let is_listed = |own: &&KeyBounds| {
+            key.as_ref().is_some_and(|key| key.values.contains(&own.key))
+                && columns.iter().any(|column| column.name == own.column.name)
+        };
+        let key_bounds = own.iter().filter(is_listed).cloned().collect();
+        let by_column = || self.lacks_values.then(|| "by-column".into());
+        let time = arguments.time.as_ref().or(self.time.as_ref()).cloned();
+        let arrival = arguments.arrival.as_ref().or(self.arrival.as_ref()).cloned();
+        let is_local = time.as_deref().is_some_and(|time| profile.has_local_times(time));
+        let horizon = if time.is_some() { self.horizon } else { COUNTED_EPOCHS };
+        let unit = arguments.unit.as_ref().or(self.entities.first()).cloned();
+        Draft {
+            columns,
+            key,
+            key_bounds,
+            missing: arguments.missing.clone().or_else(by_column),
+            arrival: arrival.filter(|_| time.is_some()),
+            time_format: profile.time_format(time.as_deref()),
+            time,
+            timezone: arguments.timezone.clone().or(is_local.then(|| UTC.into())),
+            epoch: Some(arguments.epoch.as_ref().unwrap_or(&self.epoch).clone()),
+            start: arguments.start.as_ref().unwrap_or(&self.start).clone(),
+            horizon: arguments.horizon.unwrap_or(horizon),
+            entity: unit.filter(|unit| unit != "record"),
+            several: arguments.several,
+            records: arguments.records_per_epoch,
+            participations: arguments.participations,
+            epsilon: arguments.epsilon.map_or(1.0, Epsilon::value),
+            delta: arguments.delta.map_or(1e-6, Delta::value),
+        }
+    }
+
     /// Returns a command that makes the proposed pipeline, with the flags that are given.
-    pub(super) fn command(&self, profile: &FileProfile, arguments: &InitArguments, output: &Path) -> String {
+    pub(super) fn command(
+        &self,
+        profile: &FileProfile,
+        arguments: &InitArguments,
+        output: &Path,
+        search: &dyn Fn(&Draft) -> Option<LimitSearch>,
+    ) -> String {
         let files: Vec<_> = arguments.files.iter().map(|path| quoted(&path.display().to_string())).collect();
         let mut command =
             format!("hushflow init {} --output {}", files.join(" "), quoted(&output.display().to_string()));
-        let given = arguments.columns();
-        let columns = if given.is_empty() { &self.columns } else { &given };
+        let draft = self.draft(profile, arguments);
         let bounds = |column: &ColumnBounds| {
             format!("{}:{}:{}", column.name, number(column.lower), number(column.upper))
         };
         let mut add = |flag: &str, value: &str| command += &format!(" \\\n    {flag} {}", quoted(value));
-        columns.iter().for_each(|column| add("--columns", &bounds(column)));
-        if let Some(key) = arguments.key.as_ref().or(self.keys.first()) {
+        draft.columns.iter().for_each(|column| add("--columns", &bounds(column)));
+        if let Some(key) = &draft.key {
             add("--key", &format!("{}={}", key.column, list(&key.values)));
-            let own = if arguments.key_bounds.is_empty() { &self.key_bounds } else { &arguments.key_bounds };
-            let is_listed = |own: &&KeyBounds| {
-                key.values.contains(&own.key) && columns.iter().any(|column| column.name == own.column.name)
-            };
-            own.iter().filter(is_listed).for_each(|own| {
-                add("--key-bounds", &format!("{}={}", own.key, bounds(&own.column)));
-            });
         }
-        match &arguments.missing {
-            Some(missing) => add("--missing", missing),
-            None if self.lacks_values => add("--missing", "by-column"),
-            None => {}
+        for own in &draft.key_bounds {
+            add("--key-bounds", &format!("{}={}", own.key, bounds(&own.column)));
         }
-        let time = arguments.time.as_ref().or(self.time.as_ref());
-        if let Some(time) = time {
+        draft.missing.iter().for_each(|missing| add("--missing", missing));
+        if let Some(time) = &draft.time {
             add("--time", time);
-            if let Some(arrival) = arguments.arrival.as_ref().or(self.arrival.as_ref()) {
-                add("--arrival", arrival);
-            }
+            draft.arrival.iter().for_each(|arrival| add("--arrival", arrival));
             arguments.time_format.iter().for_each(|format| add("--time-format", format.name()));
-            arguments.timezone.iter().for_each(|zone| add("--timezone", zone));
-            add("--start", arguments.start.as_ref().unwrap_or(&self.start));
-            add("--horizon", &arguments.horizon.unwrap_or(self.horizon).to_string());
+            draft.timezone.iter().for_each(|zone| add("--timezone", zone));
+            add("--start", &draft.start);
         }
-        add("--epoch", arguments.epoch.as_ref().unwrap_or(&self.epoch));
-        if let Some(unit) = arguments.unit.as_ref().or(self.entities.first()) {
-            add("--unit", unit);
-            if unit != "record" {
-                let horizon = arguments.horizon.unwrap_or(self.horizon);
-                let usual = || profile.usual_participations(unit, horizon);
-                add("--participations", &arguments.participations.unwrap_or_else(usual).to_string());
+        if draft.time.is_some() || arguments.horizon.is_some() {
+            add("--horizon", &draft.horizon.to_string());
+        }
+        draft.epoch.iter().for_each(|epoch| add("--epoch", epoch));
+        match &draft.entity {
+            Some(unit) => {
+                add("--unit", unit);
+                let given = (draft.several, draft.records, draft.participations);
+                if let Some(limits) = search(&draft).map(|search| search.proposed(given.0, given.1, given.2))
+                {
+                    if limits.several == RepeatPolicy::Average {
+                        add("--several", several_word(limits.several));
+                    }
+                    add("--records-per-epoch", &limits.records.to_string());
+                    add("--participations", &limits.participations.to_string());
+                }
             }
+            None => arguments.unit.iter().for_each(|unit| add("--unit", unit)),
         }
-        add("--epsilon", &arguments.epsilon.map_or("1".into(), |epsilon| epsilon.value().to_string()));
-        add("--delta", &arguments.delta.map_or("1e-6".into(), |delta| format!("{:e}", delta.value())));
+        add("--epsilon", &draft.epsilon.to_string());
+        add("--delta", &format!("{:e}", draft.delta));
         command
     }
 }

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use hushflow::operators::RepeatPolicy;
 use hushflow::time::{TimeFormat, is_time_zone, is_varying_length, parse_time};
 
 /// A column and its bounds.
@@ -122,6 +123,23 @@ pub(super) fn list(values: &[String]) -> String {
         false => value.clone(),
     };
     values.iter().map(quoted).collect::<Vec<_>>().join(",")
+}
+
+/// Reads what happens to more records of an entity than count in an epoch.
+pub(super) fn several(text: &str) -> Result<RepeatPolicy, String> {
+    match text {
+        "keep" => Ok(RepeatPolicy::Keep),
+        "average" => Ok(RepeatPolicy::Average),
+        _ => Err(format!("found {text:?}, expected keep or average")),
+    }
+}
+
+/// Formats what [`several`] reads.
+pub(super) fn several_word(several: RepeatPolicy) -> &'static str {
+    match several {
+        RepeatPolicy::Keep => "keep",
+        RepeatPolicy::Average => "average",
+    }
 }
 
 /// Reads the form of times.

@@ -4,7 +4,7 @@ use hushflow::format::Delimiter;
 use hushflow::pipeline::Format;
 
 use super::draft::Draft;
-use super::values::{ColumnBounds, KeyBounds, Keys};
+use super::values::{ColumnBounds, KeyBounds, Keys, several_word};
 
 /// Returns the text of a pipeline file.
 pub(super) fn pipeline(name: &str, paths: &[String], format: Format, draft: &Draft) -> String {
@@ -124,12 +124,16 @@ fn privacy(draft: &Draft) -> String {
     );
     if let Some(column) = &draft.entity {
         file += &format!(
-            "# Each {column:?} counts in at most `participations` of the epochs, with one record in each. Its other records\n# are left \
-             out, and the published means are those of the records that count. More participations need more\n# noise. With fewer \
-             than the horizon, a run stops once most new records are left out.\n[entity]\ncolumn = {}\nparticipations = {}\n\
+            "# Each {column:?} counts in at most `participations` of the epochs, with at most `records_per_epoch` records in\n# each. Its \
+             other records are left out, and the published means are those of the records that count. More\n# participations and \
+             records need more noise. With too few, a run stops once most new records are left out.\n# With several = \"average\" the \
+             records of one key and epoch become one record, their mean.\n[entity]\ncolumn = {}\nparticipations = {}\n\
+             records_per_epoch = {}\nseveral = {}\n\
              # sent_limit = 20   # publishes which share of the records counted, with up to 20 of each\n\n",
             text(column),
-            draft.participations.unwrap_or(1)
+            draft.participations.unwrap_or(1),
+            draft.records.unwrap_or(1),
+            text(several_word(draft.several.unwrap_or_default()))
         );
     }
     file

@@ -30,8 +30,13 @@ const WHOLE: [&str; 2] = ["%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z"];
 const TRIED: u64 = 100;
 
 /// Parts of names of columns with times.
-const TIME_NAMES: [&str; 6] = ["time", "date", "stamp", "epoch", "unix", "created"];
-const SHORT_TIME_NAMES: [&str; 7] = ["t", "ts", "at", "on", "when", "day", "dt"];
+const TIME_NAMES: [&str; 8] = ["time", "date", "stamp", "epoch", "unix", "created", "started", "logged"];
+const SHORT_TIME_NAMES: [&str; 9] = ["t", "ts", "at", "on", "when", "day", "dt", "ended", "finished"];
+
+/// Ends of names, and the unit that the numbers of times then have. Durations have such names too,
+/// but are no times since 1970 in the same unit.
+const UNIT_ENDS: [(&str, &str); 4] =
+    [("_s", "seconds"), ("_ms", "milliseconds"), ("_us", "microseconds"), ("_ns", "nanoseconds")];
 
 /// Formats in which the texts of a column can be read.
 #[derive(Clone, Default)]
@@ -114,7 +119,10 @@ pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64)) -> Option<Ti
     let units = ["seconds", "milliseconds", "microseconds", "nanoseconds"];
     let digits = || TimeFormat::parse("%Y%m%d").filter(|_| least >= 19_000_101.0 && greatest <= 21_001_231.0);
     let found = units.iter().filter_map(|unit| TimeFormat::parse(unit)).find(is_recent).or_else(digits);
-    found.filter(|_| is_time)
+    let has_unit = |format: &TimeFormat| {
+        UNIT_ENDS.iter().any(|(end, unit)| name.ends_with(end) && format.name() == *unit)
+    };
+    found.filter(|format| is_time || has_unit(format))
 }
 
 #[cfg(test)]
@@ -150,6 +158,12 @@ mod tests {
         check("recorded_at", (1.6e12, 1.61e12), Some("milliseconds"));
         check("ts", (1.6e18, 1.61e18), Some("nanoseconds"));
         check("date", (20_130_101.0, 20_131_231.0), Some("%Y%m%d"));
+        check("started_ms", (1.6e12, 1.61e12), Some("milliseconds"));
+        check("logged", (1.6e9, 1.61e9), Some("seconds"));
+        check("ended", (1.6e15, 1.61e15), Some("microseconds"));
+        check("sent_ns", (1.6e18, 1.61e18), Some("nanoseconds"));
+        check("took_us", (1.6e9, 1.61e9), None);
+        check("took_ms", (3.0, 4e5), None);
         check("bytes", (1.6e9, 1.61e9), None);
         check("time", (0.0, 86_400.0), None);
     }

@@ -302,6 +302,52 @@ fn means_contradict_a_random_cause_only_where_values_depend_on_it() {
     assert!(contradicted[1] >= RELEASES / 20 - 5, "{contradicted:?}");
 }
 
+/// Complete rows of which one column is nearly a multiple of another, so that noise pushes the
+/// quotient beyond 1: over 3,000 releases no interval of such an estimate is [−1, 1], and the
+/// intervals contain the truth as often as those below. A correct interval fails at a rate below
+/// 10⁻⁶.
+#[test]
+fn quotients_beyond_one_have_intervals_that_say_something() {
+    const RELEASES: u32 = 3_000;
+    let mut random = ChaCha8Rng::seed_from_u64(29);
+    let uniform = Uniform::new(-1.0, 1.0).unwrap();
+    let record = |_| {
+        let common: f64 = uniform.sample(&mut random);
+        [common, 0.98 * common + 0.02 * uniform.sample(&mut random), uniform.sample(&mut random)]
+    };
+    let records: Vec<[f64; 3]> = (0..600).map(record).collect();
+    let (layout, exact, step) = released(&records, SecondMoment::Full);
+    let truth = correlation_of_rows(&records, 0, 1);
+    let noise = MomentNoise { count: 3.0, first: 4.0, second: 4.0 };
+    let (mut held, mut beyond) = ([0; 2], 0);
+    for _ in 0..RELEASES {
+        let entries = layout.second_entries().map(|(i, j)| if i == j { 4.0 } else { 4.0 / SQRT_2 });
+        let first = std::iter::repeat_n(noise.first, layout.dimension);
+        let draw = |(value, deviation): (&f64, f64)| {
+            let normal: f64 = StandardNormal.sample(&mut random);
+            value + deviation * normal
+        };
+        let deviations = [noise.count].into_iter().chain(first).chain(entries);
+        let coordinates: Vec<f64> = exact.iter().zip(deviations).map(draw).collect();
+        let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
+        let moments = ColumnwiseMoments::new(noisy, step).unwrap();
+        let confidence = Confidence::default();
+        let (shown, at_random) = moments.correlation_at_random(0, 1, confidence).unwrap();
+        let (_, any) = moments.correlation(0, 1, confidence).unwrap();
+        if shown == Some(1.0) {
+            beyond += 1;
+            assert!(at_random.upper == 1.0 && any.upper == 1.0);
+            assert!(at_random.lower > 0.0 || at_random == ALL_CORRELATIONS);
+            held[1] += u32::from(at_random == ALL_CORRELATIONS);
+        }
+        held[0] += u32::from(at_random.contains(truth) && any.contains(truth));
+    }
+    // Beyond 1 by more than 1.96 deviations of the noise: one in forty, and five deviations more.
+    assert!(beyond > RELEASES / 10 && held[1] < RELEASES / 40 + 43, "{held:?} of {beyond}");
+    let least = 0.95 - 5.0 * (0.95 * 0.05 / f64::from(RELEASES)).sqrt() - 0.01;
+    assert!(f64::from(held[0]) / f64::from(RELEASES) >= least, "{held:?}");
+}
+
 /// Complete rows, and rows that lack their large values: over 3,000 releases the intervals contain
 /// the correlation of the pair's rows at least as often as 95 %, less five standard errors and 1 %
 /// for terms of second order. A correct interval fails at a rate below 10⁻⁶.

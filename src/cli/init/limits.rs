@@ -1,0 +1,138 @@
+//! Limits of entities that fit the files: `init` proposes them, and prints them where others would
+//! stop the run.
+//!
+//! A run with `preflight = "stop"` stops once most records are beyond the limits. Whether it does
+//! depends on the order of the records too, so each proposal is tried on the files.
+
+use hushflow::check::EntitySpread;
+use hushflow::operators::{EntityLimits, RepeatPolicy};
+use hushflow::pipeline::Pipeline;
+use hushflow::runtime::{DryRun, DryRunLimits, dry_run};
+
+use super::super::output::RowProgress;
+
+/// Most records in an epoch that are proposed: noise is proportional to them.
+const MOST_RECORDS: u64 = 20;
+
+/// Limits that were proposed.
+#[derive(Clone, Copy)]
+pub(super) struct ProposedLimits {
+    pub(super) several: RepeatPolicy,
+    pub(super) records: u64,
+    pub(super) participations: u64,
+}
+
+/// What limits would keep of the files. Private.
+pub(super) struct LimitSearch {
+    pipeline: Pipeline,
+    spread: EntitySpread,
+}
+
+impl LimitSearch {
+    /// Counts the records of entities, if the pipeline has some.
+    pub(super) fn of(pipeline: Pipeline) -> Option<Self> {
+        pipeline.entity.as_ref()?;
+        let spread = read(&pipeline, &DryRunLimits { spread: true, ..DryRunLimits::default() }).spread?;
+        Some(LimitSearch { pipeline, spread })
+    }
+
+    /// Proposes what happens to several records: they are averaged if more than
+    /// [`MOST_RECORDS`] of them would have to count, or if a run stopped although they did.
+    pub(super) fn several(&self) -> RepeatPolicy {
+        let usual = self.spread.usual_records(RepeatPolicy::Keep);
+        let widest = ProposedLimits {
+            several: RepeatPolicy::Keep,
+            records: usual,
+            participations: self.pipeline.epochs.schedule.horizon(),
+        };
+        match usual <= MOST_RECORDS && !self.would_stop(widest) {
+            true => RepeatPolicy::Keep,
+            false => RepeatPolicy::Average,
+        }
+    }
+
+    /// Proposes the most records of an entity in an epoch, or the most means.
+    pub(super) fn records(&self, several: RepeatPolicy) -> u64 {
+        self.spread.usual_records(several).min(MOST_RECORDS)
+    }
+
+    /// Proposes the most epochs in which an entity counts: those that most rows need, or all epochs
+    /// if a run with fewer would stop.
+    pub(super) fn participations(&self, several: RepeatPolicy, records: u64) -> u64 {
+        let horizon = self.pipeline.epochs.schedule.horizon();
+        let participations = self.spread.usual_participations(several, records);
+        let usual = ProposedLimits { several, records, participations };
+        match participations < horizon && !self.would_stop(usual) {
+            true => participations,
+            false => horizon,
+        }
+    }
+
+    /// Proposes limits beside those that are given.
+    pub(super) fn proposed(
+        &self,
+        several: Option<RepeatPolicy>,
+        records: Option<u64>,
+        participations: Option<u64>,
+    ) -> ProposedLimits {
+        let several = several.unwrap_or_else(|| match records {
+            Some(_) => RepeatPolicy::Keep,
+            None => self.several(),
+        });
+        let records = records.unwrap_or_else(|| self.records(several));
+        let participations = participations.unwrap_or_else(|| self.participations(several, records));
+        ProposedLimits { several, records, participations }
+    }
+
+    /// Whether limits would stop a run.
+    pub(super) fn would_stop(&self, limits: ProposedLimits) -> bool {
+        let ProposedLimits { several, records, participations } = limits;
+        let mut pipeline = self.pipeline.clone();
+        if let Some(entity) = &mut pipeline.entity {
+            let records_per_epoch = u32::try_from(records).unwrap_or(u32::MAX);
+            entity.limits = EntityLimits { participations, records_per_epoch, several, ..entity.limits };
+        }
+        stops_at_limits(&read(&pipeline, &DryRunLimits::default()))
+    }
+
+    /// Says how to go on where the limits of the pipeline stop a run.
+    pub(super) fn remedy(&self) -> String {
+        let limits = self.proposed(None, None, None);
+        let flags = flags(limits);
+        let warn = "preflight = \"warn\" in [source] would publish the records within the limits";
+        if self.would_stop(limits) {
+            return format!("No limits keep most of the records: lengthen epochs. {warn}.");
+        }
+        match limits.several {
+            RepeatPolicy::Keep => format!("These flags would pass; PRIVATE: {flags}\nOr {warn}."),
+            RepeatPolicy::Average => format!(
+                "Most records are of entities with more than {MOST_RECORDS} in an epoch, and noise is proportional to the number that \
+                 counts.\nThese flags would pass; PRIVATE: {flags}\nThen the records of an entity with the same key and epoch become one \
+                 record, their mean, and no entity weighs more than another. Or {warn}."
+            ),
+        }
+    }
+}
+
+/// Formats limits as flags.
+fn flags(limits: ProposedLimits) -> String {
+    let ProposedLimits { several, records, participations } = limits;
+    let several = match several {
+        RepeatPolicy::Keep => "",
+        RepeatPolicy::Average => "--several average ",
+    };
+    format!("{several}--records-per-epoch {records} --participations {participations}")
+}
+
+/// Whether a run would stop because its limits leave out most records.
+pub(super) fn stops_at_limits(run: &DryRun) -> bool {
+    run.problems.iter().any(|problem| problem.stops && problem.kind == "entity limits")
+}
+
+/// Reads the files as a run would.
+pub(super) fn read(pipeline: &Pipeline, limits: &DryRunLimits) -> DryRun {
+    let progress = RowProgress::new();
+    let run = dry_run(pipeline, limits, &mut |rows| progress.update(rows));
+    progress.finish();
+    run
+}
