@@ -135,8 +135,8 @@ impl SourceReader {
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
         let (has_begun, is_first) = (self.epochs.has_begun(), self.counters.leaping_clock == 0);
-        // If the first rows leap, the notice waits for one that does not. Without one, an error says
-        // more.
+        // If the first rows leap, the notice waits for one that does not. Without one, an error
+        // says more.
         let is_due = match leaps {
             true => is_first && (self.is_live || has_begun),
             false => !is_first && !self.is_live && !has_begun,
