@@ -186,9 +186,9 @@ pub struct RunSummary {
     pub generation: u64,
     /// Row counts; private, for the operator only.
     pub counters: RowCounters,
-    /// Records of the committed epochs that the limits of entities leave out; of several that became
-    /// a mean, all but one. Private. `None` if no entities are protected, or in a cluster, whose
-    /// processes each know a part.
+    /// Records of the committed epochs that the limits of entities leave out; of several that
+    /// became a mean, all but one. Private. `None` if no entities are protected, or in a cluster,
+    /// whose processes each know a part.
     pub left_out: Option<u64>,
 }
 

@@ -135,8 +135,8 @@ impl SourceReader {
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
         let has_begun = self.epochs.has_begun();
-        // If the first rows leap, the notice waits for one that does not. Without one, an error says
-        // more.
+        // If the first rows leap, the notice waits for one that does not. Without one, an error
+        // says more.
         let is_due = match leaps {
             true => self.is_live || has_begun,
             false => self.counters.leaping_clock > 0 && !self.is_live && !has_begun,

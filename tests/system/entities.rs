@@ -328,6 +328,18 @@ fn senders(lab: &Lab, more: &str) -> PathBuf {
     lab.write("senders.toml", text)
 }
 
+/// 600 people with six records each, of which three count; the workers count them together.
+#[test]
+fn counters_show_what_limits_leave_out() {
+    let lab = Lab::new();
+    let pipeline = senders(&lab, "records_per_epoch = 3");
+    for workers in [1, 2] {
+        let state = lab.path(&format!("counters{workers}"));
+        let ended = finish(run(&pipeline, &state, workers).arg("--counters")).succeeded();
+        assert!(ended.err.contains("1,800  beyond the limits of their entities"), "{}", ended.err);
+    }
+}
+
 #[test]
 fn lines_show_the_share_that_counted() {
     let lab = Lab::new();

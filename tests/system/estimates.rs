@@ -64,7 +64,8 @@ fn intervals_are_as_wide_as_their_level_requires() {
 #[test]
 fn counts_lie_in_their_intervals() {
     let lab = Lab::new();
-    let row = |row: u32| format!("u{},a,{},{}\n", row % 40, row % 10, if row.is_multiple_of(3) { "" } else { "5" });
+    let row =
+        |row: u32| format!("u{},a,{},{}\n", row % 40, row % 10, if row.is_multiple_of(3) { "" } else { "5" });
     lab.write("few.csv", "who,kind,x,y\n".to_owned() + &(0..400).map(row).collect::<String>());
     let pipeline = lab.write(
         "few.toml",

@@ -201,6 +201,9 @@ fn columns_are_chosen_and_colours_can_be_turned_off() {
         "{piped}"
     );
     assert!(tail(&["--columns", "debt"]).succeeded().out.contains("mean debt"));
+    let counts = tail(&["--columns", "records"]).succeeded().out;
+    assert!(counts.contains("records") && !counts.contains("mean age"), "{counts}");
+    assert!(on_terminal(&state, 100, "--columns records").join("\n").contains("records"));
     assert!(tail(&["--color", "always"]).succeeded().out.contains("\x1b["));
     // Chosen cells are shown on terminals of any width.
     for width in [60, 80] {

@@ -170,6 +170,11 @@ fn problems_name_position_and_remedy() {
         "dir/p.toml:21:1: epochs: the field horizon is missing: add for example horizon = 365 (number of epochs, after which a run ends)\ndir/p.toml:27:1: epochs.horizont: unknown field: did you mean horizon?",
     );
     check(
+        "horizon = 32",
+        "horizon = 32\nsecond_moment_weight = 0.5",
+        "dir/p.toml:28:1: epochs.second_moment_weight: unknown field: it belongs to [privacy]",
+    );
+    check(
         "epsilon = 1.0",
         "epsilon = 0",
         "dir/p.toml:30:11: privacy.epsilon: found 0, expected a number above 0",
