@@ -186,8 +186,8 @@ impl RangeWriter {
         Ok(OutletContent { whole, last: Some(last) })
     }
 
-    /// Writes the file of the range, as far as it is filled. Without rows there is none: its columns
-    /// would be unknown.
+    /// Writes the file of the range, as far as it is filled. Without rows there is none: its
+    /// columns would be unknown.
     fn write(&mut self) -> Result<(), RequestError> {
         let is_new = |stamp: &&EpochStamp| stamp.epoch >= self.held && !self.columns.is_empty();
         let Some(stamp) = self.unwritten.as_ref().filter(is_new) else {
