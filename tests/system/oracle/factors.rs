@@ -314,8 +314,10 @@ impl Case {
         if !self.is(F::Clock, &["late dropped", "end-of-input"]) {
             self.set(F::Copies, "none");
         }
-        // The text is the name of the entity or the id, where that has no other role.
-        let has_text = !self.is(F::Unit, &["entity"]) || !self.is(F::Copies, &["by id"]);
+        // The text is the name of the entity or the id, where that has no other role. Texts have no
+        // mean.
+        let is_free = !self.is(F::Copies, &["by id"]) && !self[F::Limits].ends_with("average");
+        let has_text = !self.is(F::Unit, &["entity"]) || is_free;
         if !has_text && self.is(F::Histograms, &["bins and values"]) {
             self.set(F::Histograms, "bins");
         }
