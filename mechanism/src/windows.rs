@@ -46,6 +46,17 @@
 //!
 //! So the charge is a Gaussian mechanism of Fμ with the total variation s, which composes with
 //! others (`accounting::composition`). For a single step it is wτ.
+//!
+//! # zCDP along steps
+//! If step i is ρ_i-zCDP, all of them are (Σ √ρ_i)²-zCDP, so F² is the factor of ρ. *Proof* for two
+//! steps, from which the rest follows by induction. Let 0 < u < 1 and α > 1. Then
+//!
+//! ```text
+//! D_α(P‖R) ≤ (α − u)/(α − 1)·D_{α/u}(P‖Q) + D_{(α−u)/(1−u)}(Q‖R)  ≤  α(s + t)(ρ₁/s + ρ₂/t)
+//! ```
+//!
+//! by Mironov 2017, Proposition 11, with s = u(α − 1) and t = α(1 − u), for s + t = α − u. s/t may
+//! be any positive number. With s/t = √(ρ₁/ρ₂) the bound is α(√ρ₁ + √ρ₂)². ∎
 
 use crate::accounting::discrete::Discreteness;
 use crate::accounting::{AccountingError, MARGIN};
