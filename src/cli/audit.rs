@@ -85,7 +85,7 @@ pub(crate) struct AuditArguments {
     /// [default: as in the file]
     #[arg(long, value_name = "KxB", allow_hyphen_values = true)]
     participation: Option<Participation>,
-    /// For estimates of windows: rows of one key in an epoch [default: so many that windows are not
+    /// For estimates of windows: rows of one key in an epoch [default: enough for no window to be
     /// refused]
     #[arg(long, value_name = "R", value_parser = records)]
     records: Option<usize>,

@@ -58,8 +58,8 @@ pub(super) fn estimate(
     last_mean(&kept, true, budget, rng)
 }
 
-/// Clips the records again at twice the radius that holds all but 1.5α of them, if so many records
-/// stand out from the noise of its histogram.
+/// Clips the records again at twice the radius that holds all but 1.5α of them. Leaves them alone
+/// if the noise of the histogram hides that number of records.
 pub(super) fn tightened(
     rows: &[f64],
     kept: ClippedRecords,

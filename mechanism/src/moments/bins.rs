@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The number of histograms and of their bins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bins {
-    /// H, the number of histograms: a record adds 1 to at most so many bins.
+    /// H, the number of histograms. A record adds 1 to at most one bin of each.
     pub histograms: u32,
     /// The number of bins of all histograms together.
     pub number: u32,

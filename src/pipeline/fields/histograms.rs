@@ -49,7 +49,7 @@ pub(super) static HISTOGRAM: SectionDefinition = SectionDefinition {
             FieldType::Count { least: 2, most: 1024 },
             "the bins alone are counted",
             "8",
-            "Also counts groups of so many neighbouring bins, groups of groups, and so on: quantiles and distribution \
+            "Also counts groups of this many neighbouring bins, groups of groups, and so on: quantiles and distribution \
              functions of many bins have less noise. Fewer than the bins.",
         )
         .costs("Each of the L levels counts as a histogram, so the noise of a bin grows by at most √L."),

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::moments::{Accumulators, Clipper, QuantisedRows};
+use crate::reference;
 use chacha20::ChaCha8Rng;
 use rand::SeedableRng;
-use rand_distr::{Distribution, StandardNormal, Uniform};
+use rand_distr::{Distribution, Uniform};
 
 /// Exact moments of these records, computed by the clipper and the accumulators. NaN is missing.
 fn released(records: &[[f64; 3]], second: SecondMoment) -> (Layout, Vec<f64>, f64) {
@@ -98,25 +99,12 @@ fn intervals_and_noise_hold_under_noise() {
     let records = records(600, &mut random);
     let (layout, exact, step) = released(&records, SecondMoment::Full);
     let noise = MomentNoise { count: 3.0, first: 4.0, second: 4.0 };
-    let deviation = |position: usize| match position {
-        Layout::COUNT => noise.count,
-        position if layout.first().contains(&position) => noise.first,
-        position => {
-            let entry = layout.second_entries().nth(position - layout.second().start).unwrap();
-            if entry.0 == entry.1 { noise.second } else { noise.second / SQRT_2 }
-        }
-    };
-    let deviations: Vec<f64> = (0..exact.len()).map(deviation).collect();
     let of_pair = of_rows(&records, &[0, 1]);
     let of_columns = [0, 1].map(|column| of_rows(&records, &[column]));
     let correlation = of_pair.2 / (of_columns[0].2 * of_columns[1].2).sqrt();
     let (mut held, mut errors, mut stated) = ([0; 3], [0.0; 3], [0.0; 3]);
     for _ in 0..RELEASES {
-        let draw = |(value, deviation): (&f64, &f64)| {
-            let normal: f64 = StandardNormal.sample(&mut random);
-            value + deviation * normal
-        };
-        let coordinates: Vec<f64> = exact.iter().zip(&deviations).map(draw).collect();
+        let coordinates = reference::released(layout, &exact, noise, &mut random);
         let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
         let moments = ColumnwiseMoments::new(noisy, step).unwrap();
         let confidence = Confidence::default();
@@ -166,14 +154,7 @@ fn correlations_hold_where_variances_are_near_their_noise() {
         let noise = MomentNoise { count: 3.0, first: level / 3.0, second: level };
         let (mut held, mut shown) = (0, 0);
         for _ in 0..RELEASES {
-            let entries = layout.second_entries().map(|(i, j)| if i == j { level } else { level / SQRT_2 });
-            let first = std::iter::repeat_n(noise.first, layout.dimension);
-            let deviations = [noise.count].into_iter().chain(first).chain(entries);
-            let draw = |(value, deviation): (&f64, f64)| {
-                let normal: f64 = StandardNormal.sample(&mut random);
-                value + deviation * normal
-            };
-            let coordinates: Vec<f64> = exact.iter().zip(deviations).map(draw).collect();
+            let coordinates = reference::released(layout, &exact, noise, &mut random);
             let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
             let moments = ColumnwiseMoments::new(noisy, step).unwrap();
             let found = moments.correlation_at_random(0, 1, Confidence::default());
@@ -286,13 +267,8 @@ fn means_contradict_a_random_cause_only_where_values_depend_on_it() {
                 [x, if cause > 0.2 { f64::NAN } else { y }, z]
             };
             let records: Vec<_> = (0..600).map(record).collect();
-            let (layout, mut coordinates, step) = released(&records, SecondMoment::Full);
-            let entries = layout.second_entries().map(|(i, j)| if i == j { 1.0 } else { 1.0 / SQRT_2 });
-            let scales = std::iter::repeat_n(1.0, 1 + layout.dimension).chain(entries);
-            for (coordinate, scale) in coordinates.iter_mut().zip(scales) {
-                let normal: f64 = StandardNormal.sample(&mut random);
-                *coordinate += 3.0 * scale * normal;
-            }
+            let (layout, exact, step) = released(&records, SecondMoment::Full);
+            let coordinates = reference::released(layout, &exact, noise, &mut random);
             let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
             let moments = ColumnwiseMoments::new(noisy, step).unwrap();
             *contradicted += usize::from(moments.contradict_random(&[0, 1, 2], 1.0));
@@ -321,14 +297,7 @@ fn quotients_beyond_one_have_intervals_that_say_something() {
     let noise = MomentNoise { count: 3.0, first: 4.0, second: 4.0 };
     let (mut held, mut beyond) = ([0; 2], 0);
     for _ in 0..RELEASES {
-        let entries = layout.second_entries().map(|(i, j)| if i == j { 4.0 } else { 4.0 / SQRT_2 });
-        let first = std::iter::repeat_n(noise.first, layout.dimension);
-        let draw = |(value, deviation): (&f64, f64)| {
-            let normal: f64 = StandardNormal.sample(&mut random);
-            value + deviation * normal
-        };
-        let deviations = [noise.count].into_iter().chain(first).chain(entries);
-        let coordinates: Vec<f64> = exact.iter().zip(deviations).map(draw).collect();
+        let coordinates = reference::released(layout, &exact, noise, &mut random);
         let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
         let moments = ColumnwiseMoments::new(noisy, step).unwrap();
         let confidence = Confidence::default();
@@ -369,14 +338,7 @@ fn correlations_hold_under_noise_whichever_values_are_missing() {
         let truth = correlation_of_rows(records, 0, 1);
         let (mut held, mut width) = (0, 0.0);
         for _ in 0..RELEASES {
-            let entries = layout.second_entries().map(|(i, j)| if i == j { 4.0 } else { 4.0 / SQRT_2 });
-            let first = std::iter::repeat_n(noise.first, layout.dimension);
-            let draw = |(value, deviation): (&f64, f64)| {
-                let normal: f64 = StandardNormal.sample(&mut random);
-                value + deviation * normal
-            };
-            let deviations = [noise.count].into_iter().chain(first).chain(entries);
-            let coordinates: Vec<f64> = exact.iter().zip(deviations).map(draw).collect();
+            let coordinates = reference::released(layout, &exact, noise, &mut random);
             let noisy = NoisyMoments { layout, coordinates: &coordinates, noise };
             let moments = ColumnwiseMoments::new(noisy, step).unwrap();
             let (_, interval) = moments.correlation(0, 1, Confidence::default()).unwrap();

@@ -146,7 +146,7 @@ impl EpochRange {
 }
 
 impl RangeWriter {
-    /// Writes files of so many epochs to a directory.
+    /// Writes files of `sink.epochs` epochs each to a directory.
     pub(super) fn new(sink: RangeDirectory) -> Self {
         let RangeDirectory { directory, format, epochs } = sink;
         Self::to(LocalFolder { directory, lock: None }, format, epochs)
