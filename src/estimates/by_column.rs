@@ -93,13 +93,13 @@ impl ColumnwiseEstimate {
         self.by_column().map_or((f64::NAN, f64::NAN), |moments| moments.column(column).count())
     }
 
-    fn count_interval(&self, column: usize) -> Option<Interval> {
+    fn column_count_interval(&self, column: usize) -> Option<Interval> {
         Some(self.by_column()?.count_interval(column, self.scaled.view.intervals.level))
     }
 
     /// The count of a column, within its interval.
-    fn shown_count(&self, column: usize) -> Option<f64> {
-        Some(self.count_interval(column)?.nearest(self.column_count(column).0))
+    fn shown_column_count(&self, column: usize) -> Option<f64> {
+        Some(self.column_count_interval(column)?.nearest(self.column_count(column).0))
     }
 
     fn pair_count(&self, (i, j): (usize, usize)) -> Option<(f64, f64)> {
@@ -243,9 +243,9 @@ impl Estimate for ColumnwiseEstimate {
         let fields = [
             ("quality", self.quality().into()),
             ("quality_by_column", self.of_columns(word)),
-            ("column_count", self.of_columns(|column| json!(self.shown_count(column)))),
+            ("column_count", self.of_columns(|column| json!(self.shown_column_count(column)))),
             ("column_count_noise", self.of_columns(|column| noise(Some(self.column_count(column))))),
-            ("column_count_interval", self.of_columns(|column| ends(self.count_interval(column)))),
+            ("column_count_interval", self.of_columns(|column| ends(self.column_count_interval(column)))),
             ("pair_count", self.of_pairs(|pair| value(self.pair_count(pair)))),
             ("pair_count_noise", self.of_pairs(|pair| noise(self.pair_count(pair)))),
             ("mean", self.of_columns(|column| value(self.mean(column)))),
@@ -258,7 +258,6 @@ impl Estimate for ColumnwiseEstimate {
             ("joint", view.intervals.joint.into()),
             ("about", view.intervals.about().into()),
             ("missing_at_random", view.intervals.missing_at_random.into()),
-            ("count_interval", ends(Some(self.moments.noisy().count_interval(view.intervals.level)))),
             ("mean_interval", self.of_columns(|column| ends(self.mean_interval(column)))),
             ("covariance_interval", self.of_pairs(|pair| ends(self.covariance_interval(pair)))),
             ("standard_deviation", self.of_columns(|column| json!(self.deviation(column)))),
@@ -273,7 +272,8 @@ impl Estimate for ColumnwiseEstimate {
         let columns = &self.scaled.columns;
         let all = 0..self.columns.len();
         let count = |column: usize| {
-            EstimateField::noisy("count", &[&columns[column]], Some(self.column_count(column)))
+            let shown = self.shown_column_count(column).map(|count| (count, self.column_count(column).1));
+            EstimateField::noisy("count", &[&columns[column]], shown)
         };
         let mean = |column: usize| {
             EstimateField::all("mean", &[&columns[column]], self.mean(column), self.mean_interval(column))
@@ -318,7 +318,7 @@ impl Estimate for ColumnwiseEstimate {
             None => Cell::Empty,
         });
         let counts = shown.clone().map(|column| {
-            let shown = self.shown_count(column).zip(self.count_interval(column));
+            let shown = self.shown_column_count(column).zip(self.column_count_interval(column));
             shown.map_or(Cell::Empty, |(count, interval)| Cell::of_interval(count, interval, COUNTS))
         });
         let deviations = shown.map(|column| {
@@ -358,8 +358,7 @@ impl Estimate for ColumnwiseEstimate {
         Some(lowered(word, || self.pairs().any(|(i, j)| i != j && self.is_covariance_beyond((i, j)))))
     }
 
-    fn count_cell(&self) -> Option<Cell> {
-        let interval = self.moments.noisy().count_interval(self.scaled.view.intervals.level);
-        Some(Cell::of_interval(self.moments.count().max(0.0), interval, COUNTS))
+    fn count_interval(&self) -> Option<Interval> {
+        Some(self.moments.noisy().count_interval(self.scaled.view.intervals.level))
     }
 }

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::by_column::ColumnwiseEstimate;
 use super::{
-    Averages, Band, CORRELATION, COUNTS, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate,
-    EstimateField, EstimatorKind, HistogramNeed, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
+    Averages, Band, CORRELATION, Cell, ChartGroup, ChartSeries, ColumnScales, Estimate, EstimateField,
+    EstimatorKind, HistogramNeed, OneAverage, Plot, Reading, ScaledView, ViewEstimator, pairs,
 };
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
@@ -147,10 +147,6 @@ impl GaussianEstimate {
         Some(density.covariance[(column, column)].max(0.0).sqrt())
     }
 
-    fn count_interval(&self) -> Interval {
-        self.moments.noisy().count_interval(self.scaled.view.intervals.level)
-    }
-
     fn by_column(&self, value: impl Fn(usize) -> Value) -> Value {
         self.scaled.columns.iter().cloned().zip((0..).map(value)).collect()
     }
@@ -193,7 +189,6 @@ impl Estimate for GaussianEstimate {
             ("level", view.intervals.level.into()),
             ("joint", view.intervals.joint.into()),
             ("about", view.intervals.about().into()),
-            ("count_interval", ends(Some(self.count_interval()))),
             ("mean_interval", self.by_column(|column| ends(intervals.mean(column)))),
             ("covariance_interval", self.by_pair(|pair| ends(intervals.covariance(pair)))),
             ("standard_deviation", self.by_column(|column| json!(self.deviation(column)))),
@@ -289,8 +284,8 @@ impl Estimate for GaussianEstimate {
         }))
     }
 
-    fn count_cell(&self) -> Option<Cell> {
-        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval(), COUNTS))
+    fn count_interval(&self) -> Option<Interval> {
+        Some(self.moments.noisy().count_interval(self.scaled.view.intervals.level))
     }
 }
 
@@ -323,7 +318,7 @@ impl UnitIntervals<'_> {
 }
 
 /// Returns `[lower, upper]`; null for unknown or infinite ends.
-pub(super) fn ends(interval: Option<Interval>) -> Value {
+pub(crate) fn ends(interval: Option<Interval>) -> Value {
     interval.map_or(Value::Null, |interval| json!([interval.lower, interval.upper]))
 }
 

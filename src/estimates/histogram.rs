@@ -214,7 +214,12 @@ impl HistogramsEstimate {
         own.noisy.distribution(self.confidence)
     }
 
-    fn count_interval(&self, own: &HistogramEstimate, bin: usize) -> Interval {
+    /// The count of a bin, within its interval.
+    fn bin_count(&self, own: &HistogramEstimate, bin: usize) -> f64 {
+        self.bin_interval(own, bin).nearest(own.noisy.counts()[bin])
+    }
+
+    fn bin_interval(&self, own: &HistogramEstimate, bin: usize) -> Interval {
         own.noisy.count_interval(bin, self.confidence.level)
     }
 
@@ -226,12 +231,13 @@ impl HistogramsEstimate {
             None => object.insert("values".into(), own.labels.clone().into()),
         };
         let noises: Value = all.clone().map(|bin| Value::from(own.noisy.count_noise(bin))).collect();
-        let intervals: Value = all.map(|bin| ends(Some(self.count_interval(own, bin)))).collect();
+        let counts: Value = all.clone().map(|bin| Value::from(self.bin_count(own, bin))).collect();
+        let intervals: Value = all.map(|bin| ends(Some(self.bin_interval(own, bin)))).collect();
         let shares: Value = own.shares.iter().map(|share| json!(share.estimate)).collect();
         let share_intervals: Value = own.shares.iter().map(|share| ends(Some(share.interval))).collect();
         let fields = [
             ("quality", quality([&own.noisy].into_iter()).into()),
-            ("count", own.noisy.counts().into()),
+            ("count", counts),
             ("count_noise", noises),
             ("count_interval", intervals),
             ("share", shares),
@@ -266,7 +272,6 @@ impl Estimate for HistogramsEstimate {
             ("level", intervals.level.into()),
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
-            ("count_interval", ends(Some(self.moments.noisy().count_interval(self.confidence.level)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
@@ -274,9 +279,9 @@ impl Estimate for HistogramsEstimate {
     fn fields(&self) -> Vec<EstimateField> {
         let of_bin = |(own, bin): (&HistogramEstimate, usize)| {
             let of = [own.column.as_str(), own.labels[bin].as_str()];
-            let (share, count) = (own.shares[bin], own.noisy.counts()[bin]);
-            let found = Some((count, own.noisy.count_noise(bin)));
-            let count = EstimateField::all("bin_count", &of, found, Some(self.count_interval(own, bin)));
+            let share = own.shares[bin];
+            let found = Some((self.bin_count(own, bin), own.noisy.count_noise(bin)));
+            let count = EstimateField::all("bin_count", &of, found, Some(self.bin_interval(own, bin)));
             let share_value = EstimateField::number("bin_share", FieldPart::Value, &of, share.estimate);
             let share_ends = EstimateField::ends("bin_share", &of, Some(share.interval));
             count.into_iter().chain([share_value]).chain(share_ends).collect::<Vec<_>>()
@@ -307,7 +312,7 @@ impl Estimate for HistogramsEstimate {
 
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let cell = |(own, bin): (&HistogramEstimate, usize)| {
-            Cell::of_interval(own.noisy.counts()[bin].max(0.0), self.count_interval(own, bin), COUNTS)
+            Cell::of_interval(self.bin_count(own, bin), self.bin_interval(own, bin), COUNTS)
         };
         Ok(self.bins().map(cell).collect())
     }
@@ -316,13 +321,12 @@ impl Estimate for HistogramsEstimate {
         let Some((own, bin)) = self.bins().nth(index) else { return Reading::within(None, None) };
         match group {
             SHARE => Reading::within(own.shares[bin].estimate, Some(own.shares[bin].interval)),
-            _ => Reading::within(Some(own.noisy.counts()[bin]), Some(self.count_interval(own, bin))),
+            _ => Reading::within(Some(self.bin_count(own, bin)), Some(self.bin_interval(own, bin))),
         }
     }
 
-    fn count_cell(&self) -> Option<Cell> {
-        let interval = self.moments.noisy().count_interval(self.confidence.level);
-        Some(Cell::of_interval(self.moments.count().max(0.0), interval, COUNTS))
+    fn count_interval(&self) -> Option<Interval> {
+        Some(self.moments.noisy().count_interval(self.confidence.level))
     }
 
     fn quality(&self) -> Option<&'static str> {

@@ -38,6 +38,7 @@ use crate::histogram::Histogram;
 pub use cell::Cell;
 pub use chart::{Band, CORRELATION, ChartGroup, ChartSeries, Plot, Reading, Spread};
 pub use fields::{EstimateField, EstimateRecord, FieldPart, FieldValue, StatisticRow};
+pub(crate) use gaussian::ends;
 pub use gaussian::quality;
 pub use sent::SentRecords;
 pub use view::{EstimateView, Intervals};
@@ -437,9 +438,25 @@ pub trait Estimate: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The cell of the count; `None` if the log holds estimates of windows.
+    /// The interval of the count, for estimates that have one.
+    fn count_interval(&self) -> Option<Interval> {
+        None
+    }
+
+    /// The count that every output shows, within its interval; `None` if the log holds estimates of
+    /// windows.
+    fn shown_count(&self) -> Option<f64> {
+        let count = self.moments()?.count();
+        Some(self.count_interval().map_or(count, |interval| interval.nearest(count)))
+    }
+
+    /// The cell of the count.
     fn count_cell(&self) -> Option<Cell> {
-        self.moments().map(|moments| Cell::Value(moments.count(), moments.noise.count))
+        let (count, noise) = (self.shown_count()?, self.moments()?.noise.count);
+        Some(match self.count_interval() {
+            Some(interval) => Cell::of_interval(count, interval, COUNTS),
+            None => Cell::Value(count, noise),
+        })
     }
 }
 

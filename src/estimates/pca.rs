@@ -20,8 +20,8 @@ use serde_json::{Map, Value, json};
 use super::by_column::columnwise;
 use super::gaussian::{ends, quality};
 use super::{
-    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart,
-    Flag, HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
+    Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart, Flag,
+    HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
@@ -206,10 +206,6 @@ impl PcaEstimate {
         self.found.as_ref().ok().map(|found| found.total)
     }
 
-    fn count_interval(&self) -> Interval {
-        self.moments.noisy().count_interval(self.scaled.view.intervals.level)
-    }
-
     /// Coordinates of a direction by column.
     fn coordinates(&self, values: Option<&[f64]>) -> Value {
         values.map_or(Value::Null, |values| {
@@ -270,7 +266,6 @@ impl Estimate for PcaEstimate {
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
             ("missing_at_random", intervals.missing_at_random.into()),
-            ("count_interval", ends(Some(self.count_interval()))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
@@ -350,8 +345,8 @@ impl Estimate for PcaEstimate {
         })
     }
 
-    fn count_cell(&self) -> Option<Cell> {
-        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval(), COUNTS))
+    fn count_interval(&self) -> Option<Interval> {
+        Some(self.moments.noisy().count_interval(self.scaled.view.intervals.level))
     }
 }
 

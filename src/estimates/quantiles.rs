@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::gaussian::ends;
 use super::histogram::{COLUMN, column, each, quality, shown};
 use super::{
-    Averages, Band, COUNTS, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart,
-    Flag, HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
+    Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart, Flag,
+    HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
 };
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType};
@@ -189,7 +189,6 @@ impl Estimate for QuantilesEstimate {
             ("level", intervals.level.into()),
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
-            ("count_interval", ends(Some(self.moments.noisy().count_interval(self.confidence.level)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
     }
@@ -231,9 +230,8 @@ impl Estimate for QuantilesEstimate {
         Reading::within(quantile.map(|(value, _)| value), quantile.map(|(_, interval)| interval))
     }
 
-    fn count_cell(&self) -> Option<Cell> {
-        let interval = self.moments.noisy().count_interval(self.confidence.level);
-        Some(Cell::of_interval(self.moments.count().max(0.0), interval, COUNTS))
+    fn count_interval(&self) -> Option<Interval> {
+        Some(self.moments.noisy().count_interval(self.confidence.level))
     }
 
     fn quality(&self) -> Option<&'static str> {

@@ -304,14 +304,6 @@ impl LeastSquaresEstimate {
         self.line.as_ref().ok().filter(|line| line.ridge == 0.0).map(|line| line.interval(index))
     }
 
-    fn count_interval(&self) -> Interval {
-        let (count, noise) = (self.moments.count(), self.moments.noise.count);
-        let least = MIN_COUNT_TO_NOISE * noise;
-        let range = if count > least { (least, f64::INFINITY) } else { (f64::NEG_INFINITY, least) };
-        let selection = Selection::by_range(count, range, noise, 1.0);
-        count_interval(count, noise, self.scaled.view.intervals.level, &[selection])
-    }
-
     /// The slopes, by column.
     fn slopes(&self, value: impl Fn(usize) -> Value) -> Value {
         self.names.iter().cloned().zip((1..).map(value)).collect()
@@ -342,7 +334,6 @@ impl Estimate for LeastSquaresEstimate {
             ("joint", intervals.joint.into()),
             ("about", intervals.about().into()),
             ("missing_at_random", intervals.missing_at_random.into()),
-            ("count_interval", ends(Some(self.count_interval()))),
             ("intercept_interval", interval(0)),
             ("coefficients_interval", self.slopes(interval)),
         ];
@@ -403,8 +394,12 @@ impl Estimate for LeastSquaresEstimate {
         })
     }
 
-    fn count_cell(&self) -> Option<Cell> {
-        Some(Cell::of_interval(self.moments.count().max(0.0), self.count_interval(), COUNTS))
+    fn count_interval(&self) -> Option<Interval> {
+        let (count, noise) = (self.moments.count(), self.moments.noise.count);
+        let least = MIN_COUNT_TO_NOISE * noise;
+        let range = if count > least { (least, f64::INFINITY) } else { (f64::NEG_INFINITY, least) };
+        let selection = Selection::by_range(count, range, noise, 1.0);
+        Some(count_interval(count, noise, self.scaled.view.intervals.level, &[selection]))
     }
 }
 #[cfg(test)]

@@ -35,13 +35,13 @@ impl SentRecords {
         let reach = noise * Confidence { level, ..Confidence::default() }.normal_quantile();
         let interval = Interval { lower: number - reach, upper: number + reach }.within(COUNTS, reach);
         let counted = Share::of((moments.count(), moments.noise.count), (number, noise), level);
-        Some(Self { number, noise, interval, counted })
+        Some(Self { number: interval.nearest(number), noise, interval, counted })
     }
 
     /// Adds the fields of a JSON line.
     pub fn json(&self, object: &mut Map<String, Value>) {
         let fields = [
-            ("sent", self.interval.nearest(self.number).into()),
+            ("sent", self.number.into()),
             ("sent_noise", self.noise.into()),
             ("sent_interval", ends(Some(self.interval))),
             ("counted_share", self.counted.estimate.into()),

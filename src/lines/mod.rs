@@ -14,7 +14,7 @@ use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Estimate, EstimateField, SentRecords};
+use crate::estimates::{Cell, Estimate, EstimateField, SentRecords, ends};
 use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
 use crate::state::HistoryStamp;
@@ -166,8 +166,11 @@ impl<'a> EstimateLine<'a> {
         object.insert("generation".into(), stamp.generation.into());
         object.insert("chain".into(), stamp.chain.short().into());
         if let Some(moments) = self.estimate.moments() {
-            object.insert("count".into(), moments.count().into());
+            object.insert("count".into(), self.estimate.shown_count().into());
             object.insert("count_noise".into(), moments.noise.count.into());
+            if let Some(interval) = self.estimate.count_interval() {
+                object.insert("count_interval".into(), ends(Some(interval)));
+            }
             if let Some(sent) = self.sent() {
                 sent.json(&mut object);
             }
@@ -177,12 +180,6 @@ impl<'a> EstimateLine<'a> {
             }
         }
         self.estimate.json(&mut object);
-        // Beside an interval, which is at least 0, the count is so too.
-        if object.contains_key("count_interval")
-            && let Some(moments) = self.estimate.moments()
-        {
-            object.insert("count".into(), moments.count().max(0.0).into());
-        }
         Value::Object(object).to_string()
     }
 

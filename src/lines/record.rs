@@ -23,7 +23,8 @@ impl EstimateLine<'_> {
             Schedule::ByTime(schedule) => schedule.start_of(self.epoch),
             Schedule::ByCount(_) => None,
         };
-        let count = self.estimate.moments().map(|moments| Some((moments.count(), moments.noise.count)));
+        let shown = self.estimate.shown_count();
+        let count = self.estimate.moments().map(|moments| shown.map(|count| (count, moments.noise.count)));
         let counts = count.into_iter().flat_map(|count| EstimateField::noisy("count", &[], count));
         let sent = self.sent();
         let sent = sent.iter().flat_map(SentRecords::fields);

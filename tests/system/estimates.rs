@@ -95,6 +95,13 @@ fn counts_lie_in_their_intervals() {
             within(&line["column_count"][column], &line["column_count_interval"][column]);
         }
     }
+    // CSV, and so sinks, have the same counts.
+    let csv = finish(hushflow(["tail", "--format", "csv"]).arg(&state)).succeeded().out;
+    let counts = csv.lines().skip(1).map(|line| line.split(',').nth(4).and_then(|count| count.parse().ok()));
+    assert_eq!(
+        counts.collect::<Vec<_>>(),
+        lines.iter().map(|line| line["count"].as_f64()).collect::<Vec<_>>()
+    );
     let moments = shown(&["--view", "moments"]);
     assert!(moments.iter().any(|line| line["count"].as_f64().expect("a count") < 0.0));
 }
