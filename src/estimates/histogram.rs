@@ -150,7 +150,7 @@ impl ViewEstimator for Histograms {
         };
         Plot {
             band: scaled.view.intervals.promise("an epoch"),
-            groups: vec![group(COUNT, "Records in a bin"), group(SHARE, "Share of a bin")],
+            groups: vec![group(COUNT, "Records"), group(SHARE, "Share")],
             matrix: false,
         }
     }

@@ -122,8 +122,8 @@ impl ViewEstimator for Pca {
         Plot {
             band: scaled.view.intervals.promise("an epoch"),
             groups: vec![
-                group(VARIANCE, "Variance of a principal component", variances.collect()),
-                group("component", "Principal component", coordinates.collect()),
+                group(VARIANCE, "Variance", variances.collect()),
+                group("component", "Direction", coordinates.collect()),
             ],
             matrix: false,
         }

@@ -53,7 +53,8 @@ function stretches(length, is) {
 /// Draws lines with their bands into a box of this size, the first line on top.
 function drawLines(parent, lines, { width, height, from, to, range: [low, high], size }) {
   // A nested picture cuts what leaves it.
-  const box = shape(parent, "svg", { width, height, x: parent.dataset.left ?? 0, y: parent.dataset.top ?? 0 });
+  const [left, top] = [Number(parent.dataset.left ?? 0), Number(parent.dataset.top ?? 0)];
+  const box = shape(parent, "svg", { width, height, x: left, y: top });
   const x = (epoch) => Number((to === from ? width / 2 : ((epoch - from) / (to - from)) * width).toFixed(2));
   const y = (value) => {
     const place = height - ((value - low) / (high - low)) * height;
@@ -62,10 +63,11 @@ function drawLines(parent, lines, { width, height, from, to, range: [low, high],
   const each = lines.map((line, index) => ({ ...line, index })).reverse();
   for (const { index, epochs, value, lower, upper } of each) {
     const points = (list, otherwise) => (at) => `${x(epochs[at])},${y(isNumber(list[at]) ? list[at] : otherwise)}`;
-    const [top, bottom] = [points(upper, high + (high - low)), points(lower, low - (high - low))];
+    const [above, below] = [points(upper, high + (high - low)), points(lower, low - (high - low))];
     for (const [first, last] of stretches(value.length, (at) => isNumber(value[at]))) {
+      if (first === last) { shape(box, "path", { class: `whisker s${index}`, d: `M${above(first)}L${below(first)}` }); continue; }
       const all = Array.from({ length: last - first + 1 }, (_, at) => first + at);
-      const edge = [...all.map(top), ...all.reverse().map(bottom)];
+      const edge = [...all.map(above), ...all.reverse().map(below)];
       shape(box, "path", { class: `band s${index}`, d: `M${edge.join("L")}Z` });
     }
   }
@@ -77,11 +79,14 @@ function drawLines(parent, lines, { width, height, from, to, range: [low, high],
       for (const [first, last] of stretches(value.length, is)) {
         const begin = first > 0 && isNumber(value[first - 1]) ? first - 1 : first;
         const all = Array.from({ length: last - begin + 1 }, (_, at) => point(begin + at));
-        shape(box, "path", { class: `line s${index}${isGood ? "" : " faint"}`, d: all.length === 1 ? `M${all[0]}h.01` : `M${all.join("L")}` });
+        const isLone = begin === last && !isNumber(value[last + 1]);
+        const kind = `line s${index}${isGood ? "" : " faint"}${isLone ? " lone" : ""}`;
+        shape(box, "path", { class: kind, d: all.length === 1 ? `M${all[0]}h.01` : `M${all.join("L")}` });
       }
     }
     const newest = value.length - 1;
-    if (isNumber(value[newest])) shape(box, "circle", { class: `dot s${index}`, cx: x(epochs[newest]), cy: y(value[newest]), r: size * 0.55 });
+    // Beside the box, which would cut it in half.
+    if (isNumber(value[newest])) shape(parent, "circle", { class: `dot s${index}`, cx: left + x(epochs[newest]), cy: top + y(value[newest]), r: size * 0.55 });
     markOutside(box, { index, epochs, value }, { x, low, high, height, size });
   }
   return { x, y };
@@ -99,6 +104,13 @@ function markOutside(box, { index, epochs, value }, { x, low, high, height, size
     const middle = drawn[side];
     shape(box, "path", { class: `mark s${index}`, "data-side": side, d: `M${middle - size / 2},${base}L${middle + size / 2},${base}L${middle},${tip}Z` });
   });
+}
+
+/// A piece of the line of a key, for a legend.
+function swatch(index) {
+  const picture = shape(null, "svg", { class: "swatch", viewBox: "0 0 24 8", "aria-hidden": "true" });
+  shape(picture, "path", { class: `line s${index}`, d: "M1,4H23" });
+  return picture;
 }
 
 /// A chart without axes, for a card.
@@ -121,12 +133,16 @@ function trend(lines, { width, height, from, to, range, cursor }) {
     shape(picture, "path", { class: "rule", d: `M${box.left},${y}H${box.right}` });
     shape(picture, "text", { class: "tick", x: box.left - 6, y: y + 4, "text-anchor": "end" }, bound(mark));
   }
-  const most = Math.max(2, Math.floor(inner.width / 110));
+  const most = Math.max(2, Math.floor(inner.width / 90));
+  let end = -Infinity;
   for (const epoch of ticks(from, Math.max(to, from + 1), most).filter((epoch) => Number.isInteger(epoch) && epoch <= to)) {
     const x = box.left + (to === from ? inner.width / 2 : ((epoch - from) / (to - from)) * inner.width);
     const text = axisLabel(epoch, to - from);
     const half = text.length * 3.4;
-    shape(picture, "text", { class: "tick", x: Math.min(Math.max(x, box.left + half), box.right - half), y: height - 7, "text-anchor": "middle" }, text);
+    const middle = Math.min(Math.max(x, box.left + half), box.right - half);
+    if (middle - half < end) continue;
+    end = middle + half + 8;
+    shape(picture, "text", { class: "tick", x: middle, y: height - 7, "text-anchor": "middle" }, text);
   }
   picture.dataset.left = box.left;
   picture.dataset.top = box.top;

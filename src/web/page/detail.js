@@ -90,7 +90,7 @@ function drawFacts(state) {
   const line = detail.newest?.find((found) => found.key === state.key);
   const facts = line === undefined ? [["epoch", "–", "epoch"]] : [
     ["newest epoch", `${line.epoch} of ${about.horizon}`, "epoch", line.epoch],
-    ...(about.start === null ? [] : [["from", startOf(line.epoch).replace("T", " ").replace(" 00:00:00Z", ""), "start"]]),
+    ...(about.start === null ? [] : [["from", shortStart(line.epoch), "start"]]),
     line.estimator !== undefined
       ? ["records in the window", isNumber(line.rows) ? format(line.rows, (line.rows_noise ?? 0) * about.reach) : "–", "count", line.rows]
       : [line.workload === "prefix" ? "records that counted" : "weight of records that counted",
@@ -112,7 +112,7 @@ function drawLegend(state, lines) {
   $("compared").hidden = about.keys.length < 2;
   replace($("legend"), lines.map((line, index) => {
     const item = element("li", null, { className: `s${index}` });
-    item.append(element("span", "", { className: "swatch" }), line.key);
+    item.append(swatch(index), line.key);
     if (index > 0) {
       const rest = state.vs.filter((key) => key !== line.key);
       item.append(" ", element("a", "×", { href: address({ vs: rest }), ariaLabel: `Remove ${line.key}` }));

@@ -20,7 +20,7 @@ function drawMatrix(state, of) {
       const share = i === j || !isKnown ? 0 : Math.min(Math.abs(value), 1);
       cell.style.backgroundColor = `color-mix(in srgb, var(--${value < 0 ? "cool" : "warm"}) ${Math.round(share * 50)}%, var(--page))`;
       cell.classList.toggle("hatched", isDominated);
-      cell.firstChild.textContent = i === j ? "" : isKnown ? value.toFixed(2).replace("-", "−") : "–";
+      cell.firstChild.textContent = i === j ? "" : isKnown ? signed(value.toFixed(2)) : "–";
       cell.dataset.value = value ?? "";
       cell.dataset.covariance = line.covariance?.[i]?.[j] ?? "";
       cell.title = pairInWords(line, i, j);
@@ -42,7 +42,7 @@ function pairInWords(line, i, j) {
   const names = [about.columns[i].name, about.columns[j].name];
   if (i === j) return names[0];
   const { value, interval } = correlationOf(line, i, j);
-  const known = isNumber(value) ? `correlation ${value.toFixed(3)}, interval ${bound(interval?.[0] ?? null)} to ${bound(interval?.[1] ?? null)}` : "a variance does not stand out of the noise";
+  const known = isNumber(value) ? `correlation ${signed(value.toFixed(3))}, interval ${bound(interval?.[0] ?? null)} to ${bound(interval?.[1] ?? null)}` : "a variance does not stand out of the noise";
   return `${names.join(" and ")}: ${known}`;
 }
 

@@ -1,12 +1,15 @@
 // Numbers, intervals and epochs in words.
 
-const bound = (value) => (value === null || !Number.isFinite(value) ? "unbounded" : String(Number(value.toPrecision(4))));
+/// Digits with a minus sign, which is as wide as a plus sign, in place of the hyphen.
+const signed = (digits) => String(digits).replace("-", "−");
+
+const bound = (value) => (value === null || !Number.isFinite(value) ? "unbounded" : signed(Number(value.toPrecision(4))));
 
 /// `value ± reach`, both to the place of the reach's second digit.
 function format(value, reach) {
   if (!(reach > 0) || !Number.isFinite(reach)) return bound(value);
   const places = Math.min(Math.max(1 - Math.floor(Math.log10(reach)), 0), 6);
-  return `${value.toFixed(places)} ± ${reach.toFixed(places)}`;
+  return `${signed(value.toFixed(places))} ± ${reach.toFixed(places)}`;
 }
 
 const isNumber = (value) => value !== null && value !== undefined && Number.isFinite(value);
@@ -54,7 +57,10 @@ function zone(epoch) {
 /// When an epoch begins; empty where epochs are counted.
 const startOf = (epoch) => (about.start === null ? "" : localTime(epoch).replace(".000Z", zone(epoch)));
 
-const when = (epoch) => (about.start === null ? "" : `, from ${startOf(epoch).replace("T", " ").replace("00:00:00Z", "").trim()}`);
+/// The same, shorter.
+const shortStart = (epoch) => startOf(epoch).replace("T", " ").replace("00:00:00Z", "").trim();
+
+const when = (epoch) => (about.start === null ? "" : `, from ${shortStart(epoch)}`);
 
 /// The label of an epoch on an axis over this many epochs.
 function axisLabel(epoch, epochs) {
@@ -68,7 +74,8 @@ function weighting(workload) {
   const [name, parameter] = workload.split(":");
   const words = { prefix: "all so far", average: "all so far, averaged",
     exponential: `the recent ones most (β = ${parameter})`, window: `the last ${parameter}`,
-    "window-mean": `the last ${parameter}, averaged` };
+    "window-mean": `the last ${parameter}, averaged`, momentum: `the recent ones most, summed (β = ${parameter})`,
+    adam: `the recent ones most (β = ${parameter})` };
   return words[name] ?? workload;
 }
 

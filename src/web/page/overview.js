@@ -49,6 +49,9 @@ function refresh(query) {
   }, AGAIN);
 }
 
+/// An epoch with its begin.
+const named = (epoch) => (about.start === null ? String(epoch) : `${epoch} (from ${shortStart(epoch)})`);
+
 /// What the keys are sorted by. Change is from the first epoch shown that has a good value.
 function rank(line) {
   const now = readingAt(line);
@@ -70,7 +73,8 @@ function drawOverview(state, of) {
   const sort = state.sort ?? "name";
   const sign = state.order === "up" ? 1 : -1;
   if (sort !== "name") {
-    const place = (found) => found[sort] ?? -Infinity * sign;
+    // Keys without a number come last in either order.
+    const place = (found) => found[sort] ?? Infinity * sign;
     all.sort((one, other) => (place(one) === place(other) ? 0 : sign * (place(one) - place(other))));
   } else if (state.order === "up") {
     all.reverse();
@@ -93,14 +97,14 @@ function drawOverview(state, of) {
   $("order").value = state.order ?? "down";
   if (document.activeElement !== $("search")) $("search").value = state.q ?? "";
   $("overview-title").textContent = `${series.title}${series.name && ` of ${series.name}`}`;
-  const span = readings.epochs.length === 0 ? "" : ` Epochs ${readings.from} to ${readings.to}${when(readings.to)}.`;
+  const span = readings.epochs.length === 0 ? "" : `Epochs ${named(readings.from)} to ${named(readings.to)}.`;
   const scale = isCommon && common ? ` All charts span ${bound(common[0])} to ${bound(common[1])}.` : " Each chart has a scale of its own.";
   const missing = about.all_keys_listed ? "" : state.q
     ? ` Of ${about.number_of_keys} keys, the first ${about.keys.length} with this text are shown.`
     : ` These are the first of ${about.number_of_keys} keys: search for a part of the name of another.`;
   $("found").textContent = found.length === all.length ? `${all.length} keys` : `${found.length} of ${all.length} keys`;
   $("overview-hint").textContent = `${span}${scale}${missing} Band: ${about.level * 100} % confidence interval for ${about.plot.band}. ${faintness(of)}` +
-    (sort === "change" ? " Change: from the first epoch shown that is not pale; ▲ and ▼ where both intervals do not meet." : "") +
+    " Under each chart: the change since the first epoch shown that is not pale, with ▲ or ▼ where the two intervals do not meet." +
     (sort === "signal" ? " Signal over noise: the number divided by the half-width of its interval." : "");
 }
 

@@ -152,7 +152,7 @@ async function begin() {
   });
   // Back and pasted addresses.
   addEventListener("popstate", () => show());
-  addEventListener("resize", () => { if (detail !== null) fitMatrix(); });
+  addEventListener("resize", () => { if (detail !== null) redraw(); });
   await show();
 }
 

@@ -42,14 +42,14 @@ function buildBudget() {
   } else {
     const left = account.left?.epsilon ?? 0;
     words.textContent = `Spent: ε = ${bound(spent)} of a budget of ${budget.epsilon}; a further release may spend ${bound(left)} (δ = ${budget.delta}). Releases together cost less than their sum.`;
-    const bar = element("meter", null, { min: 0, max: budget.epsilon, value: Math.min(budget.epsilon - left, budget.epsilon) });
+    const bar = element("meter", null, { min: 0, max: budget.epsilon, value: Math.min(spent, budget.epsilon) });
     bar.setAttribute("aria-label", "Budget spent");
     $("budget").append(bar);
   }
   if (!account) return;
   $("ledger-section").hidden = false;
   $("together").textContent =
-    (account.problem ?? `${account.entries.length} together: (ε, δ) = (${bound(sum?.epsilon ?? null)}, ${sum?.delta}) for ${sum?.neighbours} neighbours.`) +
+    (account.problem ?? `${account.entries.length} ${account.entries.length === 1 ? "entry" : "entries"} together: (ε, δ) = (${bound(sum?.epsilon ?? null)}, ${sum?.delta}) for ${sum?.neighbours} neighbours.`) +
     (budget === null ? " There is no budget." : ` Budget: (${budget.epsilon}, ${budget.delta}); ε left: ${bound(account.left?.epsilon ?? 0)}.`);
   const titles = ["pipeline", "started", "method", "unit", "neighbours", "epsilon", "delta", "epochs", "private"];
   fill($("ledger-section"), [titles, ...account.entries.map((entry) => titles.map((title) => entry[title] ?? null))]);

@@ -127,7 +127,7 @@ fn addresses_hold_the_state_of_the_page() {
     choose(&mut browser, "of", "sd:c");
     choose(&mut browser, "sort", "level");
     browser.await_true("$('overview-title').textContent === 'Standard deviation of c'");
-    let levels = "[...$('cards').children].map((card) => Number(card.dataset.value))";
+    let levels = "[...$('cards').children].map(({ dataset }) => (dataset.value === '' ? -Infinity : Number(dataset.value)))";
     let is_sorted = format!("{levels}.every((value, at, all) => at === 0 || all[at - 1] >= value)");
     browser.await_true(&is_sorted);
     browser.evaluate("$('search').value = 'K3'; $('search').dispatchEvent(new Event('input')); 1");
