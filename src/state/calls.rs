@@ -21,15 +21,14 @@ pub(super) fn openat(directory: impl AsFd, name: &str, flags: OFlags, mode: Mode
 }
 
 /// Creates a directory. Missing parents are created too, and are durable when this returns. They
-/// have the mode `parents` under any umask, or the usual mode without it.
+/// have the mode `parents` under any umask; without it 0755 less the umask, so that nobody else can
+/// put another directory in the place of this one.
 pub(super) fn make_directory(path: &Path, mode: Mode, parents: Option<Mode>) -> Result<()> {
     match (retry_on_intr(|| fs::mkdir(path, mode)), path.parent()) {
         (Err(Errno::NOENT), Some(parent)) if parent != Path::new("") => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            match (
-                make_directory(parent, parents.unwrap_or(Mode::RWXU | Mode::RWXG | Mode::RWXO), parents),
-                parents,
-            ) {
+            let usual = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
+            match (make_directory(parent, parents.unwrap_or(usual), parents), parents) {
                 (Ok(()), Some(mode)) => fchmod(open(parent, flags, Mode::empty())?, mode)?,
                 (Err(error), _) if error != Errno::EXIST => return Err(error),
                 _ => {}

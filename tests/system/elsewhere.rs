@@ -56,7 +56,16 @@ fn readers_need_the_public_directory_alone() {
     assert!(ended.err.contains(&format!("hushflow tail {}", public.display())), "{}", ended.err);
     assert_eq!(releases(&public).len(), 20);
     assert!(!state.join("public.log").exists());
-    assert_eq!(std::fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
+    let mode_of = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode_of(&state), 0o700);
+    // Nobody else may replace a state directory, under any umask.
+    let deep = run(&pipeline, &lab.path("new/deep/state"), 1);
+    let mut open = Command::new("sh");
+    open.args(["-c", "umask 000; exec \"$0\" \"$@\""]).arg(deep.get_program()).args(deep.get_args());
+    finish(open.env("HUSHFLOW_STRATEGIES", "/dev/null/kept").stdin(Stdio::null())).succeeded();
+    for (path, mode) in [("new", 0o755), ("new/deep", 0o755), ("new/deep/state", 0o700)] {
+        assert_eq!(mode_of(&lab.path(path)), mode, "{path}");
+    }
 
     let binary = binary_for_all(&lab);
     let lines = finish(&mut as_nobody(&binary, &["tail", "--json"], &public)).succeeded().json();
