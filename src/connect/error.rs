@@ -90,7 +90,7 @@ pub enum SourceError {
     },
     /// A row can't be used and the pipeline says to stop.
     #[error(
-        "{}:{line}: {}{defect}: mend the row, or let [source] skip such rows",
+        "{}:{line}: {}{defect}: correct or remove the row, or let [source] skip such rows",
         path.display(), column.as_ref().map(|name| format!("column {name:?}: ")).unwrap_or_default()
     )]
     Rejected {

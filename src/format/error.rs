@@ -138,7 +138,7 @@ pub enum FormatError {
     },
     /// A row lacks a value although `MissingRows::Reject` is set.
     #[error(
-        "{}:{line}: {}{defect}: mend the row, or say what becomes of rows that lack a value (--missing)",
+        "{}:{line}: {}{defect}: correct or remove the row, or use --missing where the command has it",
         path.display(), named(column)
     )]
     MissingValue {
@@ -153,7 +153,7 @@ pub enum FormatError {
     },
     /// A row has text where a number was expected, or too few or too many fields.
     #[error(
-        "{}:{line}: {}{defect}: mend the row, or name the numeric columns that are wanted (--columns)",
+        "{}:{line}: {}{defect}: correct or remove the row, or name only numeric columns",
         path.display(), named(column)
     )]
     UnusableRow {

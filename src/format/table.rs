@@ -215,17 +215,17 @@ mod tests {
         assert_eq!((kept.rows(), kept.incomplete()), (6, 5));
         assert!(kept.values()[..8].iter().chain(&kept.values()[10..]).all(|value| value.is_nan()));
         assert_eq!(kept.values()[8..10], [5.0, 6.0]);
-        let mend = "mend the row, or say what becomes of rows that lack a value (--missing)";
-        let message = format!("t.csv:2: column \"b\": the value is missing: {mend}");
+        let remedy = "correct or remove the row, or use --missing where the command has it";
+        let message = format!("t.csv:2: column \"b\": the value is missing: {remedy}");
         check_error(content, MissingRows::Reject, &message);
     }
 
     #[test]
     fn errors_name_line_and_column_and_no_value() {
-        let mend = "mend the row, or name the numeric columns that are wanted (--columns)";
-        let not_a_number = format!("t.csv:3: column \"b\": expected a number: {mend}");
+        let remedy = "correct or remove the row, or name only numeric columns";
+        let not_a_number = format!("t.csv:3: column \"b\": expected a number: {remedy}");
         check_error("a,b\n1,2\n3,secret\n", MissingRows::Skip, &not_a_number);
-        let width = format!("t.csv:2: the row has not as many fields as the header: {mend}");
+        let width = format!("t.csv:2: the row has not as many fields as the header: {remedy}");
         check_error("a,b\n1\n", MissingRows::Skip, &width);
         let header = "t.csv:1: every name in the first line is a number: expected a header row with the columns' \
                       names, so that no record is taken for one";

@@ -159,7 +159,7 @@ fn with_public_counts_a_record_counts_for_any_values() {
 #[test]
 fn errors_name_file_line_column_and_kind_but_no_value() {
     let csv = |content: &[u8], message: &str| check_error("a.csv", content, message);
-    let mend = ": mend the row, or let [source] skip such rows";
+    let remedy = ": correct or remove the row, or let [source] skip such rows";
     csv(b"", ": the file is empty: expected a header row with the columns' names");
     // The first line may be a row, so the message must not quote it, not even a near match.
     for header in [b"y,z\n1,2\n", b"y,X\n1,2\n"] {
@@ -168,14 +168,14 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
         csv(header, no_column);
     }
     csv(b"x,x\n1,2\n", ":1: the header has more than one column \"x\": rename one of them");
-    csv(b"x\r\n1\r\n\r\nsecret\r\n", &format!(":4: column \"x\": expected a number{mend}"));
-    csv(b"y,x\n\"\n\n\",1\na,inf\n", &format!(":5: column \"x\": expected a finite number{mend}"));
-    csv(b"y,x\na,\n", &format!(":2: column \"x\": the value is missing{mend}"));
-    csv(b"y,x\nsecret\n", &format!(":2: the row has not as many fields as the header{mend}"));
+    csv(b"x\r\n1\r\n\r\nsecret\r\n", &format!(":4: column \"x\": expected a number{remedy}"));
+    csv(b"y,x\n\"\n\n\",1\na,inf\n", &format!(":5: column \"x\": expected a finite number{remedy}"));
+    csv(b"y,x\na,\n", &format!(":2: column \"x\": the value is missing{remedy}"));
+    csv(b"y,x\nsecret\n", &format!(":2: the row has not as many fields as the header{remedy}"));
     let ndjson = |content: &[u8], message: &str| check_error("a.ndjson", content, message);
-    ndjson(b"{\"x\":1}\n\nsecret\n", &format!(":3: the line is not a JSON object{mend}"));
-    ndjson(b"{\"x\":1,\"x\":1}\n", &format!(":1: column \"x\": duplicate field{mend}"));
-    ndjson(b"{\"x\":{}}\n", &format!(":1: column \"x\": expected a text or a number{mend}"));
+    ndjson(b"{\"x\":1}\n\nsecret\n", &format!(":3: the line is not a JSON object{remedy}"));
+    ndjson(b"{\"x\":1,\"x\":1}\n", &format!(":1: column \"x\": duplicate field{remedy}"));
+    ndjson(b"{\"x\":{}}\n", &format!(":1: column \"x\": expected a text or a number{remedy}"));
 }
 
 #[test]
