@@ -64,6 +64,9 @@ pub(crate) enum TlsProblem {
     Certificate(String),
     #[error("it requires a client certificate: set tls_certificate and tls_key")]
     CertificateRequired,
+    #[cfg(feature = "s3")]
+    #[error("it requires a client certificate, which is not supported here: let it admit access keys alone")]
+    CertificateUnsupported,
     #[error("it refuses our certificate: {0}")]
     Refused(&'static str),
     #[error(

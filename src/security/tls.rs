@@ -182,7 +182,8 @@ fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsPro
                 TlsProblem::NoName
             }
             CertificateError::NotValidForNameContext { presented, .. } => {
-                TlsProblem::WrongName { names: presented.join(", ").chars().take(200).collect() }
+                let names: Vec<_> = presented.iter().map(|name| bare_name(name)).collect();
+                TlsProblem::WrongName { names: names.join(", ").chars().take(200).collect() }
             }
             CertificateError::NotValidForName => TlsProblem::WrongName { names: "other names".into() },
             CertificateError::BadEncoding => TlsProblem::Certificate("it is damaged".into()),
@@ -219,10 +220,23 @@ fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsPro
     }
 }
 
-/// Explains an error of another client of this library, which presents no certificate.
+/// Returns the name in a name of the library, such as `DnsName("host.example")`.
+fn bare_name(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
+}
+
+/// Explains an error of another client of this library, which presents no certificate and checks
+/// that of its peer for the host of the address alone.
 #[cfg(feature = "s3")]
 pub(crate) fn tls_problem(error: TlsError) -> TlsProblem {
-    explained(error, ROOTS, false)
+    match explained(error, ROOTS, false) {
+        TlsProblem::WrongName { names } => {
+            TlsProblem::Certificate(format!("it is for {names}: connect by such a name"))
+        }
+        TlsProblem::CertificateRequired => TlsProblem::CertificateUnsupported,
+        other => other,
+    }
 }
 
 /// Explains why a peer refuses our certificate.
