@@ -1,63 +1,105 @@
 //! Objects of a real server that speaks S3's protocol (`moto_server` of PyPI's `moto[server]`),
 //! read and written through kills and cut links.
 
-use std::io::{Read, Write};
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use rustls::ClientConfig;
 
 use crate::harness::{Lab, Random, Stream, await_until, finish, hushflow, releases, run, stop, sums, wait};
 use crate::parquet::write_optional;
 use crate::servers::{Proxy, free_port, installed};
 use crate::tables;
+use crate::tls::connect;
 
-const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
+pub(crate) const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 
-const SECRET: &str = "hidden-secret-key";
+pub(crate) const SECRET: &str = "hidden-secret-key";
 
-/// A server with an empty bucket `logs`.
-struct ObjectServer {
-    port: u16,
+/// A server with a bucket `logs`.
+pub(crate) struct ObjectServer {
+    pub(crate) port: u16,
     child: Child,
+    /// The client of an encrypted server.
+    tls: Option<Arc<ClientConfig>>,
 }
 
 impl ObjectServer {
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
+        let server = Self::begin(None, &[])?;
+        server.empty();
+        Some(server)
+    }
+
+    /// A server that speaks TLS alone, with the certificate of these files, and without a bucket.
+    pub(crate) fn encrypted(tls: Arc<ClientConfig>, certificate: &Path, key: &Path) -> Option<Self> {
+        Self::begin(
+            Some(tls),
+            &[OsStr::new("-c"), certificate.as_os_str(), OsStr::new("-k"), key.as_os_str()],
+        )
+    }
+
+    fn begin(tls: Option<Arc<ClientConfig>>, arguments: &[&OsStr]) -> Option<Self> {
         let Some(program) = installed("moto_server") else {
             let _ = writeln!(std::io::stderr(), "skipped: moto_server is not installed");
             return None;
         };
         let port = free_port();
         let mut command = Command::new(program);
-        command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdin(Stdio::null());
+        command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).args(arguments).stdin(Stdio::null());
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the server starts");
-        let server = ObjectServer { port, child };
         await_until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        server.request("PUT", "/logs", b"");
-        Some(server)
+        Some(ObjectServer { port, child, tls })
+    }
+
+    /// Forgets all objects, and makes the bucket.
+    pub(crate) fn empty(&self) {
+        self.request("POST", "/moto-api/reset", b"");
+        self.request("PUT", "/logs", b"");
     }
 
     fn request(&self, method: &str, path: &str, body: &[u8]) -> Vec<u8> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server listens");
         // The server wants a signature, and believes any.
         let signed = "AWS4-HMAC-SHA256 Credential=t/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {signed}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
         );
-        stream.write_all(&[head.as_bytes(), body].concat()).expect("the request is taken");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("an answer");
+        let mut answer = self.exchange(&[head.as_bytes(), body].concat());
         assert!(answer.starts_with(b"HTTP/1.1 2"), "{method} {path}: {}", String::from_utf8_lossy(&answer));
         let end = answer.windows(4).position(|end| end == b"\r\n\r\n").expect("a head");
         answer.split_off(end + 4)
     }
 
-    fn put(&self, key: &str, body: &[u8]) {
+    /// Sends a request, and returns everything up to the end of the connection.
+    fn exchange(&self, request: &[u8]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        match &self.tls {
+            None => {
+                let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server listens");
+                stream.write_all(request).expect("the request is taken");
+                stream.read_to_end(&mut answer).expect("an answer");
+            }
+            Some(tls) => {
+                let mut stream = connect(tls, &format!("127.0.0.1:{}", self.port));
+                stream.write_all(request).expect("the request is taken");
+                // It may end the connection without a word.
+                if let Err(error) = stream.read_to_end(&mut answer) {
+                    assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
+                }
+            }
+        }
+        answer
+    }
+
+    pub(crate) fn put(&self, key: &str, body: &[u8]) {
         self.request("PUT", &format!("/logs/{key}"), body);
     }
 }
@@ -70,36 +112,62 @@ impl Drop for ObjectServer {
 }
 
 /// A stream in objects of a folder, and its exact sums.
-struct ObjectStream {
-    lab: Lab,
+pub(crate) struct ObjectStream {
+    pub(crate) lab: Lab,
     header: String,
     rows: Vec<String>,
-    expected: Vec<Vec<i128>>,
+    pub(crate) expected: Vec<Vec<i128>>,
 }
 
 impl ObjectStream {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (lab, header, rows, expected) = STREAM.laid_out();
         lab.write("secret", SECRET);
         ObjectStream { lab, header, rows, expected }
     }
 
-    fn csv(&self, rows: std::ops::Range<usize>) -> Vec<u8> {
+    pub(crate) fn csv(&self, rows: std::ops::Range<usize>) -> Vec<u8> {
         (self.header.clone() + &self.rows[rows].concat()).into_bytes()
     }
 
     /// The pipeline over objects, at a port of this machine.
     fn pipeline(&self, path: &str, port: u16, fields: &str) -> PathBuf {
-        let access = format!(
-            "endpoint = 'http://127.0.0.1:{port}'\nregion = 'us-east-1'\nuser = 'hushflow'\npassword_file = 'secret'\n{fields}"
-        );
-        let text = STREAM.pipeline(path, "").replacen("[source]", &format!("[source]\n{access}"), 1);
+        self.pipeline_at(path, &format!("http://127.0.0.1:{port}"), fields, "")
+    }
+
+    /// The pipeline over objects of a store, with more fields of the source and more sections.
+    pub(crate) fn pipeline_at(&self, path: &str, endpoint: &str, fields: &str, more: &str) -> PathBuf {
+        let access = access(endpoint) + fields;
+        let text = STREAM.pipeline(path, more).replacen("[source]", &format!("[source]\n{access}"), 1);
         self.lab.write("pipeline.toml", text)
     }
 
-    fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.lab.path("state")
     }
+}
+
+/// How a source or a sink reaches a store.
+pub(crate) fn access(endpoint: &str) -> String {
+    format!("endpoint = '{endpoint}'\nregion = 'us-east-1'\nuser = 'hushflow'\npassword_file = 'secret'\n")
+}
+
+/// Checks that the objects of a folder hold what `tail` shows, in this number of objects.
+#[track_caller]
+pub(crate) fn check_tables(case: &ObjectStream, server: &ObjectServer, objects: usize) {
+    let listed =
+        String::from_utf8(server.request("GET", "/logs?list-type=2&prefix=out/", b"")).expect("UTF-8");
+    let keys: Vec<_> = listed.split("<Key>").skip(1).filter_map(|rest| rest.split('<').next()).collect();
+    assert_eq!(keys.len(), objects, "{keys:?}");
+    let copies = case.lab.path("copies");
+    std::fs::create_dir(&copies).expect("a folder");
+    for key in keys {
+        let name = key.rsplit('/').next().expect("a name");
+        std::fs::write(copies.join(name), server.request("GET", &format!("/logs/{key}"), b""))
+            .expect("a file");
+    }
+    let (found, expected) = (tables::rows(&copies), tables::shown(&case.state()));
+    assert!(found == expected, "the objects are not what tail shows");
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -212,9 +280,8 @@ fn killed_runs_leave_every_estimate_in_the_objects_once() {
     let case = ObjectStream::new();
     let proxy = Proxy::to(server.port);
     let sink = format!(
-        "[[views]]\nname = 'so far'\nworkload = 'prefix'\n[[sinks]]\npath = 's3://logs/out'\nrotate = '7 epochs'\n\
-         endpoint = 'http://127.0.0.1:{}'\nuser = 'hushflow'\npassword_file = 'secret'\n",
-        proxy.port
+        "[[views]]\nname = 'so far'\nworkload = 'prefix'\n[[sinks]]\npath = 's3://logs/out'\nrotate = '7 epochs'\n{}",
+        access(&format!("http://127.0.0.1:{}", proxy.port))
     );
     case.lab.write("data.csv", STREAM.csv());
     let pipeline = case.lab.write("pipeline.toml", STREAM.pipeline("data.csv", &sink));
@@ -228,19 +295,7 @@ fn killed_runs_leave_every_estimate_in_the_objects_once() {
         wait(child);
     }
     finish(&mut run(&pipeline, &case.state(), 1)).succeeded();
-    let listed =
-        String::from_utf8(server.request("GET", "/logs?list-type=2&prefix=out/", b"")).expect("UTF-8");
-    let keys: Vec<_> = listed.split("<Key>").skip(1).filter_map(|rest| rest.split('<').next()).collect();
-    assert_eq!(keys.len(), 6, "{keys:?}");
-    let copies = case.lab.path("copies");
-    std::fs::create_dir(&copies).expect("a folder");
-    for key in keys {
-        let name = key.rsplit('/').next().expect("a name");
-        std::fs::write(copies.join(name), server.request("GET", &format!("/logs/{key}"), b""))
-            .expect("a file");
-    }
-    let (found, expected) = (tables::rows(&copies), tables::shown(&case.state()));
-    assert!(found == expected, "the objects are not what tail shows");
+    check_tables(&case, &server, 6);
     finish(&mut run(&pipeline, &case.lab.path("another"), 1)).failed(1, &["is not of the history"]);
 }
 

@@ -4,6 +4,8 @@
 
 mod brokers;
 mod logins;
+#[cfg(feature = "s3")]
+mod objects;
 mod sockets;
 mod web;
 
@@ -114,10 +116,10 @@ fn text(path: PathBuf) -> String {
     path.into_os_string().into_string().unwrap()
 }
 
-type TlsClient = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type TlsClient = StreamOwned<ClientConnection, TcpStream>;
 
 /// Connects to a port. The handshake is made by the first read or write.
-fn connect(config: &Arc<ClientConfig>, address: &str) -> TlsClient {
+pub(crate) fn connect(config: &Arc<ClientConfig>, address: &str) -> TlsClient {
     let socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let name = "127.0.0.1".try_into().unwrap();
