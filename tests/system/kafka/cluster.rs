@@ -29,7 +29,7 @@ pub(super) struct Message {
     pub(super) payload: Vec<u8>,
 }
 
-pub(super) struct KafkaCluster {
+pub(crate) struct KafkaCluster {
     address: String,
     server: BrokerProcess,
 }
@@ -43,7 +43,7 @@ enum BrokerProcess {
 
 impl KafkaCluster {
     /// Makes a cluster with these topics and partition counts.
-    pub(super) fn new(topics: &[(&str, i32)]) -> Self {
+    pub(crate) fn new(topics: &[(&str, i32)]) -> Self {
         let mock = MockCluster::new(1).expect("a cluster");
         let (address, server) = (mock.bootstrap_servers(), BrokerProcess::Mock(mock));
         let cluster = KafkaCluster { address, server };
@@ -78,7 +78,7 @@ impl KafkaCluster {
         }
     }
 
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.address.clone()
     }
 
@@ -104,7 +104,7 @@ impl KafkaCluster {
     }
 
     /// Publishes messages in order, and waits until they have arrived.
-    pub(super) fn publish<'a>(
+    pub(crate) fn publish<'a>(
         &self,
         (topic, partition): (&str, i32),
         messages: impl Iterator<Item = Option<&'a [u8]>>,

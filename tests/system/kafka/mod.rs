@@ -2,7 +2,7 @@
 //! fails and the run is killed. The exact sums must equal those of a file, and each release must
 //! occur once. Needs the feature `kafka`.
 
-mod cluster;
+pub(crate) mod cluster;
 mod front;
 mod login;
 mod registry;

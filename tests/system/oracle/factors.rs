@@ -16,6 +16,7 @@ use hushflow::mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow::mechanism::sensitivity::Neighbours;
 use hushflow::mechanism::strategy::KINDS;
 
+use super::stores::STORES;
 use crate::harness::Random;
 
 /// Properties in which cases differ.
@@ -116,8 +117,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 27] = [
     (F::Clock, &["records", "arrival", "late folded", "late dropped", "end-of-input", "event-time"]),
     // With "back", the clock falls back for the last rows: far enough for a warning to everyone.
     (F::Jump, &["any", "limited", "back"]),
-    // The last level needs a server of PostgreSQL: only [`database`](super::database) tries it.
-    (F::Source, &["file", "two files", "two sources", "stdin", "journal", "postgres"]),
+    // The last levels need a server: only [`stores`](super::stores) tries them.
+    (F::Source, &["file", "two files", "two sources", "stdin", "journal", "postgres", "kafka", "s3"]),
     (F::Format, &["csv", "ndjson"]),
     (F::Keys, &["none", "three"]),
     (F::Moments, &["full", "diagonal", "none"]),
@@ -225,7 +226,7 @@ impl Case {
             F::Method if random.below(3) > 0 => random.below(MOMENTS as u64) as usize,
             // Thousands of rows take longer.
             F::Rows => usize::from(random.below(12) == 0),
-            F::Source => random.below(levels.len() as u64 - 1) as usize,
+            F::Source => random.below((levels.len() - STORES.len()) as u64) as usize,
             _ => random.below(levels.len() as u64) as usize,
         };
         let levels = FACTORS.iter().map(level).collect();
@@ -351,8 +352,8 @@ impl Case {
         if self.is(F::Source, &["two sources"]) && self.is(F::Clock, &["records"]) {
             self.set(F::Source, "two files");
         }
-        // The text of CSV is what the table holds.
-        if self.is(F::Source, &["postgres"]) {
+        // The text of CSV is what servers hold.
+        if self.is(F::Source, &STORES) {
             self.set(F::Format, "csv");
         }
         if self.is(F::Rows, &["many"]) {

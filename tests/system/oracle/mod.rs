@@ -24,7 +24,8 @@
 //! | `distance` | the distance of releases |
 //! | `same_output` | worlds of other records and the same sums: equal to the byte |
 //! | `same_release` | worlds of other sums, with noise that makes releases equal to the byte |
-//! | `database` | the source of PostgreSQL, where it is installed |
+//! | `stores` | sources at servers: PostgreSQL, Kafka and S3, where they are installed |
+//! | `queries` | `hushflow query` over neighbouring files |
 //! | `plants` | planted faults, which must be found |
 //! | `drawn` | the distribution of the noise drawn |
 //!
@@ -32,14 +33,14 @@
 //! not cancel: everything public is compared except the estimates. `tukey` and `resilience` run
 //! with coarse nets, because fine ones take minutes per window. Timing, load and the operator's
 //! private counters are not compared, so cases are excluded in which the order of reading two
-//! sources decides which of two copies counts. Other brokers and sockets have separate tests.
+//! sources decides which of two copies counts. Redis, NATS and sockets have
+//! separate tests.
 //!
 //! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle -- --include-ignored` runs more
 //! cases, `HUSHFLOW_ORACLE_SEED` chooses others, and `HUSHFLOW_ORACLE_CASE=NAME` repeats one, by
 //! the name that a failure prints. `HUSHFLOW_ORACLE_UNTIL=KIND` stops at the first leak whose kind
 //! begins with KIND.
 
-mod database;
 mod distance;
 mod drawn;
 mod factors;
@@ -47,9 +48,11 @@ mod pairs;
 mod pipeline;
 mod plants;
 mod public;
+mod queries;
 mod rows;
 mod same_output;
 mod same_release;
+mod stores;
 mod world;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 
 use super::factors::{Case, Factor as F};
+use super::rows::written;
+use super::stores;
 
 /// Lower and upper bounds of the columns.
 pub(super) const BOUNDS: [[f64; 2]; 3] = [[-1.0, 1.0], [0.0, 10.0], [-5.0, 95.0]];
@@ -132,8 +134,8 @@ impl Case {
                 true => ("[[sources]]", format!("name = '{name}'\n")),
                 false => ("[source]", String::new()),
             };
-            if self.is(F::Source, &["postgres"]) {
-                return format!("{title}\n{}{id}{jump}{missing}", super::database::source());
+            if let Some(fields) = stores::source(self, &written(self, [].iter())) {
+                return format!("{title}\n{fields}{id}{jump}{missing}");
             }
             let path = if files.len() == 1 { format!("{:?}", files[0]) } else { format!("{files:?}") };
             format!(

@@ -22,17 +22,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The oracle and its dependencies as a separate program, which links in seconds.
-const PROGRAM: &str = "//! The oracle alone.
-#![allow(dead_code)]
-#[path = \"system/harness/mod.rs\"]
-mod harness;
-#[path = \"system/oracle/mod.rs\"]
-mod oracle;
-";
-
 /// Arguments of `cargo test` for the test over neighbours.
-const NEIGHBOURS: &str = "--test oracle oracle::neighbours";
+const NEIGHBOURS: &str = "--test system oracle::neighbours";
 
 struct Plant {
     path: PathBuf,
@@ -111,7 +102,6 @@ fn planted_faults_are_found() {
     let tree = folder.join("tree");
     let _ = fs::remove_dir_all(&tree);
     planted(&tree);
-    fs::write(tree.join("tests/oracle.rs"), PROGRAM).expect("a program");
     let run = |name: &str, test: &str, until: &str| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["test", "--locked"]).args(test.split(' '));

@@ -8,12 +8,12 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::database;
 use super::factors::{Case, Factor as F};
 use super::pairs::Pair;
 use super::pipeline::{JUMP, LATENESS, LENGTH};
 use super::public::{Facts, Seen};
 use super::rows::{StreamRow, written};
+use super::stores;
 use crate::harness::{await_until, free_hosts, hushflow, releases};
 
 /// A world while it runs.
@@ -52,11 +52,12 @@ impl<'a> World<'a> {
             directory: directory.into(),
             facts: Facts::default(),
         };
-        let turn = database::turn(case);
+        let turn = stores::turn(case);
         let offsets_of_simulation = offsets.map_or("", |_| "offsets = 'offsets.csv'\n");
         world.write("pipeline.toml", &(case.pipeline() + offsets_of_simulation));
         world.write("offsets.csv", offsets.unwrap_or_default());
         world.write("dense.csv", &case.matrix());
+        world.write("secret", stores::secret());
         match &case[F::Restart] {
             "none" => world.run("the run", 0, world.rows.len()),
             "grown" | "torn" => {
@@ -92,8 +93,8 @@ impl<'a> World<'a> {
     /// Runs over the rows `from..end` to the end.
     fn run(&mut self, name: &str, from: usize, end: usize) {
         let rows = &self.rows[..end];
-        if self.case.is(F::Source, &["postgres"]) {
-            database::fill(&written(self.case, rows.iter()));
+        if self.case.is(F::Source, &stores::STORES) {
+            stores::fill(self.case, &written(self.case, rows.iter()));
         } else if !self.is_piped() {
             for (source, files) in self.case.files().iter().enumerate() {
                 let half = if files.len() == 2 { self.rows.len() / 2 } else { 0 };
@@ -165,9 +166,7 @@ impl<'a> World<'a> {
             if self.is_piped() && process == 0 {
                 command.stdin(Stdio::piped());
             }
-            if self.case.is(F::Source, &["postgres"]) {
-                command.args(["--until-idle", "700ms"]);
-            }
+            command.args(stores::arguments(self.case).unwrap_or_default());
             self.spawned(&mut command, process)
         };
         Running { children: (0..processes).map(spawn).collect() }
