@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _hushflow
+from ._chart import Curve, svg
 from ._errors import ParameterError
 from ._frames import Columns, column_of
 from ._hushflow import Pipeline
@@ -257,22 +256,23 @@ class Log:
         return self._log.verify()
 
     def _repr_html_(self) -> str:
-        """Draws the means of all columns as SVG, with matplotlib; else, or before there are any, the
-        newest rows of the view."""
+        """Draws the means of all columns with their intervals as SVG; before there are any, the newest
+        rows of the view."""
         view = self.view()
         drawn = [column for column in self.columns if view.rows and f"mean_{column}" in view]
-        if not drawn or find_spec("matplotlib") is None:
+        if not drawn:
             rows = slice(-len(self.keys), None)
             return View({name: values[rows] for name, values in view.items()})._repr_html_()
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 3 * len(drawn)), layout="constrained")
-        for place, column in enumerate(drawn, 1):
-            self.plot(column, axes=figure.add_subplot(len(drawn), 1, place))
-        picture = io.StringIO()
-        figure.savefig(picture, format="svg")
-        text = picture.getvalue()
-        return f"<div>{html.escape(repr(self))}</div>{text[text.index('<svg') :]}"
+        epochs = view["key"] == self.keys[0]
+        steps = [str(step).removesuffix("T00:00:00.000000") for step in view["start" if "start" in view else "epoch"][epochs]]
+        parts = [f"<div>{html.escape(repr(self))}</div>"]
+        for column in drawn:
+            curves = [
+                Curve(key, *(view[f"{name}_{column}"][view["key"] == key] for name in ("mean", "mean_lower", "mean_upper")))
+                for key in self.keys
+            ]
+            parts.append(f"<div>{svg(f'mean of {column}', steps, curves)}</div>")
+        return "".join(parts)
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}: {self.parameters['name']}, {self.horizon} epochs)"
