@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from . import _hushflow
 from ._chart import Curve, svg
-from ._errors import ParameterError
+from ._errors import ParameterError, StateError
 from ._frames import Columns, column_of
 from ._hushflow import Pipeline
 from ._types import Path, ViewOptions
@@ -30,19 +31,35 @@ class View(Columns):
     """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Release:
     """One epoch of a log, under a view. All of it is public.
 
-    Dictionaries have an entry for each key, or for `all` without keys.
+    Dictionaries have an entry for each key, or for `all` without keys. The release that `close_epoch`
+    returns reads the log when it is asked for one of them.
     """
 
     epoch: int
-    start: str | None
-    """When it began, RFC 3339; None if epochs are counted."""
     columns: list[str]
-    lines: dict[str, dict[str, Any]] = field(repr=False)
-    """All fields of each key, as in `hushflow tail --json`."""
+    _read: Callable[[], str] = field(repr=False)
+
+    @cached_property
+    def lines(self) -> dict[str, dict[str, Any]]:
+        """All fields of each key, as in `hushflow tail --json`."""
+        return {line["key"]: line for line in map(json.loads, self._read().splitlines())}
+
+    @property
+    def start(self) -> str | None:
+        """When it began, RFC 3339; None if epochs are counted."""
+        return next((line.get("start") for line in self.lines.values()), None)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Release):
+            return NotImplemented
+        return (self.epoch, self.columns, self.lines) == (other.epoch, other.columns, other.lines)
+
+    def __reduce__(self) -> Any:
+        return _release, (self.columns, self.epoch, "\n".join(map(json.dumps, self.lines.values())))
 
     @property
     def count(self) -> dict[str, float]:
@@ -216,6 +233,18 @@ class Log:
         found = self._log.lines(options, epoch)
         return None if found is None else _release(self.columns, *found)
 
+    def _published(self, epoch: int) -> Release:
+        """An epoch that is published, to be read later."""
+        options = _options(None, None, None, None, None, 0.95, False, False, False, False, None, 1)
+
+        def read() -> str:
+            found = self._log.lines(options, epoch)
+            if found is None:
+                raise StateError(f"epoch {epoch} was published, and is not in the log any more")
+            return found[1]
+
+        return Release(epoch, self.columns, read)
+
     def plot(
         self, column: str, *, workload: str | None = None, level: float = 0.95, axes: Any = None
     ) -> Any:
@@ -279,9 +308,7 @@ class Log:
 
 
 def _release(columns: list[str], epoch: int, lines: str) -> Release:
-    found = [json.loads(line) for line in lines.splitlines()]
-    start = found[0].get("start") if found else None
-    return Release(epoch, start, columns, {line["key"]: line for line in found})
+    return Release(epoch, columns, lambda: lines)
 
 
 def _options(
