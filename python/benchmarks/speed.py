@@ -128,9 +128,11 @@ def noise() -> None:
                 buffer *= decay
                 buffer += weight * row
 
-    found = in_turns(
-        hushflow=lambda: [drawn(drawn.next_step) for _ in range(STEPS)], jax_privacy=in_jax, numpy=in_numpy
-    )
+    def in_hushflow() -> None:
+        for _ in range(STEPS):
+            drawn(drawn.next_step)
+
+    found = in_turns(hushflow=in_hushflow, jax_privacy=in_jax, numpy=in_numpy)
     for name, (taken, used) in found.items():
         each = 1e9 / STEPS / DIMENSION
         print(f"noise {name:<12} {taken * each:5.1f} ns a coordinate and step, {used * each:5.1f} ns of processor time")
