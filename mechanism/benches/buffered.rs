@@ -7,9 +7,9 @@
 //! the buffers, and a row in and a row out. The baseline copies the same number, read once and
 //! written once.
 //!
-//! `release` is a whole step, from sums to real numbers with exact noise from the operating system's
-//! entropy, in both forms: sums encoded and decoded, or added to correlated noise. `noise_stream` is
-//! the second one without sums, as trainers in Python take it.
+//! `release` is a whole step, from sums to real numbers with exact noise from the operating
+//! system's entropy, in both forms: sums encoded and decoded, or added to correlated noise.
+//! `noise_stream` is the second one without sums, as trainers in Python take it.
 
 use divan::{Bencher, counter::ItemsCount};
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};

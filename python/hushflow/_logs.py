@@ -293,14 +293,14 @@ class Log:
             rows = slice(-len(self.keys), None)
             return View({name: values[rows] for name, values in view.items()})._repr_html_()
         epochs = view["key"] == self.keys[0]
-        steps = [str(step).removesuffix("T00:00:00.000000") for step in view["start" if "start" in view else "epoch"][epochs]]
+        steps = view["start" if "start" in view else "epoch"][epochs]
         parts = [f"<div>{html.escape(repr(self))}</div>"]
         for column in drawn:
-            curves = [
-                Curve(key, *(view[f"{name}_{column}"][view["key"] == key] for name in ("mean", "mean_lower", "mean_upper")))
-                for key in self.keys
-            ]
-            parts.append(f"<div>{svg(f'mean of {column}', steps, curves)}</div>")
+            names = [f"{name}_{column}" for name in ("mean", "mean_lower", "mean_upper")]
+            rows_of = {key: view["key"] == key for key in self.keys}
+            curves = [Curve(key, *(view[name][rows] for name in names)) for key, rows in rows_of.items()]
+            labels = [str(step).removesuffix("T00:00:00.000000") for step in steps]
+            parts.append(f"<div>{svg(f'mean of {column}', labels, curves)}</div>")
         return "".join(parts)
 
     def __repr__(self) -> str:

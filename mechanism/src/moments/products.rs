@@ -22,8 +22,8 @@
 //! order, so the results are the same, bit by bit.
 //!
 //! Numbers are moved by value in blocks of eight: compilers can't vectorise writes to memory that
-//! may be aliased. Blocks are loops over lanes: closures of `array::map` may stay calls of functions
-//! for small registers.
+//! may be aliased. Blocks are loops over lanes: closures of `array::map` may stay calls of
+//! functions for small registers.
 
 use super::rows::{as_integer, round_ties_even};
 use super::sums::add_runs;

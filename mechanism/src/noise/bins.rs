@@ -306,8 +306,8 @@ impl<N: NoiseInteger> WithSimd for PackedRounds<'_, N> {
 
 /// Returns words from their bytes.
 ///
-/// A loop over positions, because closures of `array::map` and `Iterator::zip` may be calls of another
-/// unit of code, and a loop with calls is not vectorised.
+/// A loop over positions, because closures of `array::map` and `Iterator::zip` may be calls of
+/// another unit of code, and a loop with calls is not vectorised.
 #[inline(always)]
 pub(super) fn words<const WORDS: usize>(bytes: &[[u8; 8]; WORDS]) -> [u64; WORDS] {
     let mut words = [0; WORDS];

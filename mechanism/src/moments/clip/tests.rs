@@ -167,21 +167,26 @@ proptest! {
             .chunks(12)
             .zip(&exponents)
             .enumerate()
-            .flat_map(|(number, (record, &exponent))| record[..dimension].iter().map(move |&value| match value {
-                // A run without anything special.
-                value if number >= ordinary && !(-2.0..2.0).contains(&value) => 0.25,
-                value if number >= ordinary => value,
-                value => value * 2f64.powi(exponent),
-            }))
+            .flat_map(|(number, (record, &exponent))| {
+                record[..dimension].iter().map(move |&value| match value {
+                    // A run without anything special.
+                    value if number >= ordinary && !(-2.0..2.0).contains(&value) => 0.25,
+                    value if number >= ordinary => value,
+                    value => value * 2f64.powi(exponent),
+                })
+            })
             .collect();
-        for clipper in [Clipper::unscaled(dimension, clip_norm), Clipper::new(&vec![(-1.0, 1.5); dimension], clip_norm)] {
+        let bounds = vec![(-1.0, 1.5); dimension];
+        for clipper in [Clipper::unscaled(dimension, clip_norm), Clipper::new(&bounds, clip_norm)] {
             for clipper in [clipper.clone().unwrap(), clipper.unwrap().counting_unusable()] {
                 let [mut together, mut expected] = [(); 2].map(|()| QuantisedRows::new(dimension));
                 let left_out = clipper.quantise_all(&records, &mut together).unwrap();
                 let one = |record: &[f64]| clipper.quantise(record, &mut expected).is_err();
                 let refused: Vec<bool> = records.chunks(dimension).map(one).collect();
                 prop_assert_eq!(left_out, (0..40).filter(|&row| refused[row]).collect::<Vec<_>>());
-                let bits = |rows: &QuantisedRows| rows.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                let bits = |rows: &QuantisedRows| {
+                    rows.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+                };
                 prop_assert_eq!(bits(&together), bits(&expected));
             }
         }
