@@ -124,7 +124,9 @@ fn release(bencher: Bencher, is_correlated: bool) {
     };
     let encoded = Strategies::shared(Arc::new(strategy()));
     let strategies = if is_correlated { encoded.correlated() } else { encoded };
-    let mechanism = MatrixMechanism::new(parameters, strategies).expect("a mechanism");
+    let mechanism =
+        MatrixMechanism::with_participation(parameters, strategies, Participation::Single, 1_000_000)
+            .expect("a mechanism");
     let strategies = mechanism.strategies();
     let mut shard = ReleaseShard::new(0, Shards::new(1, layout, 1), &mechanism, NoiseSource::System);
     let mut decoder = strategies.first().decoder(COORDINATES);
