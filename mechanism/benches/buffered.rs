@@ -6,12 +6,22 @@
 //! With b buffers, encoding reads and writes 16 (b + 1) bytes a coordinate and decoding 8 (b + 1):
 //! the buffers, and a row in and a row out. The baseline copies the same number, read once and
 //! written once.
+//!
+//! `release` is a whole step, from sums to real numbers with exact noise from the operating
+//! system's entropy, in both forms: sums encoded and decoded, or added to correlated noise.
+//! `noise_stream` is the second one without sums, as trainers in Python take it.
 
 use divan::{Bencher, counter::ItemsCount};
+use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
+use hushflow_mechanism::moments::{IntegerRow, Layout, SecondMoment};
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::release::{NoiseStream, NoiseStreamParameters, ReleaseShard, Shards, in_real_units};
+use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
 use hushflow_mechanism::strategy::{Purpose, Strategy as _, fit};
 use hushflow_mechanism::workload::Workload;
-use std::{hint::black_box, ops::ControlFlow};
+use std::{hint::black_box, num::NonZeroUsize, ops::ControlFlow, sync::Arc};
 
 const COORDINATES: usize = 1_000_000;
 const BUFFERS: usize = 4;
@@ -75,6 +85,63 @@ fn copy(bencher: Bencher) {
     bencher
         .counter(ItemsCount::new(COORDINATES))
         .bench_local(|| black_box(&mut to).copy_from_slice(black_box(&from)));
+}
+
+/// A step of correlated noise, drawn by one thread.
+#[divan::bench]
+fn noise_stream(bencher: Bencher) {
+    let parameters = NoiseStreamParameters {
+        dimension: COORDINATES,
+        clip_norm: 1.0,
+        noise_multiplier: 2.6,
+        neighbours: Neighbours::ZeroOut,
+        participation: Participation::Single,
+        horizon: 1_000_000,
+        threads: NonZeroUsize::MIN,
+    };
+    let mut stream =
+        NoiseStream::new(parameters, Arc::new(strategy()), NoiseSource::System).expect("a stream");
+    let mut noise = vec![0.0; COORDINATES];
+    bencher.counter(ItemsCount::new(COORDINATES)).bench_local(|| {
+        let step = stream.next_step();
+        stream.draw(step, black_box(&mut noise)).expect("entropy");
+    });
+}
+
+/// A step from sums to real numbers with noise.
+#[divan::bench(args = [false, true])]
+fn release(bencher: Bencher, is_correlated: bool) {
+    let layout = Layout::new(COORDINATES - 1, SecondMoment::None);
+    let parameters = MomentParameters {
+        method: Method::Pp,
+        layout,
+        neighbours: Neighbours::ReplaceOne,
+        clip_norm: 1.0,
+        noise_multiplier: 2.6,
+        second_moment_weight: None,
+        count_weight: None,
+        bin_weight: None,
+    };
+    let encoded = Strategies::shared(Arc::new(strategy()));
+    let strategies = if is_correlated { encoded.correlated() } else { encoded };
+    let mechanism =
+        MatrixMechanism::with_participation(parameters, strategies, Participation::Single, 1_000_000)
+            .expect("a mechanism");
+    let strategies = mechanism.strategies();
+    let mut shard = ReleaseShard::new(0, Shards::new(1, layout, 1), &mechanism, NoiseSource::System);
+    let mut decoder = strategies.first().decoder(COORDINATES);
+    let sums: Vec<i64> = (0..COORDINATES as i64).map(|i| (i * 0x9e37_79b9) >> 8).collect();
+    let (mut encoded, mut decoded) = (vec![0.0; COORDINATES], vec![0.0; COORDINATES]);
+    bencher.counter(ItemsCount::new(COORDINATES)).bench_local(|| {
+        let sums = IntegerRow::Narrow(black_box(&sums));
+        let released = shard.release_row(shard.next_epoch(), sums).expect("entropy");
+        if is_correlated {
+            in_real_units(released.row(), 1e-12, black_box(&mut decoded));
+        } else {
+            in_real_units(released.row(), 1e-12, &mut encoded);
+            decoder.decode(&encoded, black_box(&mut decoded)).expect("within the horizon");
+        }
+    });
 }
 
 /// A fit for a million steps, by the number of buffers.

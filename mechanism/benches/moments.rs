@@ -66,7 +66,7 @@ fn accumulate(bencher: Bencher, dimension: usize) {
 }
 
 /// As `accumulate`, over this many keys in turn.
-#[divan::bench(args = DIMENSIONS, consts = [16, 1024])]
+#[divan::bench(args = DIMENSIONS, consts = [16, 100, 1024])]
 fn accumulate_keys<const KEYS: u32>(bencher: Bencher, dimension: usize) {
     let (rows, mut accumulators) = (quantised(dimension), full(dimension));
     let keys: Vec<u32> = (0..RECORDS as u32).map(|record| record % KEYS).collect();

@@ -1,11 +1,10 @@
 //! `clip`: centres, scales, clips and quantises records.
 
 use crate::{BoundedRecords, Fault, Measurement, QuantisedRecords, Records, map_or_fault};
-use hushflow_mechanism::moments::QuantisedRows;
+use hushflow_mechanism::moments::{QuantisedRows, wipe};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
-use zeroize::Zeroize;
 
 /// Bounds the effect of each record.
 pub trait Clip<'scope> {
@@ -81,7 +80,7 @@ fn quantise(
     let clipper = measurement.clipper();
     let mut rows = QuantisedRows::new(clipper.width());
     let left_out = clipper.quantise_all(&records.values, &mut rows);
-    records.values.zeroize();
+    wipe(&mut records.values);
     let left_out = left_out.map_err(|error| error.to_string())?;
     leave_out(&mut records.keys, &left_out);
     leave_out(&mut records.epochs, &left_out);

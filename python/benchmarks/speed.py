@@ -1,4 +1,5 @@
-"""Measures the speed of the package relative to its peers, in turns in one process.
+"""Measures the speed of the package relative to its peers, in turns in one process: in seconds and in
+processor time of all threads, which depends less on what else the machine does.
 
     pip install -r python/benchmarks/requirements.txt ./python
     python python/benchmarks/speed.py [stream | noise | import]
@@ -7,8 +8,9 @@
 baseline is numpy with the same sums (counts, values and products by key) and floating-point noise. The
 operators in Rust are measured by `cargo bench --bench ingestion`, where 100 keys are a case.
 
-`noise` draws correlated noise of 10^6 coordinates. The baseline is jax_privacy with the same
-coefficients, on the processor, compiled.
+`noise` draws correlated noise of 10^6 coordinates, by four buffers. The peers are jax_privacy, on the
+processor, compiled, and the same recursion in numpy. Their noise is in floating point, from generators
+that are not cryptographic.
 """
 
 from __future__ import annotations
@@ -25,24 +27,34 @@ import numpy as np
 import hushflow as hf
 
 ROWS, COLUMNS, KEYS, BATCHES, TURNS = 10**6, 8, 100, 8, 5
-DIMENSION, STEPS = 10**6, 20
+DIMENSION, BUFFERS, STEPS = 10**6, 4, 20
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+Times = tuple[float, float]
+"""Seconds, and seconds of processor time."""
+
+
+def measured(work: Callable[[], Any]) -> Times:
+    start, used = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - used
 
 
-def in_turns(**works: Callable[[], Any]) -> dict[str, float]:
-    """Returns the fastest time of each, after one turn that is not measured."""
-    times: dict[str, list[float]] = {name: [] for name in works}
+def in_turns(**works: Callable[[], Any]) -> dict[str, Times]:
+    """Returns the least times of each, after one turn that is not measured."""
+    times: dict[str, list[Times]] = {name: [] for name in works}
     for turn in range(TURNS + 1):
         for name, work in works.items():
-            taken = seconds(work)
+            taken = measured(work)
             if turn > 0:
                 times[name].append(taken)
-    return {name: min(taken) for name, taken in times.items()}
+    return {name: (min(t for t, _ in taken), min(used for _, used in taken)) for name, taken in times.items()}
+
+
+def compared(found: dict[str, Times], name: str, peer: str) -> str:
+    """How many times as fast as a peer it is."""
+    seconds, used = (theirs / ours for ours, theirs in zip(found[name], found[peer], strict=True))
+    return f"{seconds:5.2f} times {peer}, {used:5.2f} times by processor time"
 
 
 def numpy_epoch(values: Any, keys: Any, rng: np.random.Generator) -> list[Any]:
@@ -80,45 +92,59 @@ def stream() -> None:
         numpy=lambda: [numpy_epoch(values, keys, rng) for _ in range(BATCHES)],
     )
     moments.close()
-    for name, taken in found.items():
+    for name, (taken, _) in found.items():
         speed = BATCHES * ROWS / taken / 1e6
-        print(f"stream {name:<12} {speed:6.2f} million records/s, {found['numpy'] / taken:5.2f} times numpy")
+        print(f"stream {name:<12} {speed:6.2f} million records/s, {compared(found, name, 'numpy')}")
 
 
 def noise() -> None:
     import jax
-    from jax_privacy.matrix_factorization import toeplitz
+    from jax_privacy.matrix_factorization.buffered_toeplitz import BufferedToeplitz
 
-    strategy = hf.strategy.banded_toeplitz_optimal(8, horizon=STEPS * (TURNS + 1))
+    strategy = hf.strategy.blt(BUFFERS, horizon=STEPS * (TURNS + 1))
     drawn = hf.noise.correlated(strategy, dimension=DIMENSION, noise_multiplier=1.0)
-    coefficients = strategy.matrix()[:8, 0]
-    inverse = toeplitz.inverse_as_streaming_matrix(jax.numpy.asarray(coefficients))
-    shape = jax.numpy.zeros(DIMENSION)
-    state, key = inverse.init_multiply(shape), jax.random.key(0)
+    decays, weights = np.array([0.99, 0.9, 0.6, 0.2]), np.array([0.02, 0.08, 0.2, 0.1])
+    inverse = BufferedToeplitz.build(decays, weights, dtype="float32").inverse_as_streaming_matrix()
+    state, key = inverse.init_multiply(jax.numpy.zeros(DIMENSION, dtype="float32")), jax.random.key(0)
 
     @jax.jit
     def step(key: Any, state: Any) -> Any:
         key, used = jax.random.split(key)
-        row, state = inverse.multiply_next(jax.random.normal(used, (DIMENSION,)), state)
+        row, state = inverse.multiply_next(jax.random.normal(used, (DIMENSION,), "float32"), state)
         return key, state, row
 
-    def peer() -> None:
+    def in_jax() -> None:
         nonlocal key, state
         for _ in range(STEPS):
             key, state, row = step(key, state)
-        row.block_until_ready()
+            row.block_until_ready()
 
-    found = in_turns(hushflow=lambda: [drawn(drawn.next_step) for _ in range(STEPS)], jax_privacy=peer)
-    for name, taken in found.items():
-        per_step, ratio = taken / STEPS * 1e3, found["jax_privacy"] / taken
-        print(f"noise {name:<12} {per_step:7.1f} ms a step, {ratio:5.2f} times jax_privacy")
+    rng, buffers = np.random.default_rng(0), np.zeros((BUFFERS, DIMENSION))
+
+    def in_numpy() -> None:
+        for _ in range(STEPS):
+            row = rng.standard_normal(DIMENSION) - buffers.sum(axis=0)
+            for buffer, decay, weight in zip(buffers, decays, weights, strict=True):
+                buffer *= decay
+                buffer += weight * row
+
+    def in_hushflow() -> None:
+        for _ in range(STEPS):
+            drawn(drawn.next_step)
+
+    found = in_turns(hushflow=in_hushflow, jax_privacy=in_jax, numpy=in_numpy)
+    for name, (taken, used) in found.items():
+        each = 1e9 / STEPS / DIMENSION
+        print(f"noise {name:<12} {taken * each:5.1f} ns a coordinate and step, {used * each:5.1f} ns of processor time")
+    for peer in ("jax_privacy", "numpy"):
+        print(f"noise {'hushflow':<12} {compared(found, 'hushflow', peer)}")
 
 
 def importing() -> None:
     run = lambda module: subprocess.run([sys.executable, "-c", f"import {module}"], check=True)  # noqa: E731
     found = in_turns(hushflow=lambda: run("hushflow"), numpy=lambda: run("numpy"), nothing=lambda: run("sys"))
-    for name, taken in found.items():
-        print(f"import {name:<12} {(taken - found['nothing']) * 1e3:6.0f} ms")
+    for name, (taken, _) in found.items():
+        print(f"import {name:<12} {(taken - found['nothing'][0]) * 1e3:6.0f} ms")
 
 
 if __name__ == "__main__":

@@ -131,7 +131,11 @@ def _missing_as_nan(values: Any) -> npt.NDArray[Any]:
             found: npt.NDArray[Any] = values.to_numpy(dtype=np.float64, na_value=np.nan)
             return found
     if module == "pyarrow" and hasattr(values, "combine_chunks"):
-        return np.asarray(values.to_numpy())
+        if values.num_chunks == 1:
+            # Without a copy.
+            values = values.chunk(0)
+        else:
+            return np.asarray(values.to_numpy())
     if module == "pyarrow" and hasattr(values, "to_numpy"):
         return np.asarray(values.to_numpy(zero_copy_only=False))
     if module in ("pandas", "polars") and hasattr(values, "to_numpy"):
@@ -206,10 +210,47 @@ def numbers(values: Any, name: str) -> Floats:
         return found.astype(np.float64, copy=False)
 
 
+MANY = 10_000
+"""Keys from which pyarrow finds the distinct ones faster, with its import."""
+
+
+def _whole_numbers(values: Any) -> npt.NDArray[Any] | None:
+    """Returns a column as an array if it holds whole numbers, and none is missing."""
+    module = type(values).__module__.partition(".")[0]
+    if module == "pyarrow" and hasattr(values, "null_count"):
+        import pyarrow
+
+        are_whole = values.null_count == 0 and pyarrow.types.is_integer(values.type)
+    elif module == "polars":
+        are_whole = values.dtype.is_integer() and values.null_count() == 0
+    elif module == "pandas" and hasattr(values, "isna"):
+        are_whole = getattr(values.dtype, "kind", "") in "iu" and not values.isna().any()
+    else:
+        are_whole = type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind in "iu"
+    return _missing_as_nan(values) if are_whole else None
+
+
 def _factorised(values: Any) -> tuple[Any, npt.NDArray[np.intp]] | None:
     """Returns the distinct values of a column and the place of that of each row, -1 where it is
     missing. None for columns in which they are not found faster than one by one."""
     module = type(values).__module__.partition(".")[0]
+    numbers = _whole_numbers(values)
+    if numbers is not None and numbers.dtype.kind in "iu":
+        least, most = (numbers.min(), numbers.max()) if numbers.size else (0, 0)
+        if int(most) - int(least) >= numbers.size:
+            return np.unique(numbers, return_inverse=True)
+        # All integers between them, without a sort. Small ones are places themselves, and need no copy.
+        if 0 <= int(least) and int(most) < numbers.size:
+            return [str(value) for value in range(int(most) + 1)], numbers
+        # Differences are exact modulo 2⁶⁴.
+        places = np.subtract(numbers, least, dtype=np.uint64, casting="unsafe").astype(np.intp)
+        return [str(value) for value in range(int(least), int(most) + 1)], places
+    if module == "pandas" and str(values.dtype) == "category":
+        return values.cat.categories, np.asarray(values.cat.codes)
+    if len(values) > MANY and type(values).__name__ in ("Series", "ndarray", "list") and find_spec("pyarrow"):
+        import pyarrow
+
+        values, module = pyarrow.array(values.to_arrow() if module == "polars" else values), "pyarrow"
     if module == "pyarrow" and hasattr(values, "dictionary_encode"):
         whole = values.combine_chunks() if hasattr(values, "combine_chunks") else values
         encoded = whole.dictionary_encode()
@@ -219,15 +260,6 @@ def _factorised(values: Any) -> tuple[Any, npt.NDArray[np.intp]] | None:
         return distinct, np.asarray(
             values.replace_strict(distinct, range(len(distinct)), default=None).to_numpy()
         )
-    if module == "pandas" and str(values.dtype) == "category":
-        return values.cat.categories, np.asarray(values.cat.codes)
-    if type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind in "iu":
-        least, most = (values.min(), values.max()) if values.size else (0, 0)
-        if int(most) - int(least) >= values.size:
-            return np.unique(values, return_inverse=True)
-        # All integers between them, without a sort. Differences are exact modulo 2⁶⁴.
-        places = np.subtract(values, least, dtype=np.uint64, casting="unsafe").astype(np.intp)
-        return [str(value) for value in range(int(least), int(most) + 1)], places
     return None
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import html
-import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _hushflow
-from ._errors import ParameterError
+from ._chart import Curve, svg
+from ._errors import ParameterError, StateError
 from ._frames import Columns, column_of
 from ._hushflow import Pipeline
 from ._types import Path, ViewOptions
@@ -31,19 +31,35 @@ class View(Columns):
     """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Release:
     """One epoch of a log, under a view. All of it is public.
 
-    Dictionaries have an entry for each key, or for `all` without keys.
+    Dictionaries have an entry for each key, or for `all` without keys. The release that `close_epoch`
+    returns reads the log when it is asked for one of them.
     """
 
     epoch: int
-    start: str | None
-    """When it began, RFC 3339; None if epochs are counted."""
     columns: list[str]
-    lines: dict[str, dict[str, Any]] = field(repr=False)
-    """All fields of each key, as in `hushflow tail --json`."""
+    _read: Callable[[], str] = field(repr=False)
+
+    @cached_property
+    def lines(self) -> dict[str, dict[str, Any]]:
+        """All fields of each key, as in `hushflow tail --json`."""
+        return {line["key"]: line for line in map(json.loads, self._read().splitlines())}
+
+    @property
+    def start(self) -> str | None:
+        """When it began, RFC 3339; None if epochs are counted."""
+        return next((line.get("start") for line in self.lines.values()), None)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Release):
+            return NotImplemented
+        return (self.epoch, self.columns, self.lines) == (other.epoch, other.columns, other.lines)
+
+    def __reduce__(self) -> Any:
+        return _release, (self.columns, self.epoch, "\n".join(map(json.dumps, self.lines.values())))
 
     @property
     def count(self) -> dict[str, float]:
@@ -217,6 +233,18 @@ class Log:
         found = self._log.lines(options, epoch)
         return None if found is None else _release(self.columns, *found)
 
+    def _published(self, epoch: int) -> Release:
+        """An epoch that is published, to be read later."""
+        options = _options(None, None, None, None, None, 0.95, False, False, False, False, None, 1)
+
+        def read() -> str:
+            found = self._log.lines(options, epoch)
+            if found is None:
+                raise StateError(f"epoch {epoch} was published, and is not in the log any more")
+            return found[1]
+
+        return Release(epoch, self.columns, read)
+
     def plot(
         self, column: str, *, workload: str | None = None, level: float = 0.95, axes: Any = None
     ) -> Any:
@@ -257,31 +285,30 @@ class Log:
         return self._log.verify()
 
     def _repr_html_(self) -> str:
-        """Draws the means of all columns as SVG, with matplotlib; else, or before there are any, the
-        newest rows of the view."""
+        """Draws the means of all columns with their intervals as SVG; before there are any, the newest
+        rows of the view."""
         view = self.view()
         drawn = [column for column in self.columns if view.rows and f"mean_{column}" in view]
-        if not drawn or find_spec("matplotlib") is None:
+        if not drawn:
             rows = slice(-len(self.keys), None)
             return View({name: values[rows] for name, values in view.items()})._repr_html_()
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 3 * len(drawn)), layout="constrained")
-        for place, column in enumerate(drawn, 1):
-            self.plot(column, axes=figure.add_subplot(len(drawn), 1, place))
-        picture = io.StringIO()
-        figure.savefig(picture, format="svg")
-        text = picture.getvalue()
-        return f"<div>{html.escape(repr(self))}</div>{text[text.index('<svg') :]}"
+        epochs = view["key"] == self.keys[0]
+        steps = view["start" if "start" in view else "epoch"][epochs]
+        parts = [f"<div>{html.escape(repr(self))}</div>"]
+        for column in drawn:
+            names = [f"{name}_{column}" for name in ("mean", "mean_lower", "mean_upper")]
+            rows_of = {key: view["key"] == key for key in self.keys}
+            curves = [Curve(key, *(view[name][rows] for name in names)) for key, rows in rows_of.items()]
+            labels = [str(step).removesuffix("T00:00:00.000000") for step in steps]
+            parts.append(f"<div>{svg(f'mean of {column}', labels, curves)}</div>")
+        return "".join(parts)
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}: {self.parameters['name']}, {self.horizon} epochs)"
 
 
 def _release(columns: list[str], epoch: int, lines: str) -> Release:
-    found = [json.loads(line) for line in lines.splitlines()]
-    start = found[0].get("start") if found else None
-    return Release(epoch, start, columns, {line["key"]: line for line in found})
+    return Release(epoch, columns, lambda: lines)
 
 
 def _options(

@@ -379,10 +379,7 @@ class ContinualMoments(Owned):
         epoch: `epoch_` is the last published one.
         """
         epoch = self._open().close_epoch()
-        release = self.log_.release(epoch)
-        if release is None:
-            raise StateError("the release that was just published is not in the log")
-        return release
+        return self.log_._published(epoch)
 
     def close(self) -> None:
         """Unlocks the directory. Records of epochs that are not closed are forgotten."""

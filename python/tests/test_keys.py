@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 
 import hushflow as hf
-from hushflow._batch import UNLISTED, KeyNumbers
+from hushflow._batch import MANY, UNLISTED, KeyNumbers
 
 NUMBERED: dict[str, Callable[[npt.NDArray[np.int64]], Any]] = {
     "signed": lambda keys: keys,
@@ -41,6 +41,26 @@ def test_keys_of_any_form_have_their_numbers(form: str) -> None:
     listed = {str(key + shift): number for number, key in enumerate([3, -2, 0, 8])}
     found = KeyNumbers(list(listed)).of(NUMBERED[form](keys), "k")
     np.testing.assert_array_equal(found, [listed.get(str(key + shift), UNLISTED) for key in keys[: len(found)]])
+
+
+@pytest.mark.parametrize("form", [list, np.array, pandas.Series, polars.Series])
+def test_many_keys_of_text_have_their_numbers(form: Callable[[list[Any]], Any]) -> None:
+    keys = np.random.default_rng(0).integers(0, 9, MANY + 1).astype(str).tolist()
+    listed = [str(key) for key in range(8)]
+    found = KeyNumbers(listed).of(form(keys), "k")
+    np.testing.assert_array_equal(found, [int(key) if key in listed else UNLISTED for key in keys])
+    if form is not np.array:
+        keys[5] = None
+        assert KeyNumbers(listed).of(form(keys), "k")[5] == UNLISTED
+
+
+@pytest.mark.parametrize("wrong", [2.5, b"3", True, [1]])
+def test_a_wrong_key_among_many_is_named_with_its_row(wrong: Any) -> None:
+    keys: list[Any] = ["1"] * (MANY + 7)
+    keys[MANY] = wrong
+    for form in (list, pandas.Series):
+        with pytest.raises(hf.BatchError, match=f"column 'k', row {MANY}: found a value of type {type(wrong).__name__}"):
+            KeyNumbers(["1"]).of(form(keys), "k")
 
 
 def test_keys_far_apart_have_their_numbers() -> None:

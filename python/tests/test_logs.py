@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow
 import pytest
 
 import hushflow as hf
+from hushflow import _chart
 
 from .conftest import FLIGHTS, ROOT, Command
 
@@ -228,15 +230,46 @@ def test_plot_draws_every_key(state: Path) -> None:
         log.plot("blub")
 
 
-def test_notebooks_show_a_table_or_curves(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebooks_show_curves_with_their_bands(state: Path) -> None:
     log = hf.open_log(state)
-    monkeypatch.setattr("hushflow._logs.find_spec", lambda name: None)
-    table = log._repr_html_()
-    assert "mean_dep_delay" in table and "<svg" not in table
-    monkeypatch.undo()
-    pytest.importorskip("matplotlib", reason="matplotlib is not there")
     drawn = log._repr_html_()
-    assert drawn.count("<svg") == 1 and "Log(" in drawn and "<?xml" not in drawn
+    assert "Log(" in drawn and drawn.count("<svg") == len(log.columns)
+    root = ElementTree.fromstring(f"<div>{drawn}</div>")
+    name = "{http://www.w3.org/2000/svg}"
+    for picture, column in zip(root.iter(f"{name}svg"), log.columns, strict=True):
+        texts = [text.text for text in picture.iter(f"{name}text")]
+        assert f"mean of {column}" in texts and set(log.keys) < set(texts)
+        view = log.view()
+        for number, key in enumerate(log.keys):
+            colour = _chart.COLOURS[number]
+            lines = [path for path in picture.iter(f"{name}path") if path.get("stroke") == colour]
+            bands = [path for path in picture.iter(f"{name}path") if path.get("fill") == colour]
+            means = view[f"mean_{column}"][view["key"] == key]
+            # A path has a point for each mean, and two for each interval.
+            assert sum(path.get("d", "").count("L") + 1 for path in lines) >= np.isfinite(means).sum() > 0
+            assert bands
+
+
+def test_a_log_without_means_is_shown_as_a_table(tmp_path: Path) -> None:
+    stream = hf.ContinualMoments({"x": (0, 1)}, epsilon=1.0, delta=1e-6, horizon=2, state=tmp_path / "state")
+    stream.partial_fit(np.zeros((3, 1)))
+    shown = stream.log_._repr_html_()
+    assert "<svg" not in shown and "epoch" in shown
+    stream.close()
+
+
+def test_curves_have_gaps_names_and_few_points() -> None:
+    values = np.sin(np.arange(5000) / 100)
+    values[1000:2000] = np.nan
+    curves = [_chart.Curve(f"<{number}>", values, values - 1, values + 1) for number in range(10)]
+    picture = _chart.svg("a & b", [str(step) for step in range(5000)], curves)
+    root = ElementTree.fromstring(picture)
+    paths = [path for path in root if path.get("fill") == "none"]
+    assert len(paths) == 2 * len(_chart.COLOURS) and "nan" not in picture
+    assert sum(path.get("d", "").count("L") for path in paths) < len(_chart.COLOURS) * _chart.POINTS
+    assert "a & b (and 2 more keys)" in [text.text for text in root] and "<0>" in [text.text for text in root]
+    empty = _chart.svg("none", ["1"], [_chart.Curve("x", *[np.array([np.nan])] * 3)])
+    assert "nan" not in empty
 
 
 def test_nothing_is_printed(pipeline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,13 @@ def of_other(name: str, *values: Any) -> Change:
     return lambda batch, rng: batch | {name: rng.choice(values)}
 
 
+def frozen(values: Any) -> np.ndarray:
+    """A read-only array."""
+    array = np.array(values)
+    array.flags.writeable = False
+    return array
+
+
 MALFORMED: dict[str, Change] = {
     "too long or short": lambda batch, rng: batch
     | {rng.choice(["x", "y", "key", "at", "who"]): batch["x" if rng.random() < 0.1 else "key"][: rng.randrange(ROWS)]},
@@ -85,6 +92,18 @@ MALFORMED: dict[str, Change] = {
         pyarrow.array([1] * (ROWS - 1) + [None]),
         pandas.array([1] * (ROWS - 1) + [None], dtype="Int64"),
     ),
+    "arrow": of_column(
+        pyarrow.chunked_array([[1.0] * 3, [2.0, None, 3.0]]),
+        pyarrow.chunked_array([[1.0] * 3, [2.0]]),
+        pyarrow.chunked_array([["x"] * 3, ["y"] * 3]),
+        pyarrow.chunked_array([], type=pyarrow.float64()),
+        pyarrow.array([1.0, None] * 3).dictionary_encode(),
+        pyarrow.chunked_array([pyarrow.array(["x"] * 3).dictionary_encode()] * 2),
+        pyarrow.nulls(ROWS),
+        pyarrow.array([[1.0]] * ROWS),
+        pyarrow.array([None] * ROWS, type=pyarrow.float64()),
+    ),
+    "read-only with a gap": lambda batch, rng: batch | {rng.choice("xy"): frozen([1.0] * (ROWS - 1) + [np.nan])[:: rng.choice([1, -1])]},
     "huge": of_column(lambda rng: [10 ** rng.randrange(400, 999)] * ROWS, [1e400] * ROWS),
     "negative stride with a gap": lambda batch, rng: batch | {"x": np.array([np.nan, *batch["x"][1:]])[::-1]},
     "keys": of_other("key", np.zeros(ROWS), np.zeros((ROWS, 2)), [["a"]] * ROWS, [{}] * ROWS, 3, np.zeros(ROWS, complex)),
@@ -163,10 +182,12 @@ def test_malformed_batches_count_nothing(tmp_path: Path) -> None:
 def test_unusual_batches_count(tmp_path: Path) -> None:
     """Read-only, strided, byte-swapped, Fortran-ordered and empty arrays are as good as others."""
     rows = np.random.default_rng(1).uniform(0, 1, (100, 2))
-    frozen = rows.copy()
-    frozen.flags.writeable = False
+    halves = [rows[:30], rows[30:]]
     forms = [
-        frozen,
+        frozen(rows),
+        frozen(rows[::-1])[::-1],
+        pyarrow.table({name: pyarrow.chunked_array([half[:, i] for half in halves]) for i, name in enumerate("xy")}),
+        pyarrow.table({name: pyarrow.array(rows[:, i]).dictionary_encode() for i, name in enumerate("xy")}),
         np.asfortranarray(rows),
         rows[::-1][::-1],
         rows.astype(">f8"),

@@ -517,3 +517,16 @@ def test_state_of_other_users_stays_hidden(days: list[Rows], tmp_path: Path) -> 
     with moments(tmp_path / "state") as stream:
         stream.partial_fit(numbers(days[0])).close_epoch()
     assert (os.stat(tmp_path / "state").st_mode & 0o077) == 0
+
+
+def test_a_release_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    with hf.ContinualMoments({"x": (0, 1)}, epsilon=1.0, delta=1e-6, horizon=3, state=tmp_path / "s") as stream:
+        stream.partial_fit(np.ones((10, 1)))
+        release = stream.close_epoch()
+        assert "lines" not in vars(release) and repr(release) == "Release(epoch=1, columns=['x'])"
+        stream.partial_fit(np.zeros((10, 1)))
+        later = stream.close_epoch()
+        # Later epochs change nothing about it, and it is read once.
+        same = stream.log_.release(1)
+        assert release == same and release != later and release.lines is release.lines
+        assert pickle.loads(pickle.dumps(release)) == release

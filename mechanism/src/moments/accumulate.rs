@@ -8,16 +8,21 @@
 //! - Many sums: updating them for every record would cost more memory traffic than arithmetic. So a
 //!   key buffers its rows until they hold about as many numbers as its sums do, and multiplies them
 //!   at once. A key with few records stays small. All keys share one workspace.
+//! - Few sums and many rows of few keys, mixed: they are sorted by key first (`sorted`), and
+//!   multiplied.
 
 use super::clipped::NARROW_RECORDS;
 use super::products::{BLOCK_ROWS, BlockProducts};
 use super::products::{add_record, is_narrow};
 use super::sums::{add, add_runs};
 use super::{Bins, IntegerRow, Layout, MomentError, QuantisedRows, Sums};
+use sorted::SortedRows;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use zeroize::{Zeroize, Zeroizing};
+
+mod sorted;
 
 /// The least number of rows of one key that are multiplied at once; a key of wide records buffers
 /// at least this many.
@@ -53,6 +58,8 @@ pub struct Accumulators {
     spare: Vec<KeySums>,
     /// Memory for the total of a key.
     total: Zeroizing<Vec<i128>>,
+    /// Memory for rows by key.
+    sorted: SortedRows,
 }
 
 /// Most keys whose memory is kept for later ones.
@@ -106,6 +113,7 @@ impl Accumulators {
             records: Some(0),
             spare,
             total: Zeroizing::default(),
+            sorted: SortedRows::default(),
         }
     }
 
@@ -127,6 +135,15 @@ impl Accumulators {
             return Err(MomentError::Keys { keys: keys.len(), rows: run.len() });
         };
         let histograms = self.layout.bins.histograms as usize;
+        if histograms == 0 && is_narrow(self.layout) {
+            let mut sorted = std::mem::take(&mut self.sorted);
+            let is_sorted = sorted.sort(keys, rest, self.width);
+            sorted.runs().for_each(|(key, rows)| self.add_run(key, rows));
+            self.sorted = sorted;
+            if is_sorted {
+                return Ok(());
+            }
+        }
         let mut bins = rows.bins().get(run.start * histograms..).unwrap_or_default();
         for run in keys.chunk_by(PartialEq::eq) {
             let (rows, after) = rest.split_at(run.len() * self.width);
@@ -253,6 +270,7 @@ impl Accumulators {
         }
         self.total[..].zeroize();
         self.products.wipe();
+        self.sorted.wipe();
         if few {
             self.keys = keys;
         }

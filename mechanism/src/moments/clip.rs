@@ -15,6 +15,9 @@ use super::products::squared_norm;
 use super::rows::round_ties_even;
 use super::{Histogram, QuantisedRows, RECORD_BITS, RecordError};
 use crate::numbers;
+use together::TOGETHER;
+
+mod together;
 
 /// Integer norm of a record of norm ζ.
 pub(super) const UNIT: f64 = (1u64 << RECORD_BITS) as f64;
@@ -260,10 +263,7 @@ impl Clipper {
     /// Returns whether records only have to be scaled and rounded: columns have no bounds, and
     /// squares are not clipped jointly.
     pub(super) fn is_plain(&self) -> bool {
-        self.limit.is_infinite()
-            && self.joint_weight.is_none()
-            && !self.indicates
-            && self.histograms.is_empty()
+        self.limit.is_infinite() && self.is_simple()
     }
 
     /// Returns the factor that brings a record of this squared norm onto the grid. `None` unless
@@ -322,11 +322,7 @@ impl Clipper {
     /// The values of a record in centred and scaled units, between their bounds; NaN unless finite.
     pub(super) fn scaled(&self, record: &[f64]) -> impl Iterator<Item = f64> {
         let columns = self.centres.iter().zip(&self.scales);
-        record.iter().zip(columns).map(|(&value, (&centre, &scale))| {
-            // The clamp turns an infinite value into a large finite one. 0 · value is then NaN and
-            // remains.
-            ((value - centre) * scale).clamp(-self.limit, self.limit) + 0.0 * value
-        })
+        record.iter().zip(columns).map(|(&value, (&centre, &scale))| scaled(value, centre, scale, self.limit))
     }
 
     /// Appends many records, row-major, to `rows`. Returns the indices of those left out because a
@@ -339,15 +335,35 @@ impl Clipper {
             return Err(self.other_length(records.len(), rows));
         }
         rows.reserve(records.len() / width, self.joint_weight.is_some());
-        let mut left_out = Vec::new();
-        for (position, record) in records.chunks_exact(width).enumerate() {
-            match self.quantise(record, rows) {
-                Err(RecordError::NotFinite) => left_out.push(position),
-                quantised => quantised?,
+        let (mut left_out, mut position) = (Vec::new(), 0);
+        while position * width < records.len() {
+            if self.is_simple() {
+                position += together::quantise(self, &records[position * width..], rows.push_all()?);
+            }
+            let some = records[position * width..].chunks_exact(width).take(TOGETHER);
+            for record in some {
+                match self.quantise(record, rows) {
+                    Err(RecordError::NotFinite) => left_out.push(position),
+                    quantised => quantised?,
+                }
+                position += 1;
             }
         }
         Ok(left_out)
     }
+
+    /// Returns whether a record becomes one row of its columns and nothing else.
+    fn is_simple(&self) -> bool {
+        self.joint_weight.is_none() && !self.indicates && self.histograms.is_empty()
+    }
+}
+
+/// Returns a value in centred and scaled units, between its bounds; NaN unless finite.
+#[inline(always)]
+fn scaled(value: f64, centre: f64, scale: f64, limit: f64) -> f64 {
+    // The bounds turn an infinite value into a large finite one, and NaN as well. 0 · value is then
+    // NaN and remains. `clamp` would have a branch.
+    ((value - centre) * scale).max(-limit).min(limit) + 0.0 * value
 }
 
 /// Returns the middle and half width of an interval, if a number lies strictly between its ends.

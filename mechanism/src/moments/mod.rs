@@ -24,8 +24,7 @@ pub use bins::{Bins, Histogram, HistogramError};
 pub use clip::{ClipError, Clipper};
 pub use clipped::{ClippedSums, ClippedSumsError};
 pub use products::squared_norm;
-pub use rows::IntegerRow;
-pub use rows::{QuantisedRows, RecordError};
+pub use rows::{IntegerRow, QuantisedRows, RecordError, wipe};
 pub use sums::{MomentError, Sums};
 
 use serde::{Deserialize, Serialize};

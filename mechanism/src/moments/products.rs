@@ -22,7 +22,8 @@
 //! order, so the results are the same, bit by bit.
 //!
 //! Numbers are moved by value in blocks of eight: compilers can't vectorise writes to memory that
-//! may be aliased.
+//! may be aliased. Blocks are loops over lanes: closures of `array::map` may stay calls of
+//! functions for small registers.
 
 use super::rows::{as_integer, round_ties_even};
 use super::sums::add_runs;
@@ -213,7 +214,7 @@ fn add_products<const D: usize>(sums: &mut [f64], row: &[f64]) {
 }
 
 /// Lanes of a block.
-const LANES: usize = 8;
+pub(super) const LANES: usize = 8;
 
 /// Number of records whose norms are computed at once.
 const NORMS: usize = 8;
@@ -252,20 +253,36 @@ impl<V: Copy + Into<f64>, const R: usize> WithSimd for SquaredNorms<'_, V, R> {
 }
 
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "a position in several slices, side by side")]
 fn in_lanes<V: Copy + Into<f64>, const R: usize>(rows: [&[V]; R]) -> [f64; R] {
-    let (blocks, rests) =
-        (rows.map(|row| row.as_chunks::<LANES>().0), rows.map(|row| row.as_chunks::<LANES>().1));
+    let (blocks, rests) = in_blocks(rows);
     let number = blocks.iter().map(|blocks| blocks.len()).min().unwrap_or(0);
-    let blocks = blocks.map(|blocks| &blocks[..number]);
     let mut sums = [[0.0; LANES]; R];
     for position in 0..number {
-        for (sums, blocks) in sums.iter_mut().zip(&blocks) {
-            let squares = blocks[position].map(|value| value.into() * value.into());
-            sums.iter_mut().zip(squares).for_each(|(sum, square)| *sum += square);
+        for row in 0..R {
+            let block: [V; LANES] = blocks[row][position];
+            for lane in 0..LANES {
+                let value: f64 = block[lane].into();
+                sums[row][lane] += value * value;
+            }
         }
     }
-    let rest = |rest: &[V]| rest.iter().map(|&value| value.into() * value.into()).sum::<f64>();
-    std::array::from_fn(|row| sums[row].iter().sum::<f64>() + rest(rests[row]))
+    let mut norms = [0.0; R];
+    for row in 0..R {
+        let rest = rests[row].iter().map(|&value| value.into() * value.into()).sum::<f64>();
+        norms[row] = sums[row].iter().sum::<f64>() + rest;
+    }
+    norms
+}
+
+/// Returns the whole blocks of some rows, and what follows them.
+#[inline(always)]
+fn in_blocks<V, const R: usize>(rows: [&[V]; R]) -> ([&[[V; LANES]]; R], [&[V]; R]) {
+    let (mut blocks, mut rests): ([&[[V; LANES]]; R], _) = ([&[]; R], rows);
+    for row in 0..R {
+        (blocks[row], rests[row]) = rows[row].as_chunks();
+    }
+    (blocks, rests)
 }
 
 /// Scales and rounds records, and adds them and their squares to the sums. Returns the sum of each
@@ -294,30 +311,30 @@ impl<V: Copy + Into<f64>, const R: usize> WithSimd for AddRecords<'_, V, R> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> [f64; R] {
-        let Self { records, scales, first, second } = self;
-        let records = records.map(|record| &record[..first.len()]);
-        let (blocks, rests) = (
-            records.map(|record| record.as_chunks::<LANES>().0),
-            records.map(|record| record.as_chunks::<LANES>().1),
-        );
+        let Self { mut records, scales, first, second } = self;
+        for record in &mut records {
+            *record = &record[..first.len()];
+        }
+        let (blocks, rests) = in_blocks(records);
         let ((firsts, first_rest), (seconds, second_rest)) = (first.as_chunks_mut(), second.as_chunks_mut());
         let mut squared_norms = [[0.0; LANES]; R];
         for (position, (first, second)) in firsts.iter_mut().zip(seconds).enumerate() {
             let (mut integers_sum, mut squares_sum): ([f64; LANES], [f64; LANES]) = (*first, *second);
             for record in 0..R {
-                let integers =
-                    blocks[record][position].map(|value| round_ties_even(value.into() * scales[record]));
-                let squares = integers.map(|integer| integer * integer);
+                let block: [V; LANES] = blocks[record][position];
                 for lane in 0..LANES {
-                    integers_sum[lane] += integers[lane];
-                    squares_sum[lane] += squares[lane];
-                    squared_norms[record][lane] += squares[lane];
+                    let integer = round_ties_even(block[lane].into() * scales[record]);
+                    let square = integer * integer;
+                    integers_sum[lane] += integer;
+                    squares_sum[lane] += square;
+                    squared_norms[record][lane] += square;
                 }
             }
             (*first, *second) = (integers_sum, squares_sum);
         }
-        let mut norms = squared_norms.map(|lanes| lanes.iter().sum());
+        let mut norms = [0.0; R];
         for record in 0..R {
+            norms[record] = squared_norms[record].iter().sum();
             let sums = first_rest.iter_mut().zip(second_rest.iter_mut());
             for (value, (first, second)) in rests[record].iter().zip(sums) {
                 let integer = round_ties_even((*value).into() * scales[record]);
@@ -350,14 +367,14 @@ impl WithSimd for AddIntegers<'_> {
         let Self { sums, are_stale, integers } = self;
         let ((sums, sums_rest), (integers, integers_rest)) = (sums.as_chunks_mut(), integers.as_chunks());
         let blocks = sums.iter_mut().zip(integers);
-        if are_stale {
+        for (sums, integers) in blocks {
             // Overwritten values need not be read.
-            blocks.for_each(|(sums, integers): (_, &[f64; LANES])| *sums = integers.map(as_integer));
-        } else {
-            blocks.for_each(|(sums, integers)| {
-                let (before, integers): ([i64; LANES], [f64; LANES]) = (*sums, *integers);
-                *sums = std::array::from_fn(|lane| before[lane].wrapping_add(as_integer(integers[lane])));
-            });
+            let before: [i64; LANES] = if are_stale { [0; LANES] } else { *sums };
+            let (integers, mut total): ([f64; LANES], _) = (*integers, before);
+            for lane in 0..LANES {
+                total[lane] = before[lane].wrapping_add(as_integer(integers[lane]));
+            }
+            *sums = total;
         }
         for (sum, &integer) in sums_rest.iter_mut().zip(integers_rest) {
             *sum = if are_stale { 0 } else { *sum }.wrapping_add(as_integer(integer));

@@ -8,6 +8,8 @@
 //! compilers vectorise it.
 
 use crate::numbers;
+#[cfg(target_arch = "x86_64")]
+use bytemuck::pod_align_to_mut;
 use zeroize::Zeroize;
 
 /// Reasons why a record can't be quantised. Never contain the record's values.
@@ -115,17 +117,26 @@ impl QuantisedRows {
         record: impl Iterator<Item = f64>,
         joint: bool,
     ) -> Result<&mut [f64], RecordError> {
-        if self.is_empty() {
-            self.joint = joint;
-        } else if self.joint != joint {
-            return Err(RecordError::Mixed);
-        }
+        self.set_joint(joint)?;
         let start = self.values.len();
         self.values.extend(record);
         if joint {
             self.values.extend_from_within(start..);
         }
         Ok(&mut self.values[start..])
+    }
+
+    /// Returns the values, to which whole records of one row each may be appended.
+    pub(super) fn push_all(&mut self) -> Result<&mut Vec<f64>, RecordError> {
+        self.set_joint(false)?;
+        Ok(&mut self.values)
+    }
+
+    fn set_joint(&mut self, joint: bool) -> Result<(), RecordError> {
+        if self.is_empty() {
+            self.joint = joint;
+        }
+        if self.joint == joint { Ok(()) } else { Err(RecordError::Mixed) }
     }
 
     /// Removes the last record.
@@ -136,9 +147,25 @@ impl QuantisedRows {
 
 impl Drop for QuantisedRows {
     fn drop(&mut self) {
-        self.values.zeroize();
+        // The rest of the memory may hold records that were removed.
+        let capacity = self.values.capacity();
+        self.values.resize(capacity, 0.0);
+        wipe(&mut self.values);
         self.bins.zeroize();
     }
+}
+
+/// Wipes numbers: as `zeroize`, which may take a call for each of them, but by whole registers.
+pub fn wipe(numbers: &mut [f64]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let (start, registers, end) = pod_align_to_mut::<f64, std::arch::x86_64::__m256i>(numbers);
+        start.zeroize();
+        registers.iter_mut().for_each(Zeroize::zeroize);
+        end.zeroize();
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    numbers.zeroize();
 }
 
 /// A row of integers, in 64 bits where all of them are known to fit.
@@ -232,6 +259,20 @@ mod tests {
             prop_assert_eq!(rounded, value.round_ties_even());
             prop_assert_eq!(as_integer(rounded), rounded as i64);
             prop_assert_eq!(as_number(rounded as i64), rounded);
+        }
+    }
+
+    #[test]
+    fn every_number_is_wiped() {
+        let all: Vec<f64> = (1..40).map(f64::from).collect();
+        for start in 0..9 {
+            for end in start..all.len() {
+                let mut numbers = all.clone();
+                wipe(&mut numbers[start..end]);
+                let expected: Vec<f64> =
+                    (0..39).map(|i| if (start..end).contains(&i) { 0.0 } else { all[i] }).collect();
+                assert_eq!(numbers, expected);
+            }
         }
     }
 

@@ -296,13 +296,25 @@ impl<N: NoiseInteger> WithSimd for PackedRounds<'_, N> {
             (bin_numbers[position], certain[position]) = (bin, u64::from(is_certain));
         }
         for position in 0..ROUNDS {
-            let (draw, ends) =
-                round(bin_numbers[position], bytes[position].map(u64::from_le_bytes), leading, low_bits);
+            let (draw, ends) = round(bin_numbers[position], words(&bytes[position]), leading, low_bits);
             noise[position] = N::lower_half(draw.into());
             ended[position] = (ends & certain[position]).wrapping_shl(position as u32);
         }
         !ended.iter().fold(0, |all, one| all | one)
     }
+}
+
+/// Returns words from their bytes.
+///
+/// A loop over positions, because closures of `array::map` and `Iterator::zip` may be calls of
+/// another unit of code, and a loop with calls is not vectorised.
+#[inline(always)]
+pub(super) fn words<const WORDS: usize>(bytes: &[[u8; 8]; WORDS]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    for position in 0..WORDS {
+        words[position] = u64::from_le_bytes(bytes[position]);
+    }
+    words
 }
 
 /// Returns a draw of this bin, and 1 if it surely ends the round. Nothing overflows: h ≤ 1024, so

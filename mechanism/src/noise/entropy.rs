@@ -40,6 +40,9 @@ impl NoiseGenerator {
                 let (whole, rest) = bytes.as_chunks_mut();
                 whole.iter_mut().for_each(|batch| self.keystream.write(batch));
                 bytes = rest;
+                if bytes.is_empty() {
+                    return;
+                }
                 self.keystream.write(&mut self.batch);
                 self.given = 0;
             }

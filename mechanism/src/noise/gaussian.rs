@@ -44,7 +44,7 @@
 //! multiplications, no division, no floating point. The time depends on the noise only, and the
 //! noise is drawn before the sums of its epoch are read.
 
-use super::bins::{BINS, Bins, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part};
+use super::bins::{BINS, Bins, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part, words};
 use super::exponential::LazyUniform;
 use super::scale::NoiseScale;
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -207,7 +207,7 @@ impl DiscreteGaussian {
     ) {
         while open != 0 {
             let position = open.trailing_zeros() as usize;
-            let round = self.round(bytes[position].map(u64::from_le_bytes), rng);
+            let round = self.round(words(&bytes[position]), rng);
             noise[position] = N::lower_half(round.unwrap_or_else(|| self.draw::<WORDS, R>(rng)));
             open &= open - 1;
         }
@@ -222,7 +222,7 @@ impl DiscreteGaussian {
     ) -> u64 {
         let mut open = 0;
         for (x, bytes) in noise.iter_mut().zip(bytes) {
-            let (value, ended) = self.plain_round(bytes.map(u64::from_le_bytes));
+            let (value, ended) = self.plain_round(words(bytes));
             *x = N::lower_half(value);
             open = open >> 1 | u64::from(!ended) << 63;
         }

@@ -49,6 +49,16 @@
 //! with K = 1, noise is correlated in coarser units, of 2 to the power
 //! [`CorrelationUnits::coarse_bits`]: u is rounded to them before it is kept, and R is a multiple
 //! of them. In these units σ lies in (2⁴¹, 2⁴²]: M fits 51 bits, and one unit is negligible.
+//!
+//! # Why pipelines encode
+//! A restart could replay this form. The private log holds the sums x and the values w of every
+//! epoch, so it determines `u_t = w_t − K x_t`, and the u determine the state. Nothing is drawn
+//! again, so the proof holds. Pipelines encode all the same: only Toeplitz buffers with a horizon
+//! have a diagonal of ones, so the encoded form would stay for all other strategies, and logs,
+//! their checks, audits and attacks would exist twice. What that would save is the difference of
+//! the two forms in `cargo bench --bench buffered -- release`. It counts for rows of a million
+//! coordinates, as in training, which takes this form. An epoch of a pipeline has fewer, and
+//! spends most of its time elsewhere.
 
 use super::{
     Decoder, StepError,

@@ -138,12 +138,41 @@ fn rows_one_by_one_are_exact_beyond_a_block() {
         let layout = Layout::new(2, second);
         let rows = quantised(2, &[0.0, f64::from(length)].repeat(2 * (2 * BLOCK_ROWS + 1)));
         let keys: Vec<u32> = (0..rows.len() as u32).map(|row| row % 2).collect();
-        let sums = added(layout, &keys, &rows);
+        let mut accumulators = Accumulators::new(layout);
+        // Too few for a sort.
+        for start in (0..rows.len()).step_by(PENDING_ROWS) {
+            let run = start..rows.len().min(start + PENDING_ROWS);
+            accumulators.add_rows(&keys[run.clone()], &rows, run).unwrap();
+        }
+        let sums = accumulators.take();
         check(layout, &keys, &rows, &sums);
         assert_eq!(
             sums[&1].to_wide()[..3],
             [2 * BLOCK_ROWS as i128 + 1, 0, (2 * BLOCK_ROWS as i128 + 1) * i128::from(length)]
         );
+    }
+}
+
+/// Batches that are sorted by key and others, in turns, with keys that have no rows or few.
+#[test]
+fn mixed_keys_are_exact_in_batches_of_every_size() {
+    let mut rng = ChaCha20Rng::seed_from_u64(6);
+    for (dimension, second) in
+        [(1, Full), (3, SecondMoment::None), (8, Full), (9, Full), (9, Diagonal), (10, Full)]
+    {
+        let layout = Layout::new(dimension, second);
+        let rows = random_rows(dimension, 2000, 5);
+        let keys: Vec<u32> = (0..2000).map(|_| [0, 2, 2, 2, 5, 5, 6, 7, 9][rng.random_range(0..9)]).collect();
+        let mut accumulators = Accumulators::new(layout);
+        for epoch in 0..2 {
+            let (mut start, mut size) = (0, 1 + epoch);
+            while start < keys.len() {
+                let run = start..keys.len().min(start + size);
+                accumulators.add_rows(&keys[run.clone()], &rows, run.clone()).unwrap();
+                (start, size) = (run.end, size * 2 % 1021);
+            }
+            check(layout, &keys, &rows, &accumulators.take());
+        }
     }
 }
 

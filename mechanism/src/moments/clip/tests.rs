@@ -154,6 +154,44 @@ proptest! {
         }
     }
 
+    /// Records taken together become the same integers as one by one, to the last bit.
+    #[test]
+    fn many_records_equal_one_after_another(
+        dimension in 1..12usize,
+        values in prop::collection::vec(prop_oneof![9 => -2.0..2.0f64, 1 => prop::num::f64::ANY], 12 * 40),
+        exponents in prop::collection::vec(prop_oneof![6 => 0i32..1, 1 => -1000..1000], 40),
+        clip_norm in 0.1..3.0f64,
+        ordinary in 0..40usize,
+    ) {
+        let records: Vec<f64> = values
+            .chunks(12)
+            .zip(&exponents)
+            .enumerate()
+            .flat_map(|(number, (record, &exponent))| {
+                record[..dimension].iter().map(move |&value| match value {
+                    // A run without anything special.
+                    value if number >= ordinary && !(-2.0..2.0).contains(&value) => 0.25,
+                    value if number >= ordinary => value,
+                    value => value * 2f64.powi(exponent),
+                })
+            })
+            .collect();
+        let bounds = vec![(-1.0, 1.5); dimension];
+        for clipper in [Clipper::unscaled(dimension, clip_norm), Clipper::new(&bounds, clip_norm)] {
+            for clipper in [clipper.clone().unwrap(), clipper.unwrap().counting_unusable()] {
+                let [mut together, mut expected] = [(); 2].map(|()| QuantisedRows::new(dimension));
+                let left_out = clipper.quantise_all(&records, &mut together).unwrap();
+                let one = |record: &[f64]| clipper.quantise(record, &mut expected).is_err();
+                let refused: Vec<bool> = records.chunks(dimension).map(one).collect();
+                prop_assert_eq!(left_out, (0..40).filter(|&row| refused[row]).collect::<Vec<_>>());
+                let bits = |rows: &QuantisedRows| {
+                    rows.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+                };
+                prop_assert_eq!(bits(&together), bits(&expected));
+            }
+        }
+    }
+
     #[test]
     fn records_are_rounded_to_the_nearest_grid_point(
         record in prop::collection::vec(-1.0..1.0f64, 1..200),

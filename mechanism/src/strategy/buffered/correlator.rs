@@ -172,9 +172,11 @@ fn correlate_block(step: &RealStep, coarse_bits: u32, noise: &mut [i64; LANES], 
         noise[lane] = noise[lane].wrapping_sub(as_integer(sums[lane]) << coarse_bits);
         real[lane] = as_number(noise[lane].wrapping_add(half) >> coarse_bits);
     }
-    for ((buffer, decay), input) in buffers.iter_mut().zip(step.decays).zip(step.inputs) {
+    for (position, buffer) in buffers.iter_mut().enumerate() {
+        let (decay, input) = (step.decays[position], step.inputs[position]);
+        let before: Lanes = *buffer;
         for lane in 0..LANES {
-            buffer[lane] = decay * buffer[lane] + input * real[lane];
+            buffer[lane] = decay * before[lane] + input * real[lane];
         }
     }
 }
