@@ -1,15 +1,17 @@
 //! `hushflow query`: private answers to linear queries over a histogram, by the certified optimum.
 
+use std::io::{self, BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hushflow::estimators::query::{QueryAnswers, QueryMechanism, QueryWorkload};
+use hushflow::estimators::query::{QueryAnswers, QueryMechanism, QueryName, QueryStrategy, QueryWorkload};
 use hushflow::format::table::{MissingRows, Table};
 use hushflow::ledger::Charge;
 use hushflow::lines::{OutputFormat, csv_line};
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, Rho, zcdp};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::strategies::matrix::read_matrix;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::ledger::ChargeArguments;
@@ -199,10 +201,10 @@ impl QueryArguments {
     }
 
     /// Prints expected errors at σ = 1.
-    fn print_comparison(&self, mechanism: &QueryMechanism) -> Result<(), CliError> {
-        let (error, bound) = mechanism.strategy().error();
-        let rivals = mechanism.strategy().rivals(mechanism.workload())?;
-        let queries = mechanism.workload().queries();
+    fn print_comparison(&self, strategy: &QueryStrategy) -> Result<(), CliError> {
+        let (error, bound) = strategy.error();
+        let rivals = strategy.rivals()?;
+        let (queries, cells) = (strategy.workload().queries(), strategy.workload().cells());
         let rows: Vec<(&str, f64)> = [("optimal", error)]
             .into_iter()
             .chain(rivals.iter().map(|rival| (rival.name, rival.error)))
@@ -214,10 +216,8 @@ impl QueryArguments {
                     .iter()
                     .map(|(name, error)| json!({"strategy": name, "squared_error": error, "rmse": root(*error)}))
                     .collect();
-                print_json(
-                    &json!({"queries": queries, "cells": mechanism.workload().cells(), "lower_bound": bound,
-                    "strategies": strategies}),
-                )
+                print_json(&json!({"queries": queries, "cells": cells, "lower_bound": bound,
+                    "strategies": strategies}))
             }
             OutputFormat::Csv => {
                 let lines = rows
@@ -254,15 +254,32 @@ impl QueryReport<'_> {
         (error / bound - 1.0).max(0.0)
     }
 
-    fn json(&self) -> Value {
+    /// One object. The answers are written one by one: there may be millions.
+    fn json(&self) -> impl Serialize {
+        #[derive(Serialize)]
+        struct Answer {
+            query: QueryName,
+            answer: f64,
+            noise: f64,
+        }
+        struct Answers<'a>(&'a QueryReport<'a>);
+        impl Serialize for Answers<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_seq(self.0.rows().map(|(query, answer, noise)| Answer {
+                    query,
+                    answer,
+                    noise,
+                }))
+            }
+        }
+        #[derive(Serialize)]
+        struct Object<'a> {
+            #[serde(flatten)]
+            head: Value,
+            answers: Answers<'a>,
+        }
         let (error, bound) = self.mechanism.strategy().error();
-        let names = self.mechanism.workload().names();
-        let answers: Vec<Value> = names
-            .iter()
-            .zip(self.found.answers.iter().zip(&self.found.deviations))
-            .map(|(name, (answer, noise))| json!({"query": name, "answer": answer, "noise": noise}))
-            .collect();
-        json!({
+        let head = json!({
             "private": self.private,
             "guarantee": {
                 "epsilon": self.promise.0.value(), "delta": self.promise.1.value(),
@@ -273,24 +290,24 @@ impl QueryReport<'_> {
             "lower_bound": bound * self.noise.value().powi(2),
             "gap": self.gap(),
             "cells": self.found.cells,
-            "answers": answers,
-        })
+        });
+        Object { head, answers: Answers(self) }
     }
 
-    fn rows(&self) -> impl Iterator<Item = (String, f64, f64)> {
+    /// The name, the answer and the noise of each query.
+    fn rows(&self) -> impl Iterator<Item = (QueryName, f64, f64)> {
         let answers = self.found.answers.iter().zip(&self.found.deviations);
-        self.mechanism
-            .workload()
-            .names()
-            .into_iter()
-            .zip(answers)
-            .map(|(name, (a, noise))| (name, *a, *noise))
+        self.mechanism.workload().names().zip(answers).map(|(name, (a, noise))| (name, *a, *noise))
     }
 
-    fn csv(&self) -> String {
+    fn print_csv(&self) -> io::Result<()> {
+        let mut out = BufWriter::new(stdout().lock());
         let header = ["query", "answer", "noise"].map(String::from);
-        let lines = self.rows().map(|(name, answer, noise)| [name, answer.to_string(), noise.to_string()]);
-        [header].into_iter().chain(lines).map(|line| csv_line(line) + "\n").collect()
+        writeln!(out, "{}", csv_line(header))?;
+        for (name, answer, noise) in self.rows() {
+            writeln!(out, "{}", csv_line([name, answer.to_string(), noise.to_string()]))?;
+        }
+        out.flush()
     }
 
     fn text(&self) -> String {
@@ -323,7 +340,7 @@ impl QueryReport<'_> {
 pub(crate) fn execute(arguments: &QueryArguments) -> Result<(), CliError> {
     let public = arguments.cells.map(|cells| cells as usize);
     if arguments.compare {
-        return arguments.print_comparison(&QueryMechanism::new(arguments.workload(public)?)?);
+        return arguments.print_comparison(&QueryStrategy::optimal(&arguments.workload(public)?)?);
     }
     let ledger = arguments.charge.ledger(false, "")?;
     // One row for each cell: their number is public.
@@ -342,7 +359,7 @@ pub(crate) fn execute(arguments: &QueryArguments) -> Result<(), CliError> {
     };
     Ok(match arguments.format.format() {
         OutputFormat::Json => print_json(&report.json()),
-        OutputFormat::Csv => print(&report.csv()),
+        OutputFormat::Csv => report.print_csv(),
         OutputFormat::Table(_) => print_wrapped(&report.text()),
     }?)
 }

@@ -133,10 +133,18 @@ impl<'a> EstimateLine<'a> {
         self.subject.parameters().key_name(self.key)
     }
 
-    /// Start of the epoch, RFC 3339; empty if epochs are counted.
+    /// The first epoch of what is estimated: that of its window, or the epoch itself.
+    fn first_epoch(&self) -> u64 {
+        match &self.subject.publication {
+            Publication::Windows(windows) => windows.span().first_epoch(self.epoch),
+            Publication::Moments(_) => self.epoch,
+        }
+    }
+
+    /// Start of the first epoch, RFC 3339; empty if epochs are counted.
     fn start(&self) -> String {
         match &self.subject.parameters().epochs.schedule {
-            Schedule::ByTime(by) => epoch_start(by, self.epoch),
+            Schedule::ByTime(by) => epoch_start(by, self.first_epoch()),
             Schedule::ByCount(_) => String::new(),
         }
     }

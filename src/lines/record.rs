@@ -20,7 +20,7 @@ impl EstimateLine<'_> {
             Publication::Moments(_) => ("view", self.view().into()),
         };
         let start = match &self.subject.parameters().epochs.schedule {
-            Schedule::ByTime(schedule) => schedule.start_of(self.epoch),
+            Schedule::ByTime(schedule) => schedule.start_of(self.first_epoch()),
             Schedule::ByCount(_) => None,
         };
         let shown = self.estimate.shown_count();

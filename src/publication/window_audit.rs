@@ -1,15 +1,25 @@
 //! Audit of window estimates: a lower bound on the privacy loss of all windows that hold a unit.
 //!
 //! Two made-up streams differ in the records of one unit, which are as far apart as the estimator
-//! lets them be: far outliers on either side for a mean; a corner of the bounds against their
-//! middle, or against no record, for a covariance. All windows that hold the unit are estimated
-//! many times from either stream. A threshold on the sum of their estimates along the diagonal,
-//! learned from the first trials, guesses the stream in the others. The share of right guesses
-//! bounds μ from below ([`EventPair::mu`](hushflow_mechanism::audit::bound::EventPair::mu)), and
-//! the charge of all windows must be at least that.
+//! lets them be:
 //!
-//! The audit reads no data. It is no proof: it tries one pair.
+//! | estimate | one stream | the other |
+//! |---|---|---|
+//! | mean | far outliers above | far outliers below |
+//! | covariance | a corner | the corner with every other value mirrored; or the middle, or none |
+//!
+//! Other records are at corners too for a covariance, so that a private clipping norm is that of a
+//! corner. For the corners x and w, the entries of xxᵀ − wwᵀ off the diagonal are 2 or 0: the
+//! largest change of the matrix. The middle changes the diagonal most. The pair that the first
+//! trials separate best is tried.
+//!
+//! All windows that hold the unit are estimated many times from either stream. A threshold on the
+//! product of their estimates with the difference of the records, learned from the first trials,
+//! guesses the stream in the others. The share of right guesses bounds μ from below
+//! ([`EventPair::mu`](hushflow_mechanism::audit::bound::EventPair::mu)), and the charge of all
+//! windows must be at least that. The audit reads no data and is no proof.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -23,7 +33,6 @@ use serde_json::Value;
 
 use super::windows::bounds;
 use super::{PublicationError, WindowPublication};
-use crate::pipeline::WindowEstimator;
 
 /// Share of the trials from which the threshold is learned.
 const LEARNT: f64 = 0.25;
@@ -31,7 +40,7 @@ const LEARNT: f64 = 0.25;
 /// Most windows that a trial estimates.
 const MOST_WINDOWS: usize = 32;
 
-/// Distance of an outlier from the middle of the bounds, in their distances.
+/// Distance of an outlier from the middle of the bounds, in distances of the bounds.
 const FAR: f64 = 1e3;
 
 /// Size and confidence of an audit of windows.
@@ -87,34 +96,41 @@ impl WindowAudit {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<WindowFinding, PublicationError> {
         let windows = self.windows(publication);
-        let tables: Vec<[Vec<f64>; 2]> = windows.iter().map(|window| table(publication, window)).collect();
         let weights: Vec<f64> = windows.iter().map(|window| window.own as f64).collect();
-        let trial = |number: u64| {
-            let (mut sum, mut refused) = (0.0, 0u64);
-            for (window, (tables, weight)) in (0..).zip(tables.iter().zip(&weights)) {
-                let generator = self.source.generator(number, window);
-                let found = generator.ok().and_then(|mut generator| {
-                    let rows = &tables[(number % 2) as usize];
-                    let numbers = publication.window_estimate().numbers(rows, &mut generator);
-                    statistic(publication, &numbers)
-                });
-                sum += weight * found.unwrap_or_default();
-                refused += u64::from(found.is_none());
+        let done = AtomicU64::new(0);
+        let trials = |canary: Canary, numbers: Range<u64>| {
+            let tables: Vec<_> = windows.iter().map(|window| table(publication, window, canary)).collect();
+            let trial = |number: u64| {
+                let (mut sum, mut refused) = (0.0, 0u64);
+                for (window, (tables, weight)) in (0..).zip(tables.iter().zip(&weights)) {
+                    let generator = self.source.generator(number, window);
+                    let found = generator.ok().and_then(|mut generator| {
+                        let rows = &tables[(number % 2) as usize];
+                        let numbers = publication.window_estimate().numbers(rows, &mut generator);
+                        statistic(publication, &numbers, canary)
+                    });
+                    sum += weight * found.unwrap_or_default();
+                    refused += u64::from(found.is_none());
+                }
+                (sum, refused)
+            };
+            in_parallel(numbers, trial, &|| {
+                progress((done.fetch_add(1, Ordering::Relaxed) + 1).min(self.trials));
+            })
+        };
+        let learnt = (self.trials as f64 * LEARNT) as u64;
+        let learn = |canary| (canary, Threshold::between(&trials(canary, 0..learnt)));
+        let (mut canary, mut threshold) = learn(Canary::Far);
+        if publication.is_covariance() && publication.parameters().privacy.neighbours != Neighbours::ZeroOut {
+            let alternating = learn(Canary::Alternating);
+            if alternating.1.separation > threshold.separation {
+                (canary, threshold) = alternating;
             }
-            (sum, refused)
-        };
-        let found = in_parallel(self.trials, trial, progress);
-        let learnt = ((self.trials as f64 * LEARNT) as usize).min(found.len());
-        let (first, rest) = found.split_at(learnt);
-        let mean_of = |world: usize| {
-            let own = first.iter().skip(world).step_by(2).map(|(sum, _)| *sum);
-            own.sum::<f64>() / (first.len() / 2).max(1) as f64
-        };
-        let (one, other) = (mean_of(0), mean_of(1));
-        let (threshold, sign) = ((one + other) / 2.0, if one >= other { 1.0 } else { -1.0 });
+        }
+        let found = trials(canary, learnt..self.trials);
         let mut event = EventPair::default();
-        for ((sum, _), number) in rest.iter().zip(learnt..) {
-            event.worlds[number % 2].add(sign * (sum - threshold) > 0.0);
+        for ((sum, _), number) in found.iter().zip(learnt..) {
+            event.worlds[(number % 2) as usize].add(threshold.sign * (sum - threshold.middle) > 0.0);
         }
         let mu = event.mu(self.false_alarm / 2.0);
         let charge = publication.charge();
@@ -123,7 +139,7 @@ impl WindowAudit {
         let epsilon = NoiseMultiplier::new(mu.recip());
         let refused = found.iter().map(|(_, refused)| refused).sum::<u64>() as f64;
         Ok(WindowFinding {
-            trials: found.len() as u64,
+            trials: self.trials,
             windows: windows.len(),
             contributions: windows.iter().map(|window| window.own).sum(),
             refused: refused / (found.len() * windows.len()).max(1) as f64,
@@ -163,68 +179,117 @@ impl WindowAudit {
     }
 }
 
+/// The records of the unit in the two streams.
+#[derive(Clone, Copy, PartialEq)]
+enum Canary {
+    /// Means: outliers on either side. Covariances: a corner, and the middle.
+    Far,
+    /// Covariances: a corner, and the corner with every other value at its other bound.
+    Alternating,
+}
+
+impl Canary {
+    /// The position of a column's value between its bounds, from −1 to 1 or beyond, in one of the
+    /// two streams.
+    fn position(self, is_covariance: bool, world: usize, column: usize) -> f64 {
+        match (is_covariance, self, world) {
+            (false, _, 0) => 2.0 * FAR,
+            (false, _, _) => -2.0 * FAR,
+            (true, _, 0) => 1.0,
+            (true, Self::Far, _) => 0.0,
+            (true, Self::Alternating, _) => [1.0, -1.0][column % 2],
+        }
+    }
+}
+
+/// A threshold between the statistics of two streams.
+struct Threshold {
+    middle: f64,
+    /// 1 if the first stream is above it, else −1.
+    sign: f64,
+    /// Distance of the means, in standard deviations.
+    separation: f64,
+}
+
+impl Threshold {
+    /// Learns it from trials of both streams in turn.
+    fn between(trials: &[(f64, u64)]) -> Self {
+        let of = |world: usize| trials.iter().skip(world).step_by(2).map(|(sum, _)| *sum);
+        let half = (trials.len() / 2).max(1) as f64;
+        let [one, other] = [0, 1].map(|world| of(world).sum::<f64>() / half);
+        let squares =
+            [(0, one), (1, other)].map(|(world, mean)| of(world).map(|x| (x - mean).powi(2)).sum::<f64>());
+        let deviation = ((squares[0] + squares[1]) / (2.0 * half)).sqrt();
+        Self {
+            middle: f64::midpoint(one, other),
+            sign: if one >= other { 1.0 } else { -1.0 },
+            separation: (one - other).abs() / deviation.max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
 /// Returns the rows of a window in both streams.
-fn table(publication: &WindowPublication, window: &AuditWindow) -> [Vec<f64>; 2] {
+fn table(publication: &WindowPublication, window: &AuditWindow, canary: Canary) -> [Vec<f64>; 2] {
     let parameters = publication.parameters();
     let bounds = bounds(parameters);
-    let others = publication.made_up_rows(window.rows - window.own);
-    let middle = |(lower, upper): &(f64, f64)| lower + (upper - lower) / 2.0;
+    let middle = |(lower, upper): (f64, f64)| lower + (upper - lower) / 2.0;
+    let is_covariance = publication.is_covariance();
+    let mut others = publication.made_up_rows(window.rows - window.own);
+    if is_covariance {
+        for (value, &bound) in others.iter_mut().zip(bounds.iter().cycle()) {
+            *value = if *value < middle(bound) { bound.0 } else { bound.1 };
+        }
+    }
     let own = |world: usize| -> Vec<f64> {
-        let value = |bound: &(f64, f64)| match (publication.estimator(), world) {
-            (WindowEstimator::Mean { .. }, 0) => middle(bound) + FAR * (bound.1 - bound.0),
-            (WindowEstimator::Mean { .. }, _) => middle(bound) - FAR * (bound.1 - bound.0),
-            (WindowEstimator::Covariance { .. }, 0) => bound.1,
-            (WindowEstimator::Covariance { .. }, _) => middle(bound),
+        let value = |(column, &bound): (usize, &(f64, f64))| {
+            middle(bound) + canary.position(is_covariance, world, column) * (bound.1 - bound.0) / 2.0
         };
         let is_absent = world == 1 && parameters.privacy.neighbours == Neighbours::ZeroOut;
         let records = if is_absent { 0 } else { window.own };
-        (0..records).flat_map(|_| bounds.iter().map(value)).collect()
+        (0..records).flat_map(|_| bounds.iter().enumerate().map(value)).collect()
     };
     [0, 1].map(|world| [own(world), others.clone()].concat())
 }
 
-/// Returns the sum of an estimate along the diagonal, in distances of the bounds; `None` without
-/// one.
-fn statistic(publication: &WindowPublication, numbers: &[i128]) -> Option<f64> {
+/// Returns the product of an estimate with the difference of the records, in units of the bounds;
+/// `None` without an estimate.
+fn statistic(publication: &WindowPublication, numbers: &[i128], canary: Canary) -> Option<f64> {
     let parameters = publication.parameters();
     let columns: Vec<String> = parameters.columns.iter().map(|column| column.name.clone()).collect();
     let report = publication.read_window(&columns, &mut &numbers[..])?;
     let bounds = bounds(parameters);
     let width = |at: usize| bounds[at].1 - bounds[at].0;
     let list = |value: &Value| -> Option<Vec<f64>> { value.as_array()?.iter().map(Value::as_f64).collect() };
-    match publication.estimator() {
-        WindowEstimator::Mean { .. } => {
-            let means = list(report.get("mean")?)?;
-            let centred = means
-                .iter()
-                .zip(&bounds)
-                .map(|(mean, (lower, upper))| (mean - (lower + (upper - lower) / 2.0)) / (upper - lower));
-            Some(centred.sum())
-        }
-        WindowEstimator::Covariance { .. } => {
-            let rows: Vec<_> =
-                report.get("covariance")?.as_array()?.iter().map(list).collect::<Option<_>>()?;
-            let scaled = rows.iter().enumerate().flat_map(|(i, row)| {
-                row.iter().enumerate().map(move |(j, entry)| entry / (width(i) * width(j)))
-            });
-            Some(scaled.sum())
-        }
+    if !publication.is_covariance() {
+        let means = list(report.get("mean")?)?;
+        let centred = means
+            .iter()
+            .zip(&bounds)
+            .map(|(mean, (lower, upper))| (mean - (lower + (upper - lower) / 2.0)) / (upper - lower));
+        return Some(centred.sum());
     }
+    let rows: Vec<_> = report.get("covariance")?.as_array()?.iter().map(list).collect::<Option<_>>()?;
+    let position = |world, column| canary.position(true, world, column);
+    let change = |i, j| position(0, i) * position(0, j) - position(1, i) * position(1, j);
+    let scaled = rows.iter().enumerate().flat_map(|(i, row)| {
+        row.iter().enumerate().map(move |(j, entry)| change(i, j) * entry / (width(i) * width(j)))
+    });
+    Some(scaled.sum())
 }
 
 /// Runs trials on all processors; returns their results in order.
 fn in_parallel<T: Send>(
-    trials: u64,
+    numbers: Range<u64>,
     trial: impl Fn(u64) -> T + Sync,
-    progress: &(dyn Fn(u64) + Sync),
+    done: &(dyn Fn() + Sync),
 ) -> Vec<T> {
     let threads = thread::available_parallelism().map_or(1, usize::from) as u64;
-    let done = AtomicU64::new(0);
+    let trials = numbers.end - numbers.start;
     let part = |thread: u64| {
         let own = (trials * thread / threads)..(trials * (thread + 1) / threads);
         let one = |number| {
-            let result = trial(number);
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+            let result = trial(numbers.start + number);
+            done();
             result
         };
         own.map(one).collect::<Vec<_>>()

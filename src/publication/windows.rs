@@ -162,7 +162,7 @@ impl WindowPublication {
         values.is_empty().then_some(windows)
     }
 
-    fn is_covariance(&self) -> bool {
+    pub(super) fn is_covariance(&self) -> bool {
         matches!(self.estimator, WindowEstimator::Covariance { .. })
     }
 

@@ -339,7 +339,8 @@ pub enum StateError {
     },
     /// A frame above the format's limit.
     #[error(
-        "a frame must not exceed {limit} bytes: publish fewer coordinates, or split them over several pipelines"
+        "a frame must not exceed {limit} bytes: publish fewer coordinates, estimate windows of fewer epochs, or split them over \
+         several pipelines"
     )]
     TooLarge {
         /// The limit on a payload, in bytes.

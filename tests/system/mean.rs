@@ -75,8 +75,11 @@ fn skewed_columns_are_warned_of() {
             "{method}: {text}"
         );
     }
-    let (mean, text, _) = warnings(&format!("{delays} --corruption 0.01"));
+    let (mean, text, _) = warnings(&format!("{delays} --corruption 0.01 --method prime"));
     assert!(mean < 3.0 && text.contains("were removed as outliers"), "{mean} {text}");
+    // `auto` stops removing the tail.
+    let (mean, text, _) = warnings(&format!("{delays} --corruption 0.01"));
+    assert!(mean > 5.0 && text.contains("gaussian clips"), "{mean} {text}");
     // Whether rows are skewed is unknown, so every filter has a warning that states its possible
     // effect.
     let (_, text, _) =

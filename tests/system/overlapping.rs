@@ -92,6 +92,9 @@ fn a_sliding_window_reads_its_epochs_and_costs_its_overlap() {
         assert!(last.is_multiple_of(2) && first == last.saturating_sub(3).max(1), "{line}");
         assert_eq!(line["rows"].as_u64().unwrap(), rows_of(&line["key"], first..=last), "{line}");
         assert!(line["mean"].is_array() && number(&line["spent"]) < 2.0, "{line}");
+        // A line begins where its window does.
+        let of_first = months.iter().find(|line| line["epoch"] == first).unwrap();
+        assert_eq!(line["start"], of_first["start"], "{line}");
     }
     let planned = plan(&pipeline, &["--records-per-epoch", "720"]);
     close("μ of all windows", &planned["mu"], 0.453, 0.02);
@@ -311,6 +314,10 @@ fn an_attack_on_all_windows_of_a_unit_stays_within_the_charge() {
         assert!(found.ok && found.refused == 0.0, "{found:?}");
         assert!(found.mu > 0.5 * found.mu_claimed, "an attack far from the claim shows nothing: {found:?}");
     }
+    // Covariances: the record goes from one corner of the bounds to the one that changes most.
+    let covariance = publication(&weather(&lab, WEATHER, 30, "method = 'ssp-tight'\nwindow = 2\n", ""));
+    let found = audit(150).run(&covariance, &|_| ()).unwrap();
+    assert!(found.ok && found.mu > 0.7 * found.mu_claimed, "{found:?}");
     // Every window with the whole budget, as if a record were in one.
     let whole = weather(&lab, WEATHER, 30, release, "");
     let stolen = publication(&sliding).with_estimate_of(&publication(&whole));

@@ -97,14 +97,14 @@ fn refusals_say_what_to_change() {
             "--workload",
             "all-range",
             "--cells",
-            "8192",
+            "10000",
             "--column",
             "n",
             "--bounds",
             "0:1",
             "--compare",
         ],
-        "8192 cells",
+        "10000 cells: expected at most 8192",
     );
     let whole = lab.write("whole.csv", "n\n5\n6\n");
     refused(

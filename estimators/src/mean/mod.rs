@@ -12,7 +12,7 @@
 //! | `whiten` | directions and their scales, if columns are correlated |
 //! | `weights` | DPfilter (Algorithms 7 and 8); which records it removes (Definition C.1) |
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
-//! | `tukey` | the Tukey median (Algorithm 14), exactly |
+//! | `tukey` | the Tukey median (Algorithm 14), over public directions |
 //! | `resilience`, `located` | resilience (Algorithm 2), with a given or a private range |
 //! | `balloon` | a rival that clips at a private radius |
 //! | `error` | refusals and errors |
@@ -55,8 +55,9 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeanMethod {
-    /// PRIME or the plain mean, whichever has the smaller error bound. The bounds depend on public
-    /// numbers only.
+    /// PRIME or the plain mean: by the smaller error bound, which depends on public numbers only;
+    /// and the plain mean of the rest of the budget once PRIME has removed so many records that
+    /// they are not what it assumes.
     Auto,
     /// Filters by matrix multiplicative weights, for clean columns that are subgaussian with
     /// identity covariance.
@@ -105,7 +106,9 @@ impl MeanMethod {
     /// Describes the method in one line.
     pub fn about(self) -> &'static str {
         match self {
-            Self::Auto => "Robust mean: prime or gaussian, by the smaller error bound of public numbers.",
+            Self::Auto => {
+                "Robust mean: prime, or gaussian where its error bound is smaller or prime removes too much."
+            }
             Self::Prime => {
                 "Filters outliers; for clean columns that are subgaussian and, once scaled, uncorrelated."
             }
@@ -332,15 +335,32 @@ fn by_filtering(
     let mut budget = MeanBudget::new(question.epsilon, question.delta)?;
     let records = rows.len() / columns;
     check_count(records, columns, &budget)?;
-    let method = chosen(question, records, columns, &budget);
+    let is_hopeless = || !prime::is_worthwhile(question.corruption, records, columns, &budget);
+    let method = match question.method {
+        MeanMethod::Auto if is_hopeless() => MeanMethod::Gaussian,
+        method => method,
+    };
     let found = preprocessed(rows, columns, (question, method), &mut budget, rng);
     let outcome = error::outcome(found)?;
-    let (outcome, clipping) = match outcome {
-        Ok((estimate, clipping)) => (Ok(estimate), clipping),
-        Err(refusal) => (Err(refusal), Vec::new()),
+    let (outcome, clipping, method) = match outcome {
+        Ok(found) => (Ok(found.estimate), found.clipping, found.method),
+        Err(refusal) => (Err(refusal), Vec::new(), ran(method)),
     };
     let (parts, spent) = budget.close();
     Ok((MeanAnswer { method, outcome, parts, spent }, clipping))
+}
+
+/// An estimate by filtering, and what it took.
+struct Filtered {
+    estimate: MeanEstimate,
+    clipping: Vec<Clipping>,
+    /// The method that ran.
+    method: MeanMethod,
+}
+
+/// The method that runs first: PRIME for `auto`.
+fn ran(method: MeanMethod) -> MeanMethod {
+    if method == MeanMethod::Auto { MeanMethod::Prime } else { method }
 }
 
 fn preprocessed(
@@ -349,7 +369,7 @@ fn preprocessed(
     (question, method): (&Question, MeanMethod),
     budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<(MeanEstimate, Vec<Clipping>), EstimationStop> {
+) -> Result<Filtered, EstimationStop> {
     let (estimator, tails) = ((method, question.corruption), tails(method));
     match &question.scale {
         Scale::Known(scales) => scaled(rows, scales, estimator, budget, rng),
@@ -360,8 +380,8 @@ fn preprocessed(
         }
         Scale::Whitened => {
             let table = whiten::whiten(rows, columns, tails, budget, rng)?;
-            let (estimate, _) = scaled(&table.rows, &table.scales, estimator, budget, rng)?;
-            Ok((table.back(estimate), Vec::new()))
+            let found = scaled(&table.rows, &table.scales, estimator, budget, rng)?;
+            Ok(Filtered { estimate: table.back(found.estimate), clipping: Vec::new(), ..found })
         }
     }
 }
@@ -372,7 +392,7 @@ fn scaled(
     (method, corruption): (MeanMethod, f64),
     budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
-) -> Result<(MeanEstimate, Vec<Clipping>), EstimationStop> {
+) -> Result<Filtered, EstimationStop> {
     let tails = tails(method);
     let (ball, bins) = range::ball(rows, scales, (tails, corruption), budget, rng)?;
     let clipping = match method {
@@ -380,18 +400,28 @@ fn scaled(
         MeanMethod::Balloon => Vec::new(),
         _ => bins.clipping(&ball, scales),
     };
-    let kept = ClippedRecords::new(rows, scales, &ball)?.with_corruption(corruption);
-    let kept = match method {
-        MeanMethod::PrimeHt => balloon::tightened(rows, kept, corruption, budget, rng)?,
-        _ => kept,
+    let clipped = || -> Result<_, EstimationStop> {
+        Ok(ClippedRecords::new(rows, scales, &ball)?.with_corruption(corruption))
     };
+    let kept = clipped()?;
     let estimate = match method {
+        MeanMethod::Auto => match prime::estimate_or_stop(kept, corruption, budget, rng)? {
+            Some(estimate) => Ok(estimate),
+            None => {
+                let estimate = prime::last_mean(&clipped()?, true, budget, rng)?;
+                return Ok(Filtered { estimate, clipping, method: MeanMethod::Gaussian });
+            }
+        },
+        MeanMethod::PrimeHt => {
+            let kept = balloon::tightened(rows, kept, corruption, budget, rng)?;
+            prime::estimate(kept, (tails, corruption), budget, rng)
+        }
         MeanMethod::Filter => weights::estimate(kept, (tails, corruption), budget, rng),
         MeanMethod::Gaussian => prime::last_mean(&kept, true, budget, rng),
         MeanMethod::Balloon => balloon::estimate(rows, kept, budget, rng),
         _ => prime::estimate(kept, (tails, corruption), budget, rng),
     }?;
-    Ok((estimate, clipping))
+    Ok(Filtered { estimate, clipping, method: ran(method) })
 }
 
 fn tails(method: MeanMethod) -> Tails {
@@ -399,25 +429,6 @@ fn tails(method: MeanMethod) -> Tails {
         MeanMethod::PrimeHt | MeanMethod::Balloon => Tails::BoundedCovariance,
         _ => Tails::SubGaussian,
     }
-}
-
-/// Chooses PRIME or the plain mean by the smaller error bound. (Appendix L compares n with
-/// c·d^1.5/(αε); here the noises themselves are compared.) Corruption within the noise moves
-/// PRIME's mean by √(α(λ + noise)), and the plain mean by α radii.
-fn chosen(question: &Question, records: usize, columns: usize, budget: &MeanBudget) -> MeanMethod {
-    if question.method != MeanMethod::Auto {
-        return question.method;
-    }
-    let (tails, alpha) = (Tails::SubGaussian, question.corruption);
-    let radius = range::clean_radius(tails, columns, records, alpha);
-    let unseen =
-        prime::accepted_excess(tails, alpha) + prime::noise_of_rounds(radius, columns, records, budget);
-    let noise = |share: f64| {
-        release::deviation(share * budget.whole()) * radius / records as f64 * (columns as f64).sqrt()
-    };
-    let plain = alpha * radius + noise(1.0 - Shares::BEFORE);
-    let robust = (alpha * unseen).sqrt() + noise(1.0 - Shares::BEFORE - Shares::ROUNDS);
-    if robust <= plain { MeanMethod::Prime } else { MeanMethod::Gaussian }
 }
 
 fn check(rows: &[f64], columns: usize, question: &Question) -> Result<(), MeanError> {

@@ -25,7 +25,7 @@ use super::budget::threshold;
 use super::release::{ClippedRecords, ClippingBall};
 use super::weights::{WeightEpoch, Weights, spectrum};
 use super::weights::{largest_tail, take_out_highest};
-use super::{EstimationStop, MeanError, MeanEstimate, MeanRefusal, Shares, Tails, release};
+use super::{EstimationStop, MeanError, MeanEstimate, MeanRefusal, Shares, Tails, range, release};
 use faer::Mat;
 use hushflow_mechanism::noise::NoiseGenerator;
 use rand::Rng;
@@ -44,6 +44,12 @@ const HEAVY_EPOCH_ENDS: f64 = 2.0 / 3.0;
 /// A round filters if ⟨M − I, U⟩ exceeds this share of λ_t.
 const WORTH_FILTERING: f64 = 1.0 / 5.5;
 
+/// Largest share of the records that `auto` lets PRIME remove, in units of the corruption.
+const MOST_REMOVED: f64 = 3.0;
+
+/// Margin for the noise of that share.
+const COUNT_DEVIATIONS: f64 = 4.0;
+
 /// Minimum number of epochs, and of rounds in an epoch.
 const LEAST_ROUNDS: f64 = 2.0;
 
@@ -58,6 +64,8 @@ struct PrimeRules {
     epoch_ends: f64,
     /// Maximum number of records that a round removes: k of `weights`.
     most: usize,
+    /// Least share of kept records for which the filter goes on.
+    least_share: f64,
 }
 
 impl PrimeRules {
@@ -69,6 +77,7 @@ impl PrimeRules {
                 step: 100.0 * (0.1 / COVARIANCE_ALLOWANCE + 1.01),
                 epoch_ends: EPOCH_ENDS,
                 most: largest_tail(corruption, records),
+                least_share: 0.0,
             },
             Tails::BoundedCovariance => PrimeRules {
                 accepted: HEAVY_ALLOWANCE,
@@ -76,6 +85,7 @@ impl PrimeRules {
                 step: 100.0 * (0.1 / HEAVY_ALLOWANCE + 1.05),
                 epoch_ends: HEAVY_EPOCH_ENDS,
                 most: largest_tail(corruption, records),
+                least_share: 0.0,
             },
         }
     }
@@ -141,8 +151,23 @@ pub(super) fn moments_share(budget: &MeanBudget, rounds: u32) -> f64 {
     Shares::ROUNDS * (1.0 - Shares::THRESHOLD) * budget.whole() / f64::from(rounds)
 }
 
+/// Whether PRIME has a smaller error bound than the plain mean, by public numbers. (Appendix L
+/// compares n with c·d^1.5/(αε); here the noises themselves are compared.) Corruption within the
+/// noise moves PRIME's mean by √(α(λ + noise)), and the plain mean by α radii.
+pub(super) fn is_worthwhile(alpha: f64, records: usize, columns: usize, budget: &MeanBudget) -> bool {
+    let radius = range::clean_radius(Tails::SubGaussian, columns, records, alpha);
+    let unseen =
+        accepted_excess(Tails::SubGaussian, alpha) + noise_of_rounds(radius, columns, records, budget);
+    let noise = |share: f64| {
+        release::deviation(share * budget.whole()) * radius / records as f64 * (columns as f64).sqrt()
+    };
+    let plain = alpha * radius + noise(1.0 - Shares::BEFORE);
+    let robust = (alpha * unseen).sqrt() + noise(1.0 - Shares::BEFORE - Shares::ROUNDS);
+    robust <= plain
+}
+
 /// Likely spectral norm of the noise of M in one round, in scaled units.
-pub(super) fn noise_of_rounds(radius: f64, dimension: usize, records: usize, budget: &MeanBudget) -> f64 {
+fn noise_of_rounds(radius: f64, dimension: usize, records: usize, budget: &MeanBudget) -> f64 {
     let ball = ClippingBall { centre: Vec::new(), radius };
     let share = moments_share(budget, most_rounds(&ball, dimension));
     release::spectral_noise(share, dimension) * radius * radius / records as f64
@@ -164,6 +189,28 @@ pub(super) fn estimate(
     last_mean(&kept, converged, budget, rng)
 }
 
+/// Filters as PRIME until more than [`MOST_REMOVED`] times the corruption is removed. Returns
+/// whether it stopped there: then the records are not what PRIME assumes, and no mean is released.
+///
+/// Rounds remove at most 2α each, and corrupt rows of one kind go in the first. Columns with a long
+/// tail or correlation lose 2α in each round.
+pub(super) fn estimate_or_stop(
+    mut kept: ClippedRecords,
+    corruption: f64,
+    budget: &mut MeanBudget,
+    rng: &mut NoiseGenerator,
+) -> Result<Option<MeanEstimate>, EstimationStop> {
+    let rules = PrimeRules {
+        least_share: 1.0 - MOST_REMOVED * corruption,
+        ..PrimeRules::new(Tails::SubGaussian, corruption, kept.len())
+    };
+    match filtered(&mut kept, &rules, budget, rng) {
+        Ok(converged) => last_mean(&kept, converged, budget, rng).map(Some),
+        Err(EstimationStop::Refused(MeanRefusal::TooManyTakenOut)) => Ok(None),
+        Err(stop) => Err(stop),
+    }
+}
+
 fn filtered(
     kept: &mut ClippedRecords,
     rules: &PrimeRules,
@@ -179,6 +226,10 @@ fn filtered(
     for _ in 0..rounds {
         let sums = release::moments(kept, ("rounds", share), budget, rng)?;
         let view = NormalisedMoments::new(&sums, kept, rules.identity)?;
+        if view.share + COUNT_DEVIATIONS * release::deviation(share) / (kept.len() as f64) < rules.least_share
+        {
+            return Err(MeanRefusal::TooManyTakenOut.into());
+        }
         let excess = spectrum(view.excess.as_ref()).and_then(|found| found.values.last().copied());
         let excess = excess.ok_or(MeanError::Spectrum)?;
         if excess <= rules.accepted + noise {

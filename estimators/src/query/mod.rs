@@ -4,7 +4,10 @@
 //! | file | subject |
 //! |---|---|
 //! | `workload` | the queries |
-//! | `strategy` | the optimal strategy with its certificate, and its rivals |
+//! | `integers` | a strategy in integers |
+//! | `strategy` | the optimal strategy with its certificate |
+//! | `path`, `quadrature` | the same for cells, prefixes and all ranges, by their structure |
+//! | `rivals`, `low_rank` | the errors of other strategies |
 //! | this one | the release |
 //!
 //! # Release
@@ -19,32 +22,37 @@
 //! of discrete noise ([`Discreteness`]). If a record may move to another cell, the norm is at most
 //! 2Δ: charge twice.
 
+mod integers;
+mod low_rank;
+mod path;
+mod quadrature;
+mod rivals;
 mod strategy;
 mod workload;
 
-pub use strategy::{QueryStrategy, StrategyError};
+pub use low_rank::MOST_CELLS as LOW_RANK_CELLS;
+pub use rivals::StrategyError;
+pub use strategy::QueryStrategy;
 pub use workload::{QueryName, QueryWorkload};
+
+use integers::TriangularIntegers;
 
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier};
 use hushflow_mechanism::noise::scale::NoiseScaleError;
 use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale};
 use hushflow_mechanism::optimize::OptimizeError;
-use nalgebra::{DMatrix, DVector};
 use rand::CryptoRng;
 use thiserror::Error;
-
-/// Bits of the fractions of C.
-const BITS: u32 = 40;
 
 /// Largest count of a cell: with 2⁴⁰ for an entry and 2¹⁶ cells, sums stay below 2⁹⁷.
 const LARGEST_COUNT: u64 = 1 << 40;
 
-/// Largest number of cells: the optimum takes minutes.
+/// Largest number of cells of `matrix` and `marginals`: the optimum takes minutes.
 pub const MOST_CELLS: usize = 2048;
 
-/// Seconds that the optimum of [`MOST_CELLS`] cells takes.
-const SECONDS_AT_MOST: f64 = 150.0;
+/// Largest number of cells of the other workloads: all ranges are 34 million answers then.
+pub const MOST_PATH_CELLS: usize = 8192;
 
 /// Relative margin by which deviations are raised.
 const MARGIN: f64 = 1e-12;
@@ -77,13 +85,19 @@ pub enum QueryError {
     },
     /// Too many cells for the optimum.
     #[error(
-        "{found} cells: the optimum takes time with their cube, here about {minutes:.0} minutes on a usual machine; expected at most {MOST_CELLS} cells: merge some"
+        "{found} cells: the optimum takes time with their cube, here about {minutes:.0} minutes on a usual machine; expected at most {MOST_CELLS} cells: merge some, or ask for cells, prefix or all-range"
     )]
     Cells {
         /// Number of cells.
         found: usize,
         /// Estimated time.
         minutes: f64,
+    },
+    /// Too many cells for a strategy in memory.
+    #[error("{found} cells: expected at most {MOST_PATH_CELLS}: merge some")]
+    PathCells {
+        /// Number of cells.
+        found: usize,
     },
     /// Another number of counts than of cells.
     #[error("{found} counts for {expected} cells")]
@@ -116,12 +130,12 @@ pub enum QueryError {
 /// An optimal strategy in integers, ready to release.
 #[derive(Debug)]
 pub struct QueryMechanism {
-    workload: QueryWorkload,
     strategy: QueryStrategy,
-    /// K, row by row.
-    integers: Vec<i128>,
+    integers: TriangularIntegers,
     /// Δ, rounded up.
     sensitivity: f64,
+    /// Variance of each answer per unit of σ².
+    variances: Vec<f64>,
 }
 
 /// Released answers. All of it is public.
@@ -141,27 +155,17 @@ impl QueryMechanism {
     /// # Errors
     /// [`QueryError`].
     pub fn new(workload: QueryWorkload) -> Result<Self, QueryError> {
-        let found = workload.cells();
-        if found > MOST_CELLS {
-            let minutes = SECONDS_AT_MOST * (found as f64 / MOST_CELLS as f64).powi(3) / 60.0;
-            return Err(QueryError::Cells { found, minutes });
-        }
         let strategy = QueryStrategy::optimal(&workload)?;
-        let matrix = &strategy.optimum.strategy;
-        let scale = (1u64 << BITS) as f64;
-        let integers: Vec<i128> =
-            matrix.transpose().iter().map(|entry| (entry * scale).round() as i128).collect();
-        let square = |column: usize| {
-            integers.iter().skip(column).step_by(found).map(|entry| entry * entry).sum::<i128>()
-        };
-        let largest = (0..found).map(square).max().unwrap_or(0);
+        let integers = strategy.integers()?;
+        let largest = integers.squared_norms().into_iter().max().unwrap_or(0);
         let sensitivity = (largest as f64).sqrt() * (1.0 + MARGIN);
-        Ok(Self { workload, strategy, integers, sensitivity })
+        let variances = strategy.variances(&integers)?;
+        Ok(Self { strategy, integers, sensitivity, variances })
     }
 
     /// The workload.
     pub fn workload(&self) -> &QueryWorkload {
-        &self.workload
+        self.strategy.workload()
     }
 
     /// The strategy.
@@ -175,7 +179,7 @@ impl QueryMechanism {
     /// # Errors
     /// [`QueryError::Accounting`] if the grid is too coarse.
     pub fn discreteness(&self, least: NoiseMultiplier) -> Result<Discreteness, QueryError> {
-        Ok(Discreteness::new(self.sensitivity * least.value(), self.workload.cells() as f64)?)
+        Ok(Discreteness::new(self.sensitivity * least.value(), self.workload().cells() as f64)?)
     }
 
     /// Returns the least noise multiplier for (ε, δ), rounded up.
@@ -200,7 +204,7 @@ impl QueryMechanism {
         noise: NoiseMultiplier,
         rng: &mut R,
     ) -> Result<QueryAnswers, QueryError> {
-        let n = self.workload.cells();
+        let n = self.workload().cells();
         if counts.len() != n {
             return Err(QueryError::Length { found: counts.len(), expected: n });
         }
@@ -211,21 +215,11 @@ impl QueryMechanism {
             DiscreteGaussian::new(NoiseScale::at_least(self.sensitivity * noise.value() * (1.0 + MARGIN))?);
         let mut drawn = vec![0; n];
         gaussian.fill(rng, &mut drawn);
-        let sums = self
-            .integers
-            .chunks_exact(n)
-            .map(|row| row.iter().zip(counts).map(|(entry, count)| entry * i128::from(*count)).sum::<i128>());
-        let unit = ((1u64 << BITS) as f64).recip();
-        let noisy: Vec<f64> =
-            sums.zip(&drawn).map(|(sum, noise)| sum.wrapping_add(*noise) as f64 * unit).collect();
-        let matrix = DMatrix::from_row_iterator(n, n, self.integers.iter().map(|entry| *entry as f64 * unit));
-        let inverse = matrix.solve_lower_triangular(&DMatrix::identity(n, n)).ok_or(QueryError::Numerical)?;
-        let cells: Vec<f64> = (&inverse * DVector::from_vec(noisy)).as_slice().to_vec();
-        let covariance = &inverse * inverse.transpose();
-        let deviation = gaussian.scale().sigma() * unit;
-        let deviations =
-            self.workload.variances(&covariance).into_iter().map(|variance| deviation * variance.sqrt());
-        let answers = self.workload.answers(&cells);
+        let noisy = self.integers.sums(counts).zip(&drawn).map(|(sum, noise)| sum.wrapping_add(*noise));
+        let cells = self.integers.solved(noisy);
+        let deviation = gaussian.scale().sigma() * TriangularIntegers::unit();
+        let deviations = self.variances.iter().map(|variance| deviation * variance.sqrt());
+        let answers = self.workload().answers(&cells);
         if !answers.iter().all(|answer| answer.is_finite()) {
             return Err(QueryError::Numerical);
         }
@@ -238,6 +232,7 @@ mod tests {
     use super::*;
     use chacha20::ChaCha20Rng;
     use hushflow_mechanism::audit::bound::EventPair;
+    use nalgebra::{DMatrix, DVector};
     use rand::SeedableRng;
 
     fn multiplier(value: f64) -> NoiseMultiplier {
@@ -280,7 +275,7 @@ mod tests {
     #[test]
     fn a_counting_attack_proves_nearly_the_claimed_epsilon() {
         let mechanism = QueryMechanism::new(QueryWorkload::Prefixes(4)).unwrap();
-        let strategy = mechanism.strategy.optimum.strategy.clone();
+        let strategy = mechanism.integers.matrix();
         let cell = strategy
             .column_iter()
             .map(|column| column.norm())
@@ -306,8 +301,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_answered_is_refused() {
-        let error = QueryMechanism::new(QueryWorkload::AllRanges(8192)).unwrap_err();
+        let large = QueryWorkload::Matrix(DMatrix::from_element(1, 8192, 1.0));
+        let error = QueryMechanism::new(large).unwrap_err();
         assert!(error.to_string().contains("160 minutes"), "{error}");
+        let error = QueryMechanism::new(QueryWorkload::AllRanges(10_000)).unwrap_err();
+        assert!(error.to_string().contains("at most 8192"), "{error}");
         assert!(matches!(QueryMechanism::new(QueryWorkload::Prefixes(0)), Err(QueryError::Empty)));
         let zero = QueryMechanism::new(QueryWorkload::Matrix(DMatrix::zeros(2, 3)));
         assert!(matches!(zero, Err(QueryError::Optimum(OptimizeError::Zero))));

@@ -1,140 +1,145 @@
-//! Strategies for linear queries, and their expected errors at sensitivity 1.
+//! The optimal strategy for linear queries.
 //!
 //! A strategy is an invertible n×n matrix C whose columns have a norm of at most 1. The answers are
-//! W C⁻¹(Cx + noise), with a total expected squared error of σ²·tr(V (CᵀC)⁻¹), V = WᵀW.
-//!
-//! | strategy | C |
-//! |---|---|
-//! | optimal | minimises the error ([`coa`]; Yuan et al. 2016), with a certified lower bound |
-//! | identity | noise on every cell |
-//! | hierarchical | sums of all nodes of a binary tree (Hay et al. 2010), least squares |
-//! | wavelet | the total and the difference of the halves of each node (Xiao et al. 2010) |
-//! | answers | noise on the answers themselves, W in place of C (the Gaussian mechanism) |
-//! | spectral | V^(1/4): the optimum if all columns are alike (Li & Miklau 2013) |
-//!
-//! The Low-Rank Mechanism (Yuan et al. 2012) is not here: its program has local optima, and the
-//! certified optimum is below all of them.
+//! W C⁻¹(Cx + noise), with a total expected squared error of σ²·tr(V (CᵀC)⁻¹), V = WᵀW. The optimum
+//! minimises it (Yuan et al. 2016), with a certified lower bound for all strategies:
+//! [`PathOptimum`] for cells, prefixes and all ranges, [`coa`] for all other workloads.
 
-use super::{QueryError, QueryWorkload};
+use super::integers::TriangularIntegers;
+use super::path::PathOptimum;
+use super::rivals::{self, StrategyError};
+use super::{MOST_CELLS, MOST_PATH_CELLS, QueryError, QueryWorkload};
 use hushflow_mechanism::optimize::{OptimizerSettings, Optimum, QuadraticForm, certificate, coa};
-use nalgebra::{DMatrix, SymmetricEigen};
+use nalgebra::DMatrix;
 use std::ops::ControlFlow;
 
 /// Largest relative gap between the error of the strategy and the lower bound of all strategies,
 /// for more than 512 cells.
 const GAP: f64 = 1e-3;
 
-/// Share of the identity in a singular C.
-const RIDGE: f64 = 1e-9;
+/// Seconds that the optimum of [`MOST_CELLS`] cells takes.
+const SECONDS_AT_MOST: f64 = 150.0;
 
-/// Expected squared error of a strategy, in total over all queries, at σ = 1.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StrategyError {
-    /// Its name.
-    pub name: &'static str,
-    /// The error; at sensitivity 1.
-    pub error: f64,
-}
+/// Largest difference between the squared norm of a column and its stated value, and between the
+/// variance of an answer and its stated value.
+const TOLERANCE: f64 = 1e-6;
 
 /// The optimal strategy for a workload.
 #[derive(Clone, Debug)]
 pub struct QueryStrategy {
-    pub(super) optimum: Optimum,
-    form: QuadraticForm,
+    workload: QueryWorkload,
+    found: FoundStrategy,
+}
+
+#[derive(Clone, Debug)]
+enum FoundStrategy {
+    Path(PathOptimum),
+    Dense { optimum: Box<Optimum>, form: QuadraticForm },
 }
 
 impl QueryStrategy {
     /// Finds the optimum and verifies its certificate.
     ///
     /// # Errors
-    /// [`QueryError`] for a workload without an optimum, and [`QueryError::Certificate`] if the
-    /// independent check fails.
+    /// [`QueryError`] for a workload without an optimum or with too many cells, and
+    /// [`QueryError::Certificate`] if the independent check fails.
     pub fn optimal(workload: &QueryWorkload) -> Result<Self, QueryError> {
-        let form = workload.form()?;
-        let settings = match workload.cells() {
+        let cells = workload.cells();
+        if cells == 0 || workload.queries() == 0 {
+            return Err(QueryError::Empty);
+        }
+        let found = match workload {
+            QueryWorkload::Matrix(matrix) if cells <= MOST_CELLS => Self::dense(matrix)?,
+            QueryWorkload::Matrix(_) => {
+                let minutes = SECONDS_AT_MOST * (cells as f64 / MOST_CELLS as f64).powi(3) / 60.0;
+                return Err(QueryError::Cells { found: cells, minutes });
+            }
+            _ if cells <= MOST_PATH_CELLS => {
+                FoundStrategy::Path(PathOptimum::new(workload).ok_or(QueryError::Numerical)?)
+            }
+            _ => return Err(QueryError::PathCells { found: cells }),
+        };
+        Ok(Self { workload: workload.clone(), found })
+    }
+
+    fn dense(matrix: &DMatrix<f64>) -> Result<FoundStrategy, QueryError> {
+        let form = QuadraticForm::from_matrix(matrix)?;
+        let settings = match matrix.ncols() {
             0..=512 => OptimizerSettings::default(),
             _ => OptimizerSettings { relative_gap: GAP, ..OptimizerSettings::default() },
         };
         let optimum = coa(&form, &settings, &mut |_| ControlFlow::Continue(()))?;
         certificate::verify(&optimum, &form).map_err(|error| QueryError::Certificate(error.to_string()))?;
-        Ok(Self { optimum, form })
+        Ok(FoundStrategy::Dense { optimum: Box::new(optimum), form })
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> &QueryWorkload {
+        &self.workload
     }
 
     /// Expected squared error in total at σ = 1, and a lower bound of that of all strategies.
     pub fn error(&self) -> (f64, f64) {
-        (self.optimum.objective, self.optimum.lower_bound)
+        match &self.found {
+            FoundStrategy::Path(optimum) => optimum.error(),
+            FoundStrategy::Dense { optimum, .. } => (optimum.objective, optimum.lower_bound),
+        }
     }
 
     /// Expected errors of the rivals. None has less than the lower bound.
     ///
     /// # Errors
     /// [`QueryError::Numerical`] if a factorisation fails.
-    pub fn rivals(&self, workload: &QueryWorkload) -> Result<Vec<StrategyError>, QueryError> {
-        let (n, form) = (workload.cells(), self.form.matrix());
-        let of = |name, strategy: DMatrix<f64>| -> Result<StrategyError, QueryError> {
-            let sensitivity = strategy.column_iter().map(|column| column.norm_squared()).fold(0.0, f64::max);
-            let gram = strategy.transpose() * &strategy;
-            let inverse = gram.cholesky().ok_or(QueryError::Numerical)?.solve(form);
-            Ok(StrategyError { name, error: inverse.trace() * sensitivity })
-        };
-        let largest = form.diagonal().max();
-        let mut rivals = vec![
-            StrategyError { name: "identity", error: form.trace() },
-            StrategyError { name: "answers", error: workload.queries() as f64 * largest },
-            of(
-                "hierarchical",
-                tree(n, |first, middle, last| vec![(first, middle, 1.0), (middle, last, 1.0)]),
-            )?,
-            of("wavelet", haar(n))?,
-        ];
-        rivals.push(of("spectral", fourth_root(form).ok_or(QueryError::Numerical)?)?);
-        Ok(rivals)
-    }
-}
-
-/// Rows for all nodes of a binary tree: the total, and those that `parts` gives for each node.
-fn tree(n: usize, parts: impl Fn(usize, usize, usize) -> Vec<(usize, usize, f64)>) -> DMatrix<f64> {
-    let mut rows: Vec<Vec<(usize, usize, f64)>> = vec![vec![(0, n, 1.0)]];
-    let mut nodes = vec![(0, n)];
-    while let Some((first, last)) = nodes.pop() {
-        if last - first > 1 {
-            let middle = first + (last - first).div_ceil(2);
-            rows.extend(parts(first, middle, last).into_iter().map(|part| vec![part]));
-            nodes.extend([(first, middle), (middle, last)]);
+    pub fn rivals(&self) -> Result<Vec<StrategyError>, QueryError> {
+        match &self.found {
+            FoundStrategy::Path(_) => rivals::on_path(&self.workload),
+            FoundStrategy::Dense { form, .. } => rivals::of_form(form.matrix(), self.workload.queries()),
         }
     }
-    written(n, &rows)
-}
 
-fn haar(n: usize) -> DMatrix<f64> {
-    let mut rows: Vec<Vec<(usize, usize, f64)>> = vec![vec![(0, n, 1.0)]];
-    let mut nodes = vec![(0, n)];
-    while let Some((first, last)) = nodes.pop() {
-        if last - first > 1 {
-            let middle = first + (last - first).div_ceil(2);
-            rows.push(vec![(first, middle, 1.0), (middle, last, -1.0)]);
-            nodes.extend([(first, middle), (middle, last)]);
+    /// C in integers.
+    pub(super) fn integers(&self) -> Result<TriangularIntegers, QueryError> {
+        let mut integers = TriangularIntegers::zeros(self.workload.cells());
+        match &self.found {
+            FoundStrategy::Dense { optimum, .. } => {
+                for (index, row) in optimum.strategy.row_iter().enumerate() {
+                    integers.set_row(index, row.iter().copied());
+                }
+            }
+            FoundStrategy::Path(optimum) => {
+                optimum.rows(|index, row| integers.set_row(index, row.iter().rev().copied()))?;
+                let expected = optimum.squared_norms();
+                let unit = TriangularIntegers::unit().powi(2);
+                let mut pairs = integers.squared_norms().into_iter().zip(expected);
+                if pairs.any(|(found, expected)| (found as f64 * unit - expected).abs() > TOLERANCE) {
+                    return Err(QueryError::Numerical);
+                }
+            }
+        }
+        Ok(integers)
+    }
+
+    /// The variance of each answer, for noise of variance 1 on the answers to C.
+    pub(super) fn variances(&self, integers: &TriangularIntegers) -> Result<Vec<f64>, QueryError> {
+        let cells = self.workload.cells();
+        match (&self.found, &self.workload) {
+            (FoundStrategy::Path(optimum), workload) => {
+                let variances = optimum.variances();
+                // The last cell alone, or the sum of all cells.
+                let first = if matches!(workload, QueryWorkload::Cells(_)) { cells - 1 } else { 0 };
+                let query = (0..cells).map(|cell| f64::from(u8::from(cell >= first))).collect();
+                let close = (variances[cells - 1] / integers.variance(query) - 1.0).abs() < TOLERANCE;
+                if close { Ok(variances) } else { Err(QueryError::Numerical) }
+            }
+            (FoundStrategy::Dense { .. }, QueryWorkload::Matrix(matrix)) => {
+                let identity = DMatrix::identity(cells, cells);
+                let inverse =
+                    integers.matrix().solve_lower_triangular(&identity).ok_or(QueryError::Numerical)?;
+                Ok((matrix * inverse).row_iter().map(|row| row.norm_squared()).collect())
+            }
+            _ => Err(QueryError::Numerical),
         }
     }
-    written(n, &rows)
-}
-
-fn written(n: usize, rows: &[Vec<(usize, usize, f64)>]) -> DMatrix<f64> {
-    let mut matrix = DMatrix::zeros(rows.len(), n);
-    for (row, parts) in rows.iter().enumerate() {
-        for &(first, last, weight) in parts {
-            matrix.row_mut(row).columns_mut(first, last - first).fill(weight);
-        }
-    }
-    matrix
-}
-
-/// V^(1/4), with a share of the identity so that it is invertible.
-fn fourth_root(form: &DMatrix<f64>) -> Option<DMatrix<f64>> {
-    let eigen = SymmetricEigen::try_new(form.clone(), f64::EPSILON, 100 * form.nrows() + 100)?;
-    let least = RIDGE * eigen.eigenvalues.max();
-    let roots = eigen.eigenvalues.map(|value| value.max(least).powf(0.25));
-    Some(&eigen.eigenvectors * DMatrix::from_diagonal(&roots) * eigen.eigenvectors.transpose())
 }
 
 #[cfg(test)]
@@ -163,6 +168,7 @@ mod tests {
             ("related", QueryWorkload::Matrix(related)),
             ("all ranges", QueryWorkload::AllRanges(n)),
             ("prefixes", QueryWorkload::Prefixes(n)),
+            ("cells", QueryWorkload::Cells(n)),
         ]
     }
 
@@ -172,22 +178,53 @@ mod tests {
             let strategy = QueryStrategy::optimal(&workload).unwrap();
             let (error, bound) = strategy.error();
             assert!(error <= bound * (1.0 + 1e-5), "{name}: {error} {bound}");
-            let rivals = strategy.rivals(&workload).unwrap();
-            assert_eq!(rivals.len(), 5, "{name}");
+            let rivals = strategy.rivals().unwrap();
+            assert_eq!(rivals.len(), 6, "{name}");
             for rival in rivals {
-                assert!(rival.error >= bound * (1.0 - 1e-9), "{name}: {rival:?} {bound}");
+                assert!(rival.error >= bound * (1.0 - 1e-6), "{name}: {rival:?} {bound}");
             }
         }
     }
 
+    /// Both searches find the same optimum, both checks accept it, and every answer has the
+    /// variance of the integers.
     #[test]
-    fn trees_have_a_column_norm_for_each_level() {
-        for (matrix, rows) in [
-            (tree(8, |first, middle, last| vec![(first, middle, 1.0), (middle, last, 1.0)]), 15),
-            (haar(8), 8),
-        ] {
-            assert_eq!(matrix.nrows(), rows);
-            assert!(matrix.column_iter().all(|column| column.norm_squared() == 4.0));
+    fn workloads_on_a_path_have_the_optimum_of_the_search_for_all_workloads() {
+        for n in [1, 2, 3, 10, 41] {
+            for workload in [QueryWorkload::Cells(n), QueryWorkload::Prefixes(n), QueryWorkload::AllRanges(n)]
+            {
+                let written = QueryWorkload::Matrix(workload.written_out());
+                let [path, dense] =
+                    [&workload, &written].map(|workload| QueryStrategy::optimal(workload).unwrap());
+                let ([error, bound], [other, _]) =
+                    ([path.error().0, path.error().1], [dense.error().0, dense.error().1]);
+                assert!(bound <= error && error <= bound * (1.0 + 2e-8), "{workload:?}: {error} {bound}");
+                assert!((error / other - 1.0).abs() < 1e-5, "{workload:?}: {error} {other}");
+                let integers = path.integers().unwrap();
+                let variances = path.variances(&integers).unwrap();
+                assert!((variances.iter().sum::<f64>() / error - 1.0).abs() < 1e-8, "{workload:?}");
+                for (row, variance) in workload.written_out().row_iter().zip(&variances) {
+                    let exact = integers.variance(row.iter().copied().collect());
+                    assert!((variance / exact - 1.0).abs() < 1e-8, "{workload:?}: {variance} {exact}");
+                }
+            }
+        }
+    }
+
+    /// With 2,000 cells: the gap, and the variances of some ranges from the integers.
+    #[test]
+    fn large_histograms_have_a_certified_optimum() {
+        for workload in [QueryWorkload::Prefixes(2000), QueryWorkload::AllRanges(2000)] {
+            let strategy = QueryStrategy::optimal(&workload).unwrap();
+            let (error, bound) = strategy.error();
+            assert!(bound < error && error < bound * (1.0 + 2e-8), "{error} {bound}");
+            let integers = strategy.integers().unwrap();
+            let variances = strategy.variances(&integers).unwrap();
+            for last in [1, 700, 1998] {
+                let query = (0..2000).map(|cell| f64::from(u8::from(cell <= last))).collect();
+                let exact = integers.variance(query);
+                assert!((variances[last] / exact - 1.0).abs() < 1e-7, "{last}: {} {exact}", variances[last]);
+            }
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Linear queries over the cells of a histogram.
 
 use super::QueryError;
-use hushflow_mechanism::optimize::QuadraticForm;
 use nalgebra::DMatrix;
 
 /// Largest number of entries of a workload that is written out.
@@ -74,20 +73,14 @@ impl QueryWorkload {
         }
     }
 
-    /// V = WᵀW.
-    pub(super) fn form(&self) -> Result<QuadraticForm, QueryError> {
-        let n = self.cells();
-        if n == 0 || self.queries() == 0 {
-            return Err(QueryError::Empty);
+    /// An entry of V = WᵀW: the number of queries that contain both cells. Not for a matrix.
+    pub(super) fn shared(&self, i: usize, j: usize) -> f64 {
+        let (n, first, last) = (self.cells(), i.min(j), i.max(j));
+        match self {
+            Self::Cells(_) => f64::from(u8::from(i == j)),
+            Self::Prefixes(_) => (n - last) as f64,
+            _ => ((first + 1) * (n - last)) as f64,
         }
-        Ok(match self {
-            Self::Cells(_) => QuadraticForm::from_matrix(&DMatrix::identity(n, n)),
-            Self::Prefixes(_) => {
-                QuadraticForm::from_matrix(&DMatrix::from_fn(n, n, |i, j| f64::from(u8::from(j <= i))))
-            }
-            Self::AllRanges(_) => QuadraticForm::all_ranges(n),
-            Self::Matrix(matrix) => QuadraticForm::from_matrix(matrix),
-        }?)
     }
 
     /// Ranges of cells, from 0, both ends within.
@@ -103,20 +96,13 @@ impl QueryWorkload {
     }
 
     /// The name of each query.
-    pub fn names(&self) -> Vec<QueryName> {
-        match self {
-            Self::Matrix(matrix) => (1..=matrix.nrows()).map(|row| format!("query {row}")).collect(),
-            _ => {
-                let name = |(first, last)| {
-                    if first == last {
-                        format!("{}", first + 1)
-                    } else {
-                        format!("{}-{}", first + 1, last + 1)
-                    }
-                };
-                self.ranges().map(name).collect()
-            }
+    pub fn names(&self) -> Box<dyn Iterator<Item = QueryName> + '_> {
+        if let Self::Matrix(matrix) = self {
+            return Box::new((1..=matrix.nrows()).map(|row| format!("query {row}")));
         }
+        Box::new(self.ranges().map(|(first, last)| {
+            if first == last { format!("{}", first + 1) } else { format!("{}-{}", first + 1, last + 1) }
+        }))
     }
 
     /// The answers to all queries from values of the cells.
@@ -131,48 +117,34 @@ impl QueryWorkload {
         }));
         self.ranges().map(|(first, last)| sums[last + 1] - sums[first]).collect()
     }
-
-    /// The variance of each answer, from a covariance of the cells.
-    pub(super) fn variances(&self, covariance: &DMatrix<f64>) -> Vec<f64> {
-        if let Self::Matrix(matrix) = self {
-            let product = matrix * covariance;
-            return product.row_iter().zip(matrix.row_iter()).map(|(a, b)| a.dot(&b)).collect();
-        }
-        // Sums over all cells before both ends.
-        let n = self.cells();
-        let mut sums = DMatrix::<f64>::zeros(n + 1, n + 1);
-        for (i, j) in (0..n).flat_map(|j| (0..n).map(move |i| (i, j))) {
-            sums[(i + 1, j + 1)] = covariance[(i, j)] + sums[(i, j + 1)] + sums[(i + 1, j)] - sums[(i, j)];
-        }
-        let variance = |(first, last): (usize, usize)| -> f64 {
-            sums[(last + 1, last + 1)] - 2.0 * sums[(first, last + 1)] + sums[(first, first)]
-        };
-        self.ranges().map(|range| variance(range).max(0.0)).collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    impl QueryWorkload {
+        /// All queries, one in each row.
+        pub(crate) fn written_out(&self) -> DMatrix<f64> {
+            if let Self::Matrix(matrix) = self {
+                return matrix.clone();
+            }
+            let ranges: Vec<_> = self.ranges().collect();
+            let inside = |i: usize, j: usize| f64::from(u8::from(ranges[i].0 <= j && j <= ranges[i].1));
+            DMatrix::from_fn(ranges.len(), self.cells(), inside)
+        }
+    }
+
     #[test]
     fn ranges_and_matrices_agree() {
         let cells = [3.0, 1.0, 4.0, 1.5];
-        let covariance = DMatrix::from_fn(4, 4, |i, j| 1.0 / (1.0 + i as f64 + j as f64));
         for workload in [QueryWorkload::Cells(4), QueryWorkload::Prefixes(4), QueryWorkload::AllRanges(4)] {
-            let ranges: Vec<_> = workload.ranges().collect();
-            let rows = |i: usize, j: usize| f64::from(u8::from(ranges[i].0 <= j && j <= ranges[i].1));
-            let matrix = QueryWorkload::Matrix(DMatrix::from_fn(ranges.len(), 4, rows));
-            assert_eq!((ranges.len(), workload.names().len()), (workload.queries(), workload.queries()));
-            let pairs = [
-                (workload.answers(&cells), matrix.answers(&cells)),
-                (workload.variances(&covariance), matrix.variances(&covariance)),
-            ];
-            for (one, other) in pairs {
-                assert!(one.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-12), "{one:?} {other:?}");
-            }
-            let gap = workload.form().unwrap().matrix() - matrix.form().unwrap().matrix();
-            assert!(gap.norm() < 1e-12);
+            let matrix = workload.written_out();
+            let written = QueryWorkload::Matrix(matrix.clone());
+            let counts = [matrix.nrows(), workload.names().count(), workload.answers(&cells).len()];
+            assert_eq!(counts, [workload.queries(); 3]);
+            assert_eq!(workload.answers(&cells), written.answers(&cells));
+            assert_eq!(matrix.tr_mul(&matrix), DMatrix::from_fn(4, 4, |i, j| workload.shared(i, j)));
         }
     }
 
