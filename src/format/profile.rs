@@ -115,8 +115,8 @@ pub struct FileProfile {
 }
 
 impl FileProfile {
-    /// Reads up to a million rows of each file. The columns `times` hold times, of this format if it
-    /// is known.
+    /// Reads up to a million rows of each file. The columns `times` hold times, of this format if
+    /// it is known.
     ///
     /// # Errors
     /// [`FormatError`] if a file can't be read or lacks a column of the first one.

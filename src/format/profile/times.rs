@@ -103,8 +103,8 @@ fn is_of_our_days(time: &i64) -> bool {
     (limit("1900-01-01")..limit("2100-01-01")).contains(time)
 }
 
-/// Returns the format of a column of numbers that is known to hold times, or whose name suggests it:
-/// seconds since 1970 or parts of them, or the digits of a date.
+/// Returns the format of a column of numbers that is known to hold times, or whose name suggests
+/// it: seconds since 1970 or parts of them, or the digits of a date.
 pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64), is_known: bool) -> Option<TimeFormat> {
     let name = name.to_lowercase();
     let mut parts = name.split(|character: char| !character.is_alphanumeric());
