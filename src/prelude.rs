@@ -9,3 +9,4 @@ pub use hushflow_operators::{Densities, DensityEstimate, Entity, Fault, Views};
 pub use crate::pipeline::Pipeline;
 pub use crate::runtime::RunError;
 pub use crate::runtime::embed::*;
+pub use crate::source::entity;

@@ -25,6 +25,8 @@ pub struct EntityCut {
     counted: u64,
     /// The records of closed epochs, and those that are left out.
     recent: Recent<Share>,
+    /// What closed epochs count: kept records, or their means.
+    kept: u64,
 }
 
 impl EntityCut {
@@ -41,6 +43,7 @@ impl EntityCut {
             committed,
             counted: committed,
             recent: Recent::default(),
+            kept: 0,
         }
     }
 
@@ -87,11 +90,15 @@ impl EntityCut {
             for (entity, (records, keys)) in entities {
                 let admitted = self.limits.admit(self.histories.get(&entity).copied(), epoch);
                 let most = admitted.map_or(0, |_| self.limits.records_per_epoch);
-                let kept = match self.limits.several {
-                    RepeatPolicy::Keep => records.min(most.into()),
+                let (kept, counting) = match self.limits.several {
+                    RepeatPolicy::Keep => (records.min(most.into()), records.min(most.into())),
                     // All records of a kept key count in its mean.
-                    RepeatPolicy::Average => keys.iter().take(most as usize).map(|&(_, count)| count).sum(),
+                    RepeatPolicy::Average => {
+                        let keys = &keys[..keys.len().min(most as usize)];
+                        (keys.iter().map(|&(_, count)| count).sum(), keys.len() as u64)
+                    }
                 };
+                self.kept += counting;
                 if epoch > self.counted {
                     closed.add(Share { all: records, bad: records - kept });
                 }
@@ -106,12 +113,18 @@ impl EntityCut {
 
     /// Returns the number of records left out of all epochs, the open ones too.
     pub fn left_out(&self) -> u64 {
-        self.with_open().bad
+        self.with_open().recent.closed.bad
+    }
+
+    /// Returns what counts in all epochs, the open ones too: the records within the limits, or
+    /// their means by [`RepeatPolicy::Average`].
+    pub fn counting(&self) -> u64 {
+        self.with_open().kept
     }
 
     /// Returns the problem of limits that leave out most of all records so far, if they do.
     pub fn problem(&self) -> Option<Problem> {
-        let all = self.with_open();
+        let all = self.with_open().recent.closed;
         (all.all >= LEAST_RECORDS && all.is_mostly_bad()).then(problem)
     }
 
@@ -125,10 +138,11 @@ impl EntityCut {
         self.recent.judge(steps).then(problem)
     }
 
-    fn with_open(&self) -> Share {
+    /// Closes all epochs.
+    fn with_open(&self) -> Self {
         let mut all = self.clone();
         all.close(u64::MAX);
-        all.recent.closed
+        all
     }
 }
 
@@ -165,7 +179,8 @@ mod tests {
             let mut cut = EntityCut::new(limits(several), 0, []);
             cut.add(&records(&ROWS));
             cut.close(2);
-            assert_eq!(cut.left_out(), expected);
+            // One record or mean in epochs 1 and 3, and one of entity 2.
+            assert_eq!((cut.left_out(), cut.counting()), (expected, 3));
         }
     }
 
@@ -182,7 +197,8 @@ mod tests {
         let mut resumed =
             EntityCut::new(limits(RepeatPolicy::Keep), 1, [(Entity(1), history)]).resume(judged.state(), 2);
         resumed.add(&records(&ROWS));
-        assert_eq!(resumed.with_open(), whole.with_open());
-        assert_eq!(resumed.with_open(), Share { all: 7, bad: 4 });
+        let closed = |cut: &EntityCut| cut.with_open().recent.closed;
+        assert_eq!(closed(&resumed), closed(&whole));
+        assert_eq!(closed(&resumed), Share { all: 7, bad: 4 });
     }
 }

@@ -20,9 +20,9 @@ use hushflow::state::PublicReader;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
-use super::CliError;
 use super::output::{RowProgress, print_json, print_message, print_wrapped};
 use super::run::{patience, warn};
+use super::{CliError, ColorChoice};
 use report::CheckReport;
 
 /// Rows of a source without an end that are read.
@@ -73,6 +73,9 @@ pub(crate) struct CheckArguments {
     /// Print one JSON object; it is private too
     #[arg(long)]
     json: bool,
+    /// Colours of the report. By default on a terminal, unless NO_COLOR is set
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    color: ColorChoice,
 }
 
 /// Reads the source and prints the report.
@@ -100,7 +103,7 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
     if arguments.json {
         print_json(&report.json())?
     } else {
-        print_wrapped(&report.text(arguments.epochs))?
+        print_wrapped(&report.text(arguments.epochs, &arguments.color.style()))?
     };
     if !stderr().is_terminal() || arguments.json {
         print_message("note: the output of check is private: for the operator only");

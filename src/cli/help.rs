@@ -11,6 +11,9 @@ use super::Arguments;
 /// Widest text, and its width where there is no terminal.
 const WIDEST: usize = 100;
 
+/// The name of the program.
+const PROGRAM: &str = "hushflow";
+
 /// Narrowest text with descriptions beside their flags. In a narrower one they stand below.
 const NARROW: usize = 60;
 
@@ -24,11 +27,35 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Arguments 
 
 /// Returns the command line with notes and examples of this width.
 pub(super) fn command(width: usize) -> Command {
-    let fit = move |command: Command| match command.get_after_help().map(ToString::to_string) {
-        Some(text) => command.after_help(fitted(&text, width)),
-        None => command,
+    let fit = move |command: Command| {
+        let command = with_usage(command, width);
+        match command.get_after_help().map(ToString::to_string) {
+            Some(text) => command.after_help(fitted(&text, width)),
+            None => command,
+        }
     };
     fit(Arguments::command()).mut_subcommands(fit).next_line_help(width < NARROW)
+}
+
+/// Breaks the usage of a command before its flags and arguments, if it is wider than `width`.
+fn with_usage(command: Command, width: usize) -> Command {
+    let name = command.get_name();
+    let full = if name == PROGRAM { name.into() } else { format!("{PROGRAM} {name}") };
+    let usage = command.clone().bin_name(full).render_usage().to_string();
+    if usage.lines().all(|line| line.chars().count() <= width) {
+        return command;
+    }
+    let mut parts: Vec<String> = Vec::new();
+    for word in usage.split_whitespace().skip(1) {
+        match parts.last_mut() {
+            // A flag stays with its value.
+            Some(part) if part.starts_with("--") && !part.contains(' ') => part.extend([" ", word]),
+            _ => parts.push(word.into()),
+        }
+    }
+    let lead = "Usage: ".len();
+    let lines = broken(parts.iter().map(String::as_str), &" ".repeat(lead), lead, width, "");
+    command.override_usage(lines.join("\n").trim_start().to_owned())
 }
 
 /// Breaks lines that are wider than `width`.
@@ -139,14 +166,30 @@ Examples:
         assert_eq!(fitted("One claim. Another one.\n\nA third.", 12), "One claim.\nAnother one.\n\nA third.");
     }
 
+    /// A path or an argument of an example is not broken.
     #[test]
     fn no_help_is_wider_than_the_terminal() {
-        for width in [60, 80, 100] {
-            for command in command(width).get_subcommands() {
-                let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-                let mut lines = text.lines();
-                assert!(lines.all(|line| line.chars().count() <= width), "{width}: {text}");
+        for width in [40, 60, 80, 100] {
+            let mut all = command(width).term_width(width);
+            all.build();
+            for command in all.get_subcommands_mut() {
+                let text = command.render_long_help().to_string();
+                let is_wide = |line: &&str| line.chars().count() > width && line.trim().contains(' ');
+                assert_eq!(text.lines().find(is_wide), None, "{width}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn usage_breaks_between_arguments() {
+        let usage = |width| {
+            let mut all = command(width);
+            all.build();
+            all.find_subcommand_mut("query").map(|command| command.render_usage().to_string())
+        };
+        let whole = "Usage: hushflow query [OPTIONS] --workload <WORKLOAD> <FILE>";
+        assert_eq!(usage(100).as_deref(), Some(whole));
+        let broken = "Usage: hushflow query [OPTIONS]\n       --workload <WORKLOAD> <FILE>";
+        assert_eq!(usage(40).as_deref(), Some(broken));
     }
 }

@@ -68,7 +68,7 @@ pub(crate) struct InitArguments {
     #[arg(long, value_name = "COLUMN=A,B,…")]
     key: Option<Keys>,
     /// Bounds of a column for one value of --key, as kinds of measurement have; may be repeated
-    #[arg(long, value_name = "VALUE=NAME:LOWER:UPPER", requires = "key", allow_hyphen_values = true)]
+    #[arg(long, value_name = "VALUE=NAME:LOW:HIGH", requires = "key", allow_hyphen_values = true)]
     key_bounds: Vec<KeyBounds>,
     /// Column with the time of the event
     #[arg(long, value_name = "COLUMN", requires_all = ["start", "epoch", "horizon"])]
@@ -140,18 +140,23 @@ pub(crate) fn execute(arguments: &InitArguments) -> Result<(), CliError> {
     let failed = |error: FormatError| CliError::failed(error.to_string());
     let times: Vec<&str> =
         [&arguments.time, &arguments.arrival].into_iter().flatten().map(String::as_str).collect();
-    let timed = arguments.time_format.as_ref().map(|format| (format, &times[..]));
-    let profile = FileProfile::of(&files, format, timed).map_err(failed)?;
+    let profile = FileProfile::of(&files, format, &times, arguments.time_format.as_ref()).map_err(failed)?;
     if profile.columns.is_empty() {
         return Err(CliError::usage("no row with named columns is found in the file"));
     }
+    if profile.rows == 0 {
+        return Err(CliError::usage("the file has columns and no row, so init has nothing to describe"));
+    }
     let mut proposal = Proposal::of(&profile, arguments);
-    if let Some(key) =
-        arguments.key.as_ref().map(|key| &key.column).or(proposal.keys.first().map(|key| &key.column))
-    {
-        let columns: Vec<String> = proposal.columns.iter().map(|column| column.name.clone()).collect();
-        let ranges = ranges_by_key(&files, format, key, &columns).map_err(failed)?;
-        proposal.add_key_bounds(&ranges);
+    let own_bounds = |key: &Keys, columns: &[ColumnBounds]| {
+        let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+        let ranges = ranges_by_key(&files, format, &key.column, &names).map_err(failed)?;
+        let mut own = propose::bounds_by_key(columns, &ranges);
+        own.retain(|own| key.values.contains(&own.key));
+        Ok(own)
+    };
+    if let Some(key) = arguments.key.as_ref().or(proposal.keys.first()) {
+        proposal.key_bounds = own_bounds(key, &proposal.columns)?;
     }
     if proposal.columns.is_empty() && arguments.columns.is_empty() {
         let commas = profile.columns.iter().find(|column| column.decimal_commas > 0);
@@ -169,8 +174,23 @@ pub(crate) fn execute(arguments: &InitArguments) -> Result<(), CliError> {
     };
     let draft = match arguments.yes || !stdin().is_terminal() {
         true => given(arguments, &profile, &proposal, &output, &search)?,
-        false => Questions { profile: &profile, proposal: &proposal, search: &search }.draft(arguments)?,
+        false => {
+            let (profile, proposal) = (&profile, &proposal);
+            Questions { profile, proposal, search: &search, key_bounds: &own_bounds }.draft(arguments)?
+        }
     };
+    if let ([], true, Some(key)) =
+        (&draft.key_bounds[..], arguments.yes || !stdin().is_terminal(), &draft.key)
+        && let own = own_bounds(key, &draft.columns)?
+        && !own.is_empty()
+    {
+        let flags: Vec<_> = own.iter().map(|own| quoted(&propose::key_bounds_text(own))).collect();
+        print_message(&format!(
+            "note: the values of some keys lie in a small part of the bounds of their column, and bounds of their own would lower \
+             their noise. PRIVATE: --key-bounds {}",
+            flags.join(" --key-bounds ")
+        ));
+    }
     let text = text(&draft);
     let pipeline = Pipeline::parse(&text, &output)
         .map_err(|error| CliError::usage(format!("these answers make no valid pipeline:\n{error}")))?;
@@ -182,7 +202,7 @@ pub(crate) fn execute(arguments: &InitArguments) -> Result<(), CliError> {
     written.map_err(|error| CliError::failed(format!("{}: can't be written: {error}", output.display())))?;
     let output = output.display();
     let run = match stops {
-        true => "A run would stop: mend the file first.".into(),
+        true => "A run would stop: correct the file first.".into(),
         false => format!("  hushflow run {output}      publish"),
     };
     print_message(&format!(
@@ -315,8 +335,7 @@ fn given(
             proposal.command(profile, arguments, output, search)
         )));
     }
-    let limits = draft.participations.is_none().then(|| search(&draft)).flatten();
-    for note in draft.notes(profile, &proposal.entities, limits.as_ref()) {
+    for note in draft.notes(profile, &proposal.entities) {
         print_message(&format!("note: {note}"));
     }
     Ok(draft.filled(profile))
@@ -343,7 +362,8 @@ fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> R
     let parameters = pipeline.public_parameters();
     let cells = f64::from(parameters.keys()) * parameters.epochs.schedule.horizon() as f64;
     // As few digits as a person would type.
-    let records: f64 = format!("{:.2e}", counted as f64 / cells).parse().unwrap_or(0.0);
+    let counting = run.counting.unwrap_or(counted);
+    let records: f64 = format!("{:.2e}", counting as f64 / cells).parse().unwrap_or(0.0);
     let left_out = match run.left_out {
         Some(left_out) if left_out > 0 => {
             format!("; {} are beyond the limits of their entities", thousands(left_out))
@@ -351,18 +371,34 @@ fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> R
         _ => String::new(),
     };
     let rows = thousands(run.counters.rows);
-    print_message(&format!("\n{PRIVATE}\n{} of {rows} rows would count{left_out}.", thousands(counted)));
+    let means = match counting < counted {
+        true => format!(", as {} means", thousands(counting)),
+        false => String::new(),
+    };
+    print_message(&format!(
+        "\n{PRIVATE}\n{} of {rows} rows would count{means}{left_out}.",
+        thousands(counted)
+    ));
     if 2 * counted < run.counters.rows {
         print_message(&format!("Most would not: hushflow check {} shows why.", output.display()));
+    }
+    let counts_in_all = pipeline
+        .entity
+        .as_ref()
+        .is_some_and(|entity| entity.limits.participations >= parameters.epochs.schedule.horizon());
+    let limits = match counts_in_all || stops_at_limits(&run) {
+        true => LimitSearch::of(pipeline.clone()),
+        false => None,
+    };
+    if let Some(cost) = limits.as_ref().map(LimitSearch::cost_of_all_epochs).transpose()?.flatten() {
+        print_message(&format!("note: {cost}."));
     }
     let reason = run.problems.iter().find(|problem| problem.stops);
     if let Some((last, problem)) = run.stops_after.zip(reason) {
         print_message(&format!("A run would stop after {} epochs: {}.", thousands(last), problem.message));
     }
-    if stops_at_limits(&run)
-        && let Some(search) = LimitSearch::of(pipeline.clone())
-    {
-        print_message(&search.remedy());
+    if let Some(limits) = limits.filter(|_| stops_at_limits(&run)) {
+        print_message(&limits.remedy());
     }
     let missing = missing_shares(&parameters, profile);
     let flag = |missing: &MissingShare| {

@@ -169,6 +169,23 @@ enum ColorChoice {
     Never,
 }
 
+impl ColorChoice {
+    /// Returns the style of text: for the terminal, or for a pipe.
+    fn style(self) -> TableStyle {
+        let is_terminal = stdout().is_terminal();
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let colours = match self {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => {
+                is_terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+            }
+        };
+        let width = is_terminal.then(|| usize::from(Term::stdout().size().1));
+        TableStyle { width, colours, ..TableStyle::default() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum FormatName {
     Table,
@@ -196,19 +213,9 @@ impl ReleaseFormatArguments {
         }
     }
 
-    /// Returns the style of a table: for the terminal, or for a pipe.
+    /// Returns the style of a table.
     fn style(&self) -> TableStyle {
-        let is_terminal = stdout().is_terminal();
-        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let colours = match self.color {
-            ColorChoice::Always => true,
-            ColorChoice::Never => false,
-            ColorChoice::Auto => {
-                is_terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
-            }
-        };
-        let width = is_terminal.then(|| usize::from(Term::stdout().size().1));
-        TableStyle { width, colours, columns: self.columns.clone() }
+        TableStyle { columns: self.columns.clone(), ..self.color.style() }
     }
 }
 

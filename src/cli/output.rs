@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use console::Term;
+use console::{Term, measure_text_width};
 use hushflow::strategies::SearchProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write, stderr, stdout};
@@ -52,13 +52,13 @@ pub(super) fn fit_message(text: &str) -> String {
 /// Breaks a line that is wider than `width` between words, with the rest indented. ± stays with
 /// its number.
 pub(super) fn wrapped(line: &str, width: usize) -> String {
-    if line.trim_end().chars().count() <= width {
+    if measure_text_width(line.trim_end()) <= width {
         return line.into();
     }
     let (mut text, mut reached) = (String::new(), 0);
     let line = line.replace("± ", "±\u{a0}");
     for word in line.split(' ') {
-        let length = word.trim_end().chars().count();
+        let length = measure_text_width(word.trim_end());
         if reached > 2 && reached + 1 + length > width {
             text.truncate(text.trim_end().len());
             text += "\n  ";

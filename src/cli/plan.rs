@@ -35,7 +35,7 @@ use super::output::{print_json, print_wrapped};
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
-pub(super) use columns::{MissingShare, forecast_of_means};
+pub(super) use columns::{MissingShare, forecast_of_means, last_noise};
 use forecast::{Forecast, RequestedBudget, StreamPlan};
 use windows::WindowPlan;
 pub(super) use windows::refusal;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hushflow_mechanism::estimate::by_column::{ColumnwiseMoments, SubsetMoments};
+use hushflow_mechanism::estimate::by_column::{ColumnwiseMoments, PairCorrelation, SubsetMoments};
 use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
 use hushflow_mechanism::estimate::projection::Projection;
@@ -171,7 +171,7 @@ impl ColumnwiseEstimate {
         self.covariance_interval((column, column)).map(Interval::square_root)
     }
 
-    fn correlation(&self, (i, j): (usize, usize)) -> Option<(Option<f64>, Interval)> {
+    fn correlation(&self, (i, j): (usize, usize)) -> Option<(PairCorrelation, Interval)> {
         let (view, moments) = (&self.scaled.view, self.by_column()?);
         let heaviest = view.workload.largest_coefficient(self.moments.epoch);
         match view.intervals.missing_at_random && !moments.contradict_random(&[i, j], heaviest) {
@@ -187,6 +187,18 @@ impl ColumnwiseEstimate {
     fn of_pairs(&self, value: impl Fn((usize, usize)) -> Value) -> Value {
         let all = 0..self.columns.len();
         all.clone().map(|i| all.clone().map(|j| value((i, j))).collect::<Value>()).collect()
+    }
+}
+
+/// The cell of a correlation whose quotient is beyond ±1 by more than its noise.
+const BEYOND_ONE: &str = "beyond ±1";
+
+/// Returns what is known of a correlation in one word.
+fn correlation_word((found, _): (PairCorrelation, Interval)) -> &'static str {
+    match found {
+        PairCorrelation::Shown(_) => "good",
+        PairCorrelation::Hidden => "noise-dominated",
+        PairCorrelation::BeyondOne => "beyond-one",
     }
 }
 
@@ -262,7 +274,14 @@ impl Estimate for ColumnwiseEstimate {
             ("covariance_interval", self.of_pairs(|pair| ends(self.covariance_interval(pair)))),
             ("standard_deviation", self.of_columns(|column| json!(self.deviation(column)))),
             ("standard_deviation_interval", self.of_columns(|column| ends(self.deviation_interval(column)))),
-            ("correlation", self.of_pairs(|pair| json!(self.correlation(pair).and_then(|found| found.0)))),
+            (
+                "correlation",
+                self.of_pairs(|pair| json!(self.correlation(pair).and_then(|found| found.0.shown()))),
+            ),
+            (
+                "correlation_quality",
+                self.of_pairs(|pair| json!(self.correlation(pair).map(correlation_word))),
+            ),
             ("correlation_interval", self.of_pairs(|pair| ends(self.correlation(pair).map(|found| found.1)))),
         ];
         object.extend(fields.map(|(name, value)| (name.into(), value)));
@@ -331,11 +350,12 @@ impl Estimate for ColumnwiseEstimate {
         });
         let mut cells: Vec<_> = means.chain(counts).chain(deviations).collect();
         if self.is_full() && self.columns.len() > 1 {
-            let correlation = |pair| self.correlation(pair);
-            cells.extend(
-                pairs(self.columns.len())
-                    .map(|pair| correlation(pair).map_or(Cell::Empty, Cell::of_correlation)),
-            );
+            let cell = |pair| match self.correlation(pair) {
+                None => Cell::Empty,
+                Some((PairCorrelation::BeyondOne, _)) => Cell::Word(BEYOND_ONE),
+                Some((found, interval)) => Cell::of_correlation((found.shown(), interval)),
+            };
+            cells.extend(pairs(self.columns.len()).map(cell));
         }
         Ok(cells)
     }
@@ -344,7 +364,7 @@ impl Estimate for ColumnwiseEstimate {
         match group {
             CORRELATION => {
                 let found = pairs(self.columns.len()).nth(index).and_then(|pair| self.correlation(pair));
-                Reading::within(found.and_then(|found| found.0), found.map(|found| found.1))
+                Reading::within(found.and_then(|found| found.0.shown()), found.map(|found| found.1))
             }
             "sd" => Reading::within(self.deviation(index), self.deviation_interval(index)),
             _ => Reading::within(self.mean(index).map(|mean| mean.0), self.mean_interval(index)),

@@ -18,6 +18,8 @@ pub enum Cell {
     Range(f64, f64),
     /// An upper bound of a value that is not known otherwise.
     AtMost(f64),
+    /// A word in place of a number.
+    Word(&'static str),
     /// No number.
     Empty,
 }

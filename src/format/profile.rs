@@ -84,6 +84,8 @@ pub struct ColumnProfile {
     pub words: Option<BTreeMap<String, u64>>,
     /// Distinct values.
     pub distinct: u64,
+    /// Whether it is known to hold times.
+    is_time: bool,
     /// Rows with a word such as `NA`, which stands for a missing number.
     absent_words: u64,
     forms: TimeForms,
@@ -113,14 +115,16 @@ pub struct FileProfile {
 }
 
 impl FileProfile {
-    /// Reads up to a million rows of each file. The columns `timed` hold times of a known format.
+    /// Reads up to a million rows of each file. The columns `times` hold times, of this format if
+    /// it is known.
     ///
     /// # Errors
     /// [`FormatError`] if a file can't be read or lacks a column of the first one.
     pub fn of(
         paths: &[impl AsRef<Path>],
         format: Format,
-        timed: Option<(&TimeFormat, &[&str])>,
+        times: &[&str],
+        time_format: Option<&TimeFormat>,
     ) -> Result<Self, FormatError> {
         let mut profile = FileProfile { rows: 0, columns: Vec::new() };
         let mut seen: Vec<HashSet<u64>> = Vec::new();
@@ -129,9 +133,10 @@ impl FileProfile {
             if profile.columns.is_empty() {
                 let words = Some(BTreeMap::new());
                 let column = |name: String| {
-                    let form = timed.filter(|(_, names)| names.contains(&name.as_str()));
-                    let time_format = form.map(|(format, _)| format.clone());
-                    ColumnProfile { name, words: words.clone(), time_format, ..ColumnProfile::default() }
+                    let is_time = times.contains(&name.as_str());
+                    let time_format = time_format.filter(|_| is_time).cloned();
+                    let words = words.clone();
+                    ColumnProfile { name, words, is_time, time_format, ..ColumnProfile::default() }
                 };
                 profile.columns = names(path, format)?.into_iter().map(column).collect();
                 seen.resize_with(profile.columns.len(), HashSet::new);
@@ -264,7 +269,7 @@ impl ColumnProfile {
         let is_most = 10 * self.numbers >= 9 * (self.present - self.absent_words);
         let number = self.range.filter(|_| is_most);
         if let Some((least, greatest)) = number
-            && let Some(format) = times::of_numbers(&self.name, (least, greatest))
+            && let Some(format) = times::of_numbers(&self.name, (least, greatest), self.is_time)
         {
             let micros = |number: f64| {
                 let digits = format!("{number}");
@@ -377,7 +382,7 @@ mod tests {
             "at\n2020-01-01T10:00:00-05:00\n2020-01-01 10:00\n2020-01-01\n2020-01-01T10:00Z\n",
         )
         .unwrap();
-        let column = &FileProfile::of(&[path], Format::COMMAS, None).unwrap().columns[0];
+        let column = &FileProfile::of(&[path], Format::COMMAS, &[], None).unwrap().columns[0];
         assert_eq!((column.times, column.local_times), (4, 1));
         assert_eq!(column.offsets, BTreeSet::from(["-05:00".into()]));
     }
@@ -397,7 +402,7 @@ mod tests {
         let check = |name: &str, text: &str, format| {
             let path = directory.path().join(name);
             std::fs::write(&path, text).unwrap();
-            let profile = FileProfile::of(&[path], format, None).unwrap();
+            let profile = FileProfile::of(&[path], format, &[], None).unwrap();
             let kinds: Vec<_> =
                 profile.columns.iter().map(|column| (column.name.clone(), column.kind())).collect();
             let expected = [

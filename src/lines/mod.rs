@@ -323,6 +323,7 @@ fn cell(cell: &Cell) -> String {
             format!("{lower:.places$} to {upper:.places$}")
         }
         Cell::AtMost(upper) => format!("≤ {}", bound(upper)),
+        Cell::Word(word) => word.into(),
         Cell::Empty => "-".into(),
     }
 }

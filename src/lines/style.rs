@@ -34,7 +34,7 @@ impl TableStyle {
     }
 
     /// Makes less important text faint.
-    pub(super) fn faint(&self, text: &str) -> String {
+    pub fn faint(&self, text: &str) -> String {
         self.paint("2", text)
     }
 
@@ -44,13 +44,24 @@ impl TableStyle {
         wrap_words(text, width).iter().map(|line| self.faint(line) + "\n").collect()
     }
 
-    pub(super) fn bold(&self, text: &str) -> String {
+    /// Makes a title bold.
+    pub fn bold(&self, text: &str) -> String {
         self.paint("1", text)
     }
 
     /// Colours a word of quality: good is green, anything else a warning.
     pub(super) fn quality(&self, word: &str) -> String {
-        self.paint(if word == "good" { "32" } else { "33" }, word)
+        if word == "good" { self.good(word) } else { self.warning(word) }
+    }
+
+    /// Makes text green.
+    pub fn good(&self, text: &str) -> String {
+        self.paint("32", text)
+    }
+
+    /// Makes text yellow.
+    pub fn warning(&self, text: &str) -> String {
+        self.paint("33", text)
     }
 }
 
@@ -67,8 +78,9 @@ fn is_name(name: &str, title: &str) -> bool {
 pub(super) fn wrap_words(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
-        let line = lines.last_mut().filter(|line| line.chars().count() + word.chars().count() < width);
-        match line {
+        let has_room =
+            |line: &&mut String| line.is_empty() || line.chars().count() + word.chars().count() < width;
+        match lines.last_mut().filter(has_room) {
             Some(line) if line.is_empty() => line.push_str(word),
             Some(line) => line.extend([" ", word]),
             None => lines.push(word.into()),

@@ -7,9 +7,14 @@ use super::style::{TableStyle, wrap_words};
 /// Maximum number of columns of each statistic in a pipe.
 const TABLE_COLUMNS: usize = 4;
 
-/// Minimum width of a cell in a pipe and on a terminal, without the space before it.
+/// Minimum width of a cell in a pipe and on a terminal, without the space before it, and the width
+/// that it has on a terminal with room for it, which any usual number fits.
 const CELL: usize = 18;
 const NARROW_CELL: usize = 16;
+const WIDE_CELL: usize = 20;
+
+/// Least width of a terminal whose cells are wide.
+const WIDE: usize = 80;
 
 /// Width of a count on a terminal, without the space before it.
 const COUNT: usize = 14;
@@ -84,7 +89,11 @@ impl<'a> TableLayout<'a> {
         header: &TableRow<'_>,
         sizes: TableSizes,
     ) -> Self {
-        let least = if style.width.is_some() { NARROW_CELL } else { CELL };
+        let least = match style.width {
+            None => CELL,
+            Some(width) if width < WIDE => NARROW_CELL,
+            Some(_) => WIDE_CELL,
+        };
         let chosen = (0..titles.len()).filter(|&index| style.chooses(&titles[index]));
         let mut cells: Vec<_> =
             chosen.map(|index| (index, titles[index].chars().count().max(least))).collect();
@@ -171,6 +180,11 @@ impl<'a> TableLayout<'a> {
             cells.iter_mut().for_each(|cell| cell.1 = width);
         }
         let hidden = chosen - cells.len();
+        let used: usize = cells.iter().take(per_line).map(|(_, width)| width + 1).sum();
+        let more = room.saturating_sub(used) / per_line;
+        for (_, width) in &mut cells {
+            *width = (*width).max(WIDE_CELL.min(*width + more));
+        }
         let lead =
             TableLayout { epoch, start, view, key, count: COUNT, is_stacked, ..TableLayout::bare(style) };
         TableLayout { cells, per_line, hidden, ..lead }
@@ -197,27 +211,46 @@ impl<'a> TableLayout<'a> {
         if row.count.is_some() && !self.is_stacked { self.count + 1 } else { 0 }
     }
 
-    /// Formats the titles.
+    fn first_width(&self) -> usize {
+        self.cells.first().map_or(NARROW_CELL, |&(_, width)| width)
+    }
+
+    /// Formats the titles. Long ones take several lines.
     pub(super) fn titles(&self, header: &TableRow<'_>) -> String {
-        let mut lines = self.blocks(header);
+        let count = header.count.as_deref();
+        let mut lead = self.lead(header, header.key);
+        if let Some(count) = count {
+            lead += &pad(count, if self.is_stacked { self.first_width() } else { self.count });
+        }
+        let begin = self.lead_width(header) + self.count_width(header);
+        let is_stacked = self.is_stacked && count.is_some();
+        let mut lines = if is_stacked || self.cells.is_empty() { vec![lead.clone()] } else { Vec::new() };
+        for (block, cells) in self.cells.chunks(self.per_line).enumerate() {
+            // The first title of a further line may begin below the key.
+            let is_first = block == 0 && !is_stacked;
+            let reach = if is_first { 0 } else { begin };
+            let wrap = |(position, &(index, width)): (usize, &(usize, usize))| {
+                let width = if position == 0 { reach + width } else { width };
+                (wrap_title(&header.cells[index], width), width)
+            };
+            let titles: Vec<(Vec<String>, usize)> = cells.iter().enumerate().map(wrap).collect();
+            let height = titles.iter().map(|(parts, _)| parts.len()).max().unwrap_or(0);
+            lines.extend((0..height).map(|line| {
+                let before = match (is_first, line) {
+                    (true, 0) => lead.clone(),
+                    (true, _) => " ".repeat(begin),
+                    (false, _) => String::new(),
+                };
+                let part = |(parts, width): &(Vec<String>, usize)| {
+                    pad(parts.get(line).map_or("", String::as_str), *width)
+                };
+                before + &titles.iter().map(part).collect::<String>()
+            }));
+        }
         if let (Some(first), Some(quality)) = (lines.first_mut(), header.quality) {
             *first += &format!("  {quality}");
         }
-        let lines = self.beside_keys(header, &[header.key.into()], &lines);
-        let begin = self.lead_width(header) + self.count_width(header);
-        let stacked = usize::from(self.is_stacked && header.count.is_some());
-        // A long title on a further line begins below the key, and ends above its cell.
-        let bold = |(index, line): (usize, &String)| {
-            let block = index.checked_sub(stacked);
-            let cells =
-                block.and_then(|block| self.cells.chunks(self.per_line).nth(block)).unwrap_or_default();
-            let end = begin + cells.iter().map(|(_, width)| width + 1).sum::<usize>();
-            match block.is_some_and(|block| block > 0) && line.chars().count() > end {
-                true => self.style.bold(&format!("{:>end$}", cut(line.trim_start(), end))),
-                false => self.style.bold(line),
-            }
-        };
-        lines.iter().enumerate().map(bold).collect::<Vec<_>>().join("\n")
+        lines.iter().map(|line| self.style.bold(line.trim_end())).collect::<Vec<_>>().join("\n")
     }
 
     /// Formats a line. Without an estimate, `reason` replaces the cells.
@@ -249,7 +282,7 @@ impl<'a> TableLayout<'a> {
         let block = |(line, cells): (usize, &[(usize, usize)])| -> String {
             let cell = |(position, &(index, width)): (usize, &(usize, usize))| {
                 let cell = &row.cells[index];
-                pad(&if line > 0 && position == 0 { cell.clone() } else { cut(cell, width) }, width)
+                pad(&if line > 0 && position == 0 { cell.clone() } else { fit(cell, width) }, width)
             };
             cells.iter().enumerate().map(cell).collect()
         };
@@ -274,8 +307,7 @@ impl<'a> TableLayout<'a> {
     fn after_count(&self, row: &TableRow<'_>, lines: Vec<String>) -> Vec<String> {
         let Some(count) = &row.count else { return lines };
         if self.is_stacked {
-            let width = self.cells.first().map_or(NARROW_CELL, |&(_, width)| width);
-            return std::iter::once(pad(count, width)).chain(lines).collect();
+            return std::iter::once(pad(count, self.first_width())).chain(lines).collect();
         }
         let counts = std::iter::once(count.as_str()).chain(std::iter::repeat(""));
         counts.zip(lines).map(|(count, line)| pad(count, self.count) + &line).collect()
@@ -320,12 +352,25 @@ fn pad(cell: &str, width: usize) -> String {
     format!(" {cell:>width$}")
 }
 
+/// Leaves out spaces of a number with its interval that is too wide, or cuts other text.
+fn fit(cell: &str, width: usize) -> String {
+    match cell.chars().count() > width {
+        true => cut(&cell.replace(" ± ", "±").replace(" to ", ".."), width),
+        false => cell.into(),
+    }
+}
+
 /// Cuts a text to a width, with an ellipsis.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.into();
     }
     text.chars().take(width - 1).chain(['…']).collect()
+}
+
+/// Breaks a title between words, and words that are too long.
+fn wrap_title(title: &str, width: usize) -> Vec<String> {
+    wrap_words(title, width).iter().flat_map(|line| wrap_characters(line, width)).collect()
 }
 
 /// Cuts a text into parts of at most `width` characters.
@@ -336,117 +381,4 @@ fn wrap_characters(text: &str, width: usize) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TITLES: [&str; 6] = ["mean a", "mean b", "mean c", "sd a", "sd b", "sd c"];
-
-    fn row<'a>(key: &'a str, cells: &[&str]) -> TableRow<'a> {
-        let cells = cells.iter().map(ToString::to_string).collect();
-        let (epoch, start, count) = ("7", "2013-01-07T05:00", Some("810 ± 29".into()));
-        TableRow { epoch, start, view: None, key, count, cells, quality: Some("good") }
-    }
-
-    fn lines(style: &TableStyle, key: &str, longest: usize) -> Vec<String> {
-        let header = TableRow { start: "from", ..row("key", &TITLES) };
-        let header = TableRow { count: Some("count".into()), ..header };
-        let titles = TITLES.map(String::from);
-        let layout = TableLayout::new(
-            style,
-            &titles,
-            &header,
-            TableSizes { horizon: 365, longest_key: longest, start: 16 },
-        );
-        let line = layout.line(&row(key, &["1.5 ± 0.1"; 6]), None);
-        let without = layout.line(&row(key, &[]), Some("the count is 3 with noise of deviation 29"));
-        let text = [layout.titles(&header), line, without].join("\n");
-        text.lines().map(String::from).collect()
-    }
-
-    #[test]
-    fn every_line_fits_the_terminal() {
-        for (width, columns) in (40..200).flat_map(|width| [(width, vec![]), (width, vec!["a", "sd"])]) {
-            let columns = columns.into_iter().map(String::from).collect();
-            let style = TableStyle { width: Some(width), columns, ..TableStyle::default() };
-            for line in lines(&style, "La Guardia Airport, New York", 28) {
-                assert!(line.chars().count() < width, "{width}: {line}");
-            }
-        }
-    }
-
-    #[test]
-    fn chosen_cells_that_do_not_fit_follow_on_further_lines() {
-        let columns = ["mean a", "sd"].map(String::from).to_vec();
-        let style = TableStyle { width: Some(60), columns, ..TableStyle::default() };
-        let lines = lines(&style, "JFK", 3);
-        let expected = [
-            "    7  key          count           mean a  good",
-            "                                      sd a",
-            "                                      sd b",
-            "                                      sd c",
-            "    7  JFK       810 ± 29        1.5 ± 0.1  good",
-            "                                 1.5 ± 0.1",
-            "                                 1.5 ± 0.1",
-            "                                 1.5 ± 0.1",
-            "    7  JFK       810 ± 29  no estimate: good",
-        ];
-        assert_eq!(lines, expected);
-    }
-
-    #[test]
-    fn cells_are_chosen_by_title_word_or_column() {
-        let check = |columns: &[&str], expected: &[usize]| {
-            let columns = columns.iter().map(ToString::to_string).collect();
-            let style = TableStyle { columns, ..TableStyle::default() };
-            let header = row("key", &TITLES);
-            let titles = TITLES.map(String::from);
-            assert_eq!(
-                TableLayout::new(
-                    &style,
-                    &titles,
-                    &header,
-                    TableSizes { horizon: 9, longest_key: 3, start: 16 }
-                )
-                .cells
-                .iter()
-                .map(|&(index, _)| index)
-                .collect::<Vec<_>>(),
-                expected
-            );
-        };
-        check(&["b"], &[1, 4]);
-        check(&["sd"], &[3, 4, 5]);
-        check(&["mean c", "a"], &[0, 2, 3]);
-        let style = TableStyle { columns: vec!["a".into(), "d".into()], ..TableStyle::default() };
-        assert_eq!(style.unknown(&TITLES.map(String::from)), Some("d"));
-        check(&["b,sd"], &[1, 3, 4, 5]);
-        let style = TableStyle { columns: vec!["a, x".into(), "b,y".into()], ..TableStyle::default() };
-        let titles = ["mean a, x", "mean b", "mean x"].map(String::from);
-        assert!(style.chooses(&titles[0]) && style.chooses(&titles[1]));
-        assert_eq!(style.unknown(&titles), Some("y"));
-    }
-
-    #[test]
-    fn long_keys_are_wrapped_below_their_column() {
-        let style = TableStyle { width: Some(100), ..TableStyle::default() };
-        let lines = lines(&style, &"k".repeat(30), 30);
-        let column = lines[0].find("key").unwrap();
-        assert_eq!(lines[2], format!("{}kkkkk", " ".repeat(column)));
-        assert!(lines[1].ends_with("good") && lines[3].ends_with("no estimate: good"), "{lines:?}");
-    }
-
-    #[test]
-    fn a_pipe_has_all_cells_and_no_colours() {
-        let lines = lines(&TableStyle::default(), "JFK", 3);
-        assert_eq!(lines[1].matches("1.5 ± 0.1").count(), 6);
-        assert!(lines[2].ends_with("no estimate: good"), "{lines:?}");
-        assert!(!lines.concat().contains('\x1b'));
-    }
-
-    #[test]
-    fn colours_do_not_move_columns() {
-        let style = TableStyle { width: Some(100), colours: true, ..TableStyle::default() };
-        let line = &lines(&style, "JFK", 3)[1];
-        assert!(line.ends_with("  \x1b[32mgood\x1b[0m"), "{line}");
-    }
-}
+mod tests;

@@ -31,6 +31,8 @@ pub struct DryRun {
     pub tally: RecordTally,
     /// Records that the limits of entities leave out, if entities are protected.
     pub left_out: Option<u64>,
+    /// What counts if entities are protected: records within their limits, or means of these.
+    pub counting: Option<u64>,
     /// The records of each entity in each epoch, if the limits of the dry run ask for them.
     pub spread: Option<EntitySpread>,
     /// The last epoch that the clock has closed.
@@ -213,6 +215,7 @@ impl Rehearsal {
         }
         self.look(readers);
         let left_out = self.judge.entities().map(EntityCut::left_out);
+        let counting = self.judge.entities().map(EntityCut::counting);
         let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
         let mut problems = self.problems;
         for problem in self.judge.sum_up(&seen(&counters, &surveys), self.copies.found()) {
@@ -235,6 +238,7 @@ impl Rehearsal {
             survey: sum_surveys(readers.iter()),
             tally: self.tally,
             left_out,
+            counting,
             spread: self.spread,
             closed: self.clocks.closed,
             stops_after: self.stops_after,

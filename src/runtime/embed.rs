@@ -56,6 +56,30 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Means, and people or devices
+//! A view has moments in scaled units. The publication converts their density to the units of the
+//! columns. If all records of an entity are protected together, each record names its own:
+//!
+//! ```
+//! # use hushflow::prelude::*;
+//! # let outer = tempfile::tempdir()?;
+//! # let directory = outer.path().join("state");
+//! # let pipeline = Pipeline::builder("delays").column("delay", -60.0, 240.0);
+//! # let pipeline = pipeline.epochs("2013-01-01", "1d", 4).guarantee(1.0, 1e-6);
+//! let pipeline = pipeline.set("privacy", "unit", "entity").set("entity", "column", "aircraft");
+//! # let pipeline = pipeline.set("entity", "participations", 4).build()?;
+//! let record = Record::new(1, 0, [5.0]).of_entity(entity(b"N14228"));
+//! # fn show(publisher: &Publisher, moments: &hushflow::mechanism::view::Moments) {
+//! let publication = publisher.publication();
+//! if let Ok(density) = moments.density().and_then(|density| publication.to_units(&density)) {
+//!     let (mean, noise) = (density.mean[0], density.mean_noise[0]);
+//!     println!("{}: {mean:.1} ± {noise:.1}", publication.key_name(moments.key));
+//! }
+//! # }
+//! # Publisher::open(&pipeline, &directory)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What the guarantee needs from a program
 //! - *Bounds, keys and epochs are public* and don't come from the data.
 //! - *The clock is public*: [`EpochInput::advance`] takes the times at which records became known,

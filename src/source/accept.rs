@@ -260,11 +260,18 @@ impl SourceReader {
     fn read_extra(&mut self) {
         let (row, roles) = (&self.rows.row, &self.rules.roles);
         for (slot, numbers) in (roles.dimension..).zip(&roles.extra) {
-            let value = match numbers {
-                None => row.number(slot).ok(),
-                Some(numbers) => row.text(slot).ok().and_then(|text| numbers.get(text)).map(|&at| at.into()),
+            let (value, is_missing) = match numbers {
+                None => {
+                    let number = row.number(slot);
+                    (number.ok(), number == Err(Defect::Missing))
+                }
+                Some(numbers) => {
+                    let text = row.text(slot);
+                    let is_missing = text == Err(Defect::Missing);
+                    (text.ok().and_then(|text| numbers.get(text)).map(|&at| at.into()), is_missing)
+                }
             };
-            self.survey.binned(slot, value.is_some());
+            self.survey.binned(slot, value.is_some(), is_missing);
             self.batch.records.values.push(value.unwrap_or(f64::NAN));
         }
     }

@@ -72,13 +72,15 @@ pub struct ColumnSurvey {
 pub struct BinSurvey {
     /// Rows of which it has one.
     pub with: u64,
-    /// Rows without a value, or with one that can't be read or is not listed.
+    /// Rows with a value that can't be read or is not listed.
     pub without: u64,
+    /// Rows without a value.
+    pub missing: u64,
 }
 
 impl BinSurvey {
-    /// All rows.
-    pub fn rows(&self) -> u64 {
+    /// Rows with a value.
+    pub fn values(&self) -> u64 {
         self.with + self.without
     }
 }
@@ -176,10 +178,15 @@ impl RowSurvey {
         }
     }
 
-    /// Notes whether a histogram of a column has a bin for a row.
-    pub(super) fn binned(&mut self, slot: usize, has_bin: bool) {
+    /// Notes whether a histogram of a column has a bin for a row, or whether the row lacks a value.
+    pub(super) fn binned(&mut self, slot: usize, has_bin: bool, is_missing: bool) {
         let bins = &mut self.columns[slot].bins;
-        *(if has_bin { &mut bins.with } else { &mut bins.without }) += 1;
+        let count = match (has_bin, is_missing) {
+            (true, _) => &mut bins.with,
+            (false, false) => &mut bins.without,
+            (false, true) => &mut bins.missing,
+        };
+        *count += 1;
     }
 
     /// Compares the values of a record with their bounds. It is in this row, from 0.
@@ -204,6 +211,7 @@ impl RowSurvey {
                     own.values.merge(&column.values);
                     own.bins.with += column.bins.with;
                     own.bins.without += column.bins.without;
+                    own.bins.missing += column.bins.missing;
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Ended, Lab, Random, finish, hushflow, number, run, tail};
 use crate::parquet;
@@ -187,6 +187,30 @@ fn values_missing_at_random_give_correlations_and_lines() {
     let skip = pipeline("rows.csv", "").replace("'by-column'", "'skip'");
     ran(&lab, "complete", &skip).succeeded();
     finish(&mut tail(&lab.path("complete"), &["--missing-at-random"])).failed(2, &["leave it out"]);
+}
+
+/// Only rows with values at the bounds have both columns. The quotient of covariance and deviations
+/// is 2.4 then, which no correlation can be.
+#[test]
+fn a_quotient_beyond_one_is_no_correlation() {
+    let lab = Lab::new();
+    let row = |at: usize| match (at % 4, at % 8) {
+        (0, 0) => [Some(0.0), Some(-5.0), None],
+        (0, _) => [Some(10.0), Some(5.0), None],
+        (1, _) => [Some(5.0), None, Some(150.0)],
+        _ => [None, Some(0.0), Some(150.0)],
+    };
+    let rows: Vec<_> = (0..ROWS).map(row).collect();
+    lab.write("rows.csv", csv(&rows));
+    let last = ran(&lab, "state", &pipeline("rows.csv", "")).succeeded().json().pop().expect("a line");
+    assert_eq!(last["correlation_quality"][0][1], "beyond-one", "{last}");
+    assert_eq!(
+        (&last["correlation"][0][1], &last["correlation_interval"][0][1]),
+        (&Value::Null, &json!([-1.0, 1.0]))
+    );
+    assert_eq!(last["correlation_quality"][0][0], "good", "{last}");
+    let table = finish(hushflow(["tail"]).arg(lab.path("state"))).succeeded().out;
+    assert!(table.contains("beyond ±1"), "{table}");
 }
 
 /// The same rows as CSV and as Parquet, whose columns have nulls, give the same sums.

@@ -171,7 +171,8 @@ fn empty_histograms_are_noticed() {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let good = check(HISTOGRAMS).succeeded().out;
     assert!(
-        words(&good).contains("40.0 % of the rows fall into no bin of the histogram of \"pay\""),
+        words(&good).contains("\"pay\" fall into no bin of its histogram, as they are not listed")
+            && words(&good).contains("of the rows lack a value of \"pay\""),
         "{good}"
     );
     assert!(!good.contains("PROBLEM"), "{good}");
@@ -179,7 +180,7 @@ fn empty_histograms_are_noticed() {
         let bins = format!("[[histograms]]\ncolumn = 'pay'\n{bins}\n");
         let found = check(&bins);
         assert_eq!(found.code, Some(4), "{}{}", found.out, found.err);
-        assert!(words(&found.out).contains("nearly all rows fall into no bin"), "{}", found.out);
+        assert!(words(&found.out).contains("nearly all values of \"pay\" fall into no bin"), "{}", found.out);
         assert!(words(&found.out).contains(hint), "{}", found.out);
         // A run stops by the operator's word alone.
         let text = std::fs::read_to_string(pipeline(&bins)).expect("the pipeline");
@@ -188,11 +189,42 @@ fn empty_histograms_are_noticed() {
         let run =
             finish(hushflow(["run"]).arg(lab.write("stop.toml", text)).arg("--state").arg(lab.path("stop")));
         assert!(
-            run.code != Some(0) && words(&run.err).contains("nearly all rows fall into no bin"),
+            run.code != Some(0) && words(&run.err).contains("nearly all values of \"pay\" fall into no bin"),
             "{}",
             run.err
         );
     }
+}
+
+/// A column that few rows have is no mistake; one that none has is.
+#[test]
+fn sparse_columns_of_histograms_are_judged_by_their_values() {
+    let lab = Lab::new();
+    let rows = |value: &dyn Fn(usize) -> &'static str| {
+        (0..3000).map(|at| format!("{},{}\n", at % 7, value(at))).collect::<String>()
+    };
+    let check = |name: &str, rows: String| {
+        lab.write(&format!("{name}.csv"), format!("x,note\n{rows}"));
+        let text = format!(
+            "name = '{name}'\nsource = {{ path = '{name}.csv', preflight = 'stop' }}
+columns = [{{ name = 'x', lower = 0, upper = 7 }}]
+epochs = {{ records = 300, horizon = 10 }}\n{PRIVACY}
+[[histograms]]\ncolumn = 'note'\nvalues = ['good', 'bad']\n"
+        );
+        let pipeline = lab.write(&format!("{name}.toml"), text);
+        let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (checked, ran) = (
+            finish(hushflow(["check"]).arg(&pipeline)),
+            finish(hushflow(["run", "--quiet"]).arg(&pipeline).arg("--state").arg(lab.path(name))),
+        );
+        (checked.code, words(checked.out), ran.code)
+    };
+    let (code, out, ran) = check("sparse", rows(&|at| if at % 100 == 99 { "good" } else { "" }));
+    assert_eq!((code, ran), (Some(0), Some(0)), "{out}");
+    assert!(out.contains("99.0 % of the rows lack a value of \"note\""), "{out}");
+    let (code, out, ran) = check("none", rows(&|_| ""));
+    assert_eq!((code, ran), (Some(4), Some(1)), "{out}");
+    assert!(out.contains("no row has a value of the column \"note\" of a histogram"), "{out}");
 }
 
 /// All intervals of a line share the level: those of counts, shares, the band, and of the count.

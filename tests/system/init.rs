@@ -345,6 +345,15 @@ fn decimal_commas_and_swapped_days_are_refused_with_a_remedy() {
         finish(command.args(arguments).args(["--epsilon", "1", "--delta", "1e-6"]).current_dir(lab.path(".")))
     };
     init(&["commas.csv", "--columns", "x:0:9"]).failed(2, &["decimal commas", "write points"]);
+    // A column of such numbers is no person, though its texts repeat.
+    let price = |row: u32| format!("K{};{},45;{}\n", row % 30, row % 50, row % 8);
+    lab.write("prices.csv", format!("who;price;x\n{}", (0..300).map(price).collect::<String>()));
+    let proposed = init(&["prices.csv"]);
+    let remark = ["--columns x:0:7", "FILE > NEW does, if no comma separates fields or thousands: price."];
+    assert!(!proposed.err.contains("price might"), "{}", proposed.err);
+    proposed.failed(2, &remark);
+    lab.write("empty.csv", "day,x\n");
+    init(&["empty.csv", "--columns", "x:0:9"]).failed(2, &["columns and no row"]);
     let epochs = ["--start", "2020-01-01", "--epoch", "1d", "--horizon", "366"];
     let time = [&["--columns", "x:0:9", "--time", "day"][..], &epochs].concat();
     let swapped = |more: &[&str]| init(&[&["swapped.csv"], &time[..], more].concat());
@@ -368,6 +377,9 @@ fn keys_have_their_own_bounds_and_missing_values_are_detected() {
     let key =
         ["--columns", "value:0:200", "--key", "test=sodium,potassium", "--key-bounds", "potassium=value:2:8"];
     init(&[&["labs.csv"], &key[..], &budget].concat()).succeeded();
+    let without = [&["labs.csv", "--output", "without.toml"], &key[..4], &budget].concat();
+    let said = init(&without).succeeded().err;
+    assert!(said.contains("PRIVATE: --key-bounds potassium=value:3:5\n"), "{said}");
     let text = std::fs::read_to_string(lab.path("labs.toml")).expect("the file");
     assert!(text.contains("[columns.bounds]") && text.contains("\"potassium\" = [2, 8]"), "{text}");
     finish(hushflow(["check"]).arg(lab.path("labs.toml"))).succeeded();

@@ -83,6 +83,26 @@ fn plain(line: &str) -> String {
 }
 
 #[test]
+fn check_has_colours_on_a_terminal() {
+    let lab = Lab::new();
+    lab.write("rows.csv", "x\n1\n2\n3\n");
+    let pipeline = |upper: u32| {
+        let text = format!(
+            "name = 'rows'\nsource.path = 'rows.csv'\ncolumns = [{{ name = 'x', lower = 0, upper = {upper} }}]\n\
+             epochs = {{ records = 1, horizon = 3 }}\nprivacy = {{ epsilon = 1, delta = 1e-6 }}\n"
+        );
+        lab.write(&format!("{upper}.toml"), text).display().to_string()
+    };
+    let check = |upper, more: &str| printed(40, &format!("check {} {more}", pipeline(upper))).join("\n");
+    let good = check(4, "");
+    assert!(good.contains("\x1b[32mNo problems:\x1b[0m") && good.contains("\x1b[1m"), "{good:?}");
+    assert!(check(1, "").contains("\x1b[33mPROBLEM"));
+    assert!(!check(1, "--color never").contains("\x1b[33m"));
+    let piped = |more: &[&str]| finish(hushflow(["check", &pipeline(1)]).args(more)).out;
+    assert!(!piped(&[]).contains('\x1b') && piped(&["--color", "always"]).contains("\x1b[33mPROBLEM"));
+}
+
+#[test]
 fn a_table_fits_terminals_of_several_widths() {
     let lab = Lab::new();
     let state = published(&lab);

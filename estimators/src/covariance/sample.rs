@@ -28,6 +28,8 @@
 //! d²Q⁴ (a = d: d²; b + c = k: at most ½(d² + (d−k)² + k) ≤ d²). Zero-out: ½((Σp)² + Σp²) ≤ ½(d² +
 //! d)Q⁴. ∎
 
+use std::borrow::Cow;
+
 use super::CovarianceError;
 use super::estimate::check_share;
 use super::spending::{BudgetPurpose, CovarianceBudget};
@@ -51,7 +53,7 @@ const RADIUS: f64 = (1u64 << RECORD_BITS) as f64;
 /// Records between public bounds, with the neighbour relation. Private, so it has no `Debug`.
 #[derive(Clone)]
 pub struct CovarianceSample<'a> {
-    records: &'a [f64],
+    records: Cow<'a, [f64]>,
     clipper: Clipper,
     neighbours: Neighbours,
 }
@@ -82,7 +84,7 @@ impl<'a> CovarianceSample<'a> {
             return Err(CovarianceError::Neighbours(neighbours));
         }
         let clipper = Clipper::new(bounds, (bounds.len() as f64).sqrt())?.counting_unusable();
-        let sample = Self { records, clipper, neighbours };
+        let sample = Self { records: records.into(), clipper, neighbours };
         let found = sample.rows();
         if neighbours.counts_are_public() && found < 2 {
             return Err(CovarianceError::TooFew { found });
@@ -129,8 +131,8 @@ impl<'a> CovarianceSample<'a> {
     }
 
     /// All records, before clipping.
-    pub(super) fn records(&self) -> &'a [f64] {
-        self.records
+    pub(super) fn records(&self) -> &[f64] {
+        &self.records
     }
 
     /// Half the width of each column's bounds.
@@ -153,11 +155,23 @@ impl<'a> CovarianceSample<'a> {
                 (centre - half_width, centre + half_width)
             })
             .collect();
-        // Values outside the first bounds must be clipped to them, because the second ones are
-        // wider.
         let clipper =
             Clipper::new(&bounds, (bounds.len() as f64).sqrt()).map_err(|_| CovarianceError::Numerical)?;
-        Ok(Self { clipper: clipper.counting_unusable(), ..self.clone() })
+        let records = self.within_bounds().into();
+        Ok(Self { records, clipper: clipper.counting_unusable(), neighbours: self.neighbours })
+    }
+
+    /// Returns the records with values outside the bounds moved to these. Wider bounds would let
+    /// them through.
+    fn within_bounds(&self) -> Vec<f64> {
+        let columns = self.centres().iter().zip(self.half_widths());
+        let bounds: Vec<(f64, f64)> =
+            columns.map(|(centre, width)| (centre - width, centre + width)).collect();
+        let clip = |(x, &(lower, upper)): (&f64, &(f64, f64))| match x.is_finite() {
+            true => x.clamp(lower, upper),
+            false => *x,
+        };
+        self.records.iter().zip(bounds.iter().cycle()).map(clip).collect()
     }
 
     /// Clips the records to this norm of z, on a grid that is finer by the same factor.
@@ -184,7 +198,7 @@ impl<'a> CovarianceSample<'a> {
 
     /// Exact count, Σq and Σqqᵀ.
     pub(super) fn moments(&self, second: SecondMoment) -> Result<Sums, CovarianceError> {
-        moments(&self.clipper, self.records, second)
+        moments(&self.clipper, &self.records, second)
     }
 
     /// g: one unit of q in z.

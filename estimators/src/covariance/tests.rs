@@ -151,6 +151,19 @@ fn centring_finds_mean_and_covariance() {
     assert!((found.covariance - second_moments(&centred, 4)).norm() < 0.02);
 }
 
+/// Values far outside the bounds count as the bounds, also about a private mean, which widens the
+/// range of the differences: half of the rows are clipped to −1, and the others are 0.
+#[test]
+fn centring_clips_to_the_bounds() {
+    let records: Vec<f64> = (0..4000).flat_map(|row| [-3.0 * f64::from(row % 2), 0.5]).collect();
+    for method in CovarianceMethod::ALL {
+        let Ok(found) = run(method, &records, 2, 1000.0, (PLACE, Some(0.1)), 12) else { continue };
+        let variance = found.covariance[(0, 0)];
+        let within = if method == CovarianceMethod::CoinPress { 0.1 } else { 0.02 };
+        assert!((variance - 0.25).abs() < within, "{method}: {variance}");
+    }
+}
+
 /// Attack: two samples differ in one record, in the worst corners; the attacker reads the sign of
 /// the entry that differs most. Its success rate is at most what ρ allows plus six standard
 /// deviations (false alarm below 1e-8).

@@ -90,6 +90,28 @@ pub struct PairCovariance {
     pub noise: f64,
 }
 
+/// What is known of the correlation of two columns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PairCorrelation {
+    /// The estimate.
+    Shown(f64),
+    /// A variance does not stand out of its noise.
+    Hidden,
+    /// The quotient of covariance and deviations is beyond ±1 by more than its noise: the rows of
+    /// the pair are unlike those of its columns.
+    BeyondOne,
+}
+
+impl PairCorrelation {
+    /// Returns the estimate, if it is shown.
+    pub fn shown(self) -> Option<f64> {
+        match self {
+            PairCorrelation::Shown(correlation) => Some(correlation),
+            PairCorrelation::Hidden | PairCorrelation::BeyondOne => None,
+        }
+    }
+}
+
 impl SubsetMoments {
     /// Number of rows, and the standard deviation of its noise.
     pub fn count(&self) -> (f64, f64) {
@@ -223,12 +245,17 @@ impl<'a> ColumnwiseMoments<'a> {
 
     /// Returns an estimate of the correlation of two columns over the rows that have both, and its
     /// interval, which holds whichever values are missing. The estimate lacks a bias only if values
-    /// are missing at random. There is none, and the interval is [−1, 1], if a variance does not
-    /// stand out of its noise. `None` if too few rows have both columns.
-    pub fn correlation(&self, i: usize, j: usize, confidence: Confidence) -> Option<(Option<f64>, Interval)> {
-        let (shown, quotient) = self.correlation_at_random(i, j, confidence)?;
-        let Some(estimate) = shown.filter(|_| i != j && quotient != ALL_CORRELATIONS) else {
-            return Some((shown, quotient));
+    /// are missing at random. Without one the interval is [−1, 1]. `None` if too few rows have both
+    /// columns.
+    pub fn correlation(
+        &self,
+        i: usize,
+        j: usize,
+        confidence: Confidence,
+    ) -> Option<(PairCorrelation, Interval)> {
+        let (found, quotient) = self.correlation_at_random(i, j, confidence)?;
+        let Some(estimate) = found.shown().filter(|_| i != j && quotient != ALL_CORRELATIONS) else {
+            return Some((found, quotient));
         };
         let z = confidence.normal_quantile();
         let [one, other] = [self.variance_ratio(i, j, z)?, self.variance_ratio(j, i, z)?];
@@ -239,7 +266,7 @@ impl<'a> ColumnwiseMoments<'a> {
         let lower = outward(quotient.lower, quotient.lower < 0.0);
         let upper = outward(quotient.upper, quotient.upper > 0.0);
         let interval = Interval { lower, upper }.with(estimate);
-        Some((shown, interval.map(|end| end.clamp(-1.0, 1.0))))
+        Some((found, interval.map(|end| end.clamp(-1.0, 1.0))))
     }
 
     /// Bounds of the variance of a column over the rows that have `other` too, over its variance
@@ -296,10 +323,10 @@ impl<'a> ColumnwiseMoments<'a> {
         i: usize,
         j: usize,
         confidence: Confidence,
-    ) -> Option<(Option<f64>, Interval)> {
+    ) -> Option<(PairCorrelation, Interval)> {
         let [one, other] = [self.variance(i)?, self.variance(j)?];
         if i == j {
-            return Some((Some(1.0), Interval { lower: 1.0, upper: 1.0 }));
+            return Some((PairCorrelation::Shown(1.0), Interval { lower: 1.0, upper: 1.0 }));
         }
         let PairCovariance { covariance, .. } = self.covariance(i, j).ok()?;
         let deviations = (one.covariance.max(0.0) * other.covariance.max(0.0)).sqrt();
@@ -309,7 +336,7 @@ impl<'a> ColumnwiseMoments<'a> {
         let relative = |of: PairCovariance| of.noise / of.covariance;
         let least = CLEAR * z;
         if [one, other].iter().any(|of| of.covariance <= least * of.noise) {
-            return Some((None, ALL_CORRELATIONS));
+            return Some((PairCorrelation::Hidden, ALL_CORRELATIONS));
         }
         let moments = self.pair(i, j)?;
         let (mean, _) = moments.noisy().estimates().ok()?;
@@ -320,10 +347,8 @@ impl<'a> ColumnwiseMoments<'a> {
             let product = moments.noisy().covariance_noise(at, (mean[0], mean[1]), false) / deviations;
             product.hypot(correlation * relative(one).hypot(relative(other)) / 2.0)
         };
-        // A quotient beyond [−1, 1] by more than its noise shows rows of the pair that are unlike
-        // those of its columns.
         if (estimate - within).abs() > z * noise(within) {
-            return Some((Some(within), ALL_CORRELATIONS));
+            return Some((PairCorrelation::BeyondOne, ALL_CORRELATIONS));
         }
         let tail = (1.0 - confidence.level) / 2.0;
         let quantiles = |correlation: f64| {
@@ -342,14 +367,15 @@ impl<'a> ColumnwiseMoments<'a> {
             IntervalSubject::Population { heaviest } => {
                 let rows = moments.count().0 / heaviest;
                 if rows < LEAST_SAMPLE {
-                    return Some((Some(within), ALL_CORRELATIONS));
+                    return Some((PairCorrelation::Shown(within), ALL_CORRELATIONS));
                 }
                 let reach = z / (rows - 3.0).sqrt();
                 let end = |shift: f64| (within.atanh() + shift).tanh();
                 records.widened(estimate, (within - end(-reach), end(reach) - within))
             }
         };
-        Some((Some(within), interval.with(within).within(ALL_CORRELATIONS, z * noise(within))))
+        let interval = interval.with(within).within(ALL_CORRELATIONS, z * noise(within));
+        Some((PairCorrelation::Shown(within), interval))
     }
 
     /// Covariance matrix of all columns as a [`Projection`] makes it one, and the noise of its

@@ -7,6 +7,7 @@ use crate::format::Defect;
 use crate::histogram::Histogram;
 use crate::pipeline::{Column, MissingPolicy, Pipeline};
 use crate::source::{BoundSurvey, ColumnSurvey, RowCounters, RowSurvey, Stretch};
+use crate::time::TimeFormat;
 
 /// The problem of rows with unlisted keys.
 pub(super) const UNLISTED_KEYS: &str = "unlisted keys";
@@ -23,6 +24,10 @@ const OUT_OF_BOUNDS: &str = "values out of bounds";
 /// Fewest rows of a stretch of rows that don't count, or of values beyond a bound, if that is a
 /// problem. A tenth of all is needed too.
 const LEAST_STRETCH: u64 = 40;
+
+/// Fewest rows of the beginning of a source of which none has a value of a column, if that is a
+/// problem.
+const LEAST_MISSING: u64 = 1000;
 
 type Count = fn(&RowCounters) -> u64;
 
@@ -42,7 +47,7 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
     if all.extent != Extent::Later && seen.counters.rows >= least {
         found.extend(out_of_bounds(pipeline, seen, least));
         found.extend(swapped_clock(seen.survey, least));
-        found.extend(empty_histograms(pipeline, seen, least));
+        found.extend(empty_histograms(pipeline, seen, least, all.extent == Extent::Whole));
     }
     if sees_all && found.iter().all(|problem| problem.kind != OUT_OF_BOUNDS) {
         found.extend(stretch_out_of_bounds(pipeline, seen));
@@ -119,7 +124,11 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
         add(
             "unreadable rows",
             false,
-            format!("most rows can't be read{}{}", columns(seen, |column| column.malformed), defect(seen)),
+            format!(
+                "most rows can't be read{}{}",
+                columns(seen, |column| column.malformed),
+                defect(pipeline, seen)
+            ),
         );
     }
     let (outside, behind) = (extent.outside(), extent.behind());
@@ -159,7 +168,11 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
         if seen.exceed(share, count) && !(falls && kind == "late") {
             let name = if seen.are_most(count) { "most rows" } else { name };
             let by = if is_clocked { "by the public clock, " } else { "" };
-            add(kind, public || is_clocked, format!("{by}{name} {message}"));
+            let unit = match number_format(pipeline).filter(|_| kind != "late") {
+                Some(unit) => format!(". Or times are not in {unit}, as time_format in [source] says"),
+                None => String::new(),
+            };
+            add(kind, public || is_clocked, format!("{by}{name} {message}{unit}"));
         }
     }
     if seen.are_most(|count| count.leaping_clock) {
@@ -245,25 +258,31 @@ pub(in crate::check) fn beyond_bounds(column: &Column, is_above: bool) -> Proble
     Problem::new(OUT_OF_BOUNDS, false, message)
 }
 
-/// Histograms without a bin for nearly all rows. Those of [[columns]] are judged by their values.
-fn empty_histograms(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
-    let surveys = histogram_surveys(pipeline, seen.survey);
-    let is_empty = |(_, survey): &(&Histogram, &ColumnSurvey)| {
-        survey.bins.rows() >= least
-            && survey.bins.without.saturating_mul(10) >= survey.bins.rows().saturating_mul(9)
-    };
-    let problem = |(histogram, _): (&Histogram, &ColumnSurvey)| {
-        let found = match histogram.is_numeric() {
-            true => "a number: edges are for numbers, and values = [\"…\"] for texts",
-            false => "one of its values: compare them with the column, to the letter",
+/// Histograms without a bin for nearly all rows that have a value, or of a column that no row has.
+/// Those of [[columns]] are judged by their values.
+fn empty_histograms(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64, is_whole: bool) -> Vec<Problem> {
+    let problem = |(histogram, survey): (&Histogram, &ColumnSurvey)| {
+        let (bins, column) = (survey.bins, &histogram.column);
+        // A sparse column may have no value among the first rows.
+        let least_missing = if is_whole { least } else { least.max(LEAST_MISSING) };
+        let message = if bins.values() == 0 && bins.missing >= least_missing {
+            format!(
+                "no row has a value of the column {column:?} of a histogram: compare its name with the source"
+            )
+        } else if bins.values() >= least && 10 * bins.without >= 9 * bins.values() {
+            let found = match histogram.is_numeric() {
+                true => "a number: edges are for numbers, and values = [\"…\"] for texts",
+                false => "one of its values: compare them with the column, to the letter",
+            };
+            format!(
+                "nearly all values of {column:?} fall into no bin of its histogram, as they are not {found}"
+            )
+        } else {
+            return None;
         };
-        let message = format!(
-            "nearly all rows fall into no bin of the histogram of {:?}, as the column is missing or not {found}",
-            histogram.column
-        );
-        Problem::new("empty histogram", false, message)
+        Some(Problem::new("empty histogram", false, message))
     };
-    surveys.filter(is_empty).map(problem).collect()
+    histogram_surveys(pipeline, seen.survey).filter_map(problem).collect()
 }
 
 /// Returns the histograms of columns that have no other use, with what rows held of these columns.
@@ -301,19 +320,29 @@ fn columns(seen: &SourceRows<'_>, count: impl Fn(&ColumnSurvey) -> u64) -> Strin
     if names.is_empty() { String::new() } else { format!(", in column {}", names.join(", ")) }
 }
 
+/// Returns the unit of times that are numbers since 1970, if they are.
+fn number_format(pipeline: &Pipeline) -> Option<&str> {
+    let mut formats = pipeline.sources.iter().filter_map(|source| source.time_format.as_ref());
+    formats.find(|format| matches!(format, TimeFormat::SinceEpoch(_))).map(TimeFormat::name)
+}
+
 /// Describes the defect of the column with the most unreadable values, or of whole rows.
-fn defect(seen: &SourceRows<'_>) -> String {
+fn defect(pipeline: &Pipeline, seen: &SourceRows<'_>) -> String {
     let worst = seen.survey.columns.iter().max_by_key(|column| column.malformed);
     let of_row =
         seen.survey.row_defect.filter(|_| worst.is_none_or(|worst| seen.survey.whole_rows > worst.malformed));
     match (of_row, worst) {
         (Some(defect), _) => format!(": {defect}"),
-        (None, Some(worst)) if 2 * worst.numeric_times > worst.malformed => {
-            format!(
+        (None, Some(worst)) if 2 * worst.numeric_times > worst.malformed => match number_format(pipeline) {
+            Some(unit) => format!(
+                ": found numbers that are no times of our days in {unit} since 1970, as time_format in [source] says: \
+                 try seconds, milliseconds, microseconds or nanoseconds"
+            ),
+            None => format!(
                 ": {}, found numbers: if they are seconds since 1970, add time_format = \"seconds\" to [source] (or \"milliseconds\", …)",
                 Defect::NotATime
-            )
-        }
+            ),
+        },
         (None, worst) => {
             worst.and_then(|worst| worst.defect).map_or_else(String::new, |defect| format!(": {defect}"))
         }

@@ -19,7 +19,19 @@ const LONG_STRETCH: std::ops::Range<f64> = 0.02..0.9;
 /// Shares of the values of a column at which clipped ones are noted.
 const CLIPPED: std::ops::RangeInclusive<f64> = 0.05..=0.5;
 
+/// Records of a key in an epoch below which noise is noted.
+const FEW_RECORDS: u64 = 10;
+
 impl CheckReport<'_> {
+    /// Returns the records of each key in the middle one of several epochs, by their records.
+    fn middle_epoch(&self) -> Option<u64> {
+        let tally = &self.run.tally;
+        let mut totals: Vec<u64> = tally.epochs.values().map(|counts| counts.iter().sum()).collect();
+        totals.sort_unstable();
+        let middle = totals.get(totals.len() / 2).filter(|_| totals.len() > 1)?;
+        Some(middle / self.key_names().len().max(1) as u64)
+    }
+
     /// Returns them, in sentences.
     pub(super) fn notes(&self) -> Vec<String> {
         let (survey, counters) = (&self.run.survey, &self.run.counters);
@@ -71,10 +83,17 @@ impl CheckReport<'_> {
             let bins = survey.bins;
             if bins.without > 0 {
                 notes.push(format!(
-                    "{} of the rows fall into no bin of the histogram of {:?}, as they lack {}",
-                    percent(bins.without, bins.rows()),
+                    "{} of the values of {:?} fall into no bin of its histogram, as they are not {}",
+                    percent(bins.without, bins.values()),
                     histogram.column,
-                    if histogram.is_numeric() { "a number" } else { "a listed value" }
+                    if histogram.is_numeric() { "numbers" } else { "listed" }
+                ));
+            }
+            if bins.missing > 0 {
+                notes.push(format!(
+                    "{} of the rows lack a value of {:?}, and count in no bin of its histogram",
+                    percent(bins.missing, bins.values() + bins.missing),
+                    histogram.column
                 ));
             }
         }
@@ -118,9 +137,16 @@ impl CheckReport<'_> {
                 percent(survey.early_events, counters.rows)
             ));
         }
+        if let Some(records) = self.middle_epoch().filter(|&records| records < FEW_RECORDS) {
+            notes.push(format!(
+                "the middle one of the epochs with records has {records} for each key, fewer than the usual noise of a count: lengthen \
+                 epochs in [epochs], unless only sums over many of them matter"
+            ));
+        }
         if survey.backward_steps > 0 {
             notes.push(format!(
-                "the clock steps back at {} of the rows; it never moves back, so order rows by arrival",
+                "the clock steps back at {} of the rows. It never moves back: such a row counts if its epoch is still open, as \
+                 allowed_lateness decides, and is late otherwise",
                 percent(survey.backward_steps, counters.rows)
             ));
         }

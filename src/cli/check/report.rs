@@ -1,6 +1,7 @@
 //! The operator's screen of `hushflow check`, and the same as JSON.
 
 use hushflow::check::{Problem, histogram_surveys};
+use hushflow::lines::TableStyle;
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::pipeline::{Column, MissingPolicy, Pipeline};
 use hushflow::publication::{Publication, PublicationError};
@@ -63,7 +64,7 @@ impl<'a> CheckReport<'a> {
     fn outcomes(&self) -> [(&'static str, &'static str, u64); 12] {
         let c: &RowCounters = &self.run.counters;
         let [missing, malformed] = match self.pipeline.rows.missing {
-            MissingPolicy::ByColumn => ["  a value is missing, or all", "  a value is malformed, or all"],
+            MissingPolicy::ByColumn => ["  lack a value or more", "  have a malformed value or more"],
             _ => ["unusable, a value is missing", "unusable, malformed"],
         };
         [
@@ -109,15 +110,15 @@ impl<'a> CheckReport<'a> {
     }
 
     /// The screen.
-    pub(super) fn text(&self, all_epochs: bool) -> String {
+    pub(super) fn text(&self, all_epochs: bool, style: &TableStyle) -> String {
         let names: Vec<_> = self.pipeline.sources.iter().map(|source| source.input.to_string()).collect();
         let mut text = format!("{PRIVATE}\n\n{}: {}\n\n", self.pipeline.name, names.join(", "));
         text += &self.rows_text();
         if self.run.counters.rows > 0 {
-            text += &self.columns_text();
-            text += &self.keys_text();
+            text += &titled(&self.columns_text(), style);
+            text += &titled(&self.keys_text(), style);
             text += &self.times_text();
-            text += &self.epochs_text(all_epochs);
+            text += &titled(&self.epochs_text(all_epochs), style);
         }
         if let Some(share) = self.left_out() {
             text += &format!(
@@ -125,9 +126,17 @@ impl<'a> CheckReport<'a> {
                 thousands(self.run.left_out.unwrap_or(0))
             );
         }
+        let counted = self.run.tally.records - self.run.left_out.unwrap_or(0);
+        if let Some(means) = self.run.counting.filter(|&means| means < counted) {
+            text += &format!(
+                "{} records would count as {} means, one for each entity, key and epoch. Compare noise with the number of means.\n",
+                thousands(counted),
+                thousands(means)
+            );
+        }
         text += &format!("{}\n", self.release);
         for note in self.notes() {
-            text += &format!("note: {note}\n");
+            text += &format!("{} {note}\n", style.faint("note:"));
         }
         for problem in &self.problems {
             let word = match problem.stops {
@@ -135,10 +144,12 @@ impl<'a> CheckReport<'a> {
                 false if self.run.is_empty() => "a run would end at once",
                 false => "a run would go on",
             };
-            text += &format!("PROBLEM ({word}): {}\n", problem.message);
+            let problem_word = style.warning(&format!("PROBLEM ({word}):"));
+            text += &format!("{problem_word} {}\n", problem.message);
         }
         if self.problems.is_empty() {
-            text += "No problems: hushflow plan forecasts the accuracy, hushflow run publishes.\n";
+            let good = style.good("No problems:");
+            text += &format!("{good} hushflow plan forecasts the accuracy, hushflow run publishes.\n");
         }
         text
     }
@@ -314,7 +325,9 @@ impl<'a> CheckReport<'a> {
         let histograms: Vec<_> = histogram_surveys(self.pipeline, &seen.survey)
             .map(|(histogram, survey)| {
                 let bins = survey.bins;
-                json!({ "column": histogram.column, "with_bin": bins.with, "without_bin": bins.without })
+                json!({
+                    "column": histogram.column, "with_bin": bins.with, "without_bin": bins.without, "missing": bins.missing,
+                })
             })
             .collect();
         let keys: Vec<_> = self
@@ -355,6 +368,7 @@ impl<'a> CheckReport<'a> {
             "is_whole": self.run.is_whole,
             "outcomes": outcomes,
             "left_out_by_entity_limits": self.run.left_out,
+            "counting_within_entity_limits": self.run.counting,
             "columns": columns,
             "histograms": histograms,
             "keys": keys,
@@ -377,6 +391,11 @@ impl<'a> CheckReport<'a> {
             "fault": self.run.fault.as_ref().map(ToString::to_string),
         })
     }
+}
+
+/// Makes the first line bold, which holds the titles of a table.
+fn titled(text: &str, style: &TableStyle) -> String {
+    text.split_once('\n').map_or_else(String::new, |(titles, rest)| format!("{}\n{rest}", style.bold(titles)))
 }
 
 /// Formats a share, with a mark instead of a zero that is none.

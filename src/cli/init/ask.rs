@@ -21,12 +21,17 @@ such data: what is physically possible, what the form allows, where the offices 
 from this file, for your eyes alone. Press Enter only if you would have answered the same without seeing the file.
 ";
 
+/// Returns the bounds of listed keys whose values lie in a small part of those of their column.
+pub(super) type KeyBoundsSearch<'a> = dyn Fn(&Keys, &[ColumnBounds]) -> Result<Vec<KeyBounds>, CliError> + 'a;
+
 /// The questions about a file.
 pub(super) struct Questions<'a> {
     pub(super) profile: &'a FileProfile,
     pub(super) proposal: &'a Proposal,
     /// Finds limits of entities.
     pub(super) search: &'a dyn Fn(&Draft) -> Option<LimitSearch>,
+    /// Finds bounds of the values of a column of keys.
+    pub(super) key_bounds: &'a KeyBoundsSearch<'a>,
 }
 
 impl Questions<'_> {
@@ -175,9 +180,8 @@ impl Questions<'_> {
 
     fn columns(&self) -> Result<Vec<ColumnBounds>, CliError> {
         show("Columns to publish: bounds as LOWER:UPPER, or - to leave a column out.\n")?;
-        let identifiers = self.proposal.identifiers.join(", ");
-        if !identifiers.is_empty() {
-            show(&format!("Left out, because they look like identifiers: {identifiers}.\n"))?;
+        for remark in self.proposal.left_out() {
+            show(&format!("{remark}\n"))?;
         }
         let mut columns = Vec::new();
         for ColumnBounds { name, lower, upper } in &self.proposal.columns {
@@ -217,10 +221,7 @@ impl Questions<'_> {
     /// Asks for the bounds of keys whose values lie in a small part of those of their column.
     fn key_bounds(&self, key: &Keys, columns: &[ColumnBounds]) -> Result<Vec<KeyBounds>, CliError> {
         let mut own = Vec::new();
-        for KeyBounds { key: value, column } in &self.proposal.key_bounds {
-            if !key.values.contains(value) || !columns.iter().any(|other| other.name == column.name) {
-                continue;
-            }
+        for KeyBounds { key: value, column } in (self.key_bounds)(key, columns)? {
             let read = |text: &str| match text {
                 "-" => Ok(None),
                 text => values::bounds(text).map(Some),
@@ -228,8 +229,7 @@ impl Questions<'_> {
             let question = format!("  bounds of {} for {value}, or - for those of the column", column.name);
             let usual = format!("{}:{}", number(column.lower), number(column.upper));
             if let Some((lower, upper)) = ask(&question, &usual, read)? {
-                let column = ColumnBounds { name: column.name.clone(), lower, upper };
-                own.push(KeyBounds { key: value.clone(), column });
+                own.push(KeyBounds { key: value, column: ColumnBounds { lower, upper, ..column } });
             }
         }
         Ok(own)

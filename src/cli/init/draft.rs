@@ -6,7 +6,6 @@ use hushflow::operators::RepeatPolicy;
 use hushflow::time::{TimeFormat, is_varying_length};
 
 use super::super::CliError;
-use super::limits::LimitSearch;
 use super::propose::{ARRIVALS, COUNTED_EPOCHS, UTC, is_like, quoted};
 use super::values::{ColumnBounds, KeyBounds, Keys};
 
@@ -117,12 +116,7 @@ impl Draft {
     }
 
     /// States what [`filled`](Self::filled) will choose, and how times are read.
-    pub(super) fn notes(
-        &self,
-        profile: &FileProfile,
-        entities: &[String],
-        limits: Option<&LimitSearch>,
-    ) -> Vec<String> {
+    pub(super) fn notes(&self, profile: &FileProfile, entities: &[String]) -> Vec<String> {
         let filled = self.clone().filled(profile);
         let epoch = filled.epoch.unwrap_or_default();
         let mut notes = Vec::new();
@@ -157,21 +151,6 @@ impl Draft {
                 self.horizon
             ));
         }
-        if let (Some(entity), None) = (&self.entity, self.participations) {
-            let (several, records) = (self.several.unwrap_or_default(), self.records.unwrap_or(1));
-            let usual = limits.map(|limits| limits.participations(several, records));
-            let fewer = usual.filter(|&usual| usual < self.horizon).map_or(String::new(), |usual| {
-                format!(
-                    "; PRIVATE: --participations {usual} would keep nine tenths of the rows that count in all {} epochs, with less \
-                     noise",
-                    self.horizon
-                )
-            });
-            notes.push(format!(
-                "without --participations, each {entity:?} may count in all {} epochs, and the noise covers that{fewer}",
-                self.horizon
-            ));
-        }
         if self.timezone.is_none() {
             notes.extend(
                 filled
@@ -194,8 +173,8 @@ pub(super) const DECIMAL_COMMAS: &str = "have decimal commas, which are not read
 fn unfit(column: &ColumnProfile, kind: Option<ColumnKind>) -> String {
     match kind {
         Some(ColumnKind::Time) if column.numbers > 0 => {
-            "are numbers: if they are seconds or days since some time, name the \
-            form by --time-format, such as seconds or '%Y%m%d'"
+            "are numbers: if they are seconds or parts of seconds since 1970, or dates, name the \
+            form by --time-format, such as seconds, milliseconds or '%Y%m%d'"
                 .into()
         }
         Some(ColumnKind::Time) => {

@@ -9,10 +9,15 @@ use hushflow::operators::{EntityLimits, RepeatPolicy};
 use hushflow::pipeline::Pipeline;
 use hushflow::runtime::{DryRun, DryRunLimits, dry_run};
 
+use super::super::CliError;
 use super::super::output::RowProgress;
+use super::super::plan::last_noise;
 
 /// Most records in an epoch that are proposed: noise is proportional to them.
 const MOST_RECORDS: u64 = 20;
+
+/// Share of the noise to which fewer participations must lower it, to be proposed beside all.
+const WORTH: f64 = 0.9;
 
 /// Limits that were proposed.
 #[derive(Clone, Copy)]
@@ -86,13 +91,47 @@ impl LimitSearch {
 
     /// Whether limits would stop a run.
     pub(super) fn would_stop(&self, limits: ProposedLimits) -> bool {
+        stops_at_limits(&read(&self.with(limits), &DryRunLimits::default()))
+    }
+
+    /// Returns the pipeline with other limits.
+    fn with(&self, limits: ProposedLimits) -> Pipeline {
         let ProposedLimits { several, records, participations } = limits;
         let mut pipeline = self.pipeline.clone();
         if let Some(entity) = &mut pipeline.entity {
             let records_per_epoch = u32::try_from(records).unwrap_or(u32::MAX);
             entity.limits = EntityLimits { participations, records_per_epoch, several, ..entity.limits };
         }
-        stops_at_limits(&read(&pipeline, &DryRunLimits::default()))
+        pipeline
+    }
+
+    /// Says what it costs that entities may count in all epochs, and whether fewer would do. `None`
+    /// if they may not.
+    pub(super) fn cost_of_all_epochs(&self) -> Result<Option<String>, CliError> {
+        let horizon = self.pipeline.epochs.schedule.horizon();
+        let Some(entity) = &self.pipeline.entity else { return Ok(None) };
+        let EntityLimits { participations, records_per_epoch, several, .. } = entity.limits;
+        if horizon == 1 || participations < horizon {
+            return Ok(None);
+        }
+        let records = u64::from(records_per_epoch);
+        let noise =
+            |participations| last_noise(&self.with(ProposedLimits { several, records, participations }));
+        let one = noise(1)?;
+        let usual = self.participations(several, records);
+        let (all, fewer) = (noise(horizon)?, noise(usual)?);
+        let advice = match fewer <= WORTH * all {
+            true => format!(
+                "--participations {usual} would keep nine tenths of the rows that count, with {} times",
+                times(fewer / one)
+            ),
+            false => "with clearly fewer, more than a tenth of the rows that count would be left out, or a run would stop".into(),
+        };
+        Ok(Some(format!(
+            "each {:?} may count in all {horizon} epochs, which takes {} times the noise of one epoch. PRIVATE: {advice}",
+            entity.column,
+            times(all / one)
+        )))
     }
 
     /// Says how to go on where the limits of the pipeline stop a run.
@@ -112,6 +151,11 @@ impl LimitSearch {
             ),
         }
     }
+}
+
+/// Formats a factor.
+fn times(factor: f64) -> String {
+    format!("{factor:.1}")
 }
 
 /// Formats limits as flags.

@@ -10,7 +10,7 @@ use hushflow::time::epochs_over;
 
 use super::super::output::number;
 use super::InitArguments;
-use super::draft::{Draft, Times};
+use super::draft::{DECIMAL_COMMAS, Draft, Times};
 use super::limits::LimitSearch;
 use super::values::{ColumnBounds, KeyBounds, Keys, list, several_word};
 
@@ -54,6 +54,8 @@ pub(super) struct Proposal {
     pub(super) entities: Vec<String>,
     /// Columns of numbers that look like identifiers, and are no values.
     pub(super) identifiers: Vec<String>,
+    /// Columns of numbers with decimal commas, which are not read.
+    pub(super) decimal_commas: Vec<String>,
 }
 
 impl Proposal {
@@ -63,7 +65,7 @@ impl Proposal {
         // The names of people are no public list.
         let is_unit = |column: &&ColumnProfile| column.names_unit() && !is_like(&column.name, &KINDS);
         let mut keys: Vec<_> = of_kind(ColumnKind::Word)
-            .filter(|column| !is_unit(column))
+            .filter(|column| !is_unit(column) && !has_decimal_commas(column))
             .filter_map(|column| {
                 let words = column.words.as_ref().filter(|words| words.len() <= KEYS)?;
                 Some(Keys { column: column.name.clone(), values: words.keys().cloned().collect() })
@@ -83,6 +85,7 @@ impl Proposal {
             None => (profile.rows.div_ceil(COUNTED_EPOCHS).max(1).to_string(), String::new(), COUNTED_EPOCHS),
         };
         let names = of_kind(ColumnKind::Name).chain(of_kind(ColumnKind::Word).filter(is_unit));
+        let names = names.filter(|column| !has_decimal_commas(column));
         let mut entities: Vec<_> = names.filter(|column| column.distinct < column.present).collect();
         // The fewer there are, the more rows each of them has.
         entities.sort_by_key(|column| (!column.names_unit(), column.distinct));
@@ -101,26 +104,12 @@ impl Proposal {
             horizon,
             entities: entities.iter().map(|column| column.name.clone()).collect(),
             identifiers: identifiers.map(|column| column.name.clone()).collect(),
-        }
-    }
-
-    /// Adds bounds of the keys whose values lie in a small part of the range of their column.
-    pub(super) fn add_key_bounds(&mut self, ranges: &BTreeMap<String, Ranges>) {
-        let width = |(lower, upper): (f64, f64)| upper - lower;
-        let all = |slot: usize| {
-            let ranges = ranges.values().filter_map(|ranges| ranges[slot]);
-            ranges.reduce(|(least, greatest), range| (range.0.min(least), range.1.max(greatest)))
-        };
-        let all: Vec<_> = (0..self.columns.len()).map(all).collect();
-        for (key, ranges) in ranges {
-            for ((column, range), all) in self.columns.iter().zip(ranges).zip(&all) {
-                let Some(((least, greatest), all)) = range.zip(*all) else { continue };
-                let (lower, upper) = outwards(least, greatest);
-                if 4.0 * (upper - lower) <= width(all) {
-                    let column = ColumnBounds { name: column.name.clone(), lower, upper };
-                    self.key_bounds.push(KeyBounds { key: key.clone(), column });
-                }
-            }
+            decimal_commas: profile
+                .columns
+                .iter()
+                .filter(|column| has_decimal_commas(column))
+                .map(|column| column.name.clone())
+                .collect(),
         }
     }
 
@@ -145,11 +134,27 @@ impl Proposal {
                 "\n\n{explanation} --unit names it. If every row is of another person, write --unit record."
             );
         }
-        if arguments.columns.is_empty() && !self.identifiers.is_empty() {
-            remarks += &format!(
-                "\n\nLeft out of --columns, because they look like identifiers: {}.",
+        if arguments.columns.is_empty() {
+            let left_out = self.left_out();
+            remarks += &left_out.iter().map(|remark| format!("\n\n{remark}")).collect::<String>();
+        }
+        remarks
+    }
+
+    /// Says which columns of numbers are not proposed, and why.
+    pub(super) fn left_out(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if !self.identifiers.is_empty() {
+            remarks.push(format!(
+                "Left out, because they look like identifiers: {}.",
                 self.identifiers.join(", ")
-            );
+            ));
+        }
+        if !self.decimal_commas.is_empty() {
+            remarks.push(format!(
+                "Left out, because their values {DECIMAL_COMMAS}: {}.",
+                self.decimal_commas.join(", ")
+            ));
         }
         remarks
     }
@@ -204,16 +209,13 @@ impl Proposal {
         let mut command =
             format!("hushflow init {} --output {}", files.join(" "), quoted(&output.display().to_string()));
         let draft = self.draft(profile, arguments);
-        let bounds = |column: &ColumnBounds| {
-            format!("{}:{}:{}", column.name, number(column.lower), number(column.upper))
-        };
         let mut add = |flag: &str, value: &str| command += &format!(" \\\n    {flag} {}", quoted(value));
-        draft.columns.iter().for_each(|column| add("--columns", &bounds(column)));
+        draft.columns.iter().for_each(|column| add("--columns", &bounds_text(column)));
         if let Some(key) = &draft.key {
             add("--key", &format!("{}={}", key.column, list(&key.values)));
         }
         for own in &draft.key_bounds {
-            add("--key-bounds", &format!("{}={}", own.key, bounds(&own.column)));
+            add("--key-bounds", &key_bounds_text(own));
         }
         draft.missing.iter().for_each(|missing| add("--missing", missing));
         if let Some(time) = &draft.time {
@@ -248,6 +250,37 @@ impl Proposal {
     }
 }
 
+/// Returns bounds of the keys whose values lie in a small part of those of their column. The ranges
+/// are those of these columns.
+pub(super) fn bounds_by_key(columns: &[ColumnBounds], ranges: &BTreeMap<String, Ranges>) -> Vec<KeyBounds> {
+    let all = |slot: usize| {
+        let ranges = ranges.values().filter_map(|ranges| ranges[slot]);
+        ranges.reduce(|(least, greatest), range| (range.0.min(least), range.1.max(greatest)))
+    };
+    let all: Vec<_> = (0..columns.len()).map(all).collect();
+    let mut own = Vec::new();
+    for (key, ranges) in ranges {
+        for ((column, range), all) in columns.iter().zip(ranges).zip(&all) {
+            let Some(((least, greatest), all)) = range.zip(*all) else { continue };
+            let (lower, upper) = outwards(least, greatest);
+            if 4.0 * (upper - lower) <= (all.1 - all.0).min(column.upper - column.lower) {
+                let column = ColumnBounds { name: column.name.clone(), lower, upper };
+                own.push(KeyBounds { key: key.clone(), column });
+            }
+        }
+    }
+    own
+}
+
+/// Formats bounds of a key for `--key-bounds`.
+pub(super) fn key_bounds_text(own: &KeyBounds) -> String {
+    format!("{}={}", own.key, bounds_text(&own.column))
+}
+
+fn bounds_text(column: &ColumnBounds) -> String {
+    format!("{}:{}:{}", column.name, number(column.lower), number(column.upper))
+}
+
 /// Parts of names of columns with the time when a row arrived.
 pub(super) const ARRIVALS: [&str; 8] =
     ["arriv", "record", "receiv", "ingest", "load", "creat", "insert", "updat"];
@@ -257,6 +290,11 @@ const KINDS: [&str; 12] = [
     "kind", "type", "test", "analyte", "measure", "param", "metric", "quantity", "variable", "item",
     "sensor", "signal",
 ];
+
+/// Whether most values are numbers with a decimal comma.
+fn has_decimal_commas(column: &ColumnProfile) -> bool {
+    2 * column.decimal_commas > column.present
+}
 
 pub(super) fn is_like(name: &str, parts: &[&str]) -> bool {
     let name = name.to_lowercase();

@@ -207,6 +207,20 @@ pub(in crate::cli) fn forecast_of_means(
     records_per_epoch: f64,
     missing_share: Vec<MissingShare>,
 ) -> Result<Option<String>, CliError> {
+    let forecast = own_forecast(file, Some(records_per_epoch), missing_share.clone())?;
+    Ok(ColumnForecasts::new(&forecast, file, &missing_share).map(|columns| columns.text()))
+}
+
+/// Returns the noise of the sums of a file's own strategy after the last epoch, in scaled units.
+pub(in crate::cli) fn last_noise(file: &Pipeline) -> Result<f64, CliError> {
+    Ok(own_forecast(file, None, Vec::new())?.noise.last_noise.first)
+}
+
+fn own_forecast(
+    file: &Pipeline,
+    records_per_epoch: Option<f64>,
+    missing_share: Vec<MissingShare>,
+) -> Result<Forecast, CliError> {
     let arguments = PlanArguments {
         pipeline: None,
         workload: None,
@@ -226,7 +240,7 @@ pub(in crate::cli) fn forecast_of_means(
         stamps: 1,
         all: false,
         objective: Objective::Rmse,
-        records_per_epoch: Some(records_per_epoch),
+        records_per_epoch,
         missing_share,
         plot: None,
         json: false,
@@ -235,5 +249,5 @@ pub(in crate::cli) fn forecast_of_means(
     let bar = SearchStatus::new();
     let forecast = forecast_of_file(&plan, file, &bar);
     bar.finish();
-    Ok(ColumnForecasts::new(&forecast?, file, &arguments.missing_share).map(|columns| columns.text()))
+    Ok(forecast?)
 }

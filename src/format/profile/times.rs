@@ -103,12 +103,13 @@ fn is_of_our_days(time: &i64) -> bool {
     (limit("1900-01-01")..limit("2100-01-01")).contains(time)
 }
 
-/// Returns the format of a column of numbers whose name suggests times: seconds since 1970 or parts
-/// of them, or the digits of a date.
-pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64)) -> Option<TimeFormat> {
+/// Returns the format of a column of numbers that is known to hold times, or whose name suggests
+/// it: seconds since 1970 or parts of them, or the digits of a date.
+pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64), is_known: bool) -> Option<TimeFormat> {
     let name = name.to_lowercase();
     let mut parts = name.split(|character: char| !character.is_alphanumeric());
-    let is_time = TIME_NAMES.iter().any(|part| name.contains(part))
+    let is_time = is_known
+        || TIME_NAMES.iter().any(|part| name.contains(part))
         || parts.any(|part| SHORT_TIME_NAMES.contains(&part));
     let is_recent = |format: &TimeFormat| {
         let from = parse_time("1980-01-01").unwrap_or_default();
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn numbers_are_times_if_name_and_range_say_so() {
         let check = |name: &str, range, expected: Option<&str>| {
-            assert_eq!(of_numbers(name, range).as_ref().map(TimeFormat::name), expected, "{name}");
+            assert_eq!(of_numbers(name, range, false).as_ref().map(TimeFormat::name), expected, "{name}");
         };
         check("timestamp", (1.6e9, 1.61e9), Some("seconds"));
         check("recorded_at", (1.6e12, 1.61e12), Some("milliseconds"));
@@ -166,5 +167,8 @@ mod tests {
         check("took_ms", (3.0, 4e5), None);
         check("bytes", (1.6e9, 1.61e9), None);
         check("time", (0.0, 86_400.0), None);
+        let known = of_numbers("rec", (1.6e12, 1.61e12), true);
+        assert_eq!(known.as_ref().map(TimeFormat::name), Some("milliseconds"));
+        assert_eq!(of_numbers("rec", (0.0, 86_400.0), true), None);
     }
 }

@@ -24,6 +24,7 @@ impl Record {
     }
 
     /// Sets the person or other entity to whom the record belongs, if entities are protected.
+    /// [`entity`](crate::source::entity) makes one of a name.
     pub fn of_entity(self, entity: Entity) -> Self {
         Self { entity: Some(entity), ..self }
     }

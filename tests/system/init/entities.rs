@@ -14,7 +14,8 @@ fn entities_count_in_every_epoch_unless_the_operator_wants_less() {
         (init(&lab, &flags).succeeded().err, lab.path(name))
     };
     let (said, usual) = aircraft("usual.toml", &[]);
-    assert!(said.contains("may count in all 32 epochs"), "{said}");
+    assert!(said.contains("may count in all 32 epochs, which takes "), "{said}");
+    assert!(said.contains("times the noise of one epoch. PRIVATE: "), "{said}");
     let text = std::fs::read_to_string(&usual).expect("the file");
     assert!(text.contains("participations = 32"), "{text}");
     finish(hushflow(["check"]).arg(&usual)).succeeded();
@@ -71,6 +72,13 @@ fn streams_of_entities_get_from_init_to_run() {
         assert_eq!(asked.err.contains("--several average"), average, "{}", asked.err);
         let said = init(&command_of(&asked.err));
         assert!(said.contains(&format!("hushflow run {name}.toml")), "{said}");
+        if average {
+            // 10 users on 20 days: a forecast counts their means, not their records.
+            assert!(
+                said.contains("would count, as 200 means") && said.contains("--records-per-epoch 10 "),
+                "{said}"
+            );
+        }
         let ended = answered(&lab, &format!("{file} --output {name}-asked.toml"), &"\n".repeat(30));
         ended.succeeded();
         for made in [format!("{name}.toml"), format!("{name}-asked.toml")] {
