@@ -176,6 +176,11 @@ def fft(**setting: Unpack[Setting]) -> Strategy:
     return parse("fft", **setting)
 
 
+def banded_inverse_fractional_root(bands: int, **setting: Unpack[Setting]) -> Strategy:
+    """A root of the best degree whose inverse has b coefficients: γ-BIFR."""
+    return parse(f"banded-inverse-fractional-root:{bands}", **setting)
+
+
 def banded_inverse_optimal(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The optimum whose inverse has b coefficients: BandInvMF, λCGD."""
     return parse(f"banded-inverse-optimal:{bands}", **setting)

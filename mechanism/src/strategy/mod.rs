@@ -68,6 +68,7 @@ pub static KINDS: &[&Kind] = &[
     &tree::HONAKER,
     &fourier::FFT_OPTIMAL_DECODER,
     &fourier::FFT,
+    &dense::BANDED_INVERSE_FRACTIONAL_ROOT,
     &dense::BANDED_INVERSE_OPTIMAL,
     &dense::BANDED_TOEPLITZ_OPTIMAL,
     &dense::BANDED_OPTIMAL,

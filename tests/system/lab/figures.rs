@@ -9,7 +9,7 @@ const FACTORIZATION_ERRORS: &str = include_str!("../../vectors/factorization_err
 const PARTICIPATION_LOSSES: &str = include_str!("../../vectors/memf_table1.json");
 
 /// One strategy for each form of strategy name.
-const STRATEGIES: [&str; 27] = [
+const STRATEGIES: [&str; 28] = [
     "optimal",
     "coa",
     "auto",
@@ -35,6 +35,7 @@ const STRATEGIES: [&str; 27] = [
     "fft-optimal-decoder",
     "banded-optimal:5",
     "banded-toeplitz-optimal:5",
+    "banded-inverse-fractional-root:4",
     "banded-inverse-optimal:2",
     "normalized-banded-inverse-optimal:5",
 ];

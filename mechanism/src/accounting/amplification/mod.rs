@@ -51,8 +51,21 @@
 //! In each round the record takes part in exactly one of b steps, uniformly and independently of
 //! other rounds: balls in bins. **Theorem 3** (zero-out) is at the head of
 //! `allocation`: a round is dominated by (1/b) Σ N(μe_i, I) against N(0, I), both ways, and rounds
-//! compose as above. For records replaced in place the ratio is one of two sums, no such pair is
-//! known, and they are refused.
+//! compose as above.
+//!
+//! **Theorem 4** (replaced in place). *A round is dominated by (1/b) Σ N(μe_i, I) against
+//! (1/b) Σ N(−μe_i, I).* *Proof.* Let u_i and v_i be the two contributions to bin i, given the past.
+//! Under the releases without the record, the densities with them are `(1/b) Σ W_i` and
+//! `(1/b) Σ V_i`, with `W_i = exp(⟨u_i, y_i⟩ − ‖u_i‖²/2)`, V_i alike, and y_i standard normal. The
+//! divergence at ε is `E f(Σ_i (W_i − cV_i)/b)`, where `c = e^ε` and f(z) = z₊ is convex. The
+//! logarithms of (W_i, V_i) are normal with some covariance Σ, and for `F = φ(s + W − cV)` with φ
+//! convex `∂E F/∂Σ_11 = E W²φ''/2`, `∂E F/∂Σ_22 = c² E V²φ''/2` and `∂E F/∂Σ_12 = −c E WVφ''`. So
+//! E F does not fall if first Σ_11 = ‖u_i‖² and Σ_22 = ‖v_i‖² grow to μ², and then Σ_12 falls to
+//! −μ²: Σ remains a covariance. There u_i = −v_i, of norm μ. Replace the bins from the last to the
+//! first: each replacement leaves a convex function of the earlier sum. ∎
+//!
+//! This divergence needs the joint law of two sums, for which there is no deterministic computation
+//! here. So balls in bins are refused for records replaced in place.
 //!
 //! # Neighbours
 //! [`ZeroOut`](Neighbours::ZeroOut): the record is drawn like any other, and its contribution is
@@ -151,7 +164,7 @@ impl RandomParticipation {
                 return Err(AmplificationError::Neighbours { scheme: "poisson", neighbours, expected });
             }
             (Self::Allocation { .. }, _) => {
-                let expected = "zero-out";
+                let expected = "zero-out, or poisson sampling for replace-one-in-place";
                 return Err(AmplificationError::Neighbours { scheme: "balls-in-bins", neighbours, expected });
             }
         };

@@ -181,12 +181,13 @@ fn replacing_a_record_costs_more_than_zeroing_it_out() {
 
 #[test]
 fn other_neighbours_are_refused() {
+    const OTHERS: &str = "zero-out, or poisson sampling for replace-one-in-place";
     let poisson = RandomParticipation::Poisson { rate: 0.1, steps: 3 };
     let allocation = RandomParticipation::Allocation { bins: 3, rounds: 1 };
     for (participation, neighbours, expected) in [
         (poisson, Neighbours::ReplaceOne, "zero-out or replace-one-in-place"),
-        (allocation, Neighbours::ReplaceOne, "zero-out"),
-        (allocation, Neighbours::ReplaceOneInPlace, "zero-out"),
+        (allocation, Neighbours::ReplaceOne, OTHERS),
+        (allocation, Neighbours::ReplaceOneInPlace, OTHERS),
     ] {
         let error = participation.composition(neighbours, sigma(1.0)).unwrap_err().to_string();
         assert!(error.ends_with(&format!("choose {expected}")), "{error}");

@@ -7,6 +7,10 @@
 //! of rows j and later, and the sum a quadratic form of b × b numbers. The squared sensitivity s²
 //! is that of |c| for the pattern that starts first, `‖Σ_(m<k) x^(mg) |c|‖²`. The derivative of c
 //! by `d_k` is `−c ∗ c` shifted by k steps.
+//!
+//! *Fractional roots*, γ-BIFR (arXiv 2605.18379): C⁻¹ has the first b coefficients of the power −γ
+//! of the workload, with the best γ between 0 and 1. γ = 1/2 is the inverse square root. For prefix
+//! sums and two bands C⁻¹ is `1 − γx`, which is DP-λCGD.
 
 use super::{
     banded::descend,
@@ -16,7 +20,8 @@ use crate::{
     participation::ParticipationSchedule,
     series,
     strategy::{
-        Fit, Kind, Objective, OptimisedStrategy, Purpose, StrategyError, StrategyName, StrategyParameters,
+        Fit, Kind, Objective, OptimisedStrategy, Purpose, SearchError, StrategyError, StrategyName,
+        StrategyParameters,
         toeplitz::{self, MAX_BANDS, MAX_INVERSE_HORIZON, MAX_NORMALIZED_HORIZON},
     },
 };
@@ -25,6 +30,17 @@ const ITERATIONS: usize = 500;
 
 /// Largest product of horizon and bands for which a search takes seconds.
 const COMPARED_WORK: u64 = 1 << 18;
+
+/// The same for a search over roots, which computes the loss about a hundred times.
+const COMPARED_ROOT_WORK: u64 = 1 << 22;
+
+/// Number of degrees that a search over roots tries first, and of divisions of the interval around
+/// the best.
+const SCANNED: u32 = 16;
+const SECTIONS: usize = 30;
+
+/// The larger part of the golden section.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 /// Searches start from the first coefficients of these powers of the Toeplitz part; 1/2 is the
 /// root.
@@ -41,43 +57,86 @@ pub(in crate::strategy) static BANDED_INVERSE_OPTIMAL: Kind = Kind {
         purpose.if_toeplitz(names.map(|(bands, name)| name.up_to(COMPARED_WORK / u64::from(bands))))
     },
     fit: Fit::Parameters {
-        search: |name, purpose, _| {
-            let (coefficients, loss) = optimal_banded_inverse(name, purpose)?;
-            Ok(OptimisedStrategy {
-                fitted: StrategyParameters::Toeplitz(toeplitz::units(&coefficients)),
-                objective: loss,
-                lower_bound: None,
-                class_bound: None,
-            })
-        },
+        search: |name, purpose, _| found(optimal_banded_inverse(name, purpose)),
         objective: true,
     },
     strategy: Some(toeplitz::of_inverse),
     ..Kind::new("banded-inverse-optimal", "the optimum whose inverse has b coefficients: BandInvMF, λCGD")
 };
 
+/// `banded-inverse-fractional-root:b`: `C⁻¹` has the first b coefficients of the best power of the
+/// workload.
+pub(in crate::strategy) static BANDED_INVERSE_FRACTIONAL_ROOT: Kind = Kind {
+    number: Some(("bands", MAX_BANDS)),
+    horizon: MAX_INVERSE_HORIZON,
+    normalized: Some(MAX_NORMALIZED_HORIZON),
+    compared: |kind, purpose| {
+        let name = |bands| kind.numbered(bands).up_to(COMPARED_ROOT_WORK / u64::from(bands));
+        purpose.if_toeplitz([8, 32].map(name))
+    },
+    fit: Fit::Parameters {
+        search: |name, purpose, _| found(best_fractional_root(name, purpose)),
+        objective: true,
+    },
+    strategy: Some(toeplitz::of_inverse),
+    ..Kind::new(
+        "banded-inverse-fractional-root",
+        "a root of the best degree whose inverse has b coefficients: γ-BIFR",
+    )
+};
+
+fn found(best: Result<(Vec<f64>, f64), StrategyError>) -> Result<OptimisedStrategy, SearchError> {
+    let (coefficients, loss) = best?;
+    Ok(OptimisedStrategy {
+        fitted: StrategyParameters::Toeplitz(toeplitz::units(&coefficients)),
+        objective: loss,
+        lower_bound: None,
+        class_bound: None,
+    })
+}
+
 /// Coefficients of the inverse, the first of them 1, and the loss.
 fn optimal_banded_inverse(name: &StrategyName, purpose: &Purpose) -> Result<(Vec<f64>, f64), StrategyError> {
-    let Purpose { workload, horizon, participation, objective, .. } = purpose;
-    let refused = super::root::refusal(name, workload, *horizon, MAX_INVERSE_HORIZON)?;
-    let numerator = workload.toeplitz_part(*horizon as usize).ok_or(refused("it is no Toeplitz matrix"))?;
-    if numerator[0] <= 0.0 {
-        return Err(refused("its diagonal is not positive"));
-    }
-    let weights = match objective {
-        // Without row divisors the last row is the longest.
-        Objective::MaxError if workload.row_divisor(*horizon) == 1.0 => vec![1.0; numerator.len()],
-        _ => weights(workload, *horizon),
-    };
-    let bands = (name.number().get() as usize).min(numerator.len());
-    let problem = InverseObjective::new(&numerator, &weights, participation.on(numerator.len()), bands);
-    let first: Vec<f64> = numerator[..bands].iter().map(|a| a / numerator[0]).collect();
-    let starts = EXPONENTS.map(|exponent| series::power(&first, -exponent, bands));
-    let ends = starts.map(|start| {
-        let end = descend(start[1..].to_vec(), ITERATIONS, |rest| problem.evaluate(rest));
+    let problem = InverseObjective::of(name, purpose)?;
+    let ends = EXPONENTS.map(|exponent| {
+        let end = descend(problem.root(exponent), ITERATIONS, |rest| problem.evaluate(rest));
         (problem.evaluate(&end).0, end)
     });
+    best(name, purpose, ends)
+}
+
+/// As [`optimal_banded_inverse`], for the first coefficients of a power of the workload.
+fn best_fractional_root(name: &StrategyName, purpose: &Purpose) -> Result<(Vec<f64>, f64), StrategyError> {
+    let problem = InverseObjective::of(name, purpose)?;
+    let at = |exponent: f64| {
+        let root = problem.root(exponent);
+        let value = problem.evaluate(&root).0;
+        (if value.is_finite() { value } else { f64::INFINITY }, root)
+    };
+    let scanned = (1..=SCANNED).map(|part| f64::from(part) / f64::from(SCANNED));
+    let rough = scanned.min_by(|&a, &b| at(a).0.total_cmp(&at(b).0)).unwrap_or(0.5);
+    // The golden section of the interval between its neighbours.
+    let width = 1.0 / f64::from(SCANNED);
+    let (mut low, mut high) = (rough - width, (rough + width).min(1.0));
+    for _ in 0..SECTIONS {
+        let [left, right] = [GOLDEN, 1.0 - GOLDEN].map(|part| high - part * (high - low));
+        if at(left).0 <= at(right).0 {
+            high = right;
+        } else {
+            low = left;
+        }
+    }
+    best(name, purpose, [at(rough), at(0.5 * (low + high))])
+}
+
+/// The end with the least loss, given by its logarithm.
+fn best(
+    name: &StrategyName,
+    purpose: &Purpose,
+    ends: impl IntoIterator<Item = (f64, Vec<f64>)>,
+) -> Result<(Vec<f64>, f64), StrategyError> {
     let best = ends.into_iter().filter(|(value, _)| value.is_finite()).min_by(|a, b| a.0.total_cmp(&b.0));
+    let refused = super::root::refusal(name, &purpose.workload, purpose.horizon, MAX_INVERSE_HORIZON)?;
     let (value, rest) = best.ok_or(refused("its banded inverses grow too much"))?;
     Ok(([vec![1.0], rest].concat(), libm::exp(value)))
 }
@@ -85,11 +144,35 @@ fn optimal_banded_inverse(name: &StrategyName, purpose: &Purpose) -> Result<(Vec
 struct InverseObjective {
     steps: usize,
     schedule: ParticipationSchedule,
+    /// The first coefficients of the workload, divided by the very first.
+    first: Vec<f64>,
     /// `Σ_j w_j a_(j−k) a_(j−l)`, row by row.
     quadratic: Vec<Vec<f64>>,
 }
 
 impl InverseObjective {
+    fn of(name: &StrategyName, purpose: &Purpose) -> Result<Self, StrategyError> {
+        let Purpose { workload, horizon, participation, objective, .. } = purpose;
+        let refused = super::root::refusal(name, workload, *horizon, MAX_INVERSE_HORIZON)?;
+        let numerator =
+            workload.toeplitz_part(*horizon as usize).ok_or(refused("it is no Toeplitz matrix"))?;
+        if numerator[0] <= 0.0 {
+            return Err(refused("its diagonal is not positive"));
+        }
+        let weights = match objective {
+            // Without row divisors the last row is the longest.
+            Objective::MaxError if workload.row_divisor(*horizon) == 1.0 => vec![1.0; numerator.len()],
+            _ => weights(workload, *horizon),
+        };
+        let bands = (name.number().get() as usize).min(numerator.len());
+        Ok(Self::new(&numerator, &weights, participation.on(numerator.len()), bands))
+    }
+
+    /// The coefficients of the power −`exponent` of the workload after the first, which is 1.
+    fn root(&self, exponent: f64) -> Vec<f64> {
+        series::power(&self.first, -exponent, self.first.len())[1..].to_vec()
+    }
+
     fn new(numerator: &[f64], weights: &[f64], schedule: ParticipationSchedule, bands: usize) -> Self {
         let weighted =
             |k: usize| -> Vec<f64> { numerator.iter().zip(&weights[k..]).map(|(a, w)| a * w).collect() };
@@ -97,7 +180,8 @@ impl InverseObjective {
             let weighted = weighted(k);
             (0..=k).map(|l| dot(&weighted, &numerator[k - l..])).collect()
         };
-        Self { steps: numerator.len(), schedule, quadratic: (0..bands).map(row).collect() }
+        let first = numerator[..bands].iter().map(|a| a / numerator[0]).collect();
+        Self { steps: numerator.len(), schedule, first, quadratic: (0..bands).map(row).collect() }
     }
 
     /// Logarithm of the loss, and its gradient, for the coefficients after the first.
@@ -141,6 +225,36 @@ mod tests {
     fn purpose(workload: &str, steps: u64, participation: &str) -> Purpose {
         let participation = participation.parse().unwrap();
         Purpose { participation, ..Purpose::new(workload.parse().unwrap(), steps) }
+    }
+
+    /// It is not worse than the square root, and not better than the best banded inverse; with two
+    /// bands it is the best one for prefix sums.
+    #[test]
+    fn a_fractional_root_lies_between_the_square_root_and_the_optimum() {
+        for (workload, participation) in [
+            ("prefix", "1"),
+            ("prefix", "5x20"),
+            ("average", "1"),
+            ("exponential:0.9", "1"),
+            ("momentum:0.9", "3x30"),
+        ] {
+            for bands in [1, 2, 4, 8, 100] {
+                let purpose = purpose(workload, 100, participation);
+                let name = BANDED_INVERSE_FRACTIONAL_ROOT.numbered(bands);
+                let (coefficients, loss) = best_fractional_root(&name, &purpose).unwrap();
+                let problem = InverseObjective::of(&name, &purpose).unwrap();
+                let root = libm::exp(problem.evaluate(&problem.root(0.5)).0);
+                let optimum = fitted(bands, false, &purpose).1;
+                let named = format!("{workload} {participation} {bands}: {optimum} {loss} {root}");
+                assert!(optimum <= loss * (1.0 + 1e-9) && loss <= root * (1.0 + 1e-12), "{named}");
+                assert!(bands > 2 || workload != "prefix" || loss <= optimum * (1.0 + 1e-9), "{named}");
+                let gains = workload == "prefix" && participation == "1" && (2..100).contains(&bands);
+                assert!(!gains || loss < 0.99 * root, "{named}");
+                let fitted = Some(StrategyParameters::Toeplitz(toeplitz::units(&coefficients)));
+                let strategy = build_chosen(&StrategyChoice { name, fitted }, &purpose.workload, Some(100));
+                conformance::check(strategy.unwrap().as_ref(), &purpose.workload, 100);
+            }
+        }
     }
 
     fn fitted(bands: u32, normalized: bool, purpose: &Purpose) -> (Arc<dyn Strategy>, f64) {

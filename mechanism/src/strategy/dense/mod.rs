@@ -28,7 +28,7 @@ use crate::strategy::step::{History, Identification};
 use crate::strategy::{StepError, step};
 use crate::workload::Workload;
 pub(super) use banded::BANDED_OPTIMAL;
-pub(super) use banded_inverse::BANDED_INVERSE_OPTIMAL;
+pub(super) use banded_inverse::{BANDED_INVERSE_FRACTIONAL_ROOT, BANDED_INVERSE_OPTIMAL};
 pub(super) use banded_toeplitz::BANDED_TOEPLITZ_OPTIMAL;
 use faer::linalg::triangular_solve::solve_upper_triangular_in_place;
 use faer::{Mat, Par};

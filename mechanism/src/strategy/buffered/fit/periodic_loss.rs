@@ -5,12 +5,14 @@
 //! before gains. Entry i of a column of V is `−α Π β`, so products
 //! with V are sums `H_j = K_(j+1) + β_(j+1) H_(j+1)`: a class of m steps costs O(m² b). The squared
 //! sensitivity of a pattern is `Σ g_i g_l |X_il|`. Gains are divided by the root of the largest one
-//! of the class, so all classes have sensitivity 1. Two maxima are smoothed: `|x|` to `√(x² + ε²)`,
-//! and the largest pattern of a class to a norm.
+//! of the class, so all classes have sensitivity 1; or by that of all classes, where gaps may be
+//! longer and a pattern is not within a class. Two maxima are smoothed: `|x|` to `√(x² + ε²)`, and
+//! the largest pattern to a norm.
 //!
 //! The sum of squared errors is that of `periodic_errors`. The gradient is that of all recursions
 //! in reverse.
 
+use super::periodic::Smoothing;
 use super::periodic_errors::{ErrorSlopes, PeriodicPoint, PointSlopes, by_covariances, by_rows};
 use crate::{
     participation::ParticipationSchedule,
@@ -25,9 +27,6 @@ use crate::{
 };
 use libm::{exp, log, pow};
 
-/// Exponent of the norm that stands for the largest pattern of a class.
-const PATTERN_NORM: f64 = 32.0;
-
 /// `log Σ_t error_t²` at sensitivity 1, as a function of curves.
 pub(super) struct PeriodicLoss {
     pub(super) sums: WorkloadSums,
@@ -38,6 +37,8 @@ pub(super) struct PeriodicLoss {
     /// Parts of the gap, for the curves of buffers.
     cells: usize,
     delay: bool,
+    /// Whether all classes have one gain.
+    is_shared: bool,
     /// The first B-spline that is not zero at each step, the four values, and the part of the gap.
     shares: Vec<(usize, [f64; 4], usize)>,
 }
@@ -49,6 +50,7 @@ impl PeriodicLoss {
         schedule: ParticipationSchedule,
         [knots, cells]: [usize; 2],
         delay: bool,
+        is_shared: bool,
     ) -> Self {
         let steps = schedule.horizon() as u64;
         let divisor = |t: u64| workload.row_divisor(t) * workload.row_divisor(t);
@@ -57,7 +59,7 @@ impl PeriodicLoss {
             (first, shares, cell(t, schedule.gap() as u32, cells))
         };
         let (divisors, shares) = ((1..=steps).map(divisor).collect(), (1..=steps).map(share).collect());
-        Self { sums, divisors, schedule, knots, cells, delay, shares }
+        Self { sums, divisors, schedule, knots, cells, delay, is_shared, shares }
     }
 
     /// Number of curves: gain, decay and weight of each buffer, and of the delay line.
@@ -76,7 +78,7 @@ impl PeriodicLoss {
     }
 
     /// The value and the gradient.
-    pub(super) fn log(&self, buffers: usize, variables: &[f64], smoothing: f64) -> (f64, Vec<f64>) {
+    pub(super) fn log(&self, buffers: usize, variables: &[f64], smoothing: Smoothing) -> (f64, Vec<f64>) {
         match buffers {
             ..=3 => PeriodicPass::<3>::new(self, buffers, variables, smoothing).log::<5>(),
             4 => PeriodicPass::<4>::new(self, buffers, variables, smoothing).log::<6>(),
@@ -84,10 +86,11 @@ impl PeriodicLoss {
         }
     }
 
-    /// The logarithm by which the gain of each phase changes, so that its worst pattern has
-    /// sensitivity 1.
+    /// The logarithm by which the gain of each phase changes, so that its worst pattern, or that of
+    /// all phases, has sensitivity 1.
     pub(super) fn levels(&self, buffers: usize, variables: &[f64]) -> Vec<f64> {
-        PeriodicPass::<{ MAX_BUFFERS as usize }>::new(self, buffers, variables, 0.0).levels()
+        let exact = Smoothing { corner: 0.0, norm: f64::INFINITY };
+        PeriodicPass::<{ MAX_BUFFERS as usize }>::new(self, buffers, variables, exact).levels()
     }
 }
 
@@ -97,7 +100,7 @@ struct PeriodicPass<'a, const B: usize> {
     loss: &'a PeriodicLoss,
     buffers: usize,
     points: Vec<PeriodicPoint<B>>,
-    smoothing: f64,
+    smoothing: Smoothing,
     /// G of `variable_loss`.
     below: Vec<Square<B>>,
     /// `G v`, and `1 + Θ G v`: what a unit in the buffers before the step has in common with its
@@ -127,7 +130,7 @@ struct ClassOverlaps<const B: usize> {
 }
 
 impl<'a, const B: usize> PeriodicPass<'a, B> {
-    fn new(loss: &'a PeriodicLoss, buffers: usize, variables: &[f64], smoothing: f64) -> Self {
+    fn new(loss: &'a PeriodicLoss, buffers: usize, variables: &[f64], smoothing: Smoothing) -> Self {
         let steps = loss.shares.len();
         let gap = loss.schedule.gap();
         let point = |(first, shares, cell): &(usize, [f64; 4], usize)| {
@@ -193,20 +196,30 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
             let sums = self.pattern_sums(&self.class(class));
             -0.5 * log(sums.into_iter().fold(f64::MIN_POSITIVE, f64::max))
         };
-        (0..self.classes()).map(level).collect()
+        let mut levels: Vec<f64> = (0..self.classes()).map(level).collect();
+        if self.loss.is_shared {
+            levels = vec![levels.iter().copied().fold(f64::INFINITY, f64::min); levels.len()];
+        }
+        levels
+    }
+
+    /// The smoothed maximum.
+    fn norm(&self, sums: &[f64]) -> f64 {
+        let largest = sums.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let powers: f64 = sums.iter().map(|sum| pow(sum / largest, self.smoothing.norm)).sum();
+        largest * pow(powers, 1.0 / self.smoothing.norm)
     }
 
     fn log<const S: usize>(mut self) -> (f64, Vec<f64>) {
         let classes: Vec<ClassOverlaps<B>> = (0..self.classes()).map(|class| self.class(class)).collect();
         let unscaled: Vec<f64> = self.points.iter().map(|point| point.gain).collect();
-        let mut norms = Vec::new();
-        for class in &classes {
-            let sums = self.pattern_sums(class);
-            let largest = sums.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-            let powers: f64 = sums.iter().map(|sum| pow(sum / largest, PATTERN_NORM)).sum();
-            let norm = largest * pow(powers, 1.0 / PATTERN_NORM);
+        let sums: Vec<Vec<f64>> = classes.iter().map(|class| self.pattern_sums(class)).collect();
+        let mut norms: Vec<f64> = sums.iter().map(|sums| self.norm(sums)).collect();
+        if self.loss.is_shared {
+            norms = vec![self.norm(&norms); norms.len()];
+        }
+        for (class, norm) in classes.iter().zip(&norms) {
             class.members.iter().for_each(|&t| self.points[t].gain /= norm.sqrt());
-            norms.push((norm, sums));
         }
         let ErrorSlopes { total, slopes } = if self.loss.delay {
             by_rows(self.loss, self.loss.schedule.gap(), &self.points)
@@ -215,11 +228,15 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
         };
         self.slopes = slopes;
         self.points.iter_mut().zip(unscaled).for_each(|(point, gain)| point.gain = gain);
-        for (class, (norm, sums)) in classes.iter().zip(norms) {
-            let by_norm = -0.5 * class.members.iter().map(|&t| self.slopes[t].gain).sum::<f64>() / norm;
-            let by_sums: Vec<f64> =
-                sums.iter().map(|sum| by_norm * pow(sum / norm, PATTERN_NORM - 1.0)).collect();
-            self.add_slopes_of_class(class, &by_sums);
+        let by_gains = |members: &[usize]| members.iter().map(|&t| self.slopes[t].gain).sum::<f64>();
+        let mut by_norms: Vec<f64> = classes.iter().map(|class| by_gains(&class.members)).collect();
+        if self.loss.is_shared {
+            by_norms = vec![by_norms.iter().sum(); by_norms.len()];
+        }
+        for (((class, norm), by_norm), sums) in classes.iter().zip(norms).zip(by_norms).zip(sums) {
+            let exponent = self.smoothing.norm - 1.0;
+            let share = |sum: f64| -0.5 * by_norm / norm * pow(sum / norm, exponent);
+            self.add_slopes_of_class(class, &sums.into_iter().map(share).collect::<Vec<f64>>());
         }
         self.add_slopes_of_columns();
         (log(total), self.gradient())
@@ -276,7 +293,7 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
 
     /// The smoothed absolute value.
     fn magnitude(&self, overlap: f64) -> f64 {
-        (overlap * overlap + self.smoothing * self.smoothing).sqrt()
+        (overlap * overlap + self.smoothing.corner * self.smoothing.corner).sqrt()
     }
 
     /// The part of a pair of members in the sum of a pattern.
@@ -453,24 +470,26 @@ mod tests {
 
     #[test]
     fn slopes_agree_with_the_loss() {
-        for (workload, participation, cells, delay) in [
-            ("prefix", "4x10", 0, true),
-            ("momentum:0.5", "2x10", 5, true),
-            ("average", "3x7", 3, false),
-            ("adam:0.9", "9x6", 6, false),
+        let smoothing = Smoothing { corner: 1e-2, norm: 32.0 };
+        for (workload, participation, cells, delay, is_shared) in [
+            ("prefix", "4x10", 0, true, false),
+            ("momentum:0.5", "2x10", 5, true, true),
+            ("average", "3x7", 3, false, false),
+            ("adam:0.9", "9x6", 6, false, true),
+            ("prefix", "3x4", 0, false, true),
         ] {
             let workload = workload.parse().unwrap();
             let sums = WorkloadSums::new(&workload).unwrap();
             let schedule = participation.parse::<Participation>().unwrap().on(38);
-            let loss = PeriodicLoss::new(&workload, sums, schedule, [5, cells], delay);
+            let loss = PeriodicLoss::new(&workload, sums, schedule, [5, cells], delay, is_shared);
             let variable = |k: usize| -1.0 + 1.5 * (1.7 * k as f64).sin();
             let variables: Vec<f64> = (0..loss.variables(2)).map(variable).collect();
-            let (_, slopes) = loss.log(2, &variables, 1e-2);
+            let (_, slopes) = loss.log(2, &variables, smoothing);
             for (k, slope) in slopes.into_iter().enumerate() {
                 let at = |step: f64| {
                     let mut moved = variables.clone();
                     moved[k] += step;
-                    loss.log(2, &moved, 1e-2).0
+                    loss.log(2, &moved, smoothing).0
                 };
                 let difference = (at(1e-5) - at(-1e-5)) / 2e-5;
                 assert!((slope - difference).abs() < 1e-7, "{participation} {k}: {slope} and {difference}");
