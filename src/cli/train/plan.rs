@@ -39,7 +39,7 @@ struct TrainingPlan<'a> {
     gradient_noise: f64,
     /// The last of them.
     last_gradient_noise: f64,
-    /// Bytes of encoder, decoder and optimiser.
+    /// Bytes of encoder, decoder and optimiser, as a rule of thumb.
     memory: u64,
 }
 
@@ -121,7 +121,8 @@ impl<'a> TrainingPlan<'a> {
             number(self.gradient_noise),
             number(self.last_gradient_noise)
         );
-        text += &format!("memory of noise and optimiser: {} bytes, and the rows\n", thousands(self.memory));
+        text +=
+            &format!("memory of noise and optimiser: about {} bytes, and the rows\n", thousands(self.memory));
         text
     }
 }

@@ -66,7 +66,7 @@ pub(super) static TRAINING: SectionDefinition = SectionDefinition {
         ),
         Field::required(
             "records",
-            FieldType::from(1),
+            FieldType::Count { least: 1, most: u32::MAX as u64 },
             "26398",
             "Number of rows of the source. A run with another number is refused.",
         )

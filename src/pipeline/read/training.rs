@@ -26,8 +26,11 @@ pub(super) fn training<'a>(
     let passes = section.require("passes", section.count("passes"));
     let read = columns.zip(model).map(|(columns, model)| target(section, model, columns, roles));
     let records = records?.value;
-    let expected = format!("at most records = {records}");
-    let batch_size = batch_size?.filter(&expected, |&size| size <= records)?.value;
+    let least = records.div_ceil(MAX_HORIZON);
+    let batch_size = batch_size?
+        .filter(&format!("at most records = {records}"), |&size| size <= records)?
+        .filter(&format!("at least {least}, for {MAX_HORIZON} steps"), |&size| size >= least)?
+        .value;
     let most = MAX_HORIZON / (records / batch_size).max(1);
     let expected = format!("at most {most}, for {MAX_HORIZON} steps");
     let passes = passes?.filter(&expected, |&passes| passes <= most)?.value;
