@@ -108,6 +108,8 @@ pub mod state;
 pub mod strategies;
 mod tcp;
 pub mod time;
+#[cfg(feature = "training")]
+pub mod training;
 pub mod web;
 #[doc(hidden)]
 pub mod whole;

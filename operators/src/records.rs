@@ -166,8 +166,8 @@ pub struct ReleasedEpoch {
 }
 
 impl ReleasedEpoch {
-    /// Takes the values of all shards.
-    pub(crate) fn new(epoch: u64, shards: Vec<Released>) -> Self {
+    /// Takes the values of all shards, in order.
+    pub fn new(epoch: u64, shards: Vec<Released>) -> Self {
         ReleasedEpoch { epoch, shards: Arc::new(shards) }
     }
 

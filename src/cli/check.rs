@@ -22,6 +22,7 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use super::output::{RowProgress, print_json, print_message, print_wrapped};
 use super::run::{patience, warn};
+use super::train::print_check;
 use super::{CliError, ColorChoice};
 use report::CheckReport;
 
@@ -84,6 +85,9 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
     refuse_sockets(&pipeline)?;
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone());
     let state = state.unwrap_or_else(|| NO_STATE.into());
+    if let Some(training) = &pipeline.training {
+        return print_check(&pipeline, training, (&arguments.pipeline, &state), arguments.json);
+    }
     let wrong = |error| CliError::from(error).in_pipeline(&arguments.pipeline);
     let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ()).map_err(wrong)?;
     let progress = RowProgress::new();

@@ -27,6 +27,7 @@ mod shell;
 pub(crate) mod tail;
 mod telemetry;
 mod tls;
+pub(crate) mod train;
 pub(crate) mod verify;
 
 use std::error::Error;
@@ -72,6 +73,8 @@ enum Command {
     Reference(reference::ReferenceArguments),
     /// Publish a stream as described by a pipeline file
     Run(run::RunArguments),
+    /// Train a model on the rows of a pipeline file, privately
+    Train(train::TrainArguments),
     /// Read the published releases under any view
     Tail(tail::TailArguments),
     /// Serve a public log as a web page and write its sinks, separately from the run
@@ -107,6 +110,7 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = match &arguments.command {
         Command::Reference(arguments) => reference::execute(arguments),
         Command::Run(arguments) => run::execute(arguments),
+        Command::Train(arguments) => train::execute(arguments),
         Command::Check(arguments) => check::execute(arguments),
         Command::Init(arguments) => init::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),

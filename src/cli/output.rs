@@ -227,6 +227,11 @@ impl ProgressCounter {
         Self(bar)
     }
 
+    /// Clears the bar while `print` writes lines of its own.
+    pub(super) fn interrupt(&self, print: impl FnOnce()) {
+        self.0.suspend(print);
+    }
+
     /// Advances the bar.
     pub(super) fn add(&self, more: u64) {
         self.0.inc(more);

@@ -32,6 +32,7 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use super::output::SearchStatus;
 use super::output::{print_json, print_wrapped};
+use super::train::print_plan;
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
@@ -314,6 +315,12 @@ fn records_per_epoch(file: &PublicParameters) -> Option<f64> {
 /// Prints the forecast of one strategy, or compares all.
 pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let file = arguments.pipeline.as_deref().map(Pipeline::load).transpose()?;
+    let compares = arguments.all || arguments.plot.is_some() || arguments.strategy.is_some();
+    if let (Some(path), Some(file), false) = (&arguments.pipeline, &file, compares)
+        && let Some(training) = &file.training
+    {
+        return print_plan(file, training, path, arguments.json);
+    }
     let windows = file.as_ref().map(|file| WindowPlan::of(file, arguments.records_per_epoch)).transpose()?;
     if let (Some(plan), Some(file)) = (windows.flatten(), &file) {
         let columns: Vec<String> = file.columns.iter().map(|column| column.name.clone()).collect();

@@ -53,6 +53,11 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         None
     }
 
+    /// Its files, if it is a list of files that are read one after the other, whole.
+    fn files(&self) -> Option<&[PathBuf]> {
+        None
+    }
+
     /// Whether it has no end.
     fn goes_on(&self) -> bool {
         true

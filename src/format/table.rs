@@ -26,6 +26,9 @@ pub enum MissingRows {
     /// Keeps it, with NaN for all of its values. The number of rows is that of the file, whatever
     /// they contain.
     Keep,
+    /// As [`Keep`](Self::Keep), also for a row that can't be read: nothing that a record holds is
+    /// an error.
+    Blank,
 }
 
 /// Rows of a file. Private data: they can't be printed, and are wiped when dropped.
@@ -121,6 +124,7 @@ impl TableReader<'_> {
         loop {
             match rows.read(&mut row).map_err(|source| io_error(self.path, source))? {
                 RowOutcome::End => break,
+                RowOutcome::TooLong if self.missing == MissingRows::Blank => self.add_blank(),
                 RowOutcome::TooLong => {
                     let (path, line) = (self.path.into(), rows.line());
                     return Err(FormatError::RecordTooLong { path, line, limit: RECORD_LIMIT });
@@ -134,6 +138,10 @@ impl TableReader<'_> {
 
     fn add(&mut self, row: &Row, line: u64) -> Result<(), FormatError> {
         if let Some(defect) = row.defect {
+            if self.missing == MissingRows::Blank {
+                self.add_blank();
+                return Ok(());
+            }
             return Err(self.bad(line, None, defect));
         }
         let start = self.values.len();
@@ -145,6 +153,10 @@ impl TableReader<'_> {
                     incomplete.get_or_insert((slot, defect));
                     f64::NAN
                 }
+                Err(defect) if self.missing == MissingRows::Blank => {
+                    incomplete.get_or_insert((slot, defect));
+                    f64::NAN
+                }
                 Err(defect) => return Err(self.bad(line, Some(slot), defect)),
             };
             self.values.push(value);
@@ -153,7 +165,7 @@ impl TableReader<'_> {
             self.incomplete += 1;
             match self.missing {
                 // As in a stream, a record is used as a whole or not at all.
-                MissingRows::Keep => self.values[start..].fill(f64::NAN),
+                MissingRows::Keep | MissingRows::Blank => self.values[start..].fill(f64::NAN),
                 MissingRows::Skip => {
                     self.values.truncate(start);
                     return Ok(());
@@ -162,10 +174,19 @@ impl TableReader<'_> {
             }
         }
         if let Some(labels) = &mut self.labels {
-            let label = row.text(self.columns.len()).unwrap_or_default();
-            labels.push(String::from_utf8_lossy(label).into_owned());
+            let slot = self.columns.len();
+            // JSON and Parquet may have numbers as labels.
+            let number = || row.number(slot).map(|number| number.to_string()).unwrap_or_default();
+            let text = row.text(slot).ok().map(|text| String::from_utf8_lossy(text).into_owned());
+            labels.push(text.unwrap_or_else(number));
         }
         Ok(())
+    }
+
+    fn add_blank(&mut self) {
+        self.incomplete += 1;
+        self.values.extend(std::iter::repeat_n(f64::NAN, self.columns.len()));
+        self.labels.iter_mut().for_each(|labels| labels.push(String::new()));
     }
 
     fn bad(&self, line: u64, slot: Option<usize>, defect: Defect) -> FormatError {

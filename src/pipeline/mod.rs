@@ -12,6 +12,7 @@ mod key_bounds;
 mod read;
 pub mod reference;
 mod source;
+pub mod training;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -46,6 +47,7 @@ pub use column::{Column, KeyColumn, bounds_by_key};
 pub use estimator::WindowEstimator;
 pub(crate) use key_bounds::KeyBounds;
 pub use source::{Source, SourceClock};
+pub use training::Training;
 
 /// A validated pipeline file.
 #[derive(Clone, Debug)]
@@ -71,6 +73,8 @@ pub struct Pipeline {
     pub entity: Option<EntityUnit>,
     /// `[epochs]`: the steps of the release.
     pub epochs: Epochs,
+    /// `[training]`: the model that is trained; its steps are the epochs.
+    pub training: Option<Training>,
     /// `[privacy]`: the guarantee.
     pub privacy: Privacy,
     /// `[release]`: how noise is correlated over time.
@@ -274,7 +278,8 @@ impl PublicParameters {
 
     /// Returns how often a record or entity takes part.
     pub fn participation(&self) -> Participation {
-        self.entity.as_ref().map_or(Participation::Single, EntityUnit::participation)
+        let of_rows = self.training.as_ref().map(|training| training.participation(training.passes));
+        of_rows.or(self.entity.as_ref().map(EntityUnit::participation)).unwrap_or(Participation::Single)
     }
 
     /// Returns the most records of a record or entity in an epoch.
@@ -342,6 +347,10 @@ pub struct PublicParameters {
     pub entity: Option<EntityUnit>,
     /// [`Pipeline::epochs`].
     pub epochs: Epochs,
+    /// [`Pipeline::training`], with the coordinates of gradients as columns; absent without a
+    /// model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<Training>,
     /// [`Pipeline::privacy`].
     pub privacy: Privacy,
     /// [`Pipeline::release`].
@@ -469,16 +478,18 @@ impl Pipeline {
     /// Returns the header of the public log.
     pub fn public_parameters(&self) -> PublicParameters {
         let several = self.sources.iter().filter(|_| self.has_several_sources());
+        let training = self.training.as_ref();
         PublicParameters {
             name: self.name.clone(),
             rows: self.rows,
             sources: several.filter_map(Source::public_clock).collect(),
             id: self.id.clone(),
-            columns: self.columns.clone(),
+            columns: training.map_or(self.columns.clone(), |it| it.coordinates(self.privacy.clip_norm)),
             histograms: self.histograms.clone(),
             key: self.key.clone(),
             entity: self.entity.clone(),
             epochs: self.epochs.clone(),
+            training: training.cloned(),
             privacy: self.privacy,
             release: self.release.clone(),
             estimator: self.estimator.clone(),

@@ -12,6 +12,7 @@ mod source;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod training;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -22,9 +23,10 @@ use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::windows::WindowSpan;
+use hushflow_mechanism::workload::Workload;
 
 use super::fields::{NEIGHBOURS, PIPELINE, SECOND_MOMENTS};
-use super::{Column, EntityUnit, KeyColumn, MissingPolicy, Pipeline, Privacy, Sink, of_records};
+use super::{Column, EntityUnit, KeyColumn, MissingPolicy, Pipeline, Privacy, Sink, Training, of_records};
 use crate::document::{Document, Field, PipelineProblem, Section};
 use crate::estimates::{LogFacts, views};
 use crate::state::{StateSettings, SumRetention};
@@ -60,15 +62,37 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
             Some((estimator?, window?))
         })
     });
+    let training =
+        optional(section, "training", |section| training::training(section, columns.as_deref(), &mut roles));
+    let usual = || training.as_ref().and_then(Option::as_ref).map(Training::workload).unwrap_or_default();
     let release = match named {
-        Some(_) => Some(Some(ReleaseSection::new(Some(StrategyName::default())))),
-        None => optional(section, "release", |section| release::release(section, base)),
+        Some(_) => Some(Some(ReleaseSection::new(Some(StrategyName::default()), Workload::default()))),
+        None => optional(section, "release", |section| release::release(section, base, &usual())),
     };
-    let method = release.as_ref().and_then(|release| Some(release.as_ref()?.method)).unwrap_or_default();
+    let unnamed = || ReleaseSection::new(None, usual());
+    let release = release.map(|release| release.unwrap_or_else(unnamed));
+    let release = release.map(|mut release| {
+        if let Some(Some(training)) = &training {
+            release.method = training.method();
+        }
+        release
+    });
+    let method = release.as_ref().map(|release| release.method).unwrap_or_default();
     let privacy = required(section, "privacy", |section| privacy(section, dimension));
     let neighbours = privacy.map(|privacy| privacy.neighbours);
-    let epochs = required(section, "epochs", |section| epochs::epochs(section, &mut roles));
+    let epochs = match &training {
+        Some(Some(training)) => Some(training.epochs()),
+        Some(None) => section.section("epochs").and_then(|section| {
+            let epochs = epochs::epochs(&section, &mut roles);
+            section.finish(epochs.is_some());
+            epochs
+        }),
+        None => None,
+    };
     let sources = sources::sources(section, base, epochs.as_ref(), &mut roles);
+    if let (Some(Some(_)), Some(sources)) = (&training, &sources) {
+        training::check_source(section, &sources.sources);
+    }
     let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
     let log = LogFacts {
         columns: columns.as_ref().map(|columns| columns.iter().map(|column| column.name.as_str()).collect()),
@@ -82,7 +106,12 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         histograms: histograms.as_deref().unwrap_or_default(),
         epochs: epochs.as_ref().map_or(0, |epochs| epochs.schedule.horizon()),
     };
-    let released = release::weighted(section, base, release.as_ref().and_then(Option::as_ref), &log);
+    let released = release::weighted(section, base, release.as_ref(), &log);
+    let schedule = release.as_ref().and_then(|release| release.schedule.as_deref());
+    let training = training.map(|training| {
+        training
+            .map(|training| Training { rates: training::rates(schedule, base, training.steps()), ..training })
+    });
     let views = if named.is_some() { Some(Vec::new()) } else { views(section, base, &released, &log) };
     let sinks = sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
@@ -99,9 +128,12 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         None => (None, WindowSpan::default()),
     };
     let (entity, epochs) = (entity?, epochs?);
-    let release = release?.unwrap_or_else(|| ReleaseSection::new(None));
+    let (release, training) = (release?, training?);
     let strategy_file = release.file.clone();
-    let participation = entity.as_ref().map_or(Participation::Single, EntityUnit::participation);
+    let participation = match &training {
+        Some(training) => training.participation(training.passes),
+        None => entity.as_ref().map_or(Participation::Single, EntityUnit::participation),
+    };
     let release = release.finish(released, participation, epochs.schedule.horizon());
     Some(Pipeline {
         name: name?,
@@ -114,7 +146,11 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         key: key?,
         entity,
         epochs,
-        privacy: privacy?,
+        privacy: match &training {
+            Some(_) => Privacy { second_moments: SecondMoment::Diagonal, ..privacy? },
+            None => privacy?,
+        },
+        training,
         release,
         estimator,
         window,

@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hushflow_mechanism::accounting::discrete::Discreteness;
-use hushflow_mechanism::accounting::{MARGIN, gaussian};
+use hushflow_mechanism::accounting::{Epsilon, MARGIN, gaussian};
 use hushflow_mechanism::epochs::{CountSchedule, Schedule};
 use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
 use hushflow_mechanism::moments::{Clipper, Histogram, HistogramError, Layout};
 use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::UNREAD_COUNT;
 use hushflow_mechanism::strategy::{Strategy, StrategyChoice, StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise, noise_correlations};
 use hushflow_mechanism::workload::{Decay, Workload};
@@ -125,7 +126,10 @@ impl MomentPublication {
         }
         let clip_norm = mechanism.moments().parameters().clip_norm;
         let clipper_of = |bounds: &[(f64, f64)]| -> Result<Clipper, PublicationError> {
-            let clipper = Clipper::new(bounds, clip_norm)?;
+            let clipper = match &parameters.training {
+                Some(_) => Clipper::unscaled(bounds.len(), clip_norm)?,
+                None => Clipper::new(bounds, clip_norm)?,
+            };
             let clipper = if parameters.by_column() { clipper.with_indicators()? } else { clipper };
             let histograms = histograms(&parameters)?;
             Ok(mechanism.moments().clipper(clipper.with_histograms(histograms))?)
@@ -177,6 +181,28 @@ impl MomentPublication {
         let (epsilon, delta) = guarantee(&self.parameters)?;
         let needed = self.mechanism.moments().calibrated(epsilon, delta, cells(&self.parameters))?;
         Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))
+    }
+
+    /// Returns ε spent after this number of passes of training, at δ of the guarantee: the cost of
+    /// a row's gradients until then, under the noise of the whole run. `None` if no model is
+    /// trained.
+    ///
+    /// # Errors
+    /// [`PublicationError`] if it can't be counted.
+    pub fn spent_after(&self, passes: u32) -> Result<Option<f64>, PublicationError> {
+        let Some(training) = &self.parameters.training else { return Ok(None) };
+        let (_, delta) = guarantee(&self.parameters)?;
+        let moments = self.mechanism.moments();
+        let steps = training.steps_per_pass() * u64::from(passes);
+        let parameters = MomentParameters {
+            second_moment_weight: moments.second_moment_weight(),
+            ..*moments.parameters()
+        };
+        let (strategies, participation) =
+            (self.mechanism.strategies().clone(), training.participation(passes));
+        let part = MatrixMechanism::with_participation(parameters, strategies, participation, steps)?;
+        let spent = moments.spent_by(part.moments(), delta, steps as f64)?;
+        Ok(Some(spent.map_or(f64::INFINITY, Epsilon::value)))
     }
 
     /// Returns the bound of the distance of all noise from its ideal: the share of δ that
@@ -231,7 +257,10 @@ impl MomentPublication {
         }
         let bounds: Arc<[_]> =
             self.parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
-        let measurement = Measurement::of_columns(self.mechanism.clone(), bounds);
+        let measurement = match &self.parameters.training {
+            Some(_) => Measurement::of_vectors(self.mechanism.clone()),
+            None => Measurement::of_columns(self.mechanism.clone(), bounds),
+        };
         let measurement = measurement.keys(self.keys()).noise(source);
         let measurement = measurement.histograms(self.clipper.histograms().to_vec());
         let measurement =
@@ -336,6 +365,9 @@ fn mechanism(
     let (layout, clip_norm) = vectors(parameters)?;
     // Check before any allocation: the header of a log may be forged.
     check_width(parameters.keys().into(), layout)?;
+    // No reader needs the number of rows in a step, so a private count has little of the budget.
+    let is_unread = parameters.training.is_some() && !privacy.neighbours.counts_are_public();
+    let count_weight = is_unread.then(|| UNREAD_COUNT.sqrt() * clip_norm);
     let moments = MomentParameters {
         method: parameters.release.method,
         layout,
@@ -343,14 +375,15 @@ fn mechanism(
         clip_norm,
         noise_multiplier,
         second_moment_weight: privacy.second_moment_weight,
-        count_weight: None,
+        count_weight,
         bin_weight: privacy.histogram_weight,
     };
     let strategy = strategy(parameters, chosen)?;
-    let Some(entity) = &parameters.entity else { return Ok(MatrixMechanism::new(moments, strategy)?) };
-    let horizon = parameters.epochs.schedule.horizon();
-    let mechanism =
-        MatrixMechanism::with_participation(moments, strategy.into(), entity.participation(), horizon)?;
+    if parameters.entity.is_none() && parameters.training.is_none() {
+        return Ok(MatrixMechanism::new(moments, strategy)?);
+    }
+    let (participation, horizon) = (parameters.participation(), parameters.epochs.schedule.horizon());
+    let mechanism = MatrixMechanism::with_participation(moments, strategy.into(), participation, horizon)?;
     Ok(mechanism.for_records_at_once(parameters.records_at_once())?)
 }
 

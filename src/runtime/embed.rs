@@ -192,6 +192,9 @@ impl Publisher {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(pipeline: &Pipeline, options: &RunOptions) -> Result<Self, RunError> {
+        if pipeline.training.is_some() {
+            return Err(RunError::Trains);
+        }
         let noise = pipeline.noise;
         // Nothing can be released without entropy, so check before anything is written.
         noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;

@@ -148,6 +148,8 @@ pub(super) struct Journal {
     histories: Option<EntityHistories>,
     /// Positions of the partitions of an embedder.
     embedded: Option<PartitionPositions>,
+    /// The position that every epoch has, if there are no others.
+    fixed: Option<SourcePosition>,
     metrics: Arc<Metrics>,
     /// When the last checkpoint was written, and how long that took.
     checkpointed: Option<(Instant, Duration)>,
@@ -165,7 +167,7 @@ impl CommitLog<EpochExtra> for Journal {
                 let positions = match (resumes(epoch).next(), &self.embedded) {
                     (Some(resume), _) => resume.positions(&self.tags)?,
                     (None, Some(embedded)) => embedded.after(epoch.released.epoch)?,
-                    (None, None) => Vec::new(),
+                    (None, None) => self.fixed.iter().cloned().collect(),
                 };
                 let admitted = self.histories.is_some().then(|| admitted(epoch).map(|Entity(hash)| hash));
                 let admitted = admitted.map(|hashes| Zeroizing::new(hashes.collect()));
@@ -212,8 +214,8 @@ impl Journal {
         histories: Option<EntityHistories>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (embedded, checkpointed, listeners) = (None, None, Vec::new());
-        Journal { store, tags, listeners, ingest, histories, embedded, metrics, checkpointed }
+        let (embedded, fixed, checkpointed, listeners) = (None, None, None, Vec::new());
+        Journal { store, tags, listeners, ingest, histories, embedded, fixed, metrics, checkpointed }
     }
 
     /// Reports the positions of sources after each commit.
@@ -224,6 +226,12 @@ impl Journal {
     /// Commits the positions of an embedder's partitions with each epoch.
     pub(super) fn embedded(self, positions: PartitionPositions) -> Self {
         Journal { embedded: Some(positions), ..self }
+    }
+
+    /// Commits this position with each epoch.
+    #[cfg(feature = "training")]
+    pub(super) fn always_at(self, position: SourcePosition) -> Self {
+        Journal { fixed: Some(position), ..self }
     }
 
     fn advance(&mut self, epochs: &[EpochCommit<EpochExtra>]) -> Result<(), RunError> {

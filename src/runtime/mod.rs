@@ -34,6 +34,8 @@ mod resume;
 mod source;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "training")]
+pub mod training;
 mod windows;
 
 use std::cell::{Cell, RefCell};
@@ -117,6 +119,15 @@ pub enum RunError {
         "the checkpoint or the log in the state directory does not fit this pipeline: use the directory it was made with"
     )]
     Checkpoint,
+    /// A pipeline that trains a model was run as a stream.
+    #[error("this pipeline file trains a model: run it by `hushflow train`")]
+    Trains,
+    /// The rows of a training run have changed.
+    #[error(
+        "the rows are not those of the released steps: a row could take part more often than the guarantee counts. Use the same \
+         rows in the same order, or a new state directory, which pays again"
+    )]
+    OtherRows,
     /// The state holds an ingest journal, but the pipeline does not enable one.
     #[error(
         "the state directory has an ingest journal, so what came on the standard input may be in it and not be counted yet: \
@@ -207,6 +218,9 @@ pub fn run(
     options: &RunOptions,
     begins: impl FnOnce(u64),
 ) -> Result<RunSummary, RunError> {
+    if pipeline.training.is_some() {
+        return Err(RunError::Trains);
+    }
     let noise = pipeline.noise;
     // Nothing can be released without entropy, so check before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;

@@ -94,6 +94,20 @@ impl LearningRates {
         }
     }
 
+    /// Returns the rates of all steps, written as `text`. The path of a file is from `base`.
+    ///
+    /// # Errors
+    /// [`StrategiesError`].
+    pub(crate) fn of_steps(text: &str, base: &Path, steps: u64) -> Result<Vec<f64>, StrategiesError> {
+        match text.parse()? {
+            Self::File(path) => Self::File(base.join(path)).rates(steps),
+            Self::Shape { .. } if steps > MAX_DENSE_HORIZON => {
+                Err(StrategiesError::ScheduleHorizon { found: steps })
+            }
+            shape => shape.rates(steps),
+        }
+    }
+
     /// The rates of all steps.
     fn rates(&self, steps: u64) -> Result<Vec<f64>, StrategiesError> {
         let (shape, warm_up) = match self {

@@ -2,7 +2,8 @@
 //! because linking is most of the cost of a test; `cargo test --test system kills` runs one module
 //! of it.
 //!
-//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `audit`, `reproduction`,
+//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `train`, `audit`,
+//!   `reproduction`,
 //!   `estimates`, `adam`, `pca`, `densities`, `weights`, `output`, `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `windows`, `overlapping`, `window_columns`, `entities`,
 //!   `totals`, `workers`, `statistics`.
@@ -94,6 +95,7 @@ mod terminal;
 mod tidy;
 mod tls;
 mod totals;
+mod train;
 mod units;
 mod watching;
 mod web;

@@ -8,13 +8,15 @@
 //! A whole run on labelled images ([`data`]) has a model with closed-form gradients per record
 //! ([`model`]), a guarantee ([`plan`]) and batches, in order or drawn at random ([`sampling`]).
 //! [`train`] trains under the guarantee, and [`train_exactly`] without privacy. [`TrainingSteps`]
-//! is for programs with a loop of their own. The scope is small on purpose: enough to train real
-//! models on real images and to compare ways of making Adam private, not a tensor library.
+//! is for programs with a loop of their own, and [`linear`] has the models of `hushflow train`. The
+//! scope is small on purpose: enough to train real models on real images and to compare ways of
+//! making Adam private, not a tensor library.
 
 pub mod adam;
 mod batch_squares;
 mod claims;
 pub mod data;
+pub mod linear;
 pub mod model;
 mod optimise;
 pub mod plan;

@@ -162,6 +162,10 @@ impl SourceConfig for ListedFiles {
         names.join(", ")
     }
 
+    fn files(&self) -> Option<&[PathBuf]> {
+        Some(&self.0)
+    }
+
     fn formats(&self) -> AllowedFormats {
         AllowedFormats { allowed: &[Format::COMMAS, Format::Ndjson, Format::Parquet], ..AllowedFormats::TEXT }
     }

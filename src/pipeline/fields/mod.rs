@@ -8,6 +8,7 @@ mod privacy;
 mod release;
 mod rules;
 mod source;
+mod training;
 
 use crate::document::definition::{FieldDefinition as Field, FieldType, Presence, Range, SectionDefinition};
 use crate::document::rules::Fact::{Has, Lacks};
@@ -23,6 +24,7 @@ pub(super) use release::{GROWING, METHODS, MOST_EPOCHS};
 pub(super) use rules::PRIVATE_EVENT_TIME;
 pub(super) use rules::{LATE_COPIES, UNMOVED};
 pub(super) use source::{MISSING_POLICIES, PREFLIGHTS, ROW_POLICIES};
+pub(super) use training::{MODELS, OPTIMISERS, ORDERS};
 
 /// The whole file.
 pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {
@@ -45,7 +47,8 @@ pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {
         ),
         section("key", FieldType::Section(&KEY), "all records form one series"),
         section("entity", FieldType::Section(&privacy::ENTITY), "single records are protected"),
-        Field { presence: Presence::Required, ..section("epochs", FieldType::Section(&epochs::EPOCHS), "") },
+        section("epochs", FieldType::Section(&epochs::EPOCHS), "required, or `[training]`"),
+        section("training", FieldType::Section(&training::TRAINING), "moments of the rows are published"),
         Field {
             presence: Presence::Required,
             ..section("privacy", FieldType::Section(&privacy::PRIVACY), "")

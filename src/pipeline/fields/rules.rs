@@ -9,6 +9,42 @@ use crate::document::rules::Rule;
 use crate::document::rules::Words::{Of, These};
 
 pub(super) const RULES: &[Rule] = &[
+    Rule { when: &[Lacks("training")], then: &[Has("epochs")], message: "" },
+    Rule {
+        when: &[Has("training")],
+        then: &[
+            Lacks("epochs"),
+            Lacks("key"),
+            Lacks("entity"),
+            Lacks("histograms"),
+            Lacks("views"),
+            Lacks("sinks"),
+            Lacks("sources"),
+            Lacks("source.id"),
+            Lacks("source.header"),
+            Lacks("source.preflight"),
+            Lacks("release.method"),
+            Lacks("privacy.second_moments"),
+            Lacks("simulation.offsets"),
+        ],
+        message: "a file with [training] trains a model, which does not use this: leave it out",
+    },
+    Rule {
+        when: &[Has("training")],
+        then: &[Is("privacy.neighbours", These(&["replace-one-in-place", "zero-out"]))],
+        message: "training keeps every row at its position, since a row that is added or removed would move all later ones to other \
+                  batches: choose neighbours = \"replace-one-in-place\", or \"zero-out\"",
+    },
+    Rule {
+        when: &[Has("training")],
+        then: &[Has("privacy.clip_norm")],
+        message: "training needs clip_norm = 1, the largest norm of the gradient of a row",
+    },
+    Rule {
+        when: &[Has("training")],
+        then: &[IsNot("source.missing", These(&["by-column"]))],
+        message: "a gradient needs a complete row: choose \"skip\", with which an incomplete row counts as blank",
+    },
     Rule {
         when: &[Is("privacy.unit", These(&["entity"]))],
         then: &[Has("entity")],

@@ -22,21 +22,14 @@ pub(super) struct ReleaseSection {
     pub(super) file: Option<PathBuf>,
     workload: Workload,
     /// Learning rates that weigh its steps.
-    schedule: Option<String>,
+    pub(super) schedule: Option<String>,
     memory_limit: Option<u64>,
     pub(super) method: Method,
 }
 
 impl ReleaseSection {
-    pub(super) fn new(strategy: Option<StrategyName>) -> Self {
-        Self {
-            strategy,
-            file: None,
-            workload: Workload::default(),
-            schedule: None,
-            memory_limit: None,
-            method: Method::default(),
-        }
+    pub(super) fn new(strategy: Option<StrategyName>, workload: Workload) -> Self {
+        Self { strategy, file: None, workload, schedule: None, memory_limit: None, method: Method::default() }
     }
 
     /// Makes the release for its [`weighted`] workload.
@@ -48,13 +41,14 @@ impl ReleaseSection {
     }
 }
 
-pub(super) fn release(section: &Section<'_>, base: &Path) -> Option<ReleaseSection> {
+/// Reads the section. `usual` is the workload if it names none.
+pub(super) fn release(section: &Section<'_>, base: &Path, usual: &Workload) -> Option<ReleaseSection> {
     let workload = match section.text("workload") {
         Some(field) => {
             let read = |text: &&str| read_workload(text, base).map_err(|error| error.to_string());
             field.map(read).map(|field| field.value)
         }
-        None => Some(Workload::default()),
+        None => Some(usual.clone()),
     };
     let strategy: Option<Option<StrategyName>> = match section.text("strategy") {
         Some(field) => field.map(parsed).map(|field| Some(field.value)),

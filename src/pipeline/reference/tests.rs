@@ -16,6 +16,8 @@ privacy = { epsilon = 1, delta = 1e-6 }
 ";
 
 const BY_TIME: &str = "epochs = { time = 't', arrival = 'r', start = '2013-01-01', length = '1d', horizon = 3, late = 'drop' }\n";
+const TRAINED: &str =
+    "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place', clip_norm = 1 }\n";
 const IN_PLACE: &str = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n";
 
 /// The required fields of a group with their examples, as they follow other fields.
@@ -183,6 +185,23 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
             vec![own("ledger = { budget = { epsilon = 2, delta = 1e-6, entity = 'user'")]
         }
         ("[ledger.budget]", ..) => vec![own("ledger = { budget = { epsilon = 2, delta = 1e-6")],
+        ("[training]", _, key) => {
+            let fields = match key {
+                "model" => "target = 'x'",
+                "target" | "classes" => "model = 'logistic', target = 't', classes = ['a','b']",
+                "momentum" => "model = 'gradients', optimiser = 'momentum'",
+                _ => "model = 'gradients'",
+            };
+            vec![
+                own(
+                    "columns = [{ name = 'x', lower = 0, upper = 1 }, { name = 'y', lower = 0, upper = 1 }]\n",
+                ),
+                own(TRAINED),
+                format!(
+                    "training = {{ {fields}, records = 30000, batch_size = 10, passes = 2, learning_rate = 1"
+                ),
+            ]
+        }
         ("[simulation]", ..) => vec![own("simulation = { seed = 1")],
         other => panic!("no pipeline for {other:?}"),
     }
@@ -214,7 +233,12 @@ fn text_with(section: &SectionDefinition, group: &str, key: &str, value: Option<
     let base = BASE.lines().filter(|own| {
         let name = own.split(" = ").next().unwrap();
         let is_replaced = lines.iter().any(|line| line.starts_with(&format!("{name} =")));
-        !is_replaced && (name != "source" || section.heading != "[[sources]]")
+        let is_left_out = match section.heading {
+            "[[sources]]" => name == "source",
+            "[training]" => name == "epochs",
+            _ => false,
+        };
+        !is_replaced && !is_left_out
     });
     base.map(|line| format!("{line}\n")).chain(lines.iter().cloned()).collect()
 }
@@ -357,6 +381,9 @@ fn within_pipeline(block: toml::Table) -> toml::Table {
     let table = |key: &str| block.get(key).and_then(toml::Value::as_table);
     if table("entity").is_some() {
         pipeline["privacy"].as_table_mut().unwrap().insert("unit".into(), "entity".into());
+    }
+    if table("training").is_some() {
+        pipeline.remove("epochs");
     }
     let mut source: toml::Table = "path = 'a.csv'".parse().unwrap();
     for (key, value) in block {

@@ -94,6 +94,7 @@ use std::borrow::Borrow;
 pub struct Adam {
     decays: [f64; 2],
     stability: f64,
+    heavy_ball: Option<f64>,
     /// β₁^t and β₂^t.
     powers: [f64; 2],
     /// `Σ_i β^(t−i)(1 − β)·x_i` of gradients and of squares, coordinate by coordinate.
@@ -106,6 +107,7 @@ impl Adam {
         Self {
             decays: [setting.first_decay.get(), setting.second_decay.get()],
             stability: setting.stability,
+            heavy_ball: setting.heavy_ball,
             powers: [1.0; 2],
             averages: vec![[0.0; 2]; coordinates],
         }
@@ -129,9 +131,17 @@ impl Adam {
         Some(())
     }
 
-    /// Adds the gradient and the second moments of a step and writes `m/(√max(v, floor) + ε)`. All
-    /// slices have as many coordinates as this state; the rest of longer ones is ignored.
+    /// Adds the gradient and the second moments of a step and writes `m/(√max(v, floor) + ε)`, or m
+    /// of heavy-ball momentum. All slices have as many coordinates as this state; the rest of
+    /// longer ones is ignored.
     pub fn step(&mut self, gradient: &[f64], squares: &[f64], floor: f64, direction: &mut [f64]) {
+        if let Some(decay) = self.heavy_ball {
+            for (([m, _], x), direction) in self.averages.iter_mut().zip(gradient).zip(direction) {
+                *m = decay * *m + x;
+                *direction = *m;
+            }
+            return;
+        }
         let decays = self.decays;
         self.powers = [self.powers[0] * decays[0], self.powers[1] * decays[1]];
         let corrections = self.powers.map(|power| 1.0 / (1.0 - power));
@@ -224,6 +234,15 @@ impl Parameters {
     /// # Errors
     /// [`AdamError::Length`] if they do not; then nothing changes.
     pub fn apply(&mut self, parts: &[impl Borrow<UpdatePart>]) -> Result<(), AdamError> {
+        self.apply_at(1.0, parts)
+    }
+
+    /// Takes a step whose learning rate is multiplied by `relative`. `parts` must cover the
+    /// parameters in order.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_at(&mut self, relative: f64, parts: &[impl Borrow<UpdatePart>]) -> Result<(), AdamError> {
         let parts = parts.iter().map(Borrow::borrow);
         let mut next = 0;
         for part in parts.clone() {
@@ -235,8 +254,9 @@ impl Parameters {
         if next != self.values.len() {
             return Err(AdamError::Length { found: next, expected: self.values.len() });
         }
-        let norm = parts.clone().map(|part| part.squared_norm).sum::<f64>().sqrt() * self.learning_rate;
-        let rate = self.learning_rate * if norm > self.update_norm { self.update_norm / norm } else { 1.0 };
+        let rate = self.learning_rate * relative;
+        let norm = parts.clone().map(|part| part.squared_norm).sum::<f64>().sqrt() * rate;
+        let rate = rate * if norm > self.update_norm { self.update_norm / norm } else { 1.0 };
         let mut rest = &mut self.values[..];
         self.scale.clear();
         for UpdatePart { direction, scale, .. } in parts {

@@ -27,6 +27,9 @@ pub struct AdamSetting {
     /// Maximum Euclidean norm of an update `α m/(√v + ε)` of all parameters together; longer ones
     /// are scaled down. This is the clipping of updates in Table 4 of the paper.
     pub update_norm: Option<f64>,
+    /// β of heavy-ball momentum, `m_t = βm_{t−1} + x̂_t`, at least 0 and below 1: updates are `α
+    /// m_t`, and second moments are not used. 0 is gradient descent. `None` is Adam.
+    pub heavy_ball: Option<f64>,
 }
 
 /// How second moments follow from the decoded mean gradient.
@@ -110,6 +113,7 @@ impl AdamSetting {
             floor_deviations: 1.0,
             squares: GradientSquares::Debiased,
             update_norm: None,
+            heavy_ball: None,
         }
     }
 
@@ -122,6 +126,10 @@ impl AdamSetting {
         positive("stability", self.stability)?;
         self.update_norm.map_or(Ok(()), |norm| positive("update_norm", norm))?;
         self.damping().map_or(Ok(()), |damping| positive("damping", damping))?;
+        if let Some(value) = self.heavy_ball.filter(|decay| !(0.0..1.0).contains(decay)) {
+            let expected = "a number at least 0 and below 1";
+            return Err(AdamError::OutOfRange { name: "heavy_ball", value, expected });
+        }
         let value = self.floor_deviations;
         match value >= 0.0 && value.is_finite() {
             true => Ok(()),

@@ -475,3 +475,20 @@ fn invalid_settings_are_refused() {
         MatrixMechanism::with_participation(without_noise, strategies, "1".parse().unwrap(), 3);
     assert!(without_noise.is_err_and(|error| error.to_string().starts_with("noise_multiplier is 0")));
 }
+
+#[test]
+fn heavy_ball_momentum_is_the_sum_of_decayed_gradients() {
+    let setting = AdamSetting { heavy_ball: Some(0.5), ..setting(1) };
+    let (mut adam, mut direction) = (Adam::new(&setting, 1), [0.0]);
+    let mut parameters = Parameters::new(vec![0.0], &setting);
+    for (expected, value) in [(1.0, -0.05), (1.5, -0.125), (1.75, -0.2125)] {
+        adam.step(&[1.0], &[9.0], 0.0, &mut direction);
+        assert_eq!(direction, [expected]);
+        parameters.apply_at(0.5, &[UpdatePart::new(0, direction.to_vec(), Vec::new())]).unwrap();
+        assert!((parameters.values()[0] - value).abs() < 1e-15, "α is 0.1, and half of it is taken");
+    }
+    for decay in [-0.1, 1.0, f64::NAN] {
+        let error = AdamSetting { heavy_ball: Some(decay), ..setting }.check().unwrap_err();
+        assert!(error.to_string().starts_with("heavy_ball is"), "{error}");
+    }
+}

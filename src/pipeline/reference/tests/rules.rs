@@ -134,6 +134,22 @@ const SPOILT: &[&[(&str, &str)]] = &[
     ],
     &[WINDOWS, (VIEW, ""), PLACE, ("corruption = 0.1", "corruption = 0.1\nwindow = \"shrinking\"")],
     &[(STRATEGY, "window = 2")],
+    // [training]
+    &[(KEY, TRAINING), PLACE],
+    &[NO_EPOCHS, (VIEW, ""), (STRATEGY, ""), (KEY, TRAINING), PLACE],
+    &[NO_EPOCHS, (STRATEGY, ""), (KEY, TRAINING), TRAINED],
+    &[NO_EPOCHS, (VIEW, ""), (KEY, TRAINING), TRAINED, ("optimiser = \"sgd\"", "momentum = 0.5")],
+    &[NO_EPOCHS, (VIEW, ""), (KEY, TRAINING), TRAINED, ("optimiser = \"sgd\"", "classes = [\"a\", \"b\"]")],
+    &[NO_EPOCHS, (VIEW, ""), (KEY, TRAINING), TRAINED, ("\"linear\"", "\"gradients\"")],
+    &[NO_EPOCHS, (VIEW, ""), (KEY, TRAINING), TRAINED, ("\"linear\"", "\"softmax\"")],
+    &[NO_EPOCHS, (VIEW, ""), (KEY, TRAINING), TRAINED, (STRATEGY, "method = \"pp\"")],
+    &[
+        NO_EPOCHS,
+        (VIEW, ""),
+        (KEY, TRAINING),
+        TRAINED,
+        ("in-place\"", "in-place\"\nsecond_moments = \"full\""),
+    ],
     // [[views]] and [[sinks]]
     &[("workload = \"average\"", "")],
     &[(GAUSSIAN, "estimate = \"regression\"")],
@@ -163,6 +179,7 @@ const VALID: &[&[(&str, &str)]] = &[
     &[("[[views]]", "[ledger]\ndirectory = \"ledger\"\ndata_set = \"d\"\n[[views]]")],
     &[(STRATEGY, "strategy = \"auto\"\nmemory_limit = 100")],
     &[(STRATEGY, "method = \"ime\"\nfirst_moment_share = 0.5")],
+    &[NO_EPOCHS, (VIEW, ""), (KEY, TRAINING), TRAINED],
     &[WINDOWS, (VIEW, ""), PLACE],
     &[WINDOWS, (VIEW, ""), PLACE, ("method = \"auto\"", "method = \"tukey\"\nrange = 10\nscale = [1, 1]")],
     &[(STRATEGY, "method = \"ssp\"\ncentre = 0.1"), (VIEW, ""), PLACE, ("workload = \"prefix\"\n", "")],
@@ -189,6 +206,14 @@ const KEY: &str = "[key]                   # one series of releases per value\nc
 const VIEW: &str = "[[views]]\nname = \"so far\"\nworkload = \"average\"\nestimate = \"gaussian\"";
 const END_OF_INPUT: (&str, &str) = ("arrival = \"recorded_at\"", "clock = \"end-of-input\"");
 const PLACE: (&str, &str) = (DELTA, "delta = 1e-6\nneighbours = \"replace-one-in-place\"");
+const NO_EPOCHS: (&str, &str) = (
+    "[epochs]\ntime = \"event_time\"\narrival = \"recorded_at\" # the public clock: when the row arrived\nstart = \
+     \"2013-01-01T05:00:00Z\"\nlength = \"1d\"\nallowed_lateness = \"6h\"\nhorizon = 32\n",
+    "",
+);
+const TRAINED: (&str, &str) = (DELTA, "delta = 1e-6\nneighbours = \"replace-one-in-place\"\nclip_norm = 1");
+const TRAINING: &str = "[training]\nmodel = \"linear\"\ntarget = \"distance\"\nrecords = 90\nbatch_size = 9\npasses = 2\n\
+    learning_rate = 1\noptimiser = \"sgd\"";
 const WINDOWS: (&str, &str) =
     ("strategy = \"square-root\"\nworkload = \"prefix\"", "method = \"auto\"\ncorruption = 0.1");
 const BY_COUNT: (&str, &str) = (
