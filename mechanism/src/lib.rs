@@ -17,6 +17,7 @@ pub mod noise;
 pub mod optimize;
 pub mod participation;
 mod quantile;
+mod range;
 #[cfg(test)]
 mod reference;
 pub mod release;

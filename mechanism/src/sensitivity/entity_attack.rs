@@ -8,8 +8,8 @@
 use super::{
     BatchQuery, ClaimKind, MomentStrategies, MomentWeights, Neighbours, SensitivityClaim, TrainingBatch,
     batch_participation_sensitivity, joint_participation_sensitivity,
-    participation::{SCHEMAS, attained, strategies},
 };
+use crate::strategy::participation::{SCHEMAS, attained, strategies};
 use crate::{moments::SecondMoment, participation::Participation, strategy::Matrix};
 use chacha20::ChaCha8Rng;
 use nalgebra::{DMatrix, DVector};

@@ -69,12 +69,13 @@
 
 use super::{
     ClaimKind, MomentWeights, Neighbours, OutOfRange, SensitivityBound, SensitivityClaim, at_least_one,
-    free_second_weight, joint_sensitivity_squared, not_negative,
-    participation::{SensitivityWitness, all_patterns, attained, only_first_pattern, raised, worst},
-    positive, replace_one_factor, rounded_up,
+    free_second_weight, joint_sensitivity_squared, not_negative, positive, replace_one_factor, rounded_up,
 };
 use crate::{
     participation::{Participation, ParticipationSchedule},
+    strategy::participation::{
+        SensitivityWitness, all_patterns, attained, only_first_pattern, raised, worst,
+    },
     strategy::{ColumnGeometry, Matrix, matrix::OVERLAP_ERROR},
 };
 

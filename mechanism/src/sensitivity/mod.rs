@@ -70,18 +70,18 @@ mod batch;
 #[cfg(test)]
 mod entity_attack;
 mod joint_participation;
-mod participation;
 
 use crate::numbers;
+pub use crate::range::OutOfRange;
+pub(crate) use crate::range::{at_least_one, positive, rounded_up};
 use crate::strategy::ColumnGeometry;
+pub use crate::strategy::{ClaimKind, SensitivityBound, SensitivityClaim, participation_sensitivity};
 pub use batch::{BatchQuery, TrainingBatch, batch_participation_sensitivity, batch_sensitivity_squared};
 pub use joint_participation::{
     MomentStrategies, free_second_weight_under_participation, joint_participation_sensitivity,
 };
-pub use participation::{ClaimKind, SensitivityBound, SensitivityClaim, participation_sensitivity};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use thiserror::Error;
 
 /// The neighbour relation: which two streams must be hard to tell apart. Part of every sensitivity,
 /// guarantee and ledger entry.
@@ -120,18 +120,6 @@ impl fmt::Display for Neighbours {
             Neighbours::ZeroOut => "zero-out",
         })
     }
-}
-
-/// A number from which no sensitivity or mechanism can be computed.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[error("{name} is {value:?}, expected {expected}")]
-pub struct OutOfRange {
-    /// The quantity.
-    pub name: &'static str,
-    /// The value found.
-    pub value: f64,
-    /// The values allowed.
-    pub expected: &'static str,
 }
 
 /// Weights of the second moments and of the count relative to first moments of weight 1, as squared
@@ -202,22 +190,6 @@ pub fn joint_sensitivity_squared(
         Neighbours::ReplaceOne => in_place.max(2.0 * one_record * (longest + overlap)),
     };
     positive("squared joint sensitivity", rounded_up(squared))
-}
-
-/// Raises a number ≥ 0 by a factor of 1 + 2⁻⁴⁴, which exceeds the error of 500 roundings to
-/// nearest.
-pub(crate) fn rounded_up(value: f64) -> f64 {
-    value * (1.0 + 256.0 * f64::EPSILON)
-}
-
-/// Returns the number if it is above 0, finite, and large enough to keep all digits of an f64.
-pub(crate) fn positive(name: &'static str, value: f64) -> Result<f64, OutOfRange> {
-    let expected = "a finite number above 0 (1e-307 or more)";
-    if value > 0.0 && value.is_normal() { Ok(value) } else { Err(OutOfRange { name, value, expected }) }
-}
-
-fn at_least_one(name: &'static str, number: usize) -> Result<(), OutOfRange> {
-    if number >= 1 { Ok(()) } else { Err(OutOfRange { name, value: number as f64, expected: "at least 1" }) }
 }
 
 fn not_negative(name: &'static str, value: f64) -> Result<f64, OutOfRange> {

@@ -15,6 +15,7 @@ mod fourier;
 mod gram;
 mod kind;
 pub(crate) mod matrix;
+pub(crate) mod participation;
 mod samples;
 mod stamped;
 mod step;
@@ -34,6 +35,7 @@ pub use kind::{
     SearchError, compare, default_strategy, fit,
 };
 pub use matrix::{Discrepancy, MAX_COLUMNS, Matrix, MatrixError};
+pub use participation::{ClaimKind, SensitivityBound, SensitivityClaim, participation_sensitivity};
 pub use samples::{RowSample, RowSamples};
 pub use stamped::Stamped;
 pub use toeplitz::VariableBands;

@@ -107,6 +107,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 27] = [
             "banded-optimal:3",
             "banded-toeplitz-optimal:3",
             "banded-inverse-optimal:3",
+            "banded-inverse-fractional-root:3",
             "optimal",
             "coa",
             "auto",

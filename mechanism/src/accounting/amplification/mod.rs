@@ -54,7 +54,7 @@
 //! compose as above.
 //!
 //! **Theorem 4** (replaced in place). *A round is dominated by (1/b) Σ N(μe_i, I) against
-//! (1/b) Σ N(−μe_i, I).* *Proof.* Let u_i and v_i be the two contributions to bin i, given the past.
+//! (1/b) Σ N(−μe_i, I).* *Proof.* Let u_i and v_i be the contributions to bin i, given the past.
 //! Under the releases without the record, the densities with them are `(1/b) Σ W_i` and
 //! `(1/b) Σ V_i`, with `W_i = exp(⟨u_i, y_i⟩ − ‖u_i‖²/2)`, V_i alike, and y_i standard normal. The
 //! divergence at ε is `E f(Σ_i (W_i − cV_i)/b)`, where `c = e^ε` and f(z) = z₊ is convex. The

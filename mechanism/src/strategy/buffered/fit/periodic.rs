@@ -21,7 +21,6 @@ use super::{
 use crate::{
     optimize::{OnProgress, OptimizerProgress},
     participation::ParticipationSchedule,
-    sensitivity::participation_sensitivity,
     strategy::{
         Factorization, Fit, Kind, MAX_DENSE_HORIZON, Objective, OptimisedStrategy, Purpose, SearchError,
         buffered::{
@@ -29,6 +28,7 @@ use crate::{
             PeriodicCurve, rows::WorkloadSums,
         },
         kind::ComparedStrategy,
+        participation_sensitivity,
     },
 };
 use libm::{exp, log, sin};

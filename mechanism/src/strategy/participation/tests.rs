@@ -311,7 +311,7 @@ fn random(rows: usize, columns: usize, seed: u64) -> Matrix {
 
 /// Strategies of all kinds: without overlaps, with overlaps above 0, with overlaps of both signs,
 /// stamped, with more rows than steps.
-pub(in super::super) fn strategies(steps: usize) -> Vec<Matrix> {
+pub(crate) fn strategies(steps: usize) -> Vec<Matrix> {
     let root = series::binomial(-0.5, 1.0, steps);
     vec![
         toeplitz(&[1.0], steps),
@@ -327,8 +327,7 @@ pub(in super::super) fn strategies(steps: usize) -> Vec<Matrix> {
     ]
 }
 
-pub(in super::super) const SCHEMAS: [&str; 8] =
-    ["1", "2x3", "3x2", "4x1", "3x2+", "2x3+", "3x1+", "every-step"];
+pub(crate) const SCHEMAS: [&str; 8] = ["1", "2x3", "3x2", "4x1", "3x2+", "2x3+", "3x1+", "every-step"];
 
 /// Returns the largest `‖C u‖²` found from one start.
 fn climb(matrix: &Matrix, pattern: &[usize], mut u: DMatrix<f64>) -> f64 {

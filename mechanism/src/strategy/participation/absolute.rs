@@ -14,7 +14,7 @@
 
 use super::{SensitivityBound, Terms, WorstPattern};
 use crate::participation::ParticipationSchedule;
-use crate::sensitivity::rounded_up;
+use crate::range::rounded_up;
 use crate::strategy::Matrix;
 use crate::strategy::matrix::{OVERLAP_ERROR, dot};
 use nalgebra::DMatrix;
@@ -42,7 +42,7 @@ pub(super) fn worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> Worst
 }
 
 /// Returns whether the pattern that starts first is the worst of all with equal gaps.
-pub(in super::super) fn only_first_pattern(matrices: &[&Matrix]) -> bool {
+pub(crate) fn only_first_pattern(matrices: &[&Matrix]) -> bool {
     matrices.iter().all(|matrix| matrix.as_toeplitz().is_some_and(|(_, scales)| scales.is_none()))
 }
 

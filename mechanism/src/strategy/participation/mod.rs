@@ -37,17 +37,17 @@ mod separated;
 #[cfg(test)]
 mod tests;
 
-use super::{OutOfRange, at_least_one, positive, rounded_up};
+use super::Matrix;
 use crate::{
     participation::{Participation, ParticipationSchedule},
-    strategy::Matrix,
+    range::{OutOfRange, at_least_one, positive, rounded_up},
 };
 use serde::Serialize;
 use std::{f64::consts::FRAC_PI_2, fmt};
 
-pub(super) use absolute::only_first_pattern;
+pub(crate) use absolute::only_first_pattern;
 #[cfg(test)]
-pub(super) use tests::{SCHEMAS, strategies};
+pub(crate) use tests::{SCHEMAS, strategies};
 
 /// A squared sensitivity, and how it was derived.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -161,14 +161,14 @@ pub fn participation_sensitivity(
 /// A claim and, if it is exact, the contributions ±1 along one axis that attain it, as pairs of
 /// step and sign.
 #[derive(Clone, Debug)]
-pub(super) struct SensitivityWitness {
-    pub(super) claim: SensitivityClaim,
-    pub(super) witness: Option<Vec<(usize, f64)>>,
+pub(crate) struct SensitivityWitness {
+    pub(crate) claim: SensitivityClaim,
+    pub(crate) witness: Option<Vec<(usize, f64)>>,
 }
 
 impl SensitivityWitness {
     /// Returns whether equal contributions attain it in every dimension.
-    pub(super) fn by_equal_contributions(&self) -> bool {
+    pub(crate) fn by_equal_contributions(&self) -> bool {
         let equal = |witness: &Vec<(usize, f64)>| witness.iter().all(|&(_, sign)| sign > 0.0);
         self.claim.kind == ClaimKind::Exact && self.witness.as_ref().is_some_and(equal)
     }
@@ -176,24 +176,24 @@ impl SensitivityWitness {
 
 /// The largest `Σ w |X_ij|` over all patterns, for a weighted sum of matrices.
 #[derive(Clone, Debug)]
-pub(super) struct WorstPattern {
-    pub(super) squared: f64,
+pub(crate) struct WorstPattern {
+    pub(crate) squared: f64,
     /// A pattern that comes closest to the bound.
-    pub(super) pattern: Vec<usize>,
+    pub(crate) pattern: Vec<usize>,
     /// The reason why `squared` exceeds the sum of this pattern, if it does.
-    pub(super) bound: Option<SensitivityBound>,
+    pub(crate) bound: Option<SensitivityBound>,
 }
 
 /// Weighted matrices of equally many columns: `X = Σ w·CᵀC`.
 pub(super) type Terms<'a> = [(f64, &'a Matrix)];
 
 /// Returns the largest sum of absolute overlaps, not yet raised for rounding.
-pub(super) fn worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> WorstPattern {
+pub(crate) fn worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> WorstPattern {
     if schedule.is_flexible() { separated::worst(terms, schedule) } else { absolute::worst(terms, schedule) }
 }
 
 /// Raises a sum of absolute overlaps over `count` steps by more than rounding can have lost.
-pub(super) fn raised(squared: f64, count: usize) -> f64 {
+pub(crate) fn raised(squared: f64, count: usize) -> f64 {
     rounded_up(squared * (1.0 + count as f64 * 256.0 * f64::EPSILON))
 }
 
@@ -204,7 +204,7 @@ const SEARCH_WORK: usize = 1 << 31;
 /// Maximum number of overlaps that such a search may store.
 const SEARCH_MEMORY: usize = 1 << 24;
 
-pub(super) fn attained(
+pub(crate) fn attained(
     matrix: &Matrix,
     schedule: ParticipationSchedule,
     scalar: bool,
@@ -237,7 +237,7 @@ fn signs_of(matrix: &Matrix, pattern: &[usize]) -> Option<Vec<f64>> {
 }
 
 /// Returns all patterns that can be the worst, or `None` if examining each takes too long.
-pub(super) fn all_patterns(schedule: ParticipationSchedule, matrices: &[&Matrix]) -> Option<Vec<Vec<usize>>> {
+pub(crate) fn all_patterns(schedule: ParticipationSchedule, matrices: &[&Matrix]) -> Option<Vec<Vec<usize>>> {
     let starts = if only_first_pattern(matrices) { 0..1 } else { schedule.first_steps() };
     let rows = matrices.iter().map(|matrix| matrix.rows()).max().unwrap_or(1);
     let pairs = schedule.count().saturating_mul(schedule.count());
