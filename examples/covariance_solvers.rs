@@ -27,7 +27,7 @@ use std::time::Instant;
 const NEGLIGIBLE: f64 = 1e-12;
 
 /// Most gradient steps, and the relative change at which they end.
-const MOST_STEPS: usize = 2000;
+const MAX_STEPS: usize = 2000;
 const LEAST_CHANGE: f64 = 1e-7;
 
 const SOLVERS: [&str; 4] = ["interior", "interior_one_component", "gradients_from_0", "gradients_from_1"];
@@ -65,7 +65,7 @@ fn gradients(measured: &[EntryMeasurement], columns: usize, start: f64) -> DMatr
     };
     measured.iter().for_each(&mut set);
     matrix = projected(&matrix);
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         let mut next = matrix.clone();
         for entry in measured {
             let step = entry.deviation.powi(-2) / most * (matrix[(entry.row, entry.column)] - entry.value);

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// How often a waiting source checks for a stop.
-pub(crate) const GLANCE: Duration = Duration::from_millis(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The target of log events that may name a private fact, such as what was wrong with a row. They
 /// are for the operator's own eyes, and no telemetry carries them.
@@ -33,7 +33,7 @@ pub struct Control {
     preparing: Arc<AtomicBool>,
     until_idle: Option<Duration>,
     /// How long a server may keep a source waiting before its first row.
-    server_patience: Option<Duration>,
+    server_timeout: Option<Duration>,
     /// Servers that no source has reached yet, and why.
     unreached: Arc<Mutex<BTreeMap<String, String>>>,
     /// How long an answer is still waited for when the run is stopped.
@@ -52,7 +52,7 @@ impl Default for Control {
             stop: Arc::default(),
             preparing,
             until_idle: None,
-            server_patience: None,
+            server_timeout: None,
             unreached: Arc::default(),
             grace: Duration::ZERO,
             notice: None,
@@ -69,14 +69,14 @@ impl Control {
 
     /// Sets the silence after which an endless source (followed files, sockets, brokers) counts as
     /// ended.
-    pub fn until_idle(self, patience: Option<Duration>) -> Self {
-        Control { until_idle: patience, ..self }
+    pub fn until_idle(self, timeout: Option<Duration>) -> Self {
+        Control { until_idle: timeout, ..self }
     }
 
     /// Sets how long to wait for a server that can't be reached, or that holds rows back. By
     /// default a source waits until the run is stopped.
-    pub fn wait_for_servers(self, patience: Duration) -> Self {
-        Control { server_patience: Some(patience), ..self }
+    pub fn wait_for_servers(self, timeout: Duration) -> Self {
+        Control { server_timeout: Some(timeout), ..self }
     }
 
     /// Calls `listener` with notices that do not end the run: a server is away, a peer was refused.
@@ -138,7 +138,7 @@ impl Control {
 
     /// Whether to give up waiting for a server, which began at `since`.
     pub(crate) fn gives_up(&self, since: Instant) -> bool {
-        self.server_patience.is_some_and(|patience| since.elapsed() >= patience)
+        self.server_timeout.is_some_and(|timeout| since.elapsed() >= timeout)
     }
 
     pub(crate) fn notice(&self, message: &str) {
@@ -167,18 +167,18 @@ impl Control {
     /// Whether to wait on for an answer that has been waited for since `begun`.
     ///
     /// # Errors
-    /// `Interrupted` where the run is stopped, `TimedOut` after `patience`.
-    pub(crate) fn keep_waiting(&self, begun: Instant, patience: Duration) -> io::Result<()> {
+    /// `Interrupted` where the run is stopped, `TimedOut` after `timeout`.
+    pub(crate) fn keep_waiting(&self, begun: Instant, timeout: Duration) -> io::Result<()> {
         let waited = begun.elapsed();
         if self.is_stopped() && waited >= self.grace {
             return Err(io::Error::new(ErrorKind::Interrupted, "stopped before the server answered"));
         }
-        if waited >= patience { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
+        if waited >= timeout { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
     /// Returns whether to stop waiting for a source silent since `last`.
     pub(crate) fn is_over(&self, last: Instant) -> bool {
-        self.is_stopped() || self.until_idle.is_some_and(|patience| last.elapsed() >= patience)
+        self.is_stopped() || self.until_idle.is_some_and(|timeout| last.elapsed() >= timeout)
     }
 
     /// Sleeps for `pause`, or until a stop.
@@ -189,7 +189,7 @@ impl Control {
             if left.is_zero() {
                 return;
             }
-            std::thread::sleep(left.min(GLANCE));
+            std::thread::sleep(left.min(POLL_INTERVAL));
         }
     }
 }
@@ -202,7 +202,7 @@ impl fmt::Debug for Control {
 
 /// Waits a glance for a descriptor: whether it is ready.
 pub(crate) fn is_ready(descriptor: BorrowedFd<'_>, flags: PollFlags) -> io::Result<bool> {
-    let glance = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
+    let glance = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.subsec_nanos().into() };
     match poll(&mut [PollFd::from_borrowed_fd(descriptor, flags)], Some(&glance)) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
@@ -255,8 +255,8 @@ mod tests {
     fn a_sink_waits_for_its_grace_after_a_stop() {
         let control = Control::new();
         let (begun, sink) = (Instant::now(), control.with_grace(Duration::from_secs(60)));
-        let check = |control: &Control, patience, expected: Option<ErrorKind>| {
-            let waited = control.keep_waiting(begun, Duration::from_secs(patience));
+        let check = |control: &Control, timeout, expected: Option<ErrorKind>| {
+            let waited = control.keep_waiting(begun, Duration::from_secs(timeout));
             assert_eq!(waited.err().map(|error| error.kind()), expected);
         };
         check(&control, 60, None);

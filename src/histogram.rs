@@ -18,8 +18,8 @@ pub struct Histogram {
     /// Its bins.
     #[serde(flatten)]
     pub bins: HistogramBins,
-    /// Number of neighbouring bins that are counted together too, and of these groups, and so on;
-    /// `None` for the bins alone.
+    /// Number of neighbouring bins that are also counted together as a group, of neighbouring
+    /// groups that form a larger group, and so on; `None` if only the bins are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branching: Option<u32>,
 }
@@ -54,7 +54,7 @@ impl Histogram {
         tree_levels(self.number(), self.branching())
     }
 
-    /// Returns whether it is of a number, so that it has quantiles.
+    /// Returns whether its column is numeric, so that it has quantiles.
     pub fn is_numeric(&self) -> bool {
         matches!(self.bins, HistogramBins::Edges(_))
     }
@@ -99,7 +99,7 @@ pub(crate) fn even_edges(lower: f64, upper: f64, bins: usize) -> Vec<f64> {
     (0..=bins).map(edge).collect()
 }
 
-/// Formats edges without the digits of rounding, but with enough to tell neighbours apart.
+/// Formats edges without digits that come from rounding, but with enough to tell neighbours apart.
 fn edge_names(edges: &[f64]) -> Vec<String> {
     let rounded = |digits: usize| {
         let name = |edge: &f64| format!("{edge:.digits$e}").parse().unwrap_or(*edge).to_string();
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn even_edges_are_what_a_reader_would_write() {
         let edges = even_edges(0.0, 100.0, 25);
-        assert!(edges.iter().enumerate().all(|(place, &edge)| edge == (4 * place) as f64), "{edges:?}");
+        assert!(edges.iter().enumerate().all(|(index, &edge)| edge == (4 * index) as f64), "{edges:?}");
         assert_eq!(even_edges(-2.0, 2.0, 5), [-2.0, -1.2, -0.4, 0.4, 1.2, 2.0]);
         let wide = even_edges(-8e307, 8e307, 4);
         assert!(wide.windows(2).all(|pair| pair[0] < pair[1]) && wide[2] == 0.0, "{wide:?}");

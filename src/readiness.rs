@@ -16,7 +16,7 @@ use jiff::SignedDuration;
 use crate::http::{HttpAnswer, HttpRequest, HttpStatus, PLAIN_TEXT};
 
 /// Shortest deadline that is derived from a schedule: short epochs wait for disks and other work.
-const SHORTEST: Duration = Duration::from_secs(60);
+const SHORTEST_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Whether epochs come in time.
 #[derive(Debug, Default)]
@@ -84,7 +84,9 @@ impl Readiness {
         };
         let [age, deadline] = [age, within].map(in_seconds);
         if age <= deadline {
-            return Ok(format!("ready: {age:#} since the last epoch or the start, of {deadline:#}"));
+            return Ok(format!(
+                "ready: {age:#} since the last epoch or the start; the deadline is {deadline:#}"
+            ));
         }
         Err(format!(
             "no epoch for {age:#}, and one was due within {deadline:#}: the source may be silent, its clock may stand \
@@ -115,7 +117,7 @@ pub(crate) fn usual_deadline(schedule: &Schedule) -> Option<Duration> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
             let micros = by.length.saturating_mul(2).saturating_add(by.lateness);
-            Some(Duration::from_micros(micros.unsigned_abs()).max(SHORTEST))
+            Some(Duration::from_micros(micros.unsigned_abs()).max(SHORTEST_DEADLINE))
         }
         _ => None,
     }

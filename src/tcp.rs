@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use crate::control::{Control, is_ready};
 
 /// Time limit for an attempt to connect to one address.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Silence after which a connection is probed.
 const QUIET: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 const PROBES: u32 = 3;
 
-/// Connects to the first of several addresses that answers within [`CONNECT_PATIENCE`].
+/// Connects to the first of several addresses that answers within [`CONNECT_TIMEOUT`].
 ///
 /// # Errors
 /// `Interrupted` if `control` gives up first; else the error of the last address.
@@ -38,7 +38,7 @@ pub(crate) fn connect(address: &str, control: &Control) -> io::Result<TcpStream>
 
 fn connect_to(address: &SocketAddr, control: &Control) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    // The attempt must not block: the system's own patience hears no stop.
+    // The attempt must not block: the system's own timeout hears no stop.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&socket, address) {
@@ -47,7 +47,7 @@ fn connect_to(address: &SocketAddr, control: &Control) -> io::Result<TcpStream> 
     }
     let begun = Instant::now();
     while !is_ready(socket.as_fd(), PollFlags::OUT)? {
-        control.keep_waiting(begun, CONNECT_PATIENCE)?;
+        control.keep_waiting(begun, CONNECT_TIMEOUT)?;
     }
     sockopt::socket_error(&socket)??;
     let stream = TcpStream::from(socket);
@@ -63,8 +63,8 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(socket, QUIET)?;
     sockopt::set_tcp_keepintvl(socket, PROBE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(socket, PROBES)?;
-    let patience = QUIET + PROBES * PROBE_INTERVAL;
-    sockopt::set_tcp_user_timeout(socket, patience.as_millis() as u32)?;
+    let timeout = QUIET + PROBES * PROBE_INTERVAL;
+    sockopt::set_tcp_user_timeout(socket, timeout.as_millis() as u32)?;
     Ok(())
 }
 

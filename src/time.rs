@@ -12,8 +12,8 @@ use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 
-/// Microseconds since 1970-01-01T00:00:00Z of an RFC 3339 time or a date. Parts of a microsecond
-/// are cut towards the past; without an offset from UTC, UTC is meant.
+/// Microseconds since 1970-01-01T00:00:00Z of an RFC 3339 time or a date. Fractions of a
+/// microsecond are rounded towards the past; without an offset from UTC, UTC is meant.
 ///
 /// ```
 /// # use hushflow::time::parse_time;
@@ -74,7 +74,7 @@ pub fn parse_duration(text: &str) -> Option<i64> {
     i64::try_from(duration.as_micros()).ok()
 }
 
-/// Parses a span. The name of a unit alone is one of it.
+/// Parses a span. The name of a unit alone means one of that unit.
 fn parse_span(text: &str) -> Option<Span> {
     const SHORTEST_NAME: usize = 3;
     let is_name = text.len() >= SHORTEST_NAME && text.bytes().all(|letter| letter.is_ascii_alphabetic());

@@ -1,5 +1,5 @@
-//! Figure 1: errors of first against errors of second moments, for all parameters of λ-JME, α-IME
-//! and τ-CS.
+//! Figure 1: the error of second moments against that of first moments, for all parameters of
+//! λ-JME, α-IME and τ-CS.
 //!
 //! d = 10, prefix sums of 100 steps, C = I, ζ = 1, noise multiplier 1. In panel (a) all d² entries
 //! of the second moments have separate noise, as published. Panel (b) is what runs: a symmetric

@@ -91,7 +91,7 @@ fn state_directory<'a>(
 /// A file: its name, role and content.
 type StateFile = (&'static str, u8, &'static [u8]);
 
-/// A whole log, and from its second file on one that begins after epoch 1.
+/// The files of a whole log. Without the first, they are a log that begins after epoch 1.
 const FILES: [StateFile; 6] = [
     ("private-000001.log", 1, include_bytes!("../../tests/fixtures/state/private-000001.log")),
     ("private-000002.log", 1, include_bytes!("../../tests/fixtures/state/private-000002.log")),
@@ -180,7 +180,7 @@ pub(crate) fn journal(input: &[u8]) {
     });
 }
 
-/// Adds a record to the journal and reads all of it. Returns the earlier number of records.
+/// Adds a record to the journal and reads all of it. Returns the number of records before.
 fn append_and_read(path: &Path, position: Position, record: &[u8]) -> Result<u64, StateError> {
     let header = PublicHeader { parameters: b"clip_norm = 1\n".to_vec(), private: false };
     let (store, _) = Store::open(path, &header)?;

@@ -16,7 +16,7 @@ fn main() {
     divan::main();
 }
 
-/// σ of the bench, as a power of two on the grid.
+/// σ is 1.4·2^`sigma_bits` grid units.
 #[divan::bench(args = [26, 40, 61, 82])]
 fn exact(bencher: Bencher, sigma_bits: i32) {
     let gaussian = DiscreteGaussian::new(NoiseScale::at_least(1.4 * 2f64.powi(sigma_bits)).expect("covered"));

@@ -71,7 +71,7 @@ pub enum ParticipationError {
     },
     /// A number is zero or unreadable.
     #[error(
-        "the {what} of the participation `{found}` is no whole number of 1 or more; expected for example `20x100`"
+        "the {what} of the participation `{found}` is not a whole number of 1 or more; expected for example `20x100`"
     )]
     Number {
         /// Which of the two numbers.

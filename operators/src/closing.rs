@@ -4,11 +4,11 @@
 //! Guarantees of timely, and their consequences:
 //!
 //! - A frontier of an input bounds the times that may still arrive there, and it never goes back.
-//!   An epoch that no input's frontier reaches down to is closed: its data are complete on this
+//!   An epoch that lies before the frontiers of all inputs is closed: its data are complete on this
 //!   worker, and it closes once.
-//! - Epochs are numbers, so all epochs before a closed one are closed as well. They are delivered
-//!   in order, as a run of all that have closed: what runs cost in an operator is paid once for all
-//!   of their epochs.
+//! - Epochs are numbers, so all epochs before a closed one are closed as well. All epochs that have
+//!   closed are delivered in order, as one run, so an operator pays the fixed cost of a run once
+//!   for all of its epochs.
 //! - An operator may send at a time while it holds a capability there, and downstream operators
 //!   keep that epoch and all later ones open meanwhile. [`OpenEpochs`] holds one capability, at or
 //!   before the first epoch with data, until that has been delivered.
@@ -33,8 +33,9 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::{Capability, InputCapability};
 use timely::progress::frontier::MutableAntichain;
 
-/// Most epochs that [`EveryEpoch`] gives at once: epochs without data would take memory.
-const RUN: u64 = 256;
+/// Largest number of epochs that [`EveryEpoch`] gives at once: even epochs without data take
+/// memory.
+const MAX_RUN: u64 = 256;
 
 /// Fault of a source that closes without giving a last epoch.
 const NO_END: &str = "the input closed without a last epoch on `ends`: send it there, or the end of the input looks like lost \
@@ -71,8 +72,8 @@ impl Fault {
     }
 }
 
-/// Sends on what `map` makes of every item and its time. An error raises the fault, and its time is
-/// kept.
+/// Sends what `map` returns for every item and its time. An error raises the fault and keeps the
+/// item's time.
 pub fn map_or_fault<'scope, T: 'static, U: 'static, I: IntoIterator<Item = U>>(
     items: StreamVec<'scope, u64, T>,
     pact: impl ParallelizationContract<u64, Vec<T>>,
@@ -193,7 +194,8 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
         OpenEpochs { fault, open: BTreeMap::new(), held: HeldTime::new() }
     }
 
-    /// Takes what has arrived at an input, at its time. An epoch's first data make it `new`.
+    /// Adds what has arrived at an input to the epoch of its time. `new` makes an epoch's state
+    /// when its first data arrive.
     pub fn collect<D, P: Pull<Message<u64, Vec<D>>>>(
         &mut self,
         input: &mut BatchInput<P, D>,
@@ -203,8 +205,8 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
         self.collect_with(input, |time, item, open| take(open.entry(time).or_insert_with(&mut new), item));
     }
 
-    /// Takes what has arrived at an input, with its time. `take` adds it to epochs from that time
-    /// on.
+    /// Passes what has arrived at an input to `take` with its time. `take` adds it to epochs from
+    /// that time on.
     pub(crate) fn collect_with<D, P: Pull<Message<u64, Vec<D>>>>(
         &mut self,
         input: &mut BatchInput<P, D>,
@@ -218,8 +220,8 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
         });
     }
 
-    /// Gives the run of epochs that have data and are closed now, ascending, if there are any.
-    /// `frontiers` are those of all inputs. An error of `give` raises the fault.
+    /// Passes the epochs that have data and are closed now, ascending, to `give` as one run, if
+    /// there are any. `frontiers` are those of all inputs. An error of `give` raises the fault.
     pub fn on_close<'a>(
         &mut self,
         frontiers: impl IntoIterator<Item = &'a MutableAntichain<u64>>,
@@ -251,7 +253,7 @@ pub(crate) fn least_frontier<'a>(frontiers: impl IntoIterator<Item = &'a Mutable
 }
 
 /// Runs of all epochs from the first to the last one, as they close: the clock of [`EveryEpoch`],
-/// which says what it follows.
+/// where its rules are documented.
 pub(crate) struct EveryRun {
     fault: Fault,
     /// At the first epoch that has not been given; `None` after the last.
@@ -270,8 +272,8 @@ impl EveryRun {
         self.next.as_ref().map(|[time]| *time.time())
     }
 
-    /// Gives the epochs that are closed by the frontier of the data and by `ends`, without a gap.
-    /// The last of a run that begins with some epoch is at most `last_of_run` of it. Returns
+    /// Gives the epochs that are closed by the frontier of the data and by `ends`, without a gap. A
+    /// run that begins with an epoch ends at the latest with `last_of_run` of that epoch. Returns
     /// whether more epochs follow.
     pub(crate) fn on_close<E: Pull<Message<u64, Vec<u64>>>>(
         &mut self,
@@ -316,12 +318,12 @@ impl EveryRun {
 /// operator in a loop can use it, too: an epoch closes there when the data of the earlier ones have
 /// come back.
 ///
-/// The last epoch is the largest that comes through an input `ends`. Until that is closed, its
-/// frontier is the clock beside that of the data, so a source lets both move on together. Data of
-/// later epochs hold the frontier of the data once their source has dropped its capabilities. Which
-/// epochs they belong to is private, and without the clock all epochs before them would be given.
-/// Once `ends` is closed, the operator stops at the last epoch even if its data never end, as in a
-/// loop that contains it.
+/// The last epoch is the largest that comes through an input `ends`. Until `ends` is closed, its
+/// frontier is a second clock beside the frontier of the data, so a source must advance both
+/// together. Once a source has dropped its capabilities, data of later epochs hold the frontier of
+/// the data. Which epochs they belong to is private, but without the second clock all epochs before
+/// them would be given. Once `ends` is closed, the operator stops at the last epoch even if its
+/// data never end, as in a loop that contains it.
 pub struct EveryEpoch<D> {
     runs: EveryRun,
     open: BTreeMap<u64, Vec<D>>,
@@ -337,7 +339,7 @@ impl<D> EveryEpoch<D> {
     /// Takes what has arrived and gives runs of closed epochs without a gap. Data from before the
     /// first epoch are dropped. Returns whether more epochs follow.
     ///
-    /// `ends` that close without a last epoch are a fault of their source.
+    /// If `ends` closes without a last epoch, the fault is raised.
     pub fn on_close<P: Pull<Message<u64, Vec<D>>>, E: Pull<Message<u64, Vec<u64>>>>(
         &mut self,
         (data, frontier): (&mut BatchInput<P, D>, &MutableAntichain<u64>),
@@ -353,7 +355,7 @@ impl<D> EveryEpoch<D> {
                 items.for_each(drop);
             }
         });
-        let last_of_run = |first: u64| first.saturating_add(RUN - 1);
+        let last_of_run = |first: u64| first.saturating_add(MAX_RUN - 1);
         let more = self.runs.on_close(frontier, ends, last_of_run, |run, times| {
             let closed = |epoch| {
                 let data = open.remove(&epoch).unwrap_or_default();

@@ -72,7 +72,7 @@ class Table:
 
     def _rows(self, data: Any) -> npt.NDArray[Any]:
         rows: npt.NDArray[Any] = attempt(
-            "found a list that is no table of numbers", lambda: np.asarray(data, dtype=np.float64)
+            "found a list that is not a table of numbers", lambda: np.asarray(data, dtype=np.float64)
         )
         return rows
 
@@ -335,4 +335,4 @@ def names(values: Any, name: str) -> list[str]:
         return listed
     except UnicodeEncodeError:
         pass
-    raise refuse(f"entity {name!r}: found text that is no Unicode")
+    raise refuse(f"entity {name!r}: found text that is not Unicode")

@@ -19,7 +19,7 @@ REPORTS = (0, 4)
 def report(*words: str, text: str | None = None) -> dict[str, Any]:
     """Runs the command with `--json`, with `text` as its input, and returns what it prints.
 
-    Raises RunError with its message.
+    Raises RunError with the command's error message.
     """
     command = [sys.executable, "-m", "hushflow", *words, "--json"]
     done = subprocess.run(command, input=text or "", capture_output=True, text=True, check=False)

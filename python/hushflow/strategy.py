@@ -2,7 +2,7 @@
 
 Every function makes the strategy of its name for a workload and a number of epochs, without data
 and without spending any budget. It takes the keywords of `parse`. Some search for seconds; results
-are kept for the next time.
+are saved for later calls.
 
 >>> import hushflow as hf
 >>> s = hf.strategy.blt(buffers=5, workload="prefix", horizon=365)
@@ -86,8 +86,8 @@ def parse(
     `hushflow optimize` or a matrix in a CSV file. A strategy that is fitted is fitted to
     `participation`, such as `"20x100"`, and to `objective`.
 
-    Without a horizon it is a name and a workload alone: what takes it, such as
-    `hushflow.torch.PrivateAdam`, makes it for its own steps.
+    Without a horizon the result is only a name and a workload. Whatever takes it, such as
+    `hushflow.torch.PrivateAdam`, makes the strategy for its own number of steps.
 
     Raises StrategyError, or ParameterError for the other arguments.
     """

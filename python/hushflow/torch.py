@@ -31,7 +31,7 @@ def add_noise(optimizer: Any, noise: CorrelatedNoise, *, batch_size: int) -> Any
         parameters = _parameters(optimizer)
         _check(parameters, noise)
         if any(parameter.grad is None for parameter in parameters):
-            raise ParameterError("a parameter has no gradient: every one needs it, so no noise was drawn")
+            raise ParameterError("a parameter has no gradient, but every one needs it: no noise was drawn")
         start, values = 0, noise(noise.next_step) / batch_size
         for parameter in parameters:
             own = values[start : start + parameter.numel()].reshape(tuple(parameter.shape))

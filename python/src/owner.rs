@@ -1,4 +1,5 @@
-//! Which process an object belongs to: in a fork of it, noise would be drawn a second time.
+//! Records the process that an object belongs to. A fork of that process would draw the same noise
+//! a second time.
 
 use crate::errors::Failure;
 
@@ -22,8 +23,8 @@ impl Owner {
         Err(Failure::new(
             "ForkError",
             format!(
-                "this process is a fork of the one that opened the {what}, which alone may go on with it: open it \
-                 after the fork, or start processes by spawn"
+                "this process is a fork of the one that opened the {what}, and only that one may use it: \
+                 open it after the fork, or start processes by spawn"
             ),
         ))
     }

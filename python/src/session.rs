@@ -31,7 +31,7 @@ const CLOSED: &str = "the session was closed";
 const WAITING: usize = (1 << 20) / CHUNK;
 
 /// Longest sleep of a worker before it checks for a fault.
-const NAP: Duration = Duration::from_millis(50);
+const PARK_TIMEOUT: Duration = Duration::from_millis(50);
 
 type Handle<T> = InputHandle<u64, CapacityContainerBuilder<Vec<T>>>;
 
@@ -362,7 +362,7 @@ fn work(worker: &mut Worker, publisher: &Publisher, commands: &Receiver<Command>
                 records.advance_to(next);
                 ends.advance_to(next);
                 while !fault.is_raised() && shared.progress().committed + 1 < next {
-                    worker.step_or_park(Some(NAP));
+                    worker.step_or_park(Some(PARK_TIMEOUT));
                 }
             }
             Ok(Command::End(last)) => {

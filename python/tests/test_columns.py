@@ -85,7 +85,7 @@ def test_empty_columns_name_nothing(column: Any) -> None:
     assert _batch.KeyNumbers(["a"]).of(column, "x").tolist() == []
 
 
-def test_rows_without_a_name_are_named() -> None:
+def test_errors_give_the_row_of_a_wrong_name() -> None:
     with pytest.raises(hf.BatchError, match="row 1: found a value of type float, expected text"):
         _batch.names(["u", 1.5], "x")
 

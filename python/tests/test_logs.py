@@ -190,9 +190,9 @@ def test_ctrl_c_stops_a_run_cleanly(hushflow: Command, tmp_path: Path) -> None:
     lines = FLIGHTS.read_text().splitlines(keepends=True)
     process.stdin.writelines(lines[:20_000])
     process.stdin.flush()
-    log, patience = tmp_path / "state/public.log", time.monotonic() + 60
+    log, deadline = tmp_path / "state/public.log", time.monotonic() + 60
     while not log.exists() or log.stat().st_size < 3_000:
-        assert process.poll() is None and time.monotonic() < patience
+        assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

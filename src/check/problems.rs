@@ -5,7 +5,7 @@
 //! all sources together.
 //!
 //! A run that stops later withholds its newest epochs. So their own rows must show the problem too:
-//! rows of published epochs alone stop no run, and one that goes on with a mended source publishes.
+//! rows of published epochs alone stop no run, and one that goes on with a corrected source publishes.
 //!
 //! No message holds a value of a row or a count.
 
@@ -36,7 +36,7 @@ pub struct Problem {
     pub public: bool,
     /// Whether a run of the pipeline stops at it.
     pub stops: bool,
-    /// What was found, and how to mend it.
+    /// What was found, and how to correct it.
     pub message: String,
 }
 

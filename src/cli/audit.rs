@@ -27,7 +27,7 @@ mod windows;
 const EPOCHS: u64 = 64;
 
 /// Most epochs: placing the canaries compares all pairs of epochs.
-const MOST_EPOCHS: u64 = 1024;
+const MAX_EPOCHS: u64 = 1024;
 
 /// Arguments of `hushflow audit`.
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ Columns of the table:
 For a file that releases estimates of windows there is one pair: a unit with records as far apart as the estimator lets \
 them be, in all windows that hold it. The share is smaller, because an estimator spends its budget on several steps.
 
-An audit that finds nothing is no proof. It tries only these pairs, while proofs cover all. It covers the first --epochs \
+An audit that finds nothing is not a proof. It tries only these pairs, while proofs cover all. It covers the first --epochs \
 epochs. It knows the columns, keys and noise of this file, but not your source, disk or network. It does test that the \
 running code is what was proved: it finds planted faults such as half of the noise, 2 % too little noise, noise used \
 twice, a clipper that lets through one part in a million too much, and floating-point noise.
@@ -79,7 +79,7 @@ pub(crate) struct AuditArguments {
     confidence: f64,
     /// Epochs to run; with fewer than the horizon, the share is smaller [default: 64, or the
     /// horizon]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_EPOCHS))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_EPOCHS))]
     epochs: Option<u64>,
     /// How often a record or entity takes part, as in plan; the noise is calibrated for it
     /// [default: as in the file]

@@ -21,7 +21,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
 use super::output::{RowProgress, print_json, print_message, print_wrapped};
-use super::run::{patience, warn};
+use super::run::{timeout, warn};
 use super::train::print_check;
 use super::{CliError, ColorChoice};
 use report::CheckReport;
@@ -33,7 +33,7 @@ const ENDLESS_ROWS: u64 = 100_000;
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long to wait for a server that is away, or that holds rows back.
-const SERVER_PATIENCE: Duration = Duration::from_secs(10);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A state directory that does not exist.
 const NO_STATE: &str = "/nonexistent/state";
@@ -63,7 +63,7 @@ pub(crate) struct CheckArguments {
     rows: Option<u64>,
     /// Stop reading when no rows have arrived for this long, for sources without an end [default:
     /// 1s]. A server that is away, or that holds rows back, is waited for ten seconds at least
-    #[arg(long, value_name = "DURATION", value_parser = patience)]
+    #[arg(long, value_name = "DURATION", value_parser = timeout)]
     until_idle: Option<Duration>,
     /// State directory of the run, if it exists; overrides the one in the pipeline file
     #[arg(long, value_name = "DIR")]
@@ -136,7 +136,7 @@ fn limits(
     let silence = arguments.until_idle.or(endless.then_some(SILENCE));
     let control = Control::new()
         .until_idle(silence)
-        .wait_for_servers(SERVER_PATIENCE.max(silence.unwrap_or_default()))
+        .wait_for_servers(SERVER_TIMEOUT.max(silence.unwrap_or_default()))
         .on_notice(move |notice| progress.interrupt(|| warn(notice)));
     for signal in [SIGINT, SIGTERM] {
         register_conditional_default(signal, control.stop_flag())

@@ -29,8 +29,8 @@ pub(crate) struct HealthArguments {
     #[arg(long)]
     ready: bool,
     /// How long to wait for the answer
-    #[arg(long, default_value = "3s", value_name = "DURATION", value_parser = run::patience)]
-    patience: Duration,
+    #[arg(long, default_value = "3s", value_name = "DURATION", value_parser = run::timeout)]
+    timeout: Duration,
     /// Trust these roots alone, in PEM, instead of those of this machine
     #[arg(long, value_name = "FILE")]
     tls_roots: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub(crate) fn execute(arguments: &HealthArguments) -> Result<(), CliError> {
         ));
     }
     let url = format!("{}://{address}{path}", if tls.is_some() { "https" } else { "http" });
-    let (is_good, answer) = ask(address, tls.as_ref(), path, arguments.patience)
+    let (is_good, answer) = ask(address, tls.as_ref(), path, arguments.timeout)
         .map_err(|error| CliError::failed(format!("{url}: {}", with_flags(&error.to_string()))))?;
     if is_good {
         return Ok(writeln!(stdout(), "{answer}")?);

@@ -478,8 +478,9 @@ fn forecast_of_file(
     bar: &SearchStatus,
 ) -> Result<Forecast, PublicationError> {
     bar.name(&file.release.strategy);
-    let candidate =
-        Candidate::of_wanted(&file.wanted_strategy(), &plan.purpose, &mut |progress| bar.update(progress))?;
+    let candidate = Candidate::of_requested(&file.requested_strategy(), &plan.purpose, &mut |progress| {
+        bar.update(progress)
+    })?;
     plan.forecast(&candidate)
 }
 

@@ -144,7 +144,7 @@ impl QueryArguments {
                 let table = read(column)?;
                 match table.values().iter().position(|count| !whole(count)) {
                     Some(row) => Err(CliError::failed(format!(
-                        "the count of cell {} is no whole number from 0 to 9e15",
+                        "the count of cell {} is not a whole number from 0 to 9e15",
                         row + 1
                     ))),
                     None => Ok(table.values().iter().map(|count| *count as u64).collect()),

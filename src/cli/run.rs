@@ -34,7 +34,7 @@ use super::{CliError, ReleaseFormatArguments, thousands};
 const READERS: Duration = Duration::from_millis(500);
 
 /// How long a process waits for the other processes of its cluster.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments of `hushflow run`.
 #[derive(Debug, Args)]
@@ -82,7 +82,7 @@ pub(crate) struct RunArguments {
     acknowledge: Option<PathBuf>,
     /// End when no rows have arrived for this long, such as 30s. For sources without an end:
     /// followed files, sockets, brokers. The open epoch is closed, as at the end of a file
-    #[arg(long, value_name = "DURATION", value_parser = patience)]
+    #[arg(long, value_name = "DURATION", value_parser = timeout)]
     until_idle: Option<Duration>,
     /// host:port of every process of the cluster, in order
     #[arg(long, value_delimiter = ',', requires = "process", value_name = "HOST:PORT,…")]
@@ -108,7 +108,7 @@ pub(crate) struct RunArguments {
     /// Report at /readyz that the run is not ready if no epoch has come for this long, such as 25h
     /// [default: twice the length of an epoch and its allowed lateness, at least 1m; no deadline
     /// for epochs of rows or with clock = "end-of-input"]
-    #[arg(long, requires = "metrics", value_name = "DURATION", value_parser = patience)]
+    #[arg(long, requires = "metrics", value_name = "DURATION", value_parser = timeout)]
     ready_within: Option<Duration>,
     #[command(flatten)]
     tls: TlsArguments,
@@ -136,7 +136,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         process,
         hosts: arguments.hosts.clone(),
         key,
-        patience: PATIENCE,
+        timeout: TIMEOUT,
         on_fault: end_process,
     });
     let options = RunOptions {
@@ -241,7 +241,7 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
     Ok(control)
 }
 
-pub(super) fn patience(text: &str) -> Result<Duration, &'static str> {
+pub(super) fn timeout(text: &str) -> Result<Duration, &'static str> {
     let micros = parse_duration(text).and_then(|micros| u64::try_from(micros).ok());
     micros.map(Duration::from_micros).ok_or("expected a duration such as 30s or 5m")
 }
@@ -331,7 +331,7 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             "Stopped by a signal: run the command again to continue. The current epoch is still open.",
         );
     }
-    // A command to copy is not wrapped. A closed standard error is no failure.
+    // A command to copy is not wrapped. A closed standard error is not a failure.
     let _ = writeln!(stderr(), "To read the releases again:  hushflow tail {}", input.directory.display());
     if shows_private {
         let c = &summary.counters;

@@ -55,7 +55,7 @@ pub(crate) struct ServeArguments {
     web: Option<String>,
     /// Report at /readyz that the page is not ready if no epoch has come for this long, such as
     /// 25h. By default the page is ready once it has read the log
-    #[arg(long, value_name = "DURATION", value_parser = run::patience)]
+    #[arg(long, value_name = "DURATION", value_parser = run::timeout)]
     ready_within: Option<Duration>,
     #[command(flatten)]
     tls: TlsArguments,
@@ -185,8 +185,8 @@ pub(super) fn serve_page(
         ServedContents::Moments(contents) => Page::serve(*contents, address, tls)?,
         ServedContents::Windows(contents) => Page::serve_windows(*contents, address, tls)?,
     };
-    let mut read_on = |patience| {
-        while let Poll::Ready(Some(release)) = stop.wait(patience, || reader.next_frame())? {
+    let mut read_on = |timeout| {
+        while let Poll::Ready(Some(release)) = stop.wait(timeout, || reader.next_frame())? {
             page.set_published(release.epoch);
         }
         Ok::<_, StateError>(())

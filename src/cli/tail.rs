@@ -245,9 +245,9 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         Some(last) => newest_epoch(&arguments.directory)?.saturating_sub(last) + 1,
         None => arguments.since,
     };
-    let (mut line, mut patience) = (Vec::new(), Duration::ZERO);
+    let (mut line, mut timeout) = (Vec::new(), Duration::ZERO);
     loop {
-        let next = stop.wait(patience, || follower.next(|epoch, _| epoch >= since))?;
+        let next = stop.wait(timeout, || follower.next(|epoch, _| epoch >= since))?;
         let Poll::Ready(Some(epoch)) = next else {
             // All that is published has been read.
             table.iter_mut().try_for_each(LiveTable::draw)?;
@@ -255,10 +255,10 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
             if !arguments.follow || follower.last() >= subject.horizon() {
                 return output.finish(&mut out);
             }
-            patience = Duration::MAX;
+            timeout = Duration::MAX;
             continue;
         };
-        patience = Duration::ZERO;
+        timeout = Duration::ZERO;
         if let Some(table) = &mut table {
             table.begin_epoch();
             output.restart(table.width());

@@ -56,10 +56,10 @@ mod otlp {
     use crate::cli::log::LogLayer;
 
     /// Time for one request.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Time at the end for what is left of spans, and for what is left of the log.
-    const LAST_PATIENCE: Duration = Duration::from_secs(1);
+    const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// Longest answer of a collector.
     const ANSWER_LIMIT: u64 = 1 << 20;
@@ -82,21 +82,21 @@ mod otlp {
             if !base.starts_with("http://") {
                 return Err(refused(&"only http:// is sent, to a collector on this machine or in its pod"));
             }
-            let settings = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None);
+            let settings = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).proxy(None);
             let settings = settings.max_redirects(0).http_status_as_error(false).build();
             let client = || OtlpClient(settings.clone().into());
             let spans = SpanExporter::builder()
                 .with_http()
                 .with_http_client(client())
                 .with_endpoint(format!("{base}/v1/traces"))
-                .with_timeout(PATIENCE)
+                .with_timeout(TIMEOUT)
                 .build()
                 .map_err(|error| refused(&error))?;
             let logs = LogExporter::builder()
                 .with_http()
                 .with_http_client(client())
                 .with_endpoint(format!("{base}/v1/logs"))
-                .with_timeout(PATIENCE)
+                .with_timeout(TIMEOUT)
                 .build()
                 .map_err(|error| refused(&error))?;
             let name = std::env::var("OTEL_SERVICE_NAME").unwrap_or_else(|_| "hushflow".into());
@@ -130,9 +130,9 @@ mod otlp {
 
     impl Drop for Telemetry {
         fn drop(&mut self) {
-            // A collector that is away is no fault of the run.
-            let _ = self.spans.shutdown_with_timeout(LAST_PATIENCE);
-            let _ = self.logs.shutdown_with_timeout(LAST_PATIENCE);
+            // A collector that is away is not a fault of the run.
+            let _ = self.spans.shutdown_with_timeout(LAST_TIMEOUT);
+            let _ = self.logs.shutdown_with_timeout(LAST_TIMEOUT);
         }
     }
 

@@ -102,7 +102,7 @@ pub(crate) trait Entries: Send {
     fn next(&mut self, row: &mut Row, form: &mut EntryParser) -> Result<Option<Position>, RequestError>;
 
     /// Whether the next entry can be read without waiting. May return false for an entry that can.
-    fn is_at_hand(&self) -> bool;
+    fn has_buffered_row(&self) -> bool;
 
     /// Whether entries are known to be there that can't be read yet, so the stream is not idle.
     fn is_behind(&self) -> bool {
@@ -279,7 +279,7 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
         self.entries.as_ref().map_or(position.offset, |entries| entries.line(position))
     }
 
-    fn is_at_hand(&self) -> bool {
-        self.entries.as_ref().is_some_and(|entries| entries.is_at_hand())
+    fn has_buffered_row(&self) -> bool {
+        self.entries.as_ref().is_some_and(|entries| entries.has_buffered_row())
     }
 }

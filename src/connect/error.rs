@@ -197,7 +197,7 @@ pub(crate) enum RequestError {
     Passing(io::Error),
     /// The reader of the output is gone for good.
     Gone(io::Error),
-    /// The connection can't be secured until a person mends something.
+    /// The connection can't be secured until a person corrects something.
     Insecure(SecurityError),
     /// The server refuses, in its own words, which concern the stream and not records.
     Refused {
@@ -249,6 +249,6 @@ pub(super) fn lost(name: String, loss: String) -> RequestError {
 
 /// Refuses a stream whose last entry was not written by a sink.
 pub(super) fn foreign(name: String) -> RequestError {
-    let problem = "the last entry was not written by a sink: name a stream that is for it alone".into();
+    let problem = "the last entry was not written by a sink: name a stream that only this sink uses".into();
     RequestError::Refused { path: name.into(), problem }
 }

@@ -64,7 +64,7 @@ pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
 pub(crate) use formats::{AllowedFormats, DELIMITER, FORMAT, HEADER, RecordFormat, TIME_FORMAT};
 pub(crate) use origin::{
-    CommitListener, FileLists, HeaderlessFile, Journaling, MOST_PARTITIONS, OpenFile, Origin, OriginRequest,
+    CommitListener, FileLists, HeaderlessFile, Journaling, MAX_PARTITIONS, OpenFile, Origin, OriginRequest,
     Partitions, ReadExtent, ReadPart, SourceConfig,
 };
 use security::{SecurityOffer, quotable, refuse_secret};
@@ -231,7 +231,7 @@ pub(crate) fn always_journaled() -> Vec<&'static str> {
 }
 
 /// Returns the schemes of sources whose rows can never be corrected: sockets, and brokers.
-pub(crate) fn never_mended() -> Vec<&'static str> {
+pub(crate) fn never_corrected() -> Vec<&'static str> {
     source_schemes(|system| system.journaling == Journaling::Always || !system.full_path.is_empty())
 }
 

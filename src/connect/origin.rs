@@ -97,12 +97,12 @@ pub(crate) struct Partitioning {
 }
 
 /// Most partitions of a source.
-pub(crate) const MOST_PARTITIONS: u32 = 1024;
+pub(crate) const MAX_PARTITIONS: u32 = 1024;
 
 /// The open partitions of a source.
 pub(crate) trait Partitions: Send + Sync {
     /// Returns the number of partitions found so far: at least one, never fewer than before and at
-    /// most [`MOST_PARTITIONS`]. A partition is counted before a row of any other one is delivered
+    /// most [`MAX_PARTITIONS`]. A partition is counted before a row of any other one is delivered
     /// by a connection that has seen it.
     fn number(&self) -> u32;
 

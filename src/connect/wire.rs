@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::SystemSection;
 use super::security::{Login, tls_client};
-use crate::control::{Control, GLANCE};
+use crate::control::{Control, POLL_INTERVAL};
 use crate::document::Section;
 use crate::security::{Link, TlsClient};
 use crate::tcp::{connect, keep_alive};
@@ -26,7 +26,7 @@ pub(crate) struct ServerConnection {
     link: Link,
     control: Control,
     /// Maximum silence of a server that should answer.
-    patience: Duration,
+    timeout: Duration,
     /// Whether the server has sent anything.
     has_answered: bool,
     bytes: Zeroizing<Vec<u8>>,
@@ -41,12 +41,12 @@ impl ServerConnection {
         let link = Link::Plain(connect(address, control)?);
         let socket = link.socket();
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(GLANCE))?;
-        socket.set_write_timeout(Some(GLANCE))?;
+        socket.set_read_timeout(Some(POLL_INTERVAL))?;
+        socket.set_write_timeout(Some(POLL_INTERVAL))?;
         keep_alive(socket)?;
         let bytes = Zeroizing::new(vec![0; LINE_LIMIT]);
-        let (control, patience) = (control.clone(), SILENCE);
-        Ok(ServerConnection { link, control, patience, has_answered: false, bytes, at: 0, end: 0 })
+        let (control, timeout) = (control.clone(), SILENCE);
+        Ok(ServerConnection { link, control, timeout, has_answered: false, bytes, at: 0, end: 0 })
     }
 
     /// Encrypts the connection to the server at `address` from now on.
@@ -65,8 +65,8 @@ impl ServerConnection {
 
     /// Waits longer for an answer.
     #[cfg(feature = "postgres")]
-    pub(crate) fn with_patience(self, patience: Duration) -> Self {
-        ServerConnection { patience, ..self }
+    pub(crate) fn with_timeout(self, timeout: Duration) -> Self {
+        ServerConnection { timeout, ..self }
     }
 
     pub(crate) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -88,7 +88,7 @@ impl ServerConnection {
     fn wait_after(&self, error: io::Error, begun: Instant) -> io::Result<()> {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
-                self.control.keep_waiting(begun, self.patience)
+                self.control.keep_waiting(begun, self.timeout)
             }
             _ => Err(error),
         }

@@ -48,7 +48,7 @@ pub(crate) struct Rule {
     pub(crate) when: &'static [Fact],
     /// All of these must hold then.
     pub(crate) then: &'static [Fact],
-    /// What is wrong, and how to mend it; empty for a field that is missing.
+    /// What is wrong, and how to correct it; empty for a field that is missing.
     pub(crate) message: &'static str,
 }
 

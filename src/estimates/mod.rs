@@ -56,10 +56,10 @@ pub static ESTIMATORS: &[EstimatorKind] = &[
     quantiles::ESTIMATOR,
 ];
 
-/// What every correlation lies in.
+/// Bounds of every correlation.
 const CORRELATIONS: Interval = Interval { lower: -1.0, upper: 1.0 };
 
-/// What every count, and every standard deviation, lies in.
+/// Bounds of every count and of every standard deviation.
 const COUNTS: Interval = Interval { lower: 0.0, upper: f64::INFINITY };
 
 /// A kind of estimator.
@@ -88,7 +88,7 @@ pub struct EstimatorKind {
 enum HistogramNeed {
     None,
     Any,
-    /// One of a number.
+    /// A histogram of a numeric column.
     Numeric,
 }
 
@@ -349,11 +349,11 @@ pub struct ScaledView {
     pub view: EstimateView,
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// Scales of the columns, of keys with bounds of their own too: one for each key, or one for
-    /// all.
+    /// Scales of the columns: an entry for each key if keys have bounds of their own, else one
+    /// entry for all.
     pub key_scales: Vec<ColumnScales>,
-    /// The distance of the indicators of a present and a missing value, if values may be missing
-    /// one by one
+    /// The distance between the indicators of a present and a missing value, if values may be
+    /// missing one by one
     /// ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
     pub indicator_step: Option<f64>,
     /// Whether keys have bounds of their own, for each column; those that are not listed have none.

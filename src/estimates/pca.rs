@@ -1,9 +1,10 @@
-//! `pca`: the leading principal components, each with what noise allows to say of it.
+//! `pca`: the leading principal components, each with what can be said of it despite the noise.
 //!
 //! [`principal`](hushflow_mechanism::estimate::principal) has the derivations. With missing values
 //! by column, covariances of pairs are of different rows. Under the assumption that values are
-//! missing at random they are taken as a covariance whose noise is as large as the largest of its
-//! entries, relative to that of a released matrix: √2 times as large on the diagonal as off it.
+//! missing at random, they are treated as one covariance matrix. Its noise is √2 times as large on
+//! the diagonal as off it, as that of a released matrix, and as large as the noisiest entry
+//! requires.
 
 use std::f64::consts::SQRT_2;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
         ),
         FieldDefinition::with_default(
             "of",
-            FieldType::Words(|| forms(OF)),
+            FieldType::Words(|| forms(MATRIX_WORDS)),
             "\"covariance\"",
             "\"correlation\"",
             "The matrix whose components are shown.",
@@ -62,7 +63,7 @@ const NAME: &str = "pca";
 /// Name of the group of charts of variances.
 const VARIANCE: &str = "variance";
 
-const OF: &[Word<PrincipalOf>] = &[
+const MATRIX_WORDS: &[Word<PrincipalOf>] = &[
     word("covariance", PrincipalOf::Covariance, "In the units of the columns, which weigh them."),
     word("correlation", PrincipalOf::Correlation, "Columns have equal weight, whatever their units."),
 ];
@@ -79,7 +80,7 @@ fn fields(text: &str) -> Result<toml::Table, String> {
 
 /// Reads `components` and `of`.
 fn read(section: &Section<'_>, log: &LogFacts<'_>) -> Option<Arc<dyn ViewEstimator>> {
-    let of = section.word("of", OF);
+    let of = section.word("of", MATRIX_WORDS);
     let number = section.require("components", section.count("components"))?;
     let number = number.map(|&number| match log.columns.as_ref().map(Vec::len) {
         Some(columns) if number > columns as u64 => {
@@ -130,7 +131,7 @@ impl ViewEstimator for Pca {
     }
 
     fn parameter(&self, _columns: &[String]) -> Option<String> {
-        let of = OF.iter().find(|word| word.value == self.of && self.of != PrincipalOf::Covariance);
+        let of = MATRIX_WORDS.iter().find(|word| word.value == self.of && self.of != PrincipalOf::Covariance);
         Some(of.map_or_else(|| self.number.to_string(), |word| format!("{}:{}", self.number, word.name)))
     }
 }
@@ -255,7 +256,7 @@ impl Estimate for PcaEstimate {
                 "angle_degrees": degrees(component),
             })
         };
-        let of = OF.iter().find(|word| word.value == self.pca.of).map(|word| word.name);
+        let of = MATRIX_WORDS.iter().find(|word| word.value == self.pca.of).map(|word| word.name);
         let fields = [
             ("quality", self.quality().into()),
             ("of", of.into()),
@@ -271,19 +272,19 @@ impl Estimate for PcaEstimate {
     }
 
     fn fields(&self) -> Vec<EstimateField> {
-        let of = |(component, place): (Option<&PrincipalComponent>, usize)| {
-            let place = place.to_string();
+        let of = |(component, rank): (Option<&PrincipalComponent>, usize)| {
+            let rank = rank.to_string();
             let found = component.map(|component| (component.eigenvalue, component.noise));
             let interval = component.map(|component| component.interval);
             let angle =
-                EstimateField::number("angle_degrees", FieldPart::Value, &[&place], degrees(component));
+                EstimateField::number("angle_degrees", FieldPart::Value, &[&rank], degrees(component));
             let direction = component.and_then(|component| component.direction.as_ref());
             let coordinate = |(column, index): (&String, usize)| {
                 let found = direction.map(|direction| (direction.vector[index], direction.noise[index]));
-                EstimateField::noisy("direction", &[&place, column], found)
+                EstimateField::noisy("direction", &[&rank, column], found)
             };
             let coordinates = self.scaled.columns.iter().zip(0..).flat_map(coordinate);
-            let numbers = EstimateField::all("eigenvalue", &[&place], found, interval);
+            let numbers = EstimateField::all("eigenvalue", &[&rank], found, interval);
             numbers.into_iter().chain([angle]).chain(coordinates).collect::<Vec<_>>()
         };
         let components = self.components().zip(1..).flat_map(of);
@@ -297,9 +298,9 @@ impl Estimate for PcaEstimate {
     }
 
     fn titles(&self) -> Vec<String> {
-        let each = |name: &'static str| (1..=self.pca.number).map(move |place| format!("{name} pc{place}"));
+        let each = |name: &'static str| (1..=self.pca.number).map(move |rank| format!("{name} pc{rank}"));
         let coordinates = (1..=self.pca.number)
-            .flat_map(|place| self.scaled.columns.iter().map(move |column| format!("pc{place} {column}")));
+            .flat_map(|rank| self.scaled.columns.iter().map(move |column| format!("pc{rank} {column}")));
         each("variance").chain(each("angle")).chain(coordinates).collect()
     }
 
@@ -321,14 +322,14 @@ impl Estimate for PcaEstimate {
     }
 
     fn reading(&self, group: &str, index: usize) -> Reading {
-        let found = |place: usize| self.components().nth(place).flatten();
+        let found = |rank: usize| self.components().nth(rank).flatten();
         if group == VARIANCE {
             let component = found(index);
             let variance = component.map(|component| component.eigenvalue);
             return Reading::within(variance, component.map(|component| component.interval));
         }
-        let (place, column) = (index / self.scaled.columns.len(), index % self.scaled.columns.len());
-        let direction = found(place).and_then(|component| component.direction.as_ref());
+        let (rank, column) = (index / self.scaled.columns.len(), index % self.scaled.columns.len());
+        let direction = found(rank).and_then(|component| component.direction.as_ref());
         let noise = direction.map_or(f64::NAN, |direction| direction.noise[column]);
         Reading::with_noise(direction.map(|direction| direction.vector[column]), noise)
     }

@@ -33,7 +33,7 @@ const CLEAR: f64 = QUANTILE + 1.65;
 const LEAST_EPOCHS: u64 = 8;
 
 /// Maximum number of values that are read, to bound the work at the end of a run.
-const MOST_NUMBERS: u64 = 1 << 24;
+const MAX_NUMBERS: u64 = 1 << 24;
 
 /// Counts of a log that can't be distinguished from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl FaintCounts {
     /// [`FollowError`] if the log can't be read.
     pub fn of_log(directory: &Path, publication: &MomentPublication) -> Result<Option<Self>, FollowError> {
         let width = u64::from(publication.keys()) * publication.layout().coordinates() as u64;
-        let Some(mut log) = open_log(directory)?.filter(|_| width * publication.horizon() <= MOST_NUMBERS)
+        let Some(mut log) = open_log(directory)?.filter(|_| width * publication.horizon() <= MAX_NUMBERS)
         else {
             return Ok(None);
         };

@@ -151,13 +151,13 @@ impl StopFlag {
     }
 
     /// Waits for a log: tries `read` again until it returns something new. Returns `Pending` if it
-    /// did not within `patience`, and `Ready(None)` if the flag is set and all has been read.
+    /// did not within `timeout`, and `Ready(None)` if the flag is set and all has been read.
     ///
     /// # Errors
     /// Those of `read`.
     pub fn wait<T, E>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         mut read: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<Poll<Option<T>>, E> {
         let begun = Instant::now();
@@ -168,7 +168,7 @@ impl StopFlag {
             if frame.is_some() || is_last {
                 return Ok(Poll::Ready(frame));
             }
-            let left = patience.saturating_sub(begun.elapsed());
+            let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 return Ok(Poll::Pending);
             }

@@ -46,7 +46,7 @@ impl<'scope> DecodeWindows<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
     ) -> StreamVec<'scope, u64, KeyEstimate> {
         self.flat_map(move |released| {
             let windows = publication.read(released.epoch, &released.to_vec()).unwrap_or_else(|| {
-                fault.raise("it holds no estimates of windows");
+                fault.raise("a release holds no estimates of windows");
                 Vec::new()
             });
             let epoch = released.epoch;

@@ -198,7 +198,7 @@ pub enum Defect {
     #[error("expected a text or a number")]
     NotScalar,
     /// A CSV row has more or fewer fields than the header.
-    #[error("the row has not as many fields as the header")]
+    #[error("the row does not have as many fields as the header")]
     FieldCount,
     /// An earlier run has read the start of the line, which was then the end of the file.
     #[error("an earlier run has read the beginning of this line as the last row of the file")]

@@ -68,7 +68,7 @@ impl FileRows for NdjsonRows {
         self.line
     }
 
-    fn is_at_hand(&self) -> bool {
+    fn has_buffered_row(&self) -> bool {
         self.stream.holds_line()
     }
 }

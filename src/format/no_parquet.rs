@@ -42,7 +42,7 @@ impl FileRows for ParquetRows {
         match *self {}
     }
 
-    fn is_at_hand(&self) -> bool {
+    fn has_buffered_row(&self) -> bool {
         match *self {}
     }
 }

@@ -151,7 +151,7 @@ impl ParquetRows {
         let disk = ParquetFile::new(bytes).map_err(|source| io_error(path, source))?;
         let damaged = |_| match disk.failure() {
             Some(ReadFailure::Io(source)) => io_error(path, source),
-            _ => refused("it is no Parquet file, or was not written to its end".into()),
+            _ => refused("it is not a Parquet file, or was not written to its end".into()),
         };
         let decoding = DecodingGuard::begin(path);
         let file = ParquetMetaDataReader::new().parse_and_finish(&disk).map_err(damaged)?;
@@ -237,8 +237,9 @@ impl ParquetRows {
             }
             let codec = group.column(number).compression();
             if !is_unpacked(codec) {
-                let problem =
-                    format!("its pages are packed by {codec}, which this program was built without: {MEND}");
+                let problem = format!(
+                    "its pages are packed by {codec}, which this program was built without: {REMEDY}"
+                );
                 return Err(self.refused(problem));
             }
             let mut column = ColumnDecoder::open(&self.disk, group, (number, meaning))
@@ -266,7 +267,7 @@ impl ParquetRows {
     }
 }
 
-const MEND: &str = "write the file with snappy, gzip or lz4, or build with --features zstd";
+const REMEDY: &str = "write the file with snappy, gzip or lz4, or build with --features zstd";
 
 /// Returns whether pages with this codec can be unpacked.
 fn is_unpacked(codec: Compression) -> bool {
@@ -310,7 +311,7 @@ impl FileRows for ParquetRows {
         Ok(RowOutcome::Row)
     }
 
-    fn is_at_hand(&self) -> bool {
+    fn has_buffered_row(&self) -> bool {
         self.next < self.decoded
     }
 

@@ -210,7 +210,7 @@ pub fn ranges_by_key(
 
 impl ColumnProfile {
     fn add(&mut self, row: &Row, slot: usize, seen: &mut HashSet<u64>, hasher: &RandomState) {
-        if !row.is_there(slot) || matches!(row.text(slot), Ok([]) | Err(Defect::Missing)) {
+        if !row.is_present(slot) || matches!(row.text(slot), Ok([]) | Err(Defect::Missing)) {
             return;
         }
         let number = row.number(slot);

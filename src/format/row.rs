@@ -7,8 +7,8 @@ use super::error::Defect;
 use crate::time::{TimeFormat, parse_local_time};
 use jiff::tz::TimeZone;
 
-/// Most bytes of a record, including its line end and, in NDJSON, the blanks before it. Readers
-/// hold no more of a longer record.
+/// Maximum size of a record in bytes, including its line end and, in NDJSON, the blanks before it.
+/// Readers hold no more of a longer record.
 pub(crate) const RECORD_LIMIT: usize = 1 << 20;
 
 /// The wanted fields of the current row, in buffers reused for every row.
@@ -86,7 +86,7 @@ pub(crate) trait FileRows: Send {
 
     /// Returns whether a whole row is in memory, so the next read need not wait. May return false
     /// for such a row.
-    fn is_at_hand(&self) -> bool;
+    fn has_buffered_row(&self) -> bool;
 }
 
 /// Result of reading a row.
@@ -102,7 +102,7 @@ pub(crate) enum RowOutcome {
 
 impl Row {
     /// Whether a field has any content, usable or not.
-    pub(crate) fn is_there(&self, slot: usize) -> bool {
+    pub(crate) fn is_present(&self, slot: usize) -> bool {
         !matches!(self.fields[slot], RowField::Missing)
     }
 
@@ -151,13 +151,13 @@ impl Row {
 }
 
 /// Words for a missing value, in lower case.
-const ABSENT: [&str; 7] = ["na", "n/a", "null", "none", "?", "-", "-nan"];
+const MISSING_WORDS: [&str; 7] = ["na", "n/a", "null", "none", "?", "-", "-nan"];
 
 /// Returns the defect of a text that is not a number.
 fn no_number(text: &[u8]) -> Defect {
     let is_decimal = |byte: &u8| byte.is_ascii_digit() || b"+-.,".contains(byte);
     match text {
-        _ if ABSENT.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes())) => Defect::Missing,
+        _ if MISSING_WORDS.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes())) => Defect::Missing,
         _ if text.iter().all(is_decimal) && text.contains(&b',') => Defect::DecimalComma,
         _ => Defect::NotANumber,
     }

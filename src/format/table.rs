@@ -246,7 +246,7 @@ mod tests {
         let remedy = "correct or remove the row, or name only numeric columns";
         let not_a_number = format!("t.csv:3: column \"b\": expected a number: {remedy}");
         check_error("a,b\n1,2\n3,secret\n", MissingRows::Skip, &not_a_number);
-        let width = format!("t.csv:2: the row has not as many fields as the header: {remedy}");
+        let width = format!("t.csv:2: the row does not have as many fields as the header: {remedy}");
         check_error("a,b\n1\n", MissingRows::Skip, &width);
         let header = "t.csv:1: every name in the first line is a number: expected a header row with the columns' \
                       names, so that no record is taken for one";

@@ -44,8 +44,8 @@ impl Packing {
         }
     }
 
-    /// Returns the numbers with which a member or frame begins. A zstd frame that is to be skipped
-    /// begins with one of 16.
+    /// Returns the magic numbers with which a member or frame may begin. A zstd frame that is to be
+    /// skipped begins with one of 16.
     fn starts(self) -> impl Iterator<Item = Vec<u8>> {
         let (own, skipped): (&[u8], &[u8]) = match self {
             Packing::Gzip => (b"\x1f\x8b", &[]),

@@ -27,13 +27,13 @@ use request::{HttpRefusal, REQUEST_LIMIT, host_of, parse};
 pub(crate) use request::{HttpRequest, HttpStatus};
 
 /// Time for a request to arrive.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for a client to read a document or one event.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time to read what a client still sends after its answer.
-const LAST_PATIENCE: Duration = Duration::from_millis(200);
+const LAST_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How often a handshake looks at its deadline.
 const HANDSHAKE_STEP: Duration = Duration::from_secs(1);
@@ -197,15 +197,15 @@ struct HttpConnection {
 }
 
 impl HttpConnection {
-    fn within(&mut self, patience: Duration) -> &mut Self {
-        self.deadline = Instant::now() + patience;
+    fn within(&mut self, timeout: Duration) -> &mut Self {
+        self.deadline = Instant::now() + timeout;
         self
     }
 
     /// Ends the answer. Closing with unread bytes would discard it.
     fn finish(mut self) -> io::Result<()> {
         self.step(Link::close_writing)?;
-        self.within(LAST_PATIENCE);
+        self.within(LAST_TIMEOUT);
         let _ = io::copy(&mut self.take(REQUEST_LIMIT as u64), &mut io::sink());
         Ok(())
     }
@@ -256,8 +256,8 @@ fn is_early(error: &io::Error) -> bool {
 /// speak TLS, which is answered so that a person sees what to change.
 fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>) -> io::Result<Option<Link>> {
     let Some(acceptor) = tls else { return Ok(Some(Link::Plain(stream))) };
-    let deadline = Instant::now() + REQUEST_PATIENCE;
-    stream.set_read_timeout(Some(REQUEST_PATIENCE))?;
+    let deadline = Instant::now() + REQUEST_TIMEOUT;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut first = [0];
     if stream.peek(&mut first)? == 1 && first[0] != TLS_HANDSHAKE {
         let mut connection = HttpConnection { link: Link::Plain(stream), deadline };
@@ -285,11 +285,11 @@ fn converse(
     stream.set_nodelay(true)?;
     let Some(link) = secured(stream, site.tls.as_ref())? else { return Ok(()) };
     let mut connection = HttpConnection { link, deadline: Instant::now() };
-    let request = read_request(connection.within(REQUEST_PATIENCE), &site.host)?;
+    let request = read_request(connection.within(REQUEST_TIMEOUT), &site.host)?;
     let head_only = request.as_ref().is_ok_and(|request| request.head_only);
     let answer =
         request.map_or_else(|(status, why)| HttpAnswer::Refused(status, why), |request| answer(&request));
-    connection.within(ANSWER_PATIENCE);
+    connection.within(ANSWER_TIMEOUT);
     match answer {
         HttpAnswer::Document(kind, text) => document(&mut connection, "200 OK", kind, &text, head_only)?,
         HttpAnswer::Refused(status, why) => {
@@ -354,7 +354,7 @@ impl EventWriter<'_> {
     }
 
     fn write(&mut self, text: &str) -> io::Result<()> {
-        let connection = self.0.within(ANSWER_PATIENCE);
+        let connection = self.0.within(ANSWER_TIMEOUT);
         connection.write_all(text.as_bytes())?;
         connection.flush()
     }

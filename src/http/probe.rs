@@ -10,35 +10,35 @@ use crate::security::{Link, TlsClient};
 const ANSWER_LIMIT: usize = 16 << 10;
 
 /// Longest wait for one step of a connection.
-const STEP: Duration = Duration::from_millis(100);
+const STEP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Sends a request for `path` to `address`, `HOST:PORT`, with TLS if it is given. Returns whether
 /// the status is 200, and the first line of the answer.
 ///
 /// # Errors
-/// If the server can't be reached, does not answer in HTTP within `patience`, or has another
+/// If the server can't be reached, does not answer in HTTP within `timeout`, or has another
 /// certificate than expected.
 pub fn ask(
     address: &str,
     tls: Option<&TlsClient>,
     path: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<(bool, String)> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let left = || match deadline.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::new(ErrorKind::TimedOut, "no answer in time")),
         left => Ok(left),
     };
     let mut found = Err(io::Error::new(ErrorKind::NotFound, "the host has no address"));
-    for place in address.to_socket_addrs()? {
-        found = TcpStream::connect_timeout(&place, left()?);
+    for resolved in address.to_socket_addrs()? {
+        found = TcpStream::connect_timeout(&resolved, left()?);
         if found.is_ok() {
             break;
         }
     }
     let stream = found?;
     stream.set_write_timeout(Some(left()?))?;
-    stream.set_read_timeout(Some(STEP))?;
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
     let mut link = Link::Plain(stream);
     if let Some(tls) = tls {
         link = link.secured(tls, address, || left().map(drop))?;

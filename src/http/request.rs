@@ -108,7 +108,7 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<HttpRequest,
     });
     let query = pairs.collect::<Option<_>>().map_or_else(|| bad("the query is not well encoded"), Ok)?;
     let last_event = field("Last-Event-ID")?.filter(|text| !text.is_empty()).map(str::parse);
-    let last_event = last_event.transpose().or_else(|_| bad("Last-Event-ID is no number of ours"))?;
+    let last_event = last_event.transpose().or_else(|_| bad("Last-Event-ID is not a number of ours"))?;
     Ok(HttpRequest { path: path.into(), query, last_event, head_only: method == "HEAD" })
 }
 

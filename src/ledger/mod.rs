@@ -86,7 +86,7 @@ fn by_filtering((epsilon, delta): (Epsilon, Delta)) -> Result<(NoiseMultiplier, 
 
 /// Returns the resilience estimator as one Gaussian mechanism, and its total variation.
 fn by_resilience(epsilon: Epsilon, delta: Delta) -> Result<(NoiseMultiplier, f64), AccountingError> {
-    Ok((bounded_range::of_pure(epsilon)?, delta.value() / 12.0 * (1.0 + MARGIN)))
+    Ok((bounded_range::equivalent_noise_multiplier(epsilon)?, delta.value() / 12.0 * (1.0 + MARGIN)))
 }
 
 impl Charge {
@@ -94,10 +94,11 @@ impl Charge {
     ///
     /// - Gaussian noise: one Gaussian mechanism of this (ε, δ).
     /// - Tukey median, purely ε-private: the Gaussian mechanism that reveals at least as much as
-    ///   any purely ε-private one ([`bounded_range::of_pure`]). It reveals far more than that of
+    ///   any purely ε-private one ([`bounded_range::equivalent_noise_multiplier`]). It reveals far more than that of
     ///   the same (ε, δ).
     /// - Estimator by resilience: as the Tukey median, plus a total variation of δ/12. Without a
-    ///   range (not `ranged`): Gaussian noise of (ε/3, δ/3), and this with two thirds.
+    ///   range (not `ranged`): Gaussian noise of (ε/3, δ/3), and the estimator with the other two
+    ///   thirds.
     ///
     /// # Errors
     /// [`AccountingError`] if the numbers give no guarantee.
@@ -114,9 +115,10 @@ impl Charge {
             })
         };
         let ((noise_multiplier, total_variation), pure) = match (method, ranged) {
-            (MeanMethod::Tukey, _) => {
-                ((bounded_range::of_pure(epsilon)?, f64::MIN_POSITIVE), pure(epsilon, None))
-            }
+            (MeanMethod::Tukey, _) => (
+                (bounded_range::equivalent_noise_multiplier(epsilon)?, f64::MIN_POSITIVE),
+                pure(epsilon, None),
+            ),
             (MeanMethod::Resilience, true) => (by_resilience(epsilon, delta)?, pure(epsilon, None)),
             (MeanMethod::Resilience, false) => {
                 let [range, rest] = shares_of_range(epsilon, delta)?;
@@ -233,7 +235,7 @@ impl Charge {
         Adjacency { unit: self.unit.clone(), neighbours: self.neighbours }
     }
 
-    /// Returns its spending about these streams, also if a seed drew the noise.
+    /// Returns its spending under its own neighbour relation, also if a seed drew the noise.
     ///
     /// # Errors
     /// [`AccountingError`] if a number is out of range.
@@ -245,7 +247,7 @@ impl Charge {
         Discreteness::of_total_variation(self.total_variation)
     }
 
-    /// Returns its spending about other streams.
+    /// Returns its spending under another neighbour relation.
     fn spending_about(&self, target: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
         Ok(self.spending()?.over_steps(self.steps_to(target, nesting)?)?)
     }
@@ -346,7 +348,7 @@ impl Ledger {
         (1..).zip(&self.entries).find(|(_, entry)| entry.identity == identity)
     }
 
-    /// Returns the spending of all entries together about such streams.
+    /// Returns the spending of all entries together under this neighbour relation.
     ///
     /// # Errors
     /// [`CompositionError`] names the first entry without a guarantee.
@@ -370,9 +372,9 @@ impl Ledger {
         Nesting::new(self.entries.iter().flat_map(|entry| entry.charge.nested()).chain(charge.nested()))
     }
 
-    /// Returns the streams of the budget. Without a budget, returns those about which the entries
-    /// together guarantee most: the smallest kind of entity if it lies within all others, or else
-    /// the record.
+    /// Returns the neighbour relation of the budget. Without a budget, returns the one under which
+    /// the entries together guarantee most: the smallest kind of entity if it lies within all
+    /// others, or else the record.
     pub fn adjacency(&self) -> Adjacency {
         if let Some(budget) = &self.budget {
             return budget.adjacency();

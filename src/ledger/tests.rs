@@ -74,7 +74,7 @@ fn every_pair_of_neighbours_composes_or_is_refused() {
 }
 
 #[test]
-fn the_streams_that_a_composition_is_about_fit_the_entries() {
+fn the_default_neighbour_relation_fits_the_entries() {
     let check = |neighbours: &[Neighbours], expected| {
         let charges: Vec<_> = neighbours.iter().map(|&neighbours| charge(neighbours, 4.0)).collect();
         assert_eq!(ledger(&charges).adjacency(), about(expected), "{neighbours:?}");
@@ -98,11 +98,14 @@ fn seeded_noise_breaks_the_composition_and_fits_no_budget() {
     assert!(matches!(refused, Err(LedgerRefusal::NoGuarantee { .. })));
     let refused =
         broken.with(entry(charge(Neighbours::ReplaceOne, 4.0)), Some(budget(100.0, Neighbours::ReplaceOne)));
-    assert!(matches!(refused, Err(LedgerRefusal::NoGuarantee { .. })), "not even beside it");
+    assert!(
+        matches!(refused, Err(LedgerRefusal::NoGuarantee { .. })),
+        "a seeded entry leaves room for no other"
+    );
 }
 
 #[test]
-fn exact_counts_are_within_no_budget_for_records_that_move() {
+fn exact_counts_fit_no_budget_of_replace_one() {
     let refused = Ledger::default()
         .with(entry(charge(Neighbours::ReplaceOneInPlace, 1e6)), Some(budget(100.0, Neighbours::ReplaceOne)));
     let message = refused.unwrap_err().to_string();
@@ -150,8 +153,8 @@ fn a_refusal_reports_spent_requested_and_remaining_budget() {
         entry(charge(Neighbours::ReplaceOne, noise.value()))
     };
     let stated = Some(budget(1.5, Neighbours::ReplaceOne));
-    assert!(full.clone().with(calibrated(left), stated.clone()).is_ok(), "what is left is left");
-    assert!(full.with(calibrated(left * 1.01), stated).is_err(), "and no more");
+    assert!(full.clone().with(calibrated(left), stated.clone()).is_ok(), "the remaining budget can be spent");
+    assert!(full.with(calibrated(left * 1.01), stated).is_err(), "and not exceeded");
 }
 
 /// A purely ε-private median spends more of a budget than Gaussian noise of the same (ε, δ): two of
@@ -318,7 +321,7 @@ fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
 }
 
 #[test]
-fn a_ledger_is_that_of_one_data_set() {
+fn a_ledger_belongs_to_one_data_set() {
     let unnamed = LedgerRequest { data_set: None, ..request(None) };
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("ledger");
@@ -434,12 +437,12 @@ fn purely_private_entries_compose_as_randomised_response() {
     assert_eq!(found.accountant, Accountant::PrivacyLossDistributions);
     let delta = |epsilon: f64| {
         let likely = one.exp() / (1.0 + one.exp());
-        let mut ways = 1.0;
+        let mut binomial = 1.0;
         (0..=count as i32)
             .map(|hits| {
                 let law = |p: f64| p.powi(hits) * (1.0 - p).powi(count as i32 - hits);
-                let term = ways * (law(likely) - epsilon.exp() * law(1.0 - likely)).max(0.0);
-                ways *= (count as f64 - f64::from(hits)) / f64::from(hits + 1);
+                let term = binomial * (law(likely) - epsilon.exp() * law(1.0 - likely)).max(0.0);
+                binomial *= (count as f64 - f64::from(hits)) / f64::from(hits + 1);
                 term
             })
             .sum::<f64>()

@@ -100,7 +100,7 @@ impl<'a> TableLayout<'a> {
         let chosen = cells.len();
         let start = Some(sizes.start).filter(|_| !header.start.is_empty());
         let Some(width) = style.width else {
-            // A pipe has the first columns of each number.
+            // A pipe shows the first columns of each statistic.
             let mut counts = HashMap::new();
             cells.retain(|&(index, _)| {
                 let count = counts.entry(titles[index].split(' ').next()).or_insert(0);
@@ -141,8 +141,8 @@ impl<'a> TableLayout<'a> {
             let helps = !style.columns.is_empty() && total > beside.1;
             is_enough && beside.0 == without.0 && !(helps && total <= without.1)
         };
-        // A terminal too narrow for the start of epochs, or for the keys beside it, has their
-        // numbers alone.
+        // On a terminal too narrow for the start of epochs, or for the keys beside it, lines show
+        // only the numbers of epochs.
         let start = start.filter(fits);
         let fitting = |&(quality, start): &(usize, Option<usize>)| {
             let room = room_beside(quality, start).1;
@@ -152,8 +152,8 @@ impl<'a> TableLayout<'a> {
             });
             ends.take_while(|&end| end <= room).count()
         };
-        // So has one on which a second number would not fit otherwise. A long word of quality makes
-        // room for it, too, and follows on a line of its own.
+        // The same holds if a second number would otherwise not fit. A long word of quality makes
+        // room for that number, too, and follows on a line of its own.
         let options = [(quality, start), (short, start), (short, None)];
         let wanted = if style.columns.is_empty() { cells.len().min(WANTED) } else { 0 };
         let enough = options.iter().find(|option| fitting(option) >= wanted);

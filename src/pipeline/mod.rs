@@ -460,7 +460,7 @@ impl Pipeline {
     }
 
     /// Returns the strategy that `[release]` requests.
-    pub fn wanted_strategy(&self) -> RequestedStrategy {
+    pub fn requested_strategy(&self) -> RequestedStrategy {
         let name = match (&self.release.strategy, &self.strategy_file) {
             (StrategyName::File(_), Some(path)) => StrategyName::File(path.display().to_string()),
             (name, _) => name.clone(),

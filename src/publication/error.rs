@@ -68,7 +68,7 @@ pub enum PublicationError {
     )]
     ByColumn(Method),
     /// Moments without a strategy.
-    #[error("the public log's header names no strategy: it is no log of moments that hushflow wrote")]
+    #[error("the public log's header names no strategy: it is not a log of moments that hushflow wrote")]
     NoStrategy,
     /// The log's noise is too small for what it promises.
     #[error(
@@ -113,7 +113,7 @@ pub enum PublicationError {
     Measurement(#[from] MeasurementError),
     /// The header of a log cannot be parsed.
     #[error(
-        "the public log's header can't be read ({0}): it was written by another version, or is no release log"
+        "the public log's header can't be read ({0}): it was written by another version, or is not a release log"
     )]
     Header(#[from] serde_json::Error),
 }

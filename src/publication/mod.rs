@@ -169,7 +169,7 @@ pub fn chosen(
     progress: &mut dyn FnMut(&SearchProgress),
 ) -> Result<StrategyChoice, StrategiesError> {
     let purpose = pipeline.strategy_purpose();
-    Ok(pipeline.wanted_strategy().find(&purpose, progress)?.chosen)
+    Ok(pipeline.requested_strategy().find(&purpose, progress)?.chosen)
 }
 
 fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), AccountingError> {

@@ -38,7 +38,7 @@ use super::{PublicationError, WindowPublication};
 const LEARNT: f64 = 0.25;
 
 /// Most windows that a trial estimates.
-const MOST_WINDOWS: usize = 32;
+const MAX_WINDOWS: usize = 32;
 
 /// Distance of an outlier from the middle of the bounds, in distances of the bounds.
 const FAR: f64 = 1e3;
@@ -159,7 +159,7 @@ impl WindowAudit {
             Participation::MinSeparation { count, gap } => (count.get(), gap.get()),
             _ => (1, 1),
         };
-        let most = most.min(MOST_WINDOWS as u64).min(horizon.div_ceil(gap));
+        let most = most.min(MAX_WINDOWS as u64).min(horizon.div_ceil(gap));
         let reach = (most - 1).saturating_mul(gap);
         let first = match span.first_epoch(horizon) {
             1 => 1,
@@ -175,7 +175,7 @@ impl WindowAudit {
         };
         let ends = (first..=horizon).filter(|&end| span.ends_at(end));
         let until = first.saturating_add(reach).saturating_add(span.longest(horizon));
-        ends.take_while(|&end| end <= until).filter_map(window).take(MOST_WINDOWS).collect()
+        ends.take_while(|&end| end <= until).filter_map(window).take(MAX_WINDOWS).collect()
     }
 }
 

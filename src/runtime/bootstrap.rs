@@ -245,7 +245,7 @@ impl ClusterBootstrap<'_> {
         calls: &Receiver<LinkResult>,
         reasons: Vec<FailureReason>,
     ) -> Result<ProcessLinks, ClusterError> {
-        let deadline = Instant::now() + self.cluster.patience;
+        let deadline = Instant::now() + self.cluster.timeout;
         loop {
             for (process, reached) in calls.try_iter() {
                 self.links[process] = Some(reached?);
@@ -267,7 +267,7 @@ impl ClusterBootstrap<'_> {
     }
 
     fn timeout_error(&self, process: usize, missing: usize, reasons: &[FailureReason]) -> ClusterError {
-        let seconds = self.cluster.patience.as_secs();
+        let seconds = self.cluster.timeout.as_secs();
         let Some(reason) = reasons.get(process) else {
             let reason = match (self.last_difference, self.dropped) {
                 (Some(difference), _) => format!("one that called {difference}"),

@@ -14,8 +14,8 @@ fn key() -> SharedKey {
 }
 
 fn cluster(process: usize, hosts: &[String], key: Option<&SharedKey>, seconds: u64) -> Cluster {
-    let (hosts, key, patience) = (hosts.to_vec(), key.cloned(), Duration::from_secs(seconds));
-    Cluster { process, hosts, key, patience, on_fault: |reason| panic!("{reason}") }
+    let (hosts, key, timeout) = (hosts.to_vec(), key.cloned(), Duration::from_secs(seconds));
+    Cluster { process, hosts, key, timeout, on_fault: |reason| panic!("{reason}") }
 }
 
 /// A process in a separate thread.
@@ -34,7 +34,7 @@ impl ProcessThread {
 }
 
 /// Returns the number of links of each process. All keep their links until the last one has them.
-fn ends(processes: impl IntoIterator<Item = ProcessThread>) -> Vec<Result<usize, String>> {
+fn link_counts(processes: impl IntoIterator<Item = ProcessThread>) -> Vec<Result<usize, String>> {
     let ended: Vec<_> = processes.into_iter().map(|process| process.0.join().unwrap()).collect();
     ended.into_iter().map(|links| Ok(links?.iter().flatten().count())).collect()
 }
@@ -48,7 +48,7 @@ fn connect_all(
     let threads: Vec<_> = (0..hosts.len())
         .map(|process| start(cluster(process, &hosts, key, 2), workers[process], pipelines[process]))
         .collect();
-    ends(threads)
+    link_counts(threads)
 }
 
 #[test]
@@ -153,14 +153,14 @@ fn strangers_delay_no_process() {
         connect().write_all(&plain.concat()).unwrap();
         let begun = Instant::now();
         let caller = start(cluster(1, &hosts, key, 60), 1, b"p");
-        assert_eq!(ends([called, caller]), [Ok(1), Ok(1)]);
+        assert_eq!(link_counts([called, caller]), [Ok(1), Ok(1)]);
         assert!(begun.elapsed() < Duration::from_secs(30), "no process waited for the strangers");
         drop(silent);
     }
 }
 
 #[test]
-fn one_address_is_not_that_of_two() {
+fn two_processes_cannot_share_an_address() {
     let hosts = ["127.0.0.1:1".to_owned(), "127.0.0.1:2".into(), "127.0.0.1:1".into()];
     let error = start(cluster(0, &hosts, None, 60), 1, b"p").error();
     assert!(error.contains("processes 0 and 2 are both at 127.0.0.1:1"), "{error}");

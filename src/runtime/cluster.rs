@@ -29,7 +29,7 @@ pub struct Cluster {
     /// The secret that all processes share. Without one they must be on loopback addresses.
     pub key: Option<SharedKey>,
     /// How long to wait for the other processes.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Ends this process after a fault. It must not return: the others wait for a process that
     /// lingers.
     pub on_fault: fn(&str) -> !,

@@ -91,7 +91,7 @@ struct Rehearsal {
     /// Number of sources.
     sources: usize,
     clocks: MergeProgress,
-    has_looked: bool,
+    has_checked_first_rows: bool,
     problems: Vec<Problem>,
     /// The last epoch before a run would stop.
     stops_after: Option<u64>,
@@ -107,7 +107,7 @@ impl Rehearsal {
             counters: RowCounters::default(),
             sources: pipeline.sources.len(),
             clocks: MergeProgress::new(0),
-            has_looked: false,
+            has_checked_first_rows: false,
             problems: Vec::new(),
             stops_after: None,
         }
@@ -120,8 +120,8 @@ impl Rehearsal {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), SourceError> {
         loop {
-            let Some(index) = self.clocks.slowest(!self.has_looked) else {
-                if self.has_looked {
+            let Some(index) = self.clocks.slowest(!self.has_checked_first_rows) else {
+                if self.has_checked_first_rows {
                     return Ok(());
                 }
                 self.look(readers);
@@ -149,7 +149,7 @@ impl Rehearsal {
                 self.close(&closed, published, readers);
                 published = closed.epoch;
             }
-            if self.has_looked
+            if self.has_checked_first_rows
                 && let Some(fault) = self.clocks.take_fault(false)
             {
                 return Err(fault);
@@ -169,7 +169,7 @@ impl Rehearsal {
     fn close(&mut self, closed: &ClosedEpochs, published: u64, readers: &[SourceReader]) {
         self.copies.forget(closed.epoch);
         let is_new = self.judge.close(closed.due, &closed.counters);
-        if self.has_looked && is_new && self.problems.is_empty() {
+        if self.has_checked_first_rows && is_new && self.problems.is_empty() {
             let surveys = self.surveys(readers);
             self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>());
             self.note_stop(published);
@@ -178,7 +178,7 @@ impl Rehearsal {
 
     /// Judges the first rows, once.
     fn look(&mut self, readers: &[SourceReader]) {
-        if !std::mem::replace(&mut self.has_looked, true) {
+        if !std::mem::replace(&mut self.has_checked_first_rows, true) {
             let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
             self.problems = self.judge.look(&seen(&counters, &surveys), self.copies.found());
             self.note_stop(0);
@@ -210,7 +210,7 @@ impl Rehearsal {
 
     fn end(mut self, readers: &[SourceReader], fault: Option<SourceError>) -> DryRun {
         if fault.is_some() {
-            let published = if self.has_looked { self.clocks.closed } else { 0 };
+            let published = if self.has_checked_first_rows { self.clocks.closed } else { 0 };
             self.stops_after.get_or_insert(published);
         }
         self.look(readers);

@@ -147,7 +147,7 @@ use super::cluster::execute;
 use super::cuts::EntityCuts;
 use super::journal::{EpochExtra, Journal, RunStart, open_store};
 use super::positions::{PARTITIONS, PartitionPositions, PartitionReader, last_item};
-use super::{CHECKPOINT_INTERVAL, NAP, RunError, RunOptions, moments};
+use super::{CHECKPOINT_INTERVAL, PARK_TIMEOUT, RunError, RunOptions, moments};
 use crate::pipeline::{KeyBounds, Pipeline};
 use crate::publication::{MomentPublication, Publication, PublicationError};
 use crate::state::PublicReader;
@@ -324,7 +324,7 @@ impl Publisher {
         let (publisher, fault) = (self.clone(), self.fault());
         execute(workers, None, &self.0.fault, move |worker| {
             work(worker, &publisher);
-            while !fault.is_raised() && worker.step_or_park(Some(NAP)) {}
+            while !fault.is_raised() && worker.step_or_park(Some(PARK_TIMEOUT)) {}
             // After a fault, timely must not wait for dataflows that never finish.
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
             0

@@ -28,17 +28,17 @@ use super::copies::DuplicateFilter;
 use super::preflight::{ClosedEpochs, RowGuard};
 use super::resume::{EpochResume, SourceResume};
 
-/// Most batches that wait for a worker.
+/// Largest number of batches that wait for a worker.
 pub(super) const WAITING_BATCHES: usize = 8;
 
-/// Most marks of closed epochs, and most batches, that are reported together.
+/// Largest number of marks of closed epochs, and of batches, that are reported together.
 const BLOCK_EPOCHS: usize = 1024;
 
 /// How long a closed epoch waits for others.
 const BLOCK_TIME: Duration = Duration::from_millis(1);
 
 /// How often a waiting reader checks for a fault.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Messages from the reader to a worker.
 pub(super) enum FeedMessage {
@@ -49,15 +49,15 @@ pub(super) enum FeedMessage {
     End,
 }
 
-/// Epochs that are closed, after those before it.
+/// A run of closed epochs, which follows the run before it.
 pub(super) struct ClosedRun {
-    /// The last of them.
+    /// The last epoch of the run.
     pub(super) last: u64,
-    /// Where a run resumes after them; only for the worker that passes it on.
+    /// Where the pipeline resumes after this epoch; only for the worker that passes it on.
     pub(super) resume: Option<EpochResume>,
 }
 
-/// Records and closed epochs that wait for more.
+/// Records and closed epochs that wait to be reported together.
 #[derive(Default)]
 struct Block {
     /// Records that were read after the first of the epochs was closed.
@@ -83,7 +83,8 @@ pub(super) struct WorkerFeed(Arc<Vec<Inbox>>);
 /// A worker's end.
 struct Inbox {
     messages: Receiver<FeedMessage>,
-    /// Set once the source operator is built. Its first activation is timely's.
+    /// Set once the source operator is built. timely itself activates the operator for the first
+    /// time.
     activator: Arc<OnceLock<SyncActivator>>,
 }
 
@@ -113,7 +114,7 @@ impl Drop for SourceWaker {
 }
 
 /// The reader's ends of the channels.
-pub(super) struct RecordDealer {
+pub(super) struct RecordDistributor {
     workers: Vec<Outbox>,
     /// The next worker to receive a batch.
     turn: usize,
@@ -153,7 +154,11 @@ impl WorkerFeed {
 }
 
 /// Creates the channels from a reader to the workers of its process.
-pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) -> (RecordDealer, WorkerFeed) {
+pub(super) fn channels(
+    workers: usize,
+    fault: &Fault,
+    metrics: &Arc<Metrics>,
+) -> (RecordDistributor, WorkerFeed) {
     let channel = |_| {
         let (sender, messages) = bounded(WAITING_BATCHES);
         let activator = Arc::default();
@@ -163,26 +168,26 @@ pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) ->
     let (workers, inboxes) = (0..workers).map(channel).unzip();
     let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
     let (block, ingest, guard) = (Block::default(), None, None);
-    let dealer = RecordDealer { workers, turn: 0, block, fault, metrics, copies, ingest, guard };
+    let dealer = RecordDistributor { workers, turn: 0, block, fault, metrics, copies, ingest, guard };
     (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
-impl RecordDealer {
+impl RecordDistributor {
     /// Sets the journal that is being read.
     pub(super) fn of_journal(self, ingest: Option<Arc<IngestJournal>>) -> Self {
-        RecordDealer { ingest, ..self }
+        RecordDistributor { ingest, ..self }
     }
 
     /// Sets the guard that judges the rows.
     pub(super) fn guarded(self, guard: Option<RowGuard>) -> Self {
-        RecordDealer { guard, ..self }
+        RecordDistributor { guard, ..self }
     }
 
     /// Reads the source to its end, on a thread of its own.
     pub(super) fn deal(mut self, mut reader: SourceReader) -> ReadOutcome {
         loop {
             let waits = self.holds_epochs() && reader.must_wait();
-            if waits && !self.end_look() {
+            if waits && !self.end_first_check() {
                 return self.outcome(&[SourceRows::of(&reader)], *reader.counters());
             }
             if self.has_block() && (reader.has_read_all() || self.block.is_full()) && !self.send_block() {
@@ -221,7 +226,7 @@ impl RecordDealer {
         !self.block.closed.is_empty()
     }
 
-    /// Whether they have waited long enough, even if more rows are available.
+    /// Whether the waiting epochs must be reported now, even if more rows are available.
     pub(super) fn is_block_full(&self) -> bool {
         self.block.is_full()
     }
@@ -245,9 +250,9 @@ impl RecordDealer {
         self.deliver(&self.workers[self.turn], FeedMessage::Records(records))
     }
 
-    /// Whether the look at the first rows is not over.
-    pub(super) fn is_looking(&self) -> bool {
-        self.guard.as_ref().is_some_and(RowGuard::is_looking)
+    /// Whether the look at the first rows still goes on.
+    pub(super) fn is_checking_first_rows(&self) -> bool {
+        self.guard.as_ref().is_some_and(RowGuard::is_checking_first_rows)
     }
 
     /// Whether closed epochs wait for the end of the look at the first rows.
@@ -256,8 +261,8 @@ impl RecordDealer {
     }
 
     /// Ends the look at the first rows, if it is not over. Returns whether to continue.
-    pub(super) fn end_look(&mut self) -> bool {
-        let closed = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_look);
+    pub(super) fn end_first_check(&mut self) -> bool {
+        let closed = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_first_check);
         self.send_epochs(closed)
     }
 
@@ -276,15 +281,15 @@ impl RecordDealer {
     pub(super) fn refuse(&mut self, refusal: impl Display) -> bool {
         self.send_block();
         while self.metrics.has_uncommitted() && !self.fault.is_raised() {
-            std::thread::sleep(PATIENCE / 10);
+            std::thread::sleep(TIMEOUT / 10);
         }
         self.fault.raise(refusal);
         false
     }
 
     /// Ends the look at the first rows once it has seen enough. Returns whether to continue.
-    fn look_on(&mut self) -> bool {
-        !self.guard.as_ref().is_some_and(RowGuard::has_looked) || self.end_look()
+    fn end_look_if_done(&mut self) -> bool {
+        !self.guard.as_ref().is_some_and(RowGuard::has_checked_first_rows) || self.end_first_check()
     }
 
     pub(super) fn fault(&self) -> &Fault {
@@ -320,17 +325,17 @@ impl RecordDealer {
         }
         self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {
-            return !self.fault.is_raised() && self.look_on();
+            return !self.fault.is_raised() && self.end_look_if_done();
         }
         if self.has_block() {
             self.block.records.append(batch.records);
-            return self.look_on();
+            return self.end_look_if_done();
         }
-        self.send_records(batch.records) && self.look_on()
+        self.send_records(batch.records) && self.end_look_if_done()
     }
 
     /// Adds closed epochs to those that wait to be reported to all workers, unless the guard holds
-    /// them or stops the run. There is a survey of each source.
+    /// them or stops the run. `surveys` has one survey of each source.
     pub(super) fn close(&mut self, closed: ClosedEpochs, surveys: &[&RowSurvey]) -> bool {
         let closed = match &mut self.guard {
             Some(guard) => guard.close(closed, surveys),
@@ -341,7 +346,7 @@ impl RecordDealer {
                 self.hold(closed);
                 true
             }
-            Ok(None) => self.look_on(),
+            Ok(None) => self.end_look_if_done(),
             Err(refusal) => self.refuse(refusal),
         }
     }
@@ -373,7 +378,7 @@ impl RecordDealer {
     /// accepted.
     fn deliver(&self, worker: &Outbox, mut message: FeedMessage) -> bool {
         loop {
-            match worker.messages.send_timeout(message, PATIENCE) {
+            match worker.messages.send_timeout(message, TIMEOUT) {
                 Ok(()) => {
                     worker.waker.wake();
                     return true;

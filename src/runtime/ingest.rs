@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::resume::TaggedPosition;
 use super::{RunError, RunOptions};
 use crate::connect::journal::{Intake, JournalSession, JournalSessions};
-use crate::connect::{CommitListener, FileLists, MOST_PARTITIONS, Partitions};
+use crate::connect::{CommitListener, FileLists, MAX_PARTITIONS, Partitions};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{ResumePoint, SourceError, SourceReader, shape};
@@ -121,7 +121,7 @@ impl SourceReaders {
 /// Returns the rank of a reader among all that a run may have, and how many these are.
 fn rank(pipeline: &Pipeline, source: usize, partition: u32) -> (u64, u64) {
     let sources = pipeline.sources.len() as u64;
-    let partitions = if pipeline.has_partitions() { u64::from(MOST_PARTITIONS) } else { 1 };
+    let partitions = if pipeline.has_partitions() { u64::from(MAX_PARTITIONS) } else { 1 };
     (source as u64 + sources * u64::from(partition), sources * partitions)
 }
 

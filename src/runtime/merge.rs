@@ -36,7 +36,7 @@ use hushflow_operators::Fault;
 use tracing::debug;
 
 use super::copies::retain;
-use super::feed::{PATIENCE, ReadOutcome, RecordDealer};
+use super::feed::{ReadOutcome, RecordDistributor, TIMEOUT};
 use super::ingest::SourceReaders;
 use super::preflight::LOOK_ROWS;
 use super::progress::MergeProgress;
@@ -101,7 +101,11 @@ impl Merge {
     }
 
     /// Reads all sources to their ends and deals their events.
-    pub(super) fn deal(mut self, mut sources: Vec<SourceReaders>, mut dealer: RecordDealer) -> ReadOutcome {
+    pub(super) fn deal(
+        mut self,
+        mut sources: Vec<SourceReaders>,
+        mut dealer: RecordDistributor,
+    ) -> ReadOutcome {
         let mut readers = Vec::new();
         for (number, source) in sources.iter_mut().enumerate() {
             self.begin(number, std::mem::take(&mut source.readers), &mut readers, &dealer);
@@ -120,7 +124,7 @@ impl Merge {
         source: usize,
         more: Vec<SourceReader>,
         readers: &mut Vec<SourceThread>,
-        dealer: &RecordDealer,
+        dealer: &RecordDistributor,
     ) {
         for reader in more {
             let mut reader = if self.compares_all { reader.comparing_all() } else { reader };
@@ -132,7 +136,7 @@ impl Merge {
     }
 
     /// Begins to read partitions that were found since. Returns whether to continue.
-    fn grow(&mut self, readers: &mut Vec<SourceThread>, dealer: &mut RecordDealer) -> bool {
+    fn grow(&mut self, readers: &mut Vec<SourceThread>, dealer: &mut RecordDistributor) -> bool {
         for source in 0..self.sources.len() {
             let first = self.clocks.readers_of(source).count() as u32;
             let read = (&self.pipeline, source);
@@ -170,27 +174,27 @@ impl Merge {
     }
 
     /// Deals one event, or finds an idle source. Returns whether to continue.
-    fn step(&mut self, sources: &mut Vec<SourceThread>, dealer: &mut RecordDealer) -> bool {
+    fn step(&mut self, sources: &mut Vec<SourceThread>, dealer: &mut RecordDistributor) -> bool {
         if dealer.has_block() {
-            let mut awaited = self.clocks.awaited(dealer.is_looking());
+            let mut awaited = self.clocks.awaited(dealer.is_checking_first_rows());
             let waits = awaited.all(|number| sources[number].messages.is_empty());
             if (waits || dealer.is_block_full()) && !dealer.send_block() {
                 return false;
             }
         }
-        let waited = self.wait(sources, dealer.is_looking());
+        let waited = self.wait(sources, dealer.is_checking_first_rows());
         let is_silent = waited.is_none() && self.is_endless;
         let goes_on = match waited {
             Some((number, messages)) => self.take(number, messages, sources, dealer),
             None if dealer.fault().is_raised() => false,
-            None => !(self.is_live && dealer.holds_epochs()) || dealer.end_look(),
+            None => !(self.is_live && dealer.holds_epochs()) || dealer.end_first_check(),
         };
         if !goes_on || !self.grow(sources, dealer) {
             return false;
         }
         for (source, clock) in sources.iter().zip(&mut self.clocks.readers) {
             let is_due = clock.next_row >= clock.recorded_row && clock.fault.is_none();
-            let idle = clock.patience.idleness(|patience| is_due && source.is_silent(patience));
+            let idle = clock.limits.idleness(|timeout| is_due && source.is_silent(timeout));
             if std::mem::replace(&mut clock.idle, idle) != idle {
                 debug!(source = clock.name, ?idle, "whether its clock counts has changed");
             }
@@ -205,13 +209,16 @@ impl Merge {
                 return false;
             }
         }
-        if dealer.is_looking() && self.clocks.awaited(true).next().is_none() && !dealer.end_look() {
+        if dealer.is_checking_first_rows()
+            && self.clocks.awaited(true).next().is_none()
+            && !dealer.end_first_check()
+        {
             return false;
         }
-        if (is_silent || !dealer.is_looking())
+        if (is_silent || !dealer.is_checking_first_rows())
             && let Some(fault) = self.clocks.take_fault(is_silent)
         {
-            return dealer.end_look() && dealer.refuse(fault);
+            return dealer.end_first_check() && dealer.refuse(fault);
         }
         if self.clocks.closed >= self.horizon || self.clocks.readers.iter().all(|source| source.ended) {
             return dealer.end();
@@ -219,14 +226,18 @@ impl Merge {
         true
     }
 
-    /// Waits up to [`PATIENCE`] for the next event of an awaited source.
-    fn wait(&self, sources: &[SourceThread], is_looking: bool) -> Option<(usize, Option<SourceMessage>)> {
-        let awaited: Vec<usize> = self.clocks.awaited(is_looking).collect();
+    /// Waits up to [`TIMEOUT`] for the next event of an awaited source.
+    fn wait(
+        &self,
+        sources: &[SourceThread],
+        is_checking_first_rows: bool,
+    ) -> Option<(usize, Option<SourceMessage>)> {
+        let awaited: Vec<usize> = self.clocks.awaited(is_checking_first_rows).collect();
         let mut select = Select::new();
         for &number in &awaited {
             select.recv(&sources[number].messages);
         }
-        let number = awaited[select.ready_timeout(PATIENCE).ok()?];
+        let number = awaited[select.ready_timeout(TIMEOUT).ok()?];
         match sources[number].messages.try_recv() {
             Ok(messages) => Some((number, Some(messages))),
             Err(TryRecvError::Empty) => None,
@@ -240,7 +251,7 @@ impl Merge {
         number: usize,
         messages: Option<SourceMessage>,
         sources: &mut [SourceThread],
-        dealer: &mut RecordDealer,
+        dealer: &mut RecordDistributor,
     ) -> bool {
         let Some(SourceMessage { event, next_row, counters, unjudged, survey }) = messages else {
             dealer.fault().raise("the reader of a source has stopped without saying why");
@@ -323,8 +334,8 @@ impl SourceThread {
         SourceThread { messages, last: Instant::now(), counters, survey }
     }
 
-    fn is_silent(&self, patience: Duration) -> bool {
-        self.messages.is_empty() && self.last.elapsed() >= patience
+    fn is_silent(&self, timeout: Duration) -> bool {
+        self.messages.is_empty() && self.last.elapsed() >= timeout
     }
 }
 

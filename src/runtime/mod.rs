@@ -72,7 +72,7 @@ use journal::{Journal, RunStart, open_store};
 use merge::Merge;
 use preflight::RowGuard;
 use resume::{TaggedPosition, judged};
-use windows::{PATIENCE, STOPPED};
+use windows::{STOPPED, TIMEOUT};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
 pub use dry_run::{DryRun, DryRunLimits, dry_run};
@@ -84,7 +84,7 @@ pub use resume::{followed, journaled};
 const CHECKPOINT_INTERVAL: u64 = 64;
 
 /// Longest sleep of a worker before it checks for a fault.
-const NAP: Duration = Duration::from_millis(50);
+const PARK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Why a run ended before its source.
 #[derive(Debug, Error)]
@@ -437,10 +437,10 @@ impl ProcessState {
         // An estimate of a window may take too long to wait for once a run is stopped.
         let answers_slowly = matches!(self.publication, Publication::Windows(_));
         let mut stopped = None;
-        while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {
+        while !self.fault.is_raised() && worker.step_or_park(Some(PARK_TIMEOUT)) {
             if answers_slowly && self.control.is_stopped() {
                 let since = *stopped.get_or_insert_with(Instant::now);
-                if since.elapsed() >= PATIENCE {
+                if since.elapsed() >= TIMEOUT {
                     self.fault.raise(STOPPED);
                 }
             }
@@ -473,6 +473,6 @@ fn send_starts(worker: &mut Worker, start: Option<&RunStart>) -> RunStart {
         (0..peers).for_each(|to| input.send((to as u64, start.of_worker(to, peers))));
     }
     input.close();
-    while !probe.done() && worker.step_or_park(Some(NAP)) {}
+    while !probe.done() && worker.step_or_park(Some(PARK_TIMEOUT)) {}
     received.take().expect("the first worker of the first process has sent it")
 }

@@ -1,9 +1,9 @@
 //! Where each partition of an embedder's input resumes.
 //!
 //! An input notes the positions of its items. Before it closes an epoch, it records the position
-//! after which the first item of a later epoch stands, and the clock there. The commit of the epoch
-//! writes both to the private log. A run that resumes there gives every item the same epoch again,
-//! and those of committed epochs are left out.
+//! just before the first item of a later epoch, and the clock there. The commit of the epoch writes
+//! both to the private log. A run that resumes there gives every item the same epoch again, and
+//! those of committed epochs are left out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,9 +26,10 @@ pub(super) struct PartitionPositions(Arc<Mutex<BTreeMap<u32, Partition>>>);
 
 /// The resume positions of a partition.
 struct Partition {
-    /// That after the last committed epoch.
+    /// The resume position after the last committed epoch.
     committed: ResumePoint,
-    /// The last of the epochs after which it resumes at the same position, with that position.
+    /// For each run of closed epochs after which the partition resumes at the same position: the
+    /// last epoch and that position.
     closed: VecDeque<(u64, ResumePoint)>,
     /// Whether an input reads it.
     is_read: bool,
@@ -40,7 +41,7 @@ impl Partition {
     }
 }
 
-/// Before the first item.
+/// Returns the resume position before the first item.
 fn start() -> ResumePoint {
     ResumePoint { position: Position { row: 0, ..Position::START }, ..ResumePoint::START }
 }
@@ -51,7 +52,7 @@ pub(super) fn last_item(resume: &ResumePoint) -> Option<u64> {
 }
 
 impl PartitionPositions {
-    /// Reads those of the last committed epoch; `None` if they can't be read.
+    /// Reads the positions recorded with the last committed epoch; `None` if they can't be read.
     pub(super) fn recover(positions: &[SourcePosition]) -> Option<Self> {
         let own = positions.iter().filter(|position| position.partition & 0xff == TAG);
         let read = |position: &SourcePosition| {
@@ -105,7 +106,8 @@ pub(super) struct PartitionReader {
     closed: u64,
     /// The position of the last item.
     last: Position,
-    /// Where the items stand that have a later epoch than every item before them.
+    /// For each item with a later epoch than every item before it: that epoch, and the position
+    /// before the item.
     firsts: VecDeque<(u64, ResumePoint)>,
 }
 

@@ -138,12 +138,12 @@ impl RowGuard {
     }
 
     /// Whether the look has seen enough rows.
-    pub(super) fn has_looked(&self) -> bool {
-        self.is_looking() && !self.is_merging && self.rows >= LOOK_ROWS
+    pub(super) fn has_checked_first_rows(&self) -> bool {
+        self.is_checking_first_rows() && !self.is_merging && self.rows >= LOOK_ROWS
     }
 
     /// Whether the look is not over.
-    pub(super) fn is_looking(&self) -> bool {
+    pub(super) fn is_checking_first_rows(&self) -> bool {
         self.look.is_some()
     }
 
@@ -189,7 +189,7 @@ impl RowGuard {
 
     /// Ends the look, if it is not over. Returns the epochs to close now, or why the run must not
     /// begin.
-    pub(super) fn end_look(&mut self) -> Result<Vec<ClosedEpochs>, String> {
+    pub(super) fn end_first_check(&mut self) -> Result<Vec<ClosedEpochs>, String> {
         let Some(FirstLook { sources, mut epochs }) = self.look.take() else { return Ok(Vec::new()) };
         let rows: Vec<_> =
             sources.iter().map(|(counters, survey)| SourceRows::new(*counters, survey)).collect();
@@ -215,7 +215,7 @@ impl RowGuard {
             self.look = None;
             return Ok(Vec::new());
         }
-        self.end_look()
+        self.end_first_check()
     }
 
     /// Returns the lines for the operator about all rows of each source, except problems that the

@@ -25,7 +25,7 @@ pub(super) struct ReaderProgress {
     pub(super) source: usize,
     pub(super) name: String,
     /// Silence after which it is idle.
-    pub(super) patience: Patience,
+    pub(super) limits: SilenceLimits,
     /// Its own clock has closed the epochs up to this one.
     pub(super) closed: u64,
     /// Marks of epochs still open, with the counters at each; `resume` is the position of the last
@@ -51,23 +51,23 @@ pub(super) struct ReaderProgress {
 
 /// How long a reader may be silent before it is idle.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Patience {
+pub(super) struct SilenceLimits {
     /// That of other partitions of its source.
     partitions: Option<Duration>,
     /// That of other sources.
     sources: Option<Duration>,
 }
 
-impl Patience {
+impl SilenceLimits {
     fn of(source: &Source) -> Self {
         let partitioning = source.input.source().partitioning();
-        Patience { partitions: partitioning.map(|partitioning| partitioning.idle), sources: source.idle }
+        SilenceLimits { partitions: partitioning.map(|partitioning| partitioning.idle), sources: source.idle }
     }
 
     /// Returns for whom a reader is idle. `is_silent` tests whether it was silent for a time.
     pub(super) fn idleness(self, is_silent: impl Fn(Duration) -> bool) -> Idleness {
         let [partition, source] =
-            [self.partitions, self.sources].map(|patience| patience.is_some_and(&is_silent));
+            [self.partitions, self.sources].map(|timeout| timeout.is_some_and(&is_silent));
         Idleness { partition, source }
     }
 }
@@ -83,11 +83,11 @@ pub(super) struct Idleness {
 
 impl ReaderProgress {
     /// State before the first event, after the closed epochs.
-    fn new(source: usize, name: &str, patience: Patience, closed: u64) -> Self {
+    fn new(source: usize, name: &str, limits: SilenceLimits, closed: u64) -> Self {
         ReaderProgress {
             source,
             name: name.into(),
-            patience,
+            limits,
             closed,
             marks: VecDeque::new(),
             resume: ResumePoint::START,
@@ -166,8 +166,8 @@ impl MergeProgress {
     /// Adds a reader of a source, of its next partition if it has any.
     pub(super) fn add(&mut self, pipeline: &Pipeline, source: usize) -> &mut ReaderProgress {
         let Source { name, .. } = &pipeline.sources[source];
-        let patience = Patience::of(&pipeline.sources[source]);
-        let reader = ReaderProgress::new(source, name, patience, self.closed);
+        let limits = SilenceLimits::of(&pipeline.sources[source]);
+        let reader = ReaderProgress::new(source, name, limits, self.closed);
         self.readers.push(reader);
         let last = self.readers.len() - 1;
         &mut self.readers[last]
@@ -189,9 +189,9 @@ impl MergeProgress {
 
     /// Returns the sources to read on: those that are not too far ahead. A look at the first rows
     /// has seen enough when there is none.
-    pub(super) fn awaited(&self, is_looking: bool) -> impl Iterator<Item = usize> {
+    pub(super) fn awaited(&self, is_checking_first_rows: bool) -> impl Iterator<Item = usize> {
         let reach = self.closed.saturating_add(EPOCHS_AHEAD);
-        let most_rows = if is_looking { LOOK_ROWS } else { u64::MAX };
+        let most_rows = if is_checking_first_rows { LOOK_ROWS } else { u64::MAX };
         (0..self.readers.len()).filter(move |&number| {
             let source = &self.readers[number];
             let goes_on = !source.ended && source.fault.is_none();
@@ -201,8 +201,8 @@ impl MergeProgress {
 
     /// Returns the source to read next: of the awaited ones, the one whose clock is furthest
     /// behind.
-    pub(super) fn slowest(&self, is_looking: bool) -> Option<usize> {
-        self.awaited(is_looking).min_by_key(|&source| self.readers[source].closed)
+    pub(super) fn slowest(&self, is_checking_first_rows: bool) -> Option<usize> {
+        self.awaited(is_checking_first_rows).min_by_key(|&source| self.readers[source].closed)
     }
 
     /// Returns the last epoch that may be closed now.
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     fn clocks(number: usize) -> MergeProgress {
-        let clock = |number: usize| ReaderProgress::new(number, "", Patience::default(), 0);
+        let clock = |number: usize| ReaderProgress::new(number, "", SilenceLimits::default(), 0);
         MergeProgress { readers: (0..number).map(clock).collect(), closed: 0 }
     }
 
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn positions_are_in_the_order_of_sources() {
         let mut clocks = clocks(2);
-        clocks.readers.push(ReaderProgress::new(0, "", Patience::default(), 0));
+        clocks.readers.push(ReaderProgress::new(0, "", SilenceLimits::default(), 0));
         (0..3).for_each(|reader| clocks.mark(reader, 1, 10 * reader as u64, 50));
         assert_eq!(clocks.close_all(), [(1, vec![(0, 50), (20, 50), (10, 50)])]);
     }

@@ -88,7 +88,7 @@ fn a_process_with_seeded_noise_is_refused_by_one_without() {
             let rest = format!("{PRIVACY}\nepochs = {{ records = 2, horizon = 2 }}");
             let pipeline = Pipeline { noise, ..pipeline(directory.path(), "x\n0.5\n", &rest) };
             let on_fault = |reason: &str| panic!("{reason}");
-            let cluster = Cluster { process, hosts, key, patience: Duration::from_secs(10), on_fault };
+            let cluster = Cluster { process, hosts, key, timeout: Duration::from_secs(10), on_fault };
             let options =
                 RunOptions { cluster: Some(cluster), ..RunOptions::new(2, directory.path().join("state")) };
             run_pipeline(&pipeline, &options).unwrap_err()
@@ -149,7 +149,7 @@ fn a_run_whose_other_processes_stay_away_opens_nothing() {
         process: 0,
         hosts,
         key: None,
-        patience: Duration::from_millis(200),
+        timeout: Duration::from_millis(200),
         on_fault: |reason| panic!("{reason}"),
     };
     let options = RunOptions { cluster: Some(cluster), ..RunOptions::new(1, &state) };

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use super::journal::{EntityHistories, EpochExtra, Journal, RunStart, restored};
 use super::moments::admitted;
 use super::source::{EPOCHS_AHEAD, SourceStart, source};
-use super::{CHECKPOINT_INTERVAL, NAP, RunContext, RunError};
+use super::{CHECKPOINT_INTERVAL, PARK_TIMEOUT, RunContext, RunError};
 use crate::publication::WindowPublication;
 use crate::state::RecoveredState;
 
@@ -114,7 +114,7 @@ pub(super) fn build(
 }
 
 /// How long a stopped run waits for computations of other processes.
-pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Raised like a fault when the run was stopped during a slow estimate.
 pub(super) const STOPPED: &str = "stopped in the middle of an epoch: run it again to go on";
@@ -133,7 +133,7 @@ pub(super) fn until_stopped(
     let thread = thread::Builder::new().name("estimate".into()).spawn(compute);
     thread.map_err(|error| format!("no thread for an estimate: {error}"))?;
     loop {
-        match estimated.recv_timeout(NAP) {
+        match estimated.recv_timeout(PARK_TIMEOUT) {
             Ok(estimate) => return estimate,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err("an estimate has ended without a result".into());

@@ -48,7 +48,7 @@ impl TlsClient {
     /// Returns the name that the certificate of the server at `host` must have.
     ///
     /// # Errors
-    /// If it is no host name and no IP address.
+    /// If it is not a host name and no IP address.
     pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, SecurityError> {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let name = self.server_name.as_deref().unwrap_or(host);

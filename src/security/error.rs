@@ -27,7 +27,7 @@ pub(crate) enum SecurityError {
     Identity { fields: &'static str, problem: String },
     #[error("this system has no trusted roots: install its CA certificates, or name a file with tls_roots")]
     NoRoots,
-    #[error("{name:?} is no host name that a certificate can be checked against: set tls_server_name")]
+    #[error("{name:?} is not a host name that a certificate can be checked against: set tls_server_name")]
     ServerName { name: String },
     #[error("this build has no TLS: cargo build --features tls")]
     Without,
@@ -82,7 +82,7 @@ pub(crate) enum TlsProblem {
 }
 
 impl SecurityError {
-    /// Whether another attempt fails as well, until a person mends something. Garbage and broken
+    /// Whether another attempt fails as well, until a person corrects something. Garbage and broken
     /// handshakes may come from anyone on the way, so they are no reason to end a run.
     pub(crate) fn is_lasting(&self) -> bool {
         !matches!(

@@ -22,7 +22,7 @@ use crate::lines::OutputFormat;
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long readers may take for the remaining events after the run has ended.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
+const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limits of one turn of a reader.
 const TURN_EPOCHS: usize = 64;
@@ -59,7 +59,7 @@ impl EventServer {
 
     /// Waits until the readers have received all published epochs, or their time is up.
     pub(super) fn finish(&self) {
-        let end = Instant::now() + LAST_PATIENCE;
+        let end = Instant::now() + LAST_TIMEOUT;
         // Two references always exist: this one and the server's.
         while Arc::strong_count(&self.readers) > 2 && Instant::now() < end {
             thread::sleep(INTERVAL);
@@ -122,8 +122,8 @@ impl EventStream {
         let horizon = self.input.subject.horizon();
         let (mut reader, mut last, mut sent) = (None, self.seen, Instant::now());
         while last < horizon {
-            let patience = HEARTBEAT.saturating_sub(sent.elapsed());
-            match self.stop.wait(patience, || self.read_batch(&mut reader)) {
+            let timeout = HEARTBEAT.saturating_sub(sent.elapsed());
+            match self.stop.wait(timeout, || self.read_batch(&mut reader)) {
                 Ok(Poll::Ready(Some(batch))) => {
                     for (epoch, lines) in &batch.events {
                         events.send(*epoch, lines)?;

@@ -107,11 +107,11 @@ impl SinkThread {
     }
 
     /// Like [`finish`](Self::finish), for standard output. Returns `None` if the run is stopped and
-    /// nobody has read the output for `patience`.
+    /// nobody has read the output for `timeout`.
     pub fn finish_while_taken(
         self,
         is_stopped: impl Fn() -> bool,
-        patience: Duration,
+        timeout: Duration,
     ) -> Option<Result<(), SinkError>> {
         self.stop();
         let (mut taken, mut since) = (0, Instant::now());
@@ -120,7 +120,7 @@ impl SinkThread {
             if now != taken {
                 (taken, since) = (now, Instant::now());
             }
-            if is_stopped() && since.elapsed() >= patience {
+            if is_stopped() && since.elapsed() >= timeout {
                 return None;
             }
             thread::sleep(INTERVAL);

@@ -1,10 +1,10 @@
 //! Fingerprints of the part of a file that has been read, recorded with positions.
 //!
-//! A resumed run continues at the same byte. If rows before that byte have moved, they would
-//! count twice or never, and the guarantee does not cover a row that counts twice. So each position
-//! comes with a checksum of the bytes before it, and a run refuses to resume where it differs. A
-//! file whose bytes cannot be compared from within (packed, Parquet) must be the same as a whole:
-//! its length and its end are compared, where both formats keep their checksums or offsets.
+//! A resumed run continues at the same byte. If rows before that byte have moved, they would count
+//! twice or never, and the guarantee does not cover a row that counts twice. So each position comes
+//! with a checksum of the bytes before it, and a run refuses to resume where it differs. A file
+//! that cannot be compared up to a position (packed, Parquet) must be the same as a whole: its
+//! length and its end are compared, where both formats keep their checksums or offsets.
 //!
 //! The window detects rows that were inserted, removed or rewritten with another length, other
 //! files, and a changed order of files. It does not detect a change that leaves all later bytes at
@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 use crate::connect::{Origin, ReadExtent, ReadPart};
 use crate::state::Position;
 
-/// Most bytes before a position that a fingerprint covers.
+/// Largest number of bytes before a position that a fingerprint covers.
 const WINDOW: u64 = 4096;
 
 /// Computes fingerprints for the positions of one source.

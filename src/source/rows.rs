@@ -110,7 +110,7 @@ impl RowReader {
 
     /// Whether the next row may require waiting.
     pub(super) fn must_wait(&self) -> bool {
-        self.rows.as_ref().is_none_or(|rows| !rows.is_at_hand())
+        self.rows.as_ref().is_none_or(|rows| !rows.has_buffered_row())
     }
 
     /// Reads the next row of this or the following files, and returns the position before it.

@@ -171,7 +171,7 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
     csv(b"x\r\n1\r\n\r\nsecret\r\n", &format!(":4: column \"x\": expected a number{remedy}"));
     csv(b"y,x\n\"\n\n\",1\na,inf\n", &format!(":5: column \"x\": expected a finite number{remedy}"));
     csv(b"y,x\na,\n", &format!(":2: column \"x\": the value is missing{remedy}"));
-    csv(b"y,x\nsecret\n", &format!(":2: the row has not as many fields as the header{remedy}"));
+    csv(b"y,x\nsecret\n", &format!(":2: the row does not have as many fields as the header{remedy}"));
     let ndjson = |content: &[u8], message: &str| check_error("a.ndjson", content, message);
     ndjson(b"{\"x\":1}\n\nsecret\n", &format!(":3: the line is not a JSON object{remedy}"));
     ndjson(b"{\"x\":1,\"x\":1}\n", &format!(":1: column \"x\": duplicate field{remedy}"));

@@ -5,7 +5,7 @@
 //! most values are beyond the same bound. Missing values don't count, so a sparse column has blocks
 //! over many rows. All of it is private.
 
-/// Values of a block.
+/// Number of values in a block.
 const BLOCK: u64 = 20;
 
 /// Values compared with their bounds: those of the first rows in some runs, all in a check.
@@ -13,9 +13,9 @@ const BLOCK: u64 = 20;
 pub struct ValueSurvey {
     /// Number of values.
     pub all: u64,
-    /// Those below the lower bound.
+    /// Values below the lower bound.
     pub below: BoundSurvey,
-    /// Those above the upper bound.
+    /// Values above the upper bound.
     pub above: BoundSurvey,
     /// The least and the greatest value.
     pub range: Option<(f64, f64)>,
@@ -26,9 +26,9 @@ pub struct ValueSurvey {
 pub struct BoundSurvey {
     /// Number of values.
     pub values: u64,
-    /// The longest stretch of which most are.
+    /// The longest stretch in which most values are beyond the bound.
     pub longest: ValueStretch,
-    /// The number at the end of the last block.
+    /// `values` at the end of the last block.
     last: u64,
     /// The stretch in progress.
     open: ValueStretch,
@@ -46,7 +46,7 @@ pub struct ValueStretch {
 }
 
 impl ValueSurvey {
-    /// Compares a value with its bounds. It is in this row, from 0.
+    /// Compares the value in a row, numbered from 0, with its bounds.
     pub(super) fn compare(&mut self, value: f64, (lower, upper): (f64, f64), row: u64) {
         if self.all.is_multiple_of(BLOCK) {
             self.below.begin(row);
@@ -103,7 +103,7 @@ impl BoundSurvey {
 mod tests {
     use super::*;
 
-    /// Values 41 to 100 and 121 to 160 are too large; every row but the third has one.
+    /// Values 41 to 100 and 121 to 160 are too large; every third row has no value.
     #[test]
     fn the_longest_stretch_is_kept() {
         let mut survey = ValueSurvey::default();

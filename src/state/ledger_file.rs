@@ -17,7 +17,7 @@ const LEDGER: SealedFile =
     SealedFile { name: "ledger", temporary_name: "ledger.new", role: FileRole::Ledger, kind: kind::LEDGER };
 
 /// How long to wait for other runs to make their entries. An entry takes a few syncs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The payload of the file's frame.
 #[derive(Serialize, Deserialize)]
@@ -45,7 +45,7 @@ impl LedgerFile {
     /// # Errors
     /// [`StateError::Locked`] after twenty seconds.
     pub fn exclusive(path: &Path) -> Result<Self, StateError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match DirectoryStorage::exclusive(path) {
                 Err(StateError::Locked { .. }) if Instant::now() < deadline => {

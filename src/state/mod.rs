@@ -4,9 +4,9 @@
 //! [`verify`] checks all files. `docs/formats.md` specifies the bytes and the rule: commit before
 //! publishing, and never recompute a committed epoch.
 //!
-//! After a crash an epoch has no committed frame, so nobody saw it and fresh noise is harmless, or
-//! it has one, and its release is read back. The actions of a start are a pure function of the
-//! files it finds (`recovery`).
+//! After a crash there are two cases. An epoch without a committed frame was seen by nobody, so
+//! fresh noise is harmless. The release of an epoch with a committed frame is read back. The
+//! actions of a start are a pure function of the files it finds (`recovery`).
 
 mod anchor;
 mod batch;
@@ -207,7 +207,7 @@ impl Store {
         let replay = |from| Ok(Replay::between(storage.reader()?, from, end));
         let unpublished = replay(survey.unpublished_from)?;
         let public = resume_public(&*storage, &plan, &survey, header, unpublished)?;
-        let newest = plan.checkpoint.map(|place| CHECKPOINTS[place]);
+        let newest = plan.checkpoint.map(|slot| CHECKPOINTS[slot]);
         let recovered = RecoveredState {
             checkpoint: newest.map(|name| checkpoint::load(&*storage, name)).transpose()?,
             replay: replay(survey.replay_from)?,
@@ -215,7 +215,7 @@ impl Store {
         };
         let checkpoints = CheckpointWriter {
             newest: survey.newest_checkpoint(),
-            next: plan.checkpoint.map_or(0, |place| 1 - place),
+            next: plan.checkpoint.map_or(0, |slot| 1 - slot),
             links: survey.links,
         };
         let store = Self {
@@ -338,7 +338,7 @@ impl Store {
             self.private = self.segments.begin(&*self.storage, &begins)?;
             debug!(segment, epoch, "new segment of the private log");
         }
-        self.segments.remove_behind(&*self.storage, older, epoch)
+        self.segments.remove_obsolete(&*self.storage, older, epoch)
     }
 
     fn check_running(&self) -> Result<(), StateError> {

@@ -23,7 +23,7 @@ pub(super) fn resume_private(
 ) -> Result<FrameAppender, StateError> {
     let mut log = match plan.keep_private {
         0 => begin_segment(storage, header, &SegmentPayload::first(header, storage.now())?)?,
-        keep => mend(storage, &segment_name(facts.end().segment), facts.length, keep, plan.rewrite_from)?,
+        keep => repair(storage, &segment_name(facts.end().segment), facts.length, keep, plan.rewrite_from)?,
     };
     log.append(&generation_frame(plan.generation, log.synced())?)?;
     log.sync()?;
@@ -31,7 +31,7 @@ pub(super) fn resume_private(
 }
 
 /// Cuts the torn tail of a segment and makes the rest durable.
-fn mend(
+fn repair(
     storage: &dyn Storage,
     name: &str,
     length: u64,

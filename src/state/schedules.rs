@@ -22,8 +22,8 @@ use super::{
 /// Epochs of a schedule.
 const EPOCHS: u64 = 14;
 
-/// Most starts of a run.
-const LIVES: u64 = 6;
+/// Largest number of runs in a schedule.
+const MAX_RUNS: u64 = 6;
 
 /// A SplitMix64 step: arbitrary, and the same every time.
 pub(super) fn mix(seed: u64, index: u64) -> u64 {
@@ -61,11 +61,11 @@ impl Dice {
 fn play(seed: u64, mut disk: SimulatedDisk) -> Result<(), BrokenPromise> {
     let mut dice = Dice { seed, rolls: 0 };
     let mut world = CrashObserver::new(seed % 2 == 1);
-    for _ in 0..1 + dice.below(LIVES) {
+    for _ in 0..1 + dice.below(MAX_RUNS) {
         if let Some(fault) = dice.fault() {
             disk.fail_at(dice.below(60) as usize, fault);
         }
-        live(&mut world, &disk, &mut dice)?;
+        run_once(&mut world, &disk, &mut dice)?;
         disk = match dice.below(3) {
             0 => disk.after_restart(),
             _ => disk.after_power_cut(dice.loss()),
@@ -80,7 +80,7 @@ fn play(seed: u64, mut disk: SimulatedDisk) -> Result<(), BrokenPromise> {
 }
 
 /// One run: until it fails, is killed, or has committed all epochs.
-fn live(world: &mut CrashObserver, disk: &SimulatedDisk, dice: &mut Dice) -> Result<(), BrokenPromise> {
+fn run_once(world: &mut CrashObserver, disk: &SimulatedDisk, dice: &mut Dice) -> Result<(), BrokenPromise> {
     let Some(mut store) = world.start(disk)? else { return Ok(()) };
     while store.committed() < EPOCHS {
         let outcome = match dice.below(8) {
@@ -134,8 +134,8 @@ fn no_schedule_breaks_a_promise() {
     });
 }
 
-/// Returns the number of schedules up to the first that detects the planted fault.
-fn caught_after(plant: impl Fn(&SimulatedDisk)) -> Option<u64> {
+/// Returns the first seed whose schedule detects the planted fault.
+fn first_seed_that_detects(plant: impl Fn(&SimulatedDisk)) -> Option<u64> {
     (0..100).find(|&seed| {
         let disk = SimulatedDisk::default();
         plant(&disk);
@@ -145,11 +145,11 @@ fn caught_after(plant: impl Fn(&SimulatedDisk)) -> Option<u64> {
 
 #[test]
 fn planted_skipping_syncs_is_caught() {
-    assert!(caught_after(SimulatedDisk::lie).is_some());
+    assert!(first_seed_that_detects(SimulatedDisk::lie).is_some());
 }
 
 /// A sync that returns before its bytes are durable shows releases before they are committed.
 #[test]
 fn planted_publishing_before_the_log_is_synced_is_caught() {
-    assert!(caught_after(SimulatedDisk::sync_late).is_some());
+    assert!(first_seed_that_detects(SimulatedDisk::sync_late).is_some());
 }

@@ -65,7 +65,7 @@ impl Segments {
 
     /// Removes the segments that no start needs after the checkpoint of epoch `checkpoint`,
     /// except those to keep. Each removal is durable before the next, so there is never a gap.
-    pub(super) fn remove_behind(
+    pub(super) fn remove_obsolete(
         &mut self,
         storage: &dyn Storage,
         checkpoint: u64,

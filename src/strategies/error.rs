@@ -76,7 +76,7 @@ pub enum StrategiesError {
         source: io::Error,
     },
     /// It is not a strategy file.
-    #[error("{}: this is no strategy file of this version ({reason}); write one with `hushflow optimize -o FILE`", path.display())]
+    #[error("{}: this is not a strategy file of this version ({reason}); write one with `hushflow optimize -o FILE`", path.display())]
     FileFormat {
         /// The file.
         path: PathBuf,

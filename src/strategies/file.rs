@@ -184,8 +184,8 @@ mod tests {
         check(text.replace("-7", "-8"), "the checksum is wrong");
         check(text.replace("\"horizon\":3", "\"horizon\":4"), "the checksum is wrong");
         check(text.replace("strategy 1", "strategy 2"), "it says `hushflow strategy 2`");
-        check(text[..text.len() / 2].into(), "this is no strategy file");
-        check("1,0\n0,1\n".into(), "this is no strategy file");
+        check(text[..text.len() / 2].into(), "this is not a strategy file");
+        check("1,0\n0,1\n".into(), "this is not a strategy file");
         let absent = SavedStrategy::load(&directory.path().join("absent")).unwrap_err();
         assert!(matches!(absent, StrategiesError::FileAccess { action: "read", .. }));
     }

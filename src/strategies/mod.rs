@@ -22,12 +22,12 @@ pub use file::{SavedStrategy, StrategyRequest, remember};
 pub use find::{SearchResult, choose, find, search};
 
 /// Stands for any dimension above 1 in results about vectors.
-const VECTORS: usize = 2;
+const VECTOR_DIMENSION: usize = 2;
 
 /// Progress of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchProgress {
-    /// The strategy that is searched.
+    /// The strategy that the search is for.
     pub strategy: StrategyName,
     /// Number of points.
     pub iteration: usize,
@@ -113,7 +113,7 @@ impl Candidate {
         if stamps == 0 || stamps > horizon {
             return Err(StrategiesError::Stamps { stamps, horizon });
         }
-        let copy = purpose.of_a_copy();
+        let copy = purpose.of_single_copy();
         let result = find(name, &copy, progress)?;
         let lower_bound = result.lower_bound.filter(|_| stamps == 1);
         Self::of_chosen(result.chosen, purpose, lower_bound)
@@ -123,12 +123,12 @@ impl Candidate {
     ///
     /// # Errors
     /// [`StrategiesError`].
-    pub fn of_wanted(
+    pub fn of_requested(
         wanted: &RequestedStrategy,
         purpose: &Purpose,
         progress: &mut dyn FnMut(&SearchProgress),
     ) -> Result<Self, StrategiesError> {
-        let result = wanted.find(&purpose.of_a_copy(), progress)?;
+        let result = wanted.find(&purpose.of_single_copy(), progress)?;
         Self::of_chosen(result.chosen, purpose, None)
     }
 
@@ -141,7 +141,7 @@ impl Candidate {
         purpose: &Purpose,
         loss_lower_bound: Option<f64>,
     ) -> Result<Self, StrategiesError> {
-        let copy = purpose.of_a_copy();
+        let copy = purpose.of_single_copy();
         let length = NonZeroU64::new(copy.horizon).filter(|_| purpose.stamps > 1);
         let horizon = Some(purpose.horizon);
         if let Some(block) = build_factorization(&chosen.name, &copy.workload, copy.horizon) {
@@ -177,7 +177,7 @@ impl Candidate {
             return self.error(purpose);
         }
         let matrix = self.factorization.matrix(purpose.horizon)?;
-        let claim = participation_sensitivity(&matrix, purpose.participation, VECTORS)?;
+        let claim = participation_sensitivity(&matrix, purpose.participation, VECTOR_DIMENSION)?;
         let rows = self.factorization.decoder_row_samples(&purpose.workload, purpose.horizon);
         Ok(ExpectedError::of_samples(claim.value(), rows))
     }

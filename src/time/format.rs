@@ -18,7 +18,7 @@ pub enum TimeFormat {
 const UNITS: [(&str, u64); 4] =
     [("seconds", 1), ("milliseconds", 1_000), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000_000)];
 
-const MICROS: u64 = 1_000_000;
+const MICROS_PER_SECOND: u64 = 1_000_000;
 
 impl TimeFormat {
     /// Reads `seconds`, `milliseconds`, `microseconds`, `nanoseconds` or a pattern that holds at
@@ -57,7 +57,7 @@ impl TimeFormat {
             TimeFormat::SinceEpoch(units) => {
                 let text = std::str::from_utf8(text).ok()?;
                 match text.parse::<i64>() {
-                    Ok(whole) => micros(i128::from(whole) * i128::from(MICROS), *units),
+                    Ok(whole) => micros(i128::from(whole) * i128::from(MICROS_PER_SECOND), *units),
                     Err(_) => self.of_number(text.parse().ok()?),
                 }
             }
@@ -79,13 +79,13 @@ impl TimeFormat {
     /// Returns microseconds since 1970 of a number.
     pub(crate) fn of_number(&self, number: f64) -> Option<i64> {
         let TimeFormat::SinceEpoch(units) = self else { return None };
-        let scaled = number * MICROS as f64;
+        let scaled = number * MICROS_PER_SECOND as f64;
         (scaled.abs() < i128::MAX as f64 / 2.0).then(|| micros(scaled as i128, *units)).flatten()
     }
 }
 
-/// Returns a number of units as a whole number of microseconds, cut towards the past, if it is in
-/// the range of times.
+/// Returns a number of units as a whole number of microseconds, rounded towards the past, if it is
+/// in the range of times.
 fn micros(scaled: i128, units: u64) -> Option<i64> {
     let micros = i64::try_from(scaled.div_euclid(i128::from(units))).ok()?;
     Timestamp::from_microsecond(micros).ok().map(Timestamp::as_microsecond)

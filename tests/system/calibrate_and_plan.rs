@@ -67,7 +67,7 @@ fn strategy(name: &Value) -> &'static str {
     match name.as_str().unwrap() {
         "identity" => "identity",
         "sqrt" => "square-root",
-        other => panic!("{other} is no strategy of these vectors"),
+        other => panic!("{other} is not a strategy of these vectors"),
     }
 }
 

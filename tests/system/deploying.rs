@@ -82,7 +82,7 @@ fn the_demonstration_writes_what_its_pipeline_reads() {
 }
 
 #[test]
-fn manifests_are_of_this_version() {
+fn manifests_name_this_version() {
     Pipeline::load(&deploy("kubernetes/pipeline.toml")).expect("a pipeline");
     let version = env!("CARGO_PKG_VERSION");
     for name in ["run.yaml", "page.yaml"] {

@@ -132,11 +132,11 @@ fn aircraft_are_bounded_as_plain_loops_bound_them() {
         assert!(sums(&state) == expected, "{name} on {workers} workers");
         seen.insert(expected);
     }
-    assert_eq!(seen.len(), 5, "a kind of sums for each kind of bound");
+    assert_eq!(seen.len(), 5, "every kind of bound has sums of its own");
 }
 
-/// The flights with every third arrival delayed at random, every tenth row written twice, one row
-/// an hour or a day later, in order of arrival.
+/// The flights, with about every third arrival delayed at random, and about every tenth row written
+/// twice: the copy comes at the same time, an hour or a day later. Rows are in order of arrival.
 fn disturbed(lab: &Lab) -> PathBuf {
     let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv");
     let text = std::fs::read_to_string(original).expect("the data");
@@ -301,7 +301,10 @@ fn the_noise_agrees_with_plan() {
     }
     let once = plan(&["--participation", "1"]);
     let ratio = number(&planned["joint_sensitivity"]) / number(&once["joint_sensitivity"]);
-    assert!(ratio > 12_f64.sqrt(), "{ratio}: twelve times, square root of 1 or more with what overlaps");
+    assert!(
+        ratio > 12_f64.sqrt(),
+        "{ratio}: twelve participations give √12, or more if their columns overlap"
+    );
     let mut ledger = hushflow(["ledger", "--json"]);
     let ledger = finish(ledger.arg(state.join("ledger"))).succeeded().json().remove(0);
     let entry = &ledger["entries"][0];

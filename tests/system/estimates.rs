@@ -48,11 +48,11 @@ fn intervals_are_as_wide_as_their_level_requires() {
     let deviations = width(&delay(&plain)) / noise.as_f64().expect("a number");
     assert!((deviations / 3.92 - 1.0).abs() < 0.01, "{deviations}: the count is known well");
     assert!(delay(&plain)[0].as_f64() < mean.as_f64() && mean.as_f64() < delay(&plain)[1].as_f64());
-    for (place, interval) in [("mean_interval", "dep_delay"), ("standard_deviation_interval", "arr_delay")] {
-        let width_with = |arguments: &[&str]| width(&last(&state, arguments)[place][interval]);
-        assert!(width_with(&[]) < width_with(&["--level", "0.99"]), "{place}");
-        assert!(width_with(&[]) < width_with(&["--joint"]), "{place}");
-        assert!(width_with(&[]) < width_with(&["--population"]), "{place}");
+    for (field, column) in [("mean_interval", "dep_delay"), ("standard_deviation_interval", "arr_delay")] {
+        let width_with = |arguments: &[&str]| width(&last(&state, arguments)[field][column]);
+        assert!(width_with(&[]) < width_with(&["--level", "0.99"]), "{field}");
+        assert!(width_with(&[]) < width_with(&["--joint"]), "{field}");
+        assert!(width_with(&[]) < width_with(&["--population"]), "{field}");
     }
     let variance = &plain["covariance_interval"][0][0];
     let deviation = &plain["standard_deviation_interval"]["dep_delay"];
@@ -176,8 +176,8 @@ fn impossible_intervals_are_refused() {
 /// A pipeline over 4000 records of y = 3 + 2 x1 − x2 with little noise, followed by the text
 /// `more`.
 fn line(lab: &Lab, second_moments: &str, more: &str) -> PathBuf {
-    let row = |place: usize| {
-        let (x1, x2) = ((place % 20) as f64 / 10.0 - 1.0, (place * 7 % 13) as f64 / 6.5 - 1.0);
+    let row = |index: usize| {
+        let (x1, x2) = ((index % 20) as f64 / 10.0 - 1.0, (index * 7 % 13) as f64 / 6.5 - 1.0);
         format!("{x1},{},{x2}\n", 3.0 + 2.0 * x1 - x2)
     };
     lab.write("data.csv", String::from("x1,y,x2\n") + &(0..4000).map(row).collect::<String>());

@@ -66,7 +66,7 @@ impl Showroom {
                 command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
                 command
             }
-            other => panic!("{other:?} is no program of the page"),
+            other => panic!("{other:?} is not a program of the page"),
         };
         command.current_dir(self.lab.path("."));
         Some(command)

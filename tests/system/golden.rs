@@ -41,10 +41,10 @@ fn directory(path: &Path, files: &[(&str, &[u8])]) {
 /// The first rows of the fixture's stream.
 fn rows(count: usize) -> String {
     let mut text = String::from("site,a,b\n");
-    for place in 0..count {
-        let a = (place * 37 % 101) as f64 / 50.0 - 1.0;
-        let b = 0.8 * a + 0.2 * ((place * 61 % 97) as f64 / 50.0 - 1.0);
-        writeln!(text, "{},{a:.4},{b:.4}", ["north", "south"][place % 2]).unwrap();
+    for index in 0..count {
+        let a = (index * 37 % 101) as f64 / 50.0 - 1.0;
+        let b = 0.8 * a + 0.2 * ((index * 61 % 97) as f64 / 50.0 - 1.0);
+        writeln!(text, "{},{a:.4},{b:.4}", ["north", "south"][index % 2]).unwrap();
     }
     text
 }
@@ -57,10 +57,10 @@ fn a_log_of_estimates_is_read_and_continued() {
     directory(&state.join("ledger"), &[("ledger", include_bytes!("../fixtures/estimates/ledger"))]);
     let lines = || finish(&mut tail(&state, &[])).succeeded().json();
     let found = lines();
-    let places: Vec<Value> =
+    let rows_of_windows: Vec<Value> =
         found.iter().map(|line| json!([line["epoch"], line["key"], line["rows"]])).collect();
     let window = |epoch: u64, rows: f64| ["north", "south"].map(|key| json!([epoch, key, rows]));
-    assert_eq!(places, [window(1, 200.0), window(2, 200.0), window(3, 100.0)].concat());
+    assert_eq!(rows_of_windows, [window(1, 200.0), window(2, 200.0), window(3, 100.0)].concat());
     let first = &found[0];
     assert_eq!((&first["chain"], &first["estimator"]), (&json!("bbb9dd37d4867b19"), &json!("pace")));
     assert_eq!(first["mean"], json!([-0.03281436046792474, 0.02923812768748424]));
@@ -95,7 +95,7 @@ fn a_ledger_is_read_and_extended() {
         finish(hushflow(["ledger".as_ref(), ledger.as_os_str()]).arg("--json")).succeeded().json().remove(0)
     };
     let report = account();
-    let field = |name: &str| [0, 1, 2].map(|place| report["entries"][place][name].clone());
+    let field = |name: &str| [0, 1, 2].map(|index| report["entries"][index][name].clone());
     assert_eq!(report["data_set"], "golden");
     assert_eq!(field("pipeline"), ["golden records", "golden users", "covariance"].map(Value::from));
     assert_eq!(field("method"), ["jme", "jme", "pace"].map(Value::from));

@@ -136,7 +136,7 @@ fn other_formats_and_streams_without_times_are_described() {
     assert_eq!((&checked[0]["rows"], &checked[0]["epochs_published"]), (&80.into(), &10.into()));
 }
 
-/// Spreadsheets write a byte order mark: it is no part of the first name, quoted or not.
+/// Spreadsheets write a byte order mark: it is not part of the first name, quoted or not.
 #[test]
 fn a_byte_order_mark_is_no_part_of_a_name() {
     let lab = Lab::new();

@@ -116,9 +116,9 @@ fn with_line(number: usize, line: Option<&str>) -> String {
 #[test]
 fn a_field_of_the_wrong_type_is_named() {
     for (number, table, name) in fields() {
-        let place = format!("p.toml:{}:", number + 1);
+        let location = format!("p.toml:{}:", number + 1);
         let dotted = format!(" {table}{name}: found true, expected");
-        refused(&with_line(number, Some(&format!("{name} = true"))), &[&place, &dotted]);
+        refused(&with_line(number, Some(&format!("{name} = true"))), &[&location, &dotted]);
     }
 }
 
@@ -126,8 +126,8 @@ fn a_field_of_the_wrong_type_is_named() {
 fn an_unknown_field_is_named() {
     for (number, table, name) in fields() {
         let line = EVERY_FIELD.lines().nth(number).unwrap();
-        let place = format!("p.toml:{}:1: {table}z{name}: unknown field", number + 1);
-        refused(&with_line(number, Some(&format!("z{line}"))), &[&place]);
+        let location = format!("p.toml:{}:1: {table}z{name}: unknown field", number + 1);
+        refused(&with_line(number, Some(&format!("z{line}"))), &[&location]);
     }
 }
 
@@ -308,7 +308,7 @@ fn extreme_but_possible_values_never_panic() {
 }
 
 #[test]
-fn files_that_are_no_pipeline_are_refused() {
+fn files_that_are_not_pipelines_are_refused() {
     refused("", &["p.toml:1:1:", "the field name is missing"]);
     refused("name = ", &["p.toml:1:"]);
     refused("[source\npath = 'a.csv'\n", &["p.toml:1:", "unclosed table"]);
@@ -481,7 +481,7 @@ fn messages_never_contain_values_of_rows() {
     }
 }
 
-/// It may be a row of data by mistake.
+/// The header may be a row of data by mistake, so it must not be printed.
 #[test]
 fn a_missing_column_is_reported_without_the_header() {
     for (content, secrets) in [("X1,y\n1,2\n", ["X1"; 2]), ("7.25,secret,z\n1,2,3\n", ["7.25", "secret"])] {

@@ -320,7 +320,7 @@ fn a_journal_that_was_damaged_or_lost_is_refused() {
     let name = first.display().to_string();
     finish(hushflow(["verify"]).arg(&state)).failed(1, &[&name, "damaged at byte"]);
     case.feed(&state, "").failed(1, &[&name, "damaged at byte"]);
-    std::fs::write(&first, &good).expect("a segment can be mended");
+    std::fs::write(&first, &good).expect("a segment can be corrected");
     case.feed(&state, &(case.header.clone() + &case.rows[1050..].concat())).succeeded();
     assert!(sums(&state) == case.expected);
     finish(hushflow(["verify"]).arg(&state)).succeeded();

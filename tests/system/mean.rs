@@ -102,14 +102,14 @@ fn skewed_columns_are_warned_of() {
 fn without_the_reading_the_mean_is_the_same() {
     let text = std::fs::read_to_string(WEATHER).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let mended = directory.path().join("mended.csv");
-    std::fs::write(&mended, text.replace("1048.36", "10.36")).unwrap();
+    let corrected = directory.path().join("corrected.csv");
+    std::fs::write(&corrected, text.replace("1048.36", "10.36")).unwrap();
     let line = |path: &str| {
         format!(
             "mean {path} --columns wind_speed --scale 5 --method prime-ht --epsilon 2 --delta 1e-6 --corruption 0.01 --seed 7"
         )
     };
-    let [with, without] = [WEATHER, mended.to_str().unwrap()].map(|path| means(&json(&line(path)))[0]);
+    let [with, without] = [WEATHER, corrected.to_str().unwrap()].map(|path| means(&json(&line(path)))[0]);
     assert!((with - without).abs() < 0.05, "{with} {without}");
 }
 

@@ -381,7 +381,7 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
     assert_eq!(mistake.published(), 42);
 }
 
-/// A source that is mended after a stop is judged by the rows that are read, though rows of epochs
+/// A source that is corrected after a stop is judged by the rows that are read, though rows of epochs
 /// that were published before the stop did not count.
 #[test]
 fn a_repaired_source_resumes_where_the_run_stopped() {
@@ -395,8 +395,8 @@ fn a_repaired_source_resumes_where_the_run_stopped() {
     mistake.lab.write("data.csv", &good);
     mistake.run(&[]).failed(1, &["has changed before the place where the last run stopped"]);
     let read = 1 + 288 * published as usize;
-    let mended = bad.split_inclusive('\n').take(read).chain(good.split_inclusive('\n').skip(read));
-    mistake.lab.write("data.csv", mended.collect::<String>());
+    let corrected = bad.split_inclusive('\n').take(read).chain(good.split_inclusive('\n').skip(read));
+    mistake.lab.write("data.csv", corrected.collect::<String>());
     mistake.run(&[]).succeeded();
     assert_eq!(mistake.published(), 53);
 }
@@ -455,7 +455,7 @@ fn a_falling_clock_stops_a_first_run() {
     let (code, report) = few.check();
     assert!(code == Some(4) && report.contains("\"kind\":\"falling clock\""), "{report}");
     assert!(few.run(&[]).succeeded().err.contains("by the public clock, the latest rows"));
-    // A late row is no falling clock.
+    // A late row is not a falling clock.
     let delayed =
         Mistake::new(&data, &[warn, ("'event'", "'arrival'"), ("arrival = 'arrival'", "arrival = 'event'")]);
     assert!(!delayed.check().1.contains("falling clock"));

@@ -2,7 +2,7 @@
 
 use crate::harness::{Lab, Stream, finish, hushflow};
 
-/// Far more than a buffer holds, so separate buffers for each view would cut lines.
+/// The output is far larger than a buffer, so separate buffers for each view would cut lines.
 #[test]
 fn lines_of_several_views_do_not_cut_each_other() {
     let lab = Lab::new();

@@ -114,7 +114,7 @@ fn health_fails_in_time_where_nobody_answers() {
     let address = silent.local_addr().unwrap().to_string();
     let began = Instant::now();
     let ask =
-        |address: &str| finish(hushflow(["health", address, "--patience", "200ms"]).stdin(Stdio::null()));
+        |address: &str| finish(hushflow(["health", address, "--timeout", "200ms"]).stdin(Stdio::null()));
     ask(&address).failed(1, &[&address, "no answer in time"]);
     assert!(began.elapsed() < Duration::from_secs(10));
     drop(silent);

@@ -87,7 +87,7 @@ fn refusals_say_what_to_change() {
     let cells = lab.write("cells.csv", "n\n5\n6.5\n");
     let cells = cells.to_str().unwrap();
     let base = [cells, "--counts", "n", "--rho", "1", "--workload"];
-    refused(&[&base[..], &["cells"]].concat(), "the count of cell 2 is no whole number");
+    refused(&[&base[..], &["cells"]].concat(), "the count of cell 2 is not a whole number");
     refused(&[cells, "--workload", "tree", "--compare"], "expected cells, prefix, all-range");
     refused(&[cells, "--workload", "cells", "--rho", "1"], "expected --counts COLUMN");
     refused(&[cells, "--workload", "prefix", "--compare"], "--cells is missing");

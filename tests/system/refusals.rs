@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::means::can_inject;
+use crate::harness::means::can_fail_system_calls;
 use crate::harness::{Ended, Lab, Stream, finish, releases, run, sums};
 use crate::parquet::write;
 
@@ -52,7 +52,7 @@ fn refuse(call: &str, error: &str, limit: usize, check: impl Fn(&Ended)) -> usiz
 
 #[test]
 fn a_failed_thread_start_has_its_own_error() {
-    if can_inject() {
+    if can_fail_system_calls() {
         let named = |ended: &Ended| {
             assert!(ended.err.contains("thread") && !ended.err.contains("kind: "), "{}", ended.err);
         };
@@ -62,7 +62,7 @@ fn a_failed_thread_start_has_its_own_error() {
 
 #[test]
 fn missing_entropy_has_its_own_error() {
-    if can_inject() {
+    if can_fail_system_calls() {
         assert!(refuse("getrandom", "EIO", 6, |_| ()) > 1);
         // There is another source of entropy, which may be used.
         refuse("getrandom", "ENOSYS", 3, |_| ());
@@ -71,7 +71,7 @@ fn missing_entropy_has_its_own_error() {
 
 #[test]
 fn a_read_that_a_signal_interrupts_is_tried_again() {
-    if !can_inject() {
+    if !can_fail_system_calls() {
         return;
     }
     let (lab, _, _, expected) = STREAM.laid_out();
@@ -100,7 +100,7 @@ fn a_read_that_a_signal_interrupts_is_tried_again() {
 /// In the footer and in a page.
 #[test]
 fn a_failing_disk_is_not_reported_as_a_damaged_parquet_file() {
-    if !can_inject() {
+    if !can_fail_system_calls() {
         return;
     }
     let lab = Lab::new();
@@ -127,7 +127,7 @@ fn a_failing_disk_is_not_reported_as_a_damaged_parquet_file() {
 /// Interrupts every third of the calls that reach the state directory or its files.
 #[test]
 fn a_call_on_the_state_directory_that_a_signal_interrupts_is_made_again() {
-    if !can_inject() {
+    if !can_fail_system_calls() {
         return;
     }
     let (lab, _, _, expected) = STREAM.laid_out();

@@ -137,11 +137,13 @@ fn workers_processes_and_keys_without_records_change_nothing() {
         }
         let expected = found(&states[0]);
         assert_eq!(expected.len(), 12);
-        let places: Vec<(u64, &str)> = expected
+        let epochs_and_keys: Vec<(u64, &str)> = expected
             .iter()
             .map(|line| (line["epoch"].as_u64().unwrap(), line["key"].as_str().unwrap()))
             .collect();
-        assert!(places.iter().copied().eq((1..=4).flat_map(|epoch| STATIONS.map(|key| (epoch, key)))));
+        assert!(
+            epochs_and_keys.iter().copied().eq((1..=4).flat_map(|epoch| STATIONS.map(|key| (epoch, key))))
+        );
         for state in &states[1..] {
             assert_eq!(found(state), expected);
             // All bytes are equal, including the generation.
@@ -159,9 +161,9 @@ fn workers_processes_and_keys_without_records_change_nothing() {
 #[test]
 fn a_corrupt_reading_moves_no_window() {
     let lab = Lab::new();
-    let mended = std::fs::read_to_string(WEATHER).unwrap().replace("1048.36", "10.36");
-    let mended = lab.write("mended.csv", mended);
-    let found = [WEATHER, mended.to_str().unwrap()].map(|data| {
+    let corrected = std::fs::read_to_string(WEATHER).unwrap().replace("1048.36", "10.36");
+    let corrected = lab.write("corrected.csv", corrected);
+    let found = [WEATHER, corrected.to_str().unwrap()].map(|data| {
         let text = std::fs::read_to_string(weather(&lab, data, 91, MEAN, "")).unwrap();
         let pipeline = lab.write("wide.toml", text.replace("upper = 60", "upper = 2000"));
         let state = lab.path(&format!("state{}", data.len()));
@@ -170,18 +172,18 @@ fn a_corrupt_reading_moves_no_window() {
     });
     assert_ne!(found[0][0]["chain"], found[1][0]["chain"], "the pipelines read other data");
     for (with, without) in found[0].iter().zip(&found[1]) {
-        for place in 0..2 {
+        for index in 0..2 {
             let [with, without] =
-                [with, without].map(|line| line["mean"][place].as_f64().unwrap_or_else(|| panic!("{line}")));
-            assert!((with - without).abs() < [1.8, 0.6][place], "{with} {without}");
+                [with, without].map(|line| line["mean"][index].as_f64().unwrap_or_else(|| panic!("{line}")));
+            assert!((with - without).abs() < [1.8, 0.6][index], "{with} {without}");
         }
         let wind = with["mean"][1].as_f64().unwrap();
         assert!((6.0..15.0).contains(&wind), "{with}");
     }
 }
 
-/// Killed repeatedly after its first windows: published windows stay equal byte by byte, and in the
-/// end every window is present, as without a kill.
+/// Kills a run repeatedly after its first windows. Published windows stay equal byte by byte, and
+/// in the end every window is present, as without a kill.
 #[test]
 fn a_killed_run_resumes_and_publishes_each_window_once() {
     let lab = Lab::new();
@@ -417,7 +419,7 @@ fn releases_made(lab: &Lab) -> usize {
 fn windows_without_an_estimate_are_released_as_such() {
     let lab = Lab::new();
     let rows = |header: &str, row: &dyn Fn(usize) -> String, number: usize| {
-        (0..number).fold(header.to_owned() + "\n", |text, place| text + &row(place) + "\n")
+        (0..number).fold(header.to_owned() + "\n", |text, index| text + &row(index) + "\n")
     };
     let in_place = "replace-one-in-place";
     let refused = |found: &Value, message: &str| {
@@ -434,7 +436,7 @@ fn windows_without_an_estimate_are_released_as_such() {
     refused(&mean(&one), "1 rows are too few");
     assert!(
         covariance(&one, "zero-out")["rows_noise"].as_f64().unwrap() > 0.0,
-        "where the number is private it is never said"
+        "a private number of rows is never reported exactly"
     );
     // Constant columns, and columns without any usable value.
     for row in ["0.5,0", "nan,", "7e300,-7e300"] {
@@ -446,15 +448,15 @@ fn windows_without_an_estimate_are_released_as_such() {
     }
     // Fewer rows than columns, and one column.
     let wide: Vec<String> = (0..30).map(|column| format!("c{column}")).collect();
-    let few = rows(&wide.join(","), &|place| vec![format!("0.{place}"); 30].join(","), 5);
+    let few = rows(&wide.join(","), &|index| vec![format!("0.{index}"); 30].join(","), 5);
     assert_eq!(covariance(&few, in_place)["covariance"].as_array().unwrap().len(), 30);
-    let single = rows("a", &|place| format!("{}", (place % 100) as f64 / 100.0), 20_000);
+    let single = rows("a", &|index| format!("{}", (index % 100) as f64 / 100.0), 20_000);
     assert_eq!(covariance(&single, in_place)["measured_pairs"], 0);
     let found =
         window_of(&lab, &single, "method = 'tukey'\ncorruption = 0.1\nscale = [0.3]\nrange = 5", in_place);
     close("the median", &found["mean"][0], 0.5, 0.1);
     // Outside the bounds: a covariance clips, and a mean needs no bounds.
-    let outside = rows("a,b", &|place| format!("{},3", if place % 2 == 0 { 9 } else { -9 }), 20_000);
+    let outside = rows("a,b", &|index| format!("{},3", if index % 2 == 0 { 9 } else { -9 }), 20_000);
     let found = covariance(&outside, in_place);
     close("clipped", &found["covariance"][0][0], 1.0, 0.05);
     close("clipped", &found["covariance"][1][1], 1.0, 0.05);

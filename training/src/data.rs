@@ -18,7 +18,7 @@ pub const FASHION_MNIST: &str = "/usr/share/datasets/fashion-mnist";
 const UNSIGNED_BYTES: u8 = 8;
 
 /// The most bytes that are read of a file. The largest file of images has 47 MB.
-const MOST_BYTES: u64 = 1 << 29;
+const MAX_BYTES: u64 = 1 << 29;
 
 /// Error of reading images.
 #[derive(Debug, Error)]
@@ -222,9 +222,9 @@ fn read_idx<const D: usize>(path: &Path) -> Result<([usize; D], Vec<u8>), DataEr
     let mut bytes = Vec::new();
     let zipped = path.extension().is_some_and(|extension| extension == "gz");
     let read = if zipped {
-        GzDecoder::new(file).take(MOST_BYTES).read_to_end(&mut bytes)
+        GzDecoder::new(file).take(MAX_BYTES).read_to_end(&mut bytes)
     } else {
-        file.take(MOST_BYTES).read_to_end(&mut bytes)
+        file.take(MAX_BYTES).read_to_end(&mut bytes)
     };
     read.map_err(io_error)?;
     parse_idx(path, &bytes).map(|(shape, elements)| (shape, elements.to_vec()))

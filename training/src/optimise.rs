@@ -14,7 +14,7 @@ use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::vec::Broadcast;
 
 /// Maximum number of runs that the parameters are cut into, independent of the number of workers.
-const MOST_RUNS: usize = 16;
+const MAX_RUNS: usize = 16;
 
 /// The optimiser and its number of steps. Equal on every worker.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Optimiser {
     pub(crate) fn runs(&self) -> usize {
         let dimension = self.mechanism.layout().dimension;
         // The scale is relative to the mean of all coordinates, so one run must hold them all.
-        if self.setup.setting.damping().is_some() { 1 } else { MOST_RUNS.min(dimension) }
+        if self.setup.setting.damping().is_some() { 1 } else { MAX_RUNS.min(dimension) }
     }
 
     pub(crate) fn run(&self, number: usize) -> Range<usize> {

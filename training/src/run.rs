@@ -18,7 +18,7 @@ use crate::plan::{TrainingError, TrainingPlan};
 use crate::training_loop::{Learner, training_loop};
 
 /// Longest sleep of a worker before it checks for a fault.
-const NAP: Duration = Duration::from_millis(50);
+const PARK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Numbers in a batch of gradients that are clipped together, about the size of a processor's
 /// cache.
@@ -101,7 +101,7 @@ pub fn train(
             let log = (worker.index() == 0).then(|| Box::new(log) as Box<dyn CommitLog<u64>>);
             let (setup, watched) = (setup.clone(), fault.clone());
             worker.dataflow(|scope| training_loop(scope, setup, learner, log, fault.clone()));
-            while !watched.is_raised() && worker.step_or_park(Some(NAP)) {}
+            while !watched.is_raised() && worker.step_or_park(Some(PARK_TIMEOUT)) {}
             // After a fault, timely must not wait for dataflows that never finish.
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
         }

@@ -75,7 +75,7 @@ impl fmt::Display for Sampling {
 
 /// A name that is not one of a sampling scheme.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{0:?} is no sampling scheme: expected in-order, poisson or balls-in-bins")]
+#[error("{0:?} is not a sampling scheme: expected in-order, poisson or balls-in-bins")]
 pub struct SamplingError(String);
 
 impl FromStr for Sampling {
@@ -308,6 +308,6 @@ mod tests {
             assert_eq!(sampling.to_string().parse(), Ok(sampling));
         }
         let error = "shuffle".parse::<Sampling>().unwrap_err().to_string();
-        assert!(error.starts_with("\"shuffle\" is no sampling scheme: expected in-order, poisson"));
+        assert!(error.starts_with("\"shuffle\" is not a sampling scheme: expected in-order, poisson"));
     }
 }

@@ -262,7 +262,7 @@ impl TrainingSteps {
     /// [`TrainingError::State`] for a state of another plan. The run must then end.
     pub fn restore(&mut self, state: &[u8]) -> Result<(), TrainingError> {
         let refused = |reason| move || TrainingError::State(StepError::State { reason });
-        let mut rest = state.strip_prefix(&MAGIC).ok_or_else(refused("it is no saved training run"))?;
+        let mut rest = state.strip_prefix(&MAGIC).ok_or_else(refused("it is not a saved training run"))?;
         let short = refused("it is shorter than its parts");
         let mut part = || -> Result<&[u8], TrainingError> {
             let (length, after) = rest.split_first_chunk().ok_or_else(short)?;

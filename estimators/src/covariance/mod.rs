@@ -202,7 +202,8 @@ impl CovarianceMethod {
     /// bounds or about a mean that takes the share `centre` of the budget.
     ///
     /// # Errors
-    /// [`CovarianceError`], by public numbers alone.
+    /// [`CovarianceError`]: from public numbers alone, unless it [follows from
+    /// releases](CovarianceError::follows_from_releases).
     pub fn estimate<R: CryptoRng + ?Sized>(
         self,
         sample: &CovarianceSample<'_>,

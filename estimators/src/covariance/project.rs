@@ -2,8 +2,8 @@
 //! post-processing of releases.
 //!
 //! The matrix is projected in units of z, scaled so that the noise of every variance is 1.
-//! Measurements have independent noise of deviations δ_ij, so along a unit vector u the variance
-//! has noise of the variance `2Σ(u_i u_j δ_ij)² − Σ(u_i² δ_ii)²`.
+//! Measurements have independent noise of deviations δ_ij. So the noise of the variance along a
+//! unit vector u has the variance `2Σ(u_i u_j δ_ij)² − Σ(u_i² δ_ii)²`.
 
 use super::{CovarianceError, CovarianceEstimate, CovarianceMethod};
 use hushflow_mechanism::estimate::projection::{Projection, Spectrum, shrunk};

@@ -21,16 +21,17 @@
 //! noise. As in the paper, an eighth of ρ estimates the trace, an eighth selects the clipping norm,
 //! and three quarters estimate the covariance.
 //!
-//! **The norm.** Candidates are √d·2^−j of z. Clipping at r removes Σ(‖x‖² − r²)₊/n from the trace
-//! and moves the covariance by at most that in the Frobenius norm. For either estimator, the noise
-//! at r has its own bound. The exponential mechanism draws the candidate with the least sum of the
-//! two, in one exact draw. (The paper runs the sparse vector technique over the same sums.)
+//! **The norm.** Candidates for the norm of z are √d·2^−j. Clipping at r removes Σ(‖x‖² − r²)₊/n
+//! from the trace and moves the covariance by at most that in the Frobenius norm. For either
+//! estimator, the noise at r has its own bound. The exponential mechanism draws the candidate with
+//! the least sum of the two, in one exact draw. (The paper runs the sparse vector technique over
+//! the same sums.)
 //!
-//! **Privacy of the draw.** In integers, norms ‖q‖² lie in [0, R²]. A candidate's score is −Σ(‖q‖²
-//! − t)₊ minus a function of public numbers. Let a record of squared norm a replace one of b ≤ a (b
-//! = 0 if it was blank). Then (a − t)₊ − (b − t)₊ is in [0, R²] for every t: *all scores move in
-//! the same direction*, by at most R². So log-ratios of probabilities lie in an interval of length
-//! c·R², not 2c·R², as if the scores had the sensitivity R²/2. ∎
+//! **Privacy of the draw.** In integers, squared norms ‖q‖² lie in [0, R²]. A candidate's score is
+//! −Σ(‖q‖² − t)₊ minus a function of public numbers. Let a record of squared norm a replace one of
+//! b ≤ a (b = 0 if it was blank). Then (a − t)₊ − (b − t)₊ is in [0, R²] for every t: *all scores
+//! move in the same direction*, by at most R². So log-ratios of probabilities lie in an interval of
+//! length c·R², not 2c·R², as if the scores had the sensitivity R²/2. ∎
 
 use super::estimate::{CovarianceEstimate, EntryMeasurement, PreparedSample};
 use super::sample::{CovarianceSample, Noisy, add_noise, matrix_sensitivity, measure, moments};

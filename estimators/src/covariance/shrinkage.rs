@@ -10,7 +10,7 @@
 //! | nearest semidefinite matrix | little noise |
 //! | eigenvalues beyond e, reduced to √(λ² − e²), and no others | few strong directions |
 //! | diagonal | uncorrelated columns |
-//! | the diagonal, and off it the second estimate | few directions beside own variances |
+//! | the diagonal, and off it the second estimate | few directions beside the columns' variances |
 //!
 //! √(λ² − e²) has the least Frobenius error of all functions of an eigenvalue, for few directions
 //! in many columns (Gavish & Donoho 2017; Nadakuditi 2014).
@@ -27,11 +27,11 @@
 use super::{CovarianceError, nearest_semidefinite};
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
 
-/// Largest derivative of √(λ² − e²): at the edge it is infinite.
-const STEEPEST: f64 = 50.0;
+/// Limit on the derivative of √(λ² − e²), which is infinite at the edge.
+const MAX_SLOPE: f64 = 50.0;
 
-/// Eigenvalues closer than this share of the largest count as equal.
-const EQUAL: f64 = 1e-12;
+/// Eigenvalues are treated as equal if they differ by less than this share of the largest.
+const EQUALITY_TOLERANCE: f64 = 1e-12;
 
 /// A function of the eigenvalues, its derivative, and how it acts on the matrix.
 struct Spectral {
@@ -46,7 +46,7 @@ impl Spectral {
         let (values, vectors) = (&eigen.eigenvalues, &eigen.eigenvectors);
         let size = values.len();
         let images: Vec<(f64, f64)> = values.iter().map(|value| function(*value)).collect();
-        let close = EQUAL * values.amax();
+        let close = EQUALITY_TOLERANCE * values.amax();
         let slope = |a: usize, b: usize| {
             let difference = values[a] - values[b];
             let mean = || (images[a].1 + images[b].1) / 2.0;
@@ -69,7 +69,7 @@ fn beyond(edge: f64, value: f64) -> (f64, f64) {
         return (0.0, 0.0);
     }
     let root = (value * value - edge * edge).sqrt();
-    (root.copysign(value), (value.abs() / root).min(STEEPEST))
+    (root.copysign(value), (value.abs() / root).min(MAX_SLOPE))
 }
 
 /// Returns the estimate with the least estimated error from entries with noise of deviation `noise`

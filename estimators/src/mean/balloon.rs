@@ -8,10 +8,10 @@
 //! # The ball of PRIME-ht
 //! Chebyshev's radius for heavy tails, 2√(d/α), is several times the norm of most records, and its
 //! square multiplies the noise of every check. [`tightened`] replaces it by twice the radius that
-//! holds all but a share 1.5α of the records, which is private. *Bias.* At most 1.5α of the records
-//! are clipped, by Cauchy and Schwarz each direction of the mean moves by at most √(1.5α) of its
-//! standard deviation: the order of what the method promises. Twice the radius makes it far less
-//! for all but contrived tails.
+//! holds all but a share 1.5α of the records, which is private. *Bias.* At most a share 1.5α of the
+//! records is clipped. By Cauchy–Schwarz, each direction of the mean then moves by at most √(1.5α)
+//! of its standard deviation: the order of what the method promises. Twice the radius makes the
+//! bias far smaller for all but contrived tails.
 
 use super::budget::MeanBudget;
 use super::prime::last_mean;
@@ -30,7 +30,7 @@ const BALLOONS: u32 = 2;
 /// Number of candidate radii, spaced evenly in logarithms from a hundredth of the first ball's
 /// radius to all of it.
 const RADII: usize = 256;
-const SMALLEST: f64 = 0.01;
+const SMALLEST_RADIUS: f64 = 0.01;
 
 /// Returns the mean of the records clipped by the last balloon, starting from the ball that holds
 /// the clean ones.
@@ -89,7 +89,7 @@ fn radius(
     let dimension = kept.dimension();
     let identity = Mat::<f64>::identity(dimension, dimension);
     let weights = Weights { root: identity, largest: 1.0 };
-    let edge = |bin: usize| SMALLEST.powf(1.0 - bin as f64 / (RADII - 1) as f64);
+    let edge = |bin: usize| SMALLEST_RADIUS.powf(1.0 - bin as f64 / (RADII - 1) as f64);
     let edges: Vec<f64> = (0..RADII).map(|bin| edge(bin).powi(2)).collect();
     let mut counts = vec![0i128; RADII];
     for score in kept.scores(weights.root.as_ref(), &vec![0.0; dimension]) {

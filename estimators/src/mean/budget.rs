@@ -179,7 +179,7 @@ const FIRST_EDGE: f64 = 0.25;
 const EXCESS_SHARE: f64 = 0.31;
 
 /// Maximum number of bins: scores are below 2¹⁰⁰⁰.
-const MOST_BINS: usize = 1000;
+const MAX_BINS: usize = 1000;
 
 /// Returns the threshold ρ for scores of at most `largest`, whose total excess is `excess` per
 /// record. `None` if no bin suffices; the paper leaves this case open, and here nothing is removed.
@@ -210,7 +210,7 @@ pub(super) fn threshold(
 /// Lower edges of bins up to a largest score.
 fn edges(largest: f64) -> Vec<f64> {
     let doubled = std::iter::successors(Some(FIRST_EDGE), |edge| Some(2.0 * edge));
-    doubled.take_while(|edge| *edge <= largest.max(FIRST_EDGE)).take(MOST_BINS).collect()
+    doubled.take_while(|edge| *edge <= largest.max(FIRST_EDGE)).take(MAX_BINS).collect()
 }
 
 #[cfg(test)]

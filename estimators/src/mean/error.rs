@@ -66,7 +66,7 @@ pub enum MeanError {
         rows: usize,
     },
     /// No rows.
-    #[error("there are no rows, and the mean of nothing is no number: give some")]
+    #[error("there are no rows, and the mean of nothing is not a number: give some")]
     NoRows,
     /// The values do not form a table.
     #[error(

@@ -45,7 +45,7 @@ const HEAVY_EPOCH_ENDS: f64 = 2.0 / 3.0;
 const WORTH_FILTERING: f64 = 1.0 / 5.5;
 
 /// Largest share of the records that `auto` lets PRIME remove, in units of the corruption.
-const MOST_REMOVED: f64 = 3.0;
+const MAX_REMOVED: f64 = 3.0;
 
 /// Margin for the noise of that share.
 const COUNT_DEVIATIONS: f64 = 4.0;
@@ -189,7 +189,7 @@ pub(super) fn estimate(
     last_mean(&kept, converged, budget, rng)
 }
 
-/// Filters as PRIME until more than [`MOST_REMOVED`] times the corruption is removed. Returns
+/// Filters as PRIME until more than [`MAX_REMOVED`] times the corruption is removed. Returns
 /// whether it stopped there: then the records are not what PRIME assumes, and no mean is released.
 ///
 /// Rounds remove at most 2α each, and corrupt rows of one kind go in the first. Columns with a long
@@ -201,7 +201,7 @@ pub(super) fn estimate_or_stop(
     rng: &mut NoiseGenerator,
 ) -> Result<Option<MeanEstimate>, EstimationStop> {
     let rules = PrimeRules {
-        least_share: 1.0 - MOST_REMOVED * corruption,
+        least_share: 1.0 - MAX_REMOVED * corruption,
         ..PrimeRules::new(Tails::SubGaussian, corruption, kept.len())
     };
     match filtered(&mut kept, &rules, budget, rng) {

@@ -51,16 +51,16 @@ use hushflow_mechanism::noise::selection::Selection;
 use hushflow_mechanism::noise::{DiscreteLaplace, NoiseGenerator};
 
 /// Maximum number of columns: directions are 3^d.
-const MOST_COLUMNS: usize = 4;
+const MAX_COLUMNS: usize = 4;
 
 /// Maximum work: centres times directions times records.
-const MOST_STEPS: f64 = 1e9;
+const MAX_STEPS: f64 = 1e9;
 
 /// Grid units of half the interval.
 const GRID: f64 = (1u64 << 40) as f64;
 
 /// Points per axis of the net for the draw, for each number of columns.
-const POINTS: [usize; MOST_COLUMNS] = [4001, 401, 61, 25];
+const POINTS: [usize; MAX_COLUMNS] = [4001, 401, 61, 25];
 
 /// Spacing of the centres of subsets, in scales.
 const CENTRES: f64 = 0.5;
@@ -148,11 +148,11 @@ fn reach(range: f64, dimension: usize) -> f64 {
 fn centres(records: usize, dimension: usize, range: f64, question: &Question) -> Result<Net, MeanError> {
     let too_large =
         |what, found: f64, most: f64| MeanError::TooLarge { method: question.method, what, found, most };
-    if dimension > MOST_COLUMNS {
-        return Err(too_large("columns", dimension as f64, MOST_COLUMNS as f64));
+    if dimension > MAX_COLUMNS {
+        return Err(too_large("columns", dimension as f64, MAX_COLUMNS as f64));
     }
     let side = Net::side_of(range, CENTRES);
-    let most = (MOST_STEPS / (side.powi(dimension as i32) * 3_f64.powi(dimension as i32))).floor();
+    let most = (MAX_STEPS / (side.powi(dimension as i32) * 3_f64.powi(dimension as i32))).floor();
     if records as f64 > most {
         return Err(too_large("records for this range", records as f64, most));
     }

@@ -31,10 +31,10 @@ use hushflow_mechanism::noise::NoiseGenerator;
 use hushflow_mechanism::noise::selection::Selection;
 
 /// Maximum work: normals times points, and normals times records.
-const MOST_STEPS: f64 = 1e9;
+const MAX_STEPS: f64 = 1e9;
 
 /// Maximum number of points of the net.
-const MOST_POINTS: f64 = 4e6;
+const MAX_POINTS: f64 = 4e6;
 
 /// Spacing of the points in scales, as a share of α, unless that is less than [`FINEST`].
 const SPACING: f64 = 0.5;
@@ -44,10 +44,10 @@ const FINEST: f64 = 0.01;
 const COARSEST: f64 = 0.5;
 
 /// Maximum number of columns.
-const MOST_COLUMNS: usize = 4;
+const MAX_COLUMNS: usize = 4;
 
 /// Largest entry m of the normals, for each number of columns.
-const LARGEST_ENTRIES: [i64; MOST_COLUMNS] = [1, 45, 12, 6];
+const LARGEST_ENTRIES: [i64; MAX_COLUMNS] = [1, 45, 12, 6];
 
 /// Units of a record's grid in 2R scales. Projections stay below 2⁴⁹.
 const UNIT: f64 = (1u64 << 40) as f64;
@@ -79,12 +79,12 @@ fn net(records: usize, dimension: usize, range: f64, question: &Question) -> Res
         found: found as f64,
         most: most.floor(),
     };
-    if dimension > MOST_COLUMNS {
-        return Err(too_large("columns", dimension, MOST_COLUMNS as f64));
+    if dimension > MAX_COLUMNS {
+        return Err(too_large("columns", dimension, MAX_COLUMNS as f64));
     }
     let (half_width, columns) = (2.0 * range, dimension as f64);
-    let most = (MOST_STEPS / normals(dimension).len() as f64).floor();
-    let affordable = most.min(MOST_POINTS).powf(columns.recip()).floor();
+    let most = (MAX_STEPS / normals(dimension).len() as f64).floor();
+    let affordable = most.min(MAX_POINTS).powf(columns.recip()).floor();
     let finest = Net::side_of(half_width, (question.corruption * SPACING).max(FINEST));
     let least = Net::side_of(half_width, COARSEST);
     if affordable < least.min(finest) {
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn normals_cover_all_directions() {
         let mut rng = NoiseSource::Seeded(7).generator(0, 0).unwrap();
-        for dimension in 2..=MOST_COLUMNS {
+        for dimension in 2..=MAX_COLUMNS {
             let normals = normals(dimension);
             let most = LARGEST_ENTRIES[dimension - 1] as f64;
             let bound = ((dimension as f64 - 1.0).sqrt() / (2.0 * most)).atan();
@@ -381,7 +381,7 @@ mod tests {
             other in [-1i64..2, -1i64..2, -1i64..2, -1i64..2],
             large in any::<bool>(),
         ) {
-            for dimension in 1..=MOST_COLUMNS {
+            for dimension in 1..=MAX_COLUMNS {
                 let unit = if large { 2 * UNIT as i64 } else { 1 };
                 let vectors = |rows: &[[i64; 4]]| -> Vec<i64> {
                     rows.iter().flat_map(|row| row[..dimension].iter().map(|x| x * unit)).collect()

@@ -50,7 +50,7 @@ use std::cmp::Ordering;
 
 /// Number of rounds that an epoch looks ahead. A factor of e^(2²⁰/111) puts all weight on the
 /// largest direction.
-const MOST_ROUNDS: u32 = 1 << 20;
+const MAX_ROUNDS: u32 = 1 << 20;
 
 /// Eigenvalues in ascending order, and eigenvectors as columns.
 pub(super) struct Eigensystem {
@@ -122,7 +122,7 @@ impl WeightEpoch {
         let mut rounds = 1;
         while !after(rounds)?.2 {
             rounds *= 2;
-            if rounds > MOST_ROUNDS {
+            if rounds > MAX_ROUNDS {
                 return None;
             }
         }

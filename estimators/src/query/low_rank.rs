@@ -7,7 +7,7 @@
 use nalgebra::{DMatrix, SymmetricEigen};
 
 /// Largest number of cells: a search takes seconds.
-pub const MOST_CELLS: usize = 128;
+pub const MAX_CELLS: usize = 128;
 
 /// Rows of L for each rank of W (the paper's choice).
 const RANK_FACTOR: f64 = 1.2;

@@ -13,8 +13,8 @@
 //! # Release
 //! C of the [optimum](QueryStrategy) is rounded to integers K = ⌊2⁴⁰·C⌉. The answers to K are exact
 //! integers, and each gets discrete Gaussian noise of parameter σ·Δ, where Δ² is the largest
-//! squared norm of a column of K, an exact integer. Cells, answers and intervals are
-//! post-processing, with K itself, so rounding of C costs accuracy alone.
+//! squared norm of a column of K, an exact integer. Cells, answers and intervals are computed from
+//! the release with K itself, so rounding C costs accuracy but no privacy.
 //!
 //! **Neighbours** differ in one record, which is in one cell of one of them and absent from the
 //! other: cell j changes by 1, and the answers to K by column j, whose norm is at most Δ. So the
@@ -30,7 +30,7 @@ mod rivals;
 mod strategy;
 mod workload;
 
-pub use low_rank::MOST_CELLS as LOW_RANK_CELLS;
+pub use low_rank::MAX_CELLS as LOW_RANK_CELLS;
 pub use rivals::StrategyError;
 pub use strategy::QueryStrategy;
 pub use workload::{QueryName, QueryWorkload};
@@ -49,10 +49,10 @@ use thiserror::Error;
 const LARGEST_COUNT: u64 = 1 << 40;
 
 /// Largest number of cells of `matrix` and `marginals`: the optimum takes minutes.
-pub const MOST_CELLS: usize = 2048;
+pub const MAX_CELLS: usize = 2048;
 
 /// Largest number of cells of the other workloads: all ranges are 34 million answers then.
-pub const MOST_PATH_CELLS: usize = 8192;
+pub const MAX_PATH_CELLS: usize = 8192;
 
 /// Relative margin by which deviations are raised.
 const MARGIN: f64 = 1e-12;
@@ -85,7 +85,7 @@ pub enum QueryError {
     },
     /// Too many cells for the optimum.
     #[error(
-        "{found} cells: the optimum takes time with their cube, here about {minutes:.0} minutes on a usual machine; expected at most {MOST_CELLS} cells: merge some, or ask for cells, prefix or all-range"
+        "{found} cells: the optimum takes time with their cube, here about {minutes:.0} minutes on a usual machine; expected at most {MAX_CELLS} cells: merge some, or ask for cells, prefix or all-range"
     )]
     Cells {
         /// Number of cells.
@@ -94,7 +94,7 @@ pub enum QueryError {
         minutes: f64,
     },
     /// Too many cells for a strategy in memory.
-    #[error("{found} cells: expected at most {MOST_PATH_CELLS}: merge some")]
+    #[error("{found} cells: expected at most {MAX_PATH_CELLS}: merge some")]
     PathCells {
         /// Number of cells.
         found: usize,
@@ -189,7 +189,7 @@ impl QueryMechanism {
     pub fn noise_multiplier(&self, epsilon: Epsilon, delta: Delta) -> Result<NoiseMultiplier, QueryError> {
         let continuous =
             hushflow_mechanism::accounting::gaussian::noise_multiplier_rounded_up(epsilon, delta);
-        // More noise than the continuous one, so it is no further from the ideal.
+        // The discrete multiplier is at least the continuous one, so this bound covers it.
         let discreteness = self.discreteness(continuous)?;
         Ok(discrete::noise_multiplier_rounded_up(epsilon, delta, discreteness)?)
     }

@@ -34,7 +34,7 @@ use super::{QueryError, QueryWorkload};
 const GAP: f64 = 1e-8;
 
 /// Most steps of the search.
-const MOST_STEPS: usize = 2000;
+const MAX_STEPS: usize = 2000;
 
 /// Exponent of diag(X) in a step: below 2 the fixed point attracts. Prefixes of 1,000 cells take
 /// 109 steps, and 179 with an exponent of 1.
@@ -101,7 +101,7 @@ impl PathOptimum {
     /// Finds the optimum; none for a workload that is not on a path.
     pub(super) fn new(workload: &QueryWorkload) -> Option<Self> {
         let mut found = Self::at(workload, vec![1.0; workload.cells()])?;
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             if found.gap() <= GAP {
                 break;
             }

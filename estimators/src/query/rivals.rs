@@ -7,7 +7,7 @@
 //! | hierarchical | sums of all nodes of a binary tree (Hay et al. 2010), least squares |
 //! | wavelet | the total and the difference of the halves of each node (Xiao et al. 2010) |
 //! | spectral | V^(1/4): the optimum if all columns are alike (Li & Miklau 2013) |
-//! | low-rank | the Low-Rank Mechanism ([`low_rank`]), up to [`low_rank::MOST_CELLS`] cells |
+//! | low-rank | the Low-Rank Mechanism ([`low_rank`]), up to [`low_rank::MAX_CELLS`] cells |
 
 use super::path::PathOptimum;
 use super::{QueryError, QueryWorkload, low_rank};
@@ -30,7 +30,7 @@ pub(super) fn on_path(workload: &QueryWorkload) -> Result<Vec<StrategyError>, Qu
     let n = workload.cells();
     let spectral = PathOptimum::spectral_error(workload).ok_or(QueryError::Numerical)?;
     let shared = |i, j| workload.shared(i, j);
-    let low_rank = (n <= low_rank::MOST_CELLS).then(|| DMatrix::from_fn(n, n, shared));
+    let low_rank = (n <= low_rank::MAX_CELLS).then(|| DMatrix::from_fn(n, n, shared));
     let low_rank = low_rank.and_then(|form| low_rank::error(&form));
     Ok(rivals(n, shared, workload.queries(), spectral, low_rank))
 }
@@ -39,7 +39,7 @@ pub(super) fn on_path(workload: &QueryWorkload) -> Result<Vec<StrategyError>, Qu
 pub(super) fn of_form(form: &DMatrix<f64>, queries: usize) -> Result<Vec<StrategyError>, QueryError> {
     let n = form.nrows();
     let spectral = spectral(form).ok_or(QueryError::Numerical)?;
-    let low_rank = Some(form).filter(|_| n <= low_rank::MOST_CELLS).and_then(low_rank::error);
+    let low_rank = Some(form).filter(|_| n <= low_rank::MAX_CELLS).and_then(low_rank::error);
     Ok(rivals(n, |i, j| form[(i, j)], queries, spectral, low_rank))
 }
 

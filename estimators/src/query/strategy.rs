@@ -8,7 +8,7 @@
 use super::integers::TriangularIntegers;
 use super::path::PathOptimum;
 use super::rivals::{self, StrategyError};
-use super::{MOST_CELLS, MOST_PATH_CELLS, QueryError, QueryWorkload};
+use super::{MAX_CELLS, MAX_PATH_CELLS, QueryError, QueryWorkload};
 use hushflow_mechanism::optimize::{OptimizerSettings, Optimum, QuadraticForm, certificate, coa};
 use nalgebra::DMatrix;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 /// for more than 512 cells.
 const GAP: f64 = 1e-3;
 
-/// Seconds that the optimum of [`MOST_CELLS`] cells takes.
+/// Seconds that the optimum of [`MAX_CELLS`] cells takes.
 const SECONDS_AT_MOST: f64 = 150.0;
 
 /// Largest difference between the squared norm of a column and its stated value, and between the
@@ -49,12 +49,12 @@ impl QueryStrategy {
             return Err(QueryError::Empty);
         }
         let found = match workload {
-            QueryWorkload::Matrix(matrix) if cells <= MOST_CELLS => Self::dense(matrix)?,
+            QueryWorkload::Matrix(matrix) if cells <= MAX_CELLS => Self::dense(matrix)?,
             QueryWorkload::Matrix(_) => {
-                let minutes = SECONDS_AT_MOST * (cells as f64 / MOST_CELLS as f64).powi(3) / 60.0;
+                let minutes = SECONDS_AT_MOST * (cells as f64 / MAX_CELLS as f64).powi(3) / 60.0;
                 return Err(QueryError::Cells { found: cells, minutes });
             }
-            _ if cells <= MOST_PATH_CELLS => {
+            _ if cells <= MAX_PATH_CELLS => {
                 FoundStrategy::Path(PathOptimum::new(workload).ok_or(QueryError::Numerical)?)
             }
             _ => return Err(QueryError::PathCells { found: cells }),

@@ -4,7 +4,7 @@ use super::QueryError;
 use nalgebra::DMatrix;
 
 /// Largest number of entries of a workload that is written out.
-const MOST_ENTRIES: usize = 40_000_000;
+const MAX_ENTRIES: usize = 40_000_000;
 
 /// A workload of linear queries.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +46,7 @@ impl QueryWorkload {
             let combinations: usize = members.iter().map(|a| sizes[*a]).product();
             let of_cell =
                 |cell: usize| members.iter().fold(0, |index, a| index * sizes[*a] + value(cell, *a));
-            if (rows.len() + combinations).saturating_mul(cells) > MOST_ENTRIES {
+            if (rows.len() + combinations).saturating_mul(cells) > MAX_ENTRIES {
                 return Err(QueryError::TooLarge { queries: rows.len() + combinations, cells });
             }
             rows.extend((0..combinations).map(|index| {

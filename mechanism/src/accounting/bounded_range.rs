@@ -8,8 +8,8 @@
 //!
 //! # Lemma
 //! An ε-bounded-range mechanism is μ-Gaussian-private (Dong, Roth & Su 2022) for `Φ(μ/2) =
-//! e^(ε/2)/(1 + e^(ε/2))`, and for no smaller μ. It is therefore μ-Gaussian-private for `μ² =
-//! πε²/8 = πρ`, where a Gaussian mechanism of the same ρ has μ² = 2ρ.
+//! e^(ε/2)/(1 + e^(ε/2))`, and for no smaller μ. It is therefore μ-Gaussian-private for `μ² = πε²/8
+//! = πρ`. (A Gaussian mechanism of the same ρ has μ² = 2ρ.)
 //!
 //! *Proof.* (1) Let the ratio of P to Q lie in [a, b], b = a·e^ε, a ≤ 1 ≤ b. A test that falsely
 //! rejects P with probability x falsely accepts it with probability at least `1 − x/a`, and at
@@ -53,8 +53,8 @@
 //! corner if Φ(−μ/2) = 1/(1 + e^ε). So it lies below both chords: G ≤ f. A smaller μ puts G above
 //! the corner, which randomised response reaches. ∎
 //!
-//! This μ is far above that of a Gaussian mechanism calibrated for (ε, δ): 0.237 for (1, 10⁻⁶),
-//! against 1.232 for a 1-private mechanism.
+//! This μ is far above that of a Gaussian mechanism calibrated for (ε, δ): 1.232 for a 1-private
+//! mechanism, against 0.237 for (1, 10⁻⁶).
 
 use super::{AccountingError, Epsilon, MARGIN, NoiseMultiplier};
 use crate::quantile::normal;
@@ -112,11 +112,11 @@ const ROUNDING: f64 = 1e-14;
 ///
 /// ```
 /// use hushflow_mechanism::accounting::{Epsilon, bounded_range};
-/// let sigma = bounded_range::of_pure(Epsilon::new(1.0)?)?;
+/// let sigma = bounded_range::equivalent_noise_multiplier(Epsilon::new(1.0)?)?;
 /// assert!((sigma.mu() - 1.2320).abs() < 1e-4);
 /// # Ok::<(), hushflow_mechanism::accounting::AccountingError>(())
 /// ```
-pub fn of_pure(epsilon: Epsilon) -> Result<NoiseMultiplier, AccountingError> {
+pub fn equivalent_noise_multiplier(epsilon: Epsilon) -> Result<NoiseMultiplier, AccountingError> {
     let tail = 1.0 / (1.0 + epsilon.value().exp());
     NoiseMultiplier::new(((2.0 * normal(tail) + ROUNDING) * (1.0 + MARGIN)).recip())
 }
@@ -154,7 +154,7 @@ mod tests {
             let (a, b) = ((-epsilon * position).exp(), (epsilon * (1.0 - position)).exp());
             let likely = (1.0 - a) / (b - a);
             let worlds = [(b * likely, likely), (a * (1.0 - likely), 1.0 - likely)];
-            let exact = of_pure(eps(epsilon / 2.0)).unwrap();
+            let exact = equivalent_noise_multiplier(eps(epsilon / 2.0)).unwrap();
             for sigma in [exact, selection(epsilon * epsilon / 8.0)] {
                 for at in [other * epsilon, 0.0] {
                     prop_assert!(gaussian::delta(sigma, eps(at)) >= delta(&worlds, at) * (1.0 - 1e-8) - 1e-15);
@@ -188,12 +188,12 @@ mod tests {
         for rho in [0.001, 0.02, 0.5] {
             let half = (8.0_f64 * rho).sqrt() / 2.0;
             let likely = half.exp() / (1.0 + half.exp());
-            let mut ways = 1.0;
+            let mut binomial = 1.0;
             let worlds: Vec<(f64, f64)> = (0..=runs)
                 .map(|hits| {
-                    let law = |p: f64| ways * p.powi(hits) * (1.0 - p).powi(runs - hits);
+                    let law = |p: f64| binomial * p.powi(hits) * (1.0 - p).powi(runs - hits);
                     let both = (law(likely), law(1.0 - likely));
-                    ways *= f64::from(runs - hits) / f64::from(hits + 1);
+                    binomial *= f64::from(runs - hits) / f64::from(hits + 1);
                     both
                 })
                 .collect();
@@ -248,10 +248,10 @@ mod tests {
     #[test]
     fn the_equivalent_mu_agrees_with_reference_quantiles() {
         for (epsilon, mu) in [(0.01, 0.012_533_118_96), (1.0, 1.232_035_385_3), (8.0, 6.802_568_676_2)] {
-            let found = of_pure(eps(epsilon)).unwrap().mu();
+            let found = equivalent_noise_multiplier(eps(epsilon)).unwrap().mu();
             assert!((found / mu - 1.0).abs() < 1e-9, "{epsilon}: {found}");
         }
-        assert!(of_pure(eps(800.0)).is_err());
+        assert!(equivalent_noise_multiplier(eps(800.0)).is_err());
     }
 
     proptest! {
@@ -259,7 +259,7 @@ mod tests {
         /// of the equivalent.
         #[test]
         fn a_pure_mechanism_stays_within_its_equivalent(epsilon in 1e-6..30.0_f64, share in 0.0..1.0_f64) {
-            let sigma = of_pure(eps(epsilon)).unwrap();
+            let sigma = equivalent_noise_multiplier(eps(epsilon)).unwrap();
             let other = share * epsilon;
             let delta = ((epsilon.exp() - other.exp()) / (1.0 + epsilon.exp())).max(0.0);
             prop_assert!(gaussian::delta(sigma, eps(other)) >= delta * (1.0 - 1e-9), "{epsilon} {other}");
@@ -268,7 +268,7 @@ mod tests {
         /// A smaller μ would not suffice: at ε' = 0 both values of δ agree.
         #[test]
         fn equivalent_mu_is_minimal(epsilon in 1e-3..20.0_f64) {
-            let sigma = of_pure(eps(epsilon)).unwrap();
+            let sigma = equivalent_noise_multiplier(eps(epsilon)).unwrap();
             let delta = (epsilon / 2.0).tanh();
             prop_assert!(gaussian::delta(sigma, eps(0.0)) <= delta * (1.0 + 1e-8));
         }

@@ -6,13 +6,13 @@
 //! |---|---|---|---|
 //! | `gaussian:σ` | normal | 1/σ² | 1/(2σ²) |
 //! | `sampled-gaussian:σ:q` | mixture, both directions | as if not sampled | as if not sampled |
-//! | `laplace:b` | Laplace | of ε = 1/b | of ε = 1/b |
-//! | `pure:ε` | randomised response | [`bounded_range::of_pure`] | ε²/2 |
+//! | `laplace:b` | Laplace | as `pure:1/b` | as `pure:1/b` |
+//! | `pure:ε` | randomised response | [`bounded_range::equivalent_noise_multiplier`] | ε²/2 |
 //! | `selection:ε` | logistic | πε²/8 | ε²/8 |
 //!
-//! Sampling does not raise δ: the mixture is a random function of a pair of normal laws. ρ of a
-//! pure mechanism: Bun & Steinke 2016, Proposition 3.3; of a selection: Cesar & Rogers 2021, Lemma
-//! 3.2.
+//! Sampling does not raise δ: the mixture is a random function of a pair of normal laws. The value
+//! of ρ is from Bun & Steinke 2016, Proposition 3.3, for a pure mechanism, and from Cesar & Rogers
+//! 2021, Lemma 3.2, for a selection.
 
 use super::pld::{Composition, DominatingPair, Enclosure};
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, Rho, bounded_range, gaussian, zcdp};
@@ -44,8 +44,8 @@ pub enum PrivacyEvent {
 pub enum EventError {
     /// An unknown form.
     #[error(
-        "found {0:?}, expected gaussian:σ, sampled-gaussian:σ:q, laplace:b, pure:ε or selection:ε, with a number of times before \
-         it if it is more than one, such as 1000*sampled-gaussian:1.1:0.01"
+        "found {0:?}, expected gaussian:σ, sampled-gaussian:σ:q, laplace:b, pure:ε or selection:ε, \
+         preceded by a count if the event occurs more than once, such as 1000*sampled-gaussian:1.1:0.01"
     )]
     Form(String),
     /// A number out of range.
@@ -59,7 +59,7 @@ pub enum EventError {
 }
 
 impl PrivacyEvent {
-    /// Returns the dominating pair: the record is in P.
+    /// Returns the dominating pair (P, Q): P is the world with the record.
     ///
     /// # Errors
     /// [`AccountingError`] for parameters out of range.
@@ -77,8 +77,10 @@ impl PrivacyEvent {
     fn squared_mu(&self) -> Result<f64, AccountingError> {
         Ok(match *self {
             Self::Gaussian(sigma) | Self::SampledGaussian(sigma, _) => sigma.mu().powi(2),
-            Self::Laplace(scale) => bounded_range::of_pure(Epsilon::new(scale.recip())?)?.mu().powi(2),
-            Self::Pure(epsilon) => bounded_range::of_pure(epsilon)?.mu().powi(2),
+            Self::Laplace(scale) => {
+                bounded_range::equivalent_noise_multiplier(Epsilon::new(scale.recip())?)?.mu().powi(2)
+            }
+            Self::Pure(epsilon) => bounded_range::equivalent_noise_multiplier(epsilon)?.mu().powi(2),
             Self::Selection(epsilon) => PI * epsilon.value().powi(2) / 8.0,
         })
     }
@@ -152,7 +154,7 @@ impl fmt::Display for Accountant {
 /// ε or δ of events together, by every accountant. All but the lower end of `pld` are upper bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EventSpending {
-    /// By privacy loss distributions; `None` where these give nothing.
+    /// By privacy loss distributions; `None` where they give no bound.
     pub pld: Option<Enclosure>,
     /// By Gaussian differential privacy.
     pub gdp: f64,
@@ -161,8 +163,8 @@ pub struct EventSpending {
 }
 
 impl EventSpending {
-    /// Returns the least of the upper bounds, with its accountant. At equal bounds the simplest one
-    /// counts.
+    /// Returns the least of the upper bounds, with its accountant. If bounds are equal, it names
+    /// the simplest accountant.
     pub fn least(&self) -> (f64, Accountant) {
         let pld = self.pld.map_or(f64::INFINITY, |found| found.high);
         if self.gdp <= pld && self.gdp <= self.zcdp {
@@ -175,7 +177,7 @@ impl EventSpending {
     }
 }
 
-/// Events with their numbers of times, which are fixed beforehand.
+/// Events, and how often each occurs. Both are fixed beforehand.
 ///
 /// ```
 /// use hushflow_mechanism::accounting::event::{Accountant, PrivacyEvents};
@@ -191,7 +193,7 @@ impl EventSpending {
 pub struct PrivacyEvents(Vec<(PrivacyEvent, u64)>);
 
 impl PrivacyEvents {
-    /// Returns the events with their numbers of times.
+    /// Returns each event with its count.
     pub fn iter(&self) -> impl Iterator<Item = (PrivacyEvent, u64)> {
         self.0.iter().copied()
     }
@@ -238,14 +240,14 @@ impl PrivacyEvents {
         let squared = self.iter().try_fold(0.0, |sum, (event, count)| {
             event.squared_mu().map(|squared| sum + squared * count as f64)
         })?;
-        let squared = squared.max(LEAST);
+        let squared = squared.max(MIN_COST);
         NoiseMultiplier::new((squared * (1.0 + MARGIN)).sqrt().recip() * (1.0 - MARGIN))
     }
 
     /// Returns ρ of all events, rounded up.
     fn rho(&self) -> Result<Rho, AccountingError> {
         let rho: f64 = self.iter().map(|(event, count)| event.rho() * count as f64).sum();
-        Rho::new(rho.max(LEAST) * (1.0 + MARGIN))
+        Rho::new(rho.max(MIN_COST) * (1.0 + MARGIN))
     }
 }
 
@@ -256,7 +258,7 @@ impl FromStr for PrivacyEvents {
         let event = |text: &str| {
             let (count, event) = text.split_once('*').unwrap_or(("1", text));
             match count.trim().parse() {
-                Ok(count @ 1..=MOST_TIMES) => Ok((event.trim().parse()?, count)),
+                Ok(count @ 1..=MAX_COUNT) => Ok((event.trim().parse()?, count)),
                 _ => Err(EventError::Form(text.trim().into())),
             }
         };
@@ -265,10 +267,10 @@ impl FromStr for PrivacyEvents {
 }
 
 /// Least μ² and ρ that are charged, so that events whose cost underflows are not free.
-const LEAST: f64 = 1e-300;
+const MIN_COST: f64 = 1e-300;
 
-/// Largest number of times of an event.
-const MOST_TIMES: u64 = 1_000_000_000;
+/// Largest count of an event.
+const MAX_COUNT: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -25,8 +25,8 @@ pub fn epsilon_rounded_up(rho: Rho, delta: Delta) -> Epsilon {
     Epsilon((epsilon_at(beta, rho, delta) + MARGIN * largest_term).max(0.0))
 }
 
-/// Returns the least δ that ρ-zCDP is known to give for this ε; at most 1, and 0 when it is below
-/// the least float.
+/// Returns the least δ that ρ-zCDP is known to give for this ε; at most 1, and 0 if it is below the
+/// smallest positive float.
 pub fn delta(rho: Rho, epsilon: Epsilon) -> f64 {
     let (rho, epsilon) = (rho.value(), epsilon.value());
     let order_term = |beta: f64| beta.recip().ln_1p();

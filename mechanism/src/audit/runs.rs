@@ -29,13 +29,13 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::Rng;
 
 /// Number of trials from which covariance and thresholds are learned.
-const LEARNT: usize = 16_384;
+const LEARNING_TRIALS: usize = 16_384;
 
 /// Number of thresholds that are compared for the direct bound of ε, from one world's mean to
-/// [`HIGHEST`] deviations above it.
+/// [`MAX_DEVIATIONS`] deviations above it.
 const THRESHOLDS: u32 = 60;
 
-const HIGHEST: f64 = 6.0;
+const MAX_DEVIATIONS: f64 = 6.0;
 
 /// A repeatable run: trials with their own keys, half of them in each world.
 pub(super) struct TrialRuns<'a> {
@@ -47,17 +47,18 @@ pub(super) struct TrialRuns<'a> {
 /// The statistic and thresholds that are applied to a trial.
 pub(super) struct ThresholdTest {
     statistic: Statistic,
-    /// The best thresholds for μ, and for ε at δ.
+    /// The best threshold for μ.
     centre: f64,
+    /// The best threshold for ε at δ.
     far: f64,
 }
 
-/// The counts.
+/// Counts of the events of a test, by world.
 #[derive(Default)]
 pub(super) struct EventCounts {
     pub(super) centre: EventPair,
     pub(super) far: EventPair,
-    /// Lowest bits that are set.
+    /// Noisy values whose lowest bit is 1.
     pub(super) odd: [Count; 2],
 }
 
@@ -99,7 +100,7 @@ impl<'a> TrialRuns<'a> {
         let features = worlds.features();
         let mut covariance = Covariance::new(features.number());
         let mut trials = Vec::new();
-        while trials.len() < LEARNT {
+        while trials.len() < LEARNING_TRIALS {
             for (world, published) in self.run()? {
                 let values = features.of(&published);
                 covariance.add(world, &values);
@@ -154,7 +155,7 @@ impl ThresholdTest {
             let event = EventPair { worlds: [expected(score - shift), expected(*score)] };
             event.epsilon(delta, settings.alpha())
         };
-        let scores = (0..=THRESHOLDS).map(|i| HIGHEST * f64::from(i) / f64::from(THRESHOLDS));
+        let scores = (0..=THRESHOLDS).map(|i| MAX_DEVIATIONS * f64::from(i) / f64::from(THRESHOLDS));
         let best = scores.max_by(|a, b| promise(a).total_cmp(&promise(b))).unwrap_or_default();
         Self { statistic, centre: (means[0] + means[1]) / 2.0, far: means[1] + best * deviation }
     }
@@ -174,7 +175,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 /// Number of features of a trial.
 pub(super) const FEATURES: usize = 32;
 
-/// Keeps a singular covariance invertible, as a share of its trace.
+/// Ridge that keeps a singular covariance invertible, as a share of its trace.
 const RIDGE: f64 = 1e-9;
 
 /// A linear function of the published values of a trial, epochs end to end.
@@ -213,7 +214,8 @@ pub(super) struct CanaryWorlds {
 }
 
 impl CanaryWorlds {
-    /// Builds the worlds with the noise of one epoch of one trial, which repeats.
+    /// Builds the worlds. `noise` is that of one epoch of one trial, and is the same in every
+    /// epoch.
     pub(super) fn new(worlds: [Vec<i128>; 2], noise: &[CoordinateNoise]) -> Self {
         let [one, origin] = worlds;
         let difference = one.iter().zip(&origin).map(|(a, b)| a.wrapping_sub(*b)).collect();
@@ -267,7 +269,7 @@ impl Features {
         values
     }
 
-    /// Returns a linear combination of them.
+    /// Returns a linear combination of the features.
     pub(super) fn combined(&self, combination: &DVector<f64>) -> Statistic {
         let weights = self.statistic.weights.iter().enumerate();
         let weights = weights.map(|(position, weight)| weight * combination[position / self.length]);

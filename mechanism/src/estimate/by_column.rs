@@ -467,7 +467,7 @@ impl<'a> ColumnwiseMoments<'a> {
 
 /// The ρ that are no further below and above the estimate than the reaches at ρ.
 fn score(estimate: f64, reaches: impl Fn(f64) -> (f64, f64)) -> Interval {
-    // The noise is no square root of a polynomial in ρ, so the ends are found by halving.
+    // The noise is not a square root of a polynomial in ρ, so the ends are found by halving.
     const HALVINGS: usize = 32;
     let end = |sign: f64| {
         let holds = |reach: f64| {

@@ -12,7 +12,7 @@
 //! expected maximum is about √(2 + 2 ln d) times it. An estimate is good if [`SIGNAL_TO_NOISE`]
 //! times this norm is at most ¼.
 //!
-//! So each quality is a range of the released count, by public ends. If the count is exact, the
+//! So each quality is a range of the released count, with public ends. If the count is exact, the
 //! quality is public. Otherwise intervals hold *given* that the count lies in its range
 //! ([`selection`](super::selection)).
 
@@ -40,8 +40,8 @@ impl NoisyMoments<'_> {
         if self.count() > self.good_count() { Quality::Good } else { Quality::NoiseDominated }
     }
 
-    /// Returns the range of counts of estimates of this quality; of counts that are too small for
-    /// any estimate if this one is.
+    /// Returns the range of counts that give this quality, or, if the count is too small for any
+    /// estimate, the range of such counts.
     pub fn count_range(&self) -> (f64, f64) {
         let least = MIN_COUNT_TO_NOISE * self.noise.count;
         let good = self.good_count().max(least);

@@ -34,8 +34,8 @@ const NEGLIGIBLE: f64 = 6.0;
 /// Largest quantile that is searched for; a larger one counts as infinite.
 const LARGEST: f64 = 36.0;
 
-/// Share of the tail of the plain interval around a conditional one.
-const PLAIN: f64 = 0.1;
+/// Share of the tail that is spent on the plain interval around a conditional one.
+const PLAIN_SHARE: f64 = 0.1;
 
 /// Halvings of the search.
 const HALVINGS: u32 = 34;
@@ -63,7 +63,7 @@ impl Selection {
     }
 
     /// Returns the selection of a number that exceeds the least one by `below`, in standard
-    /// deviations of its noise. A correlation that is no number is none.
+    /// deviations of its noise. A correlation that is NaN counts as 0.
     pub fn exceeding(below: f64, correlation: f64) -> Self {
         let correlation = if correlation.is_nan() { 0.0 } else { correlation.clamp(-1.0, 1.0) };
         Selection { below, above: f64::INFINITY, correlation }
@@ -90,19 +90,20 @@ pub fn conditional_quantiles(tail: f64, selections: &[Selection]) -> (f64, f64) 
     (quantile_above(tail, left, right), quantile_above(tail, right, left))
 }
 
-/// Returns the quantiles of [`conditional_quantiles`], but none beyond the plain quantile of
-/// [`PLAIN`] of the tail, for the other part of the tail. Close to the end of its range, where the
-/// conditional ones grow without limit, an interval stays useful: whether it is all that bounds
-/// allow does not depend on the estimate (hybrid intervals of Andrews, Kitagawa & McCloskey 2024,
-/// *Inference on winners*). The plain interval of a tenth of the tail misses in a tenth of the tail
-/// over all releases. It may miss more often among the selected ones, if these are few.
+/// Returns the quantiles of [`conditional_quantiles`] for a share 1 − [`PLAIN_SHARE`] of the tail,
+/// but none beyond the plain quantile for the other share. Conditional quantiles grow without limit
+/// where a number is close to the end of its range. This limit keeps the interval useful there:
+/// whether it is all that bounds allow does not depend on the estimate (hybrid intervals of
+/// Andrews, Kitagawa & McCloskey 2024, *Inference on winners*). Over all releases, the plain
+/// interval misses with a tenth of the tail probability. It may miss more often among the selected
+/// releases, if these are few.
 pub(super) fn hybrid_quantiles(tail: f64, selections: &[Selection]) -> (f64, f64) {
     let plain = quantile::normal(tail);
     if conditional_quantiles(tail, selections) == (plain, plain) {
         return (plain, plain);
     }
-    let (down, up) = conditional_quantiles(tail * (1.0 - PLAIN), selections);
-    let most = quantile::normal(tail * PLAIN);
+    let (down, up) = conditional_quantiles(tail * (1.0 - PLAIN_SHARE), selections);
+    let most = quantile::normal(tail * PLAIN_SHARE);
     (down.min(most), up.min(most))
 }
 
@@ -139,8 +140,8 @@ fn exceeds(t: f64, left: f64, right: f64) -> f64 {
     let (beyond, all) = (between(t, t + right), between(t - left, t + right));
     match all > 0.0 {
         true => (beyond / all).clamp(0.0, 1.0),
-        // The range is a point, or lies beyond the reach of floating point: near the end of the
-        // range that is closer to 0.
+        // The range is a point, or so far out that its probability underflows: T then lies near the
+        // end of the range that is closer to 0.
         false if t > 0.0 => 0.0,
         false => 1.0,
     }

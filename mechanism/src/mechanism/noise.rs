@@ -7,11 +7,11 @@
 //!
 //! Noise on a grid costs δ, and costs more the coarser the grid is relative to the noise
 //! ([`accounting::discrete`]). The relative coarseness depends on the noise multiplier, and the
-//! multiplier depends on the δ that is left. So calibration takes a bound that holds for every
-//! multiplier from that of continuous noise, σ₀, on. The result is not below σ₀, because it is for
-//! a smaller δ.
+//! multiplier depends on the δ that is left. So calibration uses a bound that holds for every
+//! multiplier of at least σ₀, that of continuous noise. The result is at least σ₀, because it is
+//! for a smaller δ.
 //!
-//! ## The least scale of all multipliers from σ₀ on
+//! ## The least scale at all multipliers of at least σ₀
 //! *Sums that are encoded.* The grid is fixed. A coordinate's deviation σs/√weight in grid units
 //! grows with σ, and its [scale](crate::noise::NoiseScale) is that deviation, rounded up by less
 //! than 2⁻²⁰ of itself. So with S₀ the least scale at σ₀, no scale at any σ ≥ σ₀ is below
@@ -89,7 +89,7 @@ pub(super) enum RoundingLoss {
 
 /// The most that correlating noise may add to the sensitivity, relative to it, and the largest
 /// error in deviations of the noise.
-const MOST_CORRELATED: f64 = 0.01;
+const MAX_CORRELATION_ERROR: f64 = 0.01;
 
 impl RoundingLoss {
     /// Returns s/ζ, rounded up. By the triangle inequality rounding adds to the distance. If it
@@ -104,7 +104,7 @@ impl RoundingLoss {
             RoundingLoss::Encoders(added) => Ok(rounded_up(claim.squared.sqrt() + added)),
             RoundingLoss::Correlators(deviations) => {
                 let share = rounded_up(deviations * noise_multiplier);
-                if share.max(deviations) > MOST_CORRELATED || share.is_nan() {
+                if share.max(deviations) > MAX_CORRELATION_ERROR || share.is_nan() {
                     return Err(MechanismError::CorrelationError { share: share.max(deviations) });
                 }
                 Ok(rounded_up(claim.squared.sqrt() / (1.0 - share)))
@@ -345,7 +345,7 @@ mod tests {
     /// Covers noise at which the grid becomes coarser: both sides of a power of two, and far
     /// beyond.
     #[test]
-    fn no_multiplier_from_the_continuous_one_on_has_a_smaller_scale() {
+    fn the_least_scale_bounds_that_of_every_larger_multiplier() {
         for (strategies, falls) in [(strategies(), false), (strategies().correlated(), true)] {
             let any = mechanism(strategies, 1.0, STEPS);
             let mut fell = false;
@@ -382,7 +382,7 @@ mod tests {
             let found = gaussian::delta(multiplier, epsilon) + discreteness.delta_cost(epsilon);
             assert!(found <= delta.value(), "{found:e} of {:e}", delta.value());
             let share = discreteness.delta_cost(epsilon) / delta.value();
-            assert!(share > 1e-13, "the grid is nothing: {share:e}");
+            assert!(share > 1e-13, "the share of the grid is negligible: {share:e}");
         }
     }
 
@@ -398,7 +398,7 @@ mod tests {
     /// A finished run has spent the budget it was calibrated for, including the grid and the
     /// rounding of noise.
     #[test]
-    fn a_run_spends_its_guarantee_and_a_part_at_least_its_distance() {
+    fn a_run_spends_its_guarantee_and_a_part_no_more() {
         let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), STEPS as f64);
         for (strategies, log_delta) in [
             (strategies(), -14.0_f64),

@@ -43,7 +43,8 @@ pub enum ClipError {
     JointWeight(f64),
     /// Records with missing values can't be clipped together with their squares.
     #[error(
-        "records with indicators of missing values can't be clipped together with their squares: choose one of both"
+        "records with indicators of missing values can't be clipped together with their squares: \
+         choose one of the two"
     )]
     JointIndicators,
     /// The bounds of a column don't form an interval.

@@ -27,9 +27,9 @@ use zeroize::Zeroizing;
 /// are long enough for the prefetcher.
 const COLUMNS: usize = 16384;
 
-/// Number of records per block: their sums of squares, of a column little more than 2⁴⁰ each, stay
-/// below 2⁵¹.
-const TOGETHER: usize = BLOCK_ROWS / 4;
+/// Number of records per block. Each adds little more than 2⁴⁰ to the sum of squares of a column,
+/// so these sums stay below 2⁵¹.
+const BLOCK_RECORDS: usize = BLOCK_ROWS / 4;
 
 /// Number of records whose sums certainly fit 64 bits.
 pub(super) const NARROW_RECORDS: u64 = 1 << 22;
@@ -131,7 +131,7 @@ impl ClippedSums {
             return Err(RecordError::Length { found: records.len(), dimension }.into());
         }
         self.begin();
-        let blocks = records.chunks(TOGETHER * dimension);
+        let blocks = records.chunks(BLOCK_RECORDS * dimension);
         blocks.map(|block| self.add_block(block)).sum()
     }
 
@@ -196,7 +196,7 @@ impl ClippedSums {
         for (position, record) in block.chunks_exact(dimension).enumerate() {
             match self.norms.get(position).and_then(|&squared| self.clipper.plain_scale(record, squared)) {
                 Some(scale) => self.records.push(NarrowRecord { position, scale, squared_norm: 0.0 }),
-                None => unusable += u64::from(!self.take_the_long_way(record)?),
+                None => unusable += u64::from(!self.quantise_into_row(record)?),
             }
         }
         if self.layout.second == SecondMoment::Full {
@@ -250,7 +250,7 @@ impl ClippedSums {
     }
 
     /// Quantises any record into a row. Returns whether all its values are finite.
-    fn take_the_long_way<V: Copy + Into<f64>>(&mut self, record: &[V]) -> Result<bool, RecordError> {
+    fn quantise_into_row<V: Copy + Into<f64>>(&mut self, record: &[V]) -> Result<bool, RecordError> {
         self.record.clear();
         self.record.extend(record.iter().map(|&value| value.into()));
         match self.clipper.quantise(&self.record, &mut self.rows) {
@@ -272,7 +272,7 @@ impl ClippedSums {
 
     /// Spills narrow sums if another block may be too many.
     fn make_room(&mut self) {
-        if self.narrow[Layout::COUNT] as u64 + TOGETHER as u64 > NARROW_RECORDS {
+        if self.narrow[Layout::COUNT] as u64 + BLOCK_RECORDS as u64 > NARROW_RECORDS {
             self.wide.merge(0, IntegerRow::Narrow(&self.narrow));
             self.narrow.fill(0);
         }

@@ -42,7 +42,7 @@
 //! clip norm does. The noise of N_j, of which a mean depends in proportion to its distance from the
 //! middle of the bounds, replaces that of n; see `docs/estimates.md`.
 //!
-//! A row with no value at all is no record and adds nothing, so that a blanked record is blanked
+//! A row with no value at all is not a record and adds nothing, so that a blanked record is blanked
 //! for [`ZeroOut`](crate::sensitivity::Neighbours::ZeroOut) too. Where counts are public it counts
 //! as a record whose values are all missing.
 

@@ -1,8 +1,8 @@
 //! Integer moments of quantised records: count, Σx and Σxxᵀ, exact and independent of order.
 //!
 //! 1. A [`Clipper`] turns a record into a row of [`QuantisedRows`]: integers q ≈ z·2²⁰/ζ of squared
-//!    norm at most 2⁴⁰.
-//!    Beside it stands the bin of each histogram ([`Histogram`]) into which the record falls.
+//!    norm at most 2⁴⁰. The rows also hold the bin of each histogram ([`Histogram`]) into which the
+//!    record falls.
 //! 2. [`Accumulators`] add the rows of each key and epoch into [`Sums`].
 //! 3. Sums of several workers are merged.
 //!

@@ -74,7 +74,7 @@ impl QuantisedRows {
         &self.values
     }
 
-    /// Returns the bins of all records, record by record: as many of each as there are histograms.
+    /// Returns the bins of all records, record by record: one for each histogram.
     pub(super) fn bins(&self) -> &[u32] {
         &self.bins
     }
@@ -223,7 +223,8 @@ impl<'a> IntegerRow<'a> {
     }
 }
 
-/// The middle of [2⁵², 2⁵³], where the floats are the integers and their bits count them.
+/// The middle of [2⁵², 2⁵³], where the floats are exactly the integers, and the bits of successive
+/// ones differ by 1.
 const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
 
 /// Returns the nearest integer of a number below 2⁵¹ in magnitude, ties to even; never −0.
@@ -253,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_decompositions_equal_those_of_the_library(value in -LIMIT..LIMIT, exponent in -60i32..1) {
+        fn rounding_and_conversions_agree_with_the_library(value in -LIMIT..LIMIT, exponent in -60i32..1) {
             let value = value * 2f64.powi(exponent);
             let rounded = round_ties_even(value);
             prop_assert_eq!(rounded, value.round_ties_even());

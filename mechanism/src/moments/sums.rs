@@ -130,8 +130,7 @@ impl Sums {
         }
     }
 
-    /// Returns a run of these sums, cut to those that there are. It is shared if they are in 64
-    /// bits.
+    /// Returns a run of these sums, truncated at their end. It is shared if they are in 64 bits.
     #[must_use]
     pub fn part(&self, run: Range<usize>) -> Self {
         match &self.0 {
@@ -167,8 +166,8 @@ impl Sums {
         }
     }
 
-    /// Returns these sums plus `others`, whose first coordinate is number `offset` of these. Reuses
-    /// the memory of `room` where possible.
+    /// Returns these sums plus `others`, whose first coordinate is added to coordinate `offset`.
+    /// Reuses the memory of `room` where possible.
     #[must_use]
     pub fn plus(self, offset: usize, others: &Self, room: Option<Self>) -> Self {
         if let (IntegerRow::Narrow(these), IntegerRow::Narrow(those)) = (self.row(), others.row())

@@ -248,20 +248,20 @@ pub(super) const LEADING_BITS: u32 = 32;
 const WIDTH_BITS: u32 = 20;
 
 /// Most bits after the leading factor.
-const MOST_LOW_BITS: u32 = 64 - LEADING_BITS;
+const MAX_LOW_BITS: u32 = 64 - LEADING_BITS;
 
 /// Number of draws whose bins are looked up together.
 pub(super) const ROUNDS: usize = 64;
 
 /// Returns whether bins `w·2^k` wide are drawn on the packed path.
 pub(super) fn are_packed(w: u32, k: u32) -> bool {
-    w.ilog2() + 1 == WIDTH_BITS && k <= MOST_LOW_BITS
+    w.ilog2() + 1 == WIDTH_BITS && k <= MAX_LOW_BITS
 }
 
 /// Returns the first `low_bits` of the bits after the leading factor.
 #[inline(always)]
 pub(super) fn low_part(word: u64, low_bits: u32) -> u64 {
-    u64::from(word as u32).wrapping_shr(MOST_LOW_BITS - low_bits)
+    u64::from(word as u32).wrapping_shr(MAX_LOW_BITS - low_bits)
 }
 
 /// Rounds of 64 draws.
@@ -321,7 +321,7 @@ pub(super) fn words<const WORDS: usize>(bytes: &[[u8; 8]; WORDS]) -> [u64; WORDS
 /// hw + j/2^k is below 2³¹.
 #[inline(always)]
 fn round(bin: u64, [first, second]: [u64; 2], leading: u64, low_bits: u32) -> (i64, u64) {
-    let product = factors(second >> MOST_LOW_BITS, leading);
+    let product = factors(second >> MAX_LOW_BITS, leading);
     let uniform = u64::from((product & u64::from(u32::MAX)) >= leading);
     let fraction = (second >> 48).wrapping_add(2);
     let bound = factors(fraction, (bin << 17).wrapping_add(fraction)) >> 29;

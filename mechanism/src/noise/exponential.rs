@@ -18,9 +18,9 @@
 //! The discrete Laplace on the integers (a two-sided geometric law), exact, for pure differential
 //! privacy.
 //!
-//! **Distribution.** `P(x) = (1 − e^(−1/t))/(1 + e^(−1/t)) · exp(−|x|/t)`, x ∈ ℤ, for a whole scale
-//! t. Added to an integer of sensitivity Δ it is (Δ/t)-private: P(x)/P(x + Δ) ≤ exp(Δ/t), with
-//! nothing lost to rounding (Ghosh, Roughgarden & Sundararajan, STOC 2009).
+//! **Distribution.** `P(x) = (1 − e^(−1/t))/(1 + e^(−1/t)) · exp(−|x|/t)`, x ∈ ℤ, for an integer
+//! scale t. Added to an integer of sensitivity Δ it is (Δ/t)-private: P(x)/P(x + Δ) ≤ exp(Δ/t),
+//! with nothing lost to rounding (Ghosh, Roughgarden & Sundararajan, STOC 2009).
 //!
 //! **Algorithm.** Write |x| = ht + j with 0 ≤ j < t. As exp(−|x|/t) = exp(−h)·exp(−j/t),
 //!
@@ -194,7 +194,7 @@ pub struct DiscreteLaplace {
 }
 
 impl DiscreteLaplace {
-    /// Returns the noise with the least whole scale t that is at least `scale` grid units.
+    /// Returns the noise with the least integer scale t that is at least `scale` grid units.
     ///
     /// # Errors
     /// [`NoiseScaleError::Laplace`] unless it is between 1 and 2¹⁰⁰.
@@ -361,7 +361,7 @@ mod tests {
     /// The magnitude divided by t is nearly exponential. Its mean over 20,000 draws and the share
     /// of signs are within six standard deviations.
     #[test]
-    fn large_scales_are_exponential_and_even() {
+    fn large_scales_are_exponential_and_symmetric() {
         for (t, seed) in [(2_f64.powi(40), 5u64), (2_f64.powi(99), 6)] {
             let laplace = DiscreteLaplace::at_least(t).unwrap();
             let mut rng = ChaCha20Rng::seed_from_u64(seed);

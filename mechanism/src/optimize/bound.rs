@@ -53,10 +53,10 @@ const MAX_STEPS: u64 = 1 << 20;
 const MAX_DENSE_STEPS: u64 = 2048;
 
 /// Longest horizon of an optimum for several participations.
-const SHORT: usize = 256;
+const SHORT_HORIZON: usize = 256;
 
 /// Longest block, and the longest window for which blocks lose little.
-const BLOCK: usize = 1024;
+const BLOCK_STEPS: usize = 1024;
 const MAX_BLOCKED_WINDOW: u64 = 64;
 
 /// Number of values of v from eigendecompositions, which take seconds.
@@ -112,9 +112,9 @@ pub fn loss_bound(
         match workload {
             // Smaller divisors of the first rows only raise the loss of their block.
             Workload::Window(length) | Workload::WindowMean(length)
-                if length.get() <= MAX_BLOCKED_WINDOW && steps > BLOCK =>
+                if length.get() <= MAX_BLOCKED_WINDOW && steps > BLOCK_STEPS =>
             {
-                let blocks = steps.div_ceil(BLOCK);
+                let blocks = steps.div_ceil(BLOCK_STEPS);
                 blocks as f64 * of_matrix(&Workload::Window(*length), steps / blocks)?
             }
             _ => of_matrix(workload, within(MAX_DENSE_STEPS)?)?,
@@ -123,7 +123,7 @@ pub fn loss_bound(
     Ok(bound * (1.0 - ROUNDING))
 }
 
-/// The largest bound of the points from equal v on.
+/// The largest bound of `points` values of v: equal entries, then steps `v ← (diag S)²/v`.
 fn climb(steps: usize, points: usize, mut diagonal: impl FnMut(&[f64]) -> Vec<f64>) -> f64 {
     let (mut v, mut best) = (vec![1.0; steps], 0.0f64);
     for _ in 0..points {
@@ -142,7 +142,7 @@ fn of_sums(workload: &Workload, sums: WorkloadSums, steps: usize) -> f64 {
 
 /// Step of the trapezoidal rule in w, and the reach of its nodes beyond the eigenvalues.
 const NODE_STEP: f64 = 0.5;
-const REACH: f64 = 13.0;
+const NODE_REACH: f64 = 13.0;
 
 /// A workload with one or two numbers of state.
 struct Filter {
@@ -174,7 +174,8 @@ impl Filter {
     /// A lower bound of diag S, but for rounding.
     fn root_diagonal(&self, v: &[f64]) -> Vec<f64> {
         let frobenius = dot(v, &self.columns).sqrt();
-        let (first, last) = (libm::log(frobenius / v.len() as f64) - REACH, libm::log(frobenius) + REACH);
+        let (first, last) =
+            (libm::log(frobenius / v.len() as f64) - NODE_REACH, libm::log(frobenius) + NODE_REACH);
         let nodes = ((last - first) / NODE_STEP).ceil() as usize;
         let mut diagonal = vec![0.0; v.len()];
         let mut before = vec![[0.0; 3]; v.len()];
@@ -209,8 +210,8 @@ impl Filter {
         }
     }
 
-    /// Two: `m_t = β m_(t−1) + x_t`, `S_t = S_(t−1) + m_t`, `y_t = S_t + e_t`. Symmetric matrices
-    /// are held as the entries for (m, m), (m, S) and (S, S).
+    /// Two numbers of state: `m_t = β m_(t−1) + x_t`, `S_t = S_(t−1) + m_t`, `y_t = S_t + e_t`.
+    /// Symmetric matrices are held as the entries for (m, m), (m, S) and (S, S).
     fn add_momentum(&self, v: &[f64], s: f64, weight: f64, before: &mut [[f64; 3]], diagonal: &mut [f64]) {
         let (p, decay) = ((s * s).recip(), self.sums.decay);
         let mut after = [0.0; 3];
@@ -248,7 +249,7 @@ impl Filter {
     }
 }
 
-/// From eigendecompositions, for single participation.
+/// Lower bound from eigendecompositions, for single participation.
 fn of_matrix(workload: &Workload, steps: usize) -> Result<f64, OptimizeError> {
     let form = QuadraticForm::from_workload(workload, steps)?;
     let classes = Classes::new(steps, 1, steps);
@@ -267,11 +268,11 @@ fn of_matrix(workload: &Workload, steps: usize) -> Result<f64, OptimizeError> {
     if best > 0.0 { Ok(best * problem.scale) } else { Err(OptimizeError::Numerical) }
 }
 
-/// From the optimum of a short horizon, stretched.
+/// Lower bound from the multipliers of the optimum of a short horizon, stretched to the whole one.
 fn of_participations(workload: &Workload, schedule: ParticipationSchedule) -> Result<f64, BoundError> {
     let (steps, count, gap) = (schedule.horizon(), schedule.count(), schedule.gap());
     let (members, rest) = (steps.div_ceil(gap), steps % gap);
-    let short_gap = (SHORT / members).min(gap);
+    let short_gap = (SHORT_HORIZON / members).min(gap);
     if short_gap == 0 || rest > 0 && short_gap == 1 && gap > 1 {
         return Err(BoundError::Participations);
     }

@@ -172,7 +172,7 @@ pub enum OptimizeError {
     },
     /// An entry is NaN, infinite, or too large to be squared.
     #[error(
-        "the entry of the workload or of its square in row {row}, column {column} is no finite number; expected \
+        "the entry of the workload or of its square in row {row}, column {column} is not a finite number; expected \
          entries below 1e150"
     )]
     NotFinite {

@@ -80,7 +80,7 @@ macro_rules! numbers {
     };
     (@write $value:expr, $to:expr) => { $crate::release::Numbers::write($value, $to) };
     (@write $value:expr, $to:expr, $names:expr) => {{
-        debug_assert!($names.contains($value), "{} is no name of these", $value);
+        debug_assert!($names.contains($value), "{} is not a name of these", $value);
         $to.push($names.iter().take_while(|name| *name != $value).count() as i128);
     }};
     (@read $from:expr) => { $crate::release::Numbers::read($from)? };

@@ -70,10 +70,10 @@ use super::{
 const DEVIATION_BITS: u32 = 41;
 
 /// Most that `coarse_bits` can be: with coarser units 2M would exceed 63 bits.
-const MOST_COARSE_BITS: u8 = 11;
+const MAX_COARSE_BITS: u8 = 11;
 
 /// Most that `sum_bits` can be: sums of 64 bits then stay within 127 bits of the grid.
-const MOST_SUM_BITS: u8 = 63;
+const MAX_SUM_BITS: u8 = 63;
 
 /// M / (ρσ).
 const REACH: f64 = 40.0;
@@ -140,10 +140,10 @@ impl CorrelationUnits {
     /// Units for noise of this deviation, given in the units of sums; `None` if no units fit.
     pub(crate) fn for_deviation(deviation: f64) -> Option<Self> {
         let least = 2f64.powi(DEVIATION_BITS as i32);
-        let sum_bits = (0..=MOST_SUM_BITS).find(|&bits| deviation * 2f64.powi(bits.into()) > least)?;
+        let sum_bits = (0..=MAX_SUM_BITS).find(|&bits| deviation * 2f64.powi(bits.into()) > least)?;
         let in_grid = deviation * 2f64.powi(sum_bits.into());
         let coarse_bits =
-            (0..=MOST_COARSE_BITS).find(|&bits| in_grid <= least * 2f64.powi(i32::from(bits) + 1))?;
+            (0..=MAX_COARSE_BITS).find(|&bits| in_grid <= least * 2f64.powi(i32::from(bits) + 1))?;
         Some(Self { sum_bits, coarse_bits })
     }
 }

@@ -155,7 +155,7 @@ pub enum Fit {
     },
 }
 
-/// An optimiser for the strategy of a name.
+/// An optimiser: finds the parameters of the named strategy for a purpose.
 pub type Search = fn(&StrategyName, &Purpose, OnProgress<'_>) -> Result<OptimisedStrategy, SearchError>;
 
 /// What a strategy is made from.
@@ -198,7 +198,7 @@ impl Purpose {
 
     /// The purpose of a single copy.
     #[must_use]
-    pub fn of_a_copy(&self) -> Self {
+    pub fn of_single_copy(&self) -> Self {
         Self { horizon: self.horizon.div_ceil(self.stamps.max(1)), stamps: 1, ..self.clone() }
     }
 
@@ -216,7 +216,7 @@ impl Purpose {
         match self.workload.toeplitz_part(1) {
             Some(part) if part[0] > 0.0 => Ok(compared.into_iter().collect()),
             Some(_) => Err("the diagonal of the workload is not positive"),
-            None => Err("the workload is no Toeplitz matrix"),
+            None => Err("the workload is not a Toeplitz matrix"),
         }
     }
 }
@@ -306,7 +306,7 @@ impl Kind {
         self.numbered(1)
     }
 
-    /// The name with a number, cut to its limits; without one if the strategy has none.
+    /// The name with a number, clamped to its limits; without a number if the strategy has none.
     pub fn numbered(&'static self, number: u32) -> StrategyName {
         let number = self.number.and_then(|(_, limit)| NonZeroU32::new(number.clamp(1, limit)));
         StrategyName::Known { kind: self, number, normalized: false }
@@ -381,7 +381,7 @@ pub fn default_strategy(purpose: &Purpose) -> StrategyName {
 /// Returns the strategies to compare for a purpose; with `all`, also those that take longer than
 /// seconds.
 pub fn compare(purpose: &Purpose, all: bool) -> Comparison {
-    let copy = purpose.of_a_copy();
+    let copy = purpose.of_single_copy();
     let mut comparison = Comparison { strategies: Vec::new(), omissions: Vec::new() };
     for &kind in KINDS {
         let compared = match (kind.compared)(kind, &copy) {

@@ -2,7 +2,7 @@
 //!
 //! Let r_t be the rows of C⁻¹, and `P_t = βP_(t−1) + r_t` and `Q_t = γQ_(t−1) + r_t` those of the
 //! decoders of both averages, without divisors. Then `‖P_t‖² − β²‖P_(t−1)‖² = 2β⟨P_(t−1), r_t⟩ +
-//! ‖r_t‖²`, and alike for Q. Hence
+//! ‖r_t‖²`, and likewise for Q. Hence
 //!
 //! ```text
 //! ⟨P_t, Q_t⟩ = βγ⟨P_(t−1), Q_(t−1)⟩ + ½(‖P_t‖² − β²‖P_(t−1)‖²) + ½(‖Q_t‖² − γ²‖Q_(t−1)‖²)

@@ -225,8 +225,8 @@ impl Workload {
     pub fn largest_coefficient(&self, t: u64) -> f64 {
         match self {
             Self::Matrix(_) => (1..=t).map(|i| self.coefficient(t, i).abs()).fold(0.0, f64::max),
-            // Momentum weighs the first epoch most; in all others weights never decrease with the
-            // epoch.
+            // Momentum weighs the first epoch most; the weights of all other workloads never
+            // decrease with the epoch.
             Self::Momentum(_) => self.coefficient(t, 1),
             _ => self.coefficient(t, t),
         }
@@ -320,7 +320,7 @@ impl Workload {
     }
 }
 
-/// A workload whose state is a decayed sum, and perhaps the sum of these.
+/// A workload whose state is a decayed sum and, for momentum, the running sum of that sum.
 #[derive(Clone, Copy)]
 pub(crate) struct WorkloadSums {
     /// β.
@@ -348,7 +348,7 @@ fn geometric_sum(decay: Decay, t: f64) -> f64 {
 }
 
 /// `Σ_(l<t) (1 − β^(l+1))/(1 − β) = (t − β Σ_(l<t) β^l)/(1 − β)`. If the two terms nearly cancel,
-/// by powers of 1 − β: `Σ_m C(t+1, m+2) (β − 1)^m`.
+/// it is computed by powers of 1 − β: `Σ_m C(t+1, m+2) (β − 1)^m`.
 fn momentum_sum(decay: Decay, t: f64) -> f64 {
     let complement = 1.0 - decay.get();
     if t * complement > 0.1 {

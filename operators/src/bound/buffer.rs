@@ -85,7 +85,7 @@ impl ClosedBuffer {
         let most = self.limits.records_per_epoch;
         match &self.records {
             ClosedRecords::First { chains, slots, values } => {
-                let pass = first(admitted.map(|at| &chains[at]), slots, most);
+                let pass = marked_first(admitted.map(|at| &chains[at]), slots, most);
                 let rows = values.chunks_exact(bounds.len());
                 let passed = slots.iter().zip(rows).zip(pass).filter(|(_, pass)| *pass);
                 passed.for_each(|((slot, row), _)| give(slot.position, slot.key, row));
@@ -96,8 +96,8 @@ impl ClosedBuffer {
         }
     }
 
-    /// Returns the number of records that the admitted entities sent, by key: at most M of each.
-    /// Empty without that limit.
+    /// Returns the number of records that the admitted entities sent, by key: at most `sent_limit`
+    /// of each entity. Empty without that limit.
     pub(super) fn sent(&self, admitted: &[Entity]) -> BTreeMap<u32, u64> {
         let mut sent = BTreeMap::new();
         let Some(most) = self.limits.sent_limit else { return sent };
@@ -105,7 +105,7 @@ impl ClosedBuffer {
         let mut count = |key: u32| *sent.entry(key).or_default() += 1;
         match &self.records {
             ClosedRecords::First { chains, slots, .. } => {
-                let is_sent = first(admitted.map(|at| &chains[at]), slots, most.get());
+                let is_sent = marked_first(admitted.map(|at| &chains[at]), slots, most.get());
                 slots.iter().zip(is_sent).filter(|(_, sent)| *sent).for_each(|(slot, _)| count(slot.key));
             }
             ClosedRecords::Means(sums) => {
@@ -134,7 +134,11 @@ fn common(all: &[Entity], some: &[Entity]) -> impl Iterator<Item = usize> {
 
 /// Marks the slots of the first records of these chains, at most `most` of each, so that slots can
 /// be read in memory order.
-fn first<'a>(chains: impl Iterator<Item = &'a Chain>, slots: &[BufferedRecord], most: u32) -> Vec<bool> {
+fn marked_first<'a>(
+    chains: impl Iterator<Item = &'a Chain>,
+    slots: &[BufferedRecord],
+    most: u32,
+) -> Vec<bool> {
     let mut marked = vec![false; slots.len()];
     for &Chain { mut latest, length } in chains {
         let mut left = length;
@@ -219,7 +223,8 @@ const FRACTION: f64 = (1_u64 << 52) as f64;
 /// fraction of their range, so means do not depend on the order of records.
 pub(super) struct KeyMeans {
     limits: EntityLimits,
-    /// Number of first values without one of which a record does not count for the other means.
+    /// Number of leading values of a record. If one of them is missing, the record counts in no
+    /// mean.
     needed: usize,
     entities: ByEntity<Vec<KeySum>>,
 }
@@ -266,8 +271,8 @@ fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl
 }
 
 impl KeySum {
-    /// Returns NaN for a column for which no record counts; without any, it counts as one unusable
-    /// record.
+    /// Returns the mean of each column, NaN if no record counts for it. A row of NaN alone counts
+    /// as one unusable record.
     fn mean(&self, bounds: &[(f64, f64)]) -> Vec<f64> {
         let mean = |((&sum, &count), &(lower, upper)): ((&u128, &u64), &(f64, f64))| {
             let fraction = sum as f64 / count as f64 / FRACTION;
@@ -337,7 +342,7 @@ mod tests {
         assert_eq!(sent(RepeatPolicy::Keep, 2), [(7, 1), (8, 1), (9, 1)]);
         assert_eq!(sent(RepeatPolicy::Keep, 3), [(7, 2), (8, 1), (9, 1)]);
         assert_eq!(sent(RepeatPolicy::Keep, 9), [(7, 2), (8, 2), (9, 1)]);
-        // The records of a key are one.
+        // All records of a key count as one.
         assert_eq!(sent(RepeatPolicy::Average, 2), [(7, 1), (8, 1), (9, 1)]);
         assert_eq!(sent(RepeatPolicy::Average, 9), [(7, 1), (8, 2), (9, 1)]);
     }
@@ -354,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn means_by_column_are_of_the_records_that_have_it() {
+    fn means_by_column_use_the_records_that_have_the_column() {
         let bounds = [(0.0, 8.0); 3];
         let rows = [[1.0, f64::NAN, f64::NAN], [3.0, 99.0, f64::NAN]];
         for (by_column, expected) in [(true, [2.0, 8.0]), (false, [f64::NAN; 2])] {

@@ -128,7 +128,7 @@ fn delivered(scripts: &[Vec<InputAction>], first: u64, last: u64) -> [Vec<Delive
         .expect("two")
 }
 
-/// Returns the numbers sent to each worker's epochs, sorted, by the first inputs of this count.
+/// Returns the numbers that the first `inputs` inputs sent to each worker's epochs, sorted.
 fn sent(scripts: &[Vec<InputAction>], inputs: usize) -> BTreeMap<(usize, u64), Vec<u32>> {
     let mut sent: BTreeMap<_, Vec<u32>> = BTreeMap::new();
     for script in scripts {

@@ -105,7 +105,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
             MISSPELT_KEYS,
             false,
             format!(
-                "many rows have a key that differs from a listed one, such as {name:?}, in case or blanks alone, and don't count: mend \
+                "many rows have a key that differs from a listed one, such as {name:?}, in case or blanks alone, and don't count: correct \
                  the source, or list each spelling in [key]"
             ),
         );

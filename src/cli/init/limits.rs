@@ -14,7 +14,7 @@ use super::super::output::RowProgress;
 use super::super::plan::last_noise;
 
 /// Most records in an epoch that are proposed: noise is proportional to them.
-const MOST_RECORDS: u64 = 20;
+const MAX_RECORDS: u64 = 20;
 
 /// Share of the noise to which fewer participations must lower it, to be proposed beside all.
 const WORTH: f64 = 0.9;
@@ -42,7 +42,7 @@ impl LimitSearch {
     }
 
     /// Proposes what happens to several records: they are averaged if more than
-    /// [`MOST_RECORDS`] of them would have to count, or if a run stopped although they did.
+    /// [`MAX_RECORDS`] of them would have to count, or if a run stopped although they did.
     pub(super) fn several(&self) -> RepeatPolicy {
         let usual = self.spread.usual_records(RepeatPolicy::Keep);
         let widest = ProposedLimits {
@@ -50,7 +50,7 @@ impl LimitSearch {
             records: usual,
             participations: self.pipeline.epochs.schedule.horizon(),
         };
-        match usual <= MOST_RECORDS && !self.would_stop(widest) {
+        match usual <= MAX_RECORDS && !self.would_stop(widest) {
             true => RepeatPolicy::Keep,
             false => RepeatPolicy::Average,
         }
@@ -58,7 +58,7 @@ impl LimitSearch {
 
     /// Proposes the most records of an entity in an epoch, or the most means.
     pub(super) fn records(&self, several: RepeatPolicy) -> u64 {
-        self.spread.usual_records(several).min(MOST_RECORDS)
+        self.spread.usual_records(several).min(MAX_RECORDS)
     }
 
     /// Proposes the most epochs in which an entity counts: those that most rows need, or all epochs
@@ -145,7 +145,7 @@ impl LimitSearch {
         match limits.several {
             RepeatPolicy::Keep => format!("These flags would pass; PRIVATE: {flags}\nOr {warn}."),
             RepeatPolicy::Average => format!(
-                "Most records are of entities with more than {MOST_RECORDS} in an epoch, and noise is proportional to the number that \
+                "Most records are of entities with more than {MAX_RECORDS} in an epoch, and noise is proportional to the number that \
                  counts.\nThese flags would pass; PRIVATE: {flags}\nThen the records of an entity with the same key and epoch become one \
                  record, their mean, and no entity weighs more than another. Or {warn}."
             ),

@@ -141,7 +141,7 @@ impl SyntheticSample {
             let failed = |reason: String| CliError::failed(format!("no sample of {name}: {reason}"));
             let density = density.as_ref().map_err(|error| failed(error.to_string()))?;
             let sampler = density.sampler().ok_or_else(|| failed(DensityError::Singular.to_string()))?;
-            // u64::MAX is no epoch, so these random numbers differ from those of any release.
+            // u64::MAX is not an epoch, so these random numbers differ from those of any release.
             let mut random = self.source.generator(u64::MAX, key.into())?;
             for _ in 0..self.size {
                 let record = sampler.draw(&mut random);

@@ -27,7 +27,7 @@ use crate::connect::journal::CHUNK;
 use crate::connect::{
     FileLists, HeaderlessFile, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error,
 };
-use crate::control::{Control, GLANCE};
+use crate::control::{Control, POLL_INTERVAL};
 use crate::format::Format;
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
@@ -123,7 +123,7 @@ impl FollowedFiles {
                 if self.control.is_over(begun) {
                     return Ok(None);
                 }
-                self.control.sleep(GLANCE);
+                self.control.sleep(POLL_INTERVAL);
             }
         }
         let path = self.path(file);
@@ -246,7 +246,7 @@ impl GrowingFile {
                 return Ok(false);
             } else {
                 self.check()?;
-                self.followed.control.sleep(GLANCE);
+                self.followed.control.sleep(POLL_INTERVAL);
             }
         }
     }

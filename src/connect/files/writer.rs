@@ -101,7 +101,9 @@ fn opened(path: &Path) -> io::Result<File> {
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            return Err(io::Error::other("another process writes to it: let one of them have this sink"));
+            return Err(io::Error::other(
+                "another process writes to this destination: give this sink to only one process",
+            ));
         }
         Err(TryLockError::Error(error)) => return Err(error),
     }

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use super::JournalSession;
 use crate::connect::{SourceError, io_error};
-use crate::control::{Control, GLANCE};
+use crate::control::{Control, POLL_INTERVAL};
 use crate::state::{IngestJournal, JournalFull, StateError};
 
 /// Bytes read at once.
@@ -244,7 +244,7 @@ impl IntakeBuffer {
             let (ended, broken) = {
                 let mut buffer = self.buffer();
                 while buffer.bytes.is_empty() && buffer.goes_on() && !self.control.is_stopped() {
-                    let waited = self.changed.wait_timeout(buffer, GLANCE);
+                    let waited = self.changed.wait_timeout(buffer, POLL_INTERVAL);
                     buffer = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
                 let gathering =
@@ -261,14 +261,14 @@ impl IntakeBuffer {
                 (buffer.ended.take(), buffer.broken)
             };
             let last = matches!(ended, Some(Ok(()))) && !outlives;
-            let mut patience = |full| {
+            let mut wait = |full| {
                 if noticed.is_none_or(|at| at.elapsed() >= NOTICE_INTERVAL) {
                     noticed = Some(Instant::now());
                     self.report_full(full);
                 }
                 !self.buffer().stopped && !self.control.is_stopped()
             };
-            match session.take(&batch, last, &mut patience) {
+            match session.take(&batch, last, &mut wait) {
                 Err(error) if outlives && !matches!(error, SourceError::Journal(_)) => {
                     session.disconnect();
                     self.refuse(error.to_string());

@@ -81,23 +81,23 @@ impl JournalSession {
     }
 
     /// Takes a batch; `ended` says that nothing more will come. Whole records are on disk when this
-    /// returns, unless `patience`, and with it the run, has ended.
+    /// returns, unless `wait`, and with it the run, has ended.
     pub(super) fn take(
         &mut self,
         batch: &[u8],
         ended: bool,
-        patience: WaitForRoom<'_>,
+        wait: WaitForRoom<'_>,
     ) -> Result<(), SourceError> {
         if self.headed {
-            return self.take_records(batch, ended, patience);
+            return self.take_records(batch, ended, wait);
         }
         self.bytes.extend_from_slice(batch);
-        if !self.drop_mark(ended) || !self.begin(ended, patience)? {
+        if !self.drop_mark(ended) || !self.begin(ended, wait)? {
             return Ok(());
         }
         let records = Zeroizing::new(self.bytes.to_vec());
         self.bytes.clear();
-        self.take_records(&records, ended, patience)
+        self.take_records(&records, ended, wait)
     }
 
     /// Drops a byte order mark. Returns false while more bytes are needed to decide.
@@ -116,12 +116,7 @@ impl JournalSession {
     }
 
     /// Takes bytes that follow the header or continue a record.
-    fn take_records(
-        &mut self,
-        batch: &[u8],
-        ended: bool,
-        patience: WaitForRoom<'_>,
-    ) -> Result<(), SourceError> {
+    fn take_records(&mut self, batch: &[u8], ended: bool, wait: WaitForRoom<'_>) -> Result<(), SourceError> {
         let before = self.framing.records;
         let mut whole = self.framing.last_end(batch);
         let ends = ended && !self.framing.is_too_long();
@@ -131,7 +126,7 @@ impl JournalSession {
         }
         let count = self.framing.records - before;
         if count > 0 {
-            self.ingest.append([&self.bytes, &batch[..whole]], count, patience)?;
+            self.ingest.append([&self.bytes, &batch[..whole]], count, wait)?;
         }
         if whole > 0 || ends {
             // Bytes without a record were blank lines.
@@ -153,7 +148,7 @@ impl JournalSession {
 
     /// Begins a session once the header is complete, unless the current session has the same
     /// header. Returns whether records follow.
-    fn begin(&mut self, ended: bool, patience: WaitForRoom<'_>) -> Result<bool, SourceError> {
+    fn begin(&mut self, ended: bool, wait: WaitForRoom<'_>) -> Result<bool, SourceError> {
         let in_stream = matches!(self.shape.format, Format::Csv(_)) && self.shape.header.is_none();
         let mut header = 0;
         if in_stream {
@@ -183,7 +178,7 @@ impl JournalSession {
                 let stream = ByteStream::new(io::Cursor::new(named.clone()), 0);
                 CsvRows::open(stream, &self.name, delimiter, &self.shape.wanted)?;
             }
-            if !self.ingest.begin(&named, patience)? {
+            if !self.ingest.begin(&named, wait)? {
                 return Ok(false);
             }
             self.current = Some(named);

@@ -22,7 +22,7 @@ use crate::connect::error::{RequestError, passing, refusal};
 use crate::control::Control;
 
 /// How long to wait for an answer, and how often to check whether to keep waiting.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
 const SLICE: Duration = Duration::from_secs(1);
 
 /// Limits of the queues of the clients of a topic together: number of messages, and KiB, to which
@@ -31,7 +31,7 @@ const WAITING_MESSAGES: u32 = 10_000;
 const WAITING_KIB: u32 = 16_384;
 
 /// Most notes of the client library that are taken at once.
-const MOST_NOTES: usize = 100;
+const MAX_NOTES: usize = 100;
 
 /// Milliseconds that the server waits for a message.
 const WAIT: &str = "250";
@@ -93,8 +93,8 @@ impl TopicConsumer {
 
     /// Returns the number of partitions of the topic.
     pub(super) fn partitions(&self, control: &Control) -> Result<u32, RequestError> {
-        let number = self.ask(control, |client, patience| {
-            let metadata = client.consumer.fetch_metadata(Some(&client.topic.stream), patience)?;
+        let number = self.ask(control, |client, timeout| {
+            let metadata = client.consumer.fetch_metadata(Some(&client.topic.stream), timeout)?;
             Ok(metadata.topics().first().map_or(0, |found| found.partitions().len()))
         })?;
         // A server that has just started may not know the topic yet.
@@ -105,7 +105,7 @@ impl TopicConsumer {
         trouble(&self.topic, &self.notes, error)
     }
 
-    /// Asks the server until it answers, the run is stopped or patience ends.
+    /// Asks the server until it answers, the run is stopped or the time is over.
     fn ask<T>(
         &self,
         control: &Control,
@@ -116,7 +116,7 @@ impl TopicConsumer {
             let answer = question(self, SLICE);
             if answer.is_err() {
                 self.listen();
-                if self.notes.refusal().is_none() && control.keep_waiting(begun, PATIENCE).is_ok() {
+                if self.notes.refusal().is_none() && control.keep_waiting(begun, TIMEOUT).is_ok() {
                     continue;
                 }
             }
@@ -126,7 +126,7 @@ impl TopicConsumer {
 
     /// Takes what the client library has to say. Messages are dropped: none are read meanwhile.
     fn listen(&self) {
-        for _ in 0..MOST_NOTES {
+        for _ in 0..MAX_NOTES {
             if self.consumer.poll(Duration::ZERO).is_none() {
                 return;
             }
@@ -135,8 +135,8 @@ impl TopicConsumer {
 
     /// Returns the first available offset of a partition, and the one after the last.
     pub(super) fn ends(&self, partition: u32, control: &Control) -> Result<(u64, u64), RequestError> {
-        let (first, end) = self.ask(control, |client, patience| {
-            client.consumer.fetch_watermarks(&client.topic.stream, partition as i32, patience)
+        let (first, end) = self.ask(control, |client, timeout| {
+            client.consumer.fetch_watermarks(&client.topic.stream, partition as i32, timeout)
         })?;
         Ok((first.max(0) as u64, end.max(0) as u64))
     }
@@ -152,9 +152,9 @@ impl TopicConsumer {
             .map_err(|error| self.trouble(&error))
     }
 
-    /// Returns the next message, waiting at most `patience`.
-    pub(super) fn poll(&self, patience: Duration) -> Result<PollResult<'_>, RequestError> {
-        match self.consumer.poll(patience) {
+    /// Returns the next message, waiting at most `timeout`.
+    pub(super) fn poll(&self, timeout: Duration) -> Result<PollResult<'_>, RequestError> {
+        match self.consumer.poll(timeout) {
             None => Ok(PollResult::Nothing),
             Some(Ok(message)) => Ok(PollResult::Message(message)),
             Some(Err(KafkaError::PartitionEOF(_))) => Ok(PollResult::End),

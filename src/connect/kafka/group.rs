@@ -26,7 +26,7 @@ use crate::state::Position;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// How long the end of a run waits for the last offsets to be stored.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sends offsets, on a thread of its own.
 pub(super) struct GroupOffsets {
@@ -87,7 +87,7 @@ impl Drop for GroupOffsets {
         self.latest.lock().is_last = true;
         self.latest.changed.notify_one();
         let (Some(thread), begun) = (self.thread.take(), Instant::now()) else { return };
-        while !thread.is_finished() && begun.elapsed() < PATIENCE {
+        while !thread.is_finished() && begun.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

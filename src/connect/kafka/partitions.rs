@@ -17,7 +17,7 @@ use super::reader::PartitionReader;
 use super::topic::Topic;
 use crate::connect::entries::{Activity, Entries, ServerStream, origin};
 use crate::connect::error::{RequestError, lost, refusal};
-use crate::connect::{MOST_PARTITIONS, Origin, Partitions};
+use crate::connect::{MAX_PARTITIONS, Origin, Partitions};
 use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::state::Position;
@@ -80,11 +80,11 @@ impl TopicPartition {
     /// Refuses a topic with too many partitions.
     pub(super) fn check(&self) -> Result<(), RequestError> {
         let partitions = self.found.number();
-        if self.topic.partition.is_some() || partitions <= MOST_PARTITIONS {
+        if self.topic.partition.is_some() || partitions <= MAX_PARTITIONS {
             return Ok(());
         }
         let problem = format!(
-            "the topic has {partitions} partitions, and a source reads at most {MOST_PARTITIONS}: read some of them, as partition = 0"
+            "the topic has {partitions} partitions, and a source reads at most {MAX_PARTITIONS}: read some of them, as partition = 0"
         );
         Err(refusal(self.topic.name(), &problem))
     }
@@ -143,7 +143,7 @@ impl TopicPartitions {
 
 impl Partitions for TopicPartitions {
     fn number(&self) -> u32 {
-        self.first.found.number().clamp(1, MOST_PARTITIONS)
+        self.first.found.number().clamp(1, MAX_PARTITIONS)
     }
 
     fn open(&self, partition: u32) -> Box<dyn Origin> {
@@ -162,7 +162,7 @@ impl PartitionSearch {
     /// Asks the servers once. The readers of partitions report servers that are away.
     fn once(&mut self, control: &Control, found: &Weak<AtomicU32>) {
         if self.client.is_none() {
-            self.client = TopicConsumer::open(&self.topic, MOST_PARTITIONS, control).ok();
+            self.client = TopicConsumer::open(&self.topic, MAX_PARTITIONS, control).ok();
         }
         let number = self.client.as_ref().and_then(|client| client.partitions(control).ok());
         match number.zip(found.upgrade()) {

@@ -13,7 +13,7 @@ use super::connection::{PollResult, TopicConsumer};
 use super::partitions::TopicPartition;
 use crate::connect::entries::Entries;
 use crate::connect::error::{RequestError, lost, passing};
-use crate::control::{Control, GLANCE};
+use crate::control::{Control, POLL_INTERVAL};
 use crate::format::Defect;
 use crate::format::avro::framed;
 use crate::format::form::EntryParser;
@@ -53,8 +53,8 @@ impl PartitionReader {
         Ok(PartitionReader { partition, consumer, control, part, next, ahead: None })
     }
 
-    fn poll(&self, patience: Duration) -> Option<Result<KafkaMessage, RequestError>> {
-        match self.consumer.poll(patience) {
+    fn poll(&self, timeout: Duration) -> Option<Result<KafkaMessage, RequestError>> {
+        match self.consumer.poll(timeout) {
             Ok(PollResult::Message(message)) => Some(Ok(KafkaMessage {
                 offset: u64::try_from(message.offset()).unwrap_or(0),
                 text: match message.payload() {
@@ -110,7 +110,7 @@ impl PartitionReader {
 impl Entries for PartitionReader {
     fn next(&mut self, row: &mut Row, form: &mut EntryParser) -> Result<Option<Position>, RequestError> {
         self.partition.check()?;
-        let Some(entry) = self.ahead.take().or_else(|| self.poll(GLANCE)) else { return Ok(None) };
+        let Some(entry) = self.ahead.take().or_else(|| self.poll(POLL_INTERVAL)) else { return Ok(None) };
         let KafkaMessage { offset, text } = entry?;
         if self.next.is_some_and(|next| offset < next) {
             return Err(RequestError::Passing(io::Error::other("a message came again")));
@@ -124,7 +124,7 @@ impl Entries for PartitionReader {
         Ok(Some(Position::new(self.part, offset + 1)))
     }
 
-    fn is_at_hand(&self) -> bool {
+    fn has_buffered_row(&self) -> bool {
         self.ahead.is_some()
     }
 }

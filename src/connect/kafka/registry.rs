@@ -22,10 +22,10 @@ use crate::security::TlsClient;
 const LONGEST_ANSWER: usize = 1 << 20;
 
 /// Most schemas that one refers to, with those that these refer to.
-const MOST_REFERENCES: usize = 64;
+const MAX_REFERENCES: usize = 64;
 
 /// Most header lines of an answer, and most headers and parts of one.
-const MOST_LINES: usize = 256;
+const MAX_LINES: usize = 256;
 
 /// A registry as named in a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Registry {
             if fetched.contains(&reference) {
                 continue;
             }
-            if fetched.len() >= MOST_REFERENCES {
+            if fetched.len() >= MAX_REFERENCES {
                 return Err(refusal(self.name(), "a schema refers to too many others"));
             }
             let path = format!("/subjects/{}/versions/{}", encoded(&reference.subject), reference.version);
@@ -106,7 +106,7 @@ impl Registry {
             self.collect(referred, (texts, fetched), control)?;
         }
         let kind = found.kind.as_deref().unwrap_or("AVRO");
-        // Any other text is no schema in Avro.
+        // Any other text is not a schema in Avro.
         texts.push(if kind == "AVRO" { found.schema } else { String::new() });
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Registry {
         match status {
             200 => {
                 let found = serde_json::from_slice(&body);
-                found.map(Some).map_err(|_| passing(format!("{}: the answer is no schema", self.name())))
+                found.map(Some).map_err(|_| passing(format!("{}: the answer is not a schema", self.name())))
             }
             404 => Ok(None),
             401 | 403 => Err(refusal(self.name(), "the schema registry refuses the user or the password")),
@@ -175,7 +175,7 @@ fn answer(connection: &mut ServerConnection) -> io::Result<(u16, Vec<u8>)> {
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = Some(value.trim().parse().map_err(|_| malformed_answer())?),
             "transfer-encoding" => is_chunked = value.trim().eq_ignore_ascii_case("chunked"),
-            _ if lines > MOST_LINES => return Err(malformed_answer()),
+            _ if lines > MAX_LINES => return Err(malformed_answer()),
             _ => {}
         }
     }

@@ -87,7 +87,7 @@ pub(super) fn secure(
 pub(super) struct ConnectionNotes(Arc<Mutex<Option<String>>>);
 
 impl ConnectionNotes {
-    /// Returns why no connection can be made until a person mends something, if that was said.
+    /// Returns why no connection can be made until a person corrects something, if that was said.
     pub(super) fn refusal(&self) -> Option<String> {
         reason(self.0.lock().unwrap_or_else(PoisonError::into_inner).as_deref()?)
     }

@@ -20,7 +20,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use serde::Deserialize;
 
-use super::connection::{PATIENCE, PollResult, TopicConsumer, config, trouble};
+use super::connection::{PollResult, TIMEOUT, TopicConsumer, config, trouble};
 use super::security::ConnectionNotes;
 use super::topic::Topic;
 
@@ -69,7 +69,7 @@ impl ServerWriter for TopicWriter {
             .set("partitioner", "murmur2")
             .create_with_context(notes.clone())
             .map_err(refused)?;
-        producer.init_transactions(PATIENCE).map_err(|error| {
+        producer.init_transactions(TIMEOUT).map_err(|error| {
             // What the client library has to say about it.
             producer.poll(Duration::ZERO);
             refused(error)
@@ -95,7 +95,7 @@ impl ServerWriter for TopicWriter {
             producer.send(record).map_err(|(error, _)| refused(error))?;
             producer.poll(Duration::ZERO);
         }
-        producer.commit_transaction(PATIENCE).map_err(refused)?;
+        producer.commit_transaction(TIMEOUT).map_err(refused)?;
         lines.iter().for_each(|&(id, _)| acknowledge(id));
         Ok(())
     }
@@ -149,7 +149,7 @@ fn last_from(
     reader.begin(partition, Some(offset))?;
     let mut last = None;
     loop {
-        match reader.poll(PATIENCE)? {
+        match reader.poll(TIMEOUT)? {
             PollResult::Message(message) => {
                 let headers = message.headers().into_iter().flat_map(Headers::iter);
                 let id = headers.filter(|header| header.key == ID).find_map(|header| header.value);

@@ -156,8 +156,8 @@ impl NatsConnection {
         loop {
             let ServerMessage::Message { status, length, .. } = self.next_sent()? else { continue };
             if !self.read_payload(length, ANSWER_LIMIT)? || status.is_some() {
-                // JetStream does not answer: it is starting, or it is disabled.
-                return Err(passing("JetStream is not there"));
+                // JetStream is starting, or it is disabled.
+                return Err(passing("JetStream does not answer"));
             }
             let answer: Value = serde_json::from_slice(&self.payload).map_err(|_| malformed_answer())?;
             let Some(error) = answer.get("error") else { return Ok(answer) };

@@ -151,7 +151,7 @@ impl Entries for NatsReader {
         }
     }
 
-    fn is_at_hand(&self) -> bool {
+    fn has_buffered_row(&self) -> bool {
         self.connection.wire.has_more()
     }
 }

@@ -16,7 +16,7 @@ use crate::control::Control;
 
 /// Longest silence of a server that works on a query. Keep-alive probes notice a machine that is
 /// gone much earlier, and a stop ends any wait.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Most bytes of a message that is not a row, and of all rows of a small answer.
 const ANSWER_LIMIT: usize = 16 << 20;
@@ -59,7 +59,7 @@ impl DatabaseConnection {
         let wire = encrypted(database, &name, database.server.connect_plainly(control)?)?;
         let mut connection = DatabaseConnection { name, wire, body: Vec::new() };
         connection.log_in(database, control)?;
-        connection.wire = connection.wire.with_patience(PATIENCE);
+        connection.wire = connection.wire.with_timeout(TIMEOUT);
         Ok(connection)
     }
 

@@ -18,7 +18,7 @@ use super::settle::{CLOCK_MARGIN, OpenTransactions, OrderKind};
 use crate::connect::entries::{Entries, ServerStream};
 use crate::connect::error::{RequestError, lost};
 use crate::connect::wire::malformed_answer;
-use crate::control::{Control, GLANCE};
+use crate::control::{Control, POLL_INTERVAL};
 use crate::format::Defect;
 use crate::format::form::EntryParser;
 use crate::format::row::{RECORD_LIMIT, Row, RowField};
@@ -258,7 +258,7 @@ impl TableReader {
             match &mut self.stage {
                 Stage::Ask(due) => {
                     if *due > Instant::now() {
-                        std::thread::sleep(GLANCE);
+                        std::thread::sleep(POLL_INTERVAL);
                         return Ok(None);
                     }
                     let unread = self.unread()?;
@@ -274,7 +274,7 @@ impl TableReader {
                         if let Some(wait) = open.long_wait() {
                             self.control.notice(&format!("{}: {wait}", ServerStream::name(&self.source)));
                         }
-                        std::thread::sleep(GLANCE);
+                        std::thread::sleep(POLL_INTERVAL);
                         return Ok(None);
                     }
                     let upper = *upper;
@@ -314,8 +314,8 @@ impl Entries for TableReader {
         self.advance(row, form.wanted())
     }
 
-    /// What ends a batch is no row. After a full batch, more rows are likely to be there.
-    fn is_at_hand(&self) -> bool {
+    /// What ends a batch is not a row. After a full batch, more rows are likely to be there.
+    fn has_buffered_row(&self) -> bool {
         match self.stage {
             Stage::Read(_, found) => found >= BATCH || self.connection.wire.next_byte() == Some(ROW),
             _ => false,

@@ -62,10 +62,10 @@ impl TableWriter {
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute \
              WHERE attrelid = {table}::regclass AND attnum > 0 AND NOT attisdropped"
         ))?;
-        let is_there = |&(name, kind): &(&str, &str)| {
+        let is_present = |&(name, kind): &(&str, &str)| {
             columns.iter().any(|found| matches!(&found[..], [Some(n), Some(k)] if n == name && k == kind))
         };
-        if let Some((name, kind)) = COLUMNS.iter().find(|column| !is_there(column)) {
+        if let Some((name, kind)) = COLUMNS.iter().find(|column| !is_present(column)) {
             let words = format!(
                 "the table has no column {name:?} of type {kind}: name a new table, which is created"
             );

@@ -125,7 +125,7 @@ impl Entries for RedisReader {
         Ok(Some(Position { part: 0, offset: next.0, row: next.1 }))
     }
 
-    fn is_at_hand(&self) -> bool {
+    fn has_buffered_row(&self) -> bool {
         self.connection.wire.has_more()
     }
 }

@@ -15,8 +15,8 @@ use crate::connect::{
 use crate::control::Control;
 use crate::format::Format;
 
-/// Epochs in an object.
-const EPOCHS: u64 = 100;
+/// Default number of epochs in an object.
+const DEFAULT_EPOCHS: u64 = 100;
 
 /// A bucket, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub(super) fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfi
         return None;
     }
     let epochs = match section.form("rotate", rotation) {
-        None => EPOCHS,
+        None => DEFAULT_EPOCHS,
         Some(Rotation::Epochs(epochs)) => epochs,
         Some(Rotation::Bytes(_)) => {
             section.refuse("rotate", "an object has a number of epochs, such as \"100 epochs\"");

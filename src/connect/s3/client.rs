@@ -18,18 +18,18 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::bucket::Bucket;
 use crate::connect::error::{RequestError, passing, refusal};
-use crate::control::{Control, GLANCE};
+use crate::control::{Control, POLL_INTERVAL};
 use crate::security::{SecurityError, tls_problem};
 
 /// Longest time for a request, and for its connection.
-const PATIENCE: Duration = Duration::from_secs(60);
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of an object that are asked for at once.
 pub(super) const CHUNK: u64 = 4 << 20;
 
 /// Most objects of a folder that are listed.
-const MOST_OBJECTS: usize = 1_000_000;
+const MAX_OBJECTS: usize = 1_000_000;
 
 /// A client of a bucket, which connects when it is first asked.
 pub(super) struct BucketClient {
@@ -87,7 +87,7 @@ impl BucketClient {
             }
             _ => AmazonS3Builder::from_env(),
         };
-        let mut options = ClientOptions::new().with_timeout(PATIENCE).with_connect_timeout(CONNECT_PATIENCE);
+        let mut options = ClientOptions::new().with_timeout(TIMEOUT).with_connect_timeout(CONNECT_TIMEOUT);
         if let Some(endpoint) = endpoint {
             options = options.with_allow_http(endpoint.starts_with("http://"));
             builder = builder.with_endpoint(endpoint);
@@ -107,7 +107,7 @@ impl BucketClient {
             options = options.with_no_system_certificates(true);
             options = found.into_iter().fold(options, ClientOptions::with_root_certificate);
         }
-        // The client panics on text that is no header, or no address.
+        // The client panics on text that is not a header, or no address.
         let value = |key| builder.get_config_value(&key).unwrap_or_default();
         let plain = [AmazonS3ConfigKey::AccessKeyId, AmazonS3ConfigKey::Token, AmazonS3ConfigKey::Region];
         let is_plain = plain.into_iter().all(|key| is_visible(&value(key)));
@@ -123,7 +123,7 @@ impl BucketClient {
         Ok((runtime, store))
     }
 
-    /// Makes a request, until it is answered, the run is stopped or patience ends.
+    /// Makes a request, until it is answered, the run is stopped or the time is over.
     fn ask<T, F>(&mut self, request: impl FnOnce(AmazonS3) -> F) -> Result<T, ObjectError>
     where
         F: Future<Output = object_store::Result<T>>,
@@ -138,9 +138,9 @@ impl BucketClient {
         let mut request = pin!(request(store.clone()));
         let answer = runtime.block_on(async {
             loop {
-                match tokio::time::timeout(GLANCE, request.as_mut()).await {
+                match tokio::time::timeout(POLL_INTERVAL, request.as_mut()).await {
                     Ok(answer) => return Ok(answer),
-                    Err(_) => control.keep_waiting(begun, PATIENCE)?,
+                    Err(_) => control.keep_waiting(begun, TIMEOUT)?,
                 }
             }
         });
@@ -159,7 +159,7 @@ impl BucketClient {
             Err(ObjectError::Other(error)) => return Err(error),
             Ok(listed) => listed.objects,
         };
-        if listed.len() > MOST_OBJECTS {
+        if listed.len() > MAX_OBJECTS {
             let problem = "more than a million objects are in the folder: name one with fewer";
             return Err(refusal(self.name.clone(), problem));
         }

@@ -18,7 +18,7 @@ use super::bucket::ObjectSource;
 use super::client::{BucketClient, CHUNK, FoundObject, ObjectError};
 use crate::connect::error::RequestError;
 use crate::connect::{FileLists, OpenFile, Origin, OriginRequest, SourceConfig, SourceError, io_error};
-use crate::control::{Backoff, Control, GLANCE};
+use crate::control::{Backoff, Control, POLL_INTERVAL};
 use crate::format::parquet::{ParquetRows, RandomAccess};
 use crate::format::row::{FileRows, Row, RowOutcome};
 use crate::format::unpack::unpacked_name;
@@ -173,7 +173,7 @@ impl Objects {
             if self.control.is_over(begun) {
                 return Ok(None);
             }
-            self.control.sleep(GLANCE);
+            self.control.sleep(POLL_INTERVAL);
         }
     }
 
@@ -275,7 +275,7 @@ impl FileRows for FinishedObject {
         self.0.row
     }
 
-    fn is_at_hand(&self) -> bool {
+    fn has_buffered_row(&self) -> bool {
         false
     }
 }

@@ -35,7 +35,7 @@ impl ObjectFolder {
             ObjectError::Other(error) => error,
             ObjectError::Missing => RequestError::NoStream,
             ObjectError::Changed => RequestError::Passing(io::Error::other(
-                "another process writes to it: let one of them have this sink",
+                "another process writes to this destination: give this sink to only one process",
             )),
         }
     }

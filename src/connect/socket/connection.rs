@@ -17,19 +17,19 @@ use super::door::PeerListener;
 use super::encrypted::EncryptedPeer;
 use super::entry::{LONGEST, PeerAdmission, judge};
 use super::{SocketAddress, SocketSource, SocketTls};
-use crate::control::{Backoff, Control, GLANCE};
+use crate::control::{Backoff, Control, POLL_INTERVAL};
 use crate::key::Token;
 use crate::security::Link;
 use crate::tcp::{connect, keep_alive};
 
 /// How long a peer may leave its acknowledgements unread.
-pub(super) const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a peer without a usable line keeps its turn while another one is ready.
 const QUIET_PEER: Duration = Duration::from_secs(10);
 
 /// How long a handshake may take.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// As [`QUIET_PEER`], before the first usable line of a peer. If many are ready, each has only its
 /// share of [`QUIET_PEER`].
@@ -126,7 +126,7 @@ impl PeerConnections {
                     self.has_connected = true;
                     return Some(connection);
                 }
-                Ok(None) => self.control.sleep(GLANCE),
+                Ok(None) => self.control.sleep(POLL_INTERVAL),
                 Err(error) => {
                     if is_first {
                         self.control.note_attempt(&name, Some(&format!("can't be reached: {error}")));
@@ -147,15 +147,15 @@ impl PeerConnections {
     /// them. `progress` is the time of the current peer's last usable line, or of its connection if
     /// it `is_new`.
     pub(super) fn must_make_room(&mut self, progress: Instant, is_new: bool) -> bool {
-        let Some(door) = self.door.as_mut().filter(|_| self.attended.elapsed() >= GLANCE) else {
+        let Some(door) = self.door.as_mut().filter(|_| self.attended.elapsed() >= POLL_INTERVAL) else {
             return false;
         };
         self.attended = Instant::now();
         // An error of the listener recurs on the next call, which reports it.
         let _ = door.attend(&self.control, &self.socket.to_string());
         let ready = door.ready();
-        let patience = if is_new { NEW_PEER.min(QUIET_PEER / ready.max(1)) } else { QUIET_PEER };
-        ready > 0 && progress.elapsed() >= patience
+        let timeout = if is_new { NEW_PEER.min(QUIET_PEER / ready.max(1)) } else { QUIET_PEER };
+        ready > 0 && progress.elapsed() >= timeout
     }
 
     /// The socket's name for messages.
@@ -169,10 +169,10 @@ impl PeerStream {
         match (&socket.address, &socket.tls) {
             (SocketAddress::Tcp(address), Some(SocketTls::Connecting(tls))) => {
                 let stream = connect(address, control)?;
-                stream.set_read_timeout(Some(GLANCE))?;
-                stream.set_write_timeout(Some(GLANCE))?;
+                stream.set_read_timeout(Some(POLL_INTERVAL))?;
+                stream.set_write_timeout(Some(POLL_INTERVAL))?;
                 let begun = Instant::now();
-                let may_wait = || control.keep_waiting(begun, HANDSHAKE_PATIENCE);
+                let may_wait = || control.keep_waiting(begun, HANDSHAKE_TIMEOUT);
                 let link = Link::Plain(stream).secured(tls, address, may_wait)?;
                 EncryptedPeer::new(link).map(PeerStream::Encrypted)
             }
@@ -239,14 +239,14 @@ impl PeerConnection {
         match &mut self.wire {
             PeerStream::Tcp(stream) => {
                 stream.set_nonblocking(false)?;
-                stream.set_read_timeout(Some(GLANCE))?;
-                stream.set_write_timeout(Some(WRITE_PATIENCE))?;
+                stream.set_read_timeout(Some(POLL_INTERVAL))?;
+                stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
                 keep_alive(stream)?;
             }
             PeerStream::Unix(stream) => {
                 stream.set_nonblocking(false)?;
-                stream.set_read_timeout(Some(GLANCE))?;
-                stream.set_write_timeout(Some(WRITE_PATIENCE))?;
+                stream.set_read_timeout(Some(POLL_INTERVAL))?;
+                stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
             }
             PeerStream::Encrypted(peer) => {
                 peer.wait();

@@ -29,7 +29,7 @@ const WAITING: usize = 64;
 const DESCRIPTORS_EACH: usize = 16;
 
 /// How long a connection may take for its handshake, and to show the token of a source with a key.
-const TOKEN_PATIENCE: Duration = Duration::from_secs(10);
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 const FULL: &str = "too many connections wait already";
 const TOO_LATE: &str = "it has not shown the token of this source in time";
@@ -111,7 +111,7 @@ impl PeerListener {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                     let is_secured = waiting.connection.is_ready();
                     waiting.ready = self.speaks_first && is_secured;
-                    let late = waiting.since.elapsed() >= TOKEN_PATIENCE;
+                    let late = waiting.since.elapsed() >= TOKEN_TIMEOUT;
                     match (is_secured, self.token.is_some()) {
                         (false, _) if late => Some(NO_HANDSHAKE.into()),
                         (true, true) if late => Some(TOO_LATE.into()),

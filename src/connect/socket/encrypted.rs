@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 
-use super::connection::WRITE_PATIENCE;
+use super::connection::WRITE_TIMEOUT;
 use crate::control::is_ready;
 use crate::security::Link;
 
@@ -63,7 +63,7 @@ impl EncryptedPeer {
             match step {
                 Ok(0) => return Ok(()),
                 Ok(written) => bytes = &bytes[written..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock && begun.elapsed() < WRITE_PATIENCE => {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && begun.elapsed() < WRITE_TIMEOUT => {
                     is_ready(self.socket.as_fd(), PollFlags::OUT)?;
                 }
                 Err(error) => return Err(error),

@@ -10,7 +10,8 @@ use crate::key::Token;
 /// Maximum number of bytes needed to decide on a connection.
 pub(super) const LONGEST: usize = 128;
 
-const HTTP: &str = "this is no HTTP server, and a first line that begins with an HTTP method is not taken";
+const HTTP: &str =
+    "this is not an HTTP server, and a first line that begins with an HTTP method is not taken";
 const BINARY: &str = "no text begins like this, and TLS needs tls = true at this source";
 const TOKEN: &str =
     "the first line must be the token that `hushflow key FILE --token` prints for the key of this source";

@@ -16,7 +16,7 @@ use crate::state::IngestJournal;
 const MAKE_ROOM: &str = "no usable line has come in time, and another peer is ready to send";
 
 /// Maximum number of lines checked per chunk: if the peer sends rows, one of them is usable.
-const LINES: usize = 16;
+const MAX_CHECKED_LINES: usize = 16;
 
 /// Passes bytes from connections to the writer of the journal.
 pub(super) fn serve(
@@ -66,16 +66,16 @@ fn read(
             Ok(0) => return None,
             Ok(read) => {
                 let received = Instant::now();
-                let is_sign = activity.observe(&chunk[..read]);
-                is_new &= !is_sign;
+                let is_activity = activity.observe(&chunk[..read]);
+                is_new &= !is_activity;
                 if !buffer.put(&chunk[..read]) {
                     return None;
                 }
                 *last_activity = Instant::now();
                 // A blocked peer does not count as silent.
-                progress = if is_sign { *last_activity } else { progress + (*last_activity - received) };
+                progress = if is_activity { *last_activity } else { progress + (*last_activity - received) };
             }
-            Err(error) if is_empty_yet(&error) => {}
+            Err(error) if has_no_data_yet(&error) => {}
             Err(error) if error.kind() == ErrorKind::InvalidData => return Some(error.to_string()),
             Err(_) => return None,
         }
@@ -84,7 +84,7 @@ fn read(
 }
 
 /// Whether the error only means that no data is available yet.
-fn is_empty_yet(error: &io::Error) -> bool {
+fn has_no_data_yet(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
@@ -111,15 +111,15 @@ impl PeerActivity {
     /// Whether a line that ends in this chunk counts as activity.
     fn observe(&mut self, chunk: &[u8]) -> bool {
         let mut lines = chunk.split_inclusive(|&byte| byte == b'\n');
-        let mut is_sign = false;
-        for part in lines.by_ref().take(LINES) {
+        let mut is_activity = false;
+        for part in lines.by_ref().take(MAX_CHECKED_LINES) {
             self.gather(part);
             if part.ends_with(b"\n") {
                 let mut line = std::mem::take(&mut self.line);
-                is_sign = self.is_sign(&line);
+                is_activity = self.is_activity(&line);
                 line.clear();
                 self.line = line;
-                if is_sign {
+                if is_activity {
                     break;
                 }
             }
@@ -131,7 +131,7 @@ impl PeerActivity {
                 self.gather(part);
             }
         }
-        is_sign
+        is_activity
     }
 
     fn gather(&mut self, part: &[u8]) {
@@ -139,7 +139,7 @@ impl PeerActivity {
         self.line.extend_from_slice(&part[..part.len().min(room)]);
     }
 
-    fn is_sign(&mut self, line: &[u8]) -> bool {
+    fn is_activity(&mut self, line: &[u8]) -> bool {
         let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         if line.trim_ascii().is_empty() {
             return false;
@@ -157,7 +157,7 @@ impl PeerActivity {
         // The first wanted column is a number.
         self.row.defect.is_none()
             && matches!(self.row.number(0), Ok(_) | Err(Defect::Missing))
-            && (0..self.shape.wanted.len()).any(|slot| self.row.is_there(slot))
+            && (0..self.shape.wanted.len()).any(|slot| self.row.is_present(slot))
     }
 }
 

@@ -23,8 +23,8 @@ use value::ValueReader;
 
 pub(crate) use schema::SchemaError;
 
-/// Most schemas that are kept.
-const MOST_SCHEMAS: usize = 1024;
+/// Largest number of schemas that are kept.
+const MAX_SCHEMAS: usize = 1024;
 
 /// Splits a message of a schema registry into the number of its schema and its content.
 pub(crate) fn framed(message: &[u8]) -> Option<(u32, &[u8])> {
@@ -46,7 +46,7 @@ impl AvroRecords {
         (!self.plans.contains_key(&number)).then_some(number)
     }
 
-    /// Learns a schema: its text, after those of the schemas that it refers to. Without any,
+    /// Learns a schema: its text, after those of the schemas that it refers to. Without any text,
     /// records with this number are unusable.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl AvroRecords {
         texts: &[String],
         wanted: &[String],
     ) -> Result<(), SchemaError> {
-        if self.plans.len() >= MOST_SCHEMAS {
+        if self.plans.len() >= MAX_SCHEMAS {
             self.plans.clear();
         }
         let plan = if texts.is_empty() { Ok(None) } else { RecordPlan::parse(texts, wanted).map(Some) };

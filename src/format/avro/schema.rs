@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde_json::Value;
 use thiserror::Error;
 
-/// Most types of a schema.
-const MOST_TYPES: usize = 10_000;
+/// Largest number of types in a schema.
+const MAX_TYPES: usize = 10_000;
 
 /// Largest size of a fixed type in bytes.
 const LARGEST_FIXED: u64 = 1 << 20;
@@ -24,7 +24,7 @@ pub(crate) enum SchemaError {
     UnknownType(String),
     #[error("the schema defines {0:?} twice")]
     Twice(String),
-    #[error("the schema has more than {MOST_TYPES} types")]
+    #[error("the schema has more than {MAX_TYPES} types")]
     TooManyTypes,
     #[error("a fixed type is larger than {LARGEST_FIXED} bytes")]
     TooLarge,
@@ -49,7 +49,7 @@ pub(super) enum AvroType {
     Double,
     /// Bytes or a string.
     Bytes,
-    /// Bytes of this number.
+    /// This number of bytes.
     Fixed(usize),
     /// Integers that are times, as multiples of this number of nanoseconds.
     Time(i64),
@@ -92,7 +92,7 @@ struct SchemaParser {
 
 impl SchemaParser {
     fn add(&mut self, new: AvroType) -> Result<TypeNumber, SchemaError> {
-        if self.types.len() >= MOST_TYPES {
+        if self.types.len() >= MAX_TYPES {
             return Err(SchemaError::TooManyTypes);
         }
         self.types.push(new);

@@ -9,7 +9,7 @@ use crate::format::error::Defect;
 use crate::format::row::{Row, RowField};
 
 /// Most values in a record, with those that take no bytes, and their greatest depth.
-const MOST_STEPS: u32 = 1 << 22;
+const MAX_STEPS: u32 = 1 << 22;
 const GREATEST_DEPTH: u32 = 64;
 
 /// Reads the bytes of a record from the front.
@@ -135,7 +135,7 @@ impl<'a> ValueReader<'a> {
     /// Skips a value at a depth.
     fn skip(&mut self, schema: &Schema, number: TypeNumber, depth: u32) -> Option<()> {
         self.steps += 1;
-        if self.steps > MOST_STEPS || depth > GREATEST_DEPTH {
+        if self.steps > MAX_STEPS || depth > GREATEST_DEPTH {
             return None;
         }
         match schema.get(number) {
@@ -168,7 +168,7 @@ impl<'a> ValueReader<'a> {
         loop {
             self.steps += 1;
             match self.integer()? {
-                _ if self.steps > MOST_STEPS => return None,
+                _ if self.steps > MAX_STEPS => return None,
                 0 => return Some(()),
                 count if count < 0 => {
                     let bytes = self.length()?;

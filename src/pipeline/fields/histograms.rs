@@ -5,7 +5,7 @@ use crate::document::rules::Fact::{Has, Lacks};
 use crate::document::rules::Rule;
 
 /// Most bins of one histogram.
-pub(in crate::pipeline) const MOST_BINS: u64 = 65_536;
+pub(in crate::pipeline) const MAX_BINS: u64 = 65_536;
 
 pub(super) static HISTOGRAM: SectionDefinition = SectionDefinition {
     heading: "[[histograms]]",
@@ -29,7 +29,7 @@ pub(super) static HISTOGRAM: SectionDefinition = SectionDefinition {
         .costs("The edges are published. Choose them without looking at the data."),
         Field::optional(
             "bins",
-            FieldType::Count { least: 2, most: MOST_BINS },
+            FieldType::Count { least: 2, most: MAX_BINS },
             "required, or `edges` or `values`",
             "20",
             "Number of bins of equal width between the bounds of one of `[[columns]]`, those of each key where keys have their own.",

@@ -17,9 +17,9 @@ use crate::document::rules::Rule;
 #[cfg(test)]
 pub(super) use epochs::NO_CLOCK;
 pub(super) use epochs::{CLOCK, LATE, WEEKDAYS};
-pub(super) use histograms::MOST_BINS;
+pub(super) use histograms::MAX_BINS;
 pub(super) use privacy::{NEIGHBOURS, SECOND_MOMENTS, SEVERAL, UNIT};
-pub(super) use release::{GROWING, METHODS, MOST_EPOCHS};
+pub(super) use release::{GROWING, MAX_EPOCHS, METHODS};
 #[cfg(test)]
 pub(super) use rules::PRIVATE_EVENT_TIME;
 pub(super) use rules::{LATE_COPIES, UNMOVED};

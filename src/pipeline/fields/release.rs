@@ -201,13 +201,13 @@ fn growing() -> Vec<Form> {
     vec![Form { usage: GROWING.into(), about: "All epochs so far, each time that their number has doubled." }]
 }
 
-/// Most epochs of a window or a stride.
-pub(in crate::pipeline) const MOST_EPOCHS: u64 = u32::MAX as u64;
+/// Largest number of epochs in a window or a stride.
+pub(in crate::pipeline) const MAX_EPOCHS: u64 = u32::MAX as u64;
 
 const WINDOWS: &[Field] = &[
     Field::optional(
         "window",
-        FieldType::Either(&[FieldType::Words(growing), FieldType::Count { least: 1, most: MOST_EPOCHS }]),
+        FieldType::Either(&[FieldType::Words(growing), FieldType::Count { least: 1, most: MAX_EPOCHS }]),
         "as many as `stride`",
         "7",
         "The last epochs that are estimated together. Their rows stay in the private log, with mode 0600.",
@@ -215,7 +215,7 @@ const WINDOWS: &[Field] = &[
     .costs("A record is in every window that contains its epoch, and the budget is divided among these."),
     Field::with_default(
         "stride",
-        FieldType::Count { least: 1, most: MOST_EPOCHS },
+        FieldType::Count { least: 1, most: MAX_EPOCHS },
         "1",
         "7",
         "Epochs from one window to the next, at most `window`; for `window = \"growing\"`, epochs of the first.",

@@ -2,7 +2,7 @@
 
 use super::epochs::{ARRIVAL, CLOCK_FIELD, LATENESS, NEVER_LATE, TWO_CLOCKS};
 use crate::connect::{
-    DELIMITER, FORMAT, HEADER, SIZE, SOURCE_PATH, TIME_FORMAT, always_journaled, journaled, never_mended,
+    DELIMITER, FORMAT, HEADER, SIZE, SOURCE_PATH, TIME_FORMAT, always_journaled, journaled, never_corrected,
     source_groups,
 };
 use crate::document::definition::{
@@ -114,7 +114,7 @@ pub(super) static SOURCE: SectionDefinition = SectionDefinition {
     about: "Where records come from.",
     fields: FIELDS,
     groups: source_groups,
-    rules: &[JOURNALED, ALWAYS_JOURNALED, LIMITED, MENDED, MENDED_IN_JOURNAL],
+    rules: &[JOURNALED, ALWAYS_JOURNALED, LIMITED, CORRECTED, CORRECTED_IN_JOURNAL],
     ..SectionDefinition::EMPTY
 };
 
@@ -136,13 +136,13 @@ const LIMITED: Rule = Rule {
     message: "this limit is for a journal, and this source has none: leave it out, or add journal = true",
 };
 
-const MENDED: Rule = Rule {
-    when: &[LeadsTo("path", Of(never_mended))],
+const CORRECTED: Rule = Rule {
+    when: &[LeadsTo("path", Of(never_corrected))],
     then: &[IsNot("missing", These(&["reject"])), IsNot("malformed", These(&["reject"]))],
     message: NEVER_MENDED,
 };
 
-const MENDED_IN_JOURNAL: Rule = Rule { when: &[IsFlag("journal", true)], ..MENDED };
+const CORRECTED_IN_JOURNAL: Rule = Rule { when: &[IsFlag("journal", true)], ..CORRECTED };
 
 const NEVER_MENDED: &str =
     "a row in a journal or on a broker can't be corrected, so rows must not be rejected: choose \"skip\"";
@@ -178,8 +178,8 @@ pub(super) static SOURCES: SectionDefinition = SectionDefinition {
         JOURNALED,
         ALWAYS_JOURNALED,
         LIMITED,
-        MENDED,
-        MENDED_IN_JOURNAL,
+        CORRECTED,
+        CORRECTED_IN_JOURNAL,
     ],
     ..SectionDefinition::EMPTY
 };

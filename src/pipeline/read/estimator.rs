@@ -8,7 +8,7 @@ use hushflow_mechanism::windows::WindowSpan;
 
 use crate::document::Section;
 use crate::pipeline::WindowEstimator;
-use crate::pipeline::fields::{GROWING, MOST_EPOCHS};
+use crate::pipeline::fields::{GROWING, MAX_EPOCHS};
 
 /// An estimator named by `method`.
 #[derive(Clone, Copy)]
@@ -40,9 +40,9 @@ pub(super) fn window(section: &Section<'_>) -> Option<WindowSpan> {
         return Some(WindowSpan::Sliding { length: stride, stride });
     }
     let expected = format!(
-        "a whole number from 1 to {MOST_EPOCHS}, at least stride = {stride}, or rows would be in no window; or \"{GROWING}\""
+        "a whole number from 1 to {MAX_EPOCHS}, at least stride = {stride}, or rows would be in no window; or \"{GROWING}\""
     );
-    let fits = |length: &u64| (stride.get()..=MOST_EPOCHS).contains(length);
+    let fits = |length: &u64| (stride.get()..=MAX_EPOCHS).contains(length);
     let length = section.count("window")?.filter(&expected, fits)?;
     Some(WindowSpan::Sliding { length: NonZeroU64::new(length.value)?, stride })
 }

@@ -6,7 +6,7 @@ use super::{ColumnRoles, PADDED, is_padded};
 use crate::document::Section;
 use crate::histogram::{Histogram, HistogramBins, even_edges};
 use crate::pipeline::Column;
-use crate::pipeline::fields::MOST_BINS;
+use crate::pipeline::fields::MAX_BINS;
 
 /// Texts before the name of a column in the names of fields of its bins.
 const PARTS: [&str; 4] = ["", "noise_", "lower_", "upper_"];
@@ -133,10 +133,10 @@ fn values(section: &Section<'_>, column: Option<&Column>) -> Option<HistogramBin
 }
 
 fn at_most(bins: u64, of: &str) -> Result<(), String> {
-    if bins <= MOST_BINS {
+    if bins <= MAX_BINS {
         return Ok(());
     }
-    Err(format!("found {bins} bins, expected at most {MOST_BINS}: give fewer {of}"))
+    Err(format!("found {bins} bins, expected at most {MAX_BINS}: give fewer {of}"))
 }
 
 /// Reports a bin whose fields are named like those of a bin before it: `pay` with `user_c`, and

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::fields::{MOST_BINS, PIPELINE};
+use super::super::fields::{MAX_BINS, PIPELINE};
 use super::{groups, presence};
 use crate::document::LARGEST_WHOLE;
 use crate::document::definition::{
@@ -161,7 +161,7 @@ fn value(field: FieldType) -> Value {
         }
         FieldType::Edges => {
             let number = json!({ "type": "number" });
-            json!({ "type": "array", "minItems": 3, "maxItems": MOST_BINS + 1, "items": number })
+            json!({ "type": "array", "minItems": 3, "maxItems": MAX_BINS + 1, "items": number })
         }
         FieldType::BoundsByKey => {
             let pair =

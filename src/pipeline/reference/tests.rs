@@ -251,7 +251,7 @@ fn is_built(group: &str) -> bool {
     (KAFKA || group != "kafka://") && (OBJECTS || group != "s3://")
 }
 
-/// Calls `check` with every field that is no section, its section and the kind of section.
+/// Calls `check` with every field that is not a section, its section and the kind of section.
 fn every_field(mut check: impl FnMut(&SectionDefinition, &str, &FieldDefinition)) {
     for section in sections() {
         for (group, fields) in groups(section) {

@@ -156,7 +156,7 @@ impl IngestJournal {
         let mut shared = ingest.shared();
         shared.check_continues_at(from)?;
         if let Some(last) = last {
-            shared.mend(last)?;
+            shared.repair(last)?;
         }
         drop(shared);
         Ok(ingest)
@@ -301,7 +301,7 @@ impl IngestState {
 
     /// Cuts the bytes after the last intact frame of the last segment, and makes the frames
     /// durable.
-    fn mend(&mut self, last: SegmentName) -> Result<(), StateError> {
+    fn repair(&mut self, last: SegmentName) -> Result<(), StateError> {
         let Some(mut segment) = SegmentReader::open(&*self.storage, last)? else { return Ok(()) };
         segment.read_to_end(true)?;
         let file = self.storage.write(&last.file())?;

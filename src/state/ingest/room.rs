@@ -55,11 +55,11 @@ pub type WaitForRoom<'a> = &'a mut dyn FnMut(JournalFull) -> bool;
 impl IngestJournal {
     /// Begins a session of this run with the bytes that name its columns, durable when this
     /// returns. A session already begun ends with its synced records. Returns whether the session
-    /// has begun: `patience` may give up before there is room.
+    /// has begun: `wait` may give up before there is room.
     ///
     /// # Errors
     /// Errors of the disk.
-    pub fn begin(&self, header: &[u8], patience: WaitForRoom<'_>) -> Result<bool, StateError> {
+    pub fn begin(&self, header: &[u8], wait: WaitForRoom<'_>) -> Result<bool, StateError> {
         loop {
             let mut tail = self.tail();
             let (session, records) = {
@@ -72,7 +72,7 @@ impl IngestJournal {
                 begun => return begun.map(|()| true),
             }
             drop(tail);
-            if !self.wait_for_room(JournalFull::Disk, patience) {
+            if !self.wait_for_room(JournalFull::Disk, wait) {
                 return Ok(false);
             }
         }
@@ -81,7 +81,7 @@ impl IngestJournal {
     /// Appends `count` whole records to the session. Their bytes come in two parts, so a caller
     /// that holds the start of the first record elsewhere need not copy the rest. Waits for room.
     /// The records are durable when this returns, and may be read and acknowledged. Returns whether
-    /// they were appended: `patience` may give up.
+    /// they were appended: `wait` may give up.
     ///
     /// # Errors
     /// [`StateError::TooLarge`] for more than a frame may hold: nothing has been written. Errors of
@@ -89,12 +89,7 @@ impl IngestJournal {
     ///
     /// # Panics
     /// Before [`begin`](Self::begin).
-    pub fn append(
-        &self,
-        records: [&[u8]; 2],
-        count: u64,
-        patience: WaitForRoom<'_>,
-    ) -> Result<bool, StateError> {
+    pub fn append(&self, records: [&[u8]; 2], count: u64, wait: WaitForRoom<'_>) -> Result<bool, StateError> {
         let payload = (COUNT_LENGTH + records[0].len() + records[1].len()) as u64;
         if payload > MAX_PAYLOAD {
             return Err(StateError::TooLarge { limit: MAX_PAYLOAD });
@@ -108,7 +103,7 @@ impl IngestJournal {
                 },
             };
             self.make_room()?;
-            if !self.wait_for_room(full, patience) {
+            if !self.wait_for_room(full, wait) {
                 return Ok(false);
             }
         }
@@ -131,8 +126,8 @@ impl IngestJournal {
     }
 
     /// Waits for a change or [`PAUSE`]; returns whether to try again.
-    fn wait_for_room(&self, full: JournalFull, patience: WaitForRoom<'_>) -> bool {
-        let waits = patience(full);
+    fn wait_for_room(&self, full: JournalFull, wait: WaitForRoom<'_>) -> bool {
+        let waits = wait(full);
         if waits {
             let waited = self.changed.wait_timeout(self.shared(), PAUSE);
             drop(waited.unwrap_or_else(PoisonError::into_inner));

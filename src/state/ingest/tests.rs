@@ -325,12 +325,12 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
         disk.fail_at(call, DiskFault::Full);
         let mut safe = 0;
         for next in (0..30).step_by(3) {
-            let mut patience = |full| {
+            let mut wait = |full| {
                 assert_eq!(full, JournalFull::Disk);
                 waited += 1;
                 true
             };
-            match ingest.append([&records(next..next + 3), &[]], 3, &mut patience) {
+            match ingest.append([&records(next..next + 3), &[]], 3, &mut wait) {
                 Ok(appended) => assert!(appended),
                 Err(error) => {
                     assert!(matches!(error, StateError::Stopped { .. }), "{error}");
@@ -364,11 +364,11 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
 /// Appends three records if there is room; otherwise returns why not.
 fn try_append(ingest: &IngestJournal, next: u64) -> Option<JournalFull> {
     let mut full = None;
-    let mut patience = |found| {
+    let mut wait = |found| {
         full = Some(found);
         false
     };
-    let appended = ingest.append([&records(next..next + 3), &[]], 3, &mut patience).unwrap();
+    let appended = ingest.append([&records(next..next + 3), &[]], 3, &mut wait).unwrap();
     assert_eq!(appended, full.is_none());
     full
 }

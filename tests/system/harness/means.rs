@@ -22,8 +22,8 @@ pub(crate) fn can_mount(lab: &Lab) -> bool {
 }
 
 /// Returns whether system calls can be made to fail.
-pub(crate) fn can_inject() -> bool {
+pub(crate) fn can_fail_system_calls() -> bool {
     let mut trace = Command::new("strace");
     trace.args(["-qq", "-o", "/dev/null", "true"]);
-    succeeds(&mut trace, "system calls fail by strace, which can't be used here")
+    succeeds(&mut trace, "making system calls fail takes strace, which can't be used here")
 }

@@ -211,7 +211,7 @@ pub(crate) fn cases(vectors: &str) -> Vec<Value> {
 }
 
 pub(crate) fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 /// Checks a number to this relative error.

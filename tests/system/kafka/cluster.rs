@@ -18,7 +18,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use crate::harness::await_until;
 use crate::servers::{free_port, installed};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A message.
 pub(super) struct Message {
@@ -117,7 +117,7 @@ impl KafkaCluster {
             producer.send(record).map_err(|(error, _)| error).expect("room");
             producer.poll(Duration::ZERO);
         }
-        producer.flush(PATIENCE).expect("the broker answers");
+        producer.flush(TIMEOUT).expect("the broker answers");
     }
 
     fn consumer(&self, group: &str) -> BaseConsumer {
@@ -128,7 +128,7 @@ impl KafkaCluster {
     /// The committed messages of a topic, partition by partition.
     pub(super) fn messages(&self, topic: &str) -> Vec<Message> {
         let metadata =
-            self.consumer("test").fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
+            self.consumer("test").fetch_metadata(Some(topic), TIMEOUT).expect("the broker answers");
         let partitions = metadata.topics()[0].partitions().len() as i32;
         (0..partitions).flat_map(|partition| self.messages_of(topic, partition)).collect()
     }
@@ -140,7 +140,7 @@ impl KafkaCluster {
         consumer.assign(&list).expect("an assignment");
         let mut found = Vec::new();
         loop {
-            match consumer.poll(PATIENCE).expect("the broker answers") {
+            match consumer.poll(TIMEOUT).expect("the broker answers") {
                 Ok(message) => {
                     let part = |part: Option<&[u8]>| part.unwrap_or_default().to_vec();
                     let id =
@@ -159,7 +159,7 @@ impl KafkaCluster {
     pub(super) fn offsets(&self, group: &str, topic: &str, partitions: i32) -> Vec<Option<i64>> {
         let mut list = TopicPartitionList::new();
         list.add_partition_range(topic, 0, partitions - 1);
-        let found = self.consumer(group).committed_offsets(list, PATIENCE).expect("the broker answers");
+        let found = self.consumer(group).committed_offsets(list, TIMEOUT).expect("the broker answers");
         let offset = |partition| match found.find_partition(topic, partition).map(|found| found.offset()) {
             Some(Offset::Offset(offset)) => Some(offset),
             _ => None,
@@ -171,7 +171,7 @@ impl KafkaCluster {
     /// consumer sees them.
     pub(super) fn mark(&self, (topic, partition): (&str, u32), number: usize) {
         let mut stream = TcpStream::connect(self.address()).expect("the broker listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         for _ in 0..number {
             stream.write_all(&sized(&produce(topic, partition, &marker()))).expect("the broker listens");
             let mut length = [0; 4];

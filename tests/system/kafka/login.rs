@@ -31,7 +31,7 @@ impl Users {
 /// A login in progress.
 pub(super) struct Login {
     users: Users,
-    /// First messages of the client, without its first part, and of the server.
+    /// The client's first message without the prefix `n,,`, and the server's first message.
     first: Option<(String, String)>,
     is_admitted: bool,
 }

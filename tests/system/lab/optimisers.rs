@@ -20,7 +20,7 @@ fn check_certified(line: &str, found: &Value, lower: f64, upper: f64) {
     let figure = |name: &str| number(&found[name]);
     assert!(figure("objective") >= lower * (1.0 - 1e-7), "{line}: {found} is below {lower}");
     assert!(figure("objective") <= upper * (1.0 + 1e-6), "{line}: {found} is above {upper}");
-    assert!(figure("lower_bound") <= upper * (1.0 + 1e-9), "{line}: {found} is no bound of {upper}");
+    assert!(figure("lower_bound") <= upper * (1.0 + 1e-9), "{line}: {found} is not a bound of {upper}");
     assert!(figure("objective") / figure("lower_bound") - 1.0 <= 1e-6, "{line}: {found}");
     assert!((0.0..=1e-6).contains(&figure("relative_gap")), "{line}: {found}");
     assert_eq!([&found["converged"], &found["certified"]], [true, true], "{line}: {found}");

@@ -39,10 +39,10 @@ pub(super) fn pair(case: &Case) -> Pair {
     let cut = first + maker.random.below(if many { 100 } else { stream.len() as u64 / 2 }) as usize;
     let mut worlds = [stream.clone(), stream];
     let differing = maker.differing(&worlds[0]);
-    for place in differing {
-        let records = maker.counterparts(place, &worlds[0]);
+    for index in differing {
+        let records = maker.counterparts(index, &worlds[0]);
         for (world, record) in worlds.iter_mut().zip(records) {
-            world[place].record = record;
+            world[index].record = record;
         }
     }
     if maker.chance(50) {
@@ -82,37 +82,37 @@ impl Maker<'_> {
             (false, false) => vec![self.random.below(number) as usize],
             (true, true) => self.pattern(rows),
             (true, false) => {
-                let mut places: Vec<_> =
+                let mut indices: Vec<_> =
                     (0..1 + self.random.below(12)).map(|_| self.random.below(number) as usize).collect();
-                places.sort_unstable();
-                places.dedup();
-                places
+                indices.sort_unstable();
+                indices.dedup();
+                indices
             }
         }
     }
 
     /// The first m rows of as many epochs as an entity may take part in, as close together as
-    /// allowed. All rows of these epochs where the number of sent records is released.
+    /// allowed; all rows of these epochs if the number of sent records is released.
     fn pattern(&self, rows: &[StreamRow]) -> Vec<usize> {
         let [k, b, m] = self.case.limits();
         let most = if self.case.is(F::Sent, &["none"]) { m } else { usize::MAX };
-        let epoch_of = |(place, row): (usize, &StreamRow)| match &self.case[F::Clock] {
-            "records" => place / self.case.rows_per_epoch(),
+        let epoch_of = |(index, row): (usize, &StreamRow)| match &self.case[F::Clock] {
+            "records" => index / self.case.rows_per_epoch(),
             _ => (row.arrival / LENGTH) as usize,
         };
-        let places = (0..k).flat_map(|participation| {
+        let indices = (0..k).flat_map(|participation| {
             let epoch = participation * b;
-            let of_epoch = rows.iter().enumerate().filter(move |place| epoch_of(*place) == epoch);
-            of_epoch.take(most).map(|(place, _)| place).collect::<Vec<_>>()
+            let of_epoch = rows.iter().enumerate().filter(move |index| epoch_of(*index) == epoch);
+            of_epoch.take(most).map(|(index, _)| index).collect::<Vec<_>>()
         });
-        places.collect()
+        indices.collect()
     }
 
     /// Returns the contents of a row in both worlds.
-    fn counterparts(&mut self, place: usize, rows: &[StreamRow]) -> [Record; 2] {
+    fn counterparts(&mut self, index: usize, rows: &[StreamRow]) -> [Record; 2] {
         let (claim, _) = self.case.claim();
         let of_entity = self.case.is(F::Unit, &["entity"]);
-        let StreamRow { arrival, ref record, .. } = rows[place];
+        let StreamRow { arrival, ref record, .. } = rows[index];
         let copies = self.case.is(F::Copies, &["by id"]);
         let mut one = match self.is_extreme() {
             true => self.extreme(record, arrival),
@@ -131,7 +131,7 @@ impl Maker<'_> {
         let mut other = match claim.neighbours {
             Neighbours::ReplaceOneInPlace => self.in_place(&one),
             Neighbours::ZeroOut => self.blank(&one),
-            Neighbours::ReplaceOne => self.replaced(&one, place, arrival),
+            Neighbours::ReplaceOne => self.replaced(&one, index, arrival),
         };
         if claim.entities && claim.neighbours == Neighbours::ReplaceOne && !other.entity.is_empty() {
             other.entity = PROTECTED.into();
@@ -171,7 +171,7 @@ impl Maker<'_> {
     }
 
     /// Any other record at the same position, or an unusable one.
-    fn replaced(&mut self, record: &Record, place: usize, arrival: i64) -> Record {
+    fn replaced(&mut self, record: &Record, index: usize, arrival: i64) -> Record {
         let values = self.opposite(record);
         let (claim, _) = self.case.claim();
         // All rows of an extreme pair are replaced in the same way.
@@ -185,7 +185,7 @@ impl Maker<'_> {
                 other
             }
             0..4 if self.case.is(F::Keys, &["three"]) => {
-                Record { key: KEYS[1 + place % 2].into(), ..record.clone() }
+                Record { key: KEYS[1 + index % 2].into(), ..record.clone() }
             }
             4 | 5 if self.case.is(F::Clock, &["end-of-input"]) => {
                 Record { event: time(arrival + 3 * LENGTH), ..record.clone() }

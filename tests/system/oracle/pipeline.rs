@@ -18,7 +18,8 @@ pub(super) const LATENESS: i64 = 90;
 /// Limit on jumps of the clock in seconds, if there is one.
 pub(super) const JUMP: i64 = 600;
 
-/// Numbers of entities and of ids that have a bin, from 0: some and most of them.
+/// How many entities and ids have a bin, counted from number 0: some of the entities, and most of
+/// the ids.
 const ENTITIES: usize = 3;
 const IDS: usize = 60;
 
@@ -122,7 +123,7 @@ impl Case {
             false => "largest_jump = '40000d'\n",
         };
         // Where counts are public, a run whose rows are mostly late stops, in both worlds alike and
-        // without a release to compare. All other cases run with the default look.
+        // without a release to compare. All other cases run with the default preflight.
         let jump = match self.is(F::Neighbours, &["replace-one-in-place"]) {
             true => format!("preflight = 'off'\n{jump}"),
             false => jump.to_owned(),

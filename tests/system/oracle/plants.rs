@@ -45,7 +45,7 @@ fn plants() -> Vec<Plant> {
     let plant = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a patch");
         let field = |what: &str| text.lines().find_map(|line| Some(line.strip_prefix(what)?.to_owned()));
-        let expected = field("Expected: ").expect("it says by what it is found");
+        let expected = field("Expected: ").expect("a line `Expected:`");
         let test = field("Test: ").unwrap_or(NEIGHBOURS.into());
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         Plant { path, name, expected, test }
@@ -126,5 +126,5 @@ fn planted_faults_are_found() {
             missed.push(plant.name);
         }
     }
-    assert!(missed.is_empty(), "nothing sees {missed:?}: see the logs in {}", folder.display());
+    assert!(missed.is_empty(), "no test found {missed:?}: see the logs in {}", folder.display());
 }

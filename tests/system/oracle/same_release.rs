@@ -24,7 +24,7 @@ use crate::harness::{Lab, Random};
 const USUAL: usize = 320;
 
 /// Rows at the start of a long stream, so that the sums of squares exceed 2⁵³.
-const CROWD: usize = 5000;
+const CROWD_ROWS: usize = 5000;
 
 /// Powers of two at which an integer or a float gets wider.
 const WIDTHS: [u32; 9] = [7, 31, 32, 53, 61, 62, 63, 64, 100];
@@ -51,9 +51,9 @@ fn pair(case: &Case) -> Pair {
     if case.is(F::Rows, &["many"]) && !case.is(F::Clock, &["records"]) {
         for world in &mut worlds {
             let first = world[0].clone();
-            world.splice(0..0, vec![first; CROWD]);
+            world.splice(0..0, vec![first; CROWD_ROWS]);
         }
-        cut += CROWD;
+        cut += CROWD_ROWS;
     }
     if maker.chance(25) {
         return Pair { worlds, cut };
@@ -156,7 +156,7 @@ fn judge(case: &Case, seen: &[Seen; 2]) -> Verdict {
 
 #[test]
 #[ignore = "slow"]
-fn the_same_release_of_other_sums_leaves_no_trace_of_them() {
+fn different_sums_with_the_same_release_leave_no_trace() {
     SAME_RELEASES.test(USUAL).expect_no_leaks();
 }
 

@@ -2,7 +2,7 @@
 //! run` have the mean, the noise level, the covariance over time and the privacy loss of the
 //! theorems.
 //!
-//! - `views`: released less exact values have mean 0 and, over time, the covariance s²σ²BBᵀ with B
+//! - `views`: released minus exact values have mean 0 and, over time, the covariance s²σ²BBᵀ with B
 //!   = AC⁻¹; printed noise levels agree with their closed form to 10⁻⁶; keys, coordinates, moments
 //!   and epochs have independent noise.
 //! - `audit`: two inputs that differ in one record are exactly as hard to distinguish as 1/σ

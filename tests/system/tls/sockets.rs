@@ -79,7 +79,7 @@ fn peers_with_a_certificate_send_and_others_neither_send_nor_block() {
         // The handshake begins with the first number, which this peer waits for.
         peer.read_line(&mut line).unwrap();
         let first: usize = line.trim().parse().unwrap();
-        assert!(first >= safe, "{first} are left of {safe}");
+        assert!(first >= safe, "only {first} of {safe} acknowledged rows are kept");
         let end = 2000.min(first + 600);
         let text = case.header.clone() + &case.rows[first..end].concat() + "2020-01-01T0";
         peer.get_mut().write_all(text.as_bytes()).unwrap();
@@ -89,7 +89,7 @@ fn peers_with_a_certificate_send_and_others_neither_send_nor_block() {
             peer.read_line(&mut line).unwrap();
             safe = line.trim().parse().unwrap();
         }
-        // Without a word of farewell, in the middle of a row.
+        // The peer leaves without closing the TLS session, in the middle of a row.
         peer.get_mut().sock.shutdown(std::net::Shutdown::Both).unwrap();
     }
     let errors = case.check(run);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::harness::{Lab, await_until};
 
 /// Time limit for one action of the browser.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// No network except the page, no stored data, and a fresh start.
 const FLAGS: [&str; 12] = [
@@ -101,7 +101,7 @@ impl Browser {
         }
         self.orders.write_all(format!("{order}\0").as_bytes()).expect("the browser listens");
         loop {
-            let answer = self.answers.recv_timeout(PATIENCE).expect("the browser answers");
+            let answer = self.answers.recv_timeout(TIMEOUT).expect("the browser answers");
             if answer["id"] == self.number {
                 assert!(answer.get("error").is_none(), "{method}: {answer}");
                 return answer["result"].clone();

@@ -22,8 +22,8 @@
 //! entropy-regularised solutions (the paper's Σ*). μ has the unit of the log-likelihood: for m
 //! columns the objective is within mμ of the optimum.
 //!
-//! Beyond [`DIRECT`] entries, conjugate gradients solve the system with two matrix products per
-//! iteration.
+//! Beyond [`MAX_FACTORED_ENTRIES`] entries, conjugate gradients solve the system with two matrix
+//! products per iteration.
 //!
 //! # Linear algebra
 //! The dense operations of the interior-point method run on one thread, so equal inputs give equal
@@ -36,16 +36,16 @@ use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_uppe
 use faer::{Accum, Mat, MatRef, Par};
 
 /// Largest number of entries for which the Newton system is factored.
-const DIRECT: usize = 1600;
+const MAX_FACTORED_ENTRIES: usize = 1600;
 
 /// Maximum number of Newton steps; about fifteen are typical.
-const STEPS: usize = 80;
+const MAX_NEWTON_STEPS: usize = 80;
 
 /// Distance of WM/μ from I at the end of the path, unless rounding stops earlier.
-const CENTRED: f64 = 1e-10;
+const CENTRED_TOLERANCE: f64 = 1e-10;
 
-/// As [`CENTRED`], for intermediate targets and their μ.
-const COARSE: f64 = 1e-5;
+/// As [`CENTRED_TOLERANCE`], for intermediate targets: those whose μ is at least this.
+const COARSE_TOLERANCE: f64 = 1e-5;
 
 /// Fraction of the distance to the boundary that a step covers.
 const TO_THE_BOUNDARY: f64 = 0.95;
@@ -130,9 +130,9 @@ pub(super) struct Solution {
 pub(super) fn follow(entries: &[MeasuredEntry], start: PathPoint, target: f64, warm: f64) -> Solution {
     let mut path = CentralPath { entries, begin: start.clone(), point: start };
     let scale = entries.iter().fold(0.0, |scale: f64, entry| scale.max(entry.value.abs()));
-    let enough = if target < COARSE { CENTRED } else { COARSE };
+    let tolerance = if target < COARSE_TOLERANCE { CENTRED_TOLERANCE } else { COARSE_TOLERANCE };
     let (mut steps, mut off_centre) = (0, f64::INFINITY);
-    while steps < STEPS {
+    while steps < MAX_NEWTON_STEPS {
         let barrier = path.point.barrier();
         if barrier >= warm {
             path.begin = path.point.clone();
@@ -140,7 +140,7 @@ pub(super) fn follow(entries: &[MeasuredEntry], start: PathPoint, target: f64, w
         let near = barrier <= target * 1.5 && path.residual() <= 1e-11 * scale;
         if near {
             let before = std::mem::replace(&mut off_centre, path.off_centre(target));
-            if off_centre <= enough || off_centre > before / 2.0 {
+            if off_centre <= tolerance || off_centre > before / 2.0 {
                 break;
             }
         }
@@ -293,7 +293,7 @@ enum NewtonSystem<'a> {
 
 impl<'a> NewtonSystem<'a> {
     fn new(entries: &'a [MeasuredEntry], covariance: &'a Mat<f64>, inverse: &'a Mat<f64>) -> Option<Self> {
-        if entries.len() <= DIRECT {
+        if entries.len() <= MAX_FACTORED_ENTRIES {
             return cholesky(newton_matrix(entries, covariance, inverse)).map(NewtonSystem::Factored);
         }
         let diagonal = entries.iter().map(|a| coefficient(a, a, covariance, inverse) + a.slack()).collect();
@@ -355,7 +355,7 @@ fn conjugate_gradients(times: impl Fn(&[f64]) -> Vec<f64>, diagonal: &[f64], rig
     let (mut solution, mut residual) = (vec![0.0; right.len()], right.to_vec());
     let mut search = scaled(&residual);
     let mut size = dot(&residual, &search);
-    let enough = size * 1e-24;
+    let tolerance = size * 1e-24;
     for _ in 0..right.len().min(2000) {
         let image = times(&search);
         let step = size / dot(&search, &image);
@@ -366,7 +366,7 @@ fn conjugate_gradients(times: impl Fn(&[f64]) -> Vec<f64>, diagonal: &[f64], rig
         residual.iter_mut().zip(&image).for_each(|(r, q)| *r -= step * q);
         let ahead = scaled(&residual);
         let next = dot(&residual, &ahead);
-        if next <= enough {
+        if next <= tolerance {
             break;
         }
         search.iter_mut().zip(&ahead).for_each(|(p, z)| *p = z + next / size * *p);

@@ -2,9 +2,9 @@
 //! Gaussian noise.
 //!
 //! # Theorem
-//! Neighbours are a record and no record (`zero-out`). The record's contribution to the release of
-//! its bin has norm at most μ, in deviations of the noise, and may depend on the releases of
-//! earlier bins. Then the release is dominated by the pair
+//! Neighbours differ in the presence of one record (`zero-out`). The record's contribution to the
+//! release of its bin has norm at most μ, in deviations of the noise, and may depend on the
+//! releases of earlier bins. Then the release is dominated by the pair
 //!
 //! ```text
 //! P = (1/b) Σ_i N(μ e_i, I_b),   Q = N(0, I_b),   dP/dQ = L = (1/b) Σ_i W_i,
@@ -38,8 +38,8 @@
 //! - mass below the grid goes to 0 and the first point;
 //! - mass above the grid goes to 0 and to a value that tends to infinity. Its share of the mean is
 //!   mass of P at an infinite loss;
-//! - a sum of independent spreads is a spread of the sum. Where one of them is 0, the rare sum goes
-//!   to 0 and to infinity, too.
+//! - a sum of independent spreads is a spread of the sum. Where one of them is 0, which is rare,
+//!   the mass of the sum goes to 0 and to infinity, too.
 //!
 //! Every mass is a sum of products of positive numbers. With at most 2¹³ terms and a few roundings
 //! in a stage, relative errors at most double in each doubling and gain 10⁻¹²: at the end, masses
@@ -59,11 +59,11 @@ const OFF_GRID: f64 = 1e-24;
 /// Range of x on the first grid, in deviations around 0 and μ.
 const DEVIATIONS: f64 = 11.0;
 
-/// Exceeds the relative error of a mass, for each bin.
+/// Exceeds the relative error of a mass, divided by the number of bins.
 const ROUNDING: f64 = 4e-12;
 
 /// Exceeds the relative error of a sum of masses.
-const OF_SUMS: f64 = 4e-12;
+const SUM_ROUNDING: f64 = 4e-12;
 
 /// Largest number of bins.
 pub(super) const MAX_BINS: u64 = 1 << 20;
@@ -98,7 +98,7 @@ struct SumTable {
     /// For each distance d of the points: e^(jh) + e^((j−d)h) lies this number of whole cells above
     /// the upper point, and this share of its mass goes to the point above.
     sums: Vec<(usize, f64)>,
-    /// Number of points that sums may need beyond the upper point, and one.
+    /// Number of points that sums may need beyond the upper point, plus one.
     room: usize,
 }
 
@@ -114,7 +114,7 @@ impl SumTable {
 }
 
 impl GridLaw {
-    /// Spreads W for one bin.
+    /// Returns a spread of W, the term of one bin.
     fn one(mu: f64) -> Self {
         let step = (2.0 * DEVIATIONS + mu) * mu / (POINTS - 2) as f64;
         // ln W = μx − μ²/2.
@@ -149,7 +149,7 @@ impl GridLaw {
         })
     }
 
-    /// Spreads the sum of two independent copies.
+    /// Returns a spread of the sum of two independent copies.
     fn doubled(&self) -> Self {
         let table = SumTable::new(self.step, self.masses.len());
         let mut masses = vec![0.0; self.masses.len() + table.room];
@@ -173,7 +173,7 @@ impl GridLaw {
         sum.without_ends()
     }
 
-    /// Spreads the sum with an independent number on a grid that is as fine or coarser.
+    /// Returns a spread of the sum with an independent number, whose grid is as fine or coarser.
     fn plus(&self, other: &Self) -> Self {
         let stride = (other.step / self.step).round() as i64;
         let last = self.end().max(stride * (other.end() - 1) + 1);
@@ -297,14 +297,14 @@ impl RandomAllocation {
     pub(super) fn tail(&self, loss: f64) -> Tail {
         let index = self.losses.partition_point(|&found| found <= loss);
         let [p, q] = self.above[index];
-        Tail { p, q, error: OF_SUMS }
+        Tail { p, q, error: SUM_ROUNDING }
     }
 
     /// Returns the tail probabilities of the reversed pair's losses above `loss` under Q and P.
     pub(super) fn reversed_tail(&self, loss: f64) -> Tail {
         let index = self.losses.partition_point(|&found| found < -loss);
         let [q, p] = self.below[index];
-        Tail { p, q, error: OF_SUMS }
+        Tail { p, q, error: SUM_ROUNDING }
     }
 
     /// Returns the losses between which the grid lies.

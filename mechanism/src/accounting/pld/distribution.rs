@@ -66,7 +66,7 @@ impl PrivacyLossDistribution {
         }
     }
 
-    /// Returns Σ w_l (1 − e^(ε−l))₊, and the infinite losses.
+    /// Returns Σ w_l (1 − e^(ε−l))₊ plus the mass of infinite losses.
     pub fn hockey_stick_divergence(&self, epsilon: f64) -> f64 {
         let beyond = self.values().filter(|(loss, _)| *loss > epsilon);
         self.infinite + beyond.map(|(loss, mass)| -mass * (epsilon - loss).exp_m1()).sum::<f64>()
@@ -82,7 +82,7 @@ impl PrivacyLossDistribution {
         self.log_values().map(|(loss, log_mass)| (loss, log_mass.exp()))
     }
 
-    /// Returns the distance of grid values.
+    /// Returns the distance between grid values.
     pub fn step(&self) -> f64 {
         self.step
     }
@@ -133,7 +133,8 @@ impl Grid<'_> {
             let (p, q, error) = weighted(tail, index as f64 * self.step);
             p - q - error
         };
-        // A line that ends at 0, up to rounding, is one of a largest loss on the grid.
+        // Accept a line that is 0 at the end of its cell up to rounding: the largest loss lies
+        // there.
         let usable = |tail: &Tail, index: i64| {
             let (p, q, error) = weighted(*tail, index as f64 * self.step);
             p - q >= -2.0 * error
@@ -170,7 +171,8 @@ impl Grid<'_> {
         divergences.windows(2).map(tail).collect()
     }
 
-    /// Returns the masses between a whole and what is infinite.
+    /// Returns the masses: differences between successive tails, from the `whole` mass to the
+    /// `infinite` one.
     fn masses(&self, whole: f64, tails: Vec<f64>, infinite: f64) -> PrivacyLossDistribution {
         let above = [whole].into_iter().chain(tails.iter().copied());
         let below = tails.iter().copied().chain([infinite]);

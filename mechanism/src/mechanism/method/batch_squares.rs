@@ -3,13 +3,13 @@
 //!
 //! This is the query of Algorithm 2 of "Continual Release Moment Estimation with Differential
 //! Privacy", and of Adam as usually written, with sums instead of means. It differs from sums of
-//! squares, and is never free: a record replaced in a batch of m moves `(Σg, √ν·(Σg)²)` by up to
+//! squares, and is never free: a record replaced in a batch of m moves `(Σg, √ν·(Σg)²)`, in units
+//! of ζ, by a squared distance of up to
 //!
 //! ```text
 //! 4(1 + 4ν(m − 1)²)    for m ≥ 2,        r_d(ν)    for m = 1
 //! ```
 //!
-//! squared, in units of ζ.
 //! [`batch_sensitivity_squared`](crate::sensitivity::batch_sensitivity_squared) has the proof. The
 //! paper uses the value for m = 1, and so promises more privacy than it gives.
 //!

@@ -6,7 +6,8 @@ use crate::sensitivity::{BatchQuery, TrainingBatch, batch_participation_sensitiv
 use nalgebra::DMatrix;
 use serde_json::Value;
 
-const ALL: [Neighbours; 3] = [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
+const ALL_NEIGHBOURS: [Neighbours; 3] =
+    [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
 
 fn dense(rows: &Value) -> Matrix {
     let rows: Vec<Vec<f64>> = serde_json::from_value(rows.clone()).unwrap();
@@ -81,12 +82,12 @@ fn agrees_with_the_reference_values() {
 }
 
 #[test]
-fn one_participation_keeps_its_sensitivity() {
+fn one_participation_has_the_joint_sensitivity() {
     for coefficients in [vec![1.0], vec![1.0, 0.5, 0.375], vec![1.0, -0.9, 0.3], vec![1.0, 0.2, -0.5]] {
         let matrix = toeplitz(&coefficients, 6);
         let geometry = ColumnGeometry::exact(matrix.overlap(0, 0), matrix.negative_overlap().unwrap());
         for (neighbours, dimension) in
-            ALL.into_iter().flat_map(|neighbours| [(neighbours, 1), (neighbours, 3)])
+            ALL_NEIGHBOURS.into_iter().flat_map(|neighbours| [(neighbours, 1), (neighbours, 3)])
         {
             for (second, count) in [(0.5, 0.5), (0.2, 0.0), (2.77, 0.1), (6.0, 1.0), (0.0, 0.0)] {
                 let weights = MomentWeights { second, count };
@@ -133,7 +134,9 @@ fn two_strategies_agree_with_one_where_they_are_equal() {
     let other = other.unwrap();
     let strategies =
         [MomentStrategies::shared(&matrix), MomentStrategies::separate(&matrix, &other).unwrap()];
-    for (neighbours, schema) in ALL.into_iter().flat_map(|n| ["3x2", "3x2+", "1"].map(|schema| (n, schema))) {
+    for (neighbours, schema) in
+        ALL_NEIGHBOURS.into_iter().flat_map(|n| ["3x2", "3x2+", "1"].map(|schema| (n, schema)))
+    {
         for (second, count) in [(0.5, 0.5), (2.0, 0.0)] {
             let [one, two] = strategies.map(|strategies| {
                 let weights = MomentWeights { second, count };
@@ -148,7 +151,7 @@ fn two_strategies_agree_with_one_where_they_are_equal() {
 }
 
 #[test]
-fn refuses_with_a_reason() {
+fn invalid_arguments_are_refused_with_a_reason() {
     let (three, four) = (toeplitz(&[1.0], 3), toeplitz(&[1.0], 4));
     assert!(
         MomentStrategies::separate(&three, &four).unwrap_err().to_string().contains("4.0, expected as many")

@@ -190,7 +190,7 @@ impl Factorization for Buffered {
 impl Strategy for Buffered {
     fn geometry(&self) -> ColumnGeometry {
         ColumnGeometry {
-            max_norm_squared: rows::lasting_norm_squared(self),
+            max_norm_squared: rows::largest_norm_squared_of_all_steps(self),
             // By Cauchy and Schwarz.
             negative_overlap: match &self.coefficients {
                 BufferCoefficients::Periodic(periodic) if periodic.delays > 0 => periodic.largest,

@@ -135,12 +135,12 @@ fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: WorkloadSums) {
 }
 
 /// Steps before the first leap, and the ratio of the elapsed time to the length of a leap.
-const LEAPING: u64 = 1 << 14;
+const FIRST_LEAP: u64 = 1 << 14;
 const SLOWNESS: u64 = 1 << 12;
 
 fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<RowSample>> {
     let sums = WorkloadSums::new(workload).filter(|sums| sums.decay == 1.0 && !sums.summed)?;
-    if steps < 2 * LEAPING {
+    if steps < 2 * FIRST_LEAP {
         return None;
     }
     let mut covariance = [[0.0; SIZE]; SIZE];
@@ -150,7 +150,7 @@ fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<Row
         weight,
         norm: square.sqrt() / workload.row_divisor(step),
     };
-    for t in 1..=LEAPING {
+    for t in 1..=FIRST_LEAP {
         advance(&mut covariance, &strategy.coefficients.step(t).real(), sums);
         rows.push(row(t, 1.0, covariance[SIZE - 1][SIZE - 1]));
     }
@@ -158,7 +158,7 @@ fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<Row
     let positions: Vec<usize> = (0..buffers).chain([SIZE - 1]).collect();
     let mut covariance =
         DMatrix::from_fn(positions.len(), positions.len(), |j, k| covariance[positions[j]][positions[k]]);
-    let mut t = LEAPING;
+    let mut t = FIRST_LEAP;
     while t < steps {
         // The longest power of 2 that is neither too long nor beyond the end.
         let length = 1 << (t / SLOWNESS).min(steps - t).ilog2();
@@ -335,7 +335,7 @@ pub(super) fn max_norm_squared(strategy: &Buffered, steps: u64) -> f64 {
 }
 
 /// Largest squared norm of a column over all steps of the strategy, rounded up.
-pub(super) fn lasting_norm_squared(strategy: &Buffered) -> f64 {
+pub(super) fn largest_norm_squared_of_all_steps(strategy: &Buffered) -> f64 {
     match &strategy.coefficients {
         BufferCoefficients::Constant(_) => max_norm_squared(strategy, strategy.parameters.steps()),
         BufferCoefficients::PowerLaw { .. } | BufferCoefficients::Variable(_) => 1.0,

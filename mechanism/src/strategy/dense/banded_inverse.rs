@@ -155,7 +155,7 @@ impl InverseObjective {
         let Purpose { workload, horizon, participation, objective, .. } = purpose;
         let refused = super::root::refusal(name, workload, *horizon, MAX_INVERSE_HORIZON)?;
         let numerator =
-            workload.toeplitz_part(*horizon as usize).ok_or(refused("it is no Toeplitz matrix"))?;
+            workload.toeplitz_part(*horizon as usize).ok_or(refused("it is not a Toeplitz matrix"))?;
         if numerator[0] <= 0.0 {
             return Err(refused("its diagonal is not positive"));
         }

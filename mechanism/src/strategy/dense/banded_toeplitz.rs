@@ -54,7 +54,7 @@ fn optimal_banded_toeplitz(
     horizon: u64,
 ) -> Result<Vec<f64>, StrategyError> {
     let refused = super::root::refusal(name, workload, horizon, MAX_HISTORY_HORIZON)?;
-    let numerator = workload.toeplitz_part(horizon as usize).ok_or(refused("it is no Toeplitz matrix"))?;
+    let numerator = workload.toeplitz_part(horizon as usize).ok_or(refused("it is not a Toeplitz matrix"))?;
     if numerator[0] <= 0.0 {
         return Err(refused("its diagonal is not positive"));
     }

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_different_matrices_differ() {
+    fn a_state_of_another_matrix_is_refused() {
         let other = Dense::new(OPTIMAL.name(), &DMatrix::identity(2, 2)).unwrap();
         let error = strategy().encoder(1).restore(&other.encoder(1).save()).unwrap_err();
         assert!(error.to_string().contains("another strategy"), "{error}");

@@ -1,13 +1,13 @@
 //! Fits the scales of bands that vary near both ends of the stream, for single participation.
 //!
 //! The coefficients are those of the square root of the workload, damped: `m_d ∝ r_d e^(−λ d)`. Far
-//! from both ends this one number λ reaches the best Toeplitz C with as many bands to 10⁻⁴ of the
-//! loss. So a fit has one variable for λ, and a few for the curves of the row factors.
+//! from both ends, the best λ brings the loss within 10⁻⁴ of that of the best Toeplitz C with as
+//! many bands. So a fit has one variable for λ, and a few for the curves of the row factors.
 //!
-//! A window of any length looks like one of a few epochs, and a long stream differs from a shorter
-//! one only by equal rows between its ends. So a fit takes a short stream of short windows, whose
-//! middle rows weigh as much as all rows of the long one, and it evaluates n × n matrices of that
-//! length: the same seconds at any horizon.
+//! A window of any length behaves like one of a few epochs, and a long stream differs from a
+//! shorter one only by equal rows between its ends. So a fit uses a short stream of short windows,
+//! whose middle rows weigh as much as all rows of the long one. It evaluates n × n matrices for the
+//! length n of the short stream, so it takes the same few seconds at any horizon.
 
 use super::banded::{BandedObjective, descend};
 use super::root::refusal;
@@ -46,7 +46,7 @@ pub(in crate::strategy) static VARIABLE_BANDED: Kind = Kind {
     ..Kind::new("variable-banded", "b bands that vary near both ends, fitted: for windows, near the best C")
 };
 
-/// Enough bands for a window, three for every epoch and one.
+/// Returns enough bands for a window: three for each of its epochs, and one more.
 ///
 /// # Errors
 /// The reason why there are none for the purpose.
@@ -71,16 +71,16 @@ const REACH: u64 = 8;
 
 /// Longest stream that is fitted directly. For workloads other than windows, the longest stream.
 const DIRECT_STEPS: u64 = 256;
-const LONGEST_OTHER: u64 = 512;
+const MAX_OTHER_STEPS: u64 = 512;
 
 /// The window that stands for longer ones, and the longest stream of a fit, in windows: two ends,
 /// and a middle that is far from both.
 const SHORT_WINDOW: u64 = 12;
-const LONGEST: u64 = 20;
+const MAX_WINDOWS: u64 = 20;
 
-/// Windows that the middle rows stand for, at most. More would distort λ: the middle of a stream of
-/// [`LONGEST`] windows is not quite that of a long one.
-const WEIGHTIEST: u64 = 60;
+/// Largest number of windows that the short stream stands for. More would distort λ: the middle of
+/// a stream of [`MAX_WINDOWS`] windows is not quite that of a long one.
+const MAX_REPRESENTED: u64 = 60;
 
 const ITERATIONS: usize = 150;
 
@@ -99,7 +99,7 @@ fn fit(
     progress: OnProgress<'_>,
 ) -> Result<VariableBands, StrategyError> {
     let Purpose { workload, horizon, .. } = purpose;
-    let limit = if is_window(workload) { MAX_SCALED_HORIZON } else { LONGEST_OTHER };
+    let limit = if is_window(workload) { MAX_SCALED_HORIZON } else { MAX_OTHER_STEPS };
     drop(refusal(name, workload, *horizon, limit)?);
     let bands = u64::from(name.number().get()).min(*horizon);
     check_root(name, workload, bands)?;
@@ -188,8 +188,8 @@ impl ShortStream {
         let window = scale.min(SHORT_WINDOW);
         let short = NonZeroU64::new(window).unwrap_or(NonZeroU64::MIN);
         let ratio = window as f64 / scale as f64;
-        let long = (horizon as f64 * ratio).min((WEIGHTIEST * window) as f64);
-        let steps = (long.round() as u64).min(LONGEST * window);
+        let long = (horizon as f64 * ratio).min((MAX_REPRESENTED * window) as f64);
+        let steps = (long.round() as u64).min(MAX_WINDOWS * window);
         Self {
             workload: match workload {
                 Workload::WindowMean(_) => Workload::WindowMean(short),
@@ -232,7 +232,8 @@ struct ShortLoss {
     objective: BandedObjective,
     root: Vec<f64>,
     scale: f64,
-    /// The first spline that is not 0 that many steps from an end, and four values.
+    /// For each distance from an end: the first spline that is not 0 there, and the values of four
+    /// splines from it on.
     shares: Vec<(usize, [f64; 4])>,
 }
 
@@ -359,7 +360,7 @@ mod tests {
         let workload = "exponential:0.9".parse().unwrap();
         let squares: f64 = root.decoder_row_norms(&workload, 64).map(|norm| norm * norm).sum();
         assert!(banded * banded * 64.0 < squares * root.max_column_norm_squared(64));
-        let purpose = Purpose::new(workload, LONGEST_OTHER + 1);
+        let purpose = Purpose::new(workload, MAX_OTHER_STEPS + 1);
         let refused = fit(&VARIABLE_BANDED.numbered(4), &purpose, &mut |_: &_| ControlFlow::Continue(()));
         assert!(matches!(refused, Err(StrategyError::Horizon { .. })), "{refused:?}");
     }

@@ -19,10 +19,11 @@ pub(in crate::strategy) const MAX_NORMALIZED_HORIZON: u64 = 1 << 17;
 /// Longest horizon of a banded inverse: all coefficients of its C are computed.
 pub(in crate::strategy) const MAX_INVERSE_HORIZON: u64 = 1 << 24;
 
-/// Longest horizon for which a comparison includes bands of any window, and the longest window
-/// beyond it.
-const STREAMED: u64 = 1 << 22;
-const BANDED_WINDOW: u64 = 1 << 10;
+/// Longest horizon for which a comparison includes bands for windows of any length.
+const ANY_WINDOW_HORIZON: u64 = 1 << 22;
+
+/// Longest window for which a comparison includes bands at every horizon.
+const LONG_HORIZON_WINDOW: u64 = 1 << 10;
 
 /// `identity`: C = I, fresh noise at every step. No memory, no horizon.
 pub(in crate::strategy) static IDENTITY: Kind = Kind {
@@ -56,7 +57,7 @@ pub(in crate::strategy) static BANDED_SQUARE_ROOT: Kind = Kind {
     normalized: Some(MAX_NORMALIZED_HORIZON),
     compared: |kind, purpose| match &purpose.workload {
         Workload::Window(length) | Workload::WindowMean(length) => {
-            let limit = if length.get() > BANDED_WINDOW { STREAMED } else { MAX_HORIZON };
+            let limit = if length.get() > LONG_HORIZON_WINDOW { ANY_WINDOW_HORIZON } else { MAX_HORIZON };
             Ok(vec![banded_for_window(length.get()).up_to(limit)])
         }
         _ => purpose.if_toeplitz([kind.numbered(32).always()]),
@@ -96,7 +97,7 @@ pub(in crate::strategy) static BANDED_INVERSE_SQUARE_ROOT: Kind = Kind {
     ..Kind::new("banded-inverse-square-root", "a square root whose inverse has b coefficients")
 };
 
-/// Enough bands for a window: four for every epoch.
+/// Returns enough bands for a window: four for each of its epochs.
 pub(in crate::strategy) fn banded_for_window(length: u64) -> StrategyName {
     BANDED_SQUARE_ROOT.numbered(length.saturating_mul(4).min(MAX_BANDS.into()) as u32)
 }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_of_no_horizon_is_bounded() {
+    fn an_unbounded_stream_costs_a_bounded_factor() {
         let variance = |name, n| {
             let strategy = build(name, &Workload::Prefix, Some(n)).unwrap();
             ExpectedError::new(&Workload::Prefix, strategy.as_ref(), n).unwrap().max_error.powi(2)
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(coefficients(STEPS)[..70], coefficients(70));
     }
 
-    /// The remainder after many terms is summed over decades as integrals.
+    /// The terms after the first 2000 are summed as an integral.
     #[test]
     fn the_norm_agrees_with_the_infinite_stream() {
         let term = |k: f64| exponentials().map(|(w, q)| w * libm::exp(k * libm::log1p(q - 1.0))).sum::<f64>();

@@ -29,7 +29,7 @@ pub(in crate::strategy) fn check(
 ) -> Result<(), StrategyError> {
     let first = workload.toeplitz_part(1).map(|part| part[0]);
     let reason = match (first, workload.horizon()) {
-        (None, _) => "it is no Toeplitz matrix",
+        (None, _) => "it is not a Toeplitz matrix",
         (Some(first), _) if first <= 0.0 => "its diagonal is not positive",
         (_, Some(rows)) if rows < steps => "it has fewer rows than the horizon",
         (_, Some(_)) if !is_encodable(&root(workload, steps as usize)) => {

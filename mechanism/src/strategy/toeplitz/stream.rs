@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_end_with_the_horizon_and_rows_have_their_length() {
+    fn encoding_ends_with_the_horizon_and_checks_row_lengths() {
         let (mut encoder, mut y) = (square_root("prefix").encoder(1), [0]);
         assert_eq!(encoder.encode(&[], &mut y), Err(StepError::Coordinates { found: 0, expected: 1 }));
         assert_eq!(encoder.encode(&[1], &mut []), Err(StepError::Coordinates { found: 0, expected: 1 }));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn quickly_decaying_strategy_needs_few_samples() {
+    fn a_quickly_decaying_strategy_keeps_few_rows() {
         let terms = crate::strategy::toeplitz::root::root(&"exponential:0.1".parse().unwrap(), 1000);
         let strategy = Toeplitz::new(SQUARE_ROOT.name(), &terms, Some(1000));
         let mut encoder = strategy.encoder(1);

@@ -315,7 +315,7 @@ impl Scaling {
     }
 
     /// [`decoder_row_norms`](Self::decoder_row_norms) in time independent of the number of steps;
-    /// `None` if the workload is no window or the stream is short.
+    /// `None` if the workload is not a window or the stream is short.
     pub(super) fn decoder_row_samples(
         &self,
         workload: &Workload,

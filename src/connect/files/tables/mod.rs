@@ -161,7 +161,8 @@ impl RangeWriter {
         RangeWriter { folder: Box::new(folder), format, epochs, range, columns, unwritten: None, held: 0 }
     }
 
-    /// Finds the newest file, and begins the range after it, or its own if it isn't full.
+    /// Finds the newest file. Begins the range after it, or that file's own range again if it isn't
+    /// full.
     fn begin(&mut self) -> Result<OutletContent, RequestError> {
         let names = self.folder.open()?;
         (self.columns, self.unwritten, self.held) = (TableColumns::default(), None, 0);
@@ -176,7 +177,7 @@ impl RangeWriter {
         let last = text.and_then(|text| EpochStamp::of(text.as_bytes()));
         let last = last.filter(|last| (range.first..=range.last).contains(&last.epoch)).ok_or_else(|| {
             io::Error::other(format!(
-                "{name} was not written by this sink: name a directory that is for it alone"
+                "{name} was not written by this sink: name a directory that only this sink uses"
             ))
         })?;
         let is_full = last.epoch == range.last;
@@ -262,9 +263,9 @@ fn locked(folder: &Path) -> io::Result<File> {
     let lock = File::open(folder)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => {
-            Err(io::Error::other("another process writes to it: let one of them have this sink"))
-        }
+        Err(TryLockError::WouldBlock) => Err(io::Error::other(
+            "another process writes to this destination: give this sink to only one process",
+        )),
         Err(TryLockError::Error(error)) => Err(error),
     }
 }
@@ -350,7 +351,7 @@ mod tests {
         }
     }
 
-    /// As those of windows that end after many epochs.
+    /// Estimates of windows that end after many epochs leave ranges without rows.
     #[test]
     fn a_range_without_rows_has_no_file() {
         let format = TableFormat::Parquet;
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_files_are_passed() {
+    fn names_of_other_files_are_ignored() {
         let of = |name| EpochRange::of(name, TableFormat::Parquet);
         assert_eq!(of("epochs-0000000001-0000000003.parquet"), Some(EpochRange { first: 1, last: 3 }));
         let others =

@@ -9,8 +9,8 @@
 //! longer and a pattern is not within a class. Two maxima are smoothed: `|x|` to `√(x² + ε²)`, and
 //! the largest pattern to a norm.
 //!
-//! The sum of squared errors is that of `periodic_errors`. The gradient is that of all recursions
-//! in reverse.
+//! `periodic_errors` computes the sum of squared errors. For the gradient, all recursions run in
+//! reverse.
 
 use super::periodic::Smoothing;
 use super::periodic_errors::{ErrorSlopes, PeriodicPoint, PointSlopes, by_covariances, by_rows};
@@ -103,8 +103,8 @@ struct PeriodicPass<'a, const B: usize> {
     smoothing: Smoothing,
     /// G of `variable_loss`.
     below: Vec<Square<B>>,
-    /// `G v`, and `1 + Θ G v`: what a unit in the buffers before the step has in common with its
-    /// column.
+    /// `G v`, and `1 + Θ G v`: the inner product of the step's column with the response to a unit
+    /// in each buffer before the step.
     reach: Vec<[f64; B]>,
     overlap: Vec<[f64; B]>,
     /// Products of decays over the steps between a step and the next of its class.
@@ -112,7 +112,8 @@ struct PeriodicPass<'a, const B: usize> {
     slopes: Vec<PointSlopes<B>>,
     by_below: Vec<Square<B>>,
     by_overlap: Vec<[f64; B]>,
-    /// Slopes by `log θ` of all steps from one on: differences of those of single steps.
+    /// Differences between the slopes by `log θ` of successive steps; their running sums are the
+    /// slopes.
     by_logarithm: Vec<[f64; B]>,
 }
 

@@ -186,6 +186,7 @@ fn later_rows(workload: &Workload, lag: f64, steps: u64) -> f64 {
     exact + integral(steps as f64 + 0.5) - integral(from + 0.5)
 }
 
+/// Squared scale of a row in the limit of long streams.
 fn lasting_row(workload: &Workload) -> f64 {
     match workload {
         Workload::Adam(decay) => (1.0 - decay.get()) * (1.0 - decay.get()),
@@ -219,7 +220,7 @@ fn residue<const N: usize>(
     ratio(at, tops, poles.iter().copied().filter(|pole| pole.value != at.value))
 }
 
-/// The part of a pole in the coefficients of A C⁻¹.
+/// The contribution of a pole to the coefficients of A C⁻¹.
 fn amplitude<const N: usize>(
     index: usize,
     all: &[DualNumber<N>],
@@ -446,7 +447,8 @@ impl Energy {
     }
 }
 
-/// `(1 − complement)^lag` for long lags; 0 for complements above ½, which have vanished by then.
+/// `(1 − complement)^lag` for long lags; 0 for complements above ½, whose powers have vanished by
+/// then.
 fn smooth_power(complement: f64, lag: f64) -> f64 {
     if complement > 0.5 { 0.0 } else { libm::exp(lag * libm::log1p(-complement)) }
 }
