@@ -92,7 +92,8 @@ impl<'a> CheckReport<'a> {
     }
 
     pub(super) fn key_names(&self) -> Vec<&str> {
-        self.pipeline.key.as_ref().map_or(vec!["all"], |key| key.values.iter().map(String::as_str).collect())
+        let listed = self.pipeline.key.as_ref().filter(|key| key.discover.is_none());
+        listed.map_or(vec!["all"], |key| key.values.iter().map(String::as_str).collect())
     }
 
     /// Returns the unlisted keys with the most rows.
