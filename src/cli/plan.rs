@@ -37,7 +37,7 @@ use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
 pub(super) use columns::{MissingShare, forecast_of_means, last_noise};
-use discovery::{WithDiscovery, discovery, with_text};
+use discovery::{discovery, print};
 use forecast::{Forecast, RequestedBudget, StreamPlan};
 use windows::WindowPlan;
 pub(super) use windows::refusal;
@@ -343,22 +343,16 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         let columns =
             file.as_ref().and_then(|file| ColumnForecasts::new(&forecast, file, &arguments.missing_share));
         let discovery = discovery(&plan, Some(&forecast))?;
-        return Ok(if arguments.json {
-            print_json(&WithDiscovery { plan: SingleForecast { forecast, of_file: columns }, discovery })
-        } else {
-            print_wrapped(&with_text(report::details(&forecast, columns.as_ref()), discovery))
-        }?);
+        let plan = SingleForecast { forecast, of_file: columns };
+        let text = |plan: &SingleForecast| report::details(&plan.forecast, plan.of_file.as_ref());
+        return Ok(print(plan, discovery, (!arguments.json).then_some(text))?);
     }
     let stop = if arguments.all { stop_flag()? } else { Arc::default() };
     let table = compared(&plan, file.as_ref(), arguments, &stop, &bar)?;
     bar.finish();
     draw(arguments, &table.strategies)?;
     let discovery = discovery(&plan, table.strategies.first())?;
-    Ok(if arguments.json {
-        print_json(&WithDiscovery { plan: table, discovery })
-    } else {
-        print_wrapped(&with_text(report::comparison(&table), discovery))
-    }?)
+    Ok(print(table, discovery, (!arguments.json).then_some(report::comparison))?)
 }
 
 /// One strategy.

@@ -180,6 +180,23 @@ fn a_plan_states_the_thresholds() {
 }
 
 #[test]
+fn a_check_expects_the_keys_that_a_run_shows() {
+    let lab = Lab::new();
+    let pipeline = pipeline(&lab, ROWS, SEED);
+    let check = lines(finish(hushflow(["check", "--json"]).arg(&pipeline)));
+    let discovered = &check[0]["discovered"];
+    assert_eq!(discovered["keys"], 4503, "{discovered}");
+    assert_eq!(discovered["epoch"], EPOCHS);
+    // The three frequent keys are far above the threshold, and all others far below.
+    let (expected, threshold) = (number(&discovered["expected"]), number(&discovered["threshold"]));
+    assert!((expected - 3.0).abs() < 1e-3 && (10.0..1000.0).contains(&threshold), "{discovered}");
+    let frequent = discovered["frequent"].as_array().expect("a list");
+    assert_eq!(frequent[2], serde_json::json!({"key": "late", "records": 1500}));
+    let text = finish(hushflow(["check"]).arg(&pipeline)).succeeded().out;
+    assert!(text.contains("about 3 of 4,503 keys by the end of epoch 12"), "{text}");
+}
+
+#[test]
 fn files_that_cannot_be_meant_are_refused() {
     let lab = Lab::new();
     let pipeline = pipeline(&lab, 10, "");

@@ -124,7 +124,7 @@ fn invalid_parameters_are_refused() {
 /// Records of each epoch: two frequent keys, a rare one, and many of a single record.
 fn stream(epoch: u64) -> Vec<(String, i128)> {
     let mut counts = vec![("often".to_owned(), 400), (format!("once {epoch}"), 1)];
-    if epoch % 3 == 0 {
+    if epoch.is_multiple_of(3) {
         counts.extend([("also".to_owned(), 900), ("rare".to_owned(), 2)]);
     }
     counts

@@ -9,9 +9,10 @@
 //! n(t) + N(t) > τ(t) = at_least + z·s(t)
 //! ```
 //!
-//! N(t) is the noise of the key's tree (`discovery/tree.rs`), and s(t) its deviation. A key that passes takes the
-//! next free slot for good, several of an epoch in the order of their names. Its earlier records
-//! enter the slot in that epoch, later ones in their own. When no slot is free, nothing is tested.
+//! N(t) is the noise of the key's tree (`discovery/tree.rs`), and s(t) its deviation. A key that
+//! passes takes the next free slot for good, several of an epoch in the order of their names. Its
+//! earlier records enter the slot in that epoch, later ones in their own. When no slot is free,
+//! nothing is tested.
 //! The names are part of the release.
 //!
 //! # Theorem
@@ -45,8 +46,8 @@
 //! epoch follow its names. That is the premise of the proof for adaptive streams
 //! (`docs/privacy.md`), which gives one Gaussian mechanism of noise multiplier σ.
 //!
-//! *M is near M̃.* With the same noise the two differ in world D only if a key is tested by M̃ alone
-//! and passes. Then n(t) < `at_least` ≤ n′(t) for the key of the changed record. In D there is at
+//! *M is near M̃.* With the same noise the two differ in world D only if a key is tested by M̃
+//! alone and passes. Then n(t) < `at_least` ≤ n′(t) for the key of the changed record. In D there is at
 //! most one such key: only one key has more records in D′ than in D at some time. (A record moved
 //! within a key adds to it in one world only.) It passes only if N(t) > τ(t) − n(t) > z·s(t), with
 //! a probability of at most T·Q(z) + v for all t together, whatever is adapted to the past, because
@@ -78,6 +79,8 @@ mod attack;
 mod candidates;
 mod names;
 mod tree;
+
+use std::f64::consts::FRAC_1_SQRT_2;
 
 use crate::accounting::discrete::Discreteness;
 use crate::accounting::{AccountingError, MARGIN};
@@ -230,6 +233,14 @@ impl Discovery {
         let reach = self.quantile * self.gaussian.scale().sigma() * tree::variance(epoch).sqrt();
         let room = i128::from(tree::height(self.horizon) + 1).pow(2);
         (i128::from(self.parameters.at_least) << GRID_BITS) + rounded_up(reach).ceil() as i128 + room
+    }
+
+    /// Probability that a key with this exact count passes the test after this epoch. Private, as
+    /// the count is.
+    pub fn chance(&self, epoch: u64, count: u64) -> f64 {
+        let missing = (self.threshold(epoch) - count as f64) / self.deviation(epoch);
+        let is_tested = count >= self.parameters.at_least;
+        if is_tested { libm::erfc(missing * FRAC_1_SQRT_2) / 2.0 } else { 0.0 }
     }
 
     /// Whether a key with this exact count and noise is shown.

@@ -1,9 +1,11 @@
 //! What discovered keys need, before any data are read.
 
+use std::io;
+
 use hushflow::publication::{DiscoverySetting, PublicationError};
 use serde::Serialize;
 
-use super::super::output::number;
+use super::super::output::{number, print_json, print_wrapped};
 use super::super::thousands;
 use super::forecast::{Forecast, StreamPlan};
 
@@ -80,14 +82,20 @@ pub(super) fn discovery(
 
 /// A plan, and that of the discovery of keys.
 #[derive(Debug, Serialize)]
-pub(super) struct WithDiscovery<P> {
+struct WithDiscovery<P> {
     #[serde(flatten)]
-    pub(super) plan: P,
+    plan: P,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) discovery: Option<DiscoveryForecast>,
+    discovery: Option<DiscoveryForecast>,
 }
 
-/// Appends the paragraph to the text of a plan, if keys are discovered.
-pub(super) fn with_text(plan: String, discovery: Option<DiscoveryForecast>) -> String {
-    plan + &discovery.map_or(String::new(), |discovery| discovery.text())
+/// Prints a plan as text, or as JSON without a function for its text, with the discovery of keys if
+/// they are discovered.
+pub(super) fn print<P: Serialize>(
+    plan: P,
+    discovery: Option<DiscoveryForecast>,
+    text: Option<impl FnOnce(&P) -> String>,
+) -> io::Result<()> {
+    let Some(text) = text else { return print_json(&WithDiscovery { plan, discovery }) };
+    print_wrapped(&(text(&plan) + &discovery.map_or(String::new(), |discovery| discovery.text())))
 }
