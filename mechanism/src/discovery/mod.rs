@@ -47,11 +47,11 @@
 //! (`docs/privacy.md`), which gives one Gaussian mechanism of noise multiplier σ.
 //!
 //! *M is near M̃.* With the same noise the two differ in world D only if a key is tested by M̃
-//! alone and passes. Then n(t) < `at_least` ≤ n′(t) for the key of the changed record. In D there is at
-//! most one such key: only one key has more records in D′ than in D at some time. (A record moved
-//! within a key adds to it in one world only.) It passes only if N(t) > τ(t) − n(t) > z·s(t), with
-//! a probability of at most T·Q(z) + v for all t together, whatever is adapted to the past, because
-//! N does not depend on it. ∎
+//! alone and passes. Then n(t) < `at_least` ≤ n′(t) for the key of the changed record. In D there
+//! is at most one such key: only one key has more records in D′ than in D at some time. (A record
+//! moved within a key adds to it in one world only.) It passes only if N(t) > τ(t) − n(t) >
+//! z·s(t), with a probability of at most T·Q(z) + v for all t together, whatever is adapted to the
+//! past, because N does not depend on it. ∎
 //!
 //! A key of at most `at_least` records in all is shown with a probability of at most δ_d, since
 //! that needs N(t) ≥ z·s(t).
