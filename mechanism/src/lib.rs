@@ -8,6 +8,7 @@
 
 pub mod accounting;
 pub mod audit;
+pub mod discovery;
 pub mod epochs;
 pub mod error;
 pub mod estimate;

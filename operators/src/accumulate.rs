@@ -14,8 +14,9 @@ pub trait Accumulate<'scope> {
     /// the epoch closes.
     ///
     /// A key that is not below the measurement's number of keys raises the fault. So do records
-    /// that were clipped under another measurement, and the method `batch-squares`, whose second
-    /// moments are not sums over records.
+    /// that were clipped under another measurement, a measurement whose keys are
+    /// [discovered](crate::Discover), and the method `batch-squares`, whose second moments are not
+    /// sums over records.
     ///
     /// Records of two epochs give two sums (here one shard holds all coordinates):
     ///
@@ -37,34 +38,49 @@ pub trait Accumulate<'scope> {
 
 impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     fn accumulate(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, PartialSums> {
-        if let Method::BatchSquares { .. } = measurement.mechanism().moments().parameters().method {
-            fault.raise("batch-squares needs the squares of whole batches: only a training loop makes them");
+        if measurement.discovers() {
+            fault.raise("the keys of this measurement are discovered: let its records pass `discover`");
         }
-        let measurement = measurement.clone();
-        self.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
-            let mut epochs: OpenEpochs<_> = OpenEpochs::new(fault.clone());
-            let mut spare: Vec<Accumulators> = Vec::new();
-            let most_spare = SPARE_COORDINATES / measurement.layout().coordinates();
-            move |(input, frontier), output| {
-                epochs.collect_with(input, |time, records: QuantisedRecords, open| {
-                    let new = || spare.pop().unwrap_or_else(|| Accumulators::new(measurement.layout()));
-                    let mut sums = EpochSums { open, new };
-                    sums.add(&records, time, &measurement).unwrap_or_else(|reason| fault.raise(reason));
-                });
-                epochs.on_close([frontier], |run| {
-                    let Some(first) = run.first() else { return Ok(()) };
-                    let mut session = output.session(&first.times[0]);
-                    for ClosedEpoch { epoch, data: mut sums, .. } in run {
-                        session.give_iterator(partial_sums(epoch, &mut sums, &measurement)?.into_iter());
-                        if spare.len() < most_spare {
-                            spare.push(sums);
-                        }
-                    }
-                    Ok(())
-                });
-            }
-        })
+        accumulate_with(self, "Accumulate", measurement, fault, partial_sums)
     }
+}
+
+/// Sums the records of each (key, epoch) on this worker, and sends what `give` makes of the sums of
+/// an epoch when it closes.
+pub(crate) fn accumulate_with<'scope, T: 'static, I: IntoIterator<Item = T>>(
+    records: StreamVec<'scope, u64, QuantisedRecords>,
+    name: &str,
+    measurement: &Measurement,
+    fault: Fault,
+    give: impl Fn(u64, &mut Accumulators, &Measurement) -> Result<I, String> + 'static,
+) -> StreamVec<'scope, u64, T> {
+    if let Method::BatchSquares { .. } = measurement.mechanism().moments().parameters().method {
+        fault.raise("batch-squares needs the squares of whole batches: only a training loop makes them");
+    }
+    let measurement = measurement.clone();
+    records.unary_frontier(Pipeline, name, move |_capability, _info| {
+        let mut epochs: OpenEpochs<_> = OpenEpochs::new(fault.clone());
+        let mut spare: Vec<Accumulators> = Vec::new();
+        let most_spare = SPARE_COORDINATES / measurement.layout().coordinates();
+        move |(input, frontier), output| {
+            epochs.collect_with(input, |time, records: QuantisedRecords, open| {
+                let new = || spare.pop().unwrap_or_else(|| Accumulators::new(measurement.layout()));
+                let mut sums = EpochSums { open, new };
+                sums.add(&records, time, &measurement).unwrap_or_else(|reason| fault.raise(reason));
+            });
+            epochs.on_close([frontier], |run| {
+                let Some(first) = run.first() else { return Ok(()) };
+                let mut session = output.session(&first.times[0]);
+                for ClosedEpoch { epoch, data: mut sums, .. } in run {
+                    session.give_iterator(give(epoch, &mut sums, &measurement)?.into_iter());
+                    if spare.len() < most_spare {
+                        spare.push(sums);
+                    }
+                }
+                Ok(())
+            });
+        }
+    })
 }
 
 /// Coordinates of the accumulators of closed epochs that are kept for later ones.

@@ -9,6 +9,7 @@
 //! | [`BoundEntities`] | [`Records`] of entities | at most m records of each in at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
+//! | [`Discover`] | [`QuantisedRecords`] | the same for keys that nobody listed, and their names |
 //! | [`ReleaseMoments`] | [`PartialSums`] | [`ShardRelease`] with exact noise, **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
 //! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
@@ -43,6 +44,7 @@ mod bound;
 mod clip;
 mod closing;
 mod commit;
+mod discover;
 mod epochs;
 mod measurement;
 mod records;
@@ -61,6 +63,7 @@ pub use bound::{
 pub use clip::Clip;
 pub use closing::{ClosedEpoch, EveryEpoch, Fault, OpenEpochs, map_or_fault};
 pub use commit::{Commit, CommitLog, EpochCommit};
+pub use discover::{DISCOVERY_SHARD, Discover, KeyNames, candidate_state, saved_candidates};
 pub use epochs::SplitEpochs;
 pub use measurement::{
     CommitPlan, EncoderStates, FixedMeasurement, Measurement, MeasurementBuilder, MeasurementError,

@@ -14,6 +14,7 @@ mod error;
 pub use error::MeasurementError;
 
 use crate::{Entity, EntityHistory, EntityLimits, PartialSums, Windows};
+use hushflow_mechanism::discovery::Discovery;
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::moments::{Clipper, Histogram, Layout, Sums};
 use hushflow_mechanism::noise::NoiseSource;
@@ -103,6 +104,7 @@ struct MeasurementOptions {
     entities: Option<EntityLimits>,
     indicators: bool,
     histories: Option<Arc<Vec<(Entity, EntityHistory)>>>,
+    discovery: Option<Arc<Discovery>>,
 }
 
 /// How coordinates are cut into shards.
@@ -179,6 +181,10 @@ impl Measurement {
 
     pub(crate) fn id(&self) -> MeasurementId {
         self.0.id
+    }
+
+    pub(crate) fn discovery(&self) -> (Option<&Arc<Discovery>>, NoiseSource) {
+        (self.0.options.discovery.as_ref(), self.0.options.source)
     }
 
     pub(crate) fn states(&self) -> &EncoderStates {
@@ -281,6 +287,7 @@ impl MeasurementBuilder {
             entities: None,
             indicators: false,
             histories: None,
+            discovery: None,
         };
         Self { mechanism, columns, histograms: Vec::new(), options }
     }
@@ -355,6 +362,14 @@ impl MeasurementBuilder {
         self
     }
 
+    /// Discovers keys into as many slots as there are keys: records pass
+    /// [`Discover`](crate::Discover) instead of [`Accumulate`](crate::Accumulate), and their keys
+    /// may have any numbers.
+    pub fn discover(mut self, discovery: impl Into<Arc<Discovery>>) -> Self {
+        self.options.discovery = Some(discovery.into());
+        self
+    }
+
     /// Sets the histories of entities after the epochs released before a restart.
     pub fn histories(mut self, histories: impl Into<Arc<Vec<(Entity, EntityHistory)>>>) -> Self {
         self.options.histories = Some(histories.into());
@@ -393,6 +408,10 @@ impl MeasurementBuilder {
             }
         }
         let (keys, layout) = (options.keys, mechanism.layout());
+        let slots = options.discovery.as_ref().map(|discovery| discovery.parameters().most);
+        if let Some(slots) = slots.filter(|&slots| slots != keys || options.entities.is_some()) {
+            return Err(MeasurementError::Discovery { slots, keys });
+        }
         let shards = match options.shards {
             ShardNumber::Usual => Shards::of(keys, layout),
             ShardNumber::AtMost(most) => Shards::new(keys, layout, most),
@@ -403,7 +422,10 @@ impl MeasurementBuilder {
             columns.iter().map(|(lower, upper)| [lower.to_bits(), upper.to_bits()]).collect::<Vec<_>>(),
             (keys, shards.number(), options.source.is_private(), options.first_epoch, options.indicators),
             format!("{:?}", (moments.parameters(), options.entities, mechanism.horizon())),
-            format!("{:?}", clipper.histograms()),
+            format!(
+                "{:?}",
+                (clipper.histograms(), options.discovery.as_ref().map(|found| found.parameters()))
+            ),
             (moments.sensitivity().to_bits(), mechanism.is_correlated()),
             // The header of a saved encoder has the fingerprint of its strategy.
             [mechanism.strategies().first(), mechanism.strategies().second()].map(|c| c.encoder(1).save()),
@@ -453,7 +475,8 @@ pub struct CommitPlan {
 
 impl From<&Measurement> for CommitPlan {
     fn from(measurement: &Measurement) -> Self {
-        let (shards, first_epoch) = (measurement.shards().number(), measurement.first_epoch());
+        let shards = measurement.shards().number() + u32::from(measurement.discovers());
+        let first_epoch = measurement.first_epoch();
         Self { id: measurement.id(), shards, first_epoch }
     }
 }

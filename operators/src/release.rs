@@ -2,7 +2,7 @@
 //! without data.
 
 use crate::closing::EveryRun;
-use crate::{Fault, Measurement, PartialSums, ShardRelease};
+use crate::{DISCOVERY_SHARD, Fault, Measurement, PartialSums, ShardRelease};
 use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::release::{ReleaseError, ReleaseShard};
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Broadcast;
 
-/// Returns which of `workers` releases a shard.
+/// Returns which of `workers` releases a shard. The first one discovers keys.
 pub fn shard_owner(shard: u32, workers: usize) -> usize {
-    shard as usize % workers
+    if shard == DISCOVERY_SHARD { 0 } else { shard as usize % workers }
 }
 
 /// Adds noise.

@@ -64,6 +64,11 @@ impl BatchRules {
                 "source.id: copies of records are not left out here: only `hushflow run` does this",
             ));
         }
+        if pipeline.discovery().is_some() {
+            return Err(Failure::parameter(
+                "key.discover: only `hushflow run` discovers keys; list them in values",
+            ));
+        }
         let is_column = |name: &str| pipeline.columns.iter().any(|column| column.name == name);
         if let Some(other) = pipeline.histograms.iter().find(|histogram| !is_column(&histogram.column)) {
             return Err(Failure::parameter(format!(

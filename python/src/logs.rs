@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use hushflow::estimates::{ESTIMATORS, EstimateView, FieldValue, Intervals, LogFacts, ViewEstimator};
-use hushflow::follow::{EpochEstimates, Follower, StopFlag, Subject};
+use hushflow::follow::{EpochEstimates, Follower, StopFlag, Subject, read_names};
 use hushflow::lines::{LineWriter, OutputFormat, records};
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
@@ -47,11 +47,13 @@ pub(crate) struct ViewOptions {
 
 impl ViewOptions {
     /// Returns the log with the view of these options, and the keys to show.
-    fn subject(&self, reader: &PublicReader) -> Result<(Subject, Vec<u32>), Failure> {
+    fn subject(&self, reader: &PublicReader, directory: &Path) -> Result<(Subject, Vec<u32>), Failure> {
         let mut subject = Subject::from_header(reader.header(), Vec::new())?;
+        read_names(directory, &subject.publication)?;
         let parameters = subject.parameters();
         let find = |name: &String| {
-            (0..parameters.keys())
+            parameters
+                .named_keys()
                 .find(|&key| parameters.key_name(key) == name)
                 .ok_or_else(|| Failure::parameter(format!("keys: the log has no key {name:?}")))
         };
@@ -208,7 +210,7 @@ impl Log {
         let directory = self.directory.clone();
         let work = move || {
             let reader = PublicReader::open(&directory)?;
-            let (subject, keys) = options.subject(&reader)?;
+            let (subject, keys) = options.subject(&reader, &directory)?;
             let (mut follower, mut columns) = (Follower::new(reader, &subject, &keys), Columns::default());
             while let Some(epoch) = follower.next(|epoch, _| epoch >= options.since)? {
                 columns.push(&subject, &epoch);
@@ -244,7 +246,7 @@ impl Log {
         let directory = self.directory.clone();
         let work = move || {
             let reader = PublicReader::open(&directory)?;
-            let (subject, keys) = options.subject(&reader)?;
+            let (subject, keys) = options.subject(&reader, &directory)?;
             let mut follower = Follower::new(reader, &subject, &keys);
             let mut lines = None;
             let wanted = |number, newest| epoch.map_or(newest, |epoch| number == epoch);
@@ -269,7 +271,7 @@ impl Log {
         let follow = move || {
             let followed = || {
                 let reader = PublicReader::open(&directory)?;
-                let (subject, keys) = options.subject(&reader)?;
+                let (subject, keys) = options.subject(&reader, &directory)?;
                 let mut follower = Follower::new(reader, &subject, &keys);
                 while follower.last() < subject.horizon() {
                     let next =

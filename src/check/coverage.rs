@@ -45,7 +45,7 @@ pub struct ClosedCoverage {
 impl Coverage {
     /// No records yet after this epoch.
     pub fn new(pipeline: &Pipeline, committed: u64) -> Self {
-        let keys = pipeline.key.as_ref().map_or(1, |key| key.values.len());
+        let keys = pipeline.listed_keys();
         Coverage {
             closed: ClosedCoverage { committed, last: committed, ..ClosedCoverage::default() },
             open: BTreeMap::new(),
@@ -87,7 +87,9 @@ impl Coverage {
             return;
         }
         for (&key, &epoch) in records.keys.iter().zip(&records.epochs) {
-            let first = &mut self.keys[key as usize];
+            // Discovered keys are not told apart.
+            let key = if self.keys.len() == 1 { 0 } else { key as usize };
+            let first = &mut self.keys[key];
             self.absent_keys -= usize::from(*first == u64::MAX);
             *first = epoch.min(*first);
         }

@@ -1,6 +1,6 @@
 //! Counts records by epoch and key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use hushflow_operators::Records;
 
@@ -15,6 +15,9 @@ pub struct RecordTally {
     pub records: u64,
     /// Records without a usable value, which count as the centre of the bounds.
     pub centred: u64,
+    /// Records of each discovered key, by its number.
+    pub discovered: HashMap<u32, u64>,
+    discovers: bool,
     keys: usize,
     dimension: usize,
 }
@@ -23,7 +26,8 @@ impl RecordTally {
     /// No records of this pipeline yet.
     pub fn new(pipeline: &Pipeline) -> Self {
         RecordTally {
-            keys: pipeline.key.as_ref().map_or(1, |key| key.values.len()),
+            keys: pipeline.listed_keys(),
+            discovers: pipeline.discovery().is_some(),
             dimension: pipeline.columns.len(),
             ..RecordTally::default()
         }
@@ -34,7 +38,10 @@ impl RecordTally {
         self.records += records.len() as u64;
         for (&epoch, &key) in records.epochs.iter().zip(&records.keys) {
             let counts = self.epochs.entry(epoch).or_insert_with(|| vec![0; self.keys]);
-            counts[key as usize] += 1;
+            if self.discovers {
+                *self.discovered.entry(key).or_default() += 1;
+            }
+            counts[if self.discovers { 0 } else { key as usize }] += 1;
         }
         // Values for histograms alone follow those of the columns.
         let rows = records.values.chunks((records.values.len() / records.len().max(1)).max(1));

@@ -140,6 +140,9 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
             "--records is for estimates of windows, and this file releases moments: leave it out",
         ));
     }
+    if pipeline.discovery().is_some() {
+        return Err(PublicationError::AuditDiscovery.into());
+    }
     let of_file = pipeline.public_parameters().participation();
     let participation = arguments.participation.unwrap_or(of_file);
     let (publication, mechanism) = mechanism(&pipeline, participation, of_file)?;

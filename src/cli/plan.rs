@@ -20,7 +20,7 @@ use hushflow::mechanism::strategy::{
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
 use hushflow::plot::{PlotCurve, error_per_step};
-use hushflow::publication::{PublicationError, with_indicators};
+use hushflow::publication::{DiscoverySetting, PublicationError, with_indicators};
 use hushflow::strategies::matrix;
 use hushflow::strategies::schedule::LearningRates;
 use hushflow::strategies::{Candidate, StrategiesError};
@@ -37,12 +37,14 @@ use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
 pub(super) use columns::{MissingShare, forecast_of_means, last_noise};
+use discovery::{discovery, print};
 use forecast::{Forecast, RequestedBudget, StreamPlan};
 use windows::WindowPlan;
 pub(super) use windows::refusal;
 
 mod advice;
 mod columns;
+mod discovery;
 mod forecast;
 mod report;
 mod windows;
@@ -263,7 +265,8 @@ impl PlanArguments {
             clip_norm,
             second_moment_weight: self.second_moment_weight.or_else(|| privacy?.second_moment_weight),
             bin_weight: privacy.and_then(|privacy| privacy.histogram_weight),
-            keys: file.map_or(1, keys),
+            keys: file.map_or(1, |file| file.keys().into()),
+            discovery: file.and_then(DiscoverySetting::of),
             records_at_once: file.map_or(1, PublicParameters::records_at_once),
             budget: self.budget(privacy)?,
             records_per_epoch: self.records_per_epoch.or_else(|| records_per_epoch(file?)),
@@ -300,14 +303,10 @@ fn missing(flag: &str, example: &str) -> CliError {
     CliError::usage(format!("{flag} is missing: add for example {example}"))
 }
 
-fn keys(file: &PublicParameters) -> u64 {
-    file.key.as_ref().map_or(1, |key| key.values.len() as u64)
-}
-
 /// Returns the records of an epoch, if epochs have a fixed number of records and there is one key.
 fn records_per_epoch(file: &PublicParameters) -> Option<f64> {
     match &file.epochs.schedule {
-        Schedule::ByCount(schedule) if keys(file) == 1 => Some(schedule.records_per_epoch as f64),
+        Schedule::ByCount(schedule) if file.keys() == 1 => Some(schedule.records_per_epoch as f64),
         _ => None,
     }
 }
@@ -343,17 +342,17 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         draw(arguments, std::slice::from_ref(&forecast))?;
         let columns =
             file.as_ref().and_then(|file| ColumnForecasts::new(&forecast, file, &arguments.missing_share));
-        return Ok(if arguments.json {
-            print_json(&SingleForecast { forecast, of_file: columns })
-        } else {
-            print_wrapped(&report::details(&forecast, columns.as_ref()))
-        }?);
+        let discovery = discovery(&plan, Some(&forecast))?;
+        let plan = SingleForecast { forecast, of_file: columns };
+        let text = |plan: &SingleForecast| report::details(&plan.forecast, plan.of_file.as_ref());
+        return Ok(print(plan, discovery, (!arguments.json).then_some(text))?);
     }
     let stop = if arguments.all { stop_flag()? } else { Arc::default() };
     let table = compared(&plan, file.as_ref(), arguments, &stop, &bar)?;
     bar.finish();
     draw(arguments, &table.strategies)?;
-    Ok(if arguments.json { print_json(&table) } else { print_wrapped(&report::comparison(&table)) }?)
+    let discovery = discovery(&plan, table.strategies.first())?;
+    Ok(print(table, discovery, (!arguments.json).then_some(report::comparison))?)
 }
 
 /// One strategy.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use hushflow::control::Control;
 use hushflow::estimates::EstimateView;
-use hushflow::follow::{StopFlag, Subject};
+use hushflow::follow::{StopFlag, Subject, read_names};
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
 use hushflow::publication::Publication;
@@ -220,6 +220,7 @@ pub(super) fn page_contents(
             return Ok(ServedContents::Windows(Box::new(contents)));
         }
     };
+    read_names(&directory, &subject.publication)?;
     let (view, more_views) =
         subject.views.split_first().ok_or_else(|| CliError::usage("a page needs a view: name one"))?;
     let key = if view.total { Some(publication.keys()) } else { keys.first().copied() };

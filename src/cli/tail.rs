@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum, value_parser};
 use hushflow::estimates::{ESTIMATORS, EstimateView, EstimatorKind, Intervals, LogFacts, ViewEstimator};
-use hushflow::follow::{Follower, StopFlag, Subject, open_log};
+use hushflow::follow::{Follower, StopFlag, Subject, open_log, read_names};
 use hushflow::lines::OutputFormat;
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
@@ -224,6 +224,9 @@ impl FromArgMatches for EstimatorArgument {
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let reader = open(arguments)?;
     let subject = subject(arguments, &reader)?;
+    if !arguments.key.is_empty() {
+        read_names(&arguments.directory, &subject.publication)?;
+    }
     let keys = selected_keys(&arguments.key, subject.parameters())?;
     if !subject.publication.is_private() {
         warn("not private: the noise of these releases was drawn from a seed");
@@ -417,7 +420,8 @@ pub(super) fn await_log(directory: &Path) -> Result<PublicReader, StateError> {
 
 fn selected_keys(names: &[String], parameters: &PublicParameters) -> Result<Vec<u32>, CliError> {
     let find = |name: &String| {
-        (0..parameters.keys())
+        parameters
+            .named_keys()
             .find(|&key| parameters.key_name(key) == name)
             .ok_or_else(|| CliError::usage(format!("--key {name}: the log has no key with this name")))
     };

@@ -39,6 +39,19 @@ pub enum SourceError {
         /// The line where the row begins.
         line: u64,
     },
+    /// There are more keys than a run can have.
+    #[error(
+        "{}:{line}: the column of [key] has more than {most} different values: discover the keys of another column, or list them",
+        path.display()
+    )]
+    Keys {
+        /// The file.
+        path: PathBuf,
+        /// The line where the row begins.
+        line: u64,
+        /// Most keys.
+        most: usize,
+    },
     /// The clock of many rows is further ahead than allowed.
     #[error(
         "{}:{line}: {rows} further ahead of {since} than [source] largest_jump allows, so the epochs between \
@@ -162,6 +175,7 @@ impl SourceError {
         !matches!(
             self,
             SourceError::AfterHorizon { .. }
+                | SourceError::Keys { .. }
                 | SourceError::BeforeStart { .. }
                 | SourceError::Leap { .. }
                 | SourceError::NewestFirst { .. }

@@ -53,6 +53,10 @@ impl FaintCounts {
     /// # Errors
     /// [`FollowError`] if the log can't be read.
     pub fn of_log(directory: &Path, publication: &MomentPublication) -> Result<Option<Self>, FollowError> {
+        if publication.parameters().discovery().is_some() {
+            // The counts of all keys are not in the log.
+            return Ok(None);
+        }
         let width = u64::from(publication.keys()) * publication.layout().coordinates() as u64;
         let Some(mut log) = open_log(directory)?.filter(|_| width * publication.horizon() <= MAX_NUMBERS)
         else {

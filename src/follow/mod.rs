@@ -49,6 +49,7 @@
 //! ```
 
 mod counts;
+mod found;
 mod operators;
 
 use std::cell::{Cell, RefCell};
@@ -77,6 +78,8 @@ use crate::publication::{Publication, PublicationError};
 use crate::state::{HistoryStamp, PublicHeader, PublicReader, ReleaseFrame, StateError};
 
 pub use counts::FaintCounts;
+use found::FoundKeys;
+pub use found::read_names;
 pub use operators::{DecodeWindows, Estimates, KeyEstimate, Totals};
 
 /// How often to check the log for a release.
@@ -252,6 +255,8 @@ struct Dataflow {
     fault: Fault,
     /// Whether to estimate the current epoch.
     is_selected: Rc<Cell<bool>>,
+    /// The slots with a key so far, if keys are discovered.
+    slots: Option<FoundKeys>,
     estimates: Rc<RefCell<Vec<KeyEstimate>>>,
 }
 
@@ -264,13 +269,18 @@ impl Dataflow {
             probe: ProbeHandle::new(),
             fault: Fault::new(),
             is_selected: Rc::default(),
+            slots: FoundKeys::of(&subject.publication),
             estimates: Rc::default(),
         };
-        let Dataflow { worker, input, probe, fault, is_selected, estimates } = &mut dataflow;
+        let Dataflow { worker, input, probe, fault, is_selected, slots, estimates } = &mut dataflow;
         let selects = || {
             let (is_selected, mut keys) = (Rc::clone(is_selected), keys.to_vec());
+            let found = slots.as_ref().map(|slots| Rc::clone(&slots.number));
             keys.sort_unstable();
-            move |key| is_selected.get() && (keys.is_empty() || keys.binary_search(&key).is_ok())
+            move |key| {
+                let has_name = found.as_ref().is_none_or(|found| key < found.get());
+                is_selected.get() && has_name && (keys.is_empty() || keys.binary_search(&key).is_ok())
+            }
         };
         worker.dataflow(|scope: Scope<'_, u64>| {
             let released = scope.input_from(input);
@@ -298,8 +308,11 @@ impl Dataflow {
     }
 
     /// Feeds a release to the dataflow and returns its estimates.
-    fn push(&mut self, frame: ReleaseFrame, is_selected: bool) -> Result<Vec<KeyEstimate>, FollowError> {
+    fn push(&mut self, mut frame: ReleaseFrame, is_selected: bool) -> Result<Vec<KeyEstimate>, FollowError> {
         let epoch = frame.epoch;
+        if let Some(slots) = &self.slots {
+            slots.read(&mut frame.values).map_err(|problem| FollowError::Release { epoch, problem })?;
+        }
         self.is_selected.set(is_selected);
         self.input.advance_to(epoch);
         self.input.send(ReleasedEpoch::released_before(epoch, frame.values));

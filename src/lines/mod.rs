@@ -51,8 +51,10 @@ impl LineWriter {
     /// Makes a writer for the estimates of a log.
     pub fn new(subject: &Subject, format: OutputFormat) -> Self {
         let parameters = subject.parameters();
-        let names = (0..parameters.keys()).map(|key| parameters.key_name(key).chars().count());
-        let longest_key = names.max().unwrap_or(0);
+        let names = parameters.named_keys().map(|key| parameters.key_name(key).chars().count());
+        // Those that are discovered later are not known.
+        let unknown = if parameters.discovery().is_some() { 12 } else { 0 };
+        let longest_key = names.max().unwrap_or(0).max(unknown);
         LineWriter { subject: subject.clone(), format, longest_key, headed: false }
     }
 

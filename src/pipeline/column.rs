@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::KeyDiscovery;
+
 /// One coordinate of a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Column {
@@ -36,10 +38,21 @@ pub fn bounds_by_key(columns: &[Column], key: Option<&KeyColumn>) -> Vec<Vec<(f6
 }
 
 /// The public groups of records.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyColumn {
     /// Column that holds the key.
     pub column: String,
     /// All keys, at least one, without duplicates. Rows with other keys are counted and skipped.
+    /// Empty if keys are discovered.
     pub values: Vec<String>,
+    /// `discover`: how keys are discovered; by default they are listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discover: Option<KeyDiscovery>,
+}
+
+impl KeyColumn {
+    /// Returns the number of keys of a release: those listed, or the slots.
+    pub fn number(&self) -> u32 {
+        self.discover.as_ref().map_or(self.values.len() as u32, |discover| discover.most)
+    }
 }

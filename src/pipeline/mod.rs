@@ -6,6 +6,7 @@
 
 mod builder;
 mod column;
+mod discovery;
 mod estimator;
 mod fields;
 mod key_bounds;
@@ -44,6 +45,8 @@ pub use crate::document::PipelineProblem;
 pub use crate::format::Format;
 pub use builder::PipelineBuilder;
 pub use column::{Column, KeyColumn, bounds_by_key};
+pub use discovery::KeyDiscovery;
+pub(crate) use discovery::{KeyTexts, MOST_KEYS};
 pub use estimator::WindowEstimator;
 pub(crate) use key_bounds::KeyBounds;
 pub use source::{Source, SourceClock};
@@ -263,17 +266,6 @@ impl PublicParameters {
         // A release of more values is refused for its width.
         let number = u32::try_from(levels.iter().sum::<usize>()).unwrap_or(u32::MAX);
         Bins { histograms: levels.len() as u32, number }
-    }
-
-    /// Returns the number of keys; 1 without keys.
-    pub fn keys(&self) -> u32 {
-        self.key.as_ref().map_or(1, |key| key.values.len() as u32)
-    }
-
-    /// Returns the name of a key; `all` without keys.
-    pub fn key_name(&self, key: u32) -> &str {
-        let values = self.key.as_ref().map(|key| key.values.as_slice()).unwrap_or_default();
-        values.get(key as usize).map_or("all", String::as_str)
     }
 
     /// Returns how often a record or entity takes part.

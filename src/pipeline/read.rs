@@ -26,7 +26,9 @@ use hushflow_mechanism::windows::WindowSpan;
 use hushflow_mechanism::workload::Workload;
 
 use super::fields::{NEIGHBOURS, PIPELINE, SECOND_MOMENTS};
-use super::{Column, EntityUnit, KeyColumn, MissingPolicy, Pipeline, Privacy, Sink, Training, of_records};
+use super::{
+    Column, EntityUnit, KeyColumn, KeyDiscovery, MissingPolicy, Pipeline, Privacy, Sink, Training, of_records,
+};
 use crate::document::{Document, Field, PipelineProblem, Section};
 use crate::estimates::{LogFacts, views};
 use crate::state::{StateSettings, SumRetention};
@@ -318,12 +320,25 @@ fn key_bounds(root: &Section<'_>, columns: &[Column], key: Option<&KeyColumn>) {
 fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut ColumnRoles<'a>) -> Option<KeyColumn> {
     let column = section.required_text("column");
     let column = column.inspect(|column| roles.claim(column));
+    if section.has("discover") {
+        for listed in ["values", "values_file"].into_iter().filter_map(|key| section.get(key)) {
+            listed.report("keys are discovered: leave out the list, or leave out discover");
+        }
+        let discover = required(section, "discover", discovery);
+        return Some(KeyColumn {
+            column: column?.value.into(),
+            values: Vec::new(),
+            discover: Some(discover?),
+        });
+    }
     let values = match (section.get("values"), section.text("values_file")) {
         (Some(values), None) => key_values(values.texts()?),
         (None, Some(file)) => file.map(|name| read_key_values(&base.join(name)))?.value,
         (None, None) => {
-            section
-                .report("no keys: add values = [\"…\"], or values_file = \"keys.txt\" with one key per line");
+            section.report(
+                "no keys: add values = [\"…\"], or values_file = \"keys.txt\" with one key per line, or discover = \
+                 { delta = 1e-8 } to find them",
+            );
             return None;
         }
         (Some(_), Some(file)) => {
@@ -331,7 +346,17 @@ fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut ColumnRoles<'a>) -> O
             return None;
         }
     };
-    Some(KeyColumn { column: column?.value.into(), values })
+    Some(KeyColumn { column: column?.value.into(), values, discover: None })
+}
+
+/// Reads `[key] discover`.
+fn discovery(section: &Section<'_>) -> Option<KeyDiscovery> {
+    let delta = section.require("delta", section.number("delta"));
+    let share = section.number("share").map_or(0.1, |share| share.value);
+    let most = section.count("most").map_or(1000, |most| most.value as u32);
+    let at_least = section.count("at_least").map_or(1, |least| least.value);
+    let (texts, slots) = Default::default();
+    Some(KeyDiscovery { delta: delta?.value, share, most, at_least, texts, slots })
 }
 
 fn key_values(fields: Vec<Field<'_, &str>>) -> Vec<String> {

@@ -3,6 +3,7 @@
 use hushflow_estimators::covariance::CovarianceError;
 use hushflow_estimators::mean::MeanMethod;
 use hushflow_mechanism::accounting::AccountingError;
+use hushflow_mechanism::discovery::DiscoveryParameterError;
 use hushflow_mechanism::mechanism::{MechanismError, Method};
 use hushflow_mechanism::moments::{ClipError, HistogramError};
 use hushflow_mechanism::strategy::{MatrixError, StrategyError};
@@ -33,6 +34,28 @@ pub enum PublicationError {
     /// The errors of the strategy cannot be computed.
     #[error("release: {0}")]
     Matrix(#[from] MatrixError),
+    /// Keys can't be discovered with these parameters.
+    #[error("key.discover: {0}")]
+    Discovery(#[from] DiscoveryParameterError),
+    /// The discovery of keys costs all of δ.
+    #[error(
+        "key.discover.delta: (1 + e^ε) times it is {cost:e}, and `delta` of [privacy] is {delta:e}, which must exceed that: choose \
+         a smaller one, such as a hundredth of what [privacy] has"
+    )]
+    DiscoveryDelta {
+        /// What it costs.
+        cost: f64,
+        /// δ.
+        delta: f64,
+    },
+    /// An audit of discovered keys.
+    #[error("key.discover: no audit covers the discovery of keys; audit a copy of the file with listed keys")]
+    AuditDiscovery,
+    /// An embedded publication of discovered keys.
+    #[error(
+        "key.discover: a publisher numbers its keys, so list them in values; `hushflow run` discovers keys"
+    )]
+    EmbeddedDiscovery,
     /// A histogram has no bins.
     #[error("histograms: {0}")]
     Histogram(#[from] HistogramError),
@@ -133,6 +156,7 @@ impl PublicationError {
             PublicationError::Clip(_) | PublicationError::TooWide { .. } => Some("columns"),
             PublicationError::TooLong { .. } => Some("epochs"),
             PublicationError::ByColumn(_) => Some("source.missing"),
+            PublicationError::Discovery(_) | PublicationError::DiscoveryDelta { .. } => Some("key.discover"),
             _ => None,
         }
     }

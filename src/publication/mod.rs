@@ -3,6 +3,7 @@
 //! The runtime builds a [`Publication`] from a pipeline before it draws any noise. Followers and
 //! `verify` build the same one from the header of the public log, so reading and writing agree.
 
+mod discovery;
 mod error;
 mod moments;
 pub mod report;
@@ -17,6 +18,7 @@ use hushflow_mechanism::moments::Layout;
 use hushflow_mechanism::strategy::StrategyChoice;
 use serde::{Deserialize, Serialize};
 
+pub use discovery::DiscoverySetting;
 pub use error::PublicationError;
 pub use moments::{Calibration, MomentPublication, with_indicators};
 pub use window_audit::{WindowAudit, WindowFinding};

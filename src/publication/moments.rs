@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hushflow_mechanism::accounting::discrete::Discreteness;
-use hushflow_mechanism::accounting::{Epsilon, MARGIN, gaussian};
+use hushflow_mechanism::accounting::{Delta, Epsilon, MARGIN, gaussian};
+use hushflow_mechanism::discovery::Discovery;
 use hushflow_mechanism::epochs::{CountSchedule, Schedule};
 use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
@@ -16,7 +17,7 @@ use hushflow_mechanism::workload::{Decay, Workload};
 use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
-use super::{Publication, PublicationError, check_width, guarantee};
+use super::{DiscoverySetting, Publication, PublicationError, check_width, guarantee};
 use crate::estimates::{self, ColumnScales, ScaledView};
 use crate::histogram::of_records;
 use crate::ledger::Charge;
@@ -68,11 +69,11 @@ impl MomentPublication {
         private: bool,
     ) -> Result<Self, PublicationError> {
         refuse_windows(&parameters)?;
-        let (epsilon, delta) = guarantee(&parameters)?;
+        let (epsilon, delta) = guarantee_of_noise(&parameters)?;
         let near = gaussian::noise_multiplier(epsilon, delta).value();
         let mechanism = mechanism(&parameters, &chosen, near)?;
         let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
-        let mechanism = mechanism.with_noise_multiplier(noise_multiplier)?;
+        let mechanism = mechanism.with_noise_multiplier(multiplier_of_keys(&parameters, noise_multiplier))?;
         let calibration = Calibration { noise_multiplier, strategy: chosen };
         Self::new(parameters, mechanism, calibration, private)
     }
@@ -119,7 +120,11 @@ impl MomentPublication {
         calibration: Calibration,
         private: bool,
     ) -> Result<Self, PublicationError> {
-        if let Schedule::ByCount(CountSchedule { records_per_epoch: rows, .. }) = parameters.epochs.schedule
+        // A key's records before its discovery enter its slot in one epoch.
+        let together =
+            if parameters.discovery().is_some() { parameters.epochs.schedule.horizon() } else { 1 };
+        if let Schedule::ByCount(CountSchedule { records_per_epoch, .. }) = parameters.epochs.schedule
+            && let rows = records_per_epoch.saturating_mul(together)
             && let Some(most) = mechanism.most_records().filter(|&most| most < rows)
         {
             return Err(PublicationError::TooLong { rows, most });
@@ -164,7 +169,7 @@ impl MomentPublication {
             epsilon: parameters.privacy.epsilon,
             delta: parameters.privacy.delta,
             noise_multiplier: self.calibration.noise_multiplier,
-            total_variation: self.discreteness()?.total_variation(),
+            total_variation: self.total_variation()?,
             epochs: self.horizon(),
             rho: None,
             pure: None,
@@ -178,7 +183,7 @@ impl MomentPublication {
     /// # Errors
     /// [`PublicationError`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
-        let (epsilon, delta) = guarantee(&self.parameters)?;
+        let (epsilon, delta) = guarantee_of_noise(&self.parameters)?;
         let needed = self.mechanism.moments().calibrated(epsilon, delta, cells(&self.parameters))?;
         Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))
     }
@@ -211,8 +216,24 @@ impl MomentPublication {
     /// # Errors
     /// [`PublicationError`] if no noise gives the guarantee.
     pub fn discreteness(&self) -> Result<Discreteness, PublicationError> {
-        let (epsilon, delta) = guarantee(&self.parameters)?;
+        let (epsilon, delta) = guarantee_of_noise(&self.parameters)?;
         Ok(self.mechanism.moments().discreteness(epsilon, delta, cells(&self.parameters))?)
+    }
+
+    /// Returns the distance of all releases from a Gaussian mechanism: that of the noise, and what
+    /// the discovery of keys adds.
+    fn total_variation(&self) -> Result<f64, PublicationError> {
+        let of_keys = self.discovery()?.map_or(0.0, |discovery| discovery.total_variation());
+        Ok((self.discreteness()?.total_variation() + of_keys) * (1.0 + MARGIN))
+    }
+
+    /// Returns noise and thresholds of the discovery of keys; `None` if keys are listed.
+    ///
+    /// # Errors
+    /// [`PublicationError::Discovery`] if its parameters are invalid.
+    pub fn discovery(&self) -> Result<Option<Discovery>, PublicationError> {
+        let setting = DiscoverySetting::of(&self.parameters);
+        setting.map(|setting| setting.discovery(self.calibration.noise_multiplier)).transpose()
     }
 
     /// Returns the public parameters.
@@ -263,6 +284,10 @@ impl MomentPublication {
         };
         let measurement = measurement.keys(self.keys()).noise(source);
         let measurement = measurement.histograms(self.clipper.histograms().to_vec());
+        let measurement = match self.discovery()? {
+            Some(discovery) => measurement.discover(discovery),
+            None => measurement,
+        };
         let measurement =
             if self.parameters.by_column() { measurement.with_indicators() } else { measurement };
         Ok(match &self.parameters.entity {
@@ -328,9 +353,11 @@ impl MomentPublication {
     }
 
     /// Whether sums over keys are meaningful: not for the method `pp`, nor if keys have bounds of
-    /// their own.
+    /// their own or are discovered.
     pub fn has_totals(&self) -> bool {
-        self.parameters.release.method != Method::Pp && !self.parameters.has_key_bounds()
+        let PublicParameters { release, .. } = &self.parameters;
+        let adds_up = !self.parameters.has_key_bounds() && self.parameters.discovery().is_none();
+        release.method != Method::Pp && adds_up
     }
 
     /// Converts a density to the units of the columns.
@@ -373,7 +400,7 @@ fn mechanism(
         layout,
         neighbours: privacy.neighbours,
         clip_norm,
-        noise_multiplier,
+        noise_multiplier: multiplier_of_keys(parameters, noise_multiplier),
         second_moment_weight: privacy.second_moment_weight,
         count_weight,
         bin_weight: privacy.histogram_weight,
@@ -414,6 +441,19 @@ pub fn with_indicators(layout: Layout, clip_norm: f64) -> (Layout, f64) {
 
 /// Number of pairs of key and epoch.
 fn cells(parameters: &PublicParameters) -> f64 {
-    let keys = parameters.key.as_ref().map_or(1, |key| key.values.len());
-    parameters.epochs.schedule.horizon() as f64 * keys as f64
+    parameters.epochs.schedule.horizon() as f64 * f64::from(parameters.keys())
+}
+
+/// Returns the noise multiplier of the moments of keys, if that of all releases together is
+/// `noise_multiplier`.
+fn multiplier_of_keys(parameters: &PublicParameters, noise_multiplier: f64) -> f64 {
+    let setting = DiscoverySetting::of(parameters);
+    setting.map_or(noise_multiplier, |setting| setting.multiplier_of_moments(noise_multiplier))
+}
+
+/// Returns ε, and the part of δ for which noise is calibrated.
+fn guarantee_of_noise(parameters: &PublicParameters) -> Result<(Epsilon, Delta), PublicationError> {
+    let (epsilon, delta) = guarantee(parameters)?;
+    let of_noise = DiscoverySetting::of(parameters).map(|setting| setting.delta_of_noise(epsilon, delta));
+    Ok((epsilon, of_noise.unwrap_or(Ok(delta))?))
 }

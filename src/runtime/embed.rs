@@ -198,6 +198,9 @@ impl Publisher {
         let noise = pipeline.noise;
         // Nothing can be released without entropy, so check before anything is written.
         noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
+        if pipeline.discovery().is_some() {
+            return Err(PublicationError::EmbeddedDiscovery.into());
+        }
         let publication = Publication::of_pipeline(pipeline, &options.state, &mut |_| ())?;
         let moments = publication.clone().into_moments()?;
         let (store, recovered) = open_store(pipeline, &publication, options)?;
@@ -490,7 +493,7 @@ impl<'scope> Publish<'scope> for StreamVec<'scope, u64, Records> {
         let marks = Vec::new().to_stream(scope);
         let streams = moments::RecordStreams { records, marks, ends };
         let cuts = publisher.wanted().has_entities.then(EntityCuts::default);
-        moments::release(streams, cuts.as_ref(), measurement, log, fault)
+        moments::release(streams, (cuts.as_ref(), None), measurement, log, fault)
             .inspect(move |released| committed.store(released.epoch, Ordering::Relaxed))
     }
 }

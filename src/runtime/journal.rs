@@ -8,11 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bincode::Options;
+use hushflow_mechanism::discovery::Candidates;
 use hushflow_mechanism::moments::IntegerRow;
 use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
-use hushflow_operators::{CommitLog, Entity, EntityHistory, EntityLimits, EpochCommit, shard_owner};
+use hushflow_operators::{
+    CommitLog, DISCOVERY_SHARD, Entity, EntityHistory, EntityLimits, EpochCommit, candidate_state,
+    saved_candidates, shard_owner,
+};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info_span};
 use zeroize::Zeroizing;
@@ -103,11 +107,20 @@ impl RunStart {
         let shards = measurement.shards();
         let mut machines: Vec<ReleaseShard> =
             (0..shards.number()).map(|shard| measurement.machine(shard)).collect();
+        let discovers = measurement.discovers();
+        let candidates = discovers.then(|| measurement.candidates()).transpose();
+        let mut candidates = candidates.map_err(|_| RunError::Checkpoint)?;
+        let width = shards.coordinates() as usize;
         let mut committed = 0;
         if let Some(checkpoint) = recovered.checkpoint {
             let states;
             (states, histories) = restored(&checkpoint.bytes, limits).map_err(|_| RunError::Checkpoint)?;
             for (shard, state) in states {
+                if let Some(candidates) = candidates.as_mut().filter(|_| shard == DISCOVERY_SHARD) {
+                    let saved = saved_candidates(&state).ok_or(RunError::Checkpoint)?;
+                    candidates.restore(&saved)?;
+                    continue;
+                }
                 let machine = machines.get_mut(shard as usize).ok_or(RunError::Checkpoint)?;
                 machine.restore(&state)?;
             }
@@ -120,16 +133,25 @@ impl RunStart {
                 let sums = frame.sums.get(range.start as usize..range.end as usize);
                 machine.replay(sums.ok_or(RunError::Checkpoint)?)?;
             }
+            if let Some(candidates) = &mut candidates {
+                // What the discovery adds to an epoch follows the sums and the values of the slots.
+                let added = frame.sums.get(width..).zip(frame.values.get(width..));
+                let (private, public) = added.ok_or(RunError::Checkpoint)?;
+                candidates.replay(frame.epoch, private, public)?;
+            }
             if let Some(histories) = &mut histories {
                 let admitted = frame.admitted.as_ref().ok_or(RunError::Checkpoint)?;
                 histories.advance(frame.epoch, admitted.iter().copied().map(Entity))?;
             }
             committed = frame.epoch;
         }
-        if machines.iter().any(|machine| machine.next_epoch() != committed + 1) {
+        let next = candidates.as_ref().map_or(committed + 1, Candidates::next_epoch);
+        if machines.iter().any(|machine| machine.next_epoch() != committed + 1) || next != committed + 1 {
             return Err(RunError::Checkpoint);
         }
-        let states = (0..).zip(machines.iter().map(ReleaseShard::save)).collect();
+        let of_shards = (0..).zip(machines.iter().map(ReleaseShard::save));
+        let of_keys = candidates.map(|candidates| (DISCOVERY_SHARD, candidate_state(&candidates)));
+        let states = of_shards.chain(of_keys).collect();
         let calibration = Some(publication.calibration().clone());
         let known = histories.as_ref().map(EntityHistories::to_vec).unwrap_or_default();
         Ok((RunStart { first_epoch: committed + 1, calibration, states, histories: known }, histories))

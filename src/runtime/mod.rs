@@ -44,6 +44,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use hushflow_mechanism::discovery::DiscoveryError;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
 use hushflow_operators::Fault;
@@ -59,7 +60,7 @@ use crate::connect::journal::Intake;
 use crate::control::{Control, PRIVATE_LOG};
 use crate::ledger::{LedgerError, LedgerHome, LedgerHomeError};
 use crate::metrics::Metrics;
-use crate::pipeline::{Pipeline, Preflight, Source};
+use crate::pipeline::{KeyTexts, Pipeline, Preflight, Source};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{RowCounters, SourceError};
 use crate::state::{Enrolment, StateError};
@@ -108,6 +109,9 @@ pub enum RunError {
     /// The run was stopped before a server of its source could be reached.
     #[error("nothing was read: {0}")]
     Unreached(String),
+    /// The discovery of keys can't resume from its saved state.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
     /// The encoder can't resume from its saved state.
     #[error(transparent)]
     Release(#[from] ReleaseError),
@@ -272,6 +276,7 @@ pub fn run(
         fault: fault.clone(),
         control: options.control.clone(),
         cuts: cuts.clone(),
+        texts: pipeline.discovery().map(|discovery| discovery.texts.clone()),
         feed: leads.then_some(feed),
         start: start.clone(),
         lead: Mutex::new(lead),
@@ -384,6 +389,8 @@ struct RunContext<'a> {
     fault: &'a Fault,
     control: &'a Control,
     cuts: &'a EntityCuts,
+    /// The keys of the rows, if keys are discovered.
+    texts: Option<&'a KeyTexts>,
     start: RunStart,
     committed: &'a ProbeHandle<u64>,
     /// The epoch after the last one committed.
@@ -397,6 +404,8 @@ struct ProcessState {
     fault: Fault,
     control: Control,
     cuts: EntityCuts,
+    /// The keys of the rows, if keys are discovered. Of use in the process that reads.
+    texts: Option<KeyTexts>,
     feed: Option<WorkerFeed>,
     /// Known in the first process, which sends it to the others.
     start: Option<RunStart>,
@@ -425,6 +434,7 @@ impl ProcessState {
             fault: &self.fault,
             control: &self.control,
             cuts: &self.cuts,
+            texts: self.texts.as_ref(),
             start,
             committed: &committed,
             last: Rc::clone(&last),

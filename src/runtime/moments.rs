@@ -1,8 +1,10 @@
 //! The dataflow of a pipeline that releases moments, from the source to the commit.
 
+use std::sync::Arc;
+
 use hushflow_operators::{
-    Accumulate, Clip, Commit, CommitLog, Entity, Fault, Measurement, Records, ReleaseMoments, ReleasedEpoch,
-    SplitEpochs, map_or_fault,
+    Accumulate, Clip, Commit, CommitLog, Discover, Entity, Fault, KeyNames, Measurement, Records,
+    ReleaseMoments, ReleasedEpoch, SplitEpochs, map_or_fault,
 };
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
@@ -49,9 +51,10 @@ fn build_measured(
     run: RunContext<'_>,
     journal: Option<Journal>,
 ) {
-    let RunContext { feed, fault, cuts, start, committed, last, .. } = run;
+    let RunContext { feed, fault, cuts, texts, start, committed, last, .. } = run;
     let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
     let (number, first_epoch) = (worker.index(), start.first_epoch);
+    let names = texts.cloned().map(|texts| -> KeyNames { Arc::new(move |number| texts.text(number)) });
     let cuts = publication.parameters().entity.is_some().then_some(cuts);
     let ahead = epochs_ahead(measurement.shards().coordinates());
     worker.dataflow::<u64, _, _>(|scope| {
@@ -62,7 +65,7 @@ fn build_measured(
             marks: marks.map(|(epoch, resume)| (epoch, EpochExtra::Resume(resume))),
             ends,
         };
-        release(streams, cuts, measurement, log, fault)
+        release(streams, (cuts, names), measurement, log, fault)
             .inspect(move |released| last.set(released.epoch + 1))
             .probe_with(committed);
     });
@@ -88,10 +91,10 @@ pub(super) fn admitted<'scope>(
 }
 
 /// Builds the operators from records to committed epochs. Where entities are protected, `cuts`
-/// counts what their limits leave out.
+/// counts what their limits leave out; where keys are discovered, `names` has their names.
 pub(super) fn release<'scope>(
     RecordStreams { records, mut marks, ends }: RecordStreams<'scope>,
-    cuts: Option<&EntityCuts>,
+    (cuts, names): (Option<&EntityCuts>, Option<KeyNames>),
     measurement: &Measurement,
     log: Option<Box<dyn CommitLog<EpochExtra>>>,
     fault: &Fault,
@@ -104,7 +107,12 @@ pub(super) fn release<'scope>(
     } else {
         records.clip(measurement, fault.clone())
     };
-    let sums = clipped.accumulate(measurement, fault.clone());
-    let released = sums.release(ends, measurement, fault.clone());
+    let released = if let Some(names) = names {
+        let (sums, names) = clipped.discover(ends.clone(), measurement, names, fault.clone());
+        sums.release(ends, measurement, fault.clone()).concat(names)
+    } else {
+        let sums = clipped.accumulate(measurement, fault.clone());
+        sums.release(ends, measurement, fault.clone())
+    };
     released.commit(marks, measurement, log, fault.clone())
 }

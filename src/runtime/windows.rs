@@ -75,7 +75,7 @@ pub(super) fn build(
     run: RunContext<'_>,
     journal: Option<Journal>,
 ) {
-    let RunContext { noise, feed, fault, control, cuts, start, committed, last } = run;
+    let RunContext { noise, feed, fault, control, cuts, start, committed, last, .. } = run;
     let estimate = Arc::new(publication.window_estimate().clone());
     let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<EpochExtra>>);
     let (first_epoch, number, control) = (start.first_epoch, worker.index(), control.clone());

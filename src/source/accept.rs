@@ -6,7 +6,7 @@ use super::roles::{FieldRoles, entity, fingerprint};
 use super::{ResumePoint, SourceReader};
 use crate::connect::SourceError;
 use crate::format::Defect;
-use crate::pipeline::{KeyBounds, MissingPolicy, Pipeline, RowPolicies, RowPolicy};
+use crate::pipeline::{KeyBounds, MOST_KEYS, MissingPolicy, Pipeline, RowPolicies, RowPolicy};
 
 const LEAP: &str = "a row's clock is further ahead than largest_jump allows: this row and others like it are not counted; if the \
     time is right, stop the run and start it again with a larger largest_jump: the rows will be read again";
@@ -168,6 +168,17 @@ impl SourceReader {
         Err(self.leap_error())
     }
 
+    /// Returns an error if there are more keys than a run can have. To leave some out would make
+    /// one key depend on others.
+    pub(super) fn check_keys(&self) -> Result<(), SourceError> {
+        match &self.rules.roles.key {
+            Some((_, numbers)) if numbers.are_too_many() => {
+                Err(SourceError::Keys { path: self.rows.name(), line: self.rows.line(), most: MOST_KEYS })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns an error if the input ends and no row has moved the clock into an epoch.
     pub(super) fn check_end(&self) -> Result<(), SourceError> {
         let Some(slot) = self.rules.roles.clock.filter(|_| !self.is_live && self.rank.1 == 1) else {
@@ -207,7 +218,7 @@ impl SourceReader {
     fn key(&mut self) -> Result<Option<u32>, UnusableRow> {
         let Some((slot, numbers)) = &self.rules.roles.key else { return Ok(Some(0)) };
         let text = self.rows.row.text(*slot).map_err(UnusableRow::of(*slot))?;
-        let key = numbers.get(text).copied();
+        let key = numbers.get(text);
         if key.is_none() {
             self.survey.unlisted(text);
         }

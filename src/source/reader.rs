@@ -278,6 +278,7 @@ impl SourceReader {
             self.refuse(refusal)?;
         }
         self.check_leaps()?;
+        self.check_keys()?;
         self.epochs.end_row();
         self.survey.stretches.note(&self.counters);
         if is_judged {

@@ -13,7 +13,7 @@ use crate::format::csv::header_row;
 use crate::format::form::RowLayout;
 use crate::format::row::TimeForm;
 use crate::histogram::{HistogramBins, extra_columns};
-use crate::pipeline::{Pipeline, Source};
+use crate::pipeline::{KeyTexts, Pipeline, Source};
 use crate::time::time_zone;
 
 /// The meaning of each wanted field of a row.
@@ -23,7 +23,7 @@ pub(super) struct FieldRoles {
     /// The next fields are for histograms alone: numbers, or texts by their position in a list.
     pub(super) extra: Vec<Option<TextNumbers>>,
     /// Field of the key, and the number of each key.
-    pub(super) key: Option<(usize, TextNumbers)>,
+    pub(super) key: Option<(usize, KeyNumbers)>,
     /// Field that identifies the entity, if entities are protected as a whole.
     pub(super) entity: Option<usize>,
     /// Field that identifies copies.
@@ -54,7 +54,11 @@ impl FieldRoles {
             wanted.push(name.clone());
             wanted.len() - 1
         };
-        let key = pipeline.key.as_ref().map(|key| (slot(&key.column), numbers(&key.values)));
+        let key = pipeline.key.as_ref().map(|key| {
+            let listed = || KeyNumbers::Listed(numbers(&key.values));
+            let found = key.discover.as_ref().map(|discover| KeyNumbers::Discovered(discover.texts.clone()));
+            (slot(&key.column), found.unwrap_or_else(listed))
+        });
         let entity = pipeline.entity.as_ref().map(|entity| slot(&entity.column));
         let time = pipeline.epochs.time.as_ref().map(&mut slot);
         let id = pipeline.id.as_ref().map(&mut slot);
@@ -107,6 +111,29 @@ fn half(digest: impl AsRef<[u8]>) -> u128 {
 
 fn numbers(texts: &[String]) -> TextNumbers {
     texts.iter().zip(0..).map(|(text, number)| (text.clone().into_bytes(), number)).collect()
+}
+
+/// Numbers of keys.
+pub(super) enum KeyNumbers {
+    /// By the list of the pipeline.
+    Listed(TextNumbers),
+    /// In the order of their first rows. Rows choose these texts, and their hash is random.
+    Discovered(KeyTexts),
+}
+
+impl KeyNumbers {
+    /// Returns the number of a key; `None` if it is not listed, or can't be a key.
+    pub(super) fn get(&self, text: &[u8]) -> Option<u32> {
+        match self {
+            KeyNumbers::Listed(numbers) => numbers.get(text).copied(),
+            KeyNumbers::Discovered(texts) => texts.number(text),
+        }
+    }
+
+    /// Whether there are more keys than a run can have.
+    pub(super) fn are_too_many(&self) -> bool {
+        matches!(self, KeyNumbers::Discovered(texts) if texts.are_too_many())
+    }
 }
 
 /// Numbers of listed texts, such as keys. The list is the pipeline's own, so rows can't cause

@@ -35,8 +35,12 @@ impl Offer {
     pub(super) fn new(contents: &PageContents) -> Self {
         let PageContents { publication, workloads, .. } = contents;
         let parameters = publication.parameters();
-        let keys = publication.keys() + u32::from(offers_total(publication));
-        let keys = (0..keys).map(|key| (publication.key_name(key).to_owned(), key)).collect();
+        let total = offers_total(publication).then_some(publication.keys());
+        let keys = parameters
+            .named_keys()
+            .chain(total)
+            .map(|key| (publication.key_name(key).to_owned(), key))
+            .collect();
         let columns: Vec<_> = parameters.columns.iter().map(|column| column.name.clone()).collect();
         let mut estimators: Vec<(String, Arc<dyn ViewEstimator>)> = Vec::new();
         let log = parameters.log_facts();

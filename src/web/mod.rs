@@ -266,7 +266,7 @@ impl PageHandler {
     fn listed_keys(&self) -> Vec<u32> {
         let publication = &self.contents.publication;
         let total = choice::offers_total(publication).then_some(publication.keys());
-        (0..publication.keys().min(LISTED_KEYS)).chain(total).collect()
+        publication.parameters().named_keys().take(LISTED_KEYS as usize).chain(total).collect()
     }
 
     /// Returns the stream that a client requests, or why it is refused.

@@ -4,6 +4,7 @@
 //!
 //! `HUSHFLOW_KILLS=n` runs n kills instead of 200.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::Child;
@@ -43,6 +44,47 @@ fn strike(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
     ended == 0
 }
 
+/// Kills so far.
+struct Kills {
+    random: Random,
+    killed: usize,
+    /// Kills that left a run half done.
+    partial: usize,
+    rounds: usize,
+}
+
+impl Kills {
+    fn new(seed: u64) -> Self {
+        Kills { random: Random(seed), killed: 0, partial: 0, rounds: 0 }
+    }
+
+    /// Starts and kills runs until one publishes the last epoch. Every epoch is published once.
+    fn round(&mut self, pipeline: &Path, state: &Path, epochs: usize) {
+        self.rounds += 1;
+        let mut witness = Witness::of(state);
+        loop {
+            let before = witness.seen.len();
+            let was_running = strike(start(pipeline, state, &mut self.random), state, &mut self.random);
+            let published = witness.look().expect("no epoch is published twice");
+            self.partial += usize::from((before + 1..epochs).contains(&published));
+            self.killed += usize::from(was_running);
+            if !was_running {
+                break;
+            }
+            lose_power(state, published, &mut self.random);
+        }
+        assert_eq!(witness.look(), Ok(epochs));
+    }
+
+    fn report(&self) {
+        let Kills { killed, partial, rounds, .. } = self;
+        assert!(partial * 4 >= *killed, "only {partial} of {killed} kills left a run half done");
+        let written =
+            writeln!(std::io::stderr(), "{killed} kills in {rounds} runs, {partial} of them half-way");
+        written.expect("standard error is open");
+    }
+}
+
 #[test]
 fn killed_runs_publish_every_epoch_once_after_lost_writes() {
     let lab = Lab::new();
@@ -50,29 +92,64 @@ fn killed_runs_publish_every_epoch_once_after_lost_writes() {
     lab.write("data.csv", stream.csv());
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     let expected = expected_sums(&pipeline);
-    let mut random = Random(1);
-    let (mut killed, mut partial, mut round) = (0, 0, 0);
-    while killed < kills(200) {
-        round += 1;
-        let state = lab.path(&format!("state {round}"));
-        let mut witness = Witness::of(&state);
-        loop {
-            let before = witness.seen.len();
-            let was_running = strike(start(&pipeline, &state, &mut random), &state, &mut random);
-            let epochs = witness.look().expect("no epoch is published twice");
-            partial += usize::from((before + 1..stream.epochs as usize).contains(&epochs));
-            killed += usize::from(was_running);
-            if !was_running {
-                break;
-            }
-            lose_power(&state, epochs, &mut random);
-        }
-        assert_eq!(witness.look(), Ok(stream.epochs as usize));
+    let mut campaign = Kills::new(1);
+    while campaign.killed < kills(200) {
+        let state = lab.path(&format!("state {}", campaign.rounds));
+        campaign.round(&pipeline, &state, stream.epochs as usize);
         assert!(sums(&state) == expected, "the sums are not those of a run that nobody killed");
     }
-    assert!(partial * 4 >= killed, "only {partial} of {killed} kills left a run half done");
-    let written = writeln!(std::io::stderr(), "{killed} kills in {round} runs, {partial} of them half-way");
-    written.expect("standard error is open");
+    campaign.report();
+}
+
+/// The keys that a log shows.
+fn shown_keys(state: &Path) -> BTreeSet<String> {
+    let lines = harness::finish(&mut harness::tail(state, &[])).succeeded().json();
+    lines.iter().filter_map(|line| Some(line["key"].as_str()?.to_owned())).collect()
+}
+
+/// Discovered keys after kills: with the noise of a seed the log is that of a run that nobody
+/// killed, and with fresh noise no epoch, and no discovery in it, is drawn twice.
+#[test]
+fn killed_runs_discover_each_key_once() {
+    const EPOCHS: usize = 300;
+    let lab = Lab::new();
+    // Four keys of a half to a sixteenth of the rows, and others of a single row.
+    let key = |row: u32| match row.trailing_ones() {
+        ones @ 0..4 => format!("k{ones}"),
+        _ => format!("rare-{row}"),
+    };
+    let rows: String = (0..24_000).map(|row| format!("{},{}\n", row % 7, key(row))).collect();
+    lab.write("data.csv", format!("x,key\n{rows}"));
+    let pipeline = |name: &str, more: &str| {
+        let text = format!(
+            "name = 'keys'
+source.path = 'data.csv'
+columns = [{{ name = 'x', lower = 0, upper = 6 }}]
+epochs = {{ records = {}, horizon = {EPOCHS} }}
+privacy = {{ epsilon = 4, delta = 1e-6 }}
+key = {{ column = 'key', discover = {{ delta = 1e-9, most = 30 }} }}
+{more}",
+            24_000 / EPOCHS
+        );
+        lab.write(name, text)
+    };
+    let (seeded, fresh) = (pipeline("seeded.toml", "simulation.seed = 3"), pipeline("fresh.toml", ""));
+    let values = |state: &Path| {
+        harness::releases(state).into_iter().map(|frame| (frame.epoch, frame.values)).collect::<Vec<_>>()
+    };
+    let whole = lab.path("whole");
+    harness::finish(&mut run(&seeded, &whole, 1)).succeeded();
+    let (expected, shown) = (values(&whole), shown_keys(&whole));
+    assert!(expected.len() == EPOCHS && shown.iter().eq(["k0", "k1", "k2", "k3"]), "{shown:?}");
+    let mut campaign = Kills::new(2);
+    while campaign.killed < kills(60) {
+        let is_seeded = campaign.rounds.is_multiple_of(2);
+        let state = lab.path(&format!("state {}", campaign.rounds));
+        campaign.round(if is_seeded { &seeded } else { &fresh }, &state, EPOCHS);
+        assert!(!is_seeded || values(&state) == expected, "the log is not that of a run that nobody killed");
+        assert_eq!(shown_keys(&state), shown);
+    }
+    campaign.report();
 }
 
 /// Checks that the test can fail: it detects synced bytes that were lost.

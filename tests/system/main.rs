@@ -5,8 +5,8 @@
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `train`, `audit`,
 //!   `reproduction`,
 //!   `estimates`, `adam`, `pca`, `densities`, `weights`, `output`, `examples`, `init`.
-//! - Releases: `methods`, `by_column`, `windows`, `overlapping`, `window_columns`, `entities`,
-//!   `totals`, `workers`, `statistics`.
+//! - Releases: `methods`, `by_column`, `discovery`, `windows`, `overlapping`, `window_columns`,
+//!   `entities`, `totals`, `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
@@ -35,6 +35,7 @@ mod clusters;
 mod covariance;
 mod densities;
 mod deploying;
+mod discovery;
 mod disks;
 mod elsewhere;
 mod entities;

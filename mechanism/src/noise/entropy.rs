@@ -34,6 +34,11 @@ impl NoiseGenerator {
         Self { keystream, batch: Zeroizing::new([0; BATCH]), given: BATCH }
     }
 
+    /// Returns the generator of a key that is used for nothing else.
+    pub(crate) fn of_key(key: &[u8; 32]) -> Self {
+        Self::new(key, 0)
+    }
+
     fn fill(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             if self.given == BATCH {

@@ -53,6 +53,17 @@ pub enum MeasurementError {
         /// The first epoch to release.
         first_epoch: u64,
     },
+    /// Keys are discovered into another number of slots, or for entities.
+    #[error(
+        "keys are discovered into {slots} slots, and the measurement has {keys} keys: give the same number, and no \
+         entities"
+    )]
+    Discovery {
+        /// Slots of the discovery.
+        slots: u32,
+        /// Keys of the measurement.
+        keys: u32,
+    },
     /// There is no epoch 0.
     #[error(
         "the first epoch is 0: epochs are numbered from 1, so give the one after the last that was committed"

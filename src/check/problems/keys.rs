@@ -26,7 +26,7 @@ pub(super) fn unseen(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Prob
 /// Returns a listed key without a record, if there are rows with unlisted keys: for each listed key
 /// without a record at least a tenth of the mean of the others.
 fn unseen_key<'a>(pipeline: &'a Pipeline, seen: &Observation<'_>) -> Option<&'a str> {
-    let key = pipeline.key.as_ref()?;
+    let key = pipeline.key.as_ref().filter(|key| key.discover.is_none())?;
     let unlisted: u64 = seen.sources.iter().map(|source| source.counters.unknown_key).sum();
     if unlisted < LEAST_UNLISTED {
         return None;

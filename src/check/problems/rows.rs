@@ -84,7 +84,8 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
     let public = pipeline.privacy.neighbours.counts_are_public();
     let mut found = Vec::new();
     let mut add = |kind, public, message: String| found.push(Problem::new(kind, public, message));
-    if let Some(key) = pipeline.key.as_ref().filter(|_| seen.are_most(|count| count.unknown_key)) {
+    let listed = pipeline.key.as_ref().filter(|key| key.discover.is_none());
+    if let Some(key) = listed.filter(|_| seen.are_most(|count| count.unknown_key)) {
         let share =
             if seen.counters.unknown_key == seen.counters.rows { "every row has" } else { "most rows have" };
         let like =

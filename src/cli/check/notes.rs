@@ -63,9 +63,15 @@ impl CheckReport<'_> {
         }
         let unlisted = counters.unknown_key;
         if 20 * unlisted > counters.rows && 2 * unlisted <= counters.rows {
+            let listed = self.pipeline.discovery().is_none();
             notes.push(format!(
-                "{} of the rows have a key that [key] doesn't list, so they don't count",
-                percent(unlisted, counters.rows)
+                "{} of the rows {}, so they don't count",
+                percent(unlisted, counters.rows),
+                if listed {
+                    "have a key that [key] doesn't list"
+                } else {
+                    "have no key, one of more than 256 bytes, or one with control characters"
+                }
             ));
         }
         for (count, end, field) in [

@@ -1,6 +1,6 @@
 //! The operator's screen of `hushflow check`, and the same as JSON.
 
-use hushflow::check::{Problem, histogram_surveys};
+use hushflow::check::{DiscoveredKeys, KeyRecords, Problem, histogram_surveys};
 use hushflow::lines::TableStyle;
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::pipeline::{Column, MissingPolicy, Pipeline};
@@ -25,6 +25,8 @@ pub(super) struct CheckReport<'a> {
     published: u64,
     /// What a run would publish and spend.
     release: String,
+    /// The keys, if they are discovered.
+    discovered: Option<DiscoveredKeys>,
 }
 
 impl<'a> CheckReport<'a> {
@@ -38,6 +40,7 @@ impl<'a> CheckReport<'a> {
         let horizon = parameters.epochs.schedule.horizon();
         let keys = match parameters.keys() {
             1 => String::new(),
+            keys if pipeline.discovery().is_some() => format!(" for up to {} keys", thousands(keys.into())),
             keys => format!(" for {} keys", thousands(keys.into())),
         };
         let published = run.stops_after.unwrap_or(run.closed);
@@ -57,7 +60,8 @@ impl<'a> CheckReport<'a> {
                 parameters.adjacency()
             ),
         };
-        Ok(CheckReport { pipeline, run, problems, published, release })
+        let discovered = DiscoveredKeys::new(pipeline, publication, (&run.tally, published), LISTED)?;
+        Ok(CheckReport { pipeline, run, problems, published, release, discovered })
     }
 
     /// Returns what became of the rows: a name for programs, one for people, and a count.
@@ -67,13 +71,15 @@ impl<'a> CheckReport<'a> {
             MissingPolicy::ByColumn => ["  lack a value or more", "  have a malformed value or more"],
             _ => ["unusable, a value is missing", "unusable, malformed"],
         };
+        let unlisted =
+            if self.discovered.is_some() { "skipped, not a key" } else { "skipped, key not listed" };
         [
             ("records", "count as records", self.run.tally.records),
             ("folded", "  late, counted in the oldest open epoch", c.folded),
             ("centred", "  unusable, counted as the centre of the bounds", self.run.tally.centred),
             ("missing", missing, c.missing),
             ("malformed", malformed, c.malformed),
-            ("unlisted_key", "skipped, key not listed", c.unknown_key),
+            ("unlisted_key", unlisted, c.unknown_key),
             ("late", "late, dropped", c.late),
             ("before_start", "before the first epoch, dropped", c.before_start),
             ("after_horizon", "after the last epoch, dropped", c.after_horizon),
@@ -92,7 +98,8 @@ impl<'a> CheckReport<'a> {
     }
 
     pub(super) fn key_names(&self) -> Vec<&str> {
-        self.pipeline.key.as_ref().map_or(vec!["all"], |key| key.values.iter().map(String::as_str).collect())
+        let listed = self.pipeline.key.as_ref().filter(|key| key.discover.is_none());
+        listed.map_or(vec!["all"], |key| key.values.iter().map(String::as_str).collect())
     }
 
     /// Returns the unlisted keys with the most rows.
@@ -197,6 +204,9 @@ impl<'a> CheckReport<'a> {
         let Some(key) = &self.pipeline.key else { return String::new() };
         let records = self.run.tally.records;
         let mut lines = vec![vec![format!("key {:?}", key.column), "records".into(), String::new()]];
+        if let Some(discovered) = &self.discovered {
+            return discovered_text(discovered, lines, records);
+        }
         let counts = self.run.tally.by_key();
         let listed = key.values.iter().zip(counts).take(if key.values.len() > 2 * LISTED {
             LISTED
@@ -360,7 +370,7 @@ impl<'a> CheckReport<'a> {
             .collect();
         let range =
             |range: Option<(i64, i64)>| range.map(|(first, last)| [time_text(first), time_text(last)]);
-        json!({
+        let mut report = json!({
             "private": true,
             "warning": PRIVATE,
             "pipeline": self.pipeline.name,
@@ -389,8 +399,32 @@ impl<'a> CheckReport<'a> {
             "notes": self.notes(),
             "problems": self.problems,
             "fault": self.run.fault.as_ref().map(ToString::to_string),
-        })
+        });
+        if let Some(discovered) = &self.discovered {
+            report["discovered"] = json!(discovered);
+        }
+        report
     }
+}
+
+/// Formats the most frequent of discovered keys below a title, and how many a run would show.
+fn discovered_text(discovered: &DiscoveredKeys, mut lines: Vec<Vec<String>>, records: u64) -> String {
+    let frequent = discovered.frequent.iter();
+    let line =
+        |key: &KeyRecords| vec![printable(&key.key), thousands(key.records), percent(key.records, records)];
+    lines.extend(frequent.map(line));
+    let more = discovered.keys - discovered.frequent.len() as u64;
+    if more > 0 {
+        lines.push(vec![format!("… {} more keys", thousands(more))]);
+    }
+    format!(
+        "{}\nA run would show about {} of {} keys by the end of epoch {}: those with a noisy count above {} records.\n",
+        table(&lines),
+        number(discovered.expected.round()),
+        thousands(discovered.keys),
+        thousands(discovered.epoch),
+        number(discovered.threshold.round())
+    )
 }
 
 /// Makes the first line bold, which holds the titles of a table.

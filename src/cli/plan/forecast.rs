@@ -14,7 +14,7 @@ use hushflow::mechanism::sensitivity::{
 };
 use hushflow::mechanism::strategy::{Objective, Purpose, StrategyName};
 use hushflow::mechanism::workload::Workload;
-use hushflow::publication::{PublicationError, check_width};
+use hushflow::publication::{DiscoverySetting, PublicationError, check_width};
 use hushflow::strategies::Candidate;
 use serde::Serialize;
 
@@ -42,6 +42,8 @@ pub(super) struct StreamPlan {
     /// Weight of histograms.
     pub(super) bin_weight: Option<f64>,
     pub(super) keys: u64,
+    /// How keys are discovered; `None` if they are listed.
+    pub(super) discovery: Option<DiscoverySetting>,
     /// m: the most records that one record or entity has in an epoch. The sensitivity is m times
     /// that of one record.
     pub(super) records_at_once: u32,
@@ -373,10 +375,20 @@ impl StreamPlan {
         };
         let mechanism = MomentMechanism::new(parameters, geometry)?;
         let mechanism = mechanism.for_records_at_once(self.records_at_once)?;
-        let RequestedBudget::Guarantee(epsilon, delta) = self.budget else { return Ok((mechanism, near)) };
         let cells = self.keys as f64 * self.purpose.horizon as f64;
-        let calibrated = mechanism.calibrated(epsilon, delta, cells)?;
-        Ok((mechanism.with_noise_multiplier(calibrated * f64::from(self.records_at_once))?, calibrated))
+        let multiplier = match (self.budget, &self.discovery) {
+            (RequestedBudget::Guarantee(epsilon, delta), None) => {
+                mechanism.calibrated(epsilon, delta, cells)?
+            }
+            (RequestedBudget::Guarantee(epsilon, delta), Some(setting)) => {
+                mechanism.calibrated(epsilon, setting.delta_of_noise(epsilon, delta)?, cells)?
+            }
+            (_, None) => return Ok((mechanism, near)),
+            (_, Some(_)) => near,
+        };
+        let of_moments =
+            self.discovery.map_or(multiplier, |setting| setting.multiplier_of_moments(multiplier));
+        Ok((mechanism.with_noise_multiplier(of_moments * f64::from(self.records_at_once))?, multiplier))
     }
 }
 

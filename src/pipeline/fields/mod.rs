@@ -123,7 +123,7 @@ static KEY: SectionDefinition = SectionDefinition {
         Field::optional(
             "values",
             FieldType::Texts,
-            "required, or `values_file`",
+            "required, or `values_file` or `discover`",
             "[\"EWR\", \"JFK\"]",
             "All keys, in the order of the tables; rows with another key are skipped.",
         )
@@ -131,13 +131,51 @@ static KEY: SectionDefinition = SectionDefinition {
         Field::optional(
             "values_file",
             FieldType::Text,
-            "required, or `values`",
+            "required, or `values` or `discover`",
             "\"keys.txt\"",
             "File with one key per line, relative to the pipeline file; empty lines are skipped.",
         )
         .costs("As `values`."),
+        section("discover", FieldType::Section(&DISCOVER), "`values` or `values_file` list the keys"),
     ],
-    one_of: || vec!["values".into(), "values_file".into()],
+    one_of: || vec!["values".into(), "values_file".into(), "discover".into()],
+    ..SectionDefinition::EMPTY
+};
+
+static DISCOVER: SectionDefinition = SectionDefinition {
+    heading: "[key.discover]",
+    about: "Keys that nobody lists: each is shown once a noisy count of its records is large enough.",
+    fields: &[
+        Field::required(
+            "delta",
+            FieldType::Number(Range::SHARE),
+            "1e-8",
+            "Probability that a key of at most `at_least` records is ever shown.",
+        )
+        .costs("(1 + e^ε) times it is part of the `delta` of `[privacy]`."),
+        Field::with_default(
+            "share",
+            FieldType::Number(Range::SHARE),
+            "0.1",
+            "0.2",
+            "Share of the budget that finds keys; the rest is for their moments.",
+        ),
+        Field::with_default(
+            "most",
+            FieldType::Count { least: 1, most: u32::MAX as u64 },
+            "1000",
+            "10000",
+            "Number of keys that can be shown; each has a slot in every release, whether it has a key or not.",
+        )
+        .costs("The number is published. Choose it without looking at the data."),
+        Field::with_default(
+            "at_least",
+            FieldType::Count { least: 1, most: 1 << 40 },
+            "1",
+            "20",
+            "A key with fewer records is never shown. The threshold grows by it, and memory and time shrink.",
+        ),
+    ],
     ..SectionDefinition::EMPTY
 };
 

@@ -96,6 +96,33 @@ pub(super) const RULES: &[Rule] = &[
         message: "there is no [key], so no key can have bounds of its own: leave them out",
     },
     Rule {
+        when: &[Has("key.discover")],
+        then: &[Lacks("columns[].bounds")],
+        message: "keys are discovered, so nobody can state bounds for one of them: leave them out, or list the keys",
+    },
+    Rule {
+        when: &[Has("key.discover")],
+        then: &[Lacks("entity")],
+        message: "keys are discovered by their records, and no proof covers several records of an entity: list the keys, or leave \
+                  out [entity]",
+    },
+    Rule {
+        when: &[Has("key.discover")],
+        then: &[IsNot("release.method", Of(estimators))],
+        message: "estimates of windows read records by their keys, which must be listed: list the keys, or choose method = \"jme\"",
+    },
+    Rule {
+        when: &[Has("key.discover")],
+        then: &[IsNot("privacy.neighbours", These(&["replace-one-in-place"]))],
+        message: "with these neighbours the keys of all rows are public, so there is nothing to discover: list the keys, or choose \
+                  other neighbours",
+    },
+    Rule {
+        when: &[Has("key.discover")],
+        then: &[IsNot("views[].keys", These(&["total"]))],
+        message: "records whose key is not shown are in no total: choose \"each\", or publish the total with another pipeline",
+    },
+    Rule {
         when: &[Is("release.method", Of(estimators))],
         then: &[Lacks("columns[].bounds")],
         message: "this method reads windows in the units of the columns, so keys can't have bounds of their own: leave them out, or \

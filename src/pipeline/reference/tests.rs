@@ -107,6 +107,7 @@ fn pipeline_of(section: &SectionDefinition, group: &str, key: &str, value: Optio
         ("[[histograms]]", ..) => vec![own("histograms = [{ column = 'h', edges = [0,1,2]")],
         ("[key]", _, "values_file") => vec![own("key = { column = 'k'")],
         ("[key]", ..) => vec![own("key = { column = 'k', values = ['a']")],
+        ("[key.discover]", ..) => vec![own("key = { column = 'k', discover = { delta = 1e-8")],
         ("[entity]", ..) => vec![
             own("privacy = { epsilon = 1, delta = 1e-6, unit = 'entity' }\n"),
             own("entity = { column = 'user', participations = 4"),
@@ -225,7 +226,7 @@ fn text_with(section: &SectionDefinition, group: &str, key: &str, value: Option<
     fields.retain(|field| !field.starts_with(&format!("{key} =")));
     fields.extend(value.map(|value| format!("{key} = {value}")));
     let end = match section.heading {
-        "[ledger.budget]" => " } }\n",
+        "[ledger.budget]" | "[key.discover]" => " } }\n",
         heading if heading.starts_with("[[") => " }]\n",
         _ => " }\n",
     };

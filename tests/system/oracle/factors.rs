@@ -121,7 +121,7 @@ pub(super) const FACTORS: [(Factor, &[&str]); 27] = [
     // The last levels need a server: only [`stores`](super::stores) tries them.
     (F::Source, &["file", "two files", "two sources", "stdin", "journal", "postgres", "kafka", "s3"]),
     (F::Format, &["csv", "ndjson"]),
-    (F::Keys, &["none", "three"]),
+    (F::Keys, &["none", "three", "discovered"]),
     (F::Moments, &["full", "diagonal", "none"]),
     (F::Columns, &["1", "2", "3"]),
     (F::ClipNorm, &["default", "short"]),
@@ -260,6 +260,10 @@ impl Case {
         self.levels[F::Method as usize] >= MOMENTS
     }
 
+    pub(super) fn discovers(&self) -> bool {
+        self.is(F::Keys, &["discovered"])
+    }
+
     pub(super) fn estimates_means(&self) -> bool {
         (MOMENTS..MOMENTS + MEANS).contains(&self.levels[F::Method as usize])
     }
@@ -276,6 +280,14 @@ impl Case {
 
     /// Makes the levels compatible.
     fn repaired(mut self) -> Self {
+        // Estimators, entities and public keys need a list.
+        let needs_list = self.estimates()
+            || self.is(F::Unit, &["entity"])
+            || self.is(F::Strategy, &["comb-blt:2"])
+            || self.is(F::Neighbours, &["replace-one-in-place"]);
+        if needs_list && self.discovers() {
+            self.set(F::Keys, "three");
+        }
         if self.estimates() {
             self.set(F::Sent, "none");
             if self.is(F::Method, &["resilience"]) {
@@ -332,7 +344,7 @@ impl Case {
         if self.is(F::Missing, &["by column"]) && self.is(F::Columns, &["1"]) {
             self.set(F::Columns, "2");
         }
-        if self.is(F::Keys, &["none"]) {
+        if !self.is(F::Keys, &["three"]) {
             self.set(F::Bounds, "columns");
         }
         if self.is(F::Restart, &["killed"]) && self.is(F::Clock, &["end-of-input"]) {

@@ -301,6 +301,32 @@ fn closed_leaks_stay_closed() {
     NEIGHBOURS.tried(&[cases_of(&passing), cases_of(&counting)].concat()).expect_no_leaks();
 }
 
+/// Keys that nobody listed: none is shown in streams of few rows, whichever keys they have, and all
+/// usual ones in streams of many. A key that one world alone has changes nothing else.
+#[test]
+fn keys_of_one_world_alone_are_not_seen() {
+    let cases = ["quiet", "json", "table", "log debug", "sink", "csv"].into_iter().flat_map(|watch| {
+        let restarts = ["none", "torn", "grown", "killed"].into_iter().enumerate();
+        restarts.map(move |(seed, restart)| {
+            let levels = [
+                (Factor::Keys, "discovered"),
+                (Factor::Watch, watch),
+                (Factor::Restart, restart),
+                (Factor::Rows, if seed < 2 { "many" } else { "few" }),
+                (Factor::Workers, ["1", "two processes"][seed % 2]),
+                (Factor::Clock, "arrival"),
+                (Factor::Neighbours, ["replace-one", "zero-out"][usize::from(watch == "csv")]),
+            ];
+            Case::of(&levels, seed as u64)
+        })
+    });
+    let findings = NEIGHBOURS.tried(&cases.collect::<Vec<_>>());
+    findings.expect_no_leaks();
+    // The rest is for the counts that find keys.
+    let share = findings.shares.values().copied().fold(0.0, f64::max);
+    assert!(findings.tried == 24 && (0.8..0.9001).contains(&share), "{share}");
+}
+
 /// An oracle whose pairs are far from a bound would not detect that the bound is broken.
 #[test]
 fn the_worst_neighbours_are_nearly_as_far_apart_as_the_ledger_says() {

@@ -187,6 +187,9 @@ impl Maker<'_> {
             0..4 if self.case.is(F::Keys, &["three"]) => {
                 Record { key: KEYS[1 + index % 2].into(), ..record.clone() }
             }
+            // A key that no other row has, or one that others have.
+            0..3 if self.case.discovers() => Record { key: "alone".into(), ..record.clone() },
+            3 if self.case.discovers() => Record { key: KEYS[1 + index % 2].into(), ..record.clone() },
             4 | 5 if self.case.is(F::Clock, &["end-of-input"]) => {
                 Record { event: time(arrival + 3 * LENGTH), ..record.clone() }
             }

@@ -73,6 +73,9 @@ impl Case {
         if self.is(F::Keys, &["three"]) {
             let _ = writeln!(text, "[key]\ncolumn = 'key'\nvalues = {KEYS:?}");
         }
+        if self.discovers() {
+            text += "[key]\ncolumn = 'key'\ndiscover = { delta = 1e-8, most = 3 }\n";
+        }
         if self.is(F::Unit, &["entity"]) {
             let [k, b, m] = self.limits();
             let several = if self[F::Limits].ends_with("average") { "average" } else { "keep" };

@@ -11,6 +11,12 @@ use crate::harness::Random;
 /// Rows for which a clock falls back: a fiftieth of the rows, and not a tenth.
 const FALLEN: i64 = 120;
 
+/// One byte more than a key may have.
+const LONG_KEY: &str = match str::from_utf8(&[b'k'; 257]) {
+    Ok(key) => key,
+    Err(_) => "",
+};
+
 /// Contents of a row without its arrival.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Record {
@@ -98,7 +104,7 @@ impl<'a> Maker<'a> {
     /// A record that arrives at this time.
     pub(super) fn record(&mut self, arrival: i64) -> Record {
         self.next_id += 1;
-        let keyed = self.case.is(F::Keys, &["three"]);
+        let keyed = !self.case.is(F::Keys, &["none"]);
         let key = if keyed && self.chance(5) { "other" } else { self.one_of(&KEYS) };
         Record {
             event: self.event(arrival),
@@ -161,6 +167,8 @@ impl<'a> Maker<'a> {
         let timed = !self.case.is(F::Clock, &["records"]);
         match self.random.below(7) {
             0 if self.case.is(F::Keys, &["three"]) => blank.key = self.one_of(&["other", ""]).into(),
+            // Any text is a key but these.
+            0 if self.case.discovers() => blank.key = self.one_of(&["", "\u{1}", LONG_KEY]).into(),
             1 if self.case.is(F::Unit, &["entity"]) => blank.entity = String::new(),
             2 if timed => blank.event = self.one_of(&["", "soon", "2020-13-01T00:00:00Z"]).into(),
             3 if self.case.is(F::Copies, &["by id"]) => blank.id = String::new(),

@@ -1,0 +1,300 @@
+//! The state machine of discovery: candidates, their sums, and the slots of keys that are shown.
+//!
+//! All of it is private but the names of slots. [`Candidates::close`] gives what an epoch adds, as
+//! integers for the private log and for the release; [`Candidates::replay`] takes them back.
+
+use super::names::{PRIVATE, PUBLIC, push_name, take_name};
+use super::tree::KeyNoise;
+use super::{Discovery, names_of};
+use crate::moments::{IntegerRow, Layout};
+use crate::noise::{EntropyError, NoiseGenerator, NoiseSource};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Part of every key of a generator: nothing else that is hashed begins with it.
+const DOMAIN: &[u8] = b"hushflow discovery 1";
+
+/// Why an epoch can't be closed, or a state not be restored.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DiscoveryError {
+    /// Without entropy nothing is released.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+    /// Epochs are closed in order, once each.
+    #[error("epoch {found} was closed for keys whose next epoch is {expected}")]
+    OutOfOrder {
+        /// The epoch.
+        found: u64,
+        /// The next one.
+        expected: u64,
+    },
+    /// A state of another pipeline, or no state at all.
+    #[error("the saved candidates can't be read: they are of another pipeline or version")]
+    State,
+}
+
+/// Candidates and slots of a log.
+pub struct Candidates {
+    discovery: Arc<Discovery>,
+    coordinates: usize,
+    source: NoiseSource,
+    /// The secret of each closed epoch.
+    secrets: Vec<Zeroizing<[u8; 32]>>,
+    candidates: HashMap<Arc<str>, Candidate>,
+    slots: HashMap<Arc<str>, u32>,
+    /// The names of the slots in use.
+    names: Vec<Arc<str>>,
+}
+
+/// A key that is not shown.
+struct Candidate {
+    /// The sums of its records.
+    sums: Zeroizing<Vec<i128>>,
+    /// Drawn once the key has enough records to be tested.
+    noise: KeyNoise,
+}
+
+/// What an epoch adds. Private, but for `public`.
+pub struct ClosedKeys {
+    /// The sums of slots with records, or with a key that is new.
+    pub slots: BTreeMap<u32, Zeroizing<Vec<i128>>>,
+    /// The names of new keys, in the order of their slots.
+    pub public: Vec<i128>,
+    /// What [`Candidates::replay`] needs: the secret, and the sums of candidates with records.
+    pub private: Zeroizing<Vec<i128>>,
+}
+
+impl Candidates {
+    /// Starts before the first epoch, without keys.
+    pub fn new(discovery: Arc<Discovery>, layout: Layout, source: NoiseSource) -> Self {
+        Self {
+            discovery,
+            coordinates: layout.coordinates(),
+            source,
+            secrets: Vec::new(),
+            candidates: HashMap::new(),
+            slots: HashMap::new(),
+            names: Vec::new(),
+        }
+    }
+
+    /// The next epoch; the first is 1.
+    pub fn next_epoch(&self) -> u64 {
+        self.secrets.len() as u64 + 1
+    }
+
+    /// The names of the slots in use, in order.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.names.iter().map(|name| &**name)
+    }
+
+    fn is_full(&self) -> bool {
+        self.names.len() >= self.discovery.parameters.most as usize
+    }
+
+    /// Closes the next epoch, in which these keys have records with these sums. A key may come
+    /// several times.
+    ///
+    /// # Errors
+    /// [`DiscoveryError`]; the value must not be used afterwards.
+    pub fn close<'s>(
+        &mut self,
+        epoch: u64,
+        sums: impl IntoIterator<Item = (Arc<str>, IntegerRow<'s>)>,
+    ) -> Result<ClosedKeys, DiscoveryError> {
+        self.check_order(epoch)?;
+        let secret = secret(self.source, epoch)?;
+        let mut private = Zeroizing::new(as_integers(&secret).to_vec());
+        self.secrets.push(secret);
+        let mut slots: BTreeMap<u32, Zeroizing<Vec<i128>>> = BTreeMap::new();
+        let mut arrived: BTreeMap<Arc<str>, Zeroizing<Vec<i128>>> = BTreeMap::new();
+        let is_full = self.is_full();
+        for (name, sums) in sums {
+            match self.slots.get(&name) {
+                Some(&slot) => add(slots.entry(slot).or_default(), sums),
+                None if is_full => {}
+                None => add(arrived.entry(name).or_default(), sums),
+            }
+        }
+        for (name, sums) in arrived {
+            push_name(&mut private, &name, PRIVATE);
+            private.extend_from_slice(&sums);
+            self.add_candidate(name, &sums);
+        }
+        let mut public = Vec::new();
+        for name in self.shown(epoch) {
+            let Some(candidate) = self.candidates.remove(&name) else { continue };
+            push_name(&mut public, &name, PUBLIC);
+            slots.insert(self.take_slot(name), candidate.sums);
+        }
+        self.forget_if_full();
+        Ok(ClosedKeys { slots, public, private })
+    }
+
+    /// Returns the candidates that pass the test after this epoch, as many as there are slots, in
+    /// the order of their names.
+    fn shown(&mut self, epoch: u64) -> Vec<Arc<str>> {
+        let Self { discovery, secrets, candidates, .. } = self;
+        let least = i128::from(discovery.parameters.at_least);
+        let mut shown = Vec::new();
+        for (name, Candidate { sums, noise }) in candidates.iter_mut() {
+            let count = sums[Layout::COUNT];
+            if count < least {
+                continue;
+            }
+            while noise.epochs() < epoch {
+                let secret = &secrets[noise.epochs() as usize];
+                noise.advance(&discovery.gaussian, &mut generator(secret, name));
+            }
+            if discovery.shows(epoch, count, noise.total()) {
+                shown.push(Arc::clone(name));
+            }
+        }
+        shown.sort_unstable();
+        shown.truncate(discovery.parameters.most as usize - self.names.len());
+        shown
+    }
+
+    /// Takes back what [`close`](Self::close) has given for the next epoch, without tests.
+    ///
+    /// # Errors
+    /// [`DiscoveryError`]; the value must not be used afterwards.
+    pub fn replay(&mut self, epoch: u64, private: &[i128], public: &[i128]) -> Result<(), DiscoveryError> {
+        self.check_order(epoch)?;
+        let (secret, mut rest) = private.split_first_chunk().ok_or(DiscoveryError::State)?;
+        self.secrets.push(of_integers(secret));
+        while !rest.is_empty() {
+            let (name, sums) = self.take_candidate(&mut rest).ok_or(DiscoveryError::State)?;
+            self.add_candidate(name.into(), sums);
+        }
+        for name in names_of(public).ok_or(DiscoveryError::State)? {
+            let (name, _) = self.candidates.remove_entry(&*name).ok_or(DiscoveryError::State)?;
+            self.take_slot(name);
+        }
+        self.forget_if_full();
+        Ok(())
+    }
+
+    /// Returns the state, for [`restore`](Self::restore): numbers of epochs, slots and candidates,
+    /// then secrets, names and sums.
+    pub fn save(&self) -> Zeroizing<Vec<i128>> {
+        let numbers = [self.secrets.len(), self.names.len(), self.candidates.len()];
+        let of_candidate = 1 + self.coordinates + 2;
+        // Growing would leave copies of sums in freed memory.
+        let length = 3 + 2 * numbers[0] + 4 * numbers[1] + of_candidate * numbers[2];
+        let long = |name: &Arc<str>| name.len().div_ceil(PRIVATE);
+        let length = length + self.names.iter().chain(self.candidates.keys()).map(long).sum::<usize>();
+        let mut saved = Zeroizing::new(Vec::with_capacity(length));
+        saved.extend(numbers.map(|number| number as i128));
+        self.secrets.iter().for_each(|secret| saved.extend(as_integers(secret)));
+        self.names.iter().for_each(|name| push_name(&mut saved, name, PRIVATE));
+        for (name, candidate) in &self.candidates {
+            push_name(&mut saved, name, PRIVATE);
+            saved.extend_from_slice(&candidate.sums);
+        }
+        saved
+    }
+
+    /// Restores a state written by [`save`](Self::save).
+    ///
+    /// # Errors
+    /// [`DiscoveryError::State`]; the value must not be used afterwards.
+    pub fn restore(&mut self, saved: &[i128]) -> Result<(), DiscoveryError> {
+        self.read(saved).ok_or(DiscoveryError::State)
+    }
+
+    fn read(&mut self, saved: &[i128]) -> Option<()> {
+        let (numbers, mut rest) = saved.split_first_chunk::<3>()?;
+        let [epochs, slots, candidates] = numbers.map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        for _ in 0..epochs {
+            let (secret, after) = rest.split_first_chunk()?;
+            self.secrets.push(of_integers(secret));
+            rest = after;
+        }
+        for _ in 0..slots {
+            let name = take_name(&mut rest, PRIVATE)?;
+            self.take_slot(name.into());
+        }
+        for _ in 0..candidates {
+            let (name, sums) = self.take_candidate(&mut rest)?;
+            self.add_candidate(name.into(), sums);
+        }
+        (rest.is_empty() && self.names.len() <= self.discovery.parameters.most as usize).then_some(())
+    }
+
+    fn check_order(&self, found: u64) -> Result<(), DiscoveryError> {
+        let expected = self.next_epoch();
+        if found == expected { Ok(()) } else { Err(DiscoveryError::OutOfOrder { found, expected }) }
+    }
+
+    fn take_candidate<'i>(&self, integers: &mut &'i [i128]) -> Option<(String, &'i [i128])> {
+        let name = take_name(integers, PRIVATE)?;
+        let (sums, rest) = integers.split_at_checked(self.coordinates)?;
+        *integers = rest;
+        Some((name, sums))
+    }
+
+    fn add_candidate(&mut self, name: Arc<str>, sums: &[i128]) {
+        let new = || Candidate { sums: Zeroizing::default(), noise: KeyNoise::default() };
+        add(&mut self.candidates.entry(name).or_insert_with(new).sums, sums.into());
+    }
+
+    /// Gives a key the next slot.
+    fn take_slot(&mut self, name: Arc<str>) -> u32 {
+        let slot = self.names.len() as u32;
+        self.slots.insert(Arc::clone(&name), slot);
+        self.names.push(name);
+        slot
+    }
+
+    /// Without a free slot no candidate will be shown, and everybody knows that.
+    fn forget_if_full(&mut self) {
+        if self.is_full() {
+            self.candidates = HashMap::new();
+        }
+    }
+}
+
+/// Adds to sums, which are empty before.
+fn add(sums: &mut Zeroizing<Vec<i128>>, others: IntegerRow<'_>) {
+    if sums.is_empty() {
+        sums.reserve_exact(others.len());
+        sums.extend(others.iter());
+        return;
+    }
+    sums.iter_mut().zip(others.iter()).for_each(|(sum, other)| *sum = sum.wrapping_add(other));
+}
+
+/// Draws the secret of an epoch.
+fn secret(source: NoiseSource, epoch: u64) -> Result<Zeroizing<[u8; 32]>, EntropyError> {
+    // No shard has this number.
+    let mut generator = source.generator(epoch, u64::MAX)?;
+    let mut secret = Zeroizing::new([0; 32]);
+    rand::Rng::fill_bytes(&mut generator, &mut *secret);
+    Ok(secret)
+}
+
+/// Returns the generator of a key's noise in the epoch of this secret.
+fn generator(secret: &[u8; 32], name: &str) -> NoiseGenerator {
+    let hash = Sha256::new().chain_update(DOMAIN).chain_update(secret).chain_update(name).finalize();
+    let key: Zeroizing<[u8; 32]> = Zeroizing::new(hash.into());
+    NoiseGenerator::of_key(&key)
+}
+
+fn as_integers(secret: &[u8; 32]) -> [i128; 2] {
+    let half = |half: usize| std::array::from_fn(|byte| secret[16 * half + byte]);
+    [0, 1].map(|part| i128::from_le_bytes(half(part)))
+}
+
+fn of_integers(integers: &[i128; 2]) -> Zeroizing<[u8; 32]> {
+    let mut secret = Zeroizing::new([0; 32]);
+    secret
+        .chunks_exact_mut(16)
+        .zip(integers)
+        .for_each(|(half, integer)| half.copy_from_slice(&integer.to_le_bytes()));
+    secret
+}

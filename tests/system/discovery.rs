@@ -1,0 +1,219 @@
+//! Keys that nobody listed: which are shown and how they count, on any number of workers and
+//! processes and after lost epochs; what a log reveals; `plan`, `tail` and refusals.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hushflow::state::PublicReader;
+use serde_json::Value;
+
+use crate::harness::{
+    Ended, Lab, PRIVATE_LOG, cut, finish, hushflow, last_frame, number, releases, run, run_as_two, sums,
+    tail, wait,
+};
+
+const EPOCHS: usize = 12;
+const ROWS: usize = 24_000;
+
+/// Half of the rows have the key `often`, a quarter `second`; `late` comes in the second half. All
+/// others are the only row of their key.
+fn key(place: usize) -> String {
+    match place % 8 {
+        0..4 => "often".into(),
+        4..6 => "second".into(),
+        6 if place >= ROWS / 2 => "late".into(),
+        _ => format!("rare-{place}"),
+    }
+}
+
+fn pipeline(lab: &Lab, rows: usize, more: &str) -> PathBuf {
+    let line = |place: usize| format!("{},{}\n", (place * 37 % 200) as f64 / 100.0 - 1.0, key(place));
+    lab.write("data.csv", String::from("x,page\n") + &(0..rows).map(line).collect::<String>());
+    let text = format!(
+        "name = 'pages'
+source.path = 'data.csv'
+columns = [{{ name = 'x', lower = -1, upper = 1 }}]
+epochs = {{ records = {}, horizon = {EPOCHS} }}
+privacy = {{ epsilon = 4, delta = 1e-6 }}
+key = {{ column = 'page', discover = {{ delta = 1e-9, most = 20 }} }}
+{more}",
+        ROWS / EPOCHS
+    );
+    lab.write("pages.toml", text)
+}
+
+const SEED: &str = "simulation.seed = 5\n";
+
+fn lines(ended: Ended) -> Vec<Value> {
+    ended.succeeded().json()
+}
+
+/// Returns what a command that fails writes on standard error.
+fn refused(command: &mut Command) -> String {
+    let ended = finish(command);
+    assert_ne!(ended.code, Some(0), "{}", ended.out);
+    ended.err
+}
+
+/// Returns the lines of a key, by epoch.
+fn of_key<'a>(lines: &'a [Value], key: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["key"] == key).collect()
+}
+
+#[test]
+fn frequent_keys_are_shown_with_all_their_records() {
+    let lab = Lab::new();
+    let pipeline = pipeline(&lab, ROWS, SEED);
+    let state = lab.path("state");
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let shown = lines(finish(&mut tail(&state, &[])));
+    let keys: HashSet<_> = shown.iter().map(|line| line["key"].as_str().expect("a key")).collect();
+    assert_eq!(keys, HashSet::from(["often", "second", "late"]));
+    for (key, records) in [("often", 12_000.0), ("second", 6000.0), ("late", 1500.0)] {
+        let of_key = of_key(&shown, key);
+        let last = of_key.last().expect("a line");
+        assert_eq!(last["epoch"], EPOCHS);
+        let (found, noise) = (number(&last["count"]), number(&last["count_noise"]));
+        assert!((found - records).abs() < 6.0 * noise && noise < 200.0, "{key}: {found} ± {noise}");
+        let first = number(&of_key[0]["epoch"]);
+        assert!(if key == "late" { first > 6.0 } else { first < 3.0 }, "{key} from epoch {first}");
+        assert_eq!(of_key.len() as f64, EPOCHS as f64 + 1.0 - first, "a line in every epoch from then on");
+    }
+    assert_eq!(lines(finish(&mut tail(&state, &["--key", "late"]))).len(), of_key(&shown, "late").len());
+    let unknown = refused(&mut tail(&state, &["--key", "rare-7"]));
+    assert!(unknown.contains("no key with this name"), "{unknown}");
+    let verified = lines(finish(hushflow(["verify", "--json"]).arg(&state)));
+    assert_eq!(verified[0]["ok"], true);
+}
+
+/// Nothing that readers see holds a key that was not shown, nor does standard error.
+#[test]
+fn keys_that_are_not_shown_stay_private() {
+    let lab = Lab::new();
+    let pipeline = pipeline(&lab, ROWS, SEED);
+    let state = lab.path("state");
+    let ended = finish(run(&pipeline, &state, 2).args(["--log", "debug"])).succeeded();
+    let public = std::fs::read(state.join("public.log")).expect("a public log");
+    let hides = |bytes: &[u8]| !bytes.windows(4).any(|window| window == b"rare");
+    assert!(hides(&public) && hides(ended.err.as_bytes()) && hides(ended.out.as_bytes()));
+    let width = releases(&state).iter().map(|frame| frame.values.len()).min().expect("a release");
+    assert_eq!(width, 20 * 3, "all slots in every epoch");
+}
+
+fn two_processes(pipeline: &Path, state: &Path) {
+    let [mut first, mut second] = run_as_two(pipeline, state, 2);
+    let second = second.spawn().expect("the second process starts");
+    finish(&mut first).succeeded();
+    wait(second).succeeded();
+}
+
+#[test]
+fn workers_processes_and_lost_epochs_change_nothing() {
+    let lab = Lab::new();
+    let pipeline = pipeline(&lab, ROWS, SEED);
+    let values = |state: &Path| releases(state).into_iter().map(|frame| frame.values).collect::<Vec<_>>();
+    let whole = lab.path("whole");
+    finish(&mut run(&pipeline, &whole, 1)).succeeded();
+    let expected = values(&whole);
+    assert_eq!(expected.len(), EPOCHS);
+    for workers in [2, 3] {
+        let state = lab.path(&format!("{workers} workers"));
+        finish(&mut run(&pipeline, &state, workers)).succeeded();
+        assert!(values(&state) == expected, "{workers} workers");
+    }
+    let state = lab.path("two processes");
+    two_processes(&pipeline, &state);
+    assert!(values(&state) == expected, "two processes");
+    // From one lost epoch to all but one: before and after keys were found.
+    for lost in 1..EPOCHS {
+        let state = lab.path(&format!("{lost} lost"));
+        finish(&mut run(&pipeline, &state, 1)).succeeded();
+        let exact = sums(&state);
+        for _ in 0..lost {
+            for log in [PRIVATE_LOG, "public.log"].map(|log| state.join(log)) {
+                cut(&log, last_frame(&log).start);
+            }
+        }
+        assert_eq!(releases(&state).len(), EPOCHS - lost);
+        finish(&mut run(&pipeline, &state, 1 + lost % 2)).succeeded();
+        assert!(values(&state) == expected && sums(&state) == exact, "{lost} epochs lost");
+    }
+}
+
+#[test]
+fn a_run_that_goes_on_in_a_longer_file_keeps_its_slots() {
+    let lab = Lab::new();
+    let state = lab.path("state");
+    // Noise of the system: the second run reads secrets back.
+    let half = pipeline(&lab, ROWS / 2, "");
+    finish(&mut run(&half, &state, 1)).succeeded();
+    let begun = releases(&state);
+    assert_eq!(begun.len(), EPOCHS / 2);
+    let whole = pipeline(&lab, ROWS, "");
+    finish(&mut run(&whole, &state, 1)).succeeded();
+    let shown = lines(finish(&mut tail(&state, &[])));
+    assert!(releases(&state).starts_with(&begun));
+    for (key, records) in [("often", 12_000.0), ("second", 6000.0), ("late", 1500.0)] {
+        let last = *of_key(&shown, key).last().expect("a line");
+        let (found, noise) = (number(&last["count"]), number(&last["count_noise"]));
+        assert!((found - records).abs() < 6.0 * noise, "{key}: {found} ± {noise}");
+    }
+    let reader = PublicReader::open(&state).expect("a log");
+    assert!(reader.header().private);
+}
+
+#[test]
+fn a_plan_states_the_thresholds() {
+    let lab = Lab::new();
+    let pipeline = pipeline(&lab, 10, "");
+    let plan = lines(finish(hushflow(["plan", "--strategy", "square-root", "--json"]).arg(&pipeline)));
+    let discovery = &plan[0]["discovery"];
+    let (first, last) = (&discovery["first_epoch"], &discovery["last_epoch"]);
+    for test in [first, last] {
+        // at_least and 6.39 deviations: the quantile of 10⁻⁹/12.
+        let expected = 1.0 + 6.39 * number(&test["deviation"]);
+        assert!((number(&test["threshold"]) / expected - 1.0).abs() < 0.01, "{discovery}");
+    }
+    let text = finish(hushflow(["plan"]).arg(&pipeline)).succeeded().out;
+    assert!(text.contains("Keys are discovered"), "{text}");
+}
+
+#[test]
+fn a_check_expects_the_keys_that_a_run_shows() {
+    let lab = Lab::new();
+    let pipeline = pipeline(&lab, ROWS, SEED);
+    let check = lines(finish(hushflow(["check", "--json"]).arg(&pipeline)));
+    let discovered = &check[0]["discovered"];
+    assert_eq!(discovered["keys"], 4503, "{discovered}");
+    assert_eq!(discovered["epoch"], EPOCHS);
+    // The three frequent keys are far above the threshold, and all others far below.
+    let (expected, threshold) = (number(&discovered["expected"]), number(&discovered["threshold"]));
+    assert!((expected - 3.0).abs() < 1e-3 && (10.0..1000.0).contains(&threshold), "{discovered}");
+    let frequent = discovered["frequent"].as_array().expect("a list");
+    assert_eq!(frequent[2], serde_json::json!({"key": "late", "records": 1500}));
+    let text = finish(hushflow(["check"]).arg(&pipeline)).succeeded().out;
+    assert!(text.contains("about 3 of 4,503 keys by the end of epoch 12"), "{text}");
+}
+
+#[test]
+fn files_that_cannot_be_meant_are_refused() {
+    let lab = Lab::new();
+    let pipeline = pipeline(&lab, 10, "");
+    let valid = std::fs::read_to_string(&pipeline).expect("the file");
+    for (from, to, message) in [
+        ("delta = 1e-9,", "", "the field delta is missing"),
+        ("delta = 1e-9", "delta = 1e-7", "(1 + e^ε) times it"),
+        ("most = 20", "most = 0", "key.discover.most"),
+        ("discover = {", "values = ['a'], discover = {", "leave out the list"),
+        ("delta = 1e-6", "delta = 1e-6, neighbours = 'replace-one-in-place'", "nothing to discover"),
+        ("upper = 1 }", "upper = 1, bounds = { a = [0, 1] } }", "nobody can state bounds"),
+    ] {
+        assert!(valid.contains(from), "{from}");
+        let changed = lab.write("changed.toml", valid.replace(from, to));
+        let found = refused(hushflow(["plan"]).arg(&changed));
+        assert!(found.contains(message), "{to}: {found}");
+    }
+    let audited = refused(hushflow(["audit"]).arg(&pipeline));
+    assert!(audited.contains("no audit covers the discovery"), "{audited}");
+}
