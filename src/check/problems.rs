@@ -5,7 +5,8 @@
 //! all sources together.
 //!
 //! A run that stops later withholds its newest epochs. So their own rows must show the problem too:
-//! rows of published epochs alone stop no run, and one that goes on with a corrected source publishes.
+//! rows of published epochs alone stop no run, and one that goes on with a corrected source
+//! publishes.
 //!
 //! No message holds a value of a row or a count.
 

@@ -94,8 +94,8 @@ impl Charge {
     ///
     /// - Gaussian noise: one Gaussian mechanism of this (ε, δ).
     /// - Tukey median, purely ε-private: the Gaussian mechanism that reveals at least as much as
-    ///   any purely ε-private one ([`bounded_range::equivalent_noise_multiplier`]). It reveals far more than that of
-    ///   the same (ε, δ).
+    ///   any purely ε-private one ([`bounded_range::equivalent_noise_multiplier`]). It reveals far
+    ///   more than that of the same (ε, δ).
     /// - Estimator by resilience: as the Tukey median, plus a total variation of δ/12. Without a
     ///   range (not `ranged`): Gaussian noise of (ε/3, δ/3), and the estimator with the other two
     ///   thirds.

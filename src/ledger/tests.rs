@@ -490,13 +490,3 @@ fn a_budget_ignores_purely_private_parts() {
         .try_fold(Ledger::default(), |ledger, one| ledger.with(entry(one), Some(budget.clone())));
     assert!(matches!(full, Err(LedgerRefusal::Exceeded(_))), "{full:?}");
 }
-
-#[test]
-fn a_ledger_without_purely_private_parts_is_read() {
-    let written = ledger(&[median(0.5)]).to_bytes().unwrap();
-    let text = String::from_utf8(written).unwrap();
-    let older = text.replace(",\"pure\":{\"epsilon\":0.5}", "");
-    assert!(older.len() < text.len(), "{text}");
-    let older = Ledger::from_bytes(older.as_bytes()).unwrap();
-    assert!(older.entries[0].charge.pure.is_none() && older.entries[0].charge.agrees(&median(0.5)));
-}

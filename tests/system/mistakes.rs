@@ -381,8 +381,8 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
     assert_eq!(mistake.published(), 42);
 }
 
-/// A source that is corrected after a stop is judged by the rows that are read, though rows of epochs
-/// that were published before the stop did not count.
+/// A source that is corrected after a stop is judged by the rows that are read, though rows of
+/// epochs that were published before the stop did not count.
 #[test]
 fn a_repaired_source_resumes_where_the_run_stopped() {
     let mistake = Mistake::new(&rows(15_000, 10_656), &[]);

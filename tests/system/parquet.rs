@@ -103,7 +103,7 @@ fn killed_runs_over_parquet_count_every_row_once() {
     let other = lab.write("csv.toml", STREAM.pipeline("data.csv", ""));
     finish(&mut run(&other, &state, 1)).failed(1, &[]);
     lab.write("a.parquet", "no longer");
-    finish(&mut run(&pipeline, &lab.path("new"), 1)).failed(1, &["a.parquet", "no Parquet file"]);
+    finish(&mut run(&pipeline, &lab.path("new"), 1)).failed(1, &["a.parquet", "not a Parquet file"]);
 }
 
 /// With a changed page header, the error names the file, whatever the decoder does.

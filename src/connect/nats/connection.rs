@@ -23,6 +23,18 @@ const HEAD_KEPT: usize = 1 << 10;
 /// Error code for a publisher that expected another last sequence number.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
+/// Errors that a server may have for a greeting.
+const GREETING_ERRORS: [&str; 8] = [
+    "Authorization Violation",
+    "Authentication Timeout",
+    "User Authentication Expired",
+    "User Authentication Revoked",
+    "Account Authentication Expired",
+    "Secure Connection - TLS Required",
+    "Maximum Connections Exceeded",
+    "Maximum Account Active Connections Exceeded",
+];
+
 /// A connection after the greeting, with its own subject for answers.
 pub(super) struct NatsConnection {
     pub(super) stream: NatsStream,
@@ -88,6 +100,9 @@ impl NatsConnection {
             if self.line == b"PONG" {
                 return Ok(());
             }
+            if let Some(words) = self.line.strip_prefix(b"-ERR") {
+                return Err(self.failure(without_credentials(&String::from_utf8_lossy(words))));
+            }
             self.notice()?;
         }
     }
@@ -97,14 +112,18 @@ impl NatsConnection {
         if self.line == b"PING" {
             self.write_text("PONG\r\n")?;
         } else if let Some(words) = self.line.strip_prefix(b"-ERR") {
-            let words = String::from_utf8_lossy(words).into_owned();
-            let lasting = ["Authorization", "Authentication", "Permissions", "Maximum Payload"];
-            return Err(match lasting.iter().any(|word| words.contains(word)) {
-                true => refusal(self.stream.name(), words.trim_matches([' ', '\''])),
-                false => passing(words),
-            });
+            return Err(self.failure(&String::from_utf8_lossy(words)));
         }
         Ok(())
+    }
+
+    /// The failure that the server states in these words.
+    fn failure(&self, words: &str) -> RequestError {
+        let lasting = ["Authorization", "Authentication", "Permissions", "Maximum Payload"];
+        match lasting.iter().any(|word| words.contains(word)) {
+            true => refusal(self.stream.name(), words.trim_matches([' ', '\''])),
+            false => passing(words),
+        }
     }
 
     /// Reads what the server sends next, up to a message's payload.
@@ -176,6 +195,13 @@ impl NatsConnection {
     }
 }
 
+/// Returns the error of a greeting if it is a known one: some servers repeat what they refuse.
+fn without_credentials(words: &str) -> &'static str {
+    let words = words.trim_matches([' ', '\'']);
+    let known = GREETING_ERRORS.into_iter().find(|known| known.eq_ignore_ascii_case(words));
+    known.unwrap_or("it refuses CONNECT (its answer may repeat credentials and is not shown)")
+}
+
 /// Returns a number from a stream's state.
 pub(super) fn state(facts: &Value, name: &str) -> io::Result<u64> {
     facts["state"][name].as_u64().ok_or_else(malformed_answer)
@@ -197,6 +223,15 @@ fn status(head: &[u8]) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_to_a_greeting_are_not_repeated() {
+        assert_eq!(without_credentials(" 'Authorization Violation'"), "Authorization Violation");
+        assert_eq!(without_credentials(" 'authentication timeout'"), "Authentication Timeout");
+        for words in [" 'Unknown: {\"pass\":\"secret\"}'", "Authorization Violation secret", ""] {
+            assert!(without_credentials(words).starts_with("it refuses CONNECT"), "{words}");
+        }
+    }
 
     #[test]
     fn a_status_is_read_from_headers() {

@@ -19,6 +19,9 @@ const TEXT: usize = 16 << 20;
 /// Temporary errors: the server is starting, its cluster is reconfiguring, or replicas are missing.
 const PASSING: [&str; 6] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "NOREPLICAS"];
 
+/// Codes of errors that a login may have, besides [`PASSING`].
+const LOGIN_ERRORS: [&str; 4] = ["WRONGPASS", "NOPERM", "NOAUTH", "ERR"];
+
 /// A connection after login and selection of the database.
 pub(super) struct RedisConnection {
     pub(super) stream: RedisStream,
@@ -47,12 +50,20 @@ impl RedisConnection {
         if let Login { user, password: Some(password) } = &stream.server.login {
             let password = password.read(control)?;
             let parts = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.text()]);
-            connection.ask(&parts.collect::<Vec<_>>())?;
+            connection.log_in(&parts.collect::<Vec<_>>())?;
         }
         if let Some(database) = stream.database {
             connection.ask(&["SELECT", &database.to_string()])?;
         }
         Ok(connection)
+    }
+
+    fn log_in(&mut self, parts: &[&str]) -> Result<(), RequestError> {
+        self.send(parts)?;
+        match self.value(&mut AnswerAllowance { parts: PARTS, bytes: TEXT }, DEPTH)? {
+            RedisValue::Error(words) => Err(self.refused(&without_credentials(&words))),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn send(&mut self, parts: &[&str]) -> io::Result<()> {
@@ -150,6 +161,14 @@ impl RedisConnection {
     }
 }
 
+/// Returns the code of an answer to AUTH alone: some servers repeat what they refuse.
+fn without_credentials(words: &str) -> String {
+    let code = words.split(' ').next().unwrap_or_default();
+    let known = PASSING.iter().chain(&LOGIN_ERRORS).find(|known| **known == code);
+    let code = known.map(|code| format!("{code}: ")).unwrap_or_default();
+    format!("{code}it refuses AUTH (the rest of its answer may repeat the password and is not shown)")
+}
+
 /// Returns the value of a named fact.
 pub(super) fn fact<'a>(facts: &'a [RedisValue], name: &str) -> Option<&'a RedisValue> {
     let is_it =
@@ -162,5 +181,24 @@ pub(super) fn write_command(bytes: &mut Vec<u8>, parts: &[&str]) {
     bytes.extend_from_slice(format!("*{}\r\n", parts.len()).as_bytes());
     for part in parts {
         bytes.extend_from_slice(format!("${}\r\n{part}\r\n", part.len()).as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_to_a_login_are_not_repeated() {
+        let rest = "it refuses AUTH (the rest of its answer may repeat the password and is not shown)";
+        for (words, code) in [
+            ("ERR unknown command 'AUTH', with args beginning with: 'u' 'secret'", "ERR: "),
+            ("WRONGPASS invalid username-password pair or user is disabled.", "WRONGPASS: "),
+            ("LOADING secret", "LOADING: "),
+            ("secret", ""),
+            ("", ""),
+        ] {
+            assert_eq!(without_credentials(words), format!("{code}{rest}"));
+        }
     }
 }

@@ -206,7 +206,7 @@ fn unreadable_files_are_reported_without_values() {
     }
     let (_directory, path) = written(b"a,b\n1,2\n");
     let error = read(&path, (0, 1)).err().unwrap().to_string();
-    assert!(error.contains("no Parquet file"), "{error}");
+    assert!(error.contains("not a Parquet file"), "{error}");
 }
 
 /// The page's bytes leave room for a larger number in its header.

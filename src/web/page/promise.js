@@ -37,6 +37,8 @@ function buildBudget() {
   const words = $("budget").appendChild(document.createElement("p"));
   if (account?.problem) {
     words.textContent = account.problem;
+  } else if (!account) {
+    words.textContent = `Spent: ε = ${bound(spent)}, δ = ${sum?.delta ?? about.delta}, for all ${about.horizon} epochs. Other releases of the data and a budget, if there is one, stand in the ledger, which this page can't read.`;
   } else if (budget === null) {
     words.textContent = `Spent: ε = ${bound(spent)}, δ = ${sum?.delta ?? about.delta}, for all ${about.horizon} epochs. No budget is set.`;
   } else {
