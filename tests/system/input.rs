@@ -419,7 +419,7 @@ fn unreadable_data_end_the_run_with_their_position() {
     check("data.csv", b"x,x\n1,2\n", &["data.csv:1:", "more than one column \"x\""]);
     check("data.csv", b"y,x\n\"\n\",1\n1,\n", &["data.csv:4: column \"x\": the value is missing"]);
     check("data.csv", b"x\nten\n", &["data.csv:2: column \"x\": expected a number"]);
-    check("data.csv", b"x,y\n1\n", &["data.csv:2: the row has not as many fields"]);
+    check("data.csv", b"x,y\n1\n", &["data.csv:2: the row does not have as many fields"]);
     check("data.ndjson", b"{\"x\": 1}\n\n[1]\n", &["data.ndjson:3: the line is not a JSON object"]);
     let giant = [&b"x\n0.5\n\""[..], &vec![b'7'; 3 << 20]].concat();
     check("data.csv", &giant, &["data.csv:3: the record that begins here is longer than"]);

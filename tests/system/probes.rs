@@ -65,7 +65,7 @@ fn a_run_has_a_deadline_of_its_own_unless_epochs_come_at_any_time() {
     let days =
         PIPELINE.replace("'10s'", "'1d'").replace("'event-time'", "'event-time', allowed_lateness = '1h'");
     let at_any_time = PIPELINE.replace("'event-time'", "'end-of-input'");
-    for (text, said) in [(days, "of 49h"), (at_any_time, "no deadline is set")] {
+    for (text, said) in [(days, "is 49h"), (at_any_time, "no deadline is set")] {
         let pipeline = lab.write("p.toml", text);
         let mut command = run(&pipeline, &lab.path("state"), 1);
         let mut child = command.args(["--metrics", "127.0.0.1:0"]).stdin(Stdio::piped()).spawn().unwrap();

@@ -163,10 +163,10 @@ fn a_corrupt_reading_moves_no_window() {
     let lab = Lab::new();
     let corrected = std::fs::read_to_string(WEATHER).unwrap().replace("1048.36", "10.36");
     let corrected = lab.write("corrected.csv", corrected);
-    let found = [WEATHER, corrected.to_str().unwrap()].map(|data| {
+    let found = [("read", WEATHER), ("corrected", corrected.to_str().unwrap())].map(|(name, data)| {
         let text = std::fs::read_to_string(weather(&lab, data, 91, MEAN, "")).unwrap();
         let pipeline = lab.write("wide.toml", text.replace("upper = 60", "upper = 2000"));
-        let state = lab.path(&format!("state{}", data.len()));
+        let state = lab.path(name);
         finish(&mut run(&pipeline, &state, 1)).succeeded();
         lines(&state)
     });

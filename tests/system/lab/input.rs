@@ -97,10 +97,10 @@ fn damaged_strategy_files_are_refused() {
     let entry = text.find("\"dense\":\"").expect("a dense strategy") + 20;
     let letter = if &text[entry..=entry] == "A" { "B" } else { "A" };
     check([&text[..entry], letter, &text[entry + 1..]].concat().as_bytes(), checksum);
-    check(&text.as_bytes()[..text.len() / 2], "no strategy file");
+    check(&text.as_bytes()[..text.len() / 2], "not a strategy file");
     check(text.replace("strategy 1", "strategy 9").as_bytes(), "strategy 9");
-    check(b"", "no strategy file");
-    check(b"[1, 2]", "no strategy file");
+    check(b"", "not a strategy file");
+    check(b"[1, 2]", "not a strategy file");
     let line = "plan --workload prefix --horizon 9 --strategy file:best.json";
     refused(&lab, line, &["best.json", "made for 8 steps, not for 9"]);
     let missing = "plan --workload prefix --horizon 8 --strategy file:missing.json";

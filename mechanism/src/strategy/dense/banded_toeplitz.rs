@@ -169,7 +169,7 @@ mod tests {
             let name = BANDED_TOEPLITZ_OPTIMAL.name();
             optimal_banded_toeplitz(&name, workload, steps).err().map(|error| error.to_string())
         };
-        assert!(refused(&any, 2).unwrap().contains("no Toeplitz matrix"));
+        assert!(refused(&any, 2).unwrap().contains("not a Toeplitz matrix"));
         assert!(refused(&any, 3).unwrap().contains("fewer rows"));
         assert!(refused(&Workload::Prefix, 0).is_some());
     }
