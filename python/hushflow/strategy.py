@@ -59,6 +59,7 @@ __all__ = [
     "honaker",
     "fft_optimal_decoder",
     "fft",
+    "banded_inverse_fractional_root",
     "banded_inverse_optimal",
     "banded_toeplitz_optimal",
     "banded_optimal",
