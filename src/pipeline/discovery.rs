@@ -137,7 +137,7 @@ impl PartialEq for KeyTexts {
     }
 }
 
-/// Names of the slots of a log. Each is set once, by whoever first reads it in the log.
+/// Names of the slots of a log. The first reader of a name in the log sets it, for all readers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotNames(Arc<OnceLock<Box<[OnceLock<String>]>>>);
 

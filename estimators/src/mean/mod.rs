@@ -55,9 +55,9 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeanMethod {
-    /// PRIME or the plain mean: by the smaller error bound, which depends on public numbers only;
-    /// and the plain mean of the rest of the budget once PRIME has removed so many records that
-    /// they are not what it assumes.
+    /// PRIME or the plain mean, whichever has the smaller error bound. The bounds depend on public
+    /// numbers only. If PRIME removes too many records, its assumptions do not hold: then the rest
+    /// of the budget pays for the plain mean.
     Auto,
     /// Filters by matrix multiplicative weights, for clean columns that are subgaussian with
     /// identity covariance.
