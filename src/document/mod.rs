@@ -73,10 +73,11 @@ impl<'a> Document<'a> {
         });
     }
 
-    /// Returns the problems in file order.
+    /// Returns the problems in file order, each once: a field may be read more than once.
     pub(crate) fn into_problems(self) -> Vec<PipelineProblem> {
         let mut problems = self.problems.into_inner();
         problems.sort();
+        problems.dedup();
         problems
     }
 }

@@ -56,6 +56,16 @@ fn short_files_get_defaults() {
 }
 
 #[test]
+fn a_field_that_is_read_twice_is_reported_once() {
+    let text = BY_COUNT.replace(
+        "records = 10,",
+        "time = 't', clock = 'end-of-input', start = '2013-01-01', length = 86400,",
+    );
+    let errors = parse(&text).unwrap_err();
+    assert_eq!(errors.matches("epochs.length: found 86400, expected").count(), 1, "{errors}");
+}
+
+#[test]
 fn offsets_of_a_simulation_are_read_or_refused() {
     let directory = tempfile::tempdir().unwrap();
     let parsed = |offsets: &str| {

@@ -1,8 +1,8 @@
 //! Which private Adam trains best at the same (ε, δ)?
 //!
 //! ```sh
-//! cargo run --release -p hushflow-training --example train_adam
-//! cargo run --release -p hushflow-training --example train_adam -- fashion --hidden 32
+//! cargo run --release --example train_adam
+//! cargo run --release --example train_adam -- fashion --hidden 32
 //! ```
 //!
 //! The data are digits, shipped here, or Fashion-MNIST from Debian's `dataset-fashion-mnist`.
@@ -38,7 +38,7 @@ use hushflow_training::plan::{Privatisation, TrainingPlan};
 use hushflow_training::sampling::Sampling;
 use hushflow_training::{Pass, TrainingOptions, train, train_exactly};
 
-const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits_8x8.csv");
+const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits_8x8.csv");
 const TUNING_SEED: u64 = 1000;
 
 #[derive(Parser)]

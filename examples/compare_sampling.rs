@@ -1,7 +1,7 @@
 //! Compares the noise that pairs of sampling and strategy need for the same (ε, δ).
 //!
 //! ```sh
-//! cargo run --release -p hushflow-training --example compare_sampling -- --epsilon 1.7
+//! cargo run --release --example compare_sampling -- --epsilon 1.7
 //! ```
 //!
 //! It reads no data. Every row has the same guarantee for the same model, batches and passes, and
