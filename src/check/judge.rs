@@ -3,8 +3,8 @@
 //! A judgement is a function of the rows alone, whatever the order in which several sources are
 //! read, and whether a run was interrupted:
 //!
-//! - A record counts in its epoch, any other row in the epoch in which the clock of its own source
-//!   stands.
+//! - A record counts in its epoch, any other row in the epoch that the clock of its own source has
+//!   reached.
 //! - Rows are judged when the clocks of all sources have closed an epoch, in the order of epochs,
 //!   and by the closed epochs alone.
 //! - Each source is judged by its own rows. Epochs and keys without a record are those of all

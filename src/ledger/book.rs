@@ -84,7 +84,7 @@ impl LedgerRequest {
     fn enter(self, ledger: Ledger, identity: String) -> Result<Ledger, LedgerRefusal> {
         let Self { charge, budget, data_set, shared, started } = self;
         if shared && data_set.is_none() {
-            return Err(LedgerRefusal::NoData { stands: ledger.data_set });
+            return Err(LedgerRefusal::NoData { recorded: ledger.data_set });
         }
         ledger.of_data(data_set.as_deref())?.with(LedgerEntry { identity, started, charge }, budget)
     }

@@ -402,9 +402,9 @@ impl Ledger {
     /// [`LedgerRefusal::OtherData`] if it belongs to another data set.
     pub fn of_data(mut self, data_set: Option<&str>) -> Result<Self, LedgerRefusal> {
         match (&self.data_set, data_set) {
-            (Some(stands), Some(named)) if stands != named => {
-                let (stands, named) = (stands.clone(), named.into());
-                return Err(LedgerRefusal::OtherData { stands, named });
+            (Some(recorded), Some(named)) if recorded != named => {
+                let (recorded, named) = (recorded.clone(), named.into());
+                return Err(LedgerRefusal::OtherData { recorded, named });
             }
             (None, Some(named)) => self.data_set = Some(named.into()),
             _ => {}
@@ -417,11 +417,11 @@ impl Ledger {
     /// # Errors
     /// [`LedgerRefusal`] if the stated budget differs from the ledger's, or if it does not suffice.
     pub fn with(mut self, entry: LedgerEntry, stated: Option<Budget>) -> Result<Self, LedgerRefusal> {
-        if let (Some(stands), Some(stated)) = (&self.budget, &stated)
-            && stands != stated
+        if let (Some(recorded), Some(stated)) = (&self.budget, &stated)
+            && recorded != stated
         {
-            let (stands, stated) = (Box::new(stands.clone()), Box::new(stated.clone()));
-            return Err(LedgerRefusal::OtherBudget { stands, stated });
+            let (recorded, stated) = (Box::new(recorded.clone()), Box::new(stated.clone()));
+            return Err(LedgerRefusal::OtherBudget { recorded, stated });
         }
         self.budget = self.budget.or(stated);
         if let Some(budget) = &self.budget {

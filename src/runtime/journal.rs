@@ -467,8 +467,8 @@ mod tests {
         histories.advance(3, [b, a]).unwrap();
         assert!(histories.advance(4, [b]).is_err(), "too soon");
         assert!(histories.advance(9, [a]).is_err(), "too often");
-        let stands = |participations| EntityHistory { participations, last: 3 };
-        assert_eq!(histories.to_vec(), [(a, stands(2)), (b, stands(1))]);
+        let history = |participations| EntityHistory { participations, last: 3 };
+        assert_eq!(histories.to_vec(), [(a, history(2)), (b, history(1))]);
         let mut restored = EntityHistories::restored(limits, histories.to_vec());
         assert!(restored.advance(5, [b]).is_ok());
     }

@@ -237,7 +237,7 @@ pub enum StateError {
     },
     /// The anchor is ahead of the state directory.
     #[error(
-        "{}: stands at run {generation}, epoch {epoch}, but its anchor {} has seen run {anchored_generation}, epoch \
+        "{}: its last epoch is {epoch}, of run {generation}, but its anchor {} has seen run {anchored_generation}, epoch \
          {anchored_epoch}: the directory is new, or was restored from an older copy, and going on would draw fresh \
          noise for published epochs: restore the newest state directory; to delete the anchor is to accept that epochs \
          are released twice, which (ε, δ) does not cover",

@@ -12,7 +12,7 @@ use nalgebra::DMatrix;
 use super::StrategiesError;
 use crate::whole::{LimitedFile, NUMBERS};
 
-/// What stands before the path of a workload.
+/// Prefix of a workload that is read from a file; the path follows.
 const MATRIX: &str = "matrix:";
 
 /// Reads a nonempty matrix of finite numbers.

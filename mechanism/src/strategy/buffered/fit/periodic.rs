@@ -87,7 +87,7 @@ const REPORTED_STEPS: usize = 80;
 pub(super) struct Smoothing {
     /// Width of the corners of absolute values.
     pub(super) corner: f64,
-    /// Exponent of the norm that stands for the largest pattern.
+    /// Exponent of the norm that approximates the maximum over patterns.
     pub(super) norm: f64,
 }
 

@@ -94,7 +94,8 @@ const PATIENCE: usize = 5;
 /// Shares of the logarithmic axis over which the first time constants are spread.
 const SPREADS: [f64; 3] = [1.0, 0.8, 0.6];
 
-/// Exponents of the norm of the squared errors that stands for their maximum, one after the other.
+/// Exponents of the norms of the squared errors that approximate their maximum, in the order of
+/// the stages.
 const MAXIMUM_NORMS: [f64; 4] = [4.0, 32.0, 256.0, 2048.0];
 
 /// Fits buffers that vary with time to a workload, for records that take part once.
