@@ -245,7 +245,7 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
                         break;
                     }
                 }
-                Err(RequestError::Passing(error) | RequestError::Gone(error)) => {
+                Err(RequestError::Transient(error) | RequestError::Gone(error)) => {
                     if !self.pause(&error) {
                         break;
                     }

@@ -152,7 +152,7 @@ impl SinkError {
     fn of(name: &str, trouble: RequestError) -> Self {
         match trouble {
             RequestError::Gone(source) => SinkError::Output(source),
-            RequestError::Passing(source) => SinkError::Io { path: name.into(), source },
+            RequestError::Transient(source) => SinkError::Io { path: name.into(), source },
             RequestError::Refused { path, problem } => SinkError::Server { path, problem },
             RequestError::Insecure(error) => {
                 SinkError::Server { path: name.into(), problem: error.to_string() }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use super::REGISTRY_PASSWORD;
-use crate::connect::error::{RequestError, passing, refusal};
+use crate::connect::error::{RequestError, refusal, transient};
 use crate::connect::security::{Login, secret, tls_client};
 use crate::connect::wire::{BrokerServer, ServerConnection, address_of, malformed_answer};
 use crate::connect::{SystemSection, TextField};
@@ -118,11 +118,11 @@ impl Registry {
         match status {
             200 => {
                 let found = serde_json::from_slice(&body);
-                found.map(Some).map_err(|_| passing(format!("{}: the answer is not a schema", self.name())))
+                found.map(Some).map_err(|_| transient(format!("{}: the answer is not a schema", self.name())))
             }
             404 => Ok(None),
             401 | 403 => Err(refusal(self.name(), "the schema registry refuses the user or the password")),
-            _ => Err(passing(format!("{}: the schema registry answers with status {status}", self.name()))),
+            _ => Err(transient(format!("{}: the schema registry answers with status {status}", self.name()))),
         }
     }
 

@@ -209,7 +209,7 @@ impl Objects {
                     self.control.note_attempt(&name, None);
                     return Ok(Some(answer));
                 }
-                Err(RequestError::Passing(error) | RequestError::Gone(error)) => {
+                Err(RequestError::Transient(error) | RequestError::Gone(error)) => {
                     format!("can't be reached: {error}")
                 }
                 Err(RequestError::NoStream) => "there is no such bucket".into(),

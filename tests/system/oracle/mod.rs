@@ -289,8 +289,8 @@ fn neighbours_are_as_far_apart_as_the_ledger_says_and_alike_in_all_else() {
 /// in batches of usable ones.
 #[test]
 fn closed_leaks_stay_closed() {
-    let passing = [(Factor::Unit, "entity"), (Factor::Neighbours, "zero-out"), (Factor::Claim, "third")];
-    let counting = [
+    let blanked_row = [(Factor::Unit, "entity"), (Factor::Neighbours, "zero-out"), (Factor::Claim, "third")];
+    let counted_batches = [
         (Factor::Neighbours, "zero-out"),
         (Factor::Clock, "arrival"),
         (Factor::Source, "stdin"),
@@ -298,7 +298,7 @@ fn closed_leaks_stay_closed() {
         (Factor::Rows, "many"),
     ];
     let cases_of = |levels: &[(Factor, &str)]| (0..6).map(|seed| Case::of(levels, seed)).collect::<Vec<_>>();
-    NEIGHBOURS.tried(&[cases_of(&passing), cases_of(&counting)].concat()).expect_no_leaks();
+    NEIGHBOURS.tried(&[cases_of(&blanked_row), cases_of(&counted_batches)].concat()).expect_no_leaks();
 }
 
 /// Keys that nobody listed: none is shown in streams of few rows, whichever keys they have, and all
