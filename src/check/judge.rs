@@ -282,7 +282,7 @@ impl RowJudge {
     /// Marks the problems at which a run stops.
     fn marked(&self, mut found: Vec<Problem>, stops: impl Fn(&Problem) -> bool) -> Vec<Problem> {
         // A stream may begin before its first epoch.
-        let is_endless = self.pipeline.sources.iter().any(Source::goes_on);
+        let is_endless = self.pipeline.sources.iter().any(Source::is_endless);
         found.retain(|problem| !(is_endless && problem.kind == "before the start"));
         found.iter_mut().for_each(|problem| problem.stops = stops(problem));
         found

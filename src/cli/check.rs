@@ -116,7 +116,7 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
 }
 
 fn refuse_sockets(pipeline: &Pipeline) -> Result<(), CliError> {
-    match pipeline.sources.iter().find(|source| source.journal && source.goes_on()) {
+    match pipeline.sources.iter().find(|source| source.journal && source.is_endless()) {
         None => Ok(()),
         Some(socket) => Err(CliError::usage(format!(
             "{}: a socket can't be checked, because its peer would take the records as received: save some of them to a file, and \
@@ -132,8 +132,8 @@ fn limits(
     pipeline: &Pipeline,
     progress: RowProgress,
 ) -> Result<DryRunLimits, CliError> {
-    let endless = pipeline.sources.iter().any(Source::goes_on);
-    let silence = arguments.until_idle.or(endless.then_some(SILENCE));
+    let is_endless = pipeline.sources.iter().any(Source::is_endless);
+    let silence = arguments.until_idle.or(is_endless.then_some(SILENCE));
     let control = Control::new()
         .until_idle(silence)
         .wait_for_servers(SERVER_TIMEOUT.max(silence.unwrap_or_default()))
@@ -143,7 +143,7 @@ fn limits(
             .and_then(|_| register(signal, control.stop_flag()))
             .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
     }
-    Ok(DryRunLimits { rows: arguments.rows.or(endless.then_some(ENDLESS_ROWS)), control, spread: false })
+    Ok(DryRunLimits { rows: arguments.rows.or(is_endless.then_some(ENDLESS_ROWS)), control, spread: false })
 }
 
 /// Returns what would stop a run besides its rows: the state directory, or the budget.

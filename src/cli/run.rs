@@ -220,7 +220,7 @@ pub(super) fn start_sink(
 /// Only the process that reads the source handles signals; the others end with it. The second
 /// signal ends the process at once; so does the first one before the run reads any rows.
 fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, CliError> {
-    if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::goes_on) {
+    if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::is_endless) {
         return Err(CliError::usage(
             "--until-idle is for sources without an end (followed files, sockets, brokers); this one has an end: leave it out",
         ));

@@ -59,7 +59,7 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
     }
 
     /// Whether it has no end.
-    fn goes_on(&self) -> bool {
+    fn is_endless(&self) -> bool {
         true
     }
 
@@ -70,7 +70,7 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
 
     /// Whether its rows may arrive over time.
     fn is_live(&self) -> bool {
-        self.goes_on() || self.journaling() != Journaling::Never
+        self.is_endless() || self.journaling() != Journaling::Never
     }
 
     /// Opens it at a position.

@@ -60,8 +60,8 @@ impl Source {
 
     /// Whether the source has no end: its run ends at the horizon, by a signal, or by
     /// `--until-idle`.
-    pub fn goes_on(&self) -> bool {
-        self.input.source().goes_on()
+    pub fn is_endless(&self) -> bool {
+        self.input.source().is_endless()
     }
 
     /// Source tag stored with each of its positions in the private log.

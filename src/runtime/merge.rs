@@ -93,7 +93,7 @@ impl Merge {
             compares_all,
             late,
             horizon: pipeline.epochs.schedule.horizon(),
-            is_endless: pipeline.sources.iter().any(Source::goes_on),
+            is_endless: pipeline.sources.iter().any(Source::is_endless),
             is_live: false,
             control: control.clone(),
             late_records: Vec::new(),
@@ -184,12 +184,12 @@ impl Merge {
         }
         let waited = self.wait(sources, dealer.is_checking_first_rows());
         let is_silent = waited.is_none() && self.is_endless;
-        let goes_on = match waited {
+        let continues = match waited {
             Some((number, messages)) => self.take(number, messages, sources, dealer),
             None if dealer.fault().is_raised() => false,
             None => !(self.is_live && dealer.holds_epochs()) || dealer.end_first_check(),
         };
-        if !goes_on || !self.grow(sources, dealer) {
+        if !continues || !self.grow(sources, dealer) {
             return false;
         }
         for (source, clock) in sources.iter().zip(&mut self.clocks.readers) {

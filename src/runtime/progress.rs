@@ -194,8 +194,8 @@ impl MergeProgress {
         let most_rows = if is_checking_first_rows { LOOK_ROWS } else { u64::MAX };
         (0..self.readers.len()).filter(move |&number| {
             let source = &self.readers[number];
-            let goes_on = !source.ended && source.fault.is_none();
-            goes_on && source.closed <= reach && source.rows_read < most_rows
+            let continues = !source.ended && source.fault.is_none();
+            continues && source.closed <= reach && source.rows_read < most_rows
         })
     }
 

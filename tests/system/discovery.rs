@@ -142,7 +142,7 @@ fn workers_processes_and_lost_epochs_change_nothing() {
 }
 
 #[test]
-fn a_run_that_goes_on_in_a_longer_file_keeps_its_slots() {
+fn a_run_that_resumes_in_a_longer_file_keeps_its_slots() {
     let lab = Lab::new();
     let state = lab.path("state");
     // Noise of the system: the second run reads secrets back.

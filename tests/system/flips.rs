@@ -86,7 +86,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl Left {
-    fn goes_on(&self) -> Result<(), String> {
+    fn resumes(&self) -> Result<(), String> {
         let (state, anchors) = (self.lab.path("state"), self.lab.path("anchors"));
         let verified = finish(hushflow(["verify", "--anchor"]).arg(anchors).arg(&state));
         let seen = releases(&self.lab.path("before"));
@@ -110,7 +110,7 @@ impl Left {
             copy(&before, &state);
             copy(&anchored, &anchors);
         };
-        self.goes_on().expect("a sound state directory");
+        self.resumes().expect("a sound state directory");
         restore();
         let all: Vec<_> = files(&state).into_iter().chain(files(&anchors)).collect();
         let mut refused = 0;
@@ -133,7 +133,7 @@ impl Left {
             };
             bytes[at as usize] ^= 1 << random.below(8);
             fs::write(path, bytes).expect("a file of the state");
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.goes_on()));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.resumes()));
             refused += u64::from(outcome.unwrap_or_else(|_| panic!("{name}, byte {at}")).is_err());
             restore();
         }

@@ -70,7 +70,7 @@ pub fn never_closes(pipeline: &Pipeline) -> Option<Problem> {
     let endless = pipeline
         .sources
         .iter()
-        .find(|source| source.goes_on() && source.idle.is_none() && waits(&source.schedule))?;
+        .find(|source| source.is_endless() && source.idle.is_none() && waits(&source.schedule))?;
     let message = format!(
         "{} has no end, so with clock = \"end-of-input\" no epoch would ever be published: name an arrival column in [epochs]",
         endless.input

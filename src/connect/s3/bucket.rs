@@ -167,7 +167,7 @@ impl SourceConfig for ObjectSource {
         Some(self.name().into_bytes())
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_endless(&self) -> bool {
         self.follows
     }
 

@@ -48,7 +48,7 @@ impl SourceConfig for StandardInput {
         AllowedFormats::TEXT
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_endless(&self) -> bool {
         false
     }
 

@@ -186,7 +186,7 @@ fn an_independent_server_is_read_and_written() {
 }
 
 #[test]
-fn new_partitions_are_found_by_a_run_that_goes_on() {
+fn new_partitions_are_found_by_a_running_pipeline() {
     let case = KafkaStream::new();
     let topics = Front::showing(case.cluster.address(), 1);
     let pipeline = case.pipeline_at(&topics.address(), "parts", "partition_idle = '1h'");

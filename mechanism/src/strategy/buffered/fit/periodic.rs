@@ -354,13 +354,13 @@ mod tests {
             let schedule = participation.on(steps as usize);
             let repetition = Repetition { count: schedule.count() as u64, gap: schedule.gap() as u64 };
             for buffers in [2, 4] {
-                let go_on: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
+                let proceed: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
                 let (workload, objective) = (&purpose.workload, Objective::Rmse);
-                let blt = fit_blt(workload, Some(steps), Some(repetition), objective, buffers, go_on);
+                let blt = fit_blt(workload, Some(steps), Some(repetition), objective, buffers, proceed);
                 let blt = loss(&purpose, &blt.unwrap().parameters);
                 for delay in [false, true] {
-                    let go_on: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
-                    let fit = fit_periodic(&purpose, buffers, delay, go_on).unwrap();
+                    let proceed: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
+                    let fit = fit_periodic(&purpose, buffers, delay, proceed).unwrap();
                     let found = loss(&purpose, &fit.parameters);
                     let named = format!("{workload} {participation} {buffers} {delay}: {found} and {blt}");
                     assert!(found <= blt * (1.0 + 1e-9), "{named}");
@@ -379,8 +379,8 @@ mod tests {
         {
             let participation = participation.parse().unwrap();
             let purpose = Purpose { participation, ..Purpose::new(Workload::Prefix, 400) };
-            let go_on: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
-            let fit = fit_periodic(&purpose, buffers, delay, go_on).unwrap();
+            let proceed: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
+            let fit = fit_periodic(&purpose, buffers, delay, proceed).unwrap();
             let found = loss(&purpose, &fit.parameters).powi(2) * 400.0 / 252_929.865_98;
             assert!(found < ratio, "{participation} {buffers} {delay}: {found}");
         }

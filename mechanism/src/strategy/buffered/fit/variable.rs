@@ -120,7 +120,7 @@ fn fit_variable(
     if steps > MAX_VARIABLE_STEPS {
         return Err(FitError::Horizon { workload: workload_name, found: steps, limit: MAX_VARIABLE_STEPS });
     }
-    let (mut before, mut iteration, mut goes_on) = (0, 0, true);
+    let (mut before, mut iteration, mut continues) = (0, 0, true);
     let mut best: Vec<(Descent, Vec<f64>)> = Vec::new();
     for stage in stages(steps, objective) {
         let loss = VariableLoss::new(workload, sums, stage.steps, KNOTS, stage.norm);
@@ -133,7 +133,7 @@ fn fit_variable(
         before = stage.steps;
         let mut lowest = f64::INFINITY;
         for (mut descent, start) in starts {
-            let length = if goes_on { stage.descent } else { 0 };
+            let length = if continues { stage.descent } else { 0 };
             let end = descent.run(&|curves| loss.log(curves), &start, length, TOLERANCE);
             if end.value < lowest || best.is_empty() {
                 lowest = end.value;
@@ -141,7 +141,7 @@ fn fit_variable(
             }
             iteration += 1;
             let reached = OptimizerProgress { iteration, objective: exp(0.5 * lowest), ..Default::default() };
-            goes_on = goes_on && progress(&reached).is_continue();
+            continues = continues && progress(&reached).is_continue();
         }
     }
     let parameters = parameters(steps, &best.pop().map(|(_, curves)| curves).unwrap_or_default());
