@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use hushflow_mechanism::epochs::Schedule;
 
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
-use crate::readiness::{Readiness, usual_deadline};
+use crate::readiness::{Readiness, default_deadline};
 use crate::security::TlsServer;
 use crate::source::RowCounters;
 
@@ -78,7 +78,7 @@ impl Metrics {
         self.closed.fetch_max(committed, Relaxed);
         self.committed.store(committed, Relaxed);
         let _ = self.start.set(MeasuredRun { generation, committed, schedule: schedule.clone() });
-        self.readiness.begin(usual_deadline(schedule));
+        self.readiness.begin(default_deadline(schedule));
     }
 
     /// Records that this process of a cluster works for the one that commits.

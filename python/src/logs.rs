@@ -80,7 +80,7 @@ impl ViewOptions {
                 self.level
             )));
         }
-        let mut view = EstimateView::usual(released.clone(), log);
+        let mut view = EstimateView::new(released.clone(), log);
         if let Some(estimator) = self.estimator(log)? {
             view.estimator = estimator;
         }
@@ -88,7 +88,7 @@ impl ViewOptions {
         let chosen = chosen.transpose().map_err(Failure::of_argument("workload"))?;
         let workload = EstimateView::workload_of(&*view.estimator, chosen, released, log);
         view.workload = workload.map_err(|problem| Failure::parameter(format!("workload: {problem}")))?;
-        view.name = EstimateView::usual_name(&view.workload);
+        view.name = EstimateView::default_name(&view.workload);
         if let Some(text) = &self.covariance {
             view.covariance = text.parse::<Projection>().map_err(Failure::of_argument("covariance"))?;
         }

@@ -43,13 +43,13 @@ impl EntitySpread {
 
     /// Returns the least number of records in an epoch that keeps nine tenths of all records,
     /// rounded up to one digit; at least 1.
-    pub fn usual_records(&self, several: RepeatPolicy) -> u64 {
+    pub fn sufficient_records(&self, several: RepeatPolicy) -> u64 {
         nine_tenths(|most| self.kept(several, most, u64::MAX))
     }
 
     /// Returns the least number of participations that keeps nine tenths of the records that count
     /// with at most `most` in an epoch, rounded up to one digit; at least 1.
-    pub fn usual_participations(&self, several: RepeatPolicy, most: u64) -> u64 {
+    pub fn sufficient_participations(&self, several: RepeatPolicy, most: u64) -> u64 {
         nine_tenths(|epochs| self.kept(several, most, epochs))
     }
 }
@@ -107,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn usual_limits_keep_nine_tenths() {
+    fn sufficient_limits_keep_nine_tenths() {
         let spread = spread();
         // 12 of 13 records are nine tenths; 11 of 12 epochs too.
-        assert_eq!(spread.usual_records(RepeatPolicy::Keep), 20);
-        assert_eq!(spread.usual_records(RepeatPolicy::Average), 2);
-        assert_eq!(spread.usual_participations(RepeatPolicy::Keep, 1), 20);
-        assert_eq!(EntitySpread::default().usual_records(RepeatPolicy::Keep), 1);
+        assert_eq!(spread.sufficient_records(RepeatPolicy::Keep), 20);
+        assert_eq!(spread.sufficient_records(RepeatPolicy::Average), 2);
+        assert_eq!(spread.sufficient_participations(RepeatPolicy::Keep, 1), 20);
+        assert_eq!(EntitySpread::default().sufficient_records(RepeatPolicy::Keep), 1);
     }
 }

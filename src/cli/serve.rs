@@ -110,7 +110,7 @@ impl Service {
         }
         if subject.views.is_empty() {
             let parameters = subject.parameters();
-            let view = EstimateView::usual(parameters.release.workload.clone(), &parameters.log_facts());
+            let view = EstimateView::new(parameters.release.workload.clone(), &parameters.log_facts());
             subject.views.push(view);
         }
         Ok(subject)

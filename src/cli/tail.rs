@@ -154,10 +154,10 @@ impl EstimatorArgument {
         chosen.or(self.numbers.first().map(|(name, _)| *name)).map(|name| format!("--{name}"))
     }
 
-    /// Returns the estimator, or the usual one of the log.
+    /// Returns the estimator, or the default one of the log.
     fn estimator(&self, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, CliError> {
-        let usual = || (EstimatorKind::usual(log), String::new());
-        let (estimator, value) = self.chosen.clone().unwrap_or_else(usual);
+        let default_estimator = || (EstimatorKind::default_of(log), String::new());
+        let (estimator, value) = self.chosen.clone().unwrap_or_else(default_estimator);
         let is_own = |name: &str| estimator.numbers().any(|(own, _)| own == name);
         if let Some((name, _)) = self.numbers.iter().find(|(name, _)| !is_own(name)) {
             let has = |kind: &&EstimatorKind| kind.numbers().any(|(own, _)| own == *name);
@@ -374,7 +374,7 @@ fn view(
     };
     let workload = EstimateView::workload_of(&*estimator, chosen, released, log);
     let workload = workload.map_err(|problem| CliError::usage(format!("--workload: {problem}")))?;
-    let name = EstimateView::usual_name(&workload);
+    let name = EstimateView::default_name(&workload);
     Ok(EstimateView { name, workload, estimator, squares, covariance, intervals, total })
 }
 

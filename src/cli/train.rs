@@ -125,8 +125,8 @@ fn finish(
     table: &mut StepTable,
 ) -> Result<(), CliError> {
     let report = ModelReport::new(model, publication)?;
-    let usual = || pipeline.log_directory(&options.state).join("model.json");
-    let path = arguments.model.clone().unwrap_or_else(usual);
+    let default_path = || pipeline.log_directory(&options.state).join("model.json");
+    let path = arguments.model.clone().unwrap_or_else(default_path);
     write(&path, &report)
         .map_err(|error| CliError::failed(format!("{}: can't be written: {error}", path.display())))?;
     table.print_model(&report, model)?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 pub struct Plot {
     /// Target of the confidence bands.
     pub band: String,
-    /// The groups, the usual one first.
+    /// The groups, the default one first.
     pub groups: Vec<ChartGroup>,
     /// Whether lines have `covariance` and `correlation` of all pairs of columns. Then
     /// [`CORRELATION`] is a group too, whose series are the pairs, the smaller index first.

@@ -171,8 +171,8 @@ impl LogFacts<'_> {
 }
 
 impl EstimatorKind {
-    /// Returns the usual estimator of a log.
-    pub fn usual(log: &LogFacts<'_>) -> &'static Self {
+    /// Returns the default estimator of a log.
+    pub fn default_of(log: &LogFacts<'_>) -> &'static Self {
         let fits = |estimator: &&Self| estimator.flag.is_none() && estimator.lacks(log).is_none();
         ESTIMATORS.iter().find(fits).unwrap_or(&moments::ESTIMATOR)
     }

@@ -35,7 +35,7 @@
 //! while let Some(frame) = log.next_frame()? {
 //!     released.push(ReleasedEpoch::released_before(frame.epoch, frame.values));
 //! }
-//! let view = EstimateView::usual("window:7".parse()?, &publication.parameters().log_facts());
+//! let view = EstimateView::new("window:7".parse()?, &publication.parameters().log_facts());
 //! let view = EstimateView { total: true, ..view };
 //! timely::example(move |scope| {
 //!     let keys = publication.keys();

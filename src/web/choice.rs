@@ -44,9 +44,9 @@ impl Offer {
         let columns: Vec<_> = parameters.columns.iter().map(|column| column.name.clone()).collect();
         let mut estimators: Vec<(String, Arc<dyn ViewEstimator>)> = Vec::new();
         let log = parameters.log_facts();
-        let usual = ESTIMATORS.iter().filter(|kind| kind.flag.is_none());
-        let usual = usual.filter_map(|kind| kind.from_numbers(&[], &log).ok());
-        for estimator in views(contents).map(|view| Arc::clone(&view.estimator)).chain(usual) {
+        let default_estimators = ESTIMATORS.iter().filter(|kind| kind.flag.is_none());
+        let default_estimators = default_estimators.filter_map(|kind| kind.from_numbers(&[], &log).ok());
+        for estimator in views(contents).map(|view| Arc::clone(&view.estimator)).chain(default_estimators) {
             let name = name_of(&*estimator, &columns);
             if !estimators.iter().any(|(known, _)| *known == name) {
                 estimators.push((name, estimator));
@@ -153,7 +153,7 @@ impl Offer {
             .find(|view| view.workload == workload && view.estimator.name() == estimator.name());
         let name = match named {
             Some(view) => view.name.clone(),
-            None => EstimateView::usual_name(&workload),
+            None => EstimateView::default_name(&workload),
         };
         Ok(EstimateView { name, workload, estimator, total: false, ..opening.clone() })
     }

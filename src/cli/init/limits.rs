@@ -44,13 +44,13 @@ impl LimitSearch {
     /// Proposes what happens to several records: they are averaged if more than
     /// [`MAX_RECORDS`] of them would have to count, or if a run stopped although they did.
     pub(super) fn several(&self) -> RepeatPolicy {
-        let usual = self.spread.usual_records(RepeatPolicy::Keep);
+        let records = self.spread.sufficient_records(RepeatPolicy::Keep);
         let widest = ProposedLimits {
             several: RepeatPolicy::Keep,
-            records: usual,
+            records,
             participations: self.pipeline.epochs.schedule.horizon(),
         };
-        match usual <= MAX_RECORDS && !self.would_stop(widest) {
+        match records <= MAX_RECORDS && !self.would_stop(widest) {
             true => RepeatPolicy::Keep,
             false => RepeatPolicy::Average,
         }
@@ -58,16 +58,16 @@ impl LimitSearch {
 
     /// Proposes the most records of an entity in an epoch, or the most means.
     pub(super) fn records(&self, several: RepeatPolicy) -> u64 {
-        self.spread.usual_records(several).min(MAX_RECORDS)
+        self.spread.sufficient_records(several).min(MAX_RECORDS)
     }
 
     /// Proposes the most epochs in which an entity counts: those that most rows need, or all epochs
     /// if a run with fewer would stop.
     pub(super) fn participations(&self, several: RepeatPolicy, records: u64) -> u64 {
         let horizon = self.pipeline.epochs.schedule.horizon();
-        let participations = self.spread.usual_participations(several, records);
-        let usual = ProposedLimits { several, records, participations };
-        match participations < horizon && !self.would_stop(usual) {
+        let participations = self.spread.sufficient_participations(several, records);
+        let limits = ProposedLimits { several, records, participations };
+        match participations < horizon && !self.would_stop(limits) {
             true => participations,
             false => horizon,
         }
@@ -118,11 +118,11 @@ impl LimitSearch {
         let noise =
             |participations| last_noise(&self.with(ProposedLimits { several, records, participations }));
         let one = noise(1)?;
-        let usual = self.participations(several, records);
-        let (all, fewer) = (noise(horizon)?, noise(usual)?);
+        let sufficient = self.participations(several, records);
+        let (all, fewer) = (noise(horizon)?, noise(sufficient)?);
         let advice = match fewer <= WORTH * all {
             true => format!(
-                "--participations {usual} would keep nine tenths of the rows that count, with {} times",
+                "--participations {sufficient} would keep nine tenths of the rows that count, with {} times",
                 times(fewer / one)
             ),
             false => "with clearly fewer, more than a tenth of the rows that count would be left out, or a run would stop".into(),

@@ -29,7 +29,7 @@ pub(super) fn source(
     let journal_limit = journal_limit(section);
     let SourceTiming { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
-    let largest_jump = largest_jump.or(usual_jump(&schedule));
+    let largest_jump = largest_jump.or(default_jump(&schedule));
     let source = Source {
         name,
         input,
@@ -51,7 +51,7 @@ const DAY: i64 = 86_400_000_000;
 /// Default of `largest_jump`: a long weekend or a tenth of the horizon, whichever is more, but at
 /// most half a year and half the horizon, and at least ten epochs. So it allows a stop over a
 /// weekend, but not a wrong year in `start` or in a row.
-fn usual_jump(schedule: &Schedule) -> Option<i64> {
+fn default_jump(schedule: &Schedule) -> Option<i64> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
             let epochs = |epochs: u64| by.length.saturating_mul(i64::try_from(epochs).unwrap_or(i64::MAX));

@@ -9,9 +9,9 @@ use hushflow::state::{PublicReader, ReleaseFrame};
 
 use super::{FramePlace, Random, frames, logs, recorded};
 
-/// Number of kills: `HUSHFLOW_KILLS`, or else `usual`.
-pub(crate) fn kills(usual: usize) -> usize {
-    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
+/// Number of kills: `HUSHFLOW_KILLS`, or else `default`.
+pub(crate) fn kills(default: usize) -> usize {
+    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(default)
 }
 
 /// Releases seen so far in a public log. Noise is fresh in every run, so drawing an epoch twice is

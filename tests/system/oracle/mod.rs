@@ -71,9 +71,9 @@ use world::World;
 
 use crate::harness::Lab;
 
-/// Cases of a usual run. With those of `same_output` and `same_release` they make 2,000, which take
-/// less than two minutes on two idle cores.
-const USUAL: usize = 1500;
+/// Number of cases without `HUSHFLOW_ORACLE_CASES`. With those of `same_output` and `same_release`
+/// there are about 2,000, which take less than two minutes on two idle cores.
+const DEFAULT_CASES: usize = 1500;
 
 /// Cases run at once: more than cores, because runs also wait.
 const THREADS: usize = 4;
@@ -231,14 +231,14 @@ impl Oracle {
         findings.into_inner().unwrap()
     }
 
-    /// Runs the cases that the environment requests, or `usual` cases. Prints statistics if the
+    /// Runs the cases that the environment requests, or `default` cases. Prints statistics if the
     /// environment requests cases.
-    fn test(self, usual: usize) -> Findings {
+    fn test(self, default: usize) -> Findings {
         let wanted = number("HUSHFLOW_ORACLE_CASES");
         let mut cases = match std::env::var("HUSHFLOW_ORACLE_CASE") {
             Ok(names) => names.split(',').map(Case::named).collect(),
             Err(_) => {
-                let number_of_cases = wanted.map_or(usual, |number| number as usize);
+                let number_of_cases = wanted.map_or(default, |number| number as usize);
                 cases(number_of_cases, number("HUSHFLOW_ORACLE_SEED").unwrap_or(SEED))
             }
         };
@@ -282,7 +282,7 @@ impl Findings {
 #[test]
 #[ignore = "slow"]
 fn neighbours_are_as_far_apart_as_the_ledger_says_and_alike_in_all_else() {
-    NEIGHBOURS.test(USUAL).expect_no_leaks();
+    NEIGHBOURS.test(DEFAULT_CASES).expect_no_leaks();
 }
 
 /// Two leaks fixed earlier: a blanked row of an entity let a later one pass, and rows were counted
@@ -302,7 +302,7 @@ fn closed_leaks_stay_closed() {
 }
 
 /// Keys that nobody listed: none is shown in streams of few rows, whichever keys they have, and all
-/// usual ones in streams of many. A key that one world alone has changes nothing else.
+/// others in streams of many. A key that one world alone has changes nothing else.
 #[test]
 fn keys_of_one_world_alone_are_not_seen() {
     let cases = ["quiet", "json", "table", "log debug", "sink", "csv"].into_iter().flat_map(|watch| {

@@ -199,7 +199,7 @@ fn statements(header: &str, rows: &str) -> String {
 
 /// Cases whose rows are at a server.
 fn cases(name: &'static str) -> Vec<Case> {
-    let usual = [(F::Source, name), (F::Keys, "three")];
+    let common = [(F::Source, name), (F::Keys, "three")];
     let levels = [
         [(F::Clock, "records"), (F::Watch, "log debug"), (F::Neighbours, "zero-out"), (F::Values, "odd")],
         [(F::Clock, "arrival"), (F::Watch, "table"), (F::Restart, "grown"), (F::Values, "odd")],
@@ -207,7 +207,7 @@ fn cases(name: &'static str) -> Vec<Case> {
         [(F::Clock, "end-of-input"), (F::Watch, "json"), (F::Copies, "by id"), (F::Values, "huge")],
     ];
     let case =
-        |(seed, levels): (usize, &[(F, &str); 4])| Case::of(&[&usual[..], levels].concat(), seed as u64);
+        |(seed, levels): (usize, &[(F, &str); 4])| Case::of(&[&common[..], levels].concat(), seed as u64);
     levels.iter().enumerate().map(case).collect()
 }
 
