@@ -195,7 +195,7 @@ impl RowJudge {
 
     /// Returns the problems of the first rows of each source, with those of open epochs, or of the
     /// newest epochs among them.
-    pub fn look(&mut self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+    pub fn judge_first_rows(&mut self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
         self.sources.iter_mut().for_each(SourceJudge::set_judged);
         if let Some(cut) = &mut self.cut {
             cut.set_judged();

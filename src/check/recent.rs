@@ -1,11 +1,11 @@
-//! Which rows, values or records to judge after the first ones: those since the last judgement, or
-//! the newest epochs of which each shows mostly bad ones.
+//! Decides which rows, values or records to judge after the first check: those since the last
+//! judgement, or those of the newest epochs if each of these has mostly bad ones.
 
 use serde::{Deserialize, Serialize};
 
 use crate::source::RowCounters;
 
-/// Fewest that are judged after the look.
+/// Fewest that are judged after the first check.
 pub(super) const LEAST: u64 = 100;
 
 /// Most between two judgements, up to the next closed epoch.
@@ -78,12 +78,12 @@ impl Tally for Share {
     }
 }
 
-/// What became of the closed epochs. The state of a judge; private.
+/// Tallies of the rows, values or records of closed epochs. The state of a judge; private.
 ///
-/// After the look it is judged when the clock closes an epoch and there are at least a tenth of all
-/// of closed epochs. So a burst stops no run, and a stream that has turned bad stops before it has
-/// used up another tenth of its length: a fiftieth, or three epochs, if most of each of these
-/// epochs are bad.
+/// After the first check they are judged when the clock closes an epoch and at least a tenth of
+/// them are new. So a burst stops no run, and a stream that has turned bad stops before it has used
+/// up another tenth of its length: a fiftieth, or three epochs, if most of each of these epochs are
+/// bad.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Recent<T> {
     /// Those of closed epochs.

@@ -124,7 +124,7 @@ impl Rehearsal {
                 if self.has_checked_first_rows {
                     return Ok(());
                 }
-                self.look(readers);
+                self.judge_first_rows(readers);
                 continue;
             };
             let event = readers[index].next_event();
@@ -140,7 +140,7 @@ impl Rehearsal {
                     self.clocks.readers[index].advance(mark, self.clocks.closed);
                 }
                 Ok(SourceEvent::End) => self.clocks.readers[index].ended = true,
-                // A run that reads a single source does not end its look.
+                // A run that reads a single source does not end its first check.
                 Err(fault) if readers.len() == 1 => return Err(fault),
                 Err(fault) => self.clocks.readers[index].fault = Some(fault),
             }
@@ -177,10 +177,10 @@ impl Rehearsal {
     }
 
     /// Judges the first rows, once.
-    fn look(&mut self, readers: &[SourceReader]) {
+    fn judge_first_rows(&mut self, readers: &[SourceReader]) {
         if !std::mem::replace(&mut self.has_checked_first_rows, true) {
             let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
-            self.problems = self.judge.look(&seen(&counters, &surveys), self.copies.found());
+            self.problems = self.judge.judge_first_rows(&seen(&counters, &surveys), self.copies.found());
             self.note_stop(0);
         }
     }
@@ -213,7 +213,7 @@ impl Rehearsal {
             let published = if self.has_checked_first_rows { self.clocks.closed } else { 0 };
             self.stops_after.get_or_insert(published);
         }
-        self.look(readers);
+        self.judge_first_rows(readers);
         let left_out = self.judge.entities().map(EntityCut::left_out);
         let counting = self.judge.entities().map(EntityCut::counting);
         let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));

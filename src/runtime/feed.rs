@@ -250,17 +250,17 @@ impl RecordDistributor {
         self.deliver(&self.workers[self.turn], FeedMessage::Records(records))
     }
 
-    /// Whether the look at the first rows still goes on.
+    /// Whether the check of the first rows still goes on.
     pub(super) fn is_checking_first_rows(&self) -> bool {
         self.guard.as_ref().is_some_and(RowGuard::is_checking_first_rows)
     }
 
-    /// Whether closed epochs wait for the end of the look at the first rows.
+    /// Whether closed epochs wait for the end of the check of the first rows.
     pub(super) fn holds_epochs(&self) -> bool {
         self.guard.as_ref().is_some_and(RowGuard::holds_epochs)
     }
 
-    /// Ends the look at the first rows, if it is not over. Returns whether to continue.
+    /// Ends the check of the first rows, if it is not over. Returns whether to continue.
     pub(super) fn end_first_check(&mut self) -> bool {
         let closed = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_first_check);
         self.send_epochs(closed)
@@ -287,8 +287,8 @@ impl RecordDistributor {
         false
     }
 
-    /// Ends the look at the first rows once it has seen enough. Returns whether to continue.
-    fn end_look_if_done(&mut self) -> bool {
+    /// Ends the check of the first rows once it has seen enough. Returns whether to continue.
+    fn end_first_check_if_done(&mut self) -> bool {
         !self.guard.as_ref().is_some_and(RowGuard::has_checked_first_rows) || self.end_first_check()
     }
 
@@ -325,13 +325,13 @@ impl RecordDistributor {
         }
         self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {
-            return !self.fault.is_raised() && self.end_look_if_done();
+            return !self.fault.is_raised() && self.end_first_check_if_done();
         }
         if self.has_block() {
             self.block.records.append(batch.records);
-            return self.end_look_if_done();
+            return self.end_first_check_if_done();
         }
-        self.send_records(batch.records) && self.end_look_if_done()
+        self.send_records(batch.records) && self.end_first_check_if_done()
     }
 
     /// Adds closed epochs to those that wait to be reported to all workers, unless the guard holds
@@ -346,7 +346,7 @@ impl RecordDistributor {
                 self.hold(closed);
                 true
             }
-            Ok(None) => self.end_look_if_done(),
+            Ok(None) => self.end_first_check_if_done(),
             Err(refusal) => self.refuse(refusal),
         }
     }

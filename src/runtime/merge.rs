@@ -24,8 +24,8 @@
 //! those from that number on are late. A run that resumes waits for each source until it has
 //! reached that row again.
 //!
-//! A source whose clock is far ahead of w is paused, which bounds memory. While the first rows are
-//! [looked](super::preflight) at, so is one that has delivered its share of them.
+//! A source whose clock is far ahead of w is paused, which bounds memory. While the first rows
+//! are [checked](super::preflight), so is one that has delivered its share of them.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ use tracing::debug;
 use super::copies::retain;
 use super::feed::{ReadOutcome, RecordDistributor, TIMEOUT};
 use super::ingest::SourceReaders;
-use super::preflight::LOOK_ROWS;
+use super::preflight::FIRST_ROWS;
 use super::progress::MergeProgress;
 use crate::check::SourceRows;
 use crate::control::Control;
@@ -345,7 +345,7 @@ fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>) {
         let event = reader.next_event();
         let ends = matches!(event, Err(_) | Ok(SourceEvent::End));
         let counters = *reader.counters();
-        let is_first = counters.rows <= 2 * LOOK_ROWS;
+        let is_first = counters.rows <= 2 * FIRST_ROWS;
         let survey = (is_first || ends).then(|| Box::new(reader.survey().clone()));
         let (next_row, unjudged) = (reader.next_row(), reader.unjudged());
         let messages = SourceMessage { event, next_row, counters, unjudged, survey };

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::preflight::{ClosedEpochs, LOOK_ROWS};
+use super::preflight::{ClosedEpochs, FIRST_ROWS};
 use super::resume::SourceResume;
 use super::source::EPOCHS_AHEAD;
 use crate::pipeline::{Pipeline, Source};
@@ -187,11 +187,11 @@ impl MergeProgress {
         failed.find(is_over)?.fault.take()
     }
 
-    /// Returns the sources to read on: those that are not too far ahead. A look at the first rows
+    /// Returns the sources to read on: those that are not too far ahead. A check of the first rows
     /// has seen enough when there is none.
     pub(super) fn awaited(&self, is_checking_first_rows: bool) -> impl Iterator<Item = usize> {
         let reach = self.closed.saturating_add(EPOCHS_AHEAD);
-        let most_rows = if is_checking_first_rows { LOOK_ROWS } else { u64::MAX };
+        let most_rows = if is_checking_first_rows { FIRST_ROWS } else { u64::MAX };
         (0..self.readers.len()).filter(move |&number| {
             let source = &self.readers[number];
             let continues = !source.ended && source.fault.is_none();

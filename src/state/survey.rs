@@ -60,7 +60,7 @@ impl Survey {
         self.facts.public_log = storage.path_of(PUBLIC_LOG);
         let public = storage.read(PUBLIC_LOG)?;
         let public_length = public.as_ref().map_or(Ok(0), |file| file.length())?;
-        self.facts.checkpoints = checkpoint::look(storage)?;
+        self.facts.checkpoints = checkpoint::read_slots(storage)?;
         self.facts.begun = Enrolment::on(storage)?.is_some_and(|enrolment| enrolment.has_begun());
         let mut comparison = LogComparison::new(public.as_deref(), public_length)?;
         for number in segment_numbers(storage)? {

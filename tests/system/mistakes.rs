@@ -128,7 +128,8 @@ fn a_run_refuses_what_check_reports() {
             "key without rows",
             Some("no row has the listed key \"Romme\""),
         ),
-        // 42 % of the rows: the first ones in order of time, so that all that the look sees are.
+        // 42 % of the rows: the first ones in order of time, so that all that the first check sees
+        // are.
         (
             &right,
             vec![END_OF_INPUT, ("2020-03-01", "2020-03-18T12:00:00Z")],
@@ -406,7 +407,8 @@ fn newest_first(data: &str) -> String {
     lines.lines().rev().fold(format!("{header}\n"), |text, line| text + line + "\n")
 }
 
-/// Rows that wait for the end of the input may come newest first, more of them than the look sees.
+/// Rows that wait for the end of the input may come newest first, more of them than the first check
+/// sees.
 #[test]
 fn rows_that_wait_for_the_end_of_the_input_come_in_any_order() {
     let data = newest_first(&rows(9000, usize::MAX));

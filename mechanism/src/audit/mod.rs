@@ -278,7 +278,7 @@ pub fn audit(
     let test = runs.learn(&worlds, audited.delta, settings)?;
     let mut counts = EventCounts::default();
     while counts.trials() < settings.trials {
-        runs.look(&test, &mut counts)?;
+        runs.count_events(&test, &mut counts)?;
         progress(counts.trials().min(settings.trials));
     }
     Ok(conclude(audited, canary, settings, &worlds, &counts))

@@ -119,7 +119,7 @@ mod tests {
         }
 
         #[test]
-        fn the_usual_shards_are_few_for_few_coordinates(dimension in 1usize..100_000) {
+        fn the_default_shards_are_few_for_few_coordinates(dimension in 1usize..100_000) {
             let shards = Shards::of(1, Layout::new(dimension, SecondMoment::None));
             let (number, coordinates) = (u64::from(shards.number()), shards.coordinates());
             prop_assert!(number <= FEW_MANY[1] && number <= coordinates.div_ceil(NARROW));

@@ -17,7 +17,7 @@ use super::values::{ColumnBounds, KeyBounds, Keys, list, several_word};
 /// Epochs of a stream without times.
 pub(super) const COUNTED_EPOCHS: u64 = 10;
 
-/// The usual time zone.
+/// The default time zone.
 pub(super) const UTC: &str = "UTC";
 
 /// Most keys that are proposed.

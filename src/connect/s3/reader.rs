@@ -165,7 +165,7 @@ impl Objects {
                 return Ok(None);
             }
             if listed.is_none_or(|listed| listed.elapsed() >= EVERY) {
-                if !self.look()? {
+                if !self.list_new_objects()? {
                     return Ok(None);
                 }
                 continue;
@@ -177,8 +177,8 @@ impl Objects {
         }
     }
 
-    /// Lists the folder, and adds what is new. Returns whether it could.
-    fn look(&self) -> Result<bool, SourceError> {
+    /// Lists the folder and adds new objects. Returns false if the run stopped meanwhile.
+    fn list_new_objects(&self) -> Result<bool, SourceError> {
         let Some(found) = self.persist(|client| client.list(&self.source.folder))? else { return Ok(false) };
         let mut list = self.list();
         let fits = |object: &FoundObject| {

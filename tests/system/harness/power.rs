@@ -28,7 +28,7 @@ impl Witness {
 
     /// Reads the log again: earlier releases must be unchanged, or missing after a power cut.
     /// Returns the number of epochs seen in all, or the epoch that was published twice.
-    pub(crate) fn look(&mut self) -> Result<usize, u64> {
+    pub(crate) fn observe(&mut self) -> Result<usize, u64> {
         let now = readable(&self.state);
         let twice = now.iter().zip(&self.seen).find(|(now, before)| now != before);
         if let Some((now, _)) = twice {
