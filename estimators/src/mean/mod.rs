@@ -1,4 +1,4 @@
-//! Robust and private means of a whole table: PRIME and its rivals.
+//! Robust and private means of a whole table: PRIME and its baselines.
 //!
 //! Liu, Kong, Kakade & Oh, "Robust and differentially private mean estimation" (NeurIPS 2021, arXiv
 //! 2102.09159); the files name its algorithms, definitions and lemmas. `docs/mean.md` lists the
@@ -14,7 +14,7 @@
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
 //! | `tukey` | the Tukey median (Algorithm 14), over public directions |
 //! | `resilience`, `located` | resilience (Algorithm 2), with a given or a private range |
-//! | `balloon` | a rival that clips at a private radius |
+//! | `balloon` | a baseline that clips at a private radius |
 //! | `error` | refusals and errors |
 //!
 //! **Neighbours** are tables with the same number of rows that differ in one row
