@@ -245,7 +245,7 @@ fn reasons(counters: &RowCounters) -> [(&'static str, u64); 10] {
         ("after_horizon", counters.after_horizon),
         ("already_closed", counters.already_closed),
         ("leaping_clock", counters.leaping_clock),
-        ("copy", counters.copies),
+        ("copy", counters.duplicates),
     ]
 }
 

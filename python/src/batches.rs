@@ -57,11 +57,11 @@ pub(crate) struct BatchRules {
 
 impl BatchRules {
     /// # Errors
-    /// For pipelines whose rows may be copies.
+    /// For pipelines whose rows may be duplicates.
     pub(crate) fn new(pipeline: &Pipeline) -> Result<Self, Failure> {
         if pipeline.id.is_some() {
             return Err(Failure::parameter(
-                "source.id: copies of records are not left out here: only `hushflow run` does this",
+                "source.id: duplicates are not left out here: only `hushflow run` does this",
             ));
         }
         if pipeline.discovery().is_some() {

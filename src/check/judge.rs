@@ -195,12 +195,12 @@ impl RowJudge {
 
     /// Returns the problems of the first rows of each source, with those of open epochs, or of the
     /// newest epochs among them.
-    pub fn judge_first_rows(&mut self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+    pub fn judge_first_rows(&mut self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         self.sources.iter_mut().for_each(SourceJudge::set_judged);
         if let Some(cut) = &mut self.cut {
             cut.set_judged();
         }
-        let problems = self.all(Extent::First, sources, copies);
+        let problems = self.all(Extent::First, sources, duplicates);
         if problems.is_empty() {
             let surveys: Vec<_> = sources.iter().map(|rows| rows.survey).collect();
             return self.judge(&surveys);
@@ -256,7 +256,7 @@ impl RowJudge {
         let seen = Observation {
             extent: Extent::Later,
             sources: &rows,
-            copies: 0,
+            duplicates: 0,
             coverage: &self.coverage,
             newest,
         };
@@ -268,13 +268,13 @@ impl RowJudge {
     }
 
     /// Returns the problems of all rows of each source, at which no run stops.
-    pub fn sum_up(&self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
-        self.all(Extent::Whole, sources, copies)
+    pub fn sum_up(&self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
+        self.all(Extent::Whole, sources, duplicates)
     }
 
-    fn all(&self, extent: Extent, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+    fn all(&self, extent: Extent, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         let coverage = &self.coverage.with_open();
-        let seen = Observation { extent, sources, copies, coverage, newest: coverage.closed };
+        let seen = Observation { extent, sources, duplicates, coverage, newest: coverage.closed };
         let limits = self.cut.as_ref().and_then(EntityCut::problem);
         problems(&self.pipeline, &seen).into_iter().chain(limits).collect()
     }

@@ -81,7 +81,7 @@ pub struct Observation<'a> {
     /// The rows of each source.
     pub sources: &'a [SourceRows<'a>],
     /// Copies of records.
-    pub copies: u64,
+    pub duplicates: u64,
     /// The epochs and keys that have had records so far.
     pub coverage: &'a Coverage,
     /// The newest closed epochs.
@@ -179,7 +179,7 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
         found.push(unseen);
     }
     if seen.extent != Extent::Later {
-        found.extend(copies(pipeline, seen));
+        found.extend(duplicates(pipeline, seen));
         if pipeline.rows.missing == MissingPolicy::ByColumn {
             found.extend(rows::empty_column(pipeline, seen));
         }
@@ -196,13 +196,13 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
     found
 }
 
-/// Rows of which most are copies. They are counted for all sources together: which copy is the
-/// first depends on the order of reading.
-fn copies(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
+/// Rows of which most are duplicates. They are counted for all sources together: which duplicate is
+/// the first depends on the order of reading.
+fn duplicates(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
     let rows: u64 = seen.sources.iter().map(|source| source.counters.rows).sum();
-    let id = pipeline.id.as_ref().filter(|_| rows >= seen.extent.least() && 2 * seen.copies > rows)?;
+    let id = pipeline.id.as_ref().filter(|_| rows >= seen.extent.least() && 2 * seen.duplicates > rows)?;
     let message = format!(
-        "most rows are copies of others by the column {id:?}, and don't count: name a column in [source] id that tells records apart"
+        "most rows are duplicates of others by the column {id:?}, and don't count: name a column in [source] id that tells records apart"
     );
     Some(Problem::new("copies", false, message))
 }

@@ -353,7 +353,7 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             ("before the first epoch, dropped", c.before_start),
             ("after the last epoch, dropped", c.after_horizon),
             ("too far ahead of the clock, dropped", c.leaping_clock),
-            ("duplicates, dropped", c.copies),
+            ("duplicates, dropped", c.duplicates),
             ("for epochs closed in an earlier run, dropped", c.already_closed),
             ("cut by a disconnect, dropped", c.cut_off),
             ("beyond the limits of their entities, or merged into a mean", summary.left_out.unwrap_or(0)),

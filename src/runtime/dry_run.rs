@@ -1,7 +1,7 @@
 //! Reads the sources of a pipeline as a run does, and keeps nothing: no state, no journal, no
 //! release.
 
-use super::copies::DuplicateFilter;
+use super::duplicates::DuplicateFilter;
 use super::ingest::{SourceReaders, from_start};
 use super::preflight::ClosedEpochs;
 use super::progress::MergeProgress;
@@ -83,7 +83,7 @@ pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn Fn
 
 /// The state of a dry run.
 struct Rehearsal {
-    copies: DuplicateFilter,
+    duplicates: DuplicateFilter,
     judge: RowJudge,
     tally: RecordTally,
     spread: Option<EntitySpread>,
@@ -100,7 +100,7 @@ struct Rehearsal {
 impl Rehearsal {
     fn new(pipeline: &Pipeline) -> Self {
         Rehearsal {
-            copies: DuplicateFilter::default(),
+            duplicates: DuplicateFilter::default(),
             judge: RowJudge::new(pipeline, 0, &[], None),
             tally: RecordTally::new(pipeline),
             spread: None,
@@ -130,7 +130,7 @@ impl Rehearsal {
             let event = readers[index].next_event();
             self.counters = RowCounters::default();
             readers.iter().for_each(|reader| self.counters += *reader.counters());
-            self.counters.copies = self.copies.found();
+            self.counters.duplicates = self.duplicates.found();
             progress(self.counters.rows);
             let reader = &readers[index];
             self.clocks.readers[index].count(reader.counters(), reader.unjudged());
@@ -159,7 +159,7 @@ impl Rehearsal {
 
     /// Adds records of a reader.
     fn add(&mut self, reader: usize, mut batch: RecordBatch) {
-        self.copies.take_out(&mut batch);
+        self.duplicates.take_out(&mut batch);
         self.judge.add(self.clocks.readers[reader].source, &batch.records);
         self.tally.add(&batch.records);
         self.spread.iter_mut().for_each(|spread| spread.add(&batch.records));
@@ -167,7 +167,7 @@ impl Rehearsal {
 
     /// Closes epochs after those that are `published`.
     fn close(&mut self, closed: &ClosedEpochs, published: u64, readers: &[SourceReader]) {
-        self.copies.forget(closed.epoch);
+        self.duplicates.forget(closed.epoch);
         let is_new = self.judge.close(closed.due, &closed.counters);
         if self.has_checked_first_rows && is_new && self.problems.is_empty() {
             let surveys = self.surveys(readers);
@@ -180,7 +180,7 @@ impl Rehearsal {
     fn judge_first_rows(&mut self, readers: &[SourceReader]) {
         if !std::mem::replace(&mut self.has_checked_first_rows, true) {
             let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
-            self.problems = self.judge.judge_first_rows(&seen(&counters, &surveys), self.copies.found());
+            self.problems = self.judge.judge_first_rows(&seen(&counters, &surveys), self.duplicates.found());
             self.note_stop(0);
         }
     }
@@ -218,7 +218,7 @@ impl Rehearsal {
         let counting = self.judge.entities().map(EntityCut::counting);
         let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
         let mut problems = self.problems;
-        for problem in self.judge.sum_up(&seen(&counters, &surveys), self.copies.found()) {
+        for problem in self.judge.sum_up(&seen(&counters, &surveys), self.duplicates.found()) {
             if !problems.iter().any(|found| found.is_same(&problem)) {
                 problems.push(problem);
             }

@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::source::{EpochMark, RecordBatch, RowCounters, RowSurvey, SourceEvent, SourceReader};
 use crate::state::IngestJournal;
 
-use super::copies::DuplicateFilter;
+use super::duplicates::DuplicateFilter;
 use super::preflight::{ClosedEpochs, RowGuard};
 use super::resume::{EpochResume, SourceResume};
 
@@ -121,7 +121,7 @@ pub(super) struct RecordDistributor {
     block: Block,
     fault: Fault,
     metrics: Arc<Metrics>,
-    copies: DuplicateFilter,
+    duplicates: DuplicateFilter,
     /// The journal being read, if any. It is informed of closed epochs.
     ingest: Option<Arc<IngestJournal>>,
     /// Judges the rows.
@@ -166,9 +166,9 @@ pub(super) fn channels(
         (Outbox { messages: sender, waker }, Inbox { messages, activator })
     };
     let (workers, inboxes) = (0..workers).map(channel).unzip();
-    let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
+    let (fault, metrics, duplicates) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
     let (block, ingest, guard) = (Block::default(), None, None);
-    let dealer = RecordDistributor { workers, turn: 0, block, fault, metrics, copies, ingest, guard };
+    let dealer = RecordDistributor { workers, turn: 0, block, fault, metrics, duplicates, ingest, guard };
     (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
@@ -296,7 +296,8 @@ impl RecordDistributor {
         &self.fault
     }
 
-    /// Reports the counters of all sources, with the copies found, to the metrics and to the guard.
+    /// Reports the counters of all sources, with the duplicates found, to the metrics and to the
+    /// guard.
     pub(super) fn update_counters(&mut self, counters: RowCounters) {
         self.metrics.record_read(&self.counted(counters));
         if let Some(guard) = &mut self.guard {
@@ -311,17 +312,17 @@ impl RecordDistributor {
         }
     }
 
-    /// Adds the copies found to `counters`.
+    /// Adds the duplicates found to `counters`.
     pub(super) fn counted(&self, counters: RowCounters) -> RowCounters {
-        RowCounters { copies: self.copies.found(), ..counters }
+        RowCounters { duplicates: self.duplicates.found(), ..counters }
     }
 
-    /// Hands records of a source to the next worker, without copies. Returns whether they were
+    /// Hands records of a source to the next worker, without duplicates. Returns whether they were
     /// accepted, as do `close` and `end`.
     pub(super) fn batch(&mut self, source: usize, mut batch: RecordBatch) -> bool {
-        self.copies.take_out(&mut batch);
+        self.duplicates.take_out(&mut batch);
         if let Some(guard) = &mut self.guard {
-            guard.add(source, &batch, self.copies.found());
+            guard.add(source, &batch, self.duplicates.found());
         }
         self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {
@@ -353,7 +354,7 @@ impl RecordDistributor {
 
     fn hold(&mut self, closed: ClosedEpochs) {
         let ClosedEpochs { epoch, rows, resumes: sources, judged, .. } = closed;
-        self.copies.forget(epoch);
+        self.duplicates.forget(epoch);
         self.metrics.record_closed(epoch, rows);
         if let Some(ingest) = &self.ingest {
             ingest.closed(epoch);

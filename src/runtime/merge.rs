@@ -35,7 +35,7 @@ use hushflow_mechanism::epochs::{LatePolicy, Schedule};
 use hushflow_operators::Fault;
 use tracing::debug;
 
-use super::copies::retain;
+use super::duplicates::retain;
 use super::feed::{ReadOutcome, RecordDistributor, TIMEOUT};
 use super::ingest::SourceReaders;
 use super::preflight::FIRST_ROWS;

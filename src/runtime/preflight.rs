@@ -40,8 +40,8 @@ pub(super) struct ClosedEpochs {
     pub(super) due: u64,
     /// The number of rows of all sources at which their clocks closed it.
     pub(super) rows: u64,
-    /// Outcome of these rows of each source, without copies and without rows that an earlier run
-    /// has judged.
+    /// Outcome of these rows of each source, without duplicates and without rows that an earlier
+    /// run has judged.
     pub(super) counters: Vec<RowCounters>,
     /// The position at which each source, or each of its partitions, resumes.
     pub(super) resumes: Vec<SourceResume>,
@@ -61,7 +61,7 @@ pub(super) struct RowGuard {
     first_check: Option<FirstCheck>,
     /// Rows of all sources.
     rows: u64,
-    copies: u64,
+    duplicates: u64,
     /// Whether the run began with the first epoch.
     is_first: bool,
     /// Problems that were reported to the operator.
@@ -100,7 +100,7 @@ impl RowGuard {
                 judges_later_rows: pipeline.preflight == Preflight::Stop,
                 first_check: is_first.then(|| FirstCheck::new(pipeline.sources.len())),
                 rows: 0,
-                copies: 0,
+                duplicates: 0,
                 reported: Vec::new(),
                 fallen: Vec::new(),
             };
@@ -119,10 +119,10 @@ impl RowGuard {
         }
     }
 
-    /// Adds records of a source, which are dealt at once, without the `copies` found so far.
-    pub(super) fn add(&mut self, source: usize, batch: &RecordBatch, copies: u64) {
+    /// Adds records of a source, which are dealt at once, without the `duplicates` found so far.
+    pub(super) fn add(&mut self, source: usize, batch: &RecordBatch, duplicates: u64) {
         self.judge.add(source, &batch.records);
-        self.copies = copies;
+        self.duplicates = duplicates;
     }
 
     /// Notes the number of rows so far.
@@ -193,7 +193,7 @@ impl RowGuard {
         let Some(FirstCheck { sources, mut epochs }) = self.first_check.take() else { return Ok(Vec::new()) };
         let rows: Vec<_> =
             sources.iter().map(|(counters, survey)| SourceRows::new(*counters, survey)).collect();
-        let problems = self.judge.judge_first_rows(&rows, self.copies);
+        let problems = self.judge.judge_first_rows(&rows, self.duplicates);
         self.forget_entities(self.control.shows_private());
         if let Some(problem) = problems.iter().find(|problem| problem.stops) {
             // Without the operator's word a run stops for public facts alone.
@@ -222,7 +222,7 @@ impl RowGuard {
     /// Returns the lines for the operator about all rows of each source, except problems that the
     /// first check has reported.
     pub(super) fn private_notices(&self, sources: &[SourceRows<'_>]) -> Vec<String> {
-        let problems = self.judge.sum_up(sources, self.copies).into_iter();
+        let problems = self.judge.sum_up(sources, self.duplicates).into_iter();
         problems
             .filter(|problem| !self.reported.iter().chain(&self.fallen).any(|known| known.is_same(problem)))
             .map(|problem| private_notice("", &problem))

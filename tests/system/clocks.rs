@@ -125,7 +125,7 @@ fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
         assert!(check(&lab, &named("calm"), &source("plain", jump), 1) == plain, "no clock leaps here");
         if late == "drop" {
             let once = check(&lab, &named("once"), &source("doubled", "id = 'id'"), 2);
-            assert!(once == plain, "copies count once, and late ones not at all");
+            assert!(once == plain, "duplicates count once, and late ones not at all");
             let twice = check(&lab, &named("twice"), &source("doubled", ""), 1);
             assert!(twice != plain, "without an id they are records");
         }

@@ -12,7 +12,7 @@ use super::source::source;
 use super::{ColumnRoles, required};
 use crate::connect::Journaling;
 use crate::document::Section;
-use crate::pipeline::fields::{LATE_COPIES, PREFLIGHTS, UNMOVED};
+use crate::pipeline::fields::{LATE_DUPLICATES, PREFLIGHTS, UNMOVED};
 use crate::pipeline::{Epochs, Preflight, RowPolicies, Source};
 
 /// The sources of a pipeline.
@@ -124,7 +124,7 @@ impl SourcesReader<'_> {
         if section.has("id")
             && matches!(self.epochs.map(|epochs| &epochs.schedule), Some(Schedule::ByTime(by)) if is_folding(by))
         {
-            section.refuse("id", LATE_COPIES);
+            section.refuse("id", LATE_DUPLICATES);
         }
         let preflight = preflight(section);
         let read = source(section, self.base, name.map_or("", |name| name.value), clocked);

@@ -268,7 +268,7 @@ impl Case {
         (MOMENTS..MOMENTS + MEANS).contains(&self.levels[F::Method as usize])
     }
 
-    /// Returns whether timing affects the release. Of copies in two sources, the one read first
+    /// Returns whether timing affects the release. Of duplicates in two sources, the one read first
     /// counts: with its values, where those are private, and with its position, which determines
     /// which records of an entity count and the order of a window.
     pub(super) fn races(&self) -> bool {

@@ -33,7 +33,7 @@
 //! not cancel: everything public is compared except the estimates. `tukey` and `resilience` run
 //! with coarse nets, because fine ones take minutes per window. Timing, load and the operator's
 //! private counters are not compared, so cases are excluded in which the order of reading two
-//! sources decides which of two copies counts. Redis, NATS and sockets have
+//! sources decides which of two duplicates counts. Redis, NATS and sockets have
 //! separate tests.
 //!
 //! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle -- --include-ignored` runs more
