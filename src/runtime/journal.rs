@@ -458,7 +458,7 @@ mod tests {
             participations: 2,
             min_separation: 2,
             records_per_epoch: 1,
-            several: RepeatPolicy::Keep,
+            repeat_policy: RepeatPolicy::Keep,
             sent_limit: None,
         };
         let mut histories = EntityHistories::new(limits);

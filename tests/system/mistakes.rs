@@ -2,8 +2,8 @@
 //! releases, the exit status and the output. Whatever a run with `preflight = "stop"` refuses,
 //! `hushflow check` reports.
 
+mod many_sources;
 mod middle;
-mod several;
 
 use std::path::{Path, PathBuf};
 
@@ -238,7 +238,7 @@ fn a_refused_jump_leaves_a_number_of_epochs_that_depends_on_the_rows() {
         let mut lines = data.lines().map(|line| format!("{line}\n"));
         lines.next().into_iter().chain(lines.skip(odd).step_by(2)).collect::<String>()
     };
-    let several = "[[sources]]\nname = 'a'\npath = 'data.csv'\npreflight = 'stop'\n\
+    let many_sources = "[[sources]]\nname = 'a'\npath = 'data.csv'\npreflight = 'stop'\n\
                    [[sources]]\nname = 'b'\npath = 'b.csv'\npreflight = 'stop'\n";
     for round in 0..3 {
         for workers in [1, 3] {
@@ -250,7 +250,7 @@ fn a_refused_jump_leaves_a_number_of_epochs_that_depends_on_the_rows() {
             let lab = Lab::new();
             lab.write("data.csv", jump(half(0)));
             lab.write("b.csv", half(1));
-            let text = PIPELINE.replace("[source]\npath = 'data.csv'\npreflight = 'stop'\n", several);
+            let text = PIPELINE.replace("[source]\npath = 'data.csv'\npreflight = 'stop'\n", many_sources);
             let pipeline = lab.write("p.toml", text);
             let state = lab.path("state");
             finish(&mut run(&pipeline, &state, workers)).failed(1, &["largest_jump allows"]);

@@ -43,8 +43,8 @@ fn a_key_of_one_neighbour_alone_is_shown_as_often_as_the_bound_says() {
         let one = shown(&discovery(delta, 0.2, at_least, 1, 3.0), at_least.into(), 1, seeds);
         assert!((one - delta).abs() < room, "{one}: the bound is reached in one epoch");
         // The worst record comes in the first epoch, so every test may show it.
-        let several = shown(&discovery(delta, 0.2, at_least, 6, 3.0), at_least.into(), 6, seeds);
-        assert!(several < delta + room && several > 0.6 * delta, "{several}");
+        let six = shown(&discovery(delta, 0.2, at_least, 6, 3.0), at_least.into(), 6, seeds);
+        assert!(six < delta + room && six > 0.6 * delta, "{six}");
         let fewer = shown(&discovery(delta, 0.2, at_least, 6, 3.0), i128::from(at_least) - 1, 6, 1000);
         assert_eq!(fewer, 0.0, "keys below at_least are never shown");
     }

@@ -150,8 +150,8 @@ pub enum Fit {
     /// The certified optimum over all C of a convex [`program`](crate::optimize), which also takes
     /// workloads that are not causal.
     Program {
-        /// Whether it takes several participations into account.
-        several: bool,
+        /// Whether it takes repeated participations into account.
+        repeated: bool,
     },
 }
 
@@ -419,7 +419,7 @@ pub fn fit(
 ) -> Result<OptimisedStrategy, SearchError> {
     match name.fit() {
         Fit::Parameters { search, .. } => search(name, purpose, progress),
-        Fit::Program { several } => dense::optimum(name, purpose, several, progress),
+        Fit::Program { repeated } => dense::optimum(name, purpose, repeated, progress),
         Fit::None => Err(StrategyError::NotFitted { strategy: name.to_string() }.into()),
     }
 }

@@ -133,7 +133,8 @@ pub struct EntityLimits {
     /// m: maximum number of records in one epoch, at least 1.
     pub records_per_epoch: u32,
     /// Treatment of several records of an entity in an epoch.
-    pub several: RepeatPolicy,
+    #[serde(rename = "several")]
+    pub repeat_policy: RepeatPolicy,
     /// M: the most records of an entity in an epoch that the number of sent records counts, those
     /// that pass included; `None` if that number is not released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,7 +174,7 @@ impl EntityLimits {
         participations: 1,
         min_separation: 1,
         records_per_epoch: 1,
-        several: RepeatPolicy::Keep,
+        repeat_policy: RepeatPolicy::Keep,
         sent_limit: None,
     };
 
@@ -198,7 +199,7 @@ impl EntityLimits {
     ///     participations: 2,
     ///     min_separation: 3,
     ///     records_per_epoch: 1,
-    ///     several: RepeatPolicy::Keep,
+    ///     repeat_policy: RepeatPolicy::Keep,
     ///     sent_limit: None,
     /// };
     /// let first = limits.admit(None, 5);
@@ -293,7 +294,7 @@ pub trait BoundEntities<'scope> {
     ///     participations: 4,
     ///     min_separation: 2,
     ///     records_per_epoch: 1,
-    ///     several: RepeatPolicy::Keep,
+    ///     repeat_policy: RepeatPolicy::Keep,
     ///     sent_limit: None,
     /// };
     /// # let strategies = mechanism.strategies().clone();

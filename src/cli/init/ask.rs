@@ -13,7 +13,7 @@ use super::InitArguments;
 use super::draft::{Draft, Times};
 use super::limits::LimitSearch;
 use super::propose::{self, Proposal};
-use super::values::{self, ColumnBounds, KeyBounds, Keys, several_word};
+use super::values::{self, ColumnBounds, KeyBounds, Keys, repeat_policy_word};
 
 const WARNING: &str = "\
 Bounds, keys, start, length and number of epochs are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
@@ -114,7 +114,7 @@ impl Questions<'_> {
             start,
             horizon: horizon.unwrap_or(propose::COUNTED_EPOCHS),
             entity,
-            several: arguments.several,
+            repeat_policy: arguments.repeat_policy,
             records: arguments.records_per_epoch,
             participations: arguments.participations,
             epsilon: arguments.epsilon.map_or(1.0, Epsilon::value),
@@ -143,22 +143,24 @@ impl Questions<'_> {
 
     /// Asks for the limits of entities that no flag gives.
     fn limits(&self, draft: &mut Draft) -> Result<(), CliError> {
-        let is_given = draft.several.is_some() && draft.records.is_some() && draft.participations.is_some();
+        let is_given =
+            draft.repeat_policy.is_some() && draft.records.is_some() && draft.participations.is_some();
         let search = if is_given { None } else { (self.search)(draft) };
-        let several = match draft.several {
-            Some(several) => several,
+        let repeat_policy = match draft.repeat_policy {
+            Some(repeat_policy) => repeat_policy,
             None => {
-                let default = search.as_ref().filter(|_| draft.records.is_none()).map(LimitSearch::several);
+                let default =
+                    search.as_ref().filter(|_| draft.records.is_none()).map(LimitSearch::repeat_policy);
                 let question = "If one of them has more records in an epoch than count: keep the first ones, or average those of a key \
                                 to one record, their mean";
-                ask(question, several_word(default.unwrap_or_default()), values::several)?
+                ask(question, repeat_policy_word(default.unwrap_or_default()), values::repeat_policy)?
             }
         };
         let records = match draft.records {
             Some(records) => records,
             None => {
-                let default = search.as_ref().map_or(1, |search| search.records(several));
-                let what = match several {
+                let default = search.as_ref().map_or(1, |search| search.records(repeat_policy));
+                let what = match repeat_policy {
                     RepeatPolicy::Keep => "Most records with which one of them counts in an epoch",
                     RepeatPolicy::Average => "Most keys of which the mean of one of them counts in an epoch",
                 };
@@ -167,14 +169,15 @@ impl Questions<'_> {
         };
         if draft.participations.is_none() {
             let horizon = draft.horizon;
-            let default = search.as_ref().map_or(horizon, |search| search.participations(several, records));
+            let default =
+                search.as_ref().map_or(horizon, |search| search.participations(repeat_policy, records));
             let question = format!(
                 "Most epochs, of {horizon}, in which one of them counts: its later records are left out, and more epochs need more \
                  noise"
             );
             draft.participations = Some(ask(&question, &default.to_string(), whole)?);
         }
-        (draft.several, draft.records) = (Some(several), Some(records));
+        (draft.repeat_policy, draft.records) = (Some(repeat_policy), Some(records));
         Ok(())
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Draft {
     pub(super) horizon: u64,
     /// Column of the entity, unless records are protected.
     pub(super) entity: Option<String>,
-    pub(super) several: Option<RepeatPolicy>,
+    pub(super) repeat_policy: Option<RepeatPolicy>,
     /// Most records of an entity in an epoch.
     pub(super) records: Option<u64>,
     /// Most epochs in which an entity counts.
@@ -42,7 +42,7 @@ impl Draft {
         let limits = [
             ("--participations", self.participations.is_some()),
             ("--records-per-epoch", self.records.is_some()),
-            ("--several", self.several.is_some()),
+            ("--several", self.repeat_policy.is_some()),
         ];
         if let (Some((flag, _)), None) = (limits.iter().find(|(_, is_given)| *is_given), &self.entity) {
             return Err(CliError::usage(format!(
@@ -108,7 +108,7 @@ impl Draft {
         Draft {
             epoch: Some(epoch),
             timezone,
-            several: self.several.or(Some(RepeatPolicy::Keep)),
+            repeat_policy: self.repeat_policy.or(Some(RepeatPolicy::Keep)),
             records: self.records.or(Some(1)),
             participations: self.participations.or(Some(self.horizon)),
             ..self

@@ -12,7 +12,7 @@ use super::super::output::number;
 use super::InitArguments;
 use super::draft::{DECIMAL_COMMAS, Draft, Times};
 use super::limits::LimitSearch;
-use super::values::{ColumnBounds, KeyBounds, Keys, list, several_word};
+use super::values::{ColumnBounds, KeyBounds, Keys, list, repeat_policy_word};
 
 /// Epochs of a stream without times.
 pub(super) const COUNTED_EPOCHS: u64 = 10;
@@ -189,7 +189,7 @@ impl Proposal {
             start: arguments.start.as_ref().unwrap_or(&self.start).clone(),
             horizon: arguments.horizon.unwrap_or(horizon),
             entity: unit.filter(|unit| unit != "record"),
-            several: arguments.several,
+            repeat_policy: arguments.repeat_policy,
             records: arguments.records_per_epoch,
             participations: arguments.participations,
             epsilon: arguments.epsilon.map_or(1.0, Epsilon::value),
@@ -232,11 +232,11 @@ impl Proposal {
         match &draft.entity {
             Some(unit) => {
                 add("--unit", unit);
-                let given = (draft.several, draft.records, draft.participations);
+                let given = (draft.repeat_policy, draft.records, draft.participations);
                 if let Some(limits) = search(&draft).map(|search| search.proposed(given.0, given.1, given.2))
                 {
-                    if limits.several == RepeatPolicy::Average {
-                        add("--several", several_word(limits.several));
+                    if limits.repeat_policy == RepeatPolicy::Average {
+                        add("--several", repeat_policy_word(limits.repeat_policy));
                     }
                     add("--records-per-epoch", &limits.records.to_string());
                     add("--participations", &limits.participations.to_string());

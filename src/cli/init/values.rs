@@ -126,7 +126,7 @@ pub(super) fn list(values: &[String]) -> String {
 }
 
 /// Reads what happens to more records of an entity than count in an epoch.
-pub(super) fn several(text: &str) -> Result<RepeatPolicy, String> {
+pub(super) fn repeat_policy(text: &str) -> Result<RepeatPolicy, String> {
     match text {
         "keep" => Ok(RepeatPolicy::Keep),
         "average" => Ok(RepeatPolicy::Average),
@@ -134,9 +134,9 @@ pub(super) fn several(text: &str) -> Result<RepeatPolicy, String> {
     }
 }
 
-/// Formats what [`several`] reads.
-pub(super) fn several_word(several: RepeatPolicy) -> &'static str {
-    match several {
+/// Formats what [`repeat_policy`] reads.
+pub(super) fn repeat_policy_word(repeat_policy: RepeatPolicy) -> &'static str {
+    match repeat_policy {
         RepeatPolicy::Keep => "keep",
         RepeatPolicy::Average => "average",
     }

@@ -61,14 +61,14 @@ pub(super) fn compared_periodic(
     buffers: u32,
 ) -> Result<Vec<ComparedStrategy>, &'static str> {
     match WorkloadSums::new(&purpose.workload) {
-        Some(_) if is_several(purpose) => Ok(vec![kind.numbered(buffers).up_to(QUICK_STEPS)]),
+        Some(_) if takes_part_repeatedly(purpose) => Ok(vec![kind.numbered(buffers).up_to(QUICK_STEPS)]),
         Some(_) => Err("for several participations"),
         None => Err("for workloads with exponential memory"),
     }
 }
 
 /// Whether a record takes part more than once within the horizon.
-pub(super) fn is_several(purpose: &Purpose) -> bool {
+pub(super) fn takes_part_repeatedly(purpose: &Purpose) -> bool {
     purpose.participation.on(purpose.horizon as usize).count() > 1
 }
 

@@ -8,7 +8,7 @@
 use super::{
     BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon,
     descent::Descent,
-    periodic::{compared_periodic, fit_periodic, is_several},
+    periodic::{compared_periodic, fit_periodic, takes_part_repeatedly},
     variable_loss::VariableLoss,
 };
 use crate::{
@@ -29,7 +29,7 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     number: Some(("buffers", MAX_BUFFERS)),
     horizon: MAX_VARIABLE_STEPS,
     compared: |kind, purpose| {
-        if is_several(purpose) {
+        if takes_part_repeatedly(purpose) {
             return compared_periodic(kind, purpose, 4);
         }
         check_purpose(purpose)?;
@@ -38,7 +38,7 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     fit: Fit::Parameters {
         search: |name, purpose, progress| {
             let buffers = name.number().get();
-            let fit = if is_several(purpose) {
+            let fit = if takes_part_repeatedly(purpose) {
                 fit_periodic(purpose, buffers, false, progress)
             } else {
                 fit_variable(&purpose.workload, purpose.horizon, purpose.objective, buffers, progress)
@@ -58,7 +58,7 @@ const QUICK_STEPS: u64 = 1 << 17;
 
 fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
     match WorkloadSums::new(&purpose.workload) {
-        Some(_) if is_several(purpose) => Err("it takes longer to fit for several participations"),
+        Some(_) if takes_part_repeatedly(purpose) => Err("it takes longer to fit for several participations"),
         Some(_) => Ok(()),
         None => Err("for workloads with exponential memory"),
     }
