@@ -126,7 +126,7 @@ impl OwnedShards {
         owned
     }
 
-    /// Most epochs to release together.
+    /// Maximum number of epochs to release together.
     fn longest_run(&self) -> u64 {
         let coordinates: usize = self.shards.values().map(|shard| shard.machine.coordinates()).sum();
         (RUN_COORDINATES / coordinates.max(1)).max(1) as u64

@@ -26,7 +26,7 @@ use crate::interrupt::{SIGNALS, interruptible};
 /// Epochs that a follower reads ahead of its caller.
 const AHEAD: usize = 16;
 
-/// What to show of a log.
+/// Selection from a log.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct ViewOptions {

@@ -25,7 +25,7 @@ pub struct EntityCut {
     counted: u64,
     /// The records of closed epochs, and those that are left out.
     recent: Recent<Share>,
-    /// What closed epochs count: kept records, or their means.
+    /// Number of records of closed epochs that count: kept records, or their means.
     kept: u64,
 }
 

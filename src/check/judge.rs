@@ -36,7 +36,7 @@ pub struct RowJudge {
     /// The closed epochs before the newest ones.
     before: ClosedCoverage,
     sources: Vec<SourceJudge>,
-    /// What the limits of entities leave out, if entities are protected.
+    /// Records that the limits of entities leave out, if entities are protected.
     cut: Option<EntityCut>,
 }
 
@@ -48,14 +48,14 @@ struct SourceJudge {
     values: ClippedValues,
 }
 
-/// What a judge has seen of a source.
+/// Tallies of the rows of a source.
 #[derive(Clone, Serialize, Deserialize)]
 struct SourceState {
     rows: Recent<RowCounters>,
     values: Vec<ClippedColumn>,
 }
 
-/// What a judge has seen of the closed epochs, from which another one continues. Private.
+/// Tallies of the rows of closed epochs, from which another judge continues. Private.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct JudgeState {
     coverage: ClosedCoverage,

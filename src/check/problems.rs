@@ -37,7 +37,7 @@ pub struct Problem {
     pub public: bool,
     /// Whether a run of the pipeline stops at it.
     pub stops: bool,
-    /// What was found, and how to correct it.
+    /// The fact and how to correct it.
     pub message: String,
 }
 
@@ -74,7 +74,7 @@ impl Problem {
     }
 }
 
-/// What was seen of the rows. Private.
+/// Observed rows of all sources. Private.
 pub struct Observation<'a> {
     /// Which rows these are.
     pub extent: Extent,
@@ -88,14 +88,14 @@ pub struct Observation<'a> {
     pub newest: ClosedCoverage,
 }
 
-/// What was seen of the rows of a source. Private.
+/// Observed rows of a source. Private.
 #[derive(Clone, Copy)]
 pub struct SourceRows<'a> {
-    /// What became of them.
+    /// Outcomes of the rows.
     pub counters: RowCounters,
-    /// What became of those of the newest closed epochs.
+    /// Outcomes of the rows of the newest closed epochs.
     pub newest: RowCounters,
-    /// What the rows so far hold.
+    /// Survey of the values of the rows so far.
     pub survey: &'a RowSurvey,
 }
 

@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::RowCounters;
 
-/// Fewest that are judged after the first check.
+/// Minimum number to judge after the first check.
 pub(super) const LEAST: u64 = 100;
 
-/// Most between two judgements, up to the next closed epoch.
+/// Maximum number between two judgements, up to the next closed epoch.
 const MOST: u64 = 1 << 16;
 
-/// Fewest epochs in a row, and fewest in them, that are judged by themselves.
+/// Minimum number of epochs in a row, and minimum number in them, that are judged separately.
 const LEAST_RUN: (u64, u64) = (3, 20);
 
 /// The share of all closed epochs that these are, and of all rows that a falling clock moves, as
@@ -26,7 +26,7 @@ pub(super) trait Tally: Copy + Default {
     /// The bad ones.
     fn bad(&self) -> u64;
 
-    /// What was added since an earlier state.
+    /// Returns the difference from an earlier state.
     fn since(&self, earlier: &Self) -> Self;
 
     /// Whether most are bad.

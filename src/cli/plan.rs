@@ -52,7 +52,7 @@ mod windows;
 /// Longest horizon for which the forecast of one strategy searches for a lower bound.
 const BOUNDED_HORIZON: u64 = 1 << 10;
 
-/// Most lines of a plot: more can't be distinguished.
+/// Maximum number of lines of a plot: more can't be distinguished.
 const PLOTTED: usize = 9;
 
 fn help() -> String {

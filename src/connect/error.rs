@@ -49,7 +49,7 @@ pub enum SourceError {
         path: PathBuf,
         /// The line where the row begins.
         line: u64,
-        /// Most keys.
+        /// Maximum number of keys.
         most: usize,
     },
     /// The clock of many rows is further ahead than allowed.

@@ -136,7 +136,7 @@ struct PositionTag {
     parts: PositionParts,
 }
 
-/// What [`Position::part`](crate::state::Position) counts.
+/// Meaning of [`Position::part`](crate::state::Position).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum PositionParts {
     /// Files in the order of the pipeline file, or nothing.

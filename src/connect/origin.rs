@@ -96,7 +96,7 @@ pub(crate) struct Partitioning {
     pub(crate) idle: Duration,
 }
 
-/// Most partitions of a source.
+/// Maximum number of partitions of a source.
 pub(crate) const MAX_PARTITIONS: u32 = 1024;
 
 /// The open partitions of a source.

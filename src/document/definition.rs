@@ -8,7 +8,7 @@ use super::rules::Rule;
 pub(crate) struct SectionDefinition {
     /// As in a document: `[epochs]` or `[[columns]]`; empty for the fields at its top.
     pub(crate) heading: &'static str,
-    /// What it is for, in one sentence.
+    /// Its purpose, in one sentence.
     pub(crate) about: &'static str,
     /// Fields that every such section may have.
     pub(crate) fields: &'static [FieldDefinition],
@@ -47,9 +47,9 @@ pub(crate) struct FieldDefinition {
     pub(crate) presence: Presence,
     /// A valid value, as TOML; empty for sections.
     pub(crate) example: &'static str,
-    /// What it means, in one sentence.
+    /// Its meaning, in one sentence.
     pub(crate) about: &'static str,
-    /// What it costs in privacy; empty if nothing.
+    /// Its cost in privacy; empty if it has none.
     pub(crate) privacy: &'static str,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Presence {
     Required,
     /// The default, as TOML.
     Default(&'static str),
-    /// What holds without it, for people.
+    /// Behaviour without it, for people.
     Optional(&'static str),
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Rule {
     pub(crate) when: &'static [Fact],
     /// All of these must hold then.
     pub(crate) then: &'static [Fact],
-    /// What is wrong, and how to correct it; empty for a field that is missing.
+    /// The mistake and how to correct it; empty for a missing field.
     pub(crate) message: &'static str,
 }
 

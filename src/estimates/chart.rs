@@ -1,4 +1,4 @@
-//! What the page draws of an estimate: groups of series, and their readings.
+//! Charts of an estimate on the page: groups of series, and their readings.
 //!
 //! A series is located twice: by a path in the JSON lines that readers get, and by its index in
 //! [`Estimate::reading`](super::Estimate::reading), which needs no JSON. `tests/system/web`

@@ -280,7 +280,7 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
     /// Name of the estimator.
     fn name(&self) -> &'static str;
 
-    /// What it computes its estimates from.
+    /// Input of its estimates.
     fn averages(&self) -> Averages<'_>;
 
     /// The decays of its own exponential averages of first and second moments; `None` if the view

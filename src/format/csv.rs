@@ -9,7 +9,7 @@ use super::error::{Defect, FormatError};
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 use super::{ByteStream, io_error};
 
-/// What separates the fields of a row.
+/// Delimiter of the fields of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delimiter {
     /// `,`

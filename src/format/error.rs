@@ -58,7 +58,7 @@ pub enum FormatError {
         path: PathBuf,
         /// The line where the record begins.
         line: u64,
-        /// Most bytes of a record.
+        /// Maximum number of bytes of a record.
         limit: usize,
     },
     /// Packed data are damaged or cut.
@@ -98,7 +98,7 @@ pub enum FormatError {
         path: PathBuf,
         /// The suffix.
         suffix: &'static str,
-        /// What the file is.
+        /// Description of the file.
         found: &'static str,
     },
     /// A file is one JSON list.

@@ -22,7 +22,7 @@ pub(crate) struct Framing {
     length: usize,
 }
 
-/// What the next byte belongs to.
+/// State of the framing before the next byte.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FramingState {
     /// No record yet, or only blanks of one.

@@ -87,7 +87,7 @@ pub(crate) struct HttpServer {
     site: Site,
 }
 
-/// What all connections of a server share.
+/// State shared by all connections of a server.
 struct Site {
     /// The host of the requested address, without the port.
     host: String,

@@ -67,7 +67,7 @@ fn write(file: &LedgerFile, ledger: &Ledger) -> Result<(), LedgerError> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LedgerRequest {
-    /// What it will spend.
+    /// Its planned cost.
     pub charge: Charge,
     /// Its stated budget for all pipelines together.
     pub budget: Option<Budget>,

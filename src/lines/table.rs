@@ -13,7 +13,7 @@ const CELL: usize = 18;
 const NARROW_CELL: usize = 16;
 const WIDE_CELL: usize = 20;
 
-/// Least width of a terminal whose cells are wide.
+/// Minimum width of a terminal whose cells are wide.
 const WIDE: usize = 80;
 
 /// Width of a count on a terminal, without the space before it.

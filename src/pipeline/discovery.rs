@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{KeyColumn, Pipeline, PublicParameters};
 
-/// Most bytes of the name of a key: a longer one is not a key.
+/// Maximum number of bytes of the name of a key: a longer one is not a key.
 const MOST_BYTES: usize = 256;
 
-/// Most keys of a run, shown or not.
+/// Maximum number of keys of a run, shown or not.
 pub(crate) const MOST_KEYS: usize = 1 << 24;
 
 /// How keys are discovered.

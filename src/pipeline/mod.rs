@@ -153,7 +153,7 @@ pub enum RowPolicy {
     Reject,
 }
 
-/// What a run does before it publishes epochs, if most rows don't count or nearly all epochs are
+/// Behaviour of a run before it publishes epochs, if most rows don't count or nearly all epochs are
 /// empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {

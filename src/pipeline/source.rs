@@ -46,7 +46,7 @@ pub struct SourceClock {
     pub name: String,
     /// How long an epoch stays open for this source after its end, in microseconds of its clock.
     pub lateness: i64,
-    /// What advances its clock.
+    /// Source of its clock.
     pub clock: ClockSource,
     /// [`Source::arrival`].
     pub arrival: Option<String>,

@@ -43,7 +43,7 @@ pub enum PublicationError {
          a smaller one, such as a hundredth of what [privacy] has"
     )]
     DiscoveryDelta {
-        /// What it costs.
+        /// Its cost.
         cost: f64,
         /// δ.
         delta: f64,

@@ -42,7 +42,7 @@ struct Header {
     strategy: Option<StrategyChoice>,
 }
 
-/// What a pipeline publishes.
+/// The publication of a pipeline.
 #[derive(Clone)]
 pub enum Publication {
     /// Moments, epoch by epoch.

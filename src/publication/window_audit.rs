@@ -37,7 +37,7 @@ use super::{PublicationError, WindowPublication};
 /// Share of the trials from which the threshold is learned.
 const LEARNT: f64 = 0.25;
 
-/// Most windows that a trial estimates.
+/// Maximum number of windows that a trial estimates.
 const MAX_WINDOWS: usize = 32;
 
 /// Distance of an outlier from the middle of the bounds, in distances of the bounds.

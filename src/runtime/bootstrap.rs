@@ -233,7 +233,7 @@ struct ClusterBootstrap<'a> {
     links: ProcessLinks,
     callers: Vec<Caller>,
     dropped: u64,
-    /// What was wrong with the last process that was dropped because it differs.
+    /// The difference of the last process that was dropped for it.
     last_difference: Option<&'static str>,
 }
 

@@ -91,7 +91,7 @@ pub enum ClusterError {
         missing: usize,
         /// Seconds waited.
         seconds: u64,
-        /// What differed in a caller, or how many callers were dropped.
+        /// The difference of a caller, or the number of callers that were dropped.
         reason: String,
     },
     /// A connected process ended before the dataflow started.
@@ -123,7 +123,7 @@ pub enum ClusterError {
     Different {
         /// The other process.
         process: usize,
-        /// What differs.
+        /// The difference.
         difference: &'static str,
     },
     /// The connections could not be handed to the dataflow.

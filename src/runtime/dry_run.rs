@@ -21,17 +21,17 @@ pub struct DryRunLimits {
     pub spread: bool,
 }
 
-/// What a run would make of the rows. Private.
+/// How a run would count the rows. Private.
 pub struct DryRun {
-    /// What became of the rows.
+    /// Outcomes of the rows.
     pub counters: RowCounters,
-    /// What they hold.
+    /// Survey of their values.
     pub survey: RowSurvey,
     /// The records among them.
     pub tally: RecordTally,
     /// Records that the limits of entities leave out, if entities are protected.
     pub left_out: Option<u64>,
-    /// What counts if entities are protected: records within their limits, or means of these.
+    /// Records that count if entities are protected: those within their limits, or means of these.
     pub counting: Option<u64>,
     /// The records of each entity in each epoch, if the limits of the dry run ask for them.
     pub spread: Option<EntitySpread>,
@@ -43,7 +43,7 @@ pub struct DryRun {
     pub is_whole: bool,
     /// Why a run could not read on. It is among the problems too.
     pub fault: Option<SourceError>,
-    /// What is wrong.
+    /// Problems of the rows.
     pub problems: Vec<Problem>,
 }
 

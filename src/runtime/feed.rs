@@ -128,7 +128,7 @@ pub(super) struct RecordDistributor {
     guard: Option<RowGuard>,
 }
 
-/// What a reader leaves at the end of a run. Private.
+/// Result of reading at the end of a run. Private.
 #[derive(Default)]
 pub(super) struct ReadOutcome {
     pub(super) counters: RowCounters,

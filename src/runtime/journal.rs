@@ -134,7 +134,7 @@ impl RunStart {
                 machine.replay(sums.ok_or(RunError::Checkpoint)?)?;
             }
             if let Some(candidates) = &mut candidates {
-                // What the discovery adds to an epoch follows the sums and the values of the slots.
+                // The output of the discovery follows the sums and the values of the slots.
                 let added = frame.sums.get(width..).zip(frame.values.get(width..));
                 let (private, public) = added.ok_or(RunError::Checkpoint)?;
                 candidates.replay(frame.epoch, private, public)?;

@@ -45,7 +45,7 @@ use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
 
-/// Most events of a source that may wait.
+/// Maximum number of waiting events of a source.
 const WAITING_EVENTS: usize = 4;
 
 /// Message from the reader of a source.

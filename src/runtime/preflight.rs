@@ -19,7 +19,7 @@
 //! of a first run fell back. What the limits of entities leave out is followed to the end of a
 //! first run if private problems are shown, and always where later rows are judged.
 //!
-//! What may decide: [`crate::check`].
+//! The rules that decide: [`crate::check`].
 
 use hushflow_operators::{Entity, EntityHistory};
 

@@ -35,7 +35,7 @@ pub(crate) enum SecurityError {
     Peer { peer: String, problem: TlsProblem },
 }
 
-/// What went wrong between two peers.
+/// Failure between two peers.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum TlsProblem {
     #[error("its certificate is not signed by a trusted root: name the root with {roots}")]

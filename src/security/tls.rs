@@ -200,7 +200,7 @@ fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsPro
         },
         TlsError::NoCertificatesPresented => TlsProblem::NoCertificate { roots },
         TlsError::AlertReceived(AlertDescription::CertificateRequired) => TlsProblem::CertificateRequired,
-        // What servers of some years ago say instead.
+        // The message of older servers.
         TlsError::AlertReceived(AlertDescription::BadCertificate | AlertDescription::HandshakeFailure)
             if !is_certified =>
         {

@@ -41,7 +41,7 @@ struct EpochReader<C> {
 /// Turns the estimates of an epoch into what a sink writes.
 type Encode<C> = Box<dyn FnMut(&EpochEstimates) -> C + Send>;
 
-/// What a sink writes of an epoch.
+/// Output of a sink for an epoch.
 struct EpochContent<C> {
     mark: EpochStamp,
     /// The lines or records of all views and keys.

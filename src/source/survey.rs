@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use super::{Defect, Stretches, ValueSurvey};
 use crate::format::row::Row;
 
-/// Most distinct unlisted keys that are kept.
+/// Maximum number of distinct unlisted keys that are kept.
 const UNLISTED_KEYS: usize = 1000;
 
-/// Most steps of a clock that are kept.
+/// Maximum number of steps of a clock that are kept.
 const LARGEST_STEPS: usize = 3;
 
 /// First rows whose times are searched for offsets from UTC, and, in a run, whose values are

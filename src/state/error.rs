@@ -12,7 +12,7 @@ pub enum StateError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was attempted, as a verb with its object.
+        /// The attempt, as a verb with its object.
         action: &'static str,
         /// The system's error.
         source: io::Error,

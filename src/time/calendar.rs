@@ -9,7 +9,7 @@ use jiff::{Span, Timestamp};
 
 use super::{micros, parse_duration, parse_span, time_zone, zoned};
 
-/// Most epochs of a calendar.
+/// Maximum number of epochs of a calendar.
 const LONGEST: u64 = 1 << 20;
 
 /// Microseconds in an hour.

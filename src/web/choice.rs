@@ -1,4 +1,4 @@
-//! What a request can choose: keys, an estimate, a workload, and a series of the estimate.
+//! Choices of a request: keys, an estimate, a workload, and a series of the estimate.
 
 use std::collections::HashMap;
 use std::sync::Arc;

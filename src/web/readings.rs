@@ -19,7 +19,7 @@ use crate::http::{ComputeTurn, HttpRequest};
 /// Readings in a document.
 const READINGS: u64 = 6000;
 
-/// Fewest and most epochs in a document, unless the log has fewer.
+/// Minimum and maximum number of epochs in a document, unless the log has fewer.
 const EPOCHS: (u64, u64) = (12, 480);
 
 /// Documents that are kept.
@@ -28,10 +28,10 @@ const KEPT: usize = 16;
 /// How often the time of a computation passes before the next one.
 const REST: u32 = 10;
 
-/// Most epochs that are read in a turn, which ends after one that is selected.
+/// Maximum number of epochs that are read in a turn, which ends after one that is selected.
 const TURN_EPOCHS: usize = 64;
 
-/// What a document is about.
+/// Subject of a document.
 pub(super) struct ReadingsQuery {
     pub(super) subject: Subject,
     /// Keys in order; the number of keys stands for their total.

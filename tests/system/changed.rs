@@ -1,5 +1,5 @@
-//! What a run has read of a file must stay: a resumed run refuses a file whose earlier rows have
-//! moved, which would count rows twice, and reads one that has only grown.
+//! The part of a file that a run has read must stay unchanged: a resumed run refuses a file whose
+//! earlier rows have moved, which would count rows twice, and reads one that has only grown.
 
 use std::io::Write;
 

@@ -223,7 +223,7 @@ fn most_arrivals_outside_of_the_epochs_stop_a_first_run() {
     assert_eq!(mistake.published(), 60);
 }
 
-/// What the clock had closed before a jump is published, whatever the number of workers.
+/// Epochs that the clock had closed before a jump are published, whatever the number of workers.
 #[test]
 fn a_refused_jump_leaves_a_number_of_epochs_that_depends_on_the_rows() {
     let jump = |data: String| {
@@ -480,7 +480,8 @@ fn a_run_in_a_pipe_names_where_private_problems_are_shown() {
     assert!(!silent.err.contains(note), "{}", silent.err);
 }
 
-/// What no noise, no strategy or no bounds can give is reported with its place in the file.
+/// A request that no noise, strategy or bounds can fulfil is reported with its position in the
+/// file.
 #[test]
 fn problems_that_prevent_publication_are_reported_with_their_line() {
     let strategy = "strategy = 'square-root'";

@@ -44,7 +44,7 @@ use rand::CryptoRng;
 /// Share of the budget for the norm.
 pub(super) const SHARE: f64 = 0.05;
 
-/// Least n√ρ/d for which the matrix is measured, and not the diagonal alone.
+/// Minimum n√ρ/d for which the matrix is measured, and not the diagonal alone.
 const LEAST_SIGNAL: f64 = 1.45;
 
 /// Candidates for each halving of the squared norm.

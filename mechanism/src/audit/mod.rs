@@ -63,7 +63,7 @@ const COUNTS: f64 = 8.0;
 /// Approximate number of released values per run: enough to make its fixed costs small.
 const VALUES: usize = 1 << 18;
 
-/// Most trials per run.
+/// Maximum number of trials per run.
 const MOST: usize = 4096;
 
 /// Reasons why an audit is not possible.

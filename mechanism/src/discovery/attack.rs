@@ -130,7 +130,7 @@ fn stream(epoch: u64) -> Vec<(String, i128)> {
     counts
 }
 
-/// What three machines give: one that goes on, one that is saved and restored after every epoch,
+/// Outputs of three machines: one that runs on, one that is saved and restored after every epoch,
 /// and one that replays what the first gave.
 #[test]
 fn a_restart_changes_nothing() {

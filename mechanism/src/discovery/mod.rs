@@ -96,7 +96,7 @@ pub use names::names_of;
 /// One record is 2 to this power units of the grid of its noise.
 const GRID_BITS: u32 = 40;
 
-/// Most epochs of a log with discovery: the secrets of all of them are kept.
+/// Maximum number of epochs of a log with discovery: the secrets of all of them are kept.
 pub const MOST_EPOCHS: u64 = 1 << 20;
 
 /// The public parameters of discovery.
@@ -143,7 +143,7 @@ pub enum DiscoveryParameterError {
     Delta {
         /// δ_d.
         found: f64,
-        /// What the noise costs.
+        /// Cost of the noise.
         least: f64,
     },
 }

@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// What an entity adds in an epoch in which it takes part.
+    /// Contribution of an entity in an epoch in which it takes part.
     #[derive(Clone, Copy)]
     struct Contribution {
         epoch: usize,

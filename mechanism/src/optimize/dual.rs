@@ -39,7 +39,7 @@ const CONJUGATE_GRADIENT_STEPS: usize = 60;
 /// The preconditioner raises eigenvalues of X(U) to at least this fraction of the largest.
 const PRECONDITIONER_FLOOR: f64 = 1e-9;
 
-/// Least energy of a residual, relative to the bound, that conjugate gradients reach despite
+/// Minimum energy of a residual, relative to the bound, that conjugate gradients reach despite
 /// rounding.
 const LEAST_ENERGY: f64 = 1e-26;
 

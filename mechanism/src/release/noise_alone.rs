@@ -89,7 +89,7 @@ struct Room {
     real: Vec<f64>,
 }
 
-/// What the noise is for.
+/// Use of the noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseStreamParameters {
     /// Number of coordinates, at least 1.

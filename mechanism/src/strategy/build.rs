@@ -35,7 +35,7 @@ pub enum StrategyError {
     Number {
         /// The name before the number.
         strategy: &'static str,
-        /// What the number counts.
+        /// Meaning of the number.
         unit: &'static str,
         /// Largest allowed number.
         limit: u32,
@@ -64,7 +64,7 @@ pub enum StrategyError {
         strategy: String,
         /// Workload as written on the command line.
         workload: String,
-        /// What the strategy needs.
+        /// The requirement of the strategy.
         reason: &'static str,
     },
     /// The strategy needs a number of steps, and none was given.

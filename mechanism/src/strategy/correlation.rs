@@ -69,10 +69,10 @@ use super::{
 /// that.
 const DEVIATION_BITS: u32 = 41;
 
-/// Most that `coarse_bits` can be: with coarser units 2M would exceed 63 bits.
+/// Maximum of `coarse_bits`: with coarser units 2M would exceed 63 bits.
 const MAX_COARSE_BITS: u8 = 11;
 
-/// Most that `sum_bits` can be: sums of 64 bits then stay within 127 bits of the grid.
+/// Maximum of `sum_bits`: sums of 64 bits then stay within 127 bits of the grid.
 const MAX_SUM_BITS: u8 = 63;
 
 /// M / (ρσ).

@@ -247,7 +247,7 @@ impl Deref for BoundedRecords {
     }
 }
 
-/// What [`BoundEntities`] needs to know. Made from the [`Measurement`] or
+/// Parameters of [`BoundEntities`]. Made from the [`Measurement`] or
 /// [`Windows`](crate::Windows) of the releases.
 #[derive(Clone)]
 pub struct BoundPlan {

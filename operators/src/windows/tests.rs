@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::sync::mpsc;
 use timely::dataflow::operators::{Inspect, vec::ToStream};
 
-/// What a window released: its last epoch, its key, the positions of its rows, the integers for the
+/// Release of a window: its last epoch, its key, the positions of its rows, the integers for the
 /// private log, and the saved state.
 #[derive(Clone, PartialEq)]
 struct Answered {

@@ -14,7 +14,7 @@ const RUNS: u64 = 20_000;
 /// Rows of a window over those that it needs.
 const ROOM: usize = 2;
 
-/// Least rows of a window without a lower limit.
+/// Minimum number of rows of a window without a lower limit.
 const LEAST_ROWS: usize = 200;
 
 /// The claim and the finding.

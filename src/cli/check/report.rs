@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 use super::super::output::{fit_columns, fitting_table, number, table, terminal_width};
 use super::super::{PRIVATE, thousands};
 
-/// Most epochs and unlisted keys in a list.
+/// Maximum number of epochs and unlisted keys in a list.
 pub(super) const LISTED: usize = 12;
 
-/// What was seen, and what a run would make of it.
+/// The rows seen, and how a run would count them.
 pub(super) struct CheckReport<'a> {
     pub(super) pipeline: &'a Pipeline,
     pub(super) run: &'a DryRun,
     pub(super) problems: Vec<Problem>,
     /// The last epoch that a run would publish.
     published: u64,
-    /// What a run would publish and spend.
+    /// Releases and cost of a run.
     release: String,
     /// The keys, if they are discovered.
     discovered: Option<DiscoveredKeys>,

@@ -28,9 +28,9 @@ pub(super) struct Draft {
     /// Column of the entity, unless records are protected.
     pub(super) entity: Option<String>,
     pub(super) repeat_policy: Option<RepeatPolicy>,
-    /// Most records of an entity in an epoch.
+    /// Maximum number of records of an entity in an epoch.
     pub(super) records: Option<u64>,
-    /// Most epochs in which an entity counts.
+    /// Maximum number of epochs in which an entity counts.
     pub(super) participations: Option<u64>,
     pub(super) epsilon: f64,
     pub(super) delta: f64,

@@ -13,7 +13,7 @@ use super::super::CliError;
 use super::super::output::RowProgress;
 use super::super::plan::last_noise;
 
-/// Most records in an epoch that are proposed: noise is proportional to them.
+/// Maximum number of records in an epoch that are proposed: noise is proportional to them.
 const MAX_RECORDS: u64 = 20;
 
 /// Share of the noise to which fewer participations must lower it, to be proposed beside all.
@@ -27,7 +27,7 @@ pub(super) struct ProposedLimits {
     pub(super) participations: u64,
 }
 
-/// What limits would keep of the files. Private.
+/// Searches limits by the records that they would keep. Private.
 pub(super) struct LimitSearch {
     pipeline: Pipeline,
     spread: EntitySpread,

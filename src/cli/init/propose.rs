@@ -20,7 +20,7 @@ pub(super) const COUNTED_EPOCHS: u64 = 10;
 /// The default time zone.
 pub(super) const UTC: &str = "UTC";
 
-/// Most keys that are proposed.
+/// Maximum number of keys that are proposed.
 const KEYS: usize = 20;
 
 /// Bounds that a name suggests, whatever the file holds.

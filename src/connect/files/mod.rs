@@ -55,7 +55,7 @@ pub(super) const SYSTEM: System = System {
     ..System::NONE
 };
 
-/// What a sink writes: lines, or tables in a format.
+/// Output of a sink: lines, or tables in a format.
 const FORMATS: &[Word<Option<TableFormat>>] = &[
     word("ndjson", None, "A file of JSON lines."),
     word("parquet", Some(TableFormat::Parquet), "A directory of Parquet files, each of a range of epochs."),

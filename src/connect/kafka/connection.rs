@@ -30,7 +30,7 @@ const SLICE: Duration = Duration::from_secs(1);
 const WAITING_MESSAGES: u32 = 10_000;
 const WAITING_KIB: u32 = 16_384;
 
-/// Most notes of the client library that are taken at once.
+/// Maximum number of notes of the client library that are taken at once.
 const MAX_NOTES: usize = 100;
 
 /// Milliseconds that the server waits for a message.

@@ -18,7 +18,7 @@ use crate::control::Control;
 /// gone much earlier, and a stop ends any wait.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Most bytes of a message that is not a row, and of all rows of a small answer.
+/// Maximum number of bytes of a message that is not a row, and of all rows of a small answer.
 const ANSWER_LIMIT: usize = 16 << 20;
 
 /// Bytes of lines that are sent in one message.

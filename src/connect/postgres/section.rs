@@ -36,7 +36,7 @@ pub(super) struct TableSource {
     pub(super) order: String,
 }
 
-/// What is read.
+/// Table or query to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RowSource {
     /// `table`.

@@ -28,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of an object that are asked for at once.
 pub(super) const CHUNK: u64 = 4 << 20;
 
-/// Most objects of a folder that are listed.
+/// Maximum number of objects of a folder that are listed.
 const MAX_OBJECTS: usize = 1_000_000;
 
 /// A client of a bucket, which connects when it is first asked.
@@ -247,7 +247,7 @@ impl BucketClient {
         if text.contains("NoSuchBucket") {
             return RequestError::NoStream;
         }
-        // What follows is the store's answer in XML.
+        // The rest is the store's answer in XML.
         let text = text.split_once(": <").map_or(text.as_str(), |(before, _)| before);
         let words: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
         transient(words)

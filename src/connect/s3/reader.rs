@@ -286,7 +286,7 @@ struct ObjectBytes {
     object: FoundObject,
     /// Offset of the byte after `chunk`.
     at: u64,
-    /// What was received and not returned.
+    /// Received bytes that were not returned yet.
     chunk: Bytes,
 }
 

@@ -10,7 +10,7 @@ pub(super) struct RecordPlan {
     pub(super) fields: Vec<FieldPlan>,
 }
 
-/// What becomes of a field.
+/// Treatment of a field.
 #[derive(Debug, PartialEq)]
 pub(super) enum FieldPlan {
     /// Nothing.

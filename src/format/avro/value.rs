@@ -8,7 +8,7 @@ use super::schema::{AvroType, Schema, TypeNumber};
 use crate::format::error::Defect;
 use crate::format::row::{Row, RowField};
 
-/// Most values in a record, with those that take no bytes, and their greatest depth.
+/// Maximum number of values in a record, including those of no bytes, and maximum depth of nesting.
 const MAX_STEPS: u32 = 1 << 22;
 const GREATEST_DEPTH: u32 = 64;
 

@@ -34,7 +34,7 @@ pub(super) struct Front {
     shown: Arc<AtomicU32>,
 }
 
-/// What the connections of a front share.
+/// State shared by the connections of a front.
 struct FrontSettings {
     broker: String,
     port: u16,

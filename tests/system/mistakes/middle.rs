@@ -39,7 +39,7 @@ fn sensor(days: usize, per_day: usize, spoil: impl Fn(usize, &mut Row)) -> Strin
 /// Times long ago are late by the clock, and before the first epoch where there is none.
 const LATE: &str = "most rows come after their epoch has closed";
 
-/// What goes wrong, and the words for it.
+/// A mistake, and the words for it.
 const FAULTS: [(Spoil, &str); 6] = [
     (|row| row.2 = "Bergen", "row has a key that [key] doesn't list"),
     (|row| row.0 = "1970-01-01T00:00:00Z".into(), LATE),

@@ -72,7 +72,7 @@ pub(super) fn takes_part_repeatedly(purpose: &Purpose) -> bool {
     purpose.participation.on(purpose.horizon as usize).count() > 1
 }
 
-/// Most steps of a phase: their inner products are kept for all pairs.
+/// Maximum number of steps of a phase: their inner products are kept for all pairs.
 const MAX_MEMBERS: u64 = 1024;
 
 /// Coefficients of a curve, and most parts of the gap.
