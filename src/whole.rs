@@ -15,7 +15,7 @@ pub(crate) const NUMBERS: u64 = 1 << 29;
 /// Reads the text of a file of at most `limit` bytes.
 ///
 /// # Errors
-/// Those of [`std::fs::read_to_string`], and [`ErrorKind::FileTooLarge`].
+/// The errors of [`std::fs::read_to_string`], and [`ErrorKind::FileTooLarge`].
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     let mut text = String::new();
     LimitedFile::open(path, limit)?.read_to_string(&mut text)?;

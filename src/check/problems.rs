@@ -76,7 +76,7 @@ impl Problem {
 
 /// Observed rows of all sources. Private.
 pub struct Observation<'a> {
-    /// Which rows these are.
+    /// The rows observed.
     pub extent: Extent,
     /// The rows of each source.
     pub sources: &'a [SourceRows<'a>],
@@ -123,7 +123,7 @@ impl<'a> SourceRows<'a> {
     }
 }
 
-/// Which rows were seen.
+/// A part of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// The first rows of a run, which may stop at a problem.

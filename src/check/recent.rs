@@ -86,14 +86,14 @@ impl Tally for Share {
 /// bad.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Recent<T> {
-    /// Those of closed epochs.
+    /// Tally of the closed epochs.
     pub(super) closed: T,
-    /// Those up to the last judgement.
+    /// Tally up to the last judgement.
     judged: T,
-    /// Number of times that the clock closed epochs with any, as long as most of each are bad, and
-    /// those of the epochs before.
+    /// Number of consecutive steps of the clock that closed mostly bad epochs, and the tally of the
+    /// epochs before them.
     run: (u64, T),
-    /// Those before the newest closed epochs: the closed ones, for a judge that resumes.
+    /// Tally before the newest closed epochs; for a judge that resumes, of all closed epochs.
     #[serde(skip)]
     before: T,
 }

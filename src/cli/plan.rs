@@ -379,7 +379,8 @@ pub(super) struct ComparisonTable {
     /// Its forecast in the units of the columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_file: Option<ColumnForecasts>,
-    /// Those of all strategies, if there is a pipeline file and the records of an epoch are known.
+    /// The forecasts of all strategies, if there is a pipeline file and the records of an epoch are
+    /// known.
     #[serde(skip)]
     in_units: Option<Vec<ColumnForecasts>>,
 }

@@ -144,7 +144,7 @@ pub enum SourceError {
     Lost {
         /// The server and its stream.
         path: PathBuf,
-        /// Where the stream and the state disagree.
+        /// The difference between the stream and the state.
         loss: String,
     },
     /// The part of a file that an earlier run has read has changed.

@@ -128,7 +128,7 @@ pub(crate) enum Journaling {
     Always,
 }
 
-/// Where and how to open a source.
+/// Parameters for opening a source.
 pub(crate) struct OriginRequest<'a> {
     pub(crate) shape: &'a RowLayout,
     pub(crate) position: Position,

@@ -36,7 +36,7 @@ pub(crate) enum SinkTarget {
     Events(HttpEndpoint),
 }
 
-/// Where HTTP is served.
+/// Address at which HTTP is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HttpEndpoint {
     /// `host:port`.

@@ -29,13 +29,13 @@ pub(crate) struct FieldGroup {
     pub(crate) fields: &'static [FieldDefinition],
 }
 
-/// Which sections may have the fields of a group.
+/// Condition for a section to have the fields of a group.
 pub(crate) enum GroupTest {
-    /// No other field says which.
+    /// Always.
     Any,
-    /// Those with one of these words in a field, or without it.
+    /// A field has one of these words, or is absent and one of them is its default.
     Word { key: &'static str, words: Vec<String>, is_default: bool },
-    /// Those whose `path` is an address of one of these schemes.
+    /// `path` is an address of one of these schemes.
     Scheme(Vec<&'static str>),
 }
 
@@ -104,7 +104,7 @@ pub(crate) enum FieldType {
     Sections(&'static SectionDefinition),
 }
 
-/// How a value may be written.
+/// Type of a field's value.
 pub(crate) struct Form {
     pub(crate) usage: String,
     /// Its meaning.

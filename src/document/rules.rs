@@ -52,11 +52,11 @@ pub(crate) struct Rule {
     pub(crate) message: &'static str,
 }
 
-/// Where a rule is broken.
+/// A field that breaks a rule.
 pub(crate) struct Breach {
     /// Dotted name of the field, or of the section that lacks it; empty for that of the rule.
     pub(crate) name: String,
-    /// Its place in the text; none for the section of the rule.
+    /// Its position in the text; none for the section of the rule.
     pub(crate) span: Option<Range<usize>>,
     /// The path of the field.
     pub(crate) path: &'static str,

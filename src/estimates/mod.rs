@@ -310,7 +310,7 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
 /// The averages of the records that an estimator needs. There is no way to compute an estimate from
 /// fewer.
 pub enum Averages<'a> {
-    /// That of the view's workload.
+    /// The average of the view's workload.
     One(&'a dyn OneAverage),
     /// Exponential averages with these decays, of first and second moments.
     Two([Decay; 2], &'a dyn TwoAverages),

@@ -150,7 +150,7 @@ impl StopFlag {
     /// did not within `timeout`, and `Ready(None)` if the flag is set and all has been read.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub fn wait<T, E>(
         &self,
         timeout: Duration,

@@ -20,7 +20,7 @@ use super::{BYTE_ORDER_MARK, ByteStream, FormatError, RetryingReader, io_error};
 /// Largest window of a zstd frame: what `zstd` itself unpacks without `--long`.
 const ZSTD_WINDOW: u64 = 128 << 20;
 
-/// How a file is packed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     Gzip,

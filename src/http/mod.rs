@@ -35,7 +35,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time to read what a client still sends after its answer.
 const LAST_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How often a handshake looks at its deadline.
+/// How often a handshake checks its deadline.
 const HANDSHAKE_STEP: Duration = Duration::from_secs(1);
 
 /// First byte of every TLS connection; no HTTP request begins with it.

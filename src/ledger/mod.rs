@@ -54,7 +54,7 @@ pub struct Charge {
     /// Larger kinds of entities that contain each entity of this unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<String>,
-    /// How neighbouring streams differ.
+    /// The neighbour relation.
     pub neighbours: Neighbours,
     /// False if a seeded generator draws the noise: then the rest guarantees nothing.
     pub private: bool,

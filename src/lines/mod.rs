@@ -52,7 +52,7 @@ impl LineWriter {
     pub fn new(subject: &Subject, format: OutputFormat) -> Self {
         let parameters = subject.parameters();
         let names = parameters.named_keys().map(|key| parameters.key_name(key).chars().count());
-        // Those that are discovered later are not known.
+        // Keys that are discovered later are unknown.
         let unknown = if parameters.discovery().is_some() { 12 } else { 0 };
         let longest_key = names.max().unwrap_or(0).max(unknown);
         LineWriter { subject: subject.clone(), format, longest_key, headed: false }

@@ -53,7 +53,8 @@ pub(super) enum FeedMessage {
 pub(super) struct ClosedRun {
     /// The last epoch of the run.
     pub(super) last: u64,
-    /// Where the pipeline resumes after this epoch; only for the worker that passes it on.
+    /// Positions at which the pipeline resumes after this epoch; only for the worker that passes it
+    /// on.
     pub(super) resume: Option<EpochResume>,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct RunStart {
 /// Data stored with an epoch beside its sums.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) enum EpochExtra {
-    /// Where a run resumes after it.
+    /// Positions at which a run resumes after it.
     Resume(EpochResume),
     /// Entities that took part in it.
     Admitted(Vec<Entity>),
@@ -432,7 +432,7 @@ fn ledger_request(
 /// Checks, without spending anything, that a ledger has room for a run.
 ///
 /// # Errors
-/// Those with which the run would end.
+/// The error with which the run would end.
 pub fn confirm_budget(
     pipeline: &Pipeline,
     publication: &Publication,

@@ -13,7 +13,7 @@ use crate::state::Position;
 
 /// Progress of each reader and of all together.
 pub(super) struct MergeProgress {
-    /// Those of a source in the order of its partitions.
+    /// The readers of each source, in the order of its partitions.
     pub(super) readers: Vec<ReaderProgress>,
     /// Epochs up to this one are closed.
     pub(super) closed: u64,
@@ -49,12 +49,12 @@ pub(super) struct ReaderProgress {
     pub(super) fault: Option<SourceError>,
 }
 
-/// How long a reader may be silent before it is idle.
+/// Limits of a reader's silence before it counts as idle.
 #[derive(Clone, Copy, Default)]
 pub(super) struct SilenceLimits {
-    /// That of other partitions of its source.
+    /// Limit if other partitions of its source are active.
     partitions: Option<Duration>,
-    /// That of other sources.
+    /// Limit if other sources are active.
     sources: Option<Duration>,
 }
 

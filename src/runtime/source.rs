@@ -38,14 +38,14 @@ const IDLE: Duration = Duration::from_micros(100);
 pub(super) struct SourceStreams<'scope> {
     /// Records, at or before the time of their epoch.
     pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Where a run resumes after each epoch, at its time or before; only from the process's first
-    /// worker.
+    /// Positions at which a run resumes after each epoch, at its time or before; only from the
+    /// process's first worker.
     pub(super) marks: StreamVec<'scope, u64, (u64, EpochResume)>,
     /// The last closed epoch, once the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
 }
 
-/// Where a source operator begins.
+/// Start of a source operator.
 #[derive(Clone, Copy)]
 pub(super) struct SourceStart {
     pub(super) first_epoch: u64,

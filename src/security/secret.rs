@@ -24,7 +24,7 @@ const OTHERS: u32 = 0o007;
 #[derive(Clone)]
 pub(crate) struct Secret(Zeroizing<String>);
 
-/// Where a secret is found, as named in a pipeline file.
+/// Location of a secret, as named in a pipeline file.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SecretReference {
     place: SecretPlace,

@@ -116,7 +116,7 @@ pub struct EpochMark {
     pub read: Position,
 }
 
-/// Where a source resumes after an epoch.
+/// Position at which a source resumes after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumePoint {
     /// The position of the next row.

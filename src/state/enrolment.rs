@@ -184,8 +184,8 @@ impl Store {
     /// is absolute or relative to the state directory.
     ///
     /// # Errors
-    /// Those of `enter` and of [`open`](Self::open), and [`StateError::PrivateLogLost`] if releases
-    /// were paid for but their log is missing.
+    /// The errors of `enter` and of [`open`](Self::open), and [`StateError::PrivateLogLost`] if
+    /// releases were paid for but their log is missing.
     pub fn open_enrolled<E: From<StateError>>(
         path: &Path,
         header: &PublicHeader,

@@ -171,7 +171,7 @@ impl Store {
     /// As [`Store::open`], with `settings`.
     ///
     /// # Errors
-    /// Those of [`Store::open`], and [`StateError::BehindAnchor`] or
+    /// The errors of [`Store::open`], and [`StateError::BehindAnchor`] or
     /// [`StateError::ForkedFromAnchor`] for a directory that is behind its anchor or has another
     /// history.
     pub fn open_with(

@@ -25,7 +25,7 @@ const EPOCHS: (u64, u64) = (12, 480);
 /// Documents that are kept.
 const KEPT: usize = 16;
 
-/// How often the time of a computation passes before the next one.
+/// Pause after a computation, as a multiple of its duration.
 const REST: u32 = 10;
 
 /// Maximum number of epochs that are read in a turn, which ends after one that is selected.

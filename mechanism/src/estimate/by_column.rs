@@ -59,8 +59,8 @@ use crate::quantile;
 use nalgebra::{DMatrix, DVector};
 use std::f64::consts::SQRT_2;
 
-/// How many standard deviations a mean over the rows of a pair must differ to contradict that
-/// values are missing at random: by chance once in 16,000 comparisons.
+/// Number of standard deviations by which a mean over the rows of a pair must differ to contradict
+/// that values are missing at random: by chance once in 16,000 comparisons.
 pub const CONTRADICTION: f64 = 4.0;
 
 const ALL_CORRELATIONS: Interval = Interval { lower: -1.0, upper: 1.0 };

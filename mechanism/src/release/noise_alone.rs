@@ -75,7 +75,7 @@ struct Part {
     form: RowForm,
 }
 
-/// How z becomes a row of `C⁻¹z`.
+/// Computation of a row of `C⁻¹z` from z.
 enum RowForm {
     Correlated(Box<dyn Correlator>),
     Decoded(Box<dyn Decoder>),

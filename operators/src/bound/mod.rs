@@ -153,7 +153,7 @@ pub enum RepeatPolicy {
     Average,
 }
 
-/// All that the rule needs of an entity's past. Private: `Debug` does not print it.
+/// The past of an entity, as far as the rule needs it. Private: `Debug` does not print it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EntityHistory {
     /// Number of epochs in which it took part.

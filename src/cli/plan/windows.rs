@@ -49,7 +49,7 @@ struct EachWindow {
     /// Maximum number of windows that hold records of the protected unit, counted once for each of
     /// its epochs.
     windows_of_unit: u64,
-    /// How many times as large the noise of sums is as that of a window that has the whole budget.
+    /// Factor of the noise of sums over that of a window with the whole budget.
     noise_factor: f64,
     /// Budget of one window for one record.
     budget: Budget,

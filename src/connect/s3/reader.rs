@@ -25,7 +25,7 @@ use crate::format::unpack::unpacked_name;
 use crate::format::{ByteStream, Format};
 use crate::state::{FollowedList, Position};
 
-/// How often a folder is listed anew.
+/// Time between two listings of a folder.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Open objects.

@@ -82,7 +82,7 @@ fn connections_are_encrypted_and_servers_checked() {
     let more = format!("user = '{USER}'\npassword_file = 'password'\nsasl = 'plain'\ntls = true\n");
     let with = |roots: &str| format!("{more}tls_roots = '{roots}.pem'");
     read(&case, &front, &with("other"), "").failed(1, &["kafka://", "TLS failed", "certificate"]);
-    // Those of the machine.
+    // The certificates of the machine.
     read(&case, &front, &more, "").failed(1, &["TLS failed", "certificate"]);
     read(&case, &front, &with("server"), "").succeeded();
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");

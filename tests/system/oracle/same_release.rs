@@ -21,7 +21,8 @@ use super::world::World;
 use super::{Leak, Oracle, Verdict};
 use crate::harness::{Lab, Random};
 
-/// Number of cases without `HUSHFLOW_ORACLE_CASES`. Three in four release sums, and only those are run.
+/// Number of cases without `HUSHFLOW_ORACLE_CASES`. Three in four release sums, and only those are
+/// run.
 const DEFAULT_CASES: usize = 320;
 
 /// Rows at the start of a long stream, so that the sums of squares exceed 2⁵³.
@@ -106,7 +107,7 @@ fn target(case: &Case, one: &Seen) -> Vec<Vec<i128>> {
     one.values.iter().map(&mut epoch).collect()
 }
 
-/// Which coordinates of a key have noise.
+/// Coordinates of a key that have noise.
 fn noisy(seen: &Seen) -> Vec<bool> {
     let publication = MomentPublication::from_header(&seen.header).expect("the header of a log");
     publication.mechanism().moments().noise().iter().map(|noise| noise.scale.is_some()).collect()

@@ -82,7 +82,7 @@ const MAX_PARTS: usize = 100;
 /// Steps of a descent between two reports.
 const REPORTED_STEPS: usize = 80;
 
-/// How maxima are smoothed.
+/// Smoothing of maxima.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Smoothing {
     /// Width of the corners of absolute values.
