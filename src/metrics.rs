@@ -141,7 +141,7 @@ impl Metrics {
         let about = "Rows that this run has read so far, those read again after a restart among them.";
         let rows = [(String::new(), self.rows.load(Relaxed))];
         page.family(Audience::Private, "rows_read_total", "counter", about, rows);
-        let about = "Rows that were unusable, late or out of range, by what became of them; exact counts of this run.";
+        let about = "Rows that were unusable, late or out of range, by reason; exact counts of this run.";
         let counts =
             reasons(&RowCounters::default()).map(|(reason, _)| reason).into_iter().zip(&self.exceptional);
         let counts = counts.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), count.load(Relaxed)));

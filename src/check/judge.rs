@@ -9,7 +9,7 @@
 //!   and by the closed epochs alone.
 //! - Each source is judged by its own rows. Epochs and keys without a record are those of all
 //!   sources together.
-//! - Besides the rows since the last judgement, epochs in a row of which each shows mostly rows
+//! - Besides the rows since the last judgement, consecutive epochs that each show mostly rows
 //!   that don't count are judged by themselves, and so is one in which the public clock fell back.
 //! - The values of each column, below and above its bounds, are judged in the same way, and so are
 //!   the records that the limits of entities leave out, over all sources together.
@@ -82,7 +82,7 @@ impl SourceJudge {
         SourceJudge { rows, earlier: rows.closed, values }
     }
 
-    /// Notes what became of all rows of closed epochs since the judge began.
+    /// Records the outcomes of all rows of closed epochs since the judge began.
     fn close(&mut self, last: u64, mut counters: RowCounters) {
         counters += self.earlier;
         self.rows.close(counters);
@@ -175,9 +175,9 @@ impl RowJudge {
         self.cut = None;
     }
 
-    /// Notes that the clocks have closed the epochs up to `last` at one row, and what became of the
-    /// rows of these epochs since the judge began, by source. Returns whether any of the epochs is
-    /// new.
+    /// Notes that the clocks have closed the epochs up to `last` at one row, and the outcomes of
+    /// the rows of these epochs since the judge began, by source. Returns whether any of the epochs
+    /// is new.
     pub fn close(&mut self, last: u64, counters: &[RowCounters]) -> bool {
         if last <= self.coverage.closed.last {
             return false;

@@ -100,7 +100,7 @@ pub struct SourceRows<'a> {
 }
 
 impl<'a> SourceRows<'a> {
-    /// Rows that were read, all of which are new.
+    /// Rows that were read, all new.
     pub fn new(counters: RowCounters, survey: &'a RowSurvey) -> Self {
         SourceRows { counters, newest: counters, survey }
     }
@@ -196,8 +196,8 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
     found
 }
 
-/// Rows of which most are duplicates. They are counted for all sources together: which duplicate is
-/// the first depends on the order of reading.
+/// Reports that most rows are duplicates. They are counted for all sources together: which
+/// duplicate is the first depends on the order of reading.
 fn duplicates(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
     let rows: u64 = seen.sources.iter().map(|source| source.counters.rows).sum();
     let id = pipeline.id.as_ref().filter(|_| rows >= seen.extent.least() && 2 * seen.duplicates > rows)?;

@@ -18,7 +18,7 @@ const LEAST_RUN: (u64, u64) = (3, 20);
 /// its inverse.
 pub(super) const RUN_SHARE: u64 = 50;
 
-/// Numbers of which some are bad.
+/// Counts of rows, values or records, and of the bad ones among them.
 pub(super) trait Tally: Copy + Default {
     /// All of them.
     fn all(&self) -> u64;
@@ -150,7 +150,7 @@ impl<T: Tally> Recent<T> {
 mod tests {
     use super::*;
 
-    /// Closes epochs of ten, of which `bad` are bad, and returns those at which most are.
+    /// Closes epochs of ten rows, `bad` of them bad, and returns those at which most are.
     fn judged(bad: impl Fn(u64) -> u64, epochs: u64) -> Vec<u64> {
         let (mut recent, mut total) = (Recent::<Share>::default(), Share::default());
         let judge = |epoch: &u64| {

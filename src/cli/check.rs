@@ -153,7 +153,7 @@ fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Re
         |kind, message: String| found.push(Problem { stops: true, ..Problem::new(kind, true, message) });
     let header = publication.header()?;
     let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
-    // A run that was refused leaves a log without a release, which the next run begins anew.
+    // A run that was refused leaves a log without a release, which the next run replaces.
     let has_release = |mut earlier: PublicReader| !matches!(earlier.next_frame(), Ok(None));
     if earlier.is_some_and(|earlier| *earlier.header() != header && has_release(earlier)) {
         add(

@@ -102,7 +102,7 @@ enum Command {
     Shell(shell::ShellCommand),
 }
 
-/// Runs the command with these arguments, of which the first is its name. Returns the exit status;
+/// Runs the command with these arguments. The first is its name. Returns the exit status;
 /// help and wrong usage end the process.
 pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments = parse(arguments);

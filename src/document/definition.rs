@@ -14,7 +14,7 @@ pub(crate) struct SectionDefinition {
     pub(crate) fields: &'static [FieldDefinition],
     /// Fields that only some of these sections have.
     pub(crate) groups: fn() -> Vec<FieldGroup>,
-    /// Alternatives of which exactly one must be present: a field, or one with a value
+    /// Alternatives; exactly one must be present: a field, or one with a value
     /// (`field = value`, as TOML). Empty if there are none.
     pub(crate) one_of: fn() -> Vec<String>,
     /// Rules on several of its fields, and on those of sections inside it.

@@ -89,7 +89,7 @@ pub(super) fn within_bounds(density: Density, projection: Projection) -> Density
     }
 }
 
-/// Returns one word: how large the noise is beside the bounds, or why there is no density.
+/// Returns one word: how large the noise is relative to the bounds, or why there is no density.
 pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
     match density {
         Ok(Density { quality: Quality::Good, .. }) => "good",

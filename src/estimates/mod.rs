@@ -206,7 +206,7 @@ impl EstimatorKind {
         }
     }
 
-    /// Returns the numbers that flags of `tail` give beside its name: name, and help text.
+    /// Returns its parameters, which flags of `tail` set: name and help text.
     pub fn numbers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let fields = if self.flag.is_some() { &[] } else { self.fields };
         fields.iter().map(|field| {

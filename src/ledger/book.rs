@@ -140,7 +140,7 @@ pub fn enter(
     Ok(Some(LedgerPayment { entered, enter: Box::new(enter) }))
 }
 
-/// Reserves room beside entries and other reservations.
+/// Reserves room in addition to entries and other reservations.
 fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result<Reservation, LedgerError> {
     let path = file.path();
     let refused = |refusal| LedgerError::Refused { path: path.into(), refusal };
@@ -149,7 +149,7 @@ fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result
     Ok(Reservation::make(path, &text)?)
 }
 
-/// Checks that a ledger has room for a request beside entries and reservations, and changes
+/// Checks that a ledger has room for a request besides entries and reservations, and changes
 /// nothing.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ pub struct KeyDiscovery {
     pub delta: f64,
     /// `share`: share of the budget that finds keys.
     pub share: f64,
-    /// `most`: number of keys that can be shown, each of which has a slot in every release.
+    /// `most`: number of keys that can be shown. Each has a slot in every release.
     pub most: u32,
     /// `at_least`: a key with fewer records is never shown.
     pub at_least: u64,

@@ -17,7 +17,7 @@
 //! product of their estimates with the difference of the records, learned from the first trials,
 //! guesses the stream in the others. The share of right guesses bounds μ from below
 //! ([`EventPair::mu`](hushflow_mechanism::audit::bound::EventPair::mu)), and the charge of all
-//! windows must be at least that. The audit reads no data and is no proof.
+//! windows must be at least that. The audit reads no data and is not a proof.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -198,7 +198,7 @@ impl Rehearsal {
         (0..self.sources).take_while(|_| !readers.is_empty()).map(survey).collect()
     }
 
-    /// Returns what became of the rows of each source.
+    /// Returns the outcomes of the rows of each source.
     fn row_counters(&self, readers: &[SourceReader]) -> Vec<RowCounters> {
         let sum = |source| {
             let mut sum = RowCounters::default();

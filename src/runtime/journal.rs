@@ -48,7 +48,7 @@ pub(super) struct RunStart {
     pub(super) histories: Vec<(Entity, EntityHistory)>,
 }
 
-/// Data stored with an epoch beside its sums.
+/// Data stored with an epoch, besides its sums.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) enum EpochExtra {
     /// Positions at which a run resumes after it.

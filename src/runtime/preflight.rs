@@ -241,7 +241,7 @@ impl FirstCheck {
 fn refusal(among: &str, problem: &Problem, preflight: &str) -> String {
     let message = &problem.message;
     format!(
-        "{among}{message} (hushflow check shows more; preflight = \"{preflight}\" in [source] goes on all the same)"
+        "{among}{message} (hushflow check shows more; preflight = \"{preflight}\" in [source] continues anyway)"
     )
 }
 

@@ -180,7 +180,7 @@ impl MergeProgress {
 
     /// Takes why the run must stop: a source can't be read further, and all epochs that its clock
     /// has closed are closed. The number of published epochs then depends on the rows alone. A
-    /// silent source may never close them; `is_silent` stops the run all the same.
+    /// silent source may never close them; `is_silent` stops the run anyway.
     pub(super) fn take_fault(&mut self, is_silent: bool) -> Option<SourceError> {
         let is_over = |source: &&mut ReaderProgress| is_silent || source.closed <= self.closed;
         let mut failed = self.readers.iter_mut().filter(|source| source.fault.is_some());

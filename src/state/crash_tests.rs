@@ -9,7 +9,7 @@
 //!
 //! Checkpoints are frequent, so segments begin and are removed in every run.
 //!
-//! Every attempt draws its releases anew, so drawing an epoch twice is detected.
+//! Every attempt draws fresh releases, so drawing an epoch twice is detected.
 
 use super::{
     EpochFrame, PublicHeader, PublicReader, RecoveredState, SourcePosition, StateError, Store, SumRetention,

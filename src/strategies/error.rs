@@ -84,7 +84,7 @@ pub enum StrategiesError {
         reason: String,
     },
     /// It was changed after it was written.
-    #[error("{}: the checksum is wrong: the file was damaged or edited; write it anew with `hushflow optimize -o FILE`", path.display())]
+    #[error("{}: the checksum is wrong: the file was damaged or edited; write it again with `hushflow optimize -o FILE`", path.display())]
     FileChecksum {
         /// The file.
         path: PathBuf,

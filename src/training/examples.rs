@@ -205,7 +205,7 @@ impl Examples {
                 }
                 None => gradient.copy_from_slice(features),
             }
-            // Computed all the same, so that a blank row takes as long as any other.
+            // Computed anyway, so that a blank row takes as long as any other.
             if self.is_blank(row) {
                 gradient.fill(f64::NAN);
             }

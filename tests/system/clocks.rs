@@ -145,8 +145,8 @@ fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
     assert!(counted <= 20, "all days closed at row 20");
 }
 
-/// Two feeds that share all flights, and a third with half of them again: copies, some of which are
-/// late in the feed where they arrive first.
+/// Two feeds that share all flights, and a third with half of them again: duplicates, some of which
+/// are late in the feed where they arrive first.
 fn feeds(lab: &Lab, flights: &FlightStreams) -> String {
     let (east, west): (Vec<_>, Vec<_>) = flights.rows.iter().enumerate().partition(|(at, _)| at % 3 == 0);
     let rows = |rows: Vec<(usize, &String)>| flights.csv(rows.into_iter().map(|(_, row)| row));

@@ -331,7 +331,7 @@ fn senders(lab: &Lab, more: &str) -> PathBuf {
     lab.write("senders.toml", text)
 }
 
-/// 600 people with six records each, of which three count; the workers count them together.
+/// 600 people with six records each. Three of the six count; the workers count them together.
 #[test]
 fn counters_show_what_limits_leave_out() {
     let lab = Lab::new();

@@ -196,7 +196,7 @@ fn empty_histograms_are_noticed() {
     }
 }
 
-/// A column that few rows have is no mistake; one that none has is.
+/// A column that few rows have is not a mistake; a column that no row has is one.
 #[test]
 fn sparse_columns_of_histograms_are_judged_by_their_values() {
     let lab = Lab::new();

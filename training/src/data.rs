@@ -56,7 +56,7 @@ pub enum DataError {
     },
     /// The length of the file does not match its header.
     #[error(
-        "{}: holds {found} elements where its header promises {expected}: the file is damaged, get it anew",
+        "{}: holds {found} elements where its header promises {expected}: the file is damaged: get it again",
         path.display()
     )]
     Length {

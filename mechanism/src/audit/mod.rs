@@ -76,7 +76,7 @@ pub enum AuditError {
     /// The clipper is invalid.
     #[error(transparent)]
     Clip(#[from] ClipError),
-    /// The mechanism's histograms are no histograms.
+    /// The mechanism's histograms are malformed.
     #[error(transparent)]
     Histogram(#[from] HistogramError),
     /// A record can't be clipped.

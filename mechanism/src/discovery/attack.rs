@@ -34,7 +34,7 @@ fn shown(discovery: &Arc<Discovery>, records: i128, epochs: u64, seeds: u64) -> 
     (0..seeds).filter(is_shown).count() as f64 / seeds as f64
 }
 
-/// 40,000 seeds have a deviation of at most 0.0025, of which five are never exceeded with a
+/// 40,000 seeds have a deviation of at most 0.0025. Five of these are never exceeded, with a
 /// probability above 10⁻⁶.
 #[test]
 fn a_key_of_one_neighbour_alone_is_shown_as_often_as_the_bound_says() {

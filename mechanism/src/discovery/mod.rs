@@ -63,7 +63,7 @@
 //!
 //! # Exactly once
 //! The noise of an epoch's nodes comes from a secret of 32 bytes, drawn when the epoch closes, and
-//! the name of the key ([`Candidates`]). The private log holds the secret beside the exact sums. So
+//! the name of the key ([`Candidates`]). The private log holds the secret and the exact sums. So
 //! a run that resumes finds the same noise for committed epochs, and keys that appear later get
 //! nodes that were there from the first epoch: no clock begins with a private event. An epoch that
 //! was not committed has released nothing, and its secret is gone. A copy of a state directory

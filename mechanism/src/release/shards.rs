@@ -7,8 +7,8 @@ use std::ops::Range;
 const NEAR_COORDINATES: u64 = 1 << 14;
 
 /// Coordinates of a shard in [`Shards::of`]: enough that an epoch's fixed work for a shard (a key
-/// from the operating system, a first kilobyte of keystream, a message) is small beside that for
-/// its coordinates.
+/// from the operating system, a first kilobyte of keystream, a message) is small relative to that
+/// for its coordinates.
 const WIDE: u64 = 256;
 
 /// Coordinates of a shard where there are few, so that several workers can share them.

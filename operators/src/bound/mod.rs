@@ -227,7 +227,7 @@ impl EntityLimits {
 pub struct BoundedRecords {
     pub(crate) measurement: MeasurementId,
     pub(crate) records: Records,
-    /// Number of sent records by key, of which these are a part.
+    /// Number of sent records by key; these are a part of it.
     pub(crate) sent: BTreeMap<u32, u64>,
 }
 

@@ -159,7 +159,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
             |_| 0,
             |count| count.late + count.folded,
             (2, "most rows"),
-            "come after their epoch has closed: raise allowed_lateness, or choose the clock of [epochs] anew",
+            "come after their epoch has closed: raise allowed_lateness, or choose another clock in [epochs]",
         ),
     ];
     for (kind, clocked, count, (share, name), message) in times {
@@ -336,7 +336,7 @@ fn defect(pipeline: &Pipeline, seen: &SourceRows<'_>) -> String {
         (Some(defect), _) => format!(": {defect}"),
         (None, Some(worst)) if 2 * worst.numeric_times > worst.malformed => match number_format(pipeline) {
             Some(unit) => format!(
-                ": found numbers that are no times of our days in {unit} since 1970, as time_format in [source] says: \
+                ": found numbers that are not recent times in {unit} since 1970, as time_format in [source] says: \
                  try seconds, milliseconds, microseconds or nanoseconds"
             ),
             None => format!(

@@ -99,7 +99,7 @@ impl WindowAuditReport {
         let verdict = if finding.ok { "The claim is not exceeded." } else { "THE CLAIM IS EXCEEDED." };
         format!(
             "{}: (ε, δ) = ({}, {}) is claimed for {} neighbours, unit {}; confidence {}\n\n{}\n{verdict} An estimator spends its \
-             budget on several steps, of which one pair of streams shows only some, so the share is well below 100 %.\n",
+             budget on several steps, and one pair of streams shows only some of them, so the share is well below 100 %.\n",
             self.name,
             number(self.epsilon),
             number(self.delta),

@@ -64,7 +64,7 @@ impl<'a> CheckReport<'a> {
         Ok(CheckReport { pipeline, run, problems, published, release, discovered })
     }
 
-    /// Returns what became of the rows: a name for programs, one for people, and a count.
+    /// Returns the outcomes of the rows: a name for programs, one for people, and a count.
     fn outcomes(&self) -> [(&'static str, &'static str, u64); 12] {
         let c: &RowCounters = &self.run.counters;
         let [missing, malformed] = match self.pipeline.rows.missing {

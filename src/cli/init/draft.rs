@@ -178,12 +178,12 @@ fn unfit(column: &ColumnProfile, kind: Option<ColumnKind>) -> String {
                 .into()
         }
         Some(ColumnKind::Time) => {
-            "are no dates or RFC 3339 times: choose another column, or name the form by --time-format, \
+            "are not dates or RFC 3339 times: choose another column, or name the form by --time-format, \
             such as '%d/%m/%Y %H:%M'"
                 .into()
         }
         _ if column.decimal_commas > 0 => DECIMAL_COMMAS.into(),
-        _ => "are no numbers: choose another".into(),
+        _ => "are not numbers: choose another".into(),
     }
 }
 

@@ -16,7 +16,7 @@ use super::super::plan::last_noise;
 /// Maximum number of records in an epoch that are proposed: noise is proportional to them.
 const MAX_RECORDS: u64 = 20;
 
-/// Share of the noise to which fewer participations must lower it, to be proposed beside all.
+/// Maximum share of the noise that fewer participations must leave, to be proposed besides all.
 const WORTH: f64 = 0.9;
 
 /// Limits that were proposed.
@@ -73,7 +73,7 @@ impl LimitSearch {
         }
     }
 
-    /// Proposes limits beside those that are given.
+    /// Proposes the limits that are not given.
     pub(super) fn proposed(
         &self,
         repeat_policy: Option<RepeatPolicy>,

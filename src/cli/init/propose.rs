@@ -52,17 +52,17 @@ pub(super) struct Proposal {
     pub(super) horizon: u64,
     /// Columns that may name a person or a device, the likeliest first.
     pub(super) entities: Vec<String>,
-    /// Columns of numbers that look like identifiers, and are no values.
+    /// Columns of numbers that look like identifiers instead of values.
     pub(super) identifiers: Vec<String>,
     /// Columns of numbers with decimal commas, which are not read.
     pub(super) decimal_commas: Vec<String>,
 }
 
 impl Proposal {
-    /// Returns proposals beside what the flags give.
+    /// Returns proposals for what the flags don't give.
     pub(super) fn of(profile: &FileProfile, arguments: &InitArguments) -> Self {
         let of_kind = |kind| profile.columns.iter().filter(move |column| column.kind() == kind);
-        // The names of people are no public list.
+        // The names of people are not a public list.
         let is_unit = |column: &&ColumnProfile| column.names_unit() && !is_like(&column.name, &KINDS);
         let mut keys: Vec<_> = of_kind(ColumnKind::Word)
             .filter(|column| !is_unit(column) && !has_decimal_commas(column))

@@ -201,7 +201,7 @@ struct GrowingFile {
     /// Bytes of the file that have been read.
     read: u64,
     framing: Framing,
-    /// Bytes that have been read: whole records up to `ready`, of which those up to `given` were
+    /// Bytes that have been read: whole records up to `ready`; those up to `given` were
     /// returned.
     bytes: Zeroizing<Vec<u8>>,
     given: usize,

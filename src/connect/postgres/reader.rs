@@ -73,7 +73,7 @@ enum Stage {
     Settle(i64, OpenTransactions),
     /// Begin the next batch.
     Begin(i64),
-    /// Read the rows of a batch, of which this number has come.
+    /// Read the rows of a batch; this number has arrived.
     Read(i64, u64),
 }
 

@@ -69,7 +69,7 @@ impl BucketClient {
         BucketClient { bucket: bucket.clone(), name, control: control.clone(), open: None }
     }
 
-    /// Forgets the connections and the secret, which are read anew for the next request.
+    /// Forgets the connections and the secret, which are read again for the next request.
     pub(super) fn close(&mut self) {
         self.open = None;
     }

@@ -19,7 +19,7 @@ pub(super) enum FieldPlan {
     Copy(TypeNumber, usize),
     /// It is a record with wanted fields.
     Enter(Vec<FieldPlan>),
-    /// It is one of several, of which some are records with wanted fields.
+    /// It is one of several types, and some are records with wanted fields.
     Choose(Vec<FieldPlan>),
 }
 

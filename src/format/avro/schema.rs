@@ -33,7 +33,7 @@ pub(crate) enum SchemaError {
 /// Number of a type in its schema.
 pub(super) type TypeNumber = usize;
 
-/// A schema: its types, of which the last parsed text's is the root.
+/// A schema: its types. The root is the type of the last parsed text.
 pub(super) struct Schema {
     types: Vec<AvroType>,
     pub(super) root: TypeNumber,

@@ -103,7 +103,7 @@ fn a_small_source_that_turns_bad_later_stops_within_a_few_epochs() {
     }
 }
 
-/// Two days without values are no reason to stop, early or late.
+/// Two days without values don't stop a run, early or late.
 #[test]
 fn a_short_gap_stops_nothing() {
     for (days, gap) in [(60, 20..22), (60, 58..60), (300, 250..252)] {

@@ -56,7 +56,7 @@ impl Maker<'_> {
         self.case.is(F::Pair, &["extreme"])
     }
 
-    /// Gives the protected entity more records than may pass, of which only one differs: whether
+    /// Gives the protected entity more records than may pass. Only one of them differs: whether
     /// that record passes affects the others.
     fn add_competing_records(&mut self, rows: &mut [StreamRow]) {
         let (claim, _) = self.case.claim();

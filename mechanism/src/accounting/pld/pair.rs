@@ -113,7 +113,7 @@ impl DominatingPair {
         Ok(Self { kind: PairForm::Replacement(pair), reversed: false })
     }
 
-    /// Returns the pair of the Gaussian mechanism on bins, of which a record is in one at random: P
+    /// Returns the pair of the Gaussian mechanism for a record in one bin at random: P
     /// with the record, and Q without it.
     ///
     /// # Errors
