@@ -171,8 +171,8 @@ fn ranges(panel: &Panel) -> Result<AxisRanges, &'static str> {
         (sound && low <= high).then_some(low..high)
     };
     let x = range(|point| point.x, |point| point.x).ok_or("there are no steps to draw")?;
-    let y =
-        range(|point| point.y, |point| point.y.max(point.high)).ok_or("the errors are not numbers above 0")?;
+    let y = range(|point| point.y, |point| point.y.max(point.high))
+        .ok_or("the errors are not numbers above 0")?;
     Ok([x.start..x.end.max(x.start * 1.01), y.start / 1.1..y.end * 1.1])
 }
 

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::mechanism::mechanism::Method;
-use hushflow::mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
+use hushflow::mechanism::mechanism::method::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow::mechanism::moments::{Bins, Layout, SecondMoment};
 use hushflow::mechanism::optimize::loss_bound;
 use hushflow::mechanism::participation::Participation;
