@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::Failure;
-use crate::interrupt::{SIGNALS, interruptible};
+use crate::process::{SIGNALS, interruptible};
 
 /// Epochs that a follower reads ahead of its caller.
 const AHEAD: usize = 16;

@@ -20,8 +20,8 @@ use pyo3::prelude::*;
 
 use crate::batches::{Batch, BatchRules, CHUNK, Columns};
 use crate::errors::Failure;
-use crate::interrupt::{SIGNALS, interruptible};
-use crate::owner::Owner;
+use crate::process::Owner;
+use crate::process::{SIGNALS, interruptible};
 use crate::runs::{Pipeline, state_directory};
 
 /// Reason of the fault that ends a session before its horizon.

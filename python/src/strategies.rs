@@ -15,7 +15,7 @@ use numpy::{PyArray2, PyArrayMethods, ToPyArray};
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
-use crate::interrupt::interruptible;
+use crate::process::interruptible;
 
 /// The purpose of a strategy, except the number of epochs.
 #[derive(Clone)]

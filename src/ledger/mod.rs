@@ -11,7 +11,6 @@
 //! entries. A release that bypasses it, or a run on a copy of a state directory, spends without an
 //! entry.
 
-mod account;
 mod book;
 mod budget;
 mod composition;
@@ -20,10 +19,10 @@ mod home;
 #[cfg(test)]
 mod tests;
 
-pub use account::LedgerAccount;
 #[cfg(test)]
 pub(crate) use book::enter_in;
 pub use book::{Book, LedgerRequest, confirm_room, enter, enter_once, set_budget, standing};
+pub use budget::LedgerAccount;
 pub use budget::{Budget, BudgetExceeded};
 pub use composition::{ComposedEpsilon, PureSpending};
 pub use error::{CompositionError, LedgerError, LedgerRefusal};

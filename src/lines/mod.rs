@@ -3,7 +3,6 @@
 //! A [`LineWriter`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
 //! epoch. It writes the fields that identify the line; the [`Estimate`] writes the others.
 
-mod record;
 mod style;
 mod table;
 
@@ -14,14 +13,14 @@ use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Estimate, EstimateField, SentRecords, ends};
+use crate::estimates::{Cell, Estimate, EstimateField, EstimateRecord, SentRecords, ends};
 use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
 use crate::state::HistoryStamp;
 use crate::time::epoch_start;
+
 use table::{TableLayout, TableRow, TableSizes};
 
-pub use record::records;
 pub use style::TableStyle;
 
 /// Output format of a view.
@@ -345,4 +344,31 @@ fn places(width: f64) -> usize {
 /// the line.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Returns the records of an epoch, in the order of its lines.
+pub fn records(subject: &Subject, epoch: &EpochEstimates) -> Vec<EstimateRecord> {
+    let record = |estimate: &KeyEstimate| EstimateLine::new(subject, estimate).record();
+    epoch.estimates.iter().map(record).collect()
+}
+
+impl EstimateLine<'_> {
+    fn record(&self) -> EstimateRecord {
+        let (by, view) = match &self.subject.publication {
+            Publication::Windows(windows) => ("estimator", windows.estimator().to_string()),
+            Publication::Moments(_) => ("view", self.view().into()),
+        };
+        let start = match &self.subject.parameters().epochs.schedule {
+            Schedule::ByTime(schedule) => schedule.start_of(self.first_epoch()),
+            Schedule::ByCount(_) => None,
+        };
+        let shown = self.estimate.shown_count();
+        let count = self.estimate.moments().map(|moments| shown.map(|count| (count, moments.noise.count)));
+        let counts = count.into_iter().flat_map(|count| EstimateField::noisy("count", &[], count));
+        let sent = self.sent();
+        let sent = sent.iter().flat_map(SentRecords::fields);
+        let fields = counts.chain(sent).chain(self.estimate.fields()).collect();
+        let private = self.subject.publication.is_private();
+        EstimateRecord { epoch: self.epoch, start, key: self.key().into(), by, view, private, fields }
+    }
 }

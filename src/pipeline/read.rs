@@ -7,7 +7,6 @@ mod estimator;
 mod histograms;
 mod ledger;
 mod release;
-mod size;
 mod source;
 mod sources;
 #[cfg(test)]

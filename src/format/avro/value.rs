@@ -3,8 +3,8 @@
 
 use std::io::Write;
 
-use super::plan::{FieldPlan, RecordPlan};
 use super::schema::{AvroType, Schema, TypeNumber};
+use super::schema::{FieldPlan, RecordPlan};
 use crate::format::error::Defect;
 use crate::format::row::{Row, RowField};
 
