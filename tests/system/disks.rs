@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::harness::means::can_mount;
+use crate::harness::can_mount;
 use crate::harness::{
     Ended, Lab, PRIVATE_LOG, Stream, await_until, expected_sums, finish, hushflow, releases, run, sums, wait,
 };

@@ -16,7 +16,7 @@ use rustls::ClientConfig;
 use crate::harness::{Lab, Random, Stream, await_until, finish, hushflow, releases, run, stop, sums, wait};
 use crate::parquet::write_optional;
 use crate::servers::{Proxy, free_port, installed};
-use crate::tables;
+use crate::sinks;
 use crate::tls::connect;
 
 pub(crate) const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
@@ -166,7 +166,7 @@ pub(crate) fn check_tables(case: &ObjectStream, server: &ObjectServer, objects: 
         std::fs::write(copies.join(name), server.request("GET", &format!("/logs/{key}"), b""))
             .expect("a file");
     }
-    let (found, expected) = (tables::rows(&copies), tables::shown(&case.state()));
+    let (found, expected) = (sinks::rows(&copies), sinks::shown(&case.state()));
     assert!(found == expected, "the objects are not what tail shows");
 }
 

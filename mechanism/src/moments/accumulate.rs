@@ -342,9 +342,6 @@ impl Hasher for Scatter {
     }
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Rows by key, wiped when dropped.
 #[derive(Default)]
 struct SortedRows {
@@ -430,3 +427,6 @@ impl Drop for SortedRows {
         self.wipe();
     }
 }
+
+#[cfg(test)]
+mod tests;

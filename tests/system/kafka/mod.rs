@@ -4,7 +4,6 @@
 
 pub(crate) mod cluster;
 mod front;
-mod login;
 mod registry;
 mod secure;
 
