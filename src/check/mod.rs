@@ -19,7 +19,6 @@
 
 mod clipping;
 mod coverage;
-mod discovered;
 mod entities;
 mod judge;
 mod problems;
@@ -28,9 +27,9 @@ mod spread;
 mod tally;
 
 pub use coverage::{ClosedCoverage, Coverage};
-pub use discovered::{DiscoveredKeys, KeyRecords};
 pub use entities::EntityCut;
 pub use judge::{JudgeState, RowJudge};
 pub use problems::{Extent, Observation, Problem, SourceRows, histogram_surveys, never_closes, problems};
 pub use spread::EntitySpread;
 pub use tally::RecordTally;
+pub use tally::{DiscoveredKeys, KeyRecords};

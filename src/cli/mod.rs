@@ -36,6 +36,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, stdout};
 use std::path::Path;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::Term;
 use hushflow::lines::{OutputFormat, TableStyle};
@@ -44,6 +45,8 @@ use hushflow::publication::PublicationError;
 use hushflow::runtime::RunError;
 use hushflow::sink::SinkError;
 use hushflow::web::HttpError;
+use serde::de::DeserializeOwned;
+use serde::de::value::StrDeserializer;
 
 use help::parse;
 
@@ -353,4 +356,12 @@ pub(crate) fn thousands(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Returns a parser of one of these words, spelled as in pipeline files.
+pub(super) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    let read = |word: String| T::deserialize(StrDeserializer::<serde::de::value::Error>::new(&word));
+    PossibleValuesParser::new(words).try_map(read)
 }

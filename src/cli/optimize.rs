@@ -23,7 +23,8 @@ use serde::Serialize;
 
 use super::output::SearchStatus;
 use super::output::{number, print_json, print_wrapped, table};
-use super::plan::{list, read_workload, scheduled, word};
+use super::plan::{list, read_workload, scheduled};
+use super::word;
 use super::{CliError, number_in};
 
 /// Another word for `optimal`.

@@ -25,8 +25,6 @@ use hushflow::strategies::matrix;
 use hushflow::strategies::schedule::LearningRates;
 use hushflow::strategies::{Candidate, StrategiesError};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde::de::value::StrDeserializer;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
@@ -216,14 +214,6 @@ pub(super) fn scheduled(
 
 fn positive(value: f64) -> Result<f64, &'static str> {
     if value > 0.0 && value.is_finite() { Ok(value) } else { Err("expected a finite number above 0") }
-}
-
-/// Returns a parser of one of these words, spelled as in pipeline files.
-pub(super) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
-    words: &'static [&'static str],
-) -> impl TypedValueParser<Value = T> {
-    let read = |word: String| T::deserialize(StrDeserializer::<serde::de::value::Error>::new(&word));
-    PossibleValuesParser::new(words).try_map(read)
 }
 
 impl PlanArguments {

@@ -397,7 +397,3 @@ fn report_faint_counts(input: &SinkInput, options: &RunOptions, summary: &RunSum
         pipeline.display()
     ));
 }
-
-pub(super) fn warn(message: &str) {
-    print_message(&format!("warning: {message}"));
-}

@@ -17,6 +17,8 @@ use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word}
 use crate::format::Format;
 use tables::TableFormat;
 
+pub(super) use listed::StoppableInput;
+
 /// Tag of files that the pipeline file lists.
 pub(super) const TAG: PositionTag = PositionParts::InOrder.tag(0);
 /// Tag of files that are followed.

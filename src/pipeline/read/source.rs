@@ -1,14 +1,22 @@
 //! Section `[source]`, or one of `[[sources]]`: the scheme of the path selects the kind of input.
 
 use std::path::Path;
+use std::time::Duration;
 
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 
-use super::sources::SourceTiming;
 use crate::connect::{Input, Journaling, RecordFormat};
 use crate::document::Section;
 use crate::pipeline::fields::{MISSING_POLICIES, ROW_POLICIES};
 use crate::pipeline::{MissingPolicy, RowPolicies, RowPolicy, Source};
+
+/// The clock of a source, with `[epochs]` as default.
+pub(super) struct SourceTiming {
+    pub(super) schedule: Schedule,
+    pub(super) arrival: Option<String>,
+    pub(super) idle: Option<Duration>,
+    pub(super) largest_jump: Option<i64>,
+}
 
 /// Reads a source with this name and its row policies.
 pub(super) fn source(

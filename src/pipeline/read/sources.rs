@@ -8,7 +8,7 @@ use std::time::Duration;
 use hushflow_mechanism::epochs::{ClockSource, LatePolicy, Schedule, TimeSchedule};
 
 use super::epochs::clock;
-use super::source::source;
+use super::source::{SourceTiming, source};
 use super::{ColumnRoles, required};
 use crate::connect::Journaling;
 use crate::document::Section;
@@ -29,14 +29,6 @@ struct SourceSection {
     rows: RowPolicies,
     preflight: Preflight,
     id: Option<String>,
-}
-
-/// The clock of a source, with `[epochs]` as default.
-pub(super) struct SourceTiming {
-    pub(super) schedule: Schedule,
-    pub(super) arrival: Option<String>,
-    pub(super) idle: Option<Duration>,
-    pub(super) largest_jump: Option<i64>,
 }
 
 pub(super) fn sources<'a>(
