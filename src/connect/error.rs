@@ -149,7 +149,7 @@ pub enum SourceError {
     },
     /// The part of a file that an earlier run has read has changed.
     #[error(
-        "{}: the file has changed before the place where the last run stopped: rows would count twice or never; restore what was \
+        "{}: the file has changed before the position where the last run stopped: rows would count twice or never; restore what was \
          read and only append to it, or begin a new state directory, which spends again", path.display()
     )]
     Changed {

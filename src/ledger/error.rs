@@ -122,7 +122,7 @@ pub enum LedgerError {
     },
     /// The content is intact but unknown.
     #[error(
-        "{}: the ledger was written by a newer version, or is none ({reason}): use the newer program, or restore the ledger from a copy",
+        "{}: the ledger was written by a newer version, or is not a ledger ({reason}): use the newer program, or restore the ledger from a copy",
         path.display()
     )]
     Content {
@@ -148,7 +148,7 @@ pub enum LedgerError {
     /// The entry that paid for a state directory is gone.
     #[error(
         "{}: this ledger has no entry {identity}, which paid for what the state directory has published: it was removed, rolled \
-         back or replaced, and others may have spent past it: restore its newest copy, or name the ledger's new place under \
+         back or replaced, and later spending may be missing: restore its newest copy, or name the ledger's new directory under \
          [ledger] in the pipeline file; if there is no copy, remove `enrolment` from the state directory, which is then charged again",
         path.display()
     )]

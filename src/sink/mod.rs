@@ -123,7 +123,7 @@ pub enum SinkError {
     Thread(#[source] io::Error),
     /// The sink holds releases of another history than the log's.
     #[error(
-        "{name}: epoch {epoch} that it holds is not of the history in the state directory: let the sink have a new place, \
+        "{name}: its epoch {epoch} is not of the history in the state directory: name another destination for the sink, \
          or restore the directory"
     )]
     OtherHistory {
@@ -134,7 +134,7 @@ pub enum SinkError {
     },
     /// The sink has releases that the log doesn't have.
     #[error(
-        "{name}: it holds epoch {epoch}, but the log ends at epoch {end}: let the sink have a new place, or restore the \
+        "{name}: it holds epoch {epoch}, but the log ends at epoch {end}: name another destination for the sink, or restore the \
          state directory"
     )]
     Ahead {

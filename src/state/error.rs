@@ -81,7 +81,7 @@ pub enum StateError {
     },
     /// The list of followed files is too short for the position recorded in the log.
     #[error(
-        "{}: the list of followed files has {found} names, but the last run had come to number {expected}, and the rows of \
+        "{}: the list of followed files has {found} names, but the last run had read up to number {expected}, and the rows of \
          files that are not in it would be counted twice: restore it from the newest copy",
         path.display()
     )]
@@ -259,8 +259,8 @@ pub enum StateError {
     },
     /// The anchor records another history.
     #[error(
-        "{}: its release of epoch {epoch} is not the one that its anchor {} has seen: the directory is a copy that went \
-         on by itself: restore the newest state directory; to delete the anchor is to accept that epochs were released \
+        "{}: its release of epoch {epoch} is not the one that its anchor {} has seen: the directory is a copy that was \
+         continued separately: restore the newest state directory; to delete the anchor is to accept that epochs were released \
          twice, which (ε, δ) does not cover",
         path.display(), anchor.display()
     )]

@@ -140,7 +140,7 @@ pub enum StrategiesError {
     },
     /// The text has no known form.
     #[error(
-        "no schedule is written `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
+        "unknown schedule `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
          `file:PATH`"
     )]
     UnknownSchedule {

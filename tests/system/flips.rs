@@ -163,7 +163,7 @@ fn a_changed_name_in_the_list_of_followed_files_is_refused() {
     finish(hushflow(["verify"]).arg(left.lab.path("state"))).failed(1, &parts);
     finish(run(&left.pipeline, &left.lab.path("state"), 1).args(left.arguments)).failed(1, &parts);
     fs::remove_file(&list).expect("the list can be removed");
-    let parts = ["followed", "has 0 names, but the last run had come to number 3"];
+    let parts = ["followed", "has 0 names, but the last run had read up to number 3"];
     finish(hushflow(["verify"]).arg(left.lab.path("state"))).failed(1, &parts);
     finish(run(&left.pipeline, &left.lab.path("state"), 1).args(left.arguments)).failed(1, &parts);
 }

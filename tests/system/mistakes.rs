@@ -394,7 +394,7 @@ fn a_repaired_source_resumes_where_the_run_stopped() {
     // Rows of epochs that are published have been read: they must stay.
     let (bad, good) = (rows(15_000, 10_656), rows(15_000, usize::MAX));
     mistake.lab.write("data.csv", &good);
-    mistake.run(&[]).failed(1, &["has changed before the place where the last run stopped"]);
+    mistake.run(&[]).failed(1, &["has changed before the position where the last run stopped"]);
     let read = 1 + 288 * published as usize;
     let corrected = bad.split_inclusive('\n').take(read).chain(good.split_inclusive('\n').skip(read));
     mistake.lab.write("data.csv", corrected.collect::<String>());

@@ -265,7 +265,7 @@ fn a_restored_directory_is_refused_by_its_anchor_and_shown_by_its_chain() {
     finish(&mut run(&anchored, &state, 1)).failed(1, &message);
     verified(&state).failed(1, &message);
     finish(&mut run(&plain, &state, 1)).succeeded();
-    let message = ["not the one that its anchor", "went on by itself"];
+    let message = ["not the one that its anchor", "was continued separately"];
     finish(&mut run(&anchored, &state, 1)).failed(1, &message);
     let redrawn = stamps(&state);
     let common = seen.iter().zip(&redrawn).take_while(|(seen, redrawn)| seen == redrawn).count();

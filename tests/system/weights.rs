@@ -140,7 +140,7 @@ fn momentum_cools_down_by_a_schedule() {
         (
             "schedule = 'linear'\nest",
             "schedule = 'steps'\nest",
-            "views[0].schedule: no schedule is written `steps`",
+            "views[0].schedule: unknown schedule `steps`",
         ),
     ] {
         assert!(text.contains(from), "{from}");

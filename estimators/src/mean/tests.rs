@@ -198,7 +198,7 @@ fn bad_questions_are_refused_with_reasons() {
     }
     check(Question { scale: Scale::Known(vec![1e308]), ..valid(0.1) }, 1, "give another scale");
     check(valid(0.1), 0, "at least one column");
-    check(valid(0.1), 3, "rows that are whole");
+    check(valid(0.1), 3, "complete rows");
     check(valid(0.1), 2, "scale");
     check(Question { scale: Scale::Known(vec![0.0]), ..valid(0.1) }, 1, "above 0");
     check(question(MeanMethod::Tukey, 1.0, 1e-6, 0.1, 1), 1, "needs a range");

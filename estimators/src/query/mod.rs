@@ -85,7 +85,7 @@ pub enum QueryError {
     },
     /// Too many cells for the optimum.
     #[error(
-        "{found} cells: the optimum takes time with their cube, here about {minutes:.0} minutes on two cores; expected at most {MAX_CELLS} cells: merge some, or ask for cells, prefix or all-range"
+        "{found} cells: the time of the optimum grows with the cube of their number, here to about {minutes:.0} minutes on two cores; expected at most {MAX_CELLS} cells: merge some, or ask for cells, prefix or all-range"
     )]
     Cells {
         /// Number of cells.

@@ -102,7 +102,7 @@ pub enum AuditError {
     BatchSquares,
     /// With correlated noise, two releases do not differ by encoded sums.
     #[error(
-        "a mechanism that correlates its noise can't be audited, for what two of its releases differ by is not encoded: audit the one that encodes"
+        "a mechanism that correlates its noise can't be audited, because the difference of two of its releases is not encoded: audit the mechanism that encodes sums"
     )]
     Correlated,
     /// A record outside the stream.
