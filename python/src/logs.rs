@@ -153,15 +153,15 @@ impl Columns {
             self.epochs.push(record.epoch as i64);
             self.starts.extend(record.start);
             self.keys.push(record.key);
-            for (place, field) in record.fields.into_iter().enumerate() {
-                if self.others.len() == place {
+            for (index, field) in record.fields.into_iter().enumerate() {
+                if self.others.len() == index {
                     let empty = match &field.value {
                         FieldValue::Word(_) => Column::Words(Vec::new()),
                         FieldValue::Number(_) => Column::Numbers(Vec::new()),
                     };
                     self.others.push((field.title(), empty));
                 }
-                match (&mut self.others[place].1, field.value) {
+                match (&mut self.others[index].1, field.value) {
                     (Column::Numbers(numbers), FieldValue::Number(number)) => {
                         numbers.push(number.unwrap_or(f64::NAN));
                     }

@@ -262,11 +262,11 @@ impl CliError {
     /// Adds where a pipeline file says what the error is about.
     fn in_pipeline(self, path: &Path) -> Self {
         let Some(error) = self.cause.downcast_ref::<PublicationError>() else { return self };
-        let place = match error.field().and_then(|field| Pipeline::position(path, field)) {
+        let position = match error.field().and_then(|field| Pipeline::position(path, field)) {
             Some((line, column)) => format!("{}:{line}:{column}", path.display()),
             None => path.display().to_string(),
         };
-        CliError { status: self.status, cause: format!("{place}: {error}").into() }
+        CliError { status: self.status, cause: format!("{position}: {error}").into() }
     }
 
     fn is_broken_pipe(&self) -> bool {

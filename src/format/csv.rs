@@ -231,9 +231,9 @@ pub(crate) fn header_row(names: &[String], delimiter: Delimiter) -> Vec<u8> {
 }
 
 fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, FormatError> {
-    let mut places = header.iter().enumerate().filter(|(_, found)| **found == name.as_bytes());
-    match (places.next(), places.next()) {
-        (Some((place, _)), None) => Ok(place),
+    let mut indices = header.iter().enumerate().filter(|(_, found)| **found == name.as_bytes());
+    match (indices.next(), indices.next()) {
+        (Some((index, _)), None) => Ok(index),
         (Some(_), Some(_)) => Err(FormatError::ColumnTwice { path: path.into(), column: name.into() }),
         (None, _) => {
             Err(FormatError::NoColumn { path: path.into(), column: name.into(), width: header.len() })

@@ -306,9 +306,9 @@ pub fn csv_line(fields: impl IntoIterator<Item = String>) -> String {
 fn cell(cell: &Cell) -> String {
     match *cell {
         Cell::Value(value, reach) => {
-            let places = places(reach);
+            let decimals = decimals(reach);
             match reach > 0.0 {
-                true => format!("{value:.places$} ± {reach:.places$}"),
+                true => format!("{value:.decimals$} ± {reach:.decimals$}"),
                 // At most four decimal places: sums weighted by a workload may have endless ones.
                 false => {
                     let text = format!("{value:.4}");
@@ -320,8 +320,8 @@ fn cell(cell: &Cell) -> String {
         Cell::Range(lower, f64::INFINITY) => format!("≥ {}", bound(lower)),
         Cell::Range(f64::NEG_INFINITY, upper) => format!("≤ {}", bound(upper)),
         Cell::Range(lower, upper) => {
-            let places = places(upper - lower);
-            format!("{lower:.places$} to {upper:.places$}")
+            let decimals = decimals(upper - lower);
+            format!("{lower:.decimals$} to {upper:.decimals$}")
         }
         Cell::AtMost(upper) => format!("≤ {}", bound(upper)),
         Cell::Word(word) => word.into(),
@@ -331,12 +331,12 @@ fn cell(cell: &Cell) -> String {
 
 /// Formats the end of an interval that has no other end, to three significant digits.
 fn bound(end: f64) -> String {
-    let places = (2.0 - end.abs().log10().floor()).clamp(0.0, 6.0) as usize;
-    format!("{end:.places$}")
+    let decimals = (2.0 - end.abs().log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{end:.decimals$}")
 }
 
 /// Decimal places up to the second significant digit of a width.
-fn places(width: f64) -> usize {
+fn decimals(width: f64) -> usize {
     if width > 0.0 && width.is_finite() { (1.0 - width.log10().floor()).clamp(0.0, 6.0) as usize } else { 0 }
 }
 

@@ -142,7 +142,7 @@ pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
 /// Returns whether this panic of the engine means that another worker of this process was never
 /// started.
 pub fn is_missing_worker(panic: &PanicHookInfo<'_>) -> bool {
-    let engine = panic.location().is_some_and(|place| place.file().contains("timely_communication"));
+    let engine = panic.location().is_some_and(|location| location.file().contains("timely_communication"));
     let text = panic.payload().downcast_ref::<String>();
     engine && text.is_some_and(|text| text.contains("buzzer") || text.contains("RecvError"))
 }

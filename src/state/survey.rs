@@ -153,7 +153,7 @@ impl Survey {
     /// Returns the epoch of the newest checkpoint, 0 without one.
     pub(super) fn newest_checkpoint(&self) -> u64 {
         let slots = &self.facts.checkpoints;
-        match newest_checkpoint(slots).map(|place| slots[place]) {
+        match newest_checkpoint(slots).map(|index| slots[index]) {
             Some(CheckpointSlot::Intact { epoch, .. }) => epoch,
             _ => 0,
         }

@@ -179,8 +179,8 @@ fn judge(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
         });
     }
     match facts.checkpoints.iter().position(|slot| *slot == CheckpointSlot::Unreadable) {
-        Some(place) => Err(StateError::Damaged {
-            path: directory.join(CHECKPOINTS[place]),
+        Some(index) => Err(StateError::Damaged {
+            path: directory.join(CHECKPOINTS[index]),
             offset: 0,
             damage: "the checkpoint fails its checksum; runs use the other one, or replay the log",
         }),

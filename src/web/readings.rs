@@ -194,7 +194,7 @@ impl KeptDocuments {
         published: u64,
         compute: impl FnOnce() -> Result<String, FollowError>,
     ) -> Result<Arc<str>, FollowError> {
-        let kept = self.place(name);
+        let kept = self.slot(name);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = &*kept
             && (found.published == published || Instant::now() < found.due)
@@ -208,7 +208,7 @@ impl KeptDocuments {
         Ok(text)
     }
 
-    fn place(&self, name: &str) -> SharedDocument {
+    fn slot(&self, name: &str) -> SharedDocument {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = match all.iter().position(|(known, _)| known == name) {
             Some(at) => all.remove(at).1,

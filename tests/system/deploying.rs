@@ -103,8 +103,8 @@ const PAGE: &str = include_str!("../../deploy/debian/hushflow-page@.service");
 fn units(page: &str) -> Vec<(&str, &str)> {
     let blocks = page.split("```ini\n").skip(1).filter_map(|rest| rest.split("```").next());
     let named = blocks.filter_map(|text| {
-        let place = text.lines().next()?.strip_prefix("# /etc/systemd/system/")?;
-        Some((place.split([' ', ',']).next()?, text))
+        let name = text.lines().next()?.strip_prefix("# /etc/systemd/system/")?;
+        Some((name.split([' ', ',']).next()?, text))
     });
     named.collect()
 }

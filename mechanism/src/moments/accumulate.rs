@@ -46,7 +46,7 @@ pub struct Accumulators {
     /// Values of a record, as in the first rows added; 0 before any.
     width: usize,
     /// Index of each key in `keys`.
-    places: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
+    slots: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
     keys: Vec<KeySums>,
     products: BlockProducts,
     /// Number of records added; `None` if sums were added.
@@ -100,11 +100,11 @@ impl Accumulators {
     /// Starts without keys.
     pub fn new(layout: Layout) -> Self {
         let products = BlockProducts::new(layout);
-        let (places, keys, spare) = (HashMap::default(), Vec::new(), Vec::new());
+        let (slots, keys, spare) = (HashMap::default(), Vec::new(), Vec::new());
         Self {
             layout,
             width: 0,
-            places,
+            slots,
             keys,
             products,
             records: Some(0),
@@ -234,9 +234,9 @@ impl Accumulators {
         let few = self.keys.len() <= SPARE_KEYS;
         self.records = Some(0);
         if few {
-            self.places.clear();
+            self.slots.clear();
         } else {
-            (self.places, self.spare) = (HashMap::default(), Vec::new());
+            (self.slots, self.spare) = (HashMap::default(), Vec::new());
         }
         let mut keys = std::mem::take(&mut self.keys);
         keys.sort_unstable_by_key(|key| key.key);
@@ -274,8 +274,8 @@ impl Accumulators {
     }
 
     fn index(&mut self, key: u32) -> usize {
-        let Self { places, keys, spare, .. } = self;
-        let index = places.entry(key).or_insert_with(|| {
+        let Self { slots, keys, spare, .. } = self;
+        let index = slots.entry(key).or_insert_with(|| {
             keys.push(spare.pop().map_or_else(|| KeySums::new(key), |spare| KeySums { key, ..spare }));
             keys.len() as u32 - 1
         });
@@ -405,11 +405,11 @@ impl SortedRows {
 }
 
 /// Copies each row to the place of its key, which moves on.
-fn scatter<const D: usize>(keys: &[u32], rows: &[[f64; D]], places: &mut [usize], sorted: &mut [[f64; D]]) {
+fn scatter<const D: usize>(keys: &[u32], rows: &[[f64; D]], slots: &mut [usize], sorted: &mut [[f64; D]]) {
     for (&key, row) in keys.iter().zip(rows) {
-        let place = &mut places[key as usize];
-        sorted[*place] = *row;
-        *place += 1;
+        let slot = &mut slots[key as usize];
+        sorted[*slot] = *row;
+        *slot += 1;
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use hushflow::state::{PublicReader, ReleaseFrame};
 
-use super::{FramePlace, Random, frames, logs, recorded};
+use super::{FramePosition, Random, frames, logs, recorded};
 
 /// Number of kills: `HUSHFLOW_KILLS`, or else `default`.
 pub(crate) fn kills(default: usize) -> usize {
@@ -118,7 +118,7 @@ fn durable_end(state: &Path, segment: &Path, safe: u64) -> u64 {
     let (committed, offset) = recorded(state).unwrap_or((0, 0));
     let read = if name.starts_with(&format!("ingest-{committed:06}-")) { offset } else { 0 };
     let (mut durable, mut counted, mut passed) = (0, 0, 0);
-    for FramePlace { start, end, kind, synced, .. } in frames(segment) {
+    for FramePosition { start, end, kind, synced, .. } in frames(segment) {
         let begins = kind == 16;
         if begins || counted < safe || passed < read {
             durable = end;

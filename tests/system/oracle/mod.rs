@@ -182,8 +182,8 @@ impl Oracle {
              rows; the worlds differ in\n"
         );
         let both = one.iter().zip(&other).enumerate();
-        for (place, (one, other)) in both.filter(|(_, (one, other))| one != other) {
-            let _ = writeln!(text, "row {place}:\n  {one:?}\n  {other:?}");
+        for (index, (one, other)) in both.filter(|(_, (one, other))| one != other) {
+            let _ = writeln!(text, "row {index}:\n  {one:?}\n  {other:?}");
         }
         text
     }

@@ -55,8 +55,8 @@ fn neighbouring_files_are_alike_but_for_the_answers() {
     let stream: Vec<&str> = RECORDS.iter().cycle().take(40).copied().collect();
     for (case, removed) in RECORDS.iter().enumerate() {
         let one = files(&lab, "one", &stream);
-        let place = stream.iter().position(|record| record == removed).expect("a record");
-        files(&lab, "other", &[&stream[..place], &stream[place + 1..]].concat());
+        let index = stream.iter().position(|record| record == removed).expect("a record");
+        files(&lab, "other", &[&stream[..index], &stream[index + 1..]].concat());
         for ((file, shape), workload) in one
             .iter()
             .zip([OF_ROWS, OF_COUNTS])
