@@ -249,7 +249,6 @@ fn reasons(counters: &RowCounters) -> [(&'static str, u64); 10] {
     ]
 }
 
-/// The text of the metrics.
 struct MetricsText {
     text: String,
     with_private: bool,

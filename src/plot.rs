@@ -183,7 +183,6 @@ fn tick(value: f64) -> String {
     if (1e-3..1e5).contains(&value) { format!("{rounded}") } else { format!("{value:e}") }
 }
 
-/// Result of drawing.
 type DrawResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: AxisRanges) -> DrawResult {

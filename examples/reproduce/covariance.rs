@@ -48,7 +48,6 @@ pub(super) fn figure(
     Ok((panels, findings))
 }
 
-/// A panel.
 struct CovariancePanel {
     title: String,
     steps: u64,

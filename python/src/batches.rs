@@ -33,7 +33,6 @@ pub(crate) struct Columns<'a> {
 
 /// A copy of columns, of checked lengths.
 pub(crate) struct Batch {
-    /// Number of rows.
     pub(crate) rows: usize,
     /// The values row by row, `CHUNK` rows together.
     chunks: Vec<Vec<f64>>,

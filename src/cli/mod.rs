@@ -223,7 +223,6 @@ impl ReleaseFormatArguments {
         }
     }
 
-    /// Returns the style of a table.
     fn style(&self) -> TableStyle {
         TableStyle { columns: self.columns.clone(), ..self.color.style() }
     }

@@ -190,7 +190,6 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
     }?)
 }
 
-/// A workload.
 struct WorkloadObjective {
     form: QuadraticForm,
     rows: f64,

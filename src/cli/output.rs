@@ -96,7 +96,6 @@ pub(super) fn fit_columns(rows: &mut [Vec<String>], width: Option<usize>, order:
     left_out
 }
 
-/// Prints text.
 pub(super) fn print(text: &str) -> io::Result<()> {
     stdout().lock().write_all(text.as_bytes())
 }

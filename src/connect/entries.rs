@@ -157,7 +157,6 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
     }
 }
 
-/// The rows of a stream.
 struct StreamRows<S> {
     stream: S,
     control: Control,

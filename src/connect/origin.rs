@@ -176,7 +176,6 @@ pub(crate) trait Origin: Send {
 
 /// A file that was read up to a position.
 pub(crate) struct ReadPart {
-    /// Its number.
     pub(crate) part: u32,
     pub(crate) path: PathBuf,
     pub(crate) extent: ReadExtent,

@@ -26,7 +26,6 @@ pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
     fn target(&self, control: &Control) -> SinkTarget;
 }
 
-/// The target of a sink.
 pub(crate) enum SinkTarget {
     /// JSON lines are written.
     Lines(Box<dyn Outlet<[u8]>>),

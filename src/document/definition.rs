@@ -39,7 +39,6 @@ pub(crate) enum GroupTest {
     Scheme(Vec<&'static str>),
 }
 
-/// A field.
 #[derive(Clone, Copy)]
 pub(crate) struct FieldDefinition {
     pub(crate) key: &'static str,

@@ -18,7 +18,6 @@ use crate::document::definition::{
 use crate::strategies::matrix::read_workload;
 use crate::strategies::schedule::LearningRates;
 
-/// A view.
 pub(crate) static VIEW: SectionDefinition = SectionDefinition {
     heading: "[[views]]",
     about: "What readers see of the log. Views cost no privacy and may change between runs.",

@@ -283,7 +283,6 @@ impl<'a> EstimateLine<'a> {
 /// Titles of what every line has, whichever cells are chosen.
 const FIXED_TITLES: [&str; 7] = ["epoch", "from", "view", "key", "records", "weight", "quality"];
 
-/// Returns the titles of all cells of an estimate.
 fn titles_of_cells(estimate: &dyn Estimate) -> Vec<String> {
     let has_sent = estimate.moments().is_some_and(|moments| moments.sent().is_some());
     let sent = has_sent.then(|| SentRecords::TITLE.to_owned());

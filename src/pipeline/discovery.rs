@@ -111,7 +111,6 @@ impl KeyTexts {
         Some(number)
     }
 
-    /// Returns the text of a number.
     pub(crate) fn text(&self, number: u32) -> Option<Arc<str>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.texts.get(number as usize).cloned()

@@ -157,7 +157,6 @@ impl Rehearsal {
         }
     }
 
-    /// Adds records of a reader.
     fn add(&mut self, reader: usize, mut batch: RecordBatch) {
         self.duplicates.take_out(&mut batch);
         self.judge.add(self.clocks.readers[reader].source, &batch.records);

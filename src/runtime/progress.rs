@@ -173,7 +173,6 @@ impl MergeProgress {
         &mut self.readers[last]
     }
 
-    /// Returns the readers of a source.
     pub(super) fn readers_of(&self, source: usize) -> impl Iterator<Item = usize> {
         (0..self.readers.len()).filter(move |&reader| self.readers[reader].source == source)
     }

@@ -149,7 +149,6 @@ impl SourceReader {
         SourceReader { row_limit: rows, ..self }
     }
 
-    /// The number of the next row.
     pub(crate) fn next_row(&self) -> u64 {
         self.epochs.clock.row
     }

@@ -113,7 +113,6 @@ fn numbers(texts: &[String]) -> TextNumbers {
     texts.iter().zip(0..).map(|(text, number)| (text.clone().into_bytes(), number)).collect()
 }
 
-/// Numbers of keys.
 pub(super) enum KeyNumbers {
     /// By the list of the pipeline.
     Listed(TextNumbers),

@@ -52,7 +52,6 @@ pub(super) struct LogSegment {
 pub(super) struct LogPosition {
     /// The segment's number.
     pub(super) segment: u64,
-    /// The offset in it.
     pub(super) offset: u64,
 }
 

@@ -108,7 +108,6 @@ impl LearningRates {
         }
     }
 
-    /// The rates of all steps.
     fn rates(&self, steps: u64) -> Result<Vec<f64>, StrategiesError> {
         let (shape, warm_up) = match self {
             Self::File(path) => return from_file(path, steps),

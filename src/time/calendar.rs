@@ -48,7 +48,6 @@ impl EpochLength {
         }
     }
 
-    /// Whether it is a number of weeks.
     pub(crate) fn is_weeks(self) -> bool {
         matches!(self, Self::Calendar(span) if span.get_weeks() > 0)
     }

@@ -70,7 +70,6 @@ impl Offer {
         self.estimators.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Workloads for an estimator.
     pub(super) fn workloads(&self, estimator: &dyn ViewEstimator) -> Vec<Workload> {
         match estimator.decays() {
             Some([first, _]) => vec![Workload::Adam(first)],

@@ -43,7 +43,6 @@ pub(super) struct ReadingsQuery {
     pub(super) reach: f64,
 }
 
-/// A range of epochs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct EpochRange {
     pub(super) from: Option<u64>,

@@ -45,7 +45,6 @@ pub(super) fn variance(epochs: u64) -> f64 {
 }
 
 impl KeyNoise {
-    /// Returns the number of epochs.
     pub(super) fn epochs(&self) -> u64 {
         self.epochs
     }

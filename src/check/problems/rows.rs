@@ -31,7 +31,6 @@ const LEAST_MISSING: u64 = 1000;
 
 type Count = fn(&RowCounters) -> u64;
 
-/// Returns the problems of the rows of a source.
 pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &SourceRows<'_>) -> Vec<Problem> {
     let least = all.extent.least();
     let mut found = Vec::new();

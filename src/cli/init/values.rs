@@ -5,7 +5,6 @@ use std::str::FromStr;
 use hushflow::operators::RepeatPolicy;
 use hushflow::time::{TimeFormat, is_time_zone, is_varying_length, parse_time};
 
-/// A column and its bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ColumnBounds {
     pub(super) name: String,

@@ -61,7 +61,6 @@ impl FromStr for MissingShare {
     }
 }
 
-/// The forecasts of all columns.
 #[derive(Debug, Serialize)]
 pub(super) struct ColumnForecasts {
     strategy: String,

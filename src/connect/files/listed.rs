@@ -17,7 +17,6 @@ use crate::format::parquet::ParquetRows;
 use crate::format::unpack::Packing;
 use crate::state::Position;
 
-/// Text files.
 struct TextFiles {
     paths: Vec<PathBuf>,
     /// Whether each of them is packed.
@@ -25,7 +24,6 @@ struct TextFiles {
     control: Control,
 }
 
-/// Parquet files.
 struct ParquetFiles {
     paths: Vec<PathBuf>,
     wanted: Vec<String>,

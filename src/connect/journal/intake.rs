@@ -127,7 +127,6 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns the journal.
     pub(crate) fn ingest(&self) -> Arc<IngestJournal> {
         Arc::clone(&self.ingest)
     }

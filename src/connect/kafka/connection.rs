@@ -57,7 +57,6 @@ pub(super) struct TopicConsumer {
     notes: ConnectionNotes,
 }
 
-/// Result of a poll.
 pub(super) enum PollResult<'a> {
     Message(BorrowedMessage<'a>),
     /// All available messages have been read.

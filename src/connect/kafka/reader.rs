@@ -32,7 +32,6 @@ pub(super) struct PartitionReader {
     ahead: Option<Result<KafkaMessage, RequestError>>,
 }
 
-/// A message.
 struct KafkaMessage {
     offset: u64,
     /// Its payload, unless it is missing or too long.

@@ -45,7 +45,6 @@ pub(super) struct NatsConnection {
     pub(super) payload: Vec<u8>,
 }
 
-/// A message from the server.
 pub(super) enum ServerMessage {
     /// A message: its reply subject, its status if it has one, and the length of its payload, which
     /// follows.

@@ -146,7 +146,6 @@ impl DatabaseConnection {
         }
     }
 
-    /// Skips a message.
     pub(super) fn skip(&mut self, message: Message) -> Result<(), RequestError> {
         Ok(self.wire.skip(message.length)?)
     }

@@ -280,7 +280,6 @@ impl FileRows for FinishedObject {
     }
 }
 
-/// The bytes of an object.
 struct ObjectBytes {
     objects: Arc<Objects>,
     object: FoundObject,

@@ -269,7 +269,6 @@ fn plan(schema: &Schema, fields: &[(String, TypeNumber)], prefix: &str, wanted: 
     fields.iter().map(field).collect()
 }
 
-/// Plans a field with wanted members.
 fn enter(schema: &Schema, number: TypeNumber, members: &str, wanted: &[String]) -> FieldPlan {
     match schema.get(number) {
         AvroType::Record(fields) => FieldPlan::Enter(plan(schema, fields, members, wanted)),

@@ -63,7 +63,6 @@ fn type_of(value: FieldType) -> String {
     }
 }
 
-/// Returns the words or forms of a type.
 fn words(value: FieldType) -> Vec<Form> {
     match value {
         FieldType::Words(words) => {

@@ -87,7 +87,6 @@ impl SegmentExtent {
     }
 }
 
-/// The segment that grows.
 struct GrowingSegment {
     /// Head of the next segment.
     head: SegmentHead,

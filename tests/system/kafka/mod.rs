@@ -101,7 +101,6 @@ fn skipped(program: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {program} is not installed");
 }
 
-/// The partition of a row.
 fn partition_of(row: usize) -> i32 {
     match Random(row as u64).below(10) {
         0..5 => 0,
@@ -265,7 +264,6 @@ fn one_partition_is_chosen() {
     );
 }
 
-/// Rows as records of this schema.
 const SCHEMA: &str = r#"{"type": "record", "name": "Row", "fields": [
     {"name": "event", "type": "string"}, {"name": "arrival", "type": "string"},
     {"name": "key", "type": ["null", "string"]},

@@ -29,7 +29,6 @@ pub(super) struct Pair {
 /// The protected entity.
 const PROTECTED: &str = "e0";
 
-/// Makes the pair of a case.
 pub(super) fn pair(case: &Case) -> Pair {
     let mut maker = Maker::new(case);
     let mut stream = maker.stream();

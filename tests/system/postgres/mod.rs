@@ -21,7 +21,6 @@ const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
 const TYPES: &str =
     "event timestamptz, arrival timestamptz, key text, a float8, b numeric, c text, d float8, e real";
 
-/// A stream in a table.
 struct TableStream {
     lab: Lab,
     rows: Vec<String>,
