@@ -11,6 +11,7 @@ mod partitions;
 mod reader;
 #[cfg(feature = "kafka")]
 mod registry;
+mod sasl;
 #[cfg(feature = "kafka")]
 mod security;
 #[cfg(feature = "kafka")]
@@ -24,7 +25,7 @@ use super::{PositionParts, STREAM, System};
 use super::{without_client as sink, without_client as source};
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::security::SecretFields;
-use security::SASL;
+use sasl::SASL;
 #[cfg(feature = "kafka")]
 use topic::{sink, source};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::group::GroupOffsets;
 use super::partitions::{FoundPartitions, TopicPartition, TopicPartitions};
 use super::registry::Registry;
-use super::security::Mechanism;
+use super::sasl::Mechanism;
 use super::security::mechanism;
 use super::writer;
 use crate::connect::entries::{identity, origin};
