@@ -39,7 +39,6 @@ use std::path::Path;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::Term;
-use hushflow::control::Control;
 use hushflow::lines::{OutputFormat, TableStyle};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::PublicationError;
@@ -48,8 +47,6 @@ use hushflow::sink::SinkError;
 use hushflow::web::HttpError;
 use serde::de::DeserializeOwned;
 use serde::de::value::StrDeserializer;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_default};
 
 use help::parse;
 
@@ -358,18 +355,6 @@ pub(crate) fn thousands(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// Lets the first signal stop a run, and the second one end the process. Before the run reads any
-/// rows, the first one ends the process too.
-fn stopped_by_signals(control: Control) -> Result<Control, CliError> {
-    for signal in [SIGINT, SIGTERM] {
-        register_conditional_default(signal, control.preparing_flag())
-            .and_then(|_| register_conditional_default(signal, control.stop_flag()))
-            .and_then(|_| register(signal, control.stop_flag()))
-            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
-    }
-    Ok(control)
 }
 
 /// Returns a parser of one of these words, spelled as in pipeline files.

@@ -18,15 +18,17 @@ use hushflow::publication::Publication;
 use hushflow::runtime::{Acknowledge, Cluster, RunOptions, RunSummary, run, shared_ledger};
 use hushflow::sink::{SinkError, SinkInput, SinkThread, TakenAddress};
 use hushflow::time::parse_duration;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_default};
 
 use super::budget::large_delta;
 use super::crash::end_process;
 use super::ledger::print_uncounted_note;
 use super::log::LogArguments;
-use super::output::{print_message, warn};
+use super::output::print_message;
 use super::plan::refusal;
 use super::tls::TlsArguments;
-use super::{CliError, ReleaseFormatArguments, stopped_by_signals, thousands};
+use super::{CliError, ReleaseFormatArguments, thousands};
 
 /// How long a stopped run waits for the reader of its output.
 const READERS: Duration = Duration::from_millis(500);
@@ -215,7 +217,8 @@ pub(super) fn start_sink(
 
 /// Returns the control by which signals stop the run and notices are printed.
 ///
-/// Only the process that reads the source handles signals; the others end with it.
+/// Only the process that reads the source handles signals; the others end with it. The second
+/// signal ends the process at once; so does the first one before the run reads any rows.
 fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, CliError> {
     if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::is_endless) {
         return Err(CliError::usage(
@@ -227,10 +230,15 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
     }
     let control = Control::new().until_idle(arguments.until_idle).on_notice(warn);
     let control = if arguments.shows_private() { control.on_private_notice(warn) } else { control };
-    match arguments.process.unwrap_or(0) {
-        0 => stopped_by_signals(control),
-        _ => Ok(control),
+    if arguments.process.unwrap_or(0) == 0 {
+        for signal in [SIGINT, SIGTERM] {
+            register_conditional_default(signal, control.preparing_flag())
+                .and_then(|_| register_conditional_default(signal, control.stop_flag()))
+                .and_then(|_| register(signal, control.stop_flag()))
+                .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
+        }
     }
+    Ok(control)
 }
 
 pub(super) fn timeout(text: &str) -> Result<Duration, &'static str> {

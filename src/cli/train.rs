@@ -15,11 +15,14 @@ use hushflow::publication::{MomentPublication, Publication};
 use hushflow::runtime::training::train;
 use hushflow::runtime::{RunOptions, shared_ledger};
 use hushflow::training::{Examples, ModelReport, TrainedModel};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_default};
 
 use super::budget::large_delta;
 use super::ledger::print_uncounted_note;
-use super::output::{ProgressCounter, print_message, warn};
-use super::{CliError, stopped_by_signals, thousands};
+use super::output::warn;
+use super::output::{ProgressCounter, print_message};
+use super::{CliError, thousands};
 pub(super) use plan::{print_check, print_plan};
 use report::StepTable;
 
@@ -176,5 +179,12 @@ fn write(path: &Path, report: &ModelReport) -> std::io::Result<()> {
 /// Returns the control by which the first signal stops the run after the current step, and the
 /// second one ends the process.
 fn control() -> Result<Control, CliError> {
-    stopped_by_signals(Control::new().on_notice(warn))
+    let control = Control::new().on_notice(warn);
+    for signal in [SIGINT, SIGTERM] {
+        register_conditional_default(signal, control.preparing_flag())
+            .and_then(|_| register_conditional_default(signal, control.stop_flag()))
+            .and_then(|_| register(signal, control.stop_flag()))
+            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
+    }
+    Ok(control)
 }
