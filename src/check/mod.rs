@@ -19,6 +19,7 @@
 
 mod clipping;
 mod coverage;
+mod discovered;
 mod entities;
 mod judge;
 mod problems;
@@ -27,9 +28,9 @@ mod spread;
 mod tally;
 
 pub use coverage::{ClosedCoverage, Coverage};
+pub use discovered::{DiscoveredKeys, KeyRecords};
 pub use entities::EntityCut;
 pub use judge::{JudgeState, RowJudge};
 pub use problems::{Extent, Observation, Problem, SourceRows, histogram_surveys, never_closes, problems};
 pub use spread::EntitySpread;
 pub use tally::RecordTally;
-pub use tally::{DiscoveredKeys, KeyRecords};

@@ -8,18 +8,21 @@
 //! - Many sums: updating them for every record would cost more memory traffic than arithmetic. So a
 //!   key buffers its rows until they hold about as many numbers as its sums do, and multiplies them
 //!   at once. A key with few records stays small. All keys share one workspace.
-//! - Few sums and many rows of few keys, mixed: a counting sort by key, then products of the rows
-//!   of each key. The sort takes two passes over the keys and copies each row once. That is much
-//!   less than what it saves if a key has many rows: the search for its sums, and their traffic.
+//! - Few sums and many rows of few keys, mixed: they are sorted by key first (`sorted`), and
+//!   multiplied.
 
 use super::clipped::NARROW_RECORDS;
-use super::products::{BLOCK_ROWS, BlockProducts, add_record, is_narrow};
+use super::products::{BLOCK_ROWS, BlockProducts};
+use super::products::{add_record, is_narrow};
 use super::sums::{add, add_runs};
-use super::{Bins, IntegerRow, Layout, MomentError, QuantisedRows, Sums, wipe};
+use super::{Bins, IntegerRow, Layout, MomentError, QuantisedRows, Sums};
+use sorted::SortedRows;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use zeroize::{Zeroize, Zeroizing};
+
+mod sorted;
 
 /// The least number of rows of one key that are multiplied at once; a key of wide records buffers
 /// at least this many.
@@ -46,7 +49,7 @@ pub struct Accumulators {
     /// Values of a record, as in the first rows added; 0 before any.
     width: usize,
     /// Index of each key in `keys`.
-    slots: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
+    places: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
     keys: Vec<KeySums>,
     products: BlockProducts,
     /// Number of records added; `None` if sums were added.
@@ -100,11 +103,11 @@ impl Accumulators {
     /// Starts without keys.
     pub fn new(layout: Layout) -> Self {
         let products = BlockProducts::new(layout);
-        let (slots, keys, spare) = (HashMap::default(), Vec::new(), Vec::new());
+        let (places, keys, spare) = (HashMap::default(), Vec::new(), Vec::new());
         Self {
             layout,
             width: 0,
-            slots,
+            places,
             keys,
             products,
             records: Some(0),
@@ -234,9 +237,9 @@ impl Accumulators {
         let few = self.keys.len() <= SPARE_KEYS;
         self.records = Some(0);
         if few {
-            self.slots.clear();
+            self.places.clear();
         } else {
-            (self.slots, self.spare) = (HashMap::default(), Vec::new());
+            (self.places, self.spare) = (HashMap::default(), Vec::new());
         }
         let mut keys = std::mem::take(&mut self.keys);
         keys.sort_unstable_by_key(|key| key.key);
@@ -274,8 +277,8 @@ impl Accumulators {
     }
 
     fn index(&mut self, key: u32) -> usize {
-        let Self { slots, keys, spare, .. } = self;
-        let index = slots.entry(key).or_insert_with(|| {
+        let Self { places, keys, spare, .. } = self;
+        let index = places.entry(key).or_insert_with(|| {
             keys.push(spare.pop().map_or_else(|| KeySums::new(key), |spare| KeySums { key, ..spare }));
             keys.len() as u32 - 1
         });
@@ -339,92 +342,6 @@ impl Hasher for Scatter {
     fn finish(&self) -> u64 {
         // The hash table uses the lowest and the highest bits.
         self.0 ^ self.0 >> 32
-    }
-}
-
-/// Rows by key, wiped when dropped.
-#[derive(Default)]
-struct SortedRows {
-    width: usize,
-    values: Vec<f64>,
-    /// The end of the rows of each key, from 0.
-    ends: Vec<usize>,
-}
-
-impl SortedRows {
-    /// Sorts rows of `width` values; `keys` has the key of each. Returns false, and has no rows, if
-    /// another way is faster: keys have few rows, or are mostly sorted.
-    fn sort(&mut self, keys: &[u32], rows: &[f64], width: usize) -> bool {
-        self.ends.clear();
-        let number = keys.iter().fold(0, |most, &key| most.max(key)) as usize + 1;
-        let changes = keys.iter().zip(keys.get(1..).unwrap_or_default()).filter(|(key, next)| key != next);
-        if number.saturating_mul(PENDING_ROWS) > keys.len() || changes.count() * PENDING_ROWS < keys.len() {
-            return false;
-        }
-        self.width = width;
-        let length = rows.len().max(self.values.len());
-        if length > self.values.capacity() {
-            // Growing would leave a copy in freed memory.
-            self.wipe();
-            self.values.reserve_exact(length);
-        }
-        self.values.resize(length, 0.0);
-        self.ends.resize(number + 1, 0);
-        // First the number of rows of the key before, then the start of its own rows, which ends up
-        // as their end.
-        keys.iter().for_each(|&key| self.ends[key as usize + 1] += 1);
-        self.ends.iter_mut().fold(0, |sum, start| {
-            *start += sum;
-            *start
-        });
-        // Rows of a known length are moved without a call.
-        let (ends, sorted) = (&mut self.ends[..], &mut self.values[..]);
-        match width {
-            2 => scatter(keys, rows.as_chunks::<2>().0, ends, sorted.as_chunks_mut().0),
-            4 => scatter(keys, rows.as_chunks::<4>().0, ends, sorted.as_chunks_mut().0),
-            8 => scatter(keys, rows.as_chunks::<8>().0, ends, sorted.as_chunks_mut().0),
-            _ => {
-                for (&key, row) in keys.iter().zip(rows.chunks_exact(width)) {
-                    let position = &mut ends[key as usize];
-                    sorted[*position * width..][..width].copy_from_slice(row);
-                    *position += 1;
-                }
-            }
-        }
-        self.ends.truncate(number);
-        true
-    }
-
-    /// The keys that have rows, ascending, and their rows.
-    fn runs(&self) -> impl Iterator<Item = (u32, &[f64])> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        let runs = starts.zip(&self.ends).map(|(start, &end)| Range { start, end }).enumerate();
-        runs.filter(|(_, run)| !run.is_empty())
-            .map(|(key, run)| (key as u32, &self.values[run.start * self.width..run.end * self.width]))
-    }
-}
-
-/// Copies each row to the place of its key, which moves on.
-fn scatter<const D: usize>(keys: &[u32], rows: &[[f64; D]], slots: &mut [usize], sorted: &mut [[f64; D]]) {
-    for (&key, row) in keys.iter().zip(rows) {
-        let slot = &mut slots[key as usize];
-        sorted[*slot] = *row;
-        *slot += 1;
-    }
-}
-
-impl SortedRows {
-    /// Wipes the rows, and keeps the memory.
-    fn wipe(&mut self) {
-        wipe(&mut self.values);
-        self.values.clear();
-        self.ends.clear();
-    }
-}
-
-impl Drop for SortedRows {
-    fn drop(&mut self) {
-        self.wipe();
     }
 }
 
