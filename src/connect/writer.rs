@@ -26,6 +26,7 @@ pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
     fn target(&self, control: &Control) -> SinkTarget;
 }
 
+/// The target of a sink.
 pub(crate) enum SinkTarget {
     /// JSON lines are written.
     Lines(Box<dyn Outlet<[u8]>>),
@@ -35,7 +36,7 @@ pub(crate) enum SinkTarget {
     Events(HttpEndpoint),
 }
 
-/// Address at which HTTP is served.
+/// Where HTTP is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HttpEndpoint {
     /// `host:port`.

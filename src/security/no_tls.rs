@@ -12,7 +12,7 @@ impl TlsServer {
     }
 }
 
-/// A listening end; without TLS no value exists.
+/// A listening end, of which there are none.
 pub(crate) enum TlsAcceptor {}
 
 impl TlsAcceptor {
@@ -25,7 +25,7 @@ impl TlsAcceptor {
     }
 }
 
-/// An encrypted connection; without TLS no value exists.
+/// An encrypted connection, of which there are none.
 pub(crate) enum TlsStream {}
 
 impl TlsStream {

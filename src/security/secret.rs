@@ -24,10 +24,10 @@ const OTHERS: u32 = 0o007;
 #[derive(Clone)]
 pub(crate) struct Secret(Zeroizing<String>);
 
-/// Location of a secret, as named in a pipeline file.
+/// Where a secret is found, as named in a pipeline file.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SecretReference {
-    location: SecretLocation,
+    place: SecretPlace,
     /// Fields that name an environment variable and a file, such as `password_env` and
     /// `password_file`.
     fields: SecretFields,
@@ -42,7 +42,7 @@ pub(crate) struct SecretFields {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum SecretLocation {
+enum SecretPlace {
     Variable(String),
     File(PathBuf),
 }
@@ -76,21 +76,21 @@ impl fmt::Debug for Secret {
 impl fmt::Debug for SecretReference {
     /// Formats the field alone: someone may have written the secret into it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.location {
-            SecretLocation::Variable(_) => self.fields.variable,
-            SecretLocation::File(_) => self.fields.file,
+        f.write_str(match &self.place {
+            SecretPlace::Variable(_) => self.fields.variable,
+            SecretPlace::File(_) => self.fields.file,
         })
     }
 }
 
 impl SecretReference {
     pub(crate) fn variable(name: &str, fields: SecretFields) -> Self {
-        let location = SecretLocation::Variable(name.into());
-        SecretReference { location, fields, is_warned: Warned::default() }
+        let place = SecretPlace::Variable(name.into());
+        SecretReference { place, fields, is_warned: Warned::default() }
     }
 
     pub(crate) fn file(path: PathBuf, fields: SecretFields) -> Self {
-        SecretReference { location: SecretLocation::File(path), fields, is_warned: Warned::default() }
+        SecretReference { place: SecretPlace::File(path), fields, is_warned: Warned::default() }
     }
 
     /// Reads a secret of one line, without one line end after it. Warns once if others may read its
@@ -114,13 +114,13 @@ impl SecretReference {
     /// If it is missing or too long, or is not UTF-8.
     pub(crate) fn read_text(&self, control: &Control) -> Result<Secret, SecurityError> {
         let SecretFields { variable: field, file: field_of_file } = self.fields;
-        let path = match &self.location {
-            SecretLocation::Variable(name) => {
+        let path = match &self.place {
+            SecretPlace::Variable(name) => {
                 let value = std::env::var(name).map_err(|_| SecurityError::Variable { field, field_of_file });
                 let value = Zeroizing::new(value?);
                 return if value.len() <= LIMIT { Ok(Secret(value)) } else { Err(self.form()) };
             }
-            SecretLocation::File(path) => path,
+            SecretPlace::File(path) => path,
         };
         let failed = |source| match path.symlink_metadata() {
             Ok(_) => SecurityError::File { field: field_of_file, path: path.clone(), source },
@@ -156,9 +156,9 @@ impl SecretReference {
 
     /// The error for a secret that is not what is `expected`.
     pub(crate) fn unusable(&self, expected: &'static str) -> SecurityError {
-        let subject = match &self.location {
-            SecretLocation::Variable(_) => format!("the environment variable of {}", self.fields.variable),
-            SecretLocation::File(path) => format!("the file {} of {}", path.display(), self.fields.file),
+        let subject = match &self.place {
+            SecretPlace::Variable(_) => format!("the environment variable of {}", self.fields.variable),
+            SecretPlace::File(path) => format!("the file {} of {}", path.display(), self.fields.file),
         };
         SecurityError::Form { subject, expected }
     }

@@ -105,7 +105,7 @@ pub struct Page {
     progress: Arc<PageProgress>,
 }
 
-/// Content of the log, as read so far.
+/// What the reader of the log has found so far.
 #[derive(Default)]
 struct PageProgress {
     /// The last epoch.

@@ -58,13 +58,13 @@ struct Candidate {
     noise: KeyNoise,
 }
 
-/// Result of an epoch. Private, except `public`.
+/// What an epoch adds. Private, but for `public`.
 pub struct ClosedKeys {
     /// The sums of slots with records, or with a key that is new.
     pub slots: BTreeMap<u32, Zeroizing<Vec<i128>>>,
     /// The names of new keys, in the order of their slots.
     pub public: Vec<i128>,
-    /// Input of [`Candidates::replay`]: the secret, and the sums of candidates with records.
+    /// What [`Candidates::replay`] needs: the secret, and the sums of candidates with records.
     pub private: Zeroizing<Vec<i128>>,
 }
 

@@ -63,7 +63,7 @@
 //!
 //! # Exactly once
 //! The noise of an epoch's nodes comes from a secret of 32 bytes, drawn when the epoch closes, and
-//! the name of the key ([`Candidates`]). The private log holds the secret and the exact sums. So
+//! the name of the key ([`Candidates`]). The private log holds the secret beside the exact sums. So
 //! a run that resumes finds the same noise for committed epochs, and keys that appear later get
 //! nodes that were there from the first epoch: no clock begins with a private event. An epoch that
 //! was not committed has released nothing, and its secret is gone. A copy of a state directory
@@ -96,7 +96,7 @@ pub use names::names_of;
 /// One record is 2 to this power units of the grid of its noise.
 const GRID_BITS: u32 = 40;
 
-/// Maximum number of epochs of a log with discovery: the secrets of all of them are kept.
+/// Most epochs of a log with discovery: the secrets of all of them are kept.
 pub const MOST_EPOCHS: u64 = 1 << 20;
 
 /// The public parameters of discovery.
@@ -143,7 +143,7 @@ pub enum DiscoveryParameterError {
     Delta {
         /// δ_d.
         found: f64,
-        /// Cost of the noise.
+        /// What the noise costs.
         least: f64,
     },
 }

@@ -2,21 +2,21 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
 
+use crate::connect::standard::StoppableInput;
 use crate::connect::{OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error};
-use crate::control::{Control, is_ready};
+use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::Format;
 use crate::format::parquet::ParquetRows;
 use crate::format::unpack::Packing;
 use crate::state::Position;
 
+/// Text files.
 struct TextFiles {
     paths: Vec<PathBuf>,
     /// Whether each of them is packed.
@@ -24,6 +24,7 @@ struct TextFiles {
     control: Control,
 }
 
+/// Parquet files.
 struct ParquetFiles {
     paths: Vec<PathBuf>,
     wanted: Vec<String>,
@@ -166,25 +167,4 @@ pub(super) fn open_at(path: &Path, offset: u64) -> Result<File, SourceError> {
         file.seek(SeekFrom::Start(offset)).map_err(|source| io_error(path, source))?;
     }
     Ok(file)
-}
-
-/// Standard input or a named pipe, which waits only until the run is stopped. Then it reports its
-/// end.
-pub(in crate::connect) struct StoppableInput {
-    pub(in crate::connect) input: File,
-    pub(in crate::connect) control: Control,
-}
-
-impl Read for StoppableInput {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while !self.control.is_stopped() {
-            if is_ready(self.input.as_fd(), PollFlags::IN)? {
-                match (&self.input).read(buffer) {
-                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
-                    read => return read,
-                }
-            }
-        }
-        Ok(0)
-    }
 }

@@ -17,8 +17,6 @@ use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word}
 use crate::format::Format;
 use tables::TableFormat;
 
-pub(super) use listed::StoppableInput;
-
 /// Tag of files that the pipeline file lists.
 pub(super) const TAG: PositionTag = PositionParts::InOrder.tag(0);
 /// Tag of files that are followed.
@@ -57,7 +55,7 @@ pub(super) const SYSTEM: System = System {
     ..System::NONE
 };
 
-/// Output of a sink: lines, or tables in a format.
+/// What a sink writes: lines, or tables in a format.
 const FORMATS: &[Word<Option<TableFormat>>] = &[
     word("ndjson", None, "A file of JSON lines."),
     word("parquet", Some(TableFormat::Parquet), "A directory of Parquet files, each of a range of epochs."),

@@ -1,7 +1,7 @@
 //! Standard input as a source, and standard output.
 
 use std::fs::File;
-use std::io::{self, Write, stdout};
+use std::io::{self, ErrorKind, Read, Write, stdout};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,13 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::files::StoppableInput;
 use super::journal::{Intake, JournalSession};
 use super::{
     AllowedFormats, EpochStamp, Journaling, OpenFile, Origin, OriginRequest, Outlet, OutletContent,
     RequestError, SourceConfig, SourceError, System, SystemSection, files, io_error,
 };
-use crate::control::Control;
+use crate::control::{Control, is_ready};
 use crate::format::unpack::PipedBytes;
 use crate::format::{ByteStream, STANDARD_INPUT};
 use crate::state::Position;
@@ -89,6 +88,27 @@ impl Origin for PipedInput {
 
     fn has_new_input_after_restart(&self) -> bool {
         true
+    }
+}
+
+/// Standard input or a named pipe, which waits only until the run is stopped. Then it reports its
+/// end.
+pub(super) struct StoppableInput {
+    pub(super) input: File,
+    pub(super) control: Control,
+}
+
+impl Read for StoppableInput {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !self.control.is_stopped() {
+            if is_ready(self.input.as_fd(), PollFlags::IN)? {
+                match (&self.input).read(buffer) {
+                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+                    read => return read,
+                }
+            }
+        }
+        Ok(0)
     }
 }
 
