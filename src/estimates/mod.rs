@@ -450,6 +450,7 @@ pub trait Estimate: fmt::Debug + Send + Sync {
         Some(self.count_interval().map_or(count, |interval| interval.nearest(count)))
     }
 
+    /// The cell of the count.
     fn count_cell(&self) -> Option<Cell> {
         let (count, noise) = (self.shown_count()?, self.moments()?.noise.count);
         Some(match self.count_interval() {
