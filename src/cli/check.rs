@@ -20,8 +20,7 @@ use hushflow::state::PublicReader;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
-use super::output::warn;
-use super::output::{RowProgress, print_json, print_message, print_wrapped};
+use super::output::{RowProgress, print_json, print_message, print_wrapped, warn};
 use super::run::timeout;
 use super::train::print_check;
 use super::{CliError, ColorChoice};

@@ -24,8 +24,7 @@ use serde::Serialize;
 use super::output::SearchStatus;
 use super::output::{number, print_json, print_wrapped, table};
 use super::plan::{list, read_workload, scheduled};
-use super::word;
-use super::{CliError, number_in};
+use super::{CliError, number_in, word};
 
 /// Another word for `optimal`.
 const MULTI_EPOCH: &str = "multi-epoch";

@@ -31,7 +31,7 @@ use signal_hook::flag::{register, register_conditional_default};
 use super::output::SearchStatus;
 use super::output::{print_json, print_wrapped};
 use super::train::print_plan;
-use super::{CliError, number_in};
+use super::{CliError, number_in, word};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
 pub(super) use columns::{MissingShare, forecast_of_means, last_noise};

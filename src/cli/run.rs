@@ -25,7 +25,7 @@ use super::budget::large_delta;
 use super::crash::end_process;
 use super::ledger::print_uncounted_note;
 use super::log::LogArguments;
-use super::output::print_message;
+use super::output::{print_message, warn};
 use super::plan::refusal;
 use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, thousands};

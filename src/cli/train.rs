@@ -20,8 +20,7 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use super::budget::large_delta;
 use super::ledger::print_uncounted_note;
-use super::output::warn;
-use super::output::{ProgressCounter, print_message};
+use super::output::{ProgressCounter, print_message, warn};
 use super::{CliError, thousands};
 pub(super) use plan::{print_check, print_plan};
 use report::StepTable;
