@@ -125,19 +125,9 @@ impl MeanMethod {
         }
     }
 
-    /// Whether the method needs [`Question::range`].
-    pub fn needs_range(self) -> bool {
-        self == Self::Tukey
-    }
-
     /// Whether the method uses [`Question::range`].
     pub fn takes_range(self) -> bool {
         matches!(self, Self::Tukey | Self::Resilience)
-    }
-
-    /// Whether the method needs [`Scale::Known`].
-    pub fn needs_scales(self) -> bool {
-        matches!(self, Self::Resilience | Self::Tukey)
     }
 }
 
